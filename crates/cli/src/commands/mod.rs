@@ -1,0 +1,61 @@
+//! One file a subcommand.
+
+mod data;
+mod model;
+mod partition;
+mod run;
+
+use crate::cli::{Cli, Command, DataCommand};
+use crate::printer::Printer;
+use anyhow::{Context, Result};
+use fedanchor::Experiment;
+use std::path::Path;
+
+/// What `fedanchor run` does without a file.
+const QUICK: &str = include_str!("../../../../experiments/quick.toml");
+
+pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
+    match cli.command {
+        Command::Run(args) => run::run(args, printer),
+        Command::Model(args) => model::model(&args, printer),
+        Command::Data(DataCommand::List) => {
+            data::list(printer);
+            Ok(())
+        }
+        Command::Data(DataCommand::Get(args)) => data::get(args, printer),
+        Command::Data(DataCommand::Check(args)) => data::check(&args, printer),
+        Command::Data(DataCommand::Show(args)) => data::show(&args, printer),
+        Command::Data(DataCommand::Partition(args)) => partition::partition(&args, printer),
+    }
+}
+
+/// Resolves an experiment file (the quick one if there is none) with settings laid over it.
+fn experiment(file: Option<&Path>, settings: &[String]) -> Result<Experiment> {
+    let (name, text) = match file {
+        None => ("experiments/quick.toml".to_owned(), QUICK.to_owned()),
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = std::fs::read_to_string(path).with_context(|| name.clone())?;
+            (name, text)
+        }
+    };
+    fedanchor::config::resolve(&text, settings).with_context(|| name)
+}
+
+/// 12345678 as 12,345,678.
+fn grouped(number: impl ToString) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes as a person reads them.
+fn bytes(count: u64) -> String {
+    indicatif::HumanBytes(count).to_string()
+}

@@ -1,0 +1,44 @@
+//! `fedanchor data partition`: who holds what.
+
+use super::grouped;
+use crate::cli::PartitionArgs;
+use crate::printer::Printer;
+use anyhow::Result;
+use fedanchor::load;
+use fedanchor_data::picture::{histogram_csv, partition_chart};
+
+/// Clients printed one by one; the files hold all.
+const PRINTED: usize = 20;
+
+pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
+    let experiment = super::experiment(args.experiment.as_deref(), &args.settings)?;
+    let data = load::load(&experiment)?;
+    let (split, partition) = load::assign(&experiment, &data)?;
+    let labels = data.train.require_labels("a partition")?;
+    let histogram = partition.histogram(labels, data.train.classes.len());
+
+    let sizes: Vec<usize> = partition.clients.iter().map(Vec::len).collect();
+    let (least, most) = (sizes.iter().min().unwrap_or(&0), sizes.iter().max().unwrap_or(&0));
+    printer.line(format!(
+        "{}: {} anchors, {} images on {} clients, {least} to {most} each",
+        data.name,
+        grouped(split.anchors.len()),
+        grouped(split.pool.len()),
+        grouped(partition.clients.len()),
+    ));
+    printer.line(format!("client  size  images by class ({})", data.train.classes.join(", ")));
+    for (client, row) in histogram.iter().enumerate().take(PRINTED) {
+        let row: Vec<String> = row.iter().map(|count| format!("{count:>4}")).collect();
+        printer.line(format!("{client:>6}  {:>4}  {}", sizes[client], row.join(" ")));
+    }
+    if histogram.len() > PRINTED {
+        printer.line(format!("... and {} more clients in the files", histogram.len() - PRINTED));
+    }
+    let (csv, png) = (args.out.with_added_extension("csv"), args.out.with_added_extension("png"));
+    histogram_csv(&histogram, &data.train.classes, &csv)?;
+    let scheme =
+        toml::to_string(&experiment.partition)?.trim().replace('\n', ", ").replace('"', "");
+    partition_chart(&format!("{}: {scheme}", data.name), &histogram, &data.train.classes, &png)?;
+    printer.talk(format!("wrote {} and {}", csv.display(), png.display()));
+    Ok(())
+}

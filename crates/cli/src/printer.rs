@@ -1,0 +1,47 @@
+//! The one owner of standard output, standard error and progress bars.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write};
+
+/// Prints data to standard output and talk to standard error.
+#[derive(Debug)]
+pub struct Printer {
+    terminal: bool,
+}
+
+impl Printer {
+    pub fn new() -> Self {
+        Self { terminal: std::io::stderr().is_terminal() }
+    }
+
+    /// A line of data.
+    pub fn line(&self, text: impl AsRef<str>) {
+        // A reader that has gone away is no reason to fail.
+        let _ = writeln!(std::io::stdout(), "{}", text.as_ref());
+    }
+
+    /// A line of talk.
+    pub fn talk(&self, text: impl AsRef<str>) {
+        let _ = writeln!(std::io::stderr(), "{}", text.as_ref());
+    }
+
+    /// What went wrong, with its causes, on one line.
+    pub fn error(&self, error: &anyhow::Error) {
+        self.talk(format!("error: {error:#}"));
+    }
+
+    /// Whether a person is watching.
+    pub fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// A progress bar, invisible unless a person is watching.
+    pub fn bar(&self, length: u64, template: &str) -> ProgressBar {
+        let target =
+            if self.terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let style = ProgressStyle::with_template(template)
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .progress_chars("=> ");
+        ProgressBar::with_draw_target(Some(length), target).with_style(style)
+    }
+}

@@ -1,0 +1,22 @@
+//! Writes the place of libtorch into the binaries (also those of the command line, whose build
+//! script this is too), so that they run with no environment variable set by hand. `runpath`, not
+//! `rpath`: LD_LIBRARY_PATH still wins, which a machine with its own libtorch needs.
+
+use std::path::PathBuf;
+
+fn main() {
+    println!("cargo:rerun-if-env-changed=LIBTORCH");
+    println!("cargo:rerun-if-changed=build.rs");
+    let Some(libtorch) = std::env::var_os("LIBTORCH").map(PathBuf::from) else {
+        return; // torch-sys says what is missing
+    };
+    match libtorch.join("lib").canonicalize() {
+        Ok(lib) => {
+            println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());
+        }
+        Err(_) => {
+            println!("cargo:warning=libtorch is not set up: run `make libtorch` first");
+            std::process::exit(1);
+        }
+    }
+}

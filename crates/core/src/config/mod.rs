@@ -1,0 +1,376 @@
+//! An experiment is a value: plain structs that a TOML file fills.
+//!
+//! Layers: preset < experiment file < `--set key=value`. Every default stands in `paper.toml`
+//! beside this file and nowhere in the code, so a reader sees all of them with their reasons at
+//! once, and the resolved config in a run folder repeats all of them. Defaults spread over
+//! `#[serde(default)]` attributes were rejected for that reason.
+
+mod check;
+mod resolve;
+
+pub use resolve::{PRESETS, resolve};
+
+use fedanchor_data::augment::Strong;
+use fedanchor_data::partition::Scheme;
+use fedanchor_data::split::AnchorChoice;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// All settings of one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// The preset the other layers were laid over.
+    pub preset: String,
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Rounds to run.
+    pub rounds: u32,
+    /// `cpu` or `cuda:N`.
+    pub device: String,
+    /// Number format of activations.
+    pub precision: Precision,
+    /// Also train on the anchors alone and report both.
+    pub compare: bool,
+    /// Data, anchors and number of clients.
+    pub data: DataConfig,
+    /// How the unlabelled images are spread over the clients.
+    pub partition: Scheme,
+    /// The network.
+    pub model: ModelConfig,
+    /// What happens to batch norm's running statistics.
+    pub batch_norm: BatchNormConfig,
+    /// Augmentation.
+    pub augment: AugmentConfig,
+    /// SGD, for clients and server alike.
+    pub optimiser: OptimiserConfig,
+    /// Training on the anchors before round 1.
+    pub pretrain: PretrainConfig,
+    /// Local training.
+    pub client: ClientConfig,
+    /// Training on the anchors in every round.
+    pub server: ServerConfig,
+    /// How updates become one model.
+    pub aggregation: AggregationConfig,
+    /// The method and its own settings.
+    pub method: MethodConfig,
+}
+
+/// Data, anchors and number of clients.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// `sample`, a name from the catalogue, or a name of the user's own with `path`.
+    pub name: String,
+    /// Where it lies; `data/NAME` if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// Resize all images to this many pixels a side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<usize>,
+    /// Labelled images on the server.
+    pub anchors: usize,
+    /// How they are drawn.
+    pub choice: AnchorChoice,
+    /// Number of clients.
+    pub clients: usize,
+}
+
+/// The network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Which one.
+    pub name: ModelName,
+    /// ResNet-18 alone: pre-activation blocks.
+    pub preactivation: bool,
+    /// Batch or group norm.
+    pub norm: NormKind,
+    /// Groups of group norm.
+    pub groups: usize,
+    /// Width of the anchor head.
+    pub latent_dim: usize,
+    /// The stage whose pooled output the anchor head reads; the last if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latent_stage: Option<usize>,
+}
+
+/// What happens to batch norm's running statistics.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchNormConfig {
+    /// Where the statistics used for labels and tests come from.
+    pub statistics: StatisticsSource,
+    /// Share of a batch in the running statistics.
+    pub momentum: f64,
+}
+
+/// Augmentation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AugmentConfig {
+    /// The strong augmentation's recipe.
+    pub strong: Strong,
+    /// Mirror images; by data set if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flip: Option<bool>,
+}
+
+/// SGD.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptimiserConfig {
+    /// Learning rate.
+    pub lr: f64,
+    /// Momentum.
+    pub momentum: f64,
+    /// Nesterov's form of momentum.
+    pub nesterov: bool,
+    /// Weight decay.
+    pub weight_decay: f64,
+    /// Largest gradient norm; 0 for none.
+    pub clip: f64,
+    /// How the learning rate changes over the rounds.
+    pub schedule: Schedule,
+}
+
+/// Training on the anchors before round 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PretrainConfig {
+    /// Epochs.
+    pub epochs: u32,
+    /// Learning rate.
+    pub lr: f64,
+    /// Follow each epoch with a contrastive one.
+    pub contrastive: bool,
+}
+
+/// Local training.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientConfig {
+    /// Clients drawn in a round.
+    pub per_round: usize,
+    /// Local epochs E.
+    pub epochs: u32,
+    /// Batch size.
+    pub batch: usize,
+    /// Keep a client's momentum until its next round.
+    pub keep_momentum: bool,
+}
+
+/// Training on the anchors in every round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Supervised epochs a round.
+    pub epochs: u32,
+    /// Batch size; by number of anchors if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<usize>,
+    /// Augmentation of the anchors in the supervised epoch.
+    pub augment: Augmentation,
+    /// Keep the server's momentum from round to round.
+    pub keep_momentum: bool,
+    /// Momentum of the step from the old global model to the clients' mean.
+    pub momentum: f64,
+}
+
+/// How updates become one model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AggregationConfig {
+    /// The weight n_m of a client.
+    pub weights: Weights,
+    /// What a client that kept no sample counts as.
+    pub without_samples: WithoutSamples,
+}
+
+/// The method and its own settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "kebab-case")]
+pub enum MethodConfig {
+    /// The paper's method.
+    Fedanchor(FedAnchorConfig),
+    /// The same server without clients: the floor every method must beat.
+    ServerOnly(FedAnchorConfig),
+}
+
+impl MethodConfig {
+    /// The name as written in a config.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Fedanchor(_) => "fedanchor",
+            Self::ServerOnly(_) => "server-only",
+        }
+    }
+
+    /// The settings about anchors.
+    pub fn anchors(&self) -> &FedAnchorConfig {
+        match self {
+            Self::Fedanchor(config) | Self::ServerOnly(config) => config,
+        }
+    }
+}
+
+/// FedAnchor's settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FedAnchorConfig {
+    /// t of eq. 5.
+    pub threshold: f64,
+    /// What the threshold is compared with.
+    pub score: Score,
+    /// Temperature of [`Score::Softmax`].
+    pub score_temperature: f64,
+    /// What is broadcast beside the weights.
+    pub send: Send,
+    /// Where latents are read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latents: Option<LatentSource>,
+    /// Weak views that vote on a label; 0: the image as it is.
+    pub label_views: u32,
+    /// Whether batch norm sees the fix and the mix view apart.
+    pub views: Views,
+    /// Mixup on clients and server.
+    pub mixup: MixupConfig,
+    /// The label contrastive loss.
+    pub contrastive: ContrastiveConfig,
+}
+
+impl FedAnchorConfig {
+    /// Where latents are read: the anchor head where a contrastive loss trains it.
+    pub fn latent_source(&self) -> LatentSource {
+        let trained = self.contrastive.epochs > 0;
+        self.latents.unwrap_or(if trained { LatentSource::Anchor } else { LatentSource::Pooled })
+    }
+}
+
+/// Mixup on clients and server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixupConfig {
+    /// L_mix on the clients.
+    pub client: bool,
+    /// The same loss on the anchors.
+    pub server: bool,
+    /// Parameter of the beta distribution.
+    pub alpha: f64,
+    /// b of eq. 10.
+    pub weight: f64,
+    /// One coefficient a batch or a sample.
+    pub draw: MixDraw,
+    /// Weak augmentation before or after mixing.
+    pub augment: MixAugment,
+    /// How often the mix set is drawn.
+    pub mix_set: MixSet,
+}
+
+/// The label contrastive loss and its epoch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContrastiveConfig {
+    /// Epochs a round; 0 for none.
+    pub epochs: u32,
+    /// tau of eq. 1.
+    pub temperature: f64,
+    /// Batch size; by number of classes and anchors if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<usize>,
+    /// How batches are drawn.
+    pub sampler: Sampler,
+    /// Augmentation of the anchors in this epoch.
+    pub augment: Augmentation,
+    /// What this epoch updates.
+    pub trains: Trains,
+    /// Pairs (i, i) in the numerator.
+    pub self_pairs: bool,
+    /// Which pairs stand in the denominator.
+    pub denominator: Denominator,
+    /// What the sum over classes is divided by.
+    pub divide_by: DivideBy,
+    /// After or before the supervised epoch.
+    pub order: Order,
+    /// Momentum of its own or the supervised epoch's.
+    pub momentum: MomentumOf,
+}
+
+impl std::fmt::Display for ModelName {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Resnet18 => "resnet18",
+            Self::Wrn28x2 => "wrn28x2",
+            Self::Small => "small",
+        })
+    }
+}
+
+/// Declares an enum of plain words, written in kebab case in a config.
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$inner:meta])* $variant:ident),+ $(,)? })+) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum $name { $($(#[$inner])* $variant),+ }
+    )+ };
+}
+
+words! {
+    /// Number format of activations; weights are always kept in single precision.
+    Precision { /** 32-bit floats. */ F32, /** bfloat16. */ Bf16 }
+    /// The networks.
+    ModelName {
+        /// ResNet-18 with the CIFAR stem.
+        Resnet18,
+        /// Wide ResNet-28-2.
+        Wrn28x2,
+        /// A small residual net for CPU work.
+        Small,
+    }
+    /// Normalisation layers.
+    NormKind { /** Batch norm. */ Batch, /** Group norm. */ Group }
+    /// Where the statistics used for labels and tests come from.
+    StatisticsSource {
+        /// Running statistics, averaged with the weights.
+        Average,
+        /// Measured anew on all images, un-augmented.
+        StaticAll,
+        /// Measured anew on the anchors.
+        StaticServer,
+    }
+    /// How the learning rate changes over the rounds.
+    Schedule { /** Not at all. */ Constant, /** Half a cosine, down to 0. */ Cosine }
+    /// What is done to an image before it is trained on.
+    Augmentation { /** Nothing. */ None, /** Flip and crop. */ Weak, /** RandAugment. */ Strong }
+    /// The weight n_m of a client.
+    Weights { /** Its samples. */ Samples, /** The samples it kept. */ Kept, /** 1. */ Uniform }
+    /// What a client that kept no sample counts as.
+    WithoutSamples { /** Nothing. */ Skip, /** An unchanged model. */ Unchanged }
+    /// What the threshold is compared with.
+    Score { /** The best average cosine. */ Cosine, /** Its softmax over the classes. */ Softmax }
+    /// What is broadcast beside the weights.
+    Send { /** C means of unit latents. */ ClassMeans, /** Every anchor's latent and label. */ Latents }
+    /// Where latents are read.
+    LatentSource { /** The anchor head. */ Anchor, /** The pooled features. */ Pooled }
+    /// Whether batch norm sees the fix and the mix view apart.
+    Views { /** Apart. */ Separate, /** As one batch. */ Joint }
+    /// One mixup coefficient for what.
+    MixDraw { /** A batch. */ Batch, /** A sample. */ Sample }
+    /// Weak augmentation before or after mixing.
+    MixAugment { /** Each image by itself. */ Before, /** The mixture. */ After }
+    /// How often the mix set is drawn.
+    MixSet { /** Every epoch. */ Epoch, /** Once a round. */ Round }
+    /// How contrastive batches are drawn.
+    Sampler { /** From a shuffled epoch. */ Shuffled, /** The same number of each class. */ Balanced }
+    /// What a contrastive epoch updates.
+    Trains { /** Backbone and anchor head. */ All, /** The anchor head. */ Head }
+    /// Which pairs stand in eq. 1's denominator.
+    Denominator { /** All of different labels. */ Batch, /** Those with one in class c. */ Class }
+    /// What eq. 2's sum is divided by.
+    DivideBy { /** Classes with a pair. */ Present, /** C. */ All }
+    /// Place of the contrastive epoch.
+    Order { /** After the supervised one. */ Last, /** Before it. */ First }
+    /// Whose momentum the contrastive epoch uses.
+    MomentumOf { /** Its own. */ Separate, /** The supervised epoch's. */ Shared }
+}

@@ -1,0 +1,163 @@
+//! Layers of TOML become one checked [`Experiment`].
+
+use super::Experiment;
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+/// The presets: what each changes, in the order they are laid over one another.
+pub const PRESETS: [(&str, &[&str]); 2] = [
+    ("paper", &[include_str!("paper.toml")]),
+    ("semifl", &[include_str!("paper.toml"), include_str!("semifl.toml")]),
+];
+
+/// Preset < the experiment file's text < `key=value` settings; then parsed and checked.
+pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
+    let mut given: Table = file.parse().map_err(|error: toml::de::Error| {
+        Error::config("the experiment file", error.to_string().trim_end())
+    })?;
+    for setting in settings {
+        merge(&mut given, parse_setting(setting)?, "")?;
+    }
+    let preset = match given.get("preset") {
+        None => "paper",
+        Some(Value::String(name)) => name,
+        Some(other) => {
+            return Err(Error::config("preset", format!("expected a name, found {other}")));
+        }
+    };
+    let Some((_, layers)) = PRESETS.iter().find(|(name, _)| *name == preset) else {
+        let known: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
+        let problem = format!("unknown preset `{preset}`, known are {}", known.join(", "));
+        return Err(Error::config("preset", problem));
+    };
+    let mut table = Table::new();
+    for layer in *layers {
+        let layer = layer.parse().map_err(|e| Error::config("preset", format!("{preset}: {e}")))?;
+        merge(&mut table, layer, "")?;
+    }
+    // Each method and each kind of partition has keys of its own: its defaults come from the
+    // preset's list once the layers have settled which one it is.
+    choose(&mut table, &given, "method", "name", "methods")?;
+    choose(&mut table, &given, "partition", "kind", "partitions")?;
+    merge(&mut table, given, "")?;
+    let experiment = Experiment::deserialize(Value::Table(table))
+        .map_err(|error| Error::config("the experiment", error.to_string().trim_end()))?;
+    experiment.check()?;
+    Ok(experiment)
+}
+
+/// Replaces `table.section` by the listed defaults of what `section.key` names.
+fn choose(table: &mut Table, given: &Table, section: &str, key: &str, list: &str) -> Result<()> {
+    let named = |table: &Table| table.get(section)?.get(key)?.as_str().map(str::to_owned);
+    let choices = match table.remove(list) {
+        Some(Value::Table(choices)) => choices,
+        _ => Table::new(),
+    };
+    let name = named(given).or_else(|| named(table)).unwrap_or_default();
+    let source = if name == "server-only" { "fedanchor" } else { &name };
+    let Some(Value::Table(mut defaults)) = choices.get(source).cloned() else {
+        let mut known: Vec<&str> = choices.keys().map(String::as_str).collect();
+        if section == "method" {
+            known.push("server-only");
+        }
+        let problem = format!("unknown name `{name}`, known are {}", known.join(", "));
+        return Err(Error::config(format!("{section}.{key}"), problem));
+    };
+    defaults.insert(key.to_owned(), Value::String(name));
+    table.insert(section.to_owned(), Value::Table(defaults));
+    Ok(())
+}
+
+/// `a.b=value`: the value is TOML; a bare word is a string.
+fn parse_setting(setting: &str) -> Result<Table> {
+    let Some((key, value)) = setting.split_once('=') else {
+        return Err(Error::config(
+            setting,
+            "expected key=value, for example --set client.batch=32",
+        ));
+    };
+    let (key, value) = (key.trim(), value.trim());
+    let quoted = || format!("{key} = \"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""));
+    format!("{key} = {value}")
+        .parse()
+        .or_else(|_| quoted().parse())
+        .map_err(|_| Error::config(key, format!("cannot read `{value}` as a value")))
+}
+
+/// Lays `over` on `base`: tables key by key, everything else replaced.
+fn merge(base: &mut Table, over: Table, path: &str) -> Result<()> {
+    for (key, value) in over {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(base)), Value::Table(over)) => merge(base, over, &path)?,
+            (Some(Value::Table(_)), other) => {
+                return Err(Error::config(
+                    path,
+                    format!("expected a table of keys, found {other}"),
+                ));
+            }
+            // `alpha = 1` is as good as `alpha = 1.0`.
+            (Some(Value::Float(base)), Value::Integer(over)) => *base = over as f64,
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::*;
+    use super::*;
+
+    fn problem(file: &str, settings: &[&str]) -> String {
+        let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+        resolve(file, &settings).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_empty_file_is_the_paper_preset() {
+        let experiment = resolve("", &[]).unwrap();
+        assert_eq!((experiment.rounds, experiment.client.batch), (500, 10));
+        assert_eq!(experiment.partition, Scheme::Lda { alpha: 1000.0 });
+        let MethodConfig::Fedanchor(method) = experiment.method else { panic!() };
+        assert_eq!((method.threshold, method.contrastive.temperature), (0.6, 0.1));
+        assert_eq!(method.latent_source(), LatentSource::Anchor);
+    }
+
+    #[test]
+    fn later_layers_win() {
+        let file = "preset = \"semifl\"\nrounds = 7\n[client]\nbatch = 32";
+        let settings =
+            ["client.batch=64", "data.name=svhn", "partition.alpha=1"].map(str::to_owned);
+        let experiment = resolve(file, &settings).unwrap();
+        assert_eq!((experiment.rounds, experiment.client.batch), (7, 64));
+        assert_eq!(experiment.data.name, "svhn");
+        assert_eq!(experiment.partition, Scheme::Dirichlet { alpha: 1.0 });
+        assert!(experiment.optimiser.nesterov);
+    }
+
+    #[test]
+    fn a_resolved_config_resolves_to_itself() {
+        for (preset, _) in PRESETS {
+            let first = resolve(&format!("preset = \"{preset}\""), &[]).unwrap();
+            let text = toml::to_string(&first).unwrap();
+            assert_eq!(resolve(&text, &[]).unwrap(), first, "{preset}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        assert!(problem("preset = \"x\"", &[]).contains("known are paper, semifl"));
+        assert!(
+            problem("[method]\nname = \"x\"", &[]).contains("known are fedanchor, server-only")
+        );
+        assert!(problem("", &["client.bacth=3"]).contains("unknown field `bacth`"));
+        assert!(problem("", &["rounds"]).contains("expected key=value"));
+        assert!(problem("", &["partition.kind=iid", "partition.alpha=1"]).contains("alpha"));
+        assert!(problem("rounds = ", &[]).contains("line 1"));
+        assert!(problem("client = 3", &[]).contains("client: expected a table"));
+    }
+}

@@ -1,0 +1,132 @@
+//! What can go wrong in a run, as values: which round, which client, which phase.
+
+use fedanchor_data::DataError;
+use std::path::PathBuf;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting that cannot be used; found before any work starts.
+    #[error("{key}: {problem}")]
+    Config {
+        /// The key as written in the experiment file, for example `client.batch`.
+        key: String,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// Something about the data.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A number that is not finite: training on would only hide it.
+    #[error(
+        "round {round}, {who}, {phase}: {what} is not finite; lower the learning rate, keep \
+         gradient clipping on, or raise contrastive.batch"
+    )]
+    NotFinite {
+        /// The round; 0 is pre-training.
+        round: u32,
+        /// `client 17` or `server`.
+        who: String,
+        /// What was being done.
+        phase: &'static str,
+        /// A loss or a parameter, by name.
+        what: String,
+    },
+    /// Memory ran out.
+    #[error(
+        "out of memory while {phase}: use a smaller batch, fewer clients a round or a smaller \
+         model ({message})"
+    )]
+    OutOfMemory {
+        /// What was being done.
+        phase: &'static str,
+        /// The first line of what the engine said.
+        message: String,
+    },
+    /// Any other failure reported by libtorch.
+    #[error("libtorch failed while {phase}: {message}")]
+    Engine {
+        /// What was being done.
+        phase: &'static str,
+        /// The first line of what the engine said.
+        message: String,
+    },
+    /// A file of the run folder could not be written or read.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// The file in question.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// A setting that cannot be used.
+    pub fn config(key: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Config { key: key.into(), problem: problem.into() }
+    }
+
+    /// A file that could not be used.
+    pub fn file(path: impl Into<PathBuf>, problem: impl ToString) -> Self {
+        Self::File { path: path.into(), problem: problem.to_string() }
+    }
+}
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        let text = match error {
+            tch::TchError::Torch(text) => text,
+            other => other.to_string(),
+        };
+        // What follows the first line is a C++ stack trace.
+        let message = text.lines().next().unwrap_or_default().trim().to_owned();
+        let lower = message.to_lowercase();
+        if lower.contains("out of memory") || lower.contains("not enough memory") {
+            Self::OutOfMemory { phase: "computing", message }
+        } else {
+            Self::Engine { phase: "computing", message }
+        }
+    }
+}
+
+/// Names the phase in which the engine failed, at the boundary where the phase is known.
+pub(crate) trait InPhase<T> {
+    fn in_phase(self, phase: &'static str) -> Result<T>;
+}
+
+impl<T> InPhase<T> for Result<T> {
+    fn in_phase(self, name: &'static str) -> Result<T> {
+        self.map_err(|error| match error {
+            Error::Engine { message, .. } => Error::Engine { phase: name, message },
+            Error::OutOfMemory { message, .. } => Error::OutOfMemory { phase: name, message },
+            other => other,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::{Device, Kind, Tensor};
+
+    #[test]
+    fn a_bad_shape_is_a_typed_error_with_its_phase() {
+        let a = Tensor::zeros([2, 3], (Kind::Float, Device::Cpu));
+        let failed = a.f_matmul(&a).map_err(Error::from).in_phase("testing");
+        let Err(Error::Engine { phase: "testing", message }) = failed else { panic!("{failed:?}") };
+        assert!(message.contains("2x3"), "{message}");
+        assert!(!message.contains('\n'));
+    }
+
+    #[test]
+    fn running_out_of_memory_has_its_own_error() {
+        let failed = Tensor::f_zeros([1 << 60], (Kind::Float, Device::Cpu)).map_err(Error::from);
+        let text = failed.expect_err("no machine has that much").to_string();
+        assert!(text.starts_with("out of memory"), "{text}");
+    }
+}

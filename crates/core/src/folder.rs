@@ -1,0 +1,118 @@
+//! The run folder: everything a later table or figure needs, without the data or the model.
+
+use crate::config::Experiment;
+use crate::error::{Error, Result};
+use crate::params::Params;
+use fedanchor_data::picture::histogram_csv;
+use fedanchor_record::{Assignment, RoundRecord, Summary, Timing, files};
+use fs_err::File;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A run folder being written.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    rounds: File,
+    timings: File,
+}
+
+impl RunFolder {
+    /// Makes the folder; one that holds a run already is left alone.
+    pub fn create(path: &Path) -> Result<Self> {
+        if path.join(files::ROUNDS).exists() {
+            let problem = "holds a run already: name another folder with --out, or remove this one";
+            return Err(Error::file(path, problem));
+        }
+        fs_err::create_dir_all(path).map_err(|error| Error::file(path, error))?;
+        let open = |name: &str| {
+            File::create(path.join(name)).map_err(|error| Error::file(path.join(name), error))
+        };
+        let (rounds, timings) = (open(files::ROUNDS)?, open(files::TIMINGS)?);
+        Ok(Self { path: path.to_owned(), rounds, timings })
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<()> {
+        let path = self.path.join(name);
+        fs_err::write(&path, content).map_err(|error| Error::file(path, error))
+    }
+
+    /// The resolved config.
+    pub fn write_config(&self, experiment: &Experiment) -> Result<()> {
+        let path = self.path.join(files::CONFIG);
+        self.write(
+            files::CONFIG,
+            toml::to_string(experiment).map_err(|error| Error::file(path, error))?,
+        )
+    }
+
+    /// Which image is where, and the class histogram of every client.
+    pub fn write_assignment(
+        &self,
+        all: &Assignment,
+        histogram: &[Vec<u32>],
+        classes: &[String],
+    ) -> Result<()> {
+        self.write(files::ASSIGNMENT, json(all)? + "\n")?;
+        Ok(histogram_csv(histogram, classes, &self.path.join(files::PARTITION))?)
+    }
+
+    /// Adds a round's two lines.
+    pub fn append(&mut self, record: &RoundRecord, timing: &Timing) -> Result<()> {
+        for (file, line) in [(&mut self.rounds, json(record)?), (&mut self.timings, json(timing)?)]
+        {
+            let path = file.path().to_owned();
+            let written = file.write_all((line + "\n").as_bytes()).and_then(|()| file.flush());
+            written.map_err(|error| Error::file(path, error))?;
+        }
+        Ok(())
+    }
+
+    /// A matrix over the classes.
+    pub fn write_matrix<T: Display>(
+        &self,
+        name: &str,
+        classes: &[String],
+        rows: &[Vec<T>],
+    ) -> Result<()> {
+        let quote = |text: &str| {
+            let plain = !text.contains([',', '"', '\n']);
+            if plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
+        };
+        let head: Vec<String> = classes.iter().map(|class| quote(class)).collect();
+        let mut text = format!("class,{}\n", head.join(","));
+        for (class, row) in head.iter().zip(rows) {
+            let row: Vec<String> = row.iter().map(T::to_string).collect();
+            text += &format!("{class},{}\n", row.join(","));
+        }
+        self.write(name, text)
+    }
+
+    /// The final model, with what is needed to build its network again.
+    pub fn write_model(
+        &self,
+        params: &Params,
+        experiment: &Experiment,
+        classes: &[String],
+    ) -> Result<()> {
+        let metadata = HashMap::from([
+            ("model".to_owned(), json(&experiment.model)?),
+            ("classes".to_owned(), json(&classes)?),
+        ]);
+        params.save(&self.path.join(files::MODEL), Some(metadata))
+    }
+
+    /// The run in a few numbers.
+    pub fn write_summary(&self, summary: &Summary) -> Result<()> {
+        let text = serde_json::to_string_pretty(summary)
+            .map_err(|error| Error::file(&self.path, error))?;
+        self.write(files::SUMMARY, text + "\n")
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::file("record", error))
+}

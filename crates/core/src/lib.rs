@@ -1,0 +1,29 @@
+//! FedAnchor and the methods it is compared with.
+//!
+//! Where to look: [`method`] holds the paper's algorithm, one file a method; [`loss`] and
+//! [`anchors`] its equations; [`model`] the networks; [`training`] how a cohort of clients is trained
+//! as one network; [`simulation`] a federation in one process; [`run()`] rounds, records and results.
+//! Arrows point one way: data and record below, this crate above them, the command line on top.
+
+pub mod anchors;
+pub mod config;
+mod error;
+pub mod fix_mix;
+pub mod folder;
+pub mod load;
+pub mod loss;
+pub mod method;
+pub mod model;
+pub mod optimiser;
+pub mod params;
+mod run;
+pub mod server;
+pub mod server_epochs;
+pub mod setting;
+pub mod simulation;
+pub mod training;
+mod wire;
+
+pub use config::Experiment;
+pub use error::{Error, Result};
+pub use run::{Observer, run, server_only};

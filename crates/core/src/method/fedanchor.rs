@@ -1,0 +1,216 @@
+//! FedAnchor: Qiu et al., "FedAnchor: Enhancing Federated Semi-Supervised Learning with Label
+//! Contrastive Loss for Unlabeled Clients", 2024 (arXiv 2402.10191).
+//!
+//! Algorithm 1, in its order. The server computes the anchors' latents; each client labels its own
+//! images by average cosine similarity to them, keeps those with a score above the threshold (the
+//! fix set), and trains on L_fix + b L_mix; the server averages, then trains one supervised epoch
+//! on the classification head and one label contrastive epoch on the anchor head.
+
+use super::{Broadcast, ClientReport, Cohort, Method, Update};
+use crate::anchors::{Anchors, pseudo_label};
+use crate::config::{Augmentation, FedAnchorConfig, Order, StatisticsSource};
+use crate::error::{InPhase, Result};
+use crate::fix_mix::FixMix;
+use crate::optimiser::Momentum;
+use crate::params::{Params, Part};
+use crate::server::Server;
+use crate::server_epochs::{contrastive_epoch, supervised_epoch};
+use crate::training::{Learner, LossSums, Schedule, Task, check_finite};
+use fedanchor_record::Losses;
+
+/// FedAnchor, or with `clients` off its server alone: what the clients must add to.
+pub(super) struct FedAnchor {
+    pub(super) config: FedAnchorConfig,
+    pub(super) clients: bool,
+}
+
+impl Method for FedAnchor {
+    /// Before line 3: five epochs on the anchors. Each is followed by a contrastive epoch, since line
+    /// 7 of round 1 already labels by the anchor head.
+    fn pretrain(&self, server: &mut Server) -> Result<Losses> {
+        let pretrain = server.setting.experiment.pretrain.clone();
+        let mut losses = Losses::default();
+        for epoch in 0..pretrain.epochs {
+            losses.server_supervised = self.supervised_epoch(server, 0, epoch, pretrain.lr)?;
+            if pretrain.contrastive && self.config.contrastive.epochs > 0 {
+                losses.server_contrastive =
+                    self.contrastive_epoch(server, 0, epoch, pretrain.lr)?;
+            }
+        }
+        forget_momentum(server);
+        Ok(losses)
+    }
+
+    /// Line 5: compute Z_anchor.
+    fn broadcast(&self, server: &Server) -> Result<Option<Broadcast>> {
+        if !self.clients {
+            return Ok(None);
+        }
+        let anchors =
+            Anchors::compute(server.setting, &server.params, server.anchors, &self.config)
+                .in_phase("computing the anchors' latents")?;
+        Ok(Some(Broadcast { params: server.params.copy()?, anchors }))
+    }
+
+    /// Lines 6 to 9, for all clients of the cohort at once.
+    fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
+        let Cohort { setting, round, clients } = cohort;
+        let config = &setting.experiment.client;
+
+        // Line 7: pseudo-labels (eq. 3-4), once a round, with the broadcast model.
+        let labels = clients.iter().map(|client| {
+            let images = (0..)
+                .zip(client.local)
+                .map(|(n, &i)| (client.id, n, client.images.image(i as usize)));
+            let images: Vec<_> = images.collect();
+            pseudo_label(
+                setting,
+                &broadcast.params,
+                &broadcast.anchors,
+                &self.config,
+                round,
+                &images,
+            )
+        });
+        let labels =
+            labels.collect::<Result<Vec<_>>>().in_phase("labelling the clients' images")?;
+
+        // Eq. 5: the fix set holds the samples whose score is above the threshold.
+        let tasks = clients.iter().zip(&labels).map(|(client, labels)| Task {
+            who: client.id,
+            images: client.images,
+            local: client.local,
+            labels: &labels.label,
+            fix: labels.fix_set(),
+        });
+        let tasks: Vec<Task> = tasks.collect();
+
+        // Line 8: E epochs of L_fix + b L_mix (eq. 6-10). The anchor head gets no gradient here.
+        let mut schedule = Schedule::new(&tasks, 0..config.epochs, config.batch);
+        let order = schedule.order().to_vec();
+        let kept: Vec<Option<&Momentum>> =
+            order.iter().map(|&task| clients[task].momentum.as_ref()).collect();
+        let params = broadcast.params.broadcast(order.len() as i64)?;
+        let trains = |part: Part| part != Part::Anchor;
+        let mut learner =
+            Learner::new(setting, params, Momentum::stack(&kept)?, |e| trains(e.part))?;
+        let fix_mix = FixMix {
+            setting,
+            round,
+            augment: Augmentation::Strong,
+            mixup: self.config.mixup.client.then_some(&self.config.mixup),
+            views: self.config.views,
+        };
+        let lr = setting.experiment.lr(round);
+        let mut sums = LossSums::default();
+        for time in 0..schedule.steps(&tasks) {
+            let samples = schedule.step(setting, round, &tasks, time);
+            let active = samples.len() / config.batch;
+            let step = fix_mix.inputs(&tasks, &samples, active).and_then(|batch| {
+                learner.step(active, lr, &mut sums, |pass| fix_mix.loss(&batch, pass))
+            });
+            step.in_phase("training clients")?;
+        }
+
+        // Each client answers with weights alone; one that kept nothing has nothing to say.
+        let statistics = setting.experiment.batch_norm.statistics == StatisticsSource::Average;
+        let mut reports: Vec<ClientReport> = labels
+            .iter()
+            .map(|labels| ClientReport {
+                update: None,
+                labels: labels.clone(),
+                losses: Losses::default(),
+                momentum: None,
+            })
+            .collect();
+        for (slot, &task) in order.iter().enumerate() {
+            let (task, report) = (&tasks[task], &mut reports[task]);
+            let losses = sums.means(slot, schedule.steps_of(task))?;
+            check_finite(
+                round,
+                task.who,
+                "client training",
+                &losses,
+                &learner.params,
+                slot as i64,
+            )?;
+            report.losses.client_fix = losses.first().copied();
+            report.losses.client_mix = losses.get(1).copied();
+            let params = learner.params.client(slot as i64)?;
+            report.update = Some(Update {
+                client: task.who,
+                params: params.subset(|e| trains(e.part) && (statistics || !e.statistic)),
+                samples: task.local.len(),
+                kept: task.fix.len(),
+            });
+            if config.keep_momentum {
+                report.momentum = Some(learner.momentum.client(slot as i64)?);
+            }
+        }
+        Ok(reports)
+    }
+
+    /// Lines 10 and 11: the mean becomes the global model, which then learns from the anchors.
+    fn server_update(
+        &self,
+        server: &mut Server,
+        mean: Option<Params>,
+        round: u32,
+    ) -> Result<Losses> {
+        if let Some(mean) = mean {
+            server.take_mean(&mean)?;
+        }
+        let (epochs, contrastive) =
+            (server.setting.experiment.server.epochs, self.config.contrastive.epochs);
+        let lr = server.setting.experiment.lr(round);
+        let mut losses = Losses::default();
+        let order = match self.config.contrastive.order {
+            Order::Last => [true, false],
+            Order::First => [false, true],
+        };
+        for supervised in order {
+            for epoch in 0..if supervised { epochs } else { contrastive } {
+                if supervised {
+                    losses.server_supervised = self.supervised_epoch(server, round, epoch, lr)?;
+                } else {
+                    losses.server_contrastive = self.contrastive_epoch(server, round, epoch, lr)?;
+                }
+            }
+        }
+        if !server.setting.experiment.server.keep_momentum {
+            forget_momentum(server);
+        }
+        Ok(losses)
+    }
+}
+
+impl FedAnchor {
+    /// L_s on the classification head: the clients' loss, with all anchors as the fix set, their
+    /// true labels, and a mix set only in FedAnchor (mix).
+    fn supervised_epoch(
+        &self,
+        server: &mut Server,
+        round: u32,
+        epoch: u32,
+        lr: f64,
+    ) -> Result<Option<f64>> {
+        let mixup = self.config.mixup.server.then_some(&self.config.mixup);
+        supervised_epoch(server, mixup, self.config.views, round, epoch, lr).map(Some)
+    }
+
+    /// L_c (eq. 1-2) on the anchor head and, by default, the backbone.
+    fn contrastive_epoch(
+        &self,
+        server: &mut Server,
+        round: u32,
+        epoch: u32,
+        lr: f64,
+    ) -> Result<Option<f64>> {
+        contrastive_epoch(server, &self.config, round, epoch, lr)
+    }
+}
+
+fn forget_momentum(server: &mut Server) {
+    server.supervised_momentum = Momentum::default();
+    server.contrastive_momentum = Momentum::default();
+}

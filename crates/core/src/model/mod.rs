@@ -1,0 +1,161 @@
+//! The double-headed cohort network: a backbone, the classification head, and the anchor head that
+//! projects pooled features to the latent space (section 4.1 of the paper).
+//!
+//! Config value -> [`Network::new`] (a description, no tensors) -> [`Network::init`] (tensors). The
+//! anchor head reads the pooled output of the last stage by default, or of an earlier one: the
+//! paper allows any layer and suggests a late one.
+
+mod layers;
+mod resnet;
+mod wide;
+
+pub use layers::{Pass, Statistics};
+
+use crate::config::{ModelConfig, ModelName, NormKind};
+use crate::error::{Error, Result};
+use crate::params::{Entry, Layout, Params, Part};
+use fedanchor_data::stream::{SERVER, Stream};
+use fedanchor_data::{Purpose, Shape};
+use layers::{Builder, Linear, Norm, pool};
+use rand::RngExt;
+use rand_distr::{Distribution, StandardNormal};
+use resnet::Body;
+use std::sync::Arc;
+use tch::{Device, Tensor};
+
+/// A network as a description: layers that know which entries are theirs.
+#[derive(Debug)]
+pub struct Network {
+    /// Name and shape of every tensor.
+    pub layout: Layout,
+    body: Body,
+    classifier: Linear,
+    anchor: Linear,
+    latent_stage: usize,
+}
+
+/// What the backbone computes for a batch.
+#[derive(Debug)]
+pub struct Features {
+    /// Pooled features after the last activation: `[K, batch, F]`.
+    pub pooled: Tensor,
+    /// What the anchor head reads: the same, or the pooled output of an earlier stage.
+    latent_input: Option<Tensor>,
+}
+
+impl Network {
+    /// Describes the network for images of this shape and this many classes.
+    pub fn new(config: &ModelConfig, shape: Shape, classes: usize) -> Result<Self> {
+        if shape.side < 16 {
+            return Err(Error::config(
+                "data.size",
+                format!(
+                    "the models need images of 16 pixels or more, these have {}: set data.size",
+                    shape.side
+                ),
+            ));
+        }
+        let norm = match config.norm {
+            NormKind::Batch => Norm::Batch,
+            NormKind::Group => Norm::Group(config.groups as i64),
+        };
+        let mut builder = Builder { entries: Vec::new(), norm };
+        let channels = shape.channels as i64;
+        let body = match config.name {
+            ModelName::Resnet18 => resnet::resnet18(&mut builder, channels, config.preactivation),
+            ModelName::Wrn28x2 => wide::wrn28x2(&mut builder, channels),
+            ModelName::Small => wide::small(&mut builder, channels),
+        };
+        let stages = body.stages.len();
+        let latent_stage = config.latent_stage.unwrap_or(stages);
+        if latent_stage == 0 || latent_stage > stages {
+            return Err(Error::config(
+                "model.latent_stage",
+                format!("this model has stages 1 to {stages}, not {latent_stage}"),
+            ));
+        }
+        let pooled = body.widths[stages - 1];
+        let classifier = builder.linear("classifier", pooled, classes as i64, Part::Classifier);
+        let latent_from = body.widths[latent_stage - 1];
+        let anchor = builder.linear("anchor", latent_from, config.latent_dim as i64, Part::Anchor);
+        Ok(Self { layout: Arc::new(builder.entries), body, classifier, anchor, latent_stage })
+    }
+
+    /// Draws initial weights on the host: convolutions Kaiming-normal by fan-out, heads uniform
+    /// within 1/sqrt(fan-in) with zero bias, norms 1 and 0.
+    pub fn init(&self, seed: u64, device: Device) -> Result<Params> {
+        let stream = Stream::new(seed, Purpose::Init, 0, SERVER);
+        let tensors = self.layout.iter().enumerate().map(|(index, entry)| {
+            let values = initial(entry, &mut stream.at(index as u64));
+            let mut shape = vec![1];
+            shape.extend(&entry.shape);
+            Ok(Tensor::f_from_slice(&values)?.f_view(&shape[..])?.f_to_device(device)?)
+        });
+        Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout: self.layout.clone() })
+    }
+
+    /// Parameters without running statistics: of the backbone and classifier, of the anchor head.
+    pub fn parameter_counts(&self) -> (i64, i64) {
+        let count = |anchor: bool| {
+            let wanted = |e: &&Entry| !e.statistic && (e.part == Part::Anchor) == anchor;
+            self.layout.iter().filter(wanted).map(Entry::numel).sum()
+        };
+        (count(false), count(true))
+    }
+
+    /// The backbone on a normalised batch `[batch, K*C, H, W]`.
+    pub fn features(&self, x: &Tensor, pass: &Pass) -> Result<Features> {
+        let clients = pass.tensors[0].size()[0];
+        let body = &self.body;
+        let mut x = body.stem.forward(&x.f_to_kind(pass.kind)?, pass)?;
+        if let Some(norm) = &body.stem_norm {
+            x = norm.relu(&x, pass)?;
+        }
+        let mut latent_input = None;
+        for (index, stage) in body.stages.iter().enumerate() {
+            for block in stage {
+                x = block.forward(&x, pass)?;
+            }
+            if index + 1 == self.latent_stage && index + 1 < body.stages.len() {
+                latent_input = Some(pool(&x, clients)?);
+            }
+        }
+        if let Some(norm) = &body.end_norm {
+            x = norm.relu(&x, pass)?;
+        }
+        Ok(Features { pooled: pool(&x, clients)?, latent_input })
+    }
+
+    /// The classification head: `[K, batch, classes]`.
+    pub fn logits(&self, features: &Features, pass: &Pass) -> Result<Tensor> {
+        self.classifier.forward(&features.pooled, pass)
+    }
+
+    /// The anchor head: `[K, batch, latent_dim]`.
+    pub fn latents(&self, features: &Features, pass: &Pass) -> Result<Tensor> {
+        self.anchor.forward(features.latent_input.as_ref().unwrap_or(&features.pooled), pass)
+    }
+}
+
+fn initial(entry: &Entry, rng: &mut fedanchor_data::stream::ChaCha8Rng) -> Vec<f32> {
+    let count = entry.numel() as usize;
+    let constant = |value: f32| vec![value; count];
+    match entry.shape[..] {
+        [to, _, height, width] => {
+            let std = (2.0 / (to * height * width) as f32).sqrt();
+            (0..count)
+                .map(|_| {
+                    let normal: f32 = StandardNormal.sample(rng);
+                    std * normal
+                })
+                .collect()
+        }
+        [_, from] => {
+            let bound = 1.0 / (from as f32).sqrt();
+            (0..count).map(|_| rng.random_range(-bound..bound)).collect()
+        }
+        _ if entry.name.ends_with("running_var") => constant(1.0),
+        _ if entry.part == Part::Backbone && entry.name.ends_with("weight") => constant(1.0),
+        _ => constant(0.0),
+    }
+}

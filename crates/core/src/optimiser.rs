@@ -1,0 +1,165 @@
+//! SGD for a cohort: momentum, weight decay and clipping, each client by itself and on the device.
+//!
+//! PyTorch's update rule. tch's own optimiser clips the whole store at once and asks the host for
+//! the norm; here the norm of client k is the k-th number of a tensor.
+
+use crate::config::OptimiserConfig;
+use crate::error::Result;
+use std::collections::HashMap;
+use tch::{Kind, Tensor};
+
+/// Momentum buffers by index of the entry; an entry that never had a gradient has none.
+#[derive(Debug, Default)]
+pub struct Momentum {
+    buffers: HashMap<usize, Tensor>,
+}
+
+impl Momentum {
+    /// A view of the first `clients` clients: updates in place reach the whole.
+    pub(crate) fn first(&self, clients: i64) -> Result<Momentum> {
+        self.map(|buffer| buffer.f_narrow(0, 0, clients))
+    }
+
+    /// One client's buffers, as a copy.
+    pub(crate) fn client(&self, index: i64) -> Result<Momentum> {
+        self.map(|buffer| buffer.f_narrow(0, index, 1)?.f_detach_copy())
+    }
+
+    fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor, tch::TchError>) -> Result<Momentum> {
+        let changed = self.buffers.iter().map(|(&index, buffer)| Ok((index, change(buffer)?)));
+        Ok(Momentum { buffers: changed.collect::<Result<_>>()? })
+    }
+
+    /// Stacks one client's buffers each into a cohort's; `None` counts as zeros.
+    pub(crate) fn stack(all: &[Option<&Momentum>]) -> Result<Momentum> {
+        let Some(known) = all.iter().flatten().next() else { return Ok(Momentum::default()) };
+        let stacked = known.buffers.iter().map(|(index, like)| {
+            let zeros = like.f_zeros_like()?;
+            let parts: Vec<&Tensor> = all
+                .iter()
+                .map(|one| one.and_then(|m| m.buffers.get(index)).unwrap_or(&zeros))
+                .collect();
+            Ok((*index, Tensor::f_cat(&parts, 0)?))
+        });
+        Ok(Momentum { buffers: stacked.collect::<Result<_>>()? })
+    }
+
+    /// Makes sure that every entry in `trained` has a buffer as large as its parameter.
+    pub(crate) fn fill(&mut self, trained: &[usize], params: &[Tensor]) -> Result<()> {
+        for &index in trained {
+            if !self.buffers.contains_key(&index) {
+                self.buffers.insert(index, params[index].f_zeros_like()?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One step in place: `params[index]` and its gradient for every trained entry, all `[K, ...]`.
+pub(crate) fn sgd_step(
+    config: &OptimiserConfig,
+    lr: f64,
+    params: &[Tensor],
+    gradients: &[(usize, Tensor)],
+    momentum: &Momentum,
+) -> Result<()> {
+    let scale = clip_scale(gradients, config.clip)?;
+    for (index, gradient) in gradients {
+        let mut parameter = params[*index].shallow_clone();
+        let scaled = match &scale {
+            Some(scale) => gradient.f_mul(&per_client(scale, gradient)?)?,
+            None => gradient.shallow_clone(),
+        };
+        // g + wd * w, kept apart from the gradient, which autograd may still own.
+        let mut step = scaled.f_add(&parameter.f_mul_scalar(config.weight_decay)?)?;
+        if config.momentum > 0.0 {
+            if let Some(buffer) = momentum.buffers.get(index) {
+                let mut buffer = buffer.shallow_clone();
+                let buffer = buffer.f_mul_scalar_(config.momentum)?.f_add_(&step)?;
+                step = if config.nesterov {
+                    step.f_add(&buffer.f_mul_scalar(config.momentum)?)?
+                } else {
+                    buffer
+                };
+            }
+        }
+        let _ = parameter.f_sub_(&step.f_mul_scalar(lr)?)?;
+    }
+    Ok(())
+}
+
+/// min(1, clip / norm) for every client, `[K]`; `None` where clipping is off.
+fn clip_scale(gradients: &[(usize, Tensor)], clip: f64) -> Result<Option<Tensor>> {
+    let Some((_, first)) = gradients.first().filter(|_| clip > 0.0) else { return Ok(None) };
+    let mut square = Tensor::f_zeros([first.size()[0]], (Kind::Float, first.device()))?;
+    for (_, gradient) in gradients {
+        let flat = gradient.f_flatten(1, -1)?;
+        square = square.f_add(&flat.f_square()?.f_sum_dim_intlist(
+            &[1i64][..],
+            false,
+            Kind::Float,
+        )?)?;
+    }
+    let scale = square.f_sqrt()?.f_add_scalar(1e-6)?.f_reciprocal()?.f_mul_scalar(clip)?;
+    Ok(Some(scale.f_clamp_max(1.0)?))
+}
+
+/// `[K]` as `[K, 1, 1, ...]`, to multiply each client's slice.
+fn per_client(scale: &Tensor, like: &Tensor) -> Result<Tensor> {
+    let mut shape = vec![1; like.dim()];
+    shape[0] = -1;
+    Ok(scale.f_view(&shape[..])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::resolve;
+
+    fn config(settings: &[&str]) -> OptimiserConfig {
+        let settings: Vec<String> = settings.iter().map(|s| format!("optimiser.{s}")).collect();
+        resolve("", &settings).unwrap().optimiser
+    }
+
+    fn steps(config: &OptimiserConfig, count: usize) -> Vec<f64> {
+        // Two clients with one weight each: gradients (3, 4)-like norms 5 and 0.5 over two entries.
+        let params = [
+            Tensor::from_slice(&[1f32, 1.0]).view([2, 1]),
+            Tensor::from_slice(&[0f32, 0.0]).view([2, 1]),
+        ];
+        let mut momentum = Momentum::default();
+        momentum.fill(&[0, 1], &params).unwrap();
+        for _ in 0..count {
+            let gradients = vec![
+                (0, Tensor::from_slice(&[3f32, 0.3]).view([2, 1])),
+                (1, Tensor::from_slice(&[4f32, 0.4]).view([2, 1])),
+            ];
+            sgd_step(config, 0.1, &params, &gradients, &momentum).unwrap();
+        }
+        params.iter().flat_map(|p| Vec::<f64>::try_from(p.flatten(0, -1)).unwrap()).collect()
+    }
+
+    fn assert_close(found: &[f64], expected: &[f64]) {
+        assert!(
+            found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5),
+            "{found:?} {expected:?}"
+        );
+    }
+
+    #[test]
+    fn each_client_is_clipped_by_its_own_norm() {
+        let config = config(&["clip=1.0", "momentum=0.0", "weight_decay=0.0"]);
+        // Client 0: norm 5, scaled by 1/5: gradients 0.6, 0.8. Client 1: norm 0.5, as it is.
+        assert_close(&steps(&config, 1), &[1.0 - 0.06, 1.0 - 0.03, -0.08, -0.04]);
+    }
+
+    #[test]
+    fn momentum_and_decay_follow_pytorch() {
+        let plain = config(&["clip=0.0", "momentum=0.5", "weight_decay=0.1"]);
+        // Client 0, entry 0: g1 = 3 + .1 = 3.1, v = 3.1, w = .69; g2 = 3.069, v = 4.619, w = .2281.
+        assert_close(&steps(&plain, 2)[..1], &[0.2281]);
+        let nesterov = config(&["clip=0.0", "momentum=0.5", "weight_decay=0.1", "nesterov=true"]);
+        // w = 1 - .1 * (3.1 + 1.55) = .535; g = 3.0535, v = 4.6035, w = .535 - .1 * (3.0535 + 2.30175).
+        assert_close(&steps(&nesterov, 2)[..1], &[-0.000525]);
+    }
+}

@@ -1,0 +1,344 @@
+//! Parameters of a cohort: plain named tensors with a leading axis K, one slice a client.
+//!
+//! The network (`model`) is only a description; what travels between server and clients, what is
+//! averaged and what is saved is this. Running statistics of batch norm are entries like any
+//! other, so averaging them with the weights needs no special case. A `VarStore` was rejected: it
+//! owns its variables, and a cohort must be expanded, sliced and averaged freely.
+
+use crate::error::{Error, Result};
+use crate::method::WireTensor;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use tch::{Device, Kind, Tensor};
+
+/// Which part of the double-headed network an entry belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Everything up to the pooled features.
+    Backbone,
+    /// The classification head.
+    Classifier,
+    /// The anchor head, trained by the server alone.
+    Anchor,
+}
+
+/// One tensor of a network, without the cohort axis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Dotted name, for example `layer1.0.conv1.weight`.
+    pub name: String,
+    /// Shape for one client.
+    pub shape: Vec<i64>,
+    /// Where it belongs.
+    pub part: Part,
+    /// True for running statistics, which no gradient reaches.
+    pub statistic: bool,
+}
+
+impl Entry {
+    /// Numbers in this entry for one client.
+    pub fn numel(&self) -> i64 {
+        self.shape.iter().product()
+    }
+}
+
+/// The entries of a network, in the order of its layers.
+pub type Layout = Arc<Vec<Entry>>;
+
+/// The tensors of K clients (K = 1: a plain network), each of shape `[K, ...entry.shape]`.
+#[derive(Debug)]
+pub struct Params {
+    /// What each tensor is.
+    pub layout: Layout,
+    /// The tensors, in the layout's order.
+    pub tensors: Vec<Tensor>,
+}
+
+impl Params {
+    /// Number of clients K.
+    pub fn clients(&self) -> i64 {
+        self.tensors.first().map_or(0, |tensor| tensor.size()[0])
+    }
+
+    /// Where the tensors live.
+    pub fn device(&self) -> Device {
+        self.tensors.first().map_or(Device::Cpu, Tensor::device)
+    }
+
+    /// Applies `change` to every tensor.
+    fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor, tch::TchError>) -> Result<Params> {
+        let tensors = self.tensors.iter().map(change).collect::<Result<_, _>>()?;
+        Ok(Params { layout: self.layout.clone(), tensors })
+    }
+
+    /// A deep copy.
+    pub fn copy(&self) -> Result<Params> {
+        self.map(Tensor::f_detach_copy)
+    }
+
+    /// A copy on another device.
+    pub fn to_device(&self, device: Device) -> Result<Params> {
+        self.map(|tensor| tensor.f_to_device(device))
+    }
+
+    /// Zeros of the same shapes.
+    pub fn zeros_like(&self) -> Result<Params> {
+        self.map(Tensor::f_zeros_like)
+    }
+
+    /// K equal copies of one network: what every client of a cohort starts from.
+    pub fn broadcast(&self, clients: i64) -> Result<Params> {
+        self.map(|tensor| {
+            let mut size = tensor.size();
+            size[0] = clients;
+            let copies = tensor.f_expand(&size, false)?.f_contiguous()?;
+            if clients == 1 { copies.f_detach_copy() } else { Ok(copies) }
+        })
+    }
+
+    /// A view of the first `clients` clients: updates in place reach the whole.
+    pub fn first(&self, clients: i64) -> Result<Params> {
+        self.map(|tensor| tensor.f_narrow(0, 0, clients))
+    }
+
+    /// A view of one client.
+    pub fn client(&self, index: i64) -> Result<Params> {
+        self.map(|tensor| tensor.f_narrow(0, index, 1))
+    }
+
+    /// Stacks networks of one client each into a cohort.
+    pub fn stack(all: &[Params]) -> Result<Params> {
+        let layout = all.first().map(|first| first.layout.clone()).unwrap_or_default();
+        let tensors = (0..layout.len()).map(|index| {
+            let parts: Vec<&Tensor> = all.iter().map(|one| &one.tensors[index]).collect();
+            Ok(Tensor::f_cat(&parts, 0)?)
+        });
+        Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout })
+    }
+
+    /// The entries that `keep` accepts, as views.
+    pub fn subset(&self, keep: impl Fn(&Entry) -> bool) -> Params {
+        let (layout, tensors) = self
+            .layout
+            .iter()
+            .zip(&self.tensors)
+            .filter(|(entry, _)| keep(entry))
+            .map(|(entry, tensor)| (entry.clone(), tensor.shallow_clone()))
+            .unzip();
+        Params { layout: Arc::new(layout), tensors }
+    }
+
+    /// Overwrites the entries that `other` has, by name, in place.
+    pub fn assign(&mut self, other: &Params) -> Result<()> {
+        let position: HashMap<&str, usize> =
+            self.layout.iter().enumerate().map(|(i, entry)| (entry.name.as_str(), i)).collect();
+        for (entry, tensor) in other.layout.iter().zip(&other.tensors) {
+            let index = position.get(entry.name.as_str()).ok_or_else(|| Error::Engine {
+                phase: "assigning parameters",
+                message: format!("the network has no `{}`", entry.name),
+            })?;
+            self.tensors[*index].f_copy_(tensor)?;
+        }
+        Ok(())
+    }
+
+    /// The name of the first entry with a number that is not finite in client `index`, if any.
+    pub fn first_not_finite(&self, index: i64) -> Result<Option<String>> {
+        // x * 0 is 0 for finite x and NaN otherwise: one sum over all entries, one look at it.
+        let mut sum = Tensor::f_zeros([1], (Kind::Float, self.device()))?;
+        for tensor in &self.tensors {
+            sum = sum.f_add(&tensor.f_select(0, index)?.f_sum(Kind::Float)?.f_mul_scalar(0.0)?)?;
+        }
+        if sum.f_double_value(&[0])? == 0.0 {
+            return Ok(None);
+        }
+        for (entry, tensor) in self.layout.iter().zip(&self.tensors) {
+            if tensor.f_select(0, index)?.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
+                return Ok(Some(entry.name.clone()));
+            }
+        }
+        Ok(None) // finite numbers whose sum overflows
+    }
+
+    /// The tensors of one client as they are sent.
+    pub(crate) fn wire_tensors(&self) -> impl Iterator<Item = WireTensor<'_>> {
+        self.layout.iter().map(|entry| (entry.name.as_str(), Dtype::F32, entry.shape.as_slice()))
+    }
+
+    /// One client as a safetensors message, without the cohort axis.
+    pub fn encode(&self, metadata: Option<HashMap<String, String>>) -> Result<Vec<u8>> {
+        let mut data = Vec::with_capacity(self.tensors.len());
+        for (entry, tensor) in self.layout.iter().zip(&self.tensors) {
+            let mut bytes = vec![0; entry.numel() as usize * 4];
+            let host = tensor.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
+            host.f_copy_data_u8(&mut bytes, entry.numel() as usize)?;
+            data.push(bytes);
+        }
+        let views = self.layout.iter().zip(&data).map(|(entry, bytes)| {
+            let shape = entry.shape.iter().map(|&n| n as usize).collect();
+            let view = TensorView::new(Dtype::F32, shape, bytes);
+            Ok((entry.name.as_str(), view.map_err(unreadable)?))
+        });
+        safetensors::serialize(views.collect::<Result<Vec<_>>>()?, metadata).map_err(unreadable)
+    }
+
+    /// Reads a safetensors message: every entry of `layout`, of the right shape, and nothing else.
+    pub fn decode(layout: &Layout, bytes: &[u8], device: Device) -> Result<Params> {
+        let file = SafeTensors::deserialize(bytes).map_err(unreadable)?;
+        if let Some(extra) =
+            file.names().into_iter().find(|name| layout.iter().all(|entry| entry.name != **name))
+        {
+            return Err(unreadable(format!("`{extra}` does not belong to this network")));
+        }
+        let tensors = layout.iter().map(|entry| {
+            let view = file.tensor(&entry.name).map_err(unreadable)?;
+            let shape: Vec<i64> = view.shape().iter().map(|&n| n as i64).collect();
+            if shape != entry.shape || view.dtype() != Dtype::F32 {
+                return Err(unreadable(format!(
+                    "`{}`: expected F32 {:?}, found {:?} {shape:?}",
+                    entry.name,
+                    entry.shape,
+                    view.dtype()
+                )));
+            }
+            let tensor = Tensor::f_from_data_size(view.data(), &shape, Kind::Float)?;
+            Ok(tensor.f_unsqueeze(0)?.f_to_device(device)?)
+        });
+        Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout: layout.clone() })
+    }
+
+    /// Writes one client to a safetensors file.
+    pub fn save(&self, path: &Path, metadata: Option<HashMap<String, String>>) -> Result<()> {
+        fs_err::write(path, self.encode(metadata)?).map_err(|error| Error::file(path, error))
+    }
+
+    /// Reads a safetensors file written by [`Params::save`].
+    pub fn load(layout: &Layout, path: &Path, device: Device) -> Result<Params> {
+        let bytes = fs_err::read(path).map_err(|error| Error::file(path, error))?;
+        Self::decode(layout, &bytes, device).map_err(|error| match error {
+            Error::Engine { message, .. } => Error::file(path, message),
+            other => other,
+        })
+    }
+}
+
+fn unreadable(problem: impl ToString) -> Error {
+    Error::Engine { phase: "decoding parameters", message: problem.to_string() }
+}
+
+/// The weighted mean of Algorithm 1, line 10, as a fold: one client at a time, so memory does not
+/// grow with the cohort.
+#[derive(Debug, Default)]
+pub struct WeightedMean {
+    mean: Option<Params>,
+    total: f64,
+}
+
+impl WeightedMean {
+    /// Adds one network of one client with its weight n_m.
+    pub fn add(&mut self, params: &Params, weight: f64) -> Result<()> {
+        self.total += weight;
+        match &mut self.mean {
+            None => self.mean = Some(params.copy()?),
+            // mean += (x - mean) * w / total: exact where all clients agree.
+            Some(mean) => {
+                for (mean, x) in mean.tensors.iter_mut().zip(&params.tensors) {
+                    let _ = mean.f_lerp_(x, weight / self.total)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The mean, or `None` if nobody was added.
+    pub fn finish(self) -> Option<Params> {
+        self.mean
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::message_bytes;
+
+    fn layout() -> Layout {
+        let entry = |name: &str, shape: &[i64], part, statistic| Entry {
+            name: name.into(),
+            shape: shape.into(),
+            part,
+            statistic,
+        };
+        Arc::new(vec![
+            entry("conv.weight", &[2, 1], Part::Backbone, false),
+            entry("bn.mean", &[2], Part::Backbone, true),
+            entry("anchor.weight", &[1, 2], Part::Anchor, false),
+        ])
+    }
+
+    fn params(values: [[f32; 2]; 3]) -> Params {
+        let layout = layout();
+        let tensors = layout
+            .iter()
+            .zip(values)
+            .map(|(entry, v)| {
+                let mut shape = vec![1];
+                shape.extend(&entry.shape);
+                Tensor::from_slice(&v).reshape(&shape)
+            })
+            .collect();
+        Params { layout, tensors }
+    }
+
+    fn values(params: &Params, index: usize) -> Vec<f32> {
+        Vec::try_from(params.tensors[index].flatten(0, -1)).unwrap()
+    }
+
+    #[test]
+    fn the_mean_is_weighted_by_samples() {
+        let mut mean = WeightedMean::default();
+        mean.add(&params([[0.0, 4.0], [1.0, 1.0], [0.0, 0.0]]), 100.0).unwrap();
+        mean.add(&params([[4.0, 8.0], [5.0, 1.0], [0.0, 0.0]]), 300.0).unwrap();
+        let mean = mean.finish().unwrap();
+        // (100 * 0 + 300 * 4) / 400 = 3, (100 * 4 + 300 * 8) / 400 = 7; statistics likewise.
+        assert_eq!(values(&mean, 0), [3.0, 7.0]);
+        assert_eq!(values(&mean, 1), [4.0, 1.0]);
+        assert!(WeightedMean::default().finish().is_none());
+    }
+
+    #[test]
+    fn a_message_survives_the_wire_and_its_size_is_the_counted_one() {
+        let sent = params([[1.5, -2.0], [0.25, f32::MIN_POSITIVE], [3.0, 4.0]]);
+        let bytes = sent.encode(None).unwrap();
+        assert_eq!(bytes.len() as u64, message_bytes(sent.wire_tensors()));
+        let received = Params::decode(&layout(), &bytes, Device::Cpu).unwrap();
+        for index in 0..3 {
+            assert_eq!(values(&sent, index), values(&received, index));
+        }
+        let part = sent.subset(|entry| entry.part != Part::Anchor);
+        assert_eq!(part.encode(None).unwrap().len() as u64, message_bytes(part.wire_tensors()));
+        let error = Params::decode(&layout(), &part.encode(None).unwrap(), Device::Cpu);
+        assert!(error.unwrap_err().to_string().contains("anchor.weight"));
+    }
+
+    #[test]
+    fn views_share_memory_and_copies_do_not() {
+        let one = params([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+        let cohort = one.broadcast(3).unwrap();
+        assert_eq!(cohort.clients(), 3);
+        let _ = cohort.client(1).unwrap().tensors[0].fill_(9.0);
+        assert_eq!(values(&cohort, 0), [1.0, 2.0, 9.0, 9.0, 1.0, 2.0]);
+        assert_eq!(values(&one, 0), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_is_named() {
+        let mut cohort = params([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).broadcast(2).unwrap();
+        assert_eq!(cohort.first_not_finite(1).unwrap(), None);
+        let bad = params([[1.0, 2.0], [f32::NAN, 4.0], [5.0, 6.0]]);
+        cohort = Params::stack(&[cohort.client(0).unwrap(), bad]).unwrap();
+        assert_eq!(cohort.first_not_finite(0).unwrap(), None);
+        assert_eq!(cohort.first_not_finite(1).unwrap().as_deref(), Some("bn.mean"));
+    }
+}

@@ -1,0 +1,185 @@
+//! A run: rounds until they are done or someone asks to stop, every one of them recorded.
+
+use crate::anchors::Anchors;
+use crate::config::{Experiment, MethodConfig};
+use crate::error::Result;
+use crate::folder::RunFolder;
+use crate::load::load;
+use crate::server::Evaluation;
+use crate::simulation::{Simulation, State, peak_memory};
+use fedanchor_data::DataSet;
+use fedanchor_record::{Assignment, RoundRecord, Summary, Timing};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Who watches a run.
+pub trait Observer {
+    /// Data and network are ready.
+    fn started(&mut self, simulation: &Simulation);
+    /// A round is over; round 0 is pre-training.
+    fn round(&mut self, record: &RoundRecord, timing: &Timing);
+    /// The comparison with the anchors alone begins.
+    fn comparing(&mut self);
+}
+
+/// Runs an experiment into a new folder.
+pub fn run(
+    experiment: &Experiment,
+    out: &Path,
+    workers: Option<usize>,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+) -> Result<Summary> {
+    let data = load(experiment)?;
+    let fingerprint = fingerprint(&data);
+    let simulation = Simulation::new(experiment.clone(), data, workers)?;
+    // Wants the number of classes, which only the data tells.
+    experiment
+        .method
+        .anchors()
+        .contrastive_batch(simulation.classes.len(), experiment.data.anchors)?;
+    let mut folder = RunFolder::create(out)?;
+    folder.write_config(experiment)?;
+    let assignment = Assignment {
+        anchors: simulation.split.anchors.clone(),
+        clients: simulation.partition.clients.clone(),
+    };
+    folder.write_assignment(&assignment, &simulation.histogram(), &simulation.classes)?;
+    observer.started(&simulation);
+
+    let clock = Instant::now();
+    let method = experiment.method.build();
+    let mut state = simulation.start()?;
+    let mut progress = Progress::default();
+    let (record, timing, mut test) = simulation.pretrain(&mut state, &*method)?;
+    progress.add(&record);
+    folder.append(&record, &timing)?;
+    observer.round(&record, &timing);
+    for round in 1..=experiment.rounds {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let (record, timing, tested) = simulation.round(&mut state, &*method, round)?;
+        test = tested;
+        progress.add(&record);
+        folder.append(&record, &timing)?;
+        observer.round(&record, &timing);
+    }
+    let seconds = clock.elapsed().as_secs_f64();
+    write_results(&folder, &simulation, &state, experiment, &test)?;
+    let server_only_accuracy = if experiment.compare && progress.rounds > 0 {
+        observer.comparing();
+        Some(server_only(&simulation, experiment, progress.rounds)?.accuracy)
+    } else {
+        None
+    };
+    let summary = Summary {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        method: experiment.method.name().to_owned(),
+        data: experiment.data.name.clone(),
+        model: experiment.model.name.to_string(),
+        parameters: simulation.setting.network.parameter_counts().0,
+        anchors: experiment.data.anchors,
+        seed: experiment.seed,
+        data_fingerprint: fingerprint,
+        classes: simulation.classes.clone(),
+        rounds_planned: experiment.rounds,
+        rounds: progress.rounds,
+        final_accuracy: progress.last,
+        best_accuracy: progress.best,
+        best_round: progress.best_round,
+        pretrained_accuracy: progress.pretrained,
+        server_only_accuracy,
+        bytes_down: progress.bytes_down,
+        bytes_up: progress.bytes_up,
+        seconds,
+        peak_memory: peak_memory(),
+    };
+    folder.write_summary(&summary)?;
+    Ok(summary)
+}
+
+/// The same model on the anchors alone: pre-training and the server epochs of as many rounds.
+pub fn server_only(
+    simulation: &Simulation,
+    experiment: &Experiment,
+    rounds: u32,
+) -> Result<Evaluation> {
+    let method = MethodConfig::ServerOnly(experiment.method.anchors().clone()).build();
+    let mut state = simulation.start()?;
+    let (_, _, mut test) = simulation.pretrain(&mut state, &*method)?;
+    for round in 1..=rounds {
+        method.server_update(&mut state.server, None, round)?;
+    }
+    if rounds > 0 {
+        test = simulation.test(&mut state)?;
+    }
+    Ok(test)
+}
+
+/// The final model and what is known of it.
+fn write_results(
+    folder: &RunFolder,
+    simulation: &Simulation,
+    state: &State,
+    experiment: &Experiment,
+    test: &Evaluation,
+) -> Result<()> {
+    let server = &state.server;
+    let anchors = Anchors::compute(
+        &simulation.setting,
+        &server.params,
+        server.anchors,
+        experiment.method.anchors(),
+    )?;
+    folder.write_matrix(
+        fedanchor_record::files::CONFUSION,
+        &simulation.classes,
+        &test.confusion,
+    )?;
+    let similarity = anchors.similarity(simulation.classes.len())?;
+    folder.write_matrix(fedanchor_record::files::SIMILARITY, &simulation.classes, &similarity)?;
+    folder.write_model(&server.params, experiment, &simulation.classes)
+}
+
+/// blake3 over pixels and labels: whether two runs saw the same data.
+fn fingerprint(data: &DataSet) -> String {
+    let mut hash = blake3::Hasher::new();
+    for part in [&data.train, &data.test] {
+        hash.update(&(part.shape.side as u64).to_le_bytes());
+        hash.update(&(part.shape.channels as u64).to_le_bytes());
+        hash.update(&part.pixels);
+        for label in part.labels.iter().flatten() {
+            hash.update(&label.to_le_bytes());
+        }
+    }
+    hash.finalize().to_hex().to_string()
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    rounds: u32,
+    pretrained: f64,
+    last: f64,
+    best: f64,
+    best_round: u32,
+    bytes_down: u64,
+    bytes_up: u64,
+}
+
+impl Progress {
+    fn add(&mut self, record: &RoundRecord) {
+        let accuracy = record.test_accuracy;
+        if record.round == 0 {
+            self.pretrained = accuracy;
+        }
+        if record.round == 0 || accuracy > self.best {
+            (self.best, self.best_round) = (accuracy, record.round);
+        }
+        self.rounds = record.round;
+        self.last = accuracy;
+        self.bytes_down += record.bytes_down;
+        self.bytes_up += record.bytes_up;
+    }
+}

@@ -1,0 +1,128 @@
+//! The server's side of a run: the global model, the anchors, and what it keeps between rounds.
+
+use crate::anchors::AnchorSet;
+use crate::config::StatisticsSource;
+use crate::error::Result;
+use crate::model::Statistics;
+use crate::optimiser::Momentum;
+use crate::params::Params;
+use crate::setting::{Setting, View};
+use fedanchor_data::ImageSet;
+use tch::{Device, Kind, Tensor};
+
+/// The server between two phases of a round.
+#[derive(Debug)]
+pub struct Server<'a> {
+    /// What does not change.
+    pub setting: &'a Setting,
+    /// The labelled images.
+    pub anchors: AnchorSet<'a>,
+    /// The global model, K = 1.
+    pub params: Params,
+    /// Momentum of the supervised epochs, where it is kept.
+    pub supervised_momentum: Momentum,
+    /// Momentum of the contrastive epochs, where it is kept.
+    pub contrastive_momentum: Momentum,
+    /// Velocity of the global model, where `server.momentum` is above 0.
+    velocity: Option<Params>,
+}
+
+/// How well the global model does on the test images.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// Percent of the test images classified rightly.
+    pub accuracy: f64,
+    /// Mean cross entropy.
+    pub loss: f64,
+    /// `confusion[truth][prediction]`: number of test images.
+    pub confusion: Vec<Vec<u64>>,
+}
+
+impl<'a> Server<'a> {
+    /// A server with a freshly drawn model.
+    pub fn new(setting: &'a Setting, anchors: AnchorSet<'a>) -> Result<Self> {
+        Ok(Self {
+            setting,
+            anchors,
+            params: setting.network.init(setting.experiment.seed, setting.device)?,
+            supervised_momentum: Momentum::default(),
+            contrastive_momentum: Momentum::default(),
+            velocity: None,
+        })
+    }
+
+    /// Takes over the clients' mean: as it is, or as a step with momentum from the old model.
+    pub fn take_mean(&mut self, mean: &Params) -> Result<()> {
+        let momentum = self.setting.experiment.server.momentum;
+        if momentum == 0.0 {
+            return self.params.assign(mean);
+        }
+        let mean_of = |name: &str| mean.layout.iter().position(|entry| entry.name == name);
+        if self.velocity.is_none() {
+            self.velocity = Some(self.params.zeros_like()?);
+        }
+        let Some(velocity) = &mut self.velocity else { return Ok(()) };
+        for (index, entry) in self.params.layout.iter().enumerate() {
+            let Some(new) = mean_of(&entry.name).map(|at| &mean.tensors[at]) else { continue };
+            let global = &mut self.params.tensors[index];
+            if entry.statistic {
+                global.f_copy_(new)?;
+                continue;
+            }
+            let way = global.f_sub(new)?;
+            let velocity = velocity.tensors[index].f_mul_scalar_(momentum)?.f_add_(&way)?;
+            let _ = global.f_sub_(&velocity)?;
+        }
+        Ok(())
+    }
+
+    /// Static batch norm: measures the statistics of the global model anew, where the experiment
+    /// asks for it, as the cumulative average over un-augmented batches.
+    pub fn measure_statistics(&mut self, all: &ImageSet) -> Result<()> {
+        let views: Vec<View> = match self.setting.experiment.batch_norm.statistics {
+            StatisticsSource::Average => return Ok(()),
+            StatisticsSource::StaticAll => {
+                (0..all.len()).map(|i| View::Raw(all.image(i))).collect()
+            }
+            StatisticsSource::StaticServer => self
+                .anchors
+                .local
+                .iter()
+                .map(|&i| View::Raw(self.anchors.images.image(i as usize)))
+                .collect(),
+        };
+        let share = |batch: usize| Statistics::Update(1.0 / (batch + 1) as f64);
+        self.setting.for_each_batch(&self.params, share, &views, |_, _, _| Ok(()))
+    }
+
+    /// Tests the global model.
+    pub fn evaluate(&self, test: &ImageSet, labels: &[u16]) -> Result<Evaluation> {
+        let classes = self.setting.classes;
+        let views: Vec<View> = (0..test.len()).map(|i| View::Raw(test.image(i))).collect();
+        let mut confusion = vec![vec![0u64; classes]; classes];
+        let mut loss = 0.0;
+        self.setting.for_each_batch(
+            &self.params,
+            |_| Statistics::Running,
+            &views,
+            |range, pass, features| {
+                let truth: Vec<i64> = labels[range].iter().map(|&label| i64::from(label)).collect();
+                let logits = self.setting.network.logits(&features, pass)?; // [1, batch, C]
+                let target = Tensor::f_from_slice(&truth)?
+                    .f_unsqueeze(0)?
+                    .f_to_device(self.setting.device)?;
+                let each = crate::loss::cross_entropy_each(&logits, &target)?;
+                loss += each.f_sum(Kind::Double)?.f_double_value(&[])?;
+                let predicted =
+                    logits.f_squeeze_dim(0)?.f_argmax(1, false)?.f_to_device(Device::Cpu)?;
+                for (truth, predicted) in truth.iter().zip(Vec::<i64>::try_from(predicted)?) {
+                    confusion[*truth as usize][predicted as usize] += 1;
+                }
+                Ok(())
+            },
+        )?;
+        let right: u64 = (0..classes).map(|class| confusion[class][class]).sum();
+        let count = test.len().max(1) as f64;
+        Ok(Evaluation { accuracy: 100.0 * right as f64 / count, loss: loss / count, confusion })
+    }
+}

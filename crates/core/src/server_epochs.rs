@@ -1,0 +1,151 @@
+//! The server's two kinds of epoch on the anchors (section 4.4 of the paper).
+
+use crate::config::{
+    Augmentation, FedAnchorConfig, MixupConfig, MomentumOf, Sampler, Trains, Views,
+};
+use crate::error::{InPhase, Result};
+use crate::fix_mix::FixMix;
+use crate::loss::{has_pairs, label_contrastive};
+use crate::params::Part;
+use crate::server::Server;
+use crate::setting::View;
+use crate::training::{Learner, LossSums, Schedule, Task, check_finite};
+use fedanchor_data::Purpose;
+use fedanchor_data::stream::SERVER;
+use rand::seq::SliceRandom;
+use tch::Tensor;
+
+/// One supervised epoch, with mixup where it is given; returns the mean loss (fix and mix together).
+pub fn supervised_epoch(
+    server: &mut Server,
+    mixup: Option<&MixupConfig>,
+    views: Views,
+    round: u32,
+    epoch: u32,
+    lr: f64,
+) -> Result<f64> {
+    let (setting, anchors) = (server.setting, server.anchors);
+    let config = &setting.experiment.server;
+    let batch = config.batch.unwrap_or(if anchors.local.len() <= 1000 { 10 } else { 250 });
+    let tasks = [Task {
+        who: SERVER,
+        images: anchors.images,
+        local: anchors.local,
+        labels: anchors.labels,
+        fix: (0..anchors.local.len() as u32).collect(),
+    }];
+    let fix_mix = FixMix { setting, round, augment: config.augment, mixup, views };
+    let mut schedule = Schedule::new(&tasks, epoch..epoch + 1, batch);
+    let momentum = std::mem::take(&mut server.supervised_momentum);
+    let params = server.params.first(1)?; // a view: the global model is trained in place
+    let mut learner = Learner::new(setting, params, momentum, |entry| entry.part != Part::Anchor)?;
+    let mut sums = LossSums::default();
+    let steps = schedule.steps(&tasks);
+    for time in 0..steps {
+        let samples = schedule.step(setting, round, &tasks, time);
+        let inputs = fix_mix.inputs(&tasks, &samples, 1);
+        let step = inputs
+            .and_then(|batch| learner.step(1, lr, &mut sums, |pass| fix_mix.loss(&batch, pass)));
+        step.in_phase("training on the anchors")?;
+    }
+    server.supervised_momentum = learner.momentum;
+    let losses = sums.means(0, steps)?;
+    check_finite(round, SERVER, "the supervised epoch", &losses, &server.params, 0)?;
+    let mix = losses.get(1).map_or(0.0, |mix| mix * mixup.map_or(0.0, |mixup| mixup.weight));
+    Ok(losses.first().copied().unwrap_or_default() + mix)
+}
+
+/// One label contrastive epoch; returns the mean of L_c, `None` if no batch had a pair.
+pub fn contrastive_epoch(
+    server: &mut Server,
+    method: &FedAnchorConfig,
+    round: u32,
+    epoch: u32,
+    lr: f64,
+) -> Result<Option<f64>> {
+    let (setting, anchors, config) = (server.setting, server.anchors, &method.contrastive);
+    let batch = method.contrastive_batch(setting.classes, anchors.local.len())?;
+    let batches = contrastive_batches(server, config.sampler, batch, round, epoch);
+    let shared = config.momentum == MomentumOf::Shared;
+    let momentum =
+        if shared { &mut server.supervised_momentum } else { &mut server.contrastive_momentum };
+    let trains = |part: Part| match config.trains {
+        Trains::All => part != Part::Classifier,
+        Trains::Head => part == Part::Anchor,
+    };
+    let params = server.params.first(1)?;
+    let mut learner = Learner::new(setting, params, std::mem::take(momentum), |e| trains(e.part))?;
+    let stream = setting.stream(Purpose::ContrastiveAugment, round, SERVER).epoch(epoch);
+    let (mut sums, mut steps) = (LossSums::default(), 0);
+    for (number, chosen) in batches.iter().enumerate() {
+        let labels: Vec<u16> =
+            chosen.iter().map(|&anchor| anchors.labels[anchor as usize]).collect();
+        if !has_pairs(&labels, config.self_pairs) {
+            continue;
+        }
+        let views: Vec<View> = chosen
+            .iter()
+            .enumerate()
+            .map(|(row, &anchor)| {
+                let image = anchors.images.image(anchors.local[anchor as usize] as usize);
+                let position = (number * batch + row) as u64;
+                match config.augment {
+                    Augmentation::None => View::Raw(image),
+                    Augmentation::Weak => View::Weak(image, stream, position),
+                    Augmentation::Strong => View::Strong(image, stream, position),
+                }
+            })
+            .collect();
+        let step = (|| {
+            let x = setting.to_input(&setting.normalise(&setting.render(&views, 1)?)?)?;
+            let labels: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
+            let labels =
+                Tensor::f_from_slice(&labels)?.f_unsqueeze(0)?.f_to_device(setting.device)?;
+            learner.step(1, lr, &mut sums, |pass| {
+                let features = setting.network.features(&x, pass)?;
+                let latents = setting.network.latents(&features, pass)?;
+                Ok(vec![(1.0, label_contrastive(&latents, &labels, setting.classes, config)?)])
+            })
+        })();
+        step.in_phase("the contrastive epoch")?;
+        steps += 1;
+    }
+    *(if shared { &mut server.supervised_momentum } else { &mut server.contrastive_momentum }) =
+        learner.momentum;
+    let losses = sums.means(0, steps)?;
+    check_finite(round, SERVER, "the contrastive epoch", &losses, &server.params, 0)?;
+    Ok(losses.first().copied())
+}
+
+/// The anchors of every batch of an epoch. All batches are full: the last one wraps around.
+fn contrastive_batches(
+    server: &Server,
+    sampler: Sampler,
+    batch: usize,
+    round: u32,
+    epoch: u32,
+) -> Vec<Vec<u32>> {
+    let anchors = server.anchors;
+    let stream = server.setting.stream(Purpose::ContrastiveShuffle, round, SERVER).epoch(epoch);
+    let mut rng = stream.rng();
+    let mut order: Vec<u32> = (0..anchors.local.len() as u32).collect();
+    order.shuffle(&mut rng);
+    if sampler == Sampler::Balanced {
+        // Deal the shuffled anchors class by class in turn: every stretch holds each class alike.
+        let mut seen = vec![0u32; server.setting.classes];
+        let mut turn: Vec<(u32, u32)> = order
+            .iter()
+            .map(|&anchor| {
+                let count = &mut seen[anchors.labels[anchor as usize] as usize];
+                *count += 1;
+                (*count, anchor)
+            })
+            .collect();
+        turn.sort_by_key(|&(count, _)| count); // stable: the shuffled order within a turn
+        order = turn.into_iter().map(|(_, anchor)| anchor).collect();
+    }
+    let batches = order.len().div_ceil(batch);
+    (0..batches)
+        .map(|b| (0..batch).map(|row| order[(b * batch + row) % order.len()]).collect())
+        .collect()
+}

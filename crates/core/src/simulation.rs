@@ -1,0 +1,369 @@
+//! A federation in one process: it plays the network between the server and its clients, and it
+//! alone knows the clients' true labels, to measure pseudo-labels by.
+
+use crate::anchors::{AnchorSet, PseudoLabels};
+use crate::config::{Experiment, Schedule, Weights, WithoutSamples};
+use crate::error::{InPhase, Result};
+use crate::load;
+use crate::method::{Client, ClientReport, Cohort, Method, Update};
+use crate::optimiser::Momentum;
+use crate::params::{Params, Part, WeightedMean};
+use crate::server::{Evaluation, Server};
+use crate::setting::Setting;
+use fedanchor_data::split::Split;
+use fedanchor_data::stream::SERVER;
+use fedanchor_data::{DataSet, ImageSet, Partition, Purpose};
+use fedanchor_record::{LabelAccuracy, Losses, RoundRecord, Timing};
+use rand::seq::index::sample;
+use std::collections::HashMap;
+use std::time::Instant;
+use tch::Device;
+
+/// Data, partition and setting of a simulated federation.
+#[derive(Debug)]
+pub struct Simulation {
+    /// What does not change.
+    pub setting: Setting,
+    /// Which images are anchors.
+    pub split: Split,
+    /// Which images are whose.
+    pub partition: Partition,
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// Training images without their labels: clients cannot see what they must not.
+    images: ImageSet,
+    truth: Vec<u16>,
+    anchor_labels: Vec<u16>,
+    test: ImageSet,
+    test_labels: Vec<u16>,
+}
+
+/// What a run carries from round to round.
+#[derive(Debug)]
+pub struct State<'a> {
+    /// The server.
+    pub server: Server<'a>,
+    client_momentum: HashMap<u32, Momentum>,
+}
+
+impl Experiment {
+    /// The learning rate of a round.
+    pub fn lr(&self, round: u32) -> f64 {
+        let lr = self.optimiser.lr;
+        match self.optimiser.schedule {
+            Schedule::Constant => lr,
+            Schedule::Cosine => {
+                let done = f64::from(round.saturating_sub(1)) / f64::from(self.rounds);
+                lr * 0.5 * (1.0 + (std::f64::consts::PI * done).cos())
+            }
+        }
+    }
+}
+
+impl Simulation {
+    /// Draws anchors and clients and builds the network's description.
+    pub fn new(experiment: Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
+        let (split, partition) = load::assign(&experiment, &data)?;
+        let DataSet { mut train, test, normalisation, flip, .. } = data;
+        let truth = train.labels.take().unwrap_or_default(); // `assign` has seen that they are there
+        let test_labels = test.require_labels("testing")?.to_vec();
+        let classes = train.classes.clone();
+        let setting =
+            Setting::new(experiment, train.shape, classes.len(), &normalisation, flip, workers)?;
+        let anchor_labels = split.anchors.iter().map(|&index| truth[index as usize]).collect();
+        Ok(Self {
+            setting,
+            split,
+            partition,
+            classes,
+            images: train,
+            truth,
+            anchor_labels,
+            test,
+            test_labels,
+        })
+    }
+
+    /// Images of every class on every client.
+    pub fn histogram(&self) -> Vec<Vec<u32>> {
+        self.partition.histogram(&self.truth, self.classes.len())
+    }
+
+    /// The state before pre-training.
+    pub fn start(&self) -> Result<State<'_>> {
+        let anchors = AnchorSet {
+            images: &self.images,
+            local: &self.split.anchors,
+            labels: &self.anchor_labels,
+        };
+        Ok(State { server: Server::new(&self.setting, anchors)?, client_momentum: HashMap::new() })
+    }
+
+    /// Round 0: pre-training on the anchors, then a test.
+    pub fn pretrain(
+        &self,
+        state: &mut State,
+        method: &dyn Method,
+    ) -> Result<(RoundRecord, Timing, Evaluation)> {
+        let (mut watch, mut timing) = (Watch::start(), Timing::default());
+        let losses = method.pretrain(&mut state.server)?;
+        timing.server = watch.lap();
+        let test = self.test(state)?;
+        timing.test = watch.lap();
+        let record = RoundRecord {
+            round: 0,
+            test_accuracy: test.accuracy,
+            test_loss: test.loss,
+            clients: Vec::new(),
+            trained: 0,
+            seen: 0,
+            kept: 0,
+            anchor_head: LabelAccuracy::default(),
+            classifier_head: LabelAccuracy::default(),
+            losses,
+            bytes_down: 0,
+            bytes_up: 0,
+        };
+        Ok((record, watch.finish(timing), test))
+    }
+
+    /// One round of Algorithm 1, lines 4 to 11, and a test.
+    pub fn round(
+        &self,
+        state: &mut State,
+        method: &dyn Method,
+        round: u32,
+    ) -> Result<(RoundRecord, Timing, Evaluation)> {
+        let (mut watch, mut timing) = (Watch::start(), Timing { round, ..Timing::default() });
+        state
+            .server
+            .measure_statistics(&self.images)
+            .in_phase("measuring batch norm statistics")?;
+        let broadcast = method.broadcast(&state.server)?;
+        timing.broadcast = watch.lap();
+
+        let mut drawn = Vec::new();
+        let mut tally = Tally::default();
+        let mut mean = WeightedMean::default();
+        if let Some(broadcast) = &broadcast {
+            drawn = self.draw_clients(round);
+            tally.bytes_down = broadcast.wire_bytes() * drawn.len() as u64;
+            for part in drawn.chunks(self.chunk()) {
+                let cohort = self.cohort(state, part, round);
+                let reports = method.client_update(cohort, broadcast)?;
+                timing.clients += watch.lap();
+                for (&client, report) in part.iter().zip(reports) {
+                    self.take_report(
+                        state,
+                        client,
+                        report,
+                        &broadcast.params,
+                        &mut mean,
+                        &mut tally,
+                    )?;
+                }
+                timing.aggregate += watch.lap();
+            }
+        }
+
+        let mut losses = method.server_update(&mut state.server, mean.finish(), round)?;
+        timing.server = watch.lap();
+        let test = self.test(state)?;
+        timing.test = watch.lap();
+        losses.client_fix = tally.fix.mean();
+        losses.client_mix = tally.mix.mean();
+        let record = RoundRecord {
+            round,
+            test_accuracy: test.accuracy,
+            test_loss: test.loss,
+            clients: drawn,
+            trained: tally.trained,
+            seen: tally.seen,
+            kept: tally.kept,
+            anchor_head: LabelAccuracy {
+                all: percent(tally.anchor_right, tally.seen),
+                kept: percent(tally.anchor_right_kept, tally.kept),
+            },
+            classifier_head: LabelAccuracy {
+                all: percent(tally.classifier_right, tally.seen),
+                kept: percent(tally.classifier_right_kept, tally.kept),
+            },
+            losses,
+            bytes_down: tally.bytes_down,
+            bytes_up: tally.bytes_up,
+        };
+        Ok((record, watch.finish(timing), test))
+    }
+
+    /// Line 4: clients drawn at random without replacement, in rising order.
+    pub fn draw_clients(&self, round: u32) -> Vec<u32> {
+        let mut rng = self.setting.stream(Purpose::Cohort, round, SERVER).rng();
+        let experiment = &self.setting.experiment;
+        let drawn = sample(&mut rng, experiment.data.clients, experiment.client.per_round);
+        let mut drawn: Vec<u32> = drawn.into_iter().map(|client| client as u32).collect();
+        drawn.sort_unstable();
+        drawn
+    }
+
+    /// Clients trained as one network: all on a GPU; one by one on a CPU, where a grouped
+    /// convolution is slower than the plain ones it stands for.
+    fn chunk(&self) -> usize {
+        match self.setting.device {
+            Device::Cpu => 1,
+            _ => usize::MAX,
+        }
+    }
+
+    fn cohort<'a>(&'a self, state: &mut State, clients: &[u32], round: u32) -> Cohort<'a> {
+        let clients = clients.iter().map(|&id| Client {
+            id,
+            images: &self.images,
+            local: &self.partition.clients[id as usize],
+            momentum: state.client_momentum.remove(&id),
+        });
+        Cohort { setting: &self.setting, round, clients: clients.collect() }
+    }
+
+    /// Adds one client's answer to the mean (line 10) and to the round's figures.
+    fn take_report(
+        &self,
+        state: &mut State,
+        client: u32,
+        report: ClientReport,
+        sent: &Params,
+        mean: &mut WeightedMean,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let aggregation = &self.setting.experiment.aggregation;
+        self.compare(client, &report.labels, tally);
+        if let Some(momentum) = report.momentum {
+            state.client_momentum.insert(client, momentum);
+        }
+        match report.update {
+            Some(update) => {
+                tally.trained += 1;
+                tally.bytes_up += update.wire_bytes();
+                tally.add_losses(&report.losses);
+                mean.add(&update.params, weight(aggregation.weights, &update))?;
+            }
+            None if aggregation.without_samples == WithoutSamples::Unchanged => {
+                let samples = report.labels.label.len();
+                let params = sent.subset(|entry| entry.part != Part::Anchor);
+                let update = Update { client, params, samples, kept: 0 };
+                mean.add(&update.params, weight(aggregation.weights, &update))?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Compares pseudo-labels with the truth.
+    fn compare(&self, client: u32, labels: &PseudoLabels, tally: &mut Tally) {
+        for (local, &index) in self.partition.clients[client as usize].iter().enumerate() {
+            let truth = self.truth[index as usize];
+            let (anchor, classifier) =
+                (labels.label[local] == truth, labels.classifier[local] == truth);
+            let kept = labels.kept[local];
+            tally.seen += 1;
+            tally.kept += usize::from(kept);
+            tally.anchor_right += usize::from(anchor);
+            tally.anchor_right_kept += usize::from(anchor && kept);
+            tally.classifier_right += usize::from(classifier);
+            tally.classifier_right_kept += usize::from(classifier && kept);
+        }
+    }
+
+    /// Tests the global model, with fresh statistics where they are static.
+    pub(crate) fn test(&self, state: &mut State) -> Result<Evaluation> {
+        state
+            .server
+            .measure_statistics(&self.images)
+            .in_phase("measuring batch norm statistics")?;
+        state.server.evaluate(&self.test, &self.test_labels).in_phase("testing")
+    }
+}
+
+/// n_m of Algorithm 1, line 10.
+fn weight(weights: Weights, update: &Update) -> f64 {
+    match weights {
+        Weights::Samples => update.samples as f64,
+        // A client that counts as unchanged although it kept nothing still needs a weight.
+        Weights::Kept => update.kept.max(1) as f64,
+        Weights::Uniform => 1.0,
+    }
+}
+
+fn percent(part: usize, whole: usize) -> Option<f64> {
+    (whole > 0).then(|| 100.0 * part as f64 / whole as f64)
+}
+
+/// The figures of a round while its clients report.
+#[derive(Debug, Default)]
+struct Tally {
+    trained: usize,
+    seen: usize,
+    kept: usize,
+    anchor_right: usize,
+    anchor_right_kept: usize,
+    classifier_right: usize,
+    classifier_right_kept: usize,
+    fix: Average,
+    mix: Average,
+    bytes_down: u64,
+    bytes_up: u64,
+}
+
+impl Tally {
+    fn add_losses(&mut self, losses: &Losses) {
+        self.fix.add(losses.client_fix);
+        self.mix.add(losses.client_mix);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Average {
+    sum: f64,
+    count: u32,
+}
+
+impl Average {
+    fn add(&mut self, value: Option<f64>) {
+        self.sum += value.unwrap_or_default();
+        self.count += u32::from(value.is_some());
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
+}
+
+/// Seconds since the last look.
+struct Watch {
+    start: Instant,
+    last: Instant,
+}
+
+impl Watch {
+    fn start() -> Self {
+        let now = Instant::now();
+        Self { start: now, last: now }
+    }
+
+    fn lap(&mut self) -> f64 {
+        let now = Instant::now();
+        let seconds = now.duration_since(self.last).as_secs_f64();
+        self.last = now;
+        seconds
+    }
+
+    fn finish(&self, timing: Timing) -> Timing {
+        Timing { total: self.start.elapsed().as_secs_f64(), peak_memory: peak_memory(), ..timing }
+    }
+}
+
+/// Largest resident memory of this process in bytes, where the system tells it.
+pub fn peak_memory() -> Option<u64> {
+    let status = fs_err::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}

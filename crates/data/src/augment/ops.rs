@@ -1,0 +1,335 @@
+//! The operations strong augmentation is made of, each a pure function of pixels.
+//!
+//! Every operation gives the bytes Pillow gives for the same argument. Where Pillow's result does
+//! not depend on how it is computed, integers replace its floating point (the smoothing filter, the
+//! mean grey); where it does (blending two images, stretching contrast), the same precision is used
+//! in the same order. Pillow builds without fused multiply-add, as on x86-64, are the reference.
+
+use serde::{Deserialize, Serialize};
+
+use super::check;
+use super::geometry::{self, Filter};
+use crate::Shape;
+
+/// One operation with its argument.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Op {
+    /// Nothing.
+    Identity,
+    /// Stretches each channel so that its darkest value becomes 0 and its brightest 255.
+    AutoContrast,
+    /// Maps each channel so that its values are spread evenly.
+    Equalize,
+    /// 255 minus each value.
+    Invert,
+    /// Keeps the highest bits of each value.
+    Posterize {
+        /// How many, 1 to 8.
+        bits: u8,
+    },
+    /// Inverts the values that reach a threshold.
+    Solarize {
+        /// The lowest value that is inverted; 0 inverts all, 256 none.
+        threshold: u16,
+    },
+    /// Away from black (factor above 1) or towards it.
+    Brightness {
+        /// 0 gives black, 1 the image.
+        factor: f32,
+    },
+    /// Away from the grey image or towards it; nothing on grey images.
+    Color {
+        /// 0 gives the grey image, 1 the image.
+        factor: f32,
+    },
+    /// Away from the image's mean grey or towards it.
+    Contrast {
+        /// 0 gives mean grey, 1 the image.
+        factor: f32,
+    },
+    /// Away from the smoothed image or towards it; the outermost pixels stay.
+    Sharpness {
+        /// 0 gives the smoothed image, 1 the image.
+        factor: f32,
+    },
+    /// Turns the image about its centre; nearest pixel.
+    Rotate {
+        /// Counter-clockwise.
+        degrees: f64,
+    },
+    /// Shifts rows in proportion to their distance from the top.
+    ShearX {
+        /// Pixels to the left per row.
+        slope: f64,
+        /// How positions between pixels get their value.
+        filter: Filter,
+    },
+    /// Shifts columns in proportion to their distance from the left.
+    ShearY {
+        /// Pixels upwards per column.
+        slope: f64,
+        /// How positions between pixels get their value.
+        filter: Filter,
+    },
+    /// Shifts the image sideways.
+    TranslateX {
+        /// To the left.
+        pixels: i32,
+    },
+    /// Shifts the image vertically.
+    TranslateY {
+        /// Upwards.
+        pixels: i32,
+    },
+    /// Paints a box gray (127).
+    Cutout {
+        /// First column of the box.
+        left: usize,
+        /// First row.
+        top: usize,
+        /// One past the last column; may lie outside the image.
+        right: usize,
+        /// One past the last row; may lie outside the image.
+        bottom: usize,
+    },
+}
+
+impl Op {
+    /// Applies the operation in place. `scratch` holds a copy of the image where one is needed; its
+    /// content before and after does not matter.
+    ///
+    /// # Panics
+    /// If `pixels` is not an image of this shape, or the shape has neither 1 nor 3 channels.
+    pub fn apply(&self, shape: Shape, pixels: &mut [u8], scratch: &mut Vec<u8>) {
+        check(shape, pixels);
+        match shape.channels {
+            _ if pixels.is_empty() => {}
+            1 => self.apply_to::<1>(shape.side, pixels.as_chunks_mut().0, scratch),
+            _ => self.apply_to::<3>(shape.side, pixels.as_chunks_mut().0, scratch),
+        }
+    }
+
+    fn apply_to<const C: usize>(&self, side: usize, pixels: &mut [[u8; C]], scratch: &mut Vec<u8>) {
+        match *self {
+            Self::Identity => {}
+            Self::AutoContrast => auto_contrast(pixels),
+            Self::Equalize => equalize(pixels),
+            Self::Invert => each_value(pixels, |v| !v),
+            Self::Posterize { bits } => {
+                let mask = (0xff00_u16 >> bits.min(8)) as u8;
+                each_value(pixels, |v| v & mask);
+            }
+            Self::Solarize { threshold } => {
+                each_value(pixels, |v| if u16::from(v) < threshold { v } else { !v });
+            }
+            Self::Brightness { factor } => blend_from(0, pixels, factor),
+            Self::Color { factor } => {
+                if C == 3 {
+                    for pixel in pixels {
+                        let grey = luma(pixel);
+                        *pixel = pixel.map(|v| blend(grey, v, factor));
+                    }
+                }
+            }
+            Self::Contrast { factor } => blend_from(mean_luma(pixels), pixels, factor),
+            Self::Sharpness { factor } => {
+                let src = copy(pixels, scratch).as_flattened();
+                sharpness(factor, side * C, C, src, pixels.as_flattened_mut());
+            }
+            Self::Rotate { degrees } => {
+                let matrix = geometry::rotation(degrees, side);
+                geometry::affine(matrix, Filter::Nearest, side, copy(pixels, scratch), pixels);
+            }
+            Self::ShearX { slope, filter } => {
+                let matrix = [1.0, slope, 0.0, 0.0, 1.0, 0.0];
+                geometry::affine(matrix, filter, side, copy(pixels, scratch), pixels);
+            }
+            Self::ShearY { slope, filter } => {
+                let matrix = [1.0, 0.0, 0.0, slope, 1.0, 0.0];
+                geometry::affine(matrix, filter, side, copy(pixels, scratch), pixels);
+            }
+            Self::TranslateX { pixels: dx } => {
+                geometry::translate(dx, 0, side, copy(pixels, scratch), pixels);
+            }
+            Self::TranslateY { pixels: dy } => {
+                geometry::translate(0, dy, side, copy(pixels, scratch), pixels);
+            }
+            Self::Cutout { left, top, right, bottom } => {
+                geometry::cutout([left, top, right, bottom], side, pixels);
+            }
+        }
+    }
+}
+
+fn copy<'a, const C: usize>(pixels: &[[u8; C]], scratch: &'a mut Vec<u8>) -> &'a [[u8; C]] {
+    scratch.clear();
+    scratch.extend_from_slice(pixels.as_flattened());
+    scratch.as_chunks().0
+}
+
+fn each_value<const C: usize>(pixels: &mut [[u8; C]], map: impl Fn(u8) -> u8) {
+    for value in pixels.as_flattened_mut() {
+        *value = map(*value);
+    }
+}
+
+/// From one value (factor 0) to another (factor 1) and beyond, truncated into 0..=255.
+fn blend(from: u8, to: u8, factor: f32) -> u8 {
+    let (from, to) = (f32::from(from), f32::from(to));
+    (from + factor * (to - from)) as u8
+}
+
+/// Blends the image with one of a single grey value.
+fn blend_from<const C: usize>(grey: u8, pixels: &mut [[u8; C]], factor: f32) {
+    let table = identity_table().map(|value| blend(grey, value, factor));
+    each_value(pixels, |value| table[usize::from(value)]);
+}
+
+/// The grey value of a pixel: ITU-R 601-2 luma in 16-bit fixed point.
+fn luma<const C: usize>(pixel: &[u8; C]) -> u8 {
+    match pixel.as_slice() {
+        &[red, green, blue] => {
+            let [red, green, blue] = [red, green, blue].map(u32::from);
+            ((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16) as u8
+        }
+        _ => pixel[0],
+    }
+}
+
+fn mean_luma<const C: usize>(pixels: &[[u8; C]]) -> u8 {
+    let sum: u64 = pixels.iter().map(|pixel| u64::from(luma(pixel))).sum();
+    let count = pixels.len() as u64;
+    ((2 * sum + count) / (2 * count)) as u8 // rounded, halves up
+}
+
+/// Replaces each value by its entry in the table of its channel.
+fn look_up<const C: usize>(pixels: &mut [[u8; C]], tables: &[[u8; 256]; C]) {
+    for pixel in pixels {
+        for (value, table) in pixel.iter_mut().zip(tables) {
+            *value = table[usize::from(*value)];
+        }
+    }
+}
+
+fn auto_contrast<const C: usize>(pixels: &mut [[u8; C]]) {
+    let (mut low, mut high) = ([u8::MAX; C], [u8::MIN; C]);
+    for pixel in pixels.iter() {
+        for channel in 0..C {
+            low[channel] = low[channel].min(pixel[channel]);
+            high[channel] = high[channel].max(pixel[channel]);
+        }
+    }
+    let tables = std::array::from_fn(|channel| {
+        let (low, high) = (f64::from(low[channel]), f64::from(high[channel]));
+        if low == high {
+            return identity_table();
+        }
+        let scale = 255.0 / (high - low);
+        let offset = -low * scale;
+        std::array::from_fn(|value| (value as f64 * scale + offset) as u8)
+    });
+    look_up(pixels, &tables);
+}
+
+fn equalize<const C: usize>(pixels: &mut [[u8; C]]) {
+    let mut histograms = [[0_usize; 256]; C];
+    for pixel in pixels.iter() {
+        for (histogram, value) in histograms.iter_mut().zip(pixel) {
+            histogram[usize::from(*value)] += 1;
+        }
+    }
+    let tables = histograms.map(|histogram| {
+        let brightest = histogram.iter().rfind(|count| **count > 0).unwrap_or(&0);
+        // Pixels per grey level. Below one there is nothing to spread.
+        let step = (pixels.len() - brightest) / 255;
+        if step == 0 {
+            return identity_table();
+        }
+        let mut darker = step / 2;
+        histogram.map(|count| {
+            let level = (darker / step).min(255) as u8;
+            darker += count;
+            level
+        })
+    });
+    look_up(pixels, &tables);
+}
+
+fn identity_table() -> [u8; 256] {
+    std::array::from_fn(|value| value as u8)
+}
+
+/// Blends with the image smoothed by a 3 x 3 kernel of weights 1, with 5 in the middle.
+/// `row` and `step` are the distances, in values, to the neighbours below and to the right.
+fn sharpness(factor: f32, row: usize, step: usize, src: &[u8], out: &mut [u8]) {
+    let columns = row.saturating_sub(2 * step); // the outermost pixels stay
+    for start in (row..src.len().saturating_sub(row)).step_by(row) {
+        // Three neighbours side by side, for the line above, this one and the one below.
+        let [above, line, below] = [start - row, start, start + row]
+            .map(|start| [0, step, 2 * step].map(|shift| &src[start + shift..][..columns]));
+        for (i, out) in out[start + step..][..columns].iter_mut().enumerate() {
+            let sum: u16 = [above, line, below].iter().flatten().map(|v| u16::from(v[i])).sum();
+            let sum = sum + 4 * u16::from(line[1][i]);
+            let smooth = (2 * sum + 13) / 26; // sum / 13, rounded
+            *out = blend(smooth as u8, line[1][i], factor);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grey(op: Op, pixels: &[u8]) -> Vec<u8> {
+        let mut out = pixels.to_vec();
+        let shape = Shape { side: pixels.len().isqrt(), channels: 1 };
+        op.apply(shape, &mut out, &mut Vec::new());
+        out
+    }
+
+    #[test]
+    fn values_by_hand() {
+        let image = [0, 100, 200, 255];
+        assert_eq!(grey(Op::Invert, &image), [255, 155, 55, 0]);
+        assert_eq!(grey(Op::Posterize { bits: 4 }, &image), [0, 96, 192, 240]);
+        assert_eq!(grey(Op::Posterize { bits: 8 }, &image), image);
+        assert_eq!(grey(Op::Solarize { threshold: 128 }, &image), [0, 100, 55, 0]);
+        assert_eq!(grey(Op::Solarize { threshold: 256 }, &image), image);
+        assert_eq!(grey(Op::Brightness { factor: 0.5 }, &image), [0, 50, 100, 127]);
+        assert_eq!(grey(Op::Brightness { factor: 1.5 }, &image), [0, 150, 255, 255]);
+        assert_eq!(grey(Op::Contrast { factor: 0.0 }, &image), [139; 4]); // 555 / 4 = 138.75
+        assert_eq!(grey(Op::Color { factor: 0.0 }, &image), image);
+        assert_eq!(grey(Op::AutoContrast, &[50, 51, 52, 55]), [0, 51, 102, 255]);
+    }
+
+    #[test]
+    fn the_smoothed_middle_by_hand() {
+        let image = [0, 0, 0, 0, 130, 0, 0, 0, 26];
+        // (5 * 130 + 26) / 13 = 52 in the middle; the border has no full neighbourhood.
+        let smooth = [0, 0, 0, 0, 52, 0, 0, 0, 26];
+        assert_eq!(grey(Op::Sharpness { factor: 0.0 }, &image), smooth);
+        assert_eq!(grey(Op::Sharpness { factor: 1.0 }, &image), image);
+        assert_eq!(grey(Op::Sharpness { factor: 2.0 }, &image)[4], 208);
+    }
+
+    #[test]
+    fn the_smallest_images_pass_through_every_op() {
+        let ops = [
+            Op::AutoContrast,
+            Op::Equalize,
+            Op::Contrast { factor: 1.9 },
+            Op::Sharpness { factor: 0.1 },
+            Op::Rotate { degrees: 30.0 },
+            Op::ShearX { slope: 0.3, filter: Filter::Bilinear },
+            Op::TranslateY { pixels: 1 },
+            Op::Cutout { left: 0, top: 0, right: 1, bottom: 1 },
+        ];
+        for (op, side) in ops.iter().flat_map(|op| [0, 1, 2].map(|side| (op, side))) {
+            for channels in [1, 3] {
+                let shape = Shape { side, channels };
+                op.apply(shape, &mut vec![7; shape.bytes()], &mut Vec::new());
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The data sets that can be had by name: where they officially live, under what terms, and how to
+//! tell that a file is the real one.
+//!
+//! Sizes and MD5 sums are those the authors or the usual loaders publish. MD5 is no protection
+//! against a forger, but it is what exists for these files, and it tells a broken transfer or an
+//! error page from the real thing. No data set is part of the program or its packages except the
+//! small sample ([`crate::sample`]), whose licence allows it.
+
+use crate::{DataError, Result};
+
+/// One official file of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct File {
+    /// Its name at the official address. Names ending in `.tar.gz` are unpacked, others kept.
+    pub name: &'static str,
+    /// Its length.
+    pub bytes: u64,
+    /// Its MD5 sum in lower-case hexadecimal digits.
+    pub md5: &'static str,
+}
+
+/// One data set that can be fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// The name users type; also the name of the folder it is kept in.
+    pub name: &'static str,
+    /// What it contains, in one line.
+    pub about: &'static str,
+    /// The terms of use, in a few words.
+    pub terms: &'static str,
+    /// The authors' page about it.
+    pub page: &'static str,
+    /// The official address of the files, without their names and the last slash.
+    pub base_url: &'static str,
+    /// What is downloaded: the whole data set.
+    pub files: &'static [File],
+    /// Other official packagings, each the whole data set in one file: accepted from a local
+    /// copy, because many people have one already.
+    pub also: &'static [File],
+}
+
+impl Entry {
+    /// Bytes to download.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// The official address of every file that is downloaded.
+    pub fn urls(&self) -> impl Iterator<Item = String> {
+        self.files.iter().map(|file| format!("{}/{}", self.base_url, file.name))
+    }
+}
+
+/// All data sets that can be fetched by name.
+pub fn entries() -> &'static [Entry] {
+    ENTRIES
+}
+
+/// The data set of this name, or an error that lists the names there are.
+pub fn find(name: &str) -> Result<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.name == name).ok_or_else(|| {
+        let known: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
+        DataError::Unusable(format!(
+            "no data set is called `{name}`: there are {}",
+            known.join(", ")
+        ))
+    })
+}
+
+const CIFAR_TERMS: &str = "no licence stated; free for research, cite Krizhevsky 2009";
+
+static ENTRIES: &[Entry] = &[
+    Entry {
+        name: "cifar10",
+        about: "60,000 colour photographs, 32x32, 10 classes of animals and vehicles",
+        terms: CIFAR_TERMS,
+        page: "https://www.cs.toronto.edu/~kriz/cifar.html",
+        base_url: "https://www.cs.toronto.edu/~kriz",
+        files: &[File {
+            name: "cifar-10-binary.tar.gz",
+            bytes: 170_052_171,
+            md5: "c32a1d4ab5d03f1284b67883e8d87530",
+        }],
+        also: &[File {
+            name: "cifar-10-python.tar.gz",
+            bytes: 170_498_071,
+            md5: "c58f30108f718f92721af3b95e74349a",
+        }],
+    },
+    Entry {
+        name: "cifar100",
+        about: "60,000 colour photographs, 32x32, 100 classes of things, animals and plants",
+        terms: CIFAR_TERMS,
+        page: "https://www.cs.toronto.edu/~kriz/cifar.html",
+        base_url: "https://www.cs.toronto.edu/~kriz",
+        files: &[File {
+            name: "cifar-100-binary.tar.gz",
+            bytes: 168_513_733,
+            md5: "03b5dce01913d631647c71ecec9e9cb8",
+        }],
+        also: &[File {
+            name: "cifar-100-python.tar.gz",
+            bytes: 169_001_437,
+            md5: "eb9058c3a382ffc7106e4002c42a8d85",
+        }],
+    },
+    Entry {
+        name: "svhn",
+        about: "99,289 colour house-number digits, 32x32, 10 classes (without the extra part)",
+        terms: "non-commercial use only, cite Netzer et al. 2011",
+        page: "http://ufldl.stanford.edu/housenumbers/",
+        base_url: "http://ufldl.stanford.edu/housenumbers",
+        files: &[
+            File {
+                name: "train_32x32.mat",
+                bytes: 182_040_794,
+                md5: "e26dedcc434d2e4c54c9b2d4a06d8373",
+            },
+            File {
+                name: "test_32x32.mat",
+                bytes: 64_275_384,
+                md5: "eb5a983be6a315427106f1b164d9cef3",
+            },
+        ],
+        also: &[],
+    },
+    Entry {
+        name: "mnist",
+        about: "70,000 grey handwritten digits, 28x28, 10 classes",
+        terms: "CC BY-SA 3.0, cite LeCun et al. 1998",
+        page: "http://yann.lecun.com/exdb/mnist/",
+        base_url: "https://ossci-datasets.s3.amazonaws.com/mnist",
+        files: &[
+            File {
+                name: "train-images-idx3-ubyte.gz",
+                bytes: 9_912_422,
+                md5: "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            },
+            File {
+                name: "train-labels-idx1-ubyte.gz",
+                bytes: 28_881,
+                md5: "d53e105ee54ea40749a09fcbcd1e9432",
+            },
+            File {
+                name: "t10k-images-idx3-ubyte.gz",
+                bytes: 1_648_877,
+                md5: "9fb629c4189551a2d022fa330f9573f3",
+            },
+            File {
+                name: "t10k-labels-idx1-ubyte.gz",
+                bytes: 4_542,
+                md5: "ec29112dd5afa0611ce80d1b7f02629c",
+            },
+        ],
+        also: &[],
+    },
+    Entry {
+        name: "fashion-mnist",
+        about: "70,000 grey pictures of clothes, 28x28, 10 classes",
+        terms: "MIT licence, Zalando SE",
+        page: "https://github.com/zalandoresearch/fashion-mnist",
+        base_url: "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        files: &[
+            File {
+                name: "train-images-idx3-ubyte.gz",
+                bytes: 26_421_880,
+                md5: "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            },
+            File {
+                name: "train-labels-idx1-ubyte.gz",
+                bytes: 29_515,
+                md5: "25c81989df183df01b3e8a0aad5dffbe",
+            },
+            File {
+                name: "t10k-images-idx3-ubyte.gz",
+                bytes: 4_422_102,
+                md5: "bef4ecab320f06d8554ea6380940ec79",
+            },
+            File {
+                name: "t10k-labels-idx1-ubyte.gz",
+                bytes: 5_148,
+                md5: "bb300cfdad3c16e7a12a480ee83cd310",
+            },
+        ],
+        also: &[],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_well_formed() {
+        for entry in entries() {
+            assert_eq!(find(entry.name).unwrap(), entry);
+            assert!(!entry.files.is_empty() && !entry.base_url.ends_with('/'));
+            for file in entry.files.iter().chain(entry.also) {
+                let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+                assert!(file.md5.len() == 32 && file.md5.chars().all(hex), "{}", file.name);
+                assert!(!file.name.contains(['/', '\\']));
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_are_the_official_ones() {
+        let urls: Vec<String> = find("cifar10").unwrap().urls().collect();
+        assert_eq!(urls, ["https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"]);
+        assert_eq!(find("svhn").unwrap().bytes(), 246_316_178);
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        assert_eq!(
+            find("cifar").unwrap_err().to_string(),
+            "no data set is called `cifar`: there are cifar10, cifar100, svhn, mnist, fashion-mnist"
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! Unpacking a `.tar.gz` without trusting it.
+//!
+//! The archive may claim any path, any kind of entry and any amount of data. Only files and folders
+//! below the target are written, by this code rather than the archive library's own extraction
+//! (which also restores links, owners and permissions that no data set needs), and the whole
+//! decompressed stream, headers included, is limited by the archive's size.
+
+use super::{PIECE, Phase, Progress, Report};
+use crate::{DataError, Result};
+use flate2::bufread::GzDecoder;
+use std::fs;
+use std::io::{self, BufReader, ErrorKind, Read, Seek, Write};
+use std::path::{Component, Path, PathBuf};
+use tar::EntryType;
+
+/// An archive may unpack to this many times its size (images hardly compress: the official ones
+/// unpack to 1.1 times theirs) ...
+const MOST_RATIO: u64 = 16;
+/// ... plus this much, for small archives of mostly padding.
+const MOST_EXTRA: u64 = 1 << 20;
+/// More entries than any data set here has.
+const MOST_ENTRIES: usize = 1000;
+
+/// Unpacks the archive into a folder, which must exist and be empty.
+pub(super) fn unpack(archive: &Path, into: &Path, progress: Report) -> Result<()> {
+    let cannot_read = |error| DataError::io(archive, error);
+    let file = fs::File::open(archive).map_err(cannot_read)?;
+    let total = file.metadata().map_err(cannot_read)?.len();
+    let most = total.saturating_mul(MOST_RATIO).saturating_add(MOST_EXTRA);
+    let mut stream = GzDecoder::new(BufReader::new(&file)).take(most);
+
+    let name = archive.file_name().unwrap_or_default().to_string_lossy();
+    let mut tell = || {
+        let done = (&file).stream_position().unwrap_or(0);
+        progress(Progress { phase: Phase::Unpacking, file: &name, done, total });
+    };
+    let outcome = extract(&mut stream, archive, into, &mut tell).and_then(|()| {
+        // Only at its end does the stream show whether it was cut or damaged.
+        let drained = io::copy(&mut stream, &mut io::sink());
+        drained.map(drop).map_err(|error| damaged(archive, "end", &error))
+    });
+    if stream.limit() == 0 {
+        return Err(DataError::malformed(
+            archive,
+            "whole archive",
+            format!("at most {most} bytes unpacked"),
+            "more",
+        ));
+    }
+    outcome
+}
+
+fn damaged(archive: &Path, place: &str, error: &io::Error) -> DataError {
+    DataError::malformed(archive, place, "an intact tar.gz archive", error.to_string())
+}
+
+fn extract(stream: impl Read, archive: &Path, into: &Path, tell: &mut dyn FnMut()) -> Result<()> {
+    let mut tar = tar::Archive::new(stream);
+    let entries = tar.entries().map_err(|error| damaged(archive, "start", &error))?;
+    for (number, entry) in entries.enumerate() {
+        let mut entry =
+            entry.map_err(|error| damaged(archive, &format!("entry {number}"), &error))?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let place = format!("entry `{name}`");
+        if number >= MOST_ENTRIES {
+            let expected = format!("at most {MOST_ENTRIES} entries");
+            return Err(DataError::malformed(archive, place, expected, "more"));
+        }
+        let kind = entry.header().entry_type();
+        if kind == EntryType::XGlobalHeader {
+            continue; // a remark about the archive, not a file
+        }
+        let path = entry.path().map_err(|error| damaged(archive, &place, &error))?;
+        let Some(path) = below(into, &path) else {
+            return Err(DataError::malformed(
+                archive,
+                place,
+                "a path inside the archive",
+                "one that leads out of it",
+            ));
+        };
+        match kind {
+            EntryType::Directory => {
+                fs::create_dir_all(&path).map_err(|error| DataError::io(&path, error))?;
+            }
+            EntryType::Regular | EntryType::Continuous => {
+                write(&mut entry, archive, &place, &path, tell)?;
+            }
+            other => {
+                let found = format!("{other:?}");
+                return Err(DataError::malformed(archive, place, "a file or folder", found));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The place of an archive's path below a folder; `None` if it is absolute or climbs.
+fn below(folder: &Path, path: &Path) -> Option<PathBuf> {
+    let mut place = folder.to_owned();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => place.push(name),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(place)
+}
+
+fn write(
+    from: &mut impl Read,
+    archive: &Path,
+    place: &str,
+    path: &Path,
+    tell: &mut dyn FnMut(),
+) -> Result<()> {
+    let cannot_write = |error| DataError::io(path, error);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|error| DataError::io(folder, error))?;
+    }
+    let mut file = match fs::File::create_new(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            return Err(DataError::malformed(archive, place, "every path once", "it again"));
+        }
+        file => file.map_err(cannot_write)?,
+    };
+    let mut piece = vec![0; PIECE];
+    loop {
+        let count = from.read(&mut piece).map_err(|error| damaged(archive, place, &error))?;
+        if count == 0 {
+            return Ok(());
+        }
+        file.write_all(&piece[..count]).map_err(cannot_write)?;
+        tell();
+    }
+}

@@ -1,0 +1,305 @@
+//! What lies between the bytes of a file and an [`ImageSet`], the same for every reader.
+//!
+//! A reader only finds pixels and labels; whether they form a usable set is decided here, once, so
+//! that the same mistake reads the same in every format. Sizes written in a file are believed only
+//! as far as bytes really follow: buffers grow with what arrives, never with what is announced.
+
+use crate::{DataError, ImageSet, Result, Shape};
+use rayon::prelude::*;
+use std::io::Read;
+use std::path::Path;
+
+/// The largest width or height of an image, in pixels.
+pub(super) const MAX_SIDE: usize = 16_384;
+
+/// The most bytes one array in a file may hold: no published set of small images comes near it,
+/// and a damaged size field does not fill the memory with decompressed nonsense.
+const MAX_BYTES: u64 = 16 << 30;
+
+/// The shape of square images, or why they cannot be used.
+pub(super) fn shape(path: &Path, height: usize, width: usize, channels: usize) -> Result<Shape> {
+    let found = format!("{height} x {width} with {channels} channels");
+    if height != width || !(1..=MAX_SIDE).contains(&height) {
+        let expected = format!("square images of 1 to {MAX_SIDE} pixels a side");
+        return Err(DataError::malformed(path, "image size", expected, found));
+    }
+    if !matches!(channels, 1 | 3) {
+        return Err(DataError::malformed(path, "image size", "1 or 3 channels", found));
+    }
+    Ok(Shape { side: height, channels })
+}
+
+/// The last step of every reader: pixels and labels become a set if they fit together.
+pub(super) fn finish(
+    path: &Path,
+    shape: Shape,
+    pixels: Vec<u8>,
+    labels: Option<Vec<u16>>,
+    classes: Vec<String>,
+) -> Result<ImageSet> {
+    if pixels.is_empty() || !pixels.len().is_multiple_of(shape.bytes()) {
+        let expected = format!("one or more images of {} bytes", shape.bytes());
+        let found = format!("{} bytes", pixels.len());
+        return Err(DataError::malformed(path, "images", expected, found));
+    }
+    if let Some(labels) = &labels {
+        let count = pixels.len() / shape.bytes();
+        if labels.len() != count {
+            let expected = format!("{count}, one per image");
+            return Err(DataError::malformed(path, "labels", expected, labels.len().to_string()));
+        }
+        if let Some(index) = labels.iter().position(|&label| usize::from(label) >= classes.len()) {
+            let place = format!("label of image {index}");
+            let expected = format!("a class number below {}", classes.len());
+            return Err(DataError::malformed(path, place, expected, labels[index].to_string()));
+        }
+    }
+    Ok(ImageSet { shape, pixels, labels, classes })
+}
+
+/// Refuses a labelled set in which a class has no image: it cannot be learnt.
+pub(super) fn every_class(path: &Path, set: ImageSet) -> Result<ImageSet> {
+    if set.labels.is_some()
+        && let Some(class) = set.class_counts().iter().position(|&count| count == 0)
+    {
+        let place = format!("class {class} ({})", set.classes[class]);
+        return Err(DataError::malformed(path, place, "at least one image", "none"));
+    }
+    Ok(set)
+}
+
+/// The whole file.
+pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|source| DataError::io(path, source))
+}
+
+/// The number of elements of an array with these dimensions.
+pub(super) fn volume(path: &Path, place: &str, dims: &[usize]) -> Result<usize> {
+    let product = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
+    product.filter(|&product| product as u64 <= MAX_BYTES).ok_or_else(|| {
+        let expected = format!("dimensions with a product of at most {MAX_BYTES}");
+        DataError::malformed(path, place, expected, format!("{dims:?}"))
+    })
+}
+
+/// Exactly `bytes` bytes of a reader, which may well have fewer.
+pub(super) fn read_exactly(
+    path: &Path,
+    place: &str,
+    reader: &mut dyn Read,
+    bytes: usize,
+) -> Result<Vec<u8>> {
+    let fail = |found: String| {
+        Err(DataError::malformed(path, place, format!("{bytes} bytes of data"), found))
+    };
+    if bytes as u64 > MAX_BYTES {
+        return fail(format!("a size above the limit of {MAX_BYTES} bytes"));
+    }
+    let mut data = Vec::with_capacity(bytes.min(1 << 20));
+    match reader.take(bytes as u64).read_to_end(&mut data) {
+        Err(error) => fail(format!("{error} after {} bytes", data.len())),
+        Ok(_) if data.len() < bytes => fail(format!("the end after {} bytes", data.len())),
+        Ok(_) => Ok(data),
+    }
+}
+
+/// Makes sure that a reader is at its end. Compressed streams verify their checksum there.
+pub(super) fn at_end(path: &Path, place: &str, reader: &mut dyn Read) -> Result<()> {
+    let found = match reader.read(&mut [0]) {
+        Ok(0) => return Ok(()),
+        Ok(_) => "more bytes".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(DataError::malformed(path, place, "the end of the data", found))
+}
+
+/// Images stored channel by channel, `[count, channels, side, side]`, with their channels last.
+pub(super) fn interleave(shape: Shape, planar: Vec<u8>) -> Vec<u8> {
+    if shape.channels == 1 {
+        return planar;
+    }
+    let plane = shape.side * shape.side;
+    let mut pixels = vec![0; planar.len()];
+    let images = pixels.par_chunks_exact_mut(shape.bytes());
+    images.zip(planar.par_chunks_exact(shape.bytes())).for_each(|(image, planar)| {
+        for (position, pixel) in image.chunks_exact_mut(shape.channels).enumerate() {
+            for (channel, value) in pixel.iter_mut().enumerate() {
+                *value = planar[channel * plane + position];
+            }
+        }
+    });
+    pixels
+}
+
+/// The number types in which files store labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Number {
+    I8,
+    U8,
+    I16,
+    U16,
+    I32,
+    U32,
+    I64,
+    U64,
+    F32,
+    F64,
+}
+
+impl Number {
+    /// Bytes of one number.
+    pub(super) fn size(self) -> usize {
+        match self {
+            Self::I8 | Self::U8 => 1,
+            Self::I16 | Self::U16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    /// Little-endian bytes as numbers; exact for every possible class number.
+    pub(super) fn decode(self, bytes: &[u8]) -> Vec<f64> {
+        let decode = |item: &[u8]| {
+            // Sign extension is decided by the most significant byte, the last one.
+            let negative = item.last().is_some_and(|&byte| byte >= 0x80);
+            let signed = matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64);
+            let mut wide = [if signed && negative { 0xff } else { 0 }; 8];
+            wide[..item.len()].copy_from_slice(item);
+            let bits = u64::from_le_bytes(wide);
+            match self {
+                Self::F32 => f64::from(f32::from_bits(bits as u32)),
+                Self::F64 => f64::from_bits(bits),
+                _ if signed => bits as i64 as f64,
+                _ => bits as f64,
+            }
+        };
+        bytes.chunks_exact(self.size()).map(decode).collect()
+    }
+}
+
+/// Numbers as class numbers, if that is what they are.
+pub(super) fn class_numbers(path: &Path, numbers: &[f64]) -> Result<Vec<u16>> {
+    let convert = |(index, &number): (usize, &f64)| {
+        if number.fract() == 0.0 && (0.0..=f64::from(u16::MAX)).contains(&number) {
+            return Ok(number as u16);
+        }
+        let place = format!("label of image {index}");
+        Err(DataError::malformed(path, place, "a class number from 0", number.to_string()))
+    };
+    numbers.iter().enumerate().map(convert).collect()
+}
+
+/// Damaged copies of a valid file: every decoder must take them without a panic.
+#[cfg(test)]
+pub(super) fn damaged(valid: &[u8], cases: u64) -> impl Iterator<Item = Vec<u8>> {
+    use crate::{Purpose, Stream};
+    use rand::RngExt;
+    let stream = Stream::new(2024, Purpose::Shuffle, 0, 0);
+    let valid = valid.to_vec();
+    (0..cases).map(move |case| {
+        let mut rng = stream.at(case);
+        let mut bytes = valid.clone();
+        for _ in 0..rng.random_range(1..4) {
+            let at = rng.random_range(0..bytes.len().max(1));
+            match rng.random_range(0..6) {
+                0 => bytes.truncate(at),
+                1 => bytes.insert(at.min(bytes.len()), rng.random()),
+                2 if at < bytes.len() => drop(bytes.remove(at)),
+                3 if at < bytes.len() => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][case as usize % 5],
+                _ if at < bytes.len() => bytes[at] ^= 1 << rng.random_range(0..8),
+                _ => {}
+            }
+        }
+        bytes
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|class| format!("c{class}")).collect()
+    }
+
+    const TWO: Shape = Shape { side: 1, channels: 3 };
+
+    #[test]
+    fn finish_says_what_does_not_fit() {
+        let finish = |pixels: usize, labels| {
+            finish(Path::new("f"), TWO, vec![0; pixels], labels, names(2))
+                .map_err(|e| e.to_string())
+        };
+        assert_eq!(finish(6, Some(vec![1, 0])).unwrap().len(), 2);
+        assert_eq!(finish(6, None).unwrap().labels, None);
+        let wrong = "f: images: expected one or more images of 3 bytes, found";
+        assert_eq!(finish(0, None).unwrap_err(), format!("{wrong} 0 bytes"));
+        assert_eq!(finish(4, None).unwrap_err(), format!("{wrong} 4 bytes"));
+        let wrong = "f: labels: expected 2, one per image, found 1";
+        assert_eq!(finish(6, Some(vec![1])).unwrap_err(), wrong);
+        let wrong = "f: label of image 1: expected a class number below 2, found 2";
+        assert_eq!(finish(6, Some(vec![1, 2])).unwrap_err(), wrong);
+    }
+
+    #[test]
+    fn a_class_without_images_is_named() {
+        let set = finish(Path::new("f"), TWO, vec![0; 6], Some(vec![0, 2]), names(3)).unwrap();
+        let error = every_class(Path::new("f"), set).unwrap_err().to_string();
+        assert_eq!(error, "f: class 1 (c1): expected at least one image, found none");
+    }
+
+    #[test]
+    fn shapes_are_square_and_not_empty() {
+        assert_eq!(shape(Path::new("f"), 1, 1, 3).unwrap(), TWO);
+        for (height, width, channels) in [(0, 0, 1), (2, 3, 1), (16_385, 16_385, 1), (2, 2, 4)] {
+            assert!(shape(Path::new("f"), height, width, channels).is_err());
+        }
+    }
+
+    #[test]
+    fn announced_sizes_are_not_believed() {
+        let path = Path::new("f");
+        let error = read_exactly(path, "pixels", &mut &b"abc"[..], 1 << 33).unwrap_err();
+        let wrong = "f: pixels: expected 8589934592 bytes of data, found the end after 3 bytes";
+        assert_eq!(error.to_string(), wrong);
+        assert!(read_exactly(path, "pixels", &mut &b"abc"[..], usize::MAX).is_err());
+        assert!(volume(path, "X", &[usize::MAX, 2]).is_err());
+        assert_eq!(volume(path, "X", &[3, 2]).unwrap(), 6);
+    }
+
+    #[test]
+    fn channels_go_last() {
+        let shape = Shape { side: 2, channels: 3 };
+        let planar: Vec<u8> = (0..24).collect();
+        let pixels = interleave(shape, planar);
+        assert_eq!(pixels[..6], [0, 4, 8, 1, 5, 9]);
+        assert_eq!(pixels[12..15], [12, 16, 20]);
+    }
+
+    #[test]
+    fn numbers_of_every_type() {
+        let cases: [(Number, &[u8], f64); 10] = [
+            (Number::I8, &[0xff], -1.0),
+            (Number::U8, &[0xff], 255.0),
+            (Number::I16, &[0xfe, 0xff], -2.0),
+            (Number::U16, &[1, 1], 257.0),
+            (Number::I32, &[9, 0, 0, 0], 9.0),
+            (Number::U32, &[0, 0, 0, 0x80], 2_147_483_648.0),
+            (Number::I64, &[0xff; 8], -1.0),
+            (Number::U64, &[7, 0, 0, 0, 0, 0, 0, 0], 7.0),
+            (Number::F32, &2.5f32.to_le_bytes(), 2.5),
+            (Number::F64, &10f64.to_le_bytes(), 10.0),
+        ];
+        for (number, bytes, value) in cases {
+            assert_eq!(number.decode(bytes), [value], "{number:?}");
+        }
+    }
+
+    #[test]
+    fn class_numbers_are_whole() {
+        assert_eq!(class_numbers(Path::new("f"), &[0.0, 65_535.0]).unwrap(), [0, 65_535]);
+        for wrong in [-1.0, 0.5, 65_536.0, f64::NAN, f64::INFINITY] {
+            assert!(class_numbers(Path::new("f"), &[1.0, wrong]).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! IDX files: MNIST, Fashion-MNIST and everything written in their shape.
+//!
+//! A magic number (two zeros, the element type, the number of dimensions), the dimensions as
+//! big-endian 32-bit numbers, the bytes. Whether a file is compressed is seen from its first two
+//! bytes, not its name, because both kinds circulate under both names. Images may come without
+//! their label file; they are an unlabelled set then.
+
+use super::checks::{at_end, finish, read_exactly, read_file, shape, volume};
+use super::known::Known;
+use crate::{DataError, ImageSet, Result};
+use flate2::read::MultiGzDecoder;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Reads an image file and, if given, its label file.
+pub fn read(images: &Path, labels: Option<&Path>, known: &Known) -> Result<ImageSet> {
+    let (dims, pixels) = decode(images, &read_file(images)?, 3)?;
+    let shape = shape(images, dims[1], dims[2], 1)?;
+    let numbers = match labels {
+        Some(path) => {
+            let (_, bytes) = decode(path, &read_file(path)?, 1)?;
+            Some(bytes.into_iter().map(u16::from).collect())
+        }
+        None => None,
+    };
+    finish(labels.unwrap_or(images), shape, pixels, numbers, known.class_names())
+}
+
+/// The image and label files of one part (`train` or `t10k`) in a folder, as far as they exist.
+pub(super) fn part(folder: &Path, part: &str) -> (Option<PathBuf>, Option<PathBuf>) {
+    let find = |kind: &str, dims: usize| {
+        let spellings = ["-", "."].into_iter().flat_map(|joint| {
+            ["", ".gz"].map(|end| format!("{part}-{kind}{joint}idx{dims}-ubyte{end}"))
+        });
+        spellings.map(|name| folder.join(name)).find(|path| path.is_file())
+    };
+    (find("images", 3), find("labels", 1))
+}
+
+/// The label file beside an image file: the same name with `labels` and `idx1`.
+pub(super) fn labels_beside(images: &Path) -> Option<PathBuf> {
+    let name = images.file_name()?.to_str()?;
+    let plain = name.strip_suffix(".gz").unwrap_or(name);
+    let labels = plain.replace("images", "labels").replace("idx3", "idx1");
+    let candidates = [labels.clone(), labels.clone() + ".gz"];
+    let mut paths = candidates.iter().map(|name| images.with_file_name(name));
+    paths.find(|path| labels != plain && path.is_file())
+}
+
+/// Dimensions and elements of a file with this many dimensions.
+fn decode(path: &Path, bytes: &[u8], rank: usize) -> Result<(Vec<usize>, Vec<u8>)> {
+    let mut reader: Box<dyn Read + '_> = match bytes {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(bytes)),
+        _ => Box::new(bytes),
+    };
+    let header = read_exactly(path, "header", &mut reader, 4 + 4 * rank)?;
+    let (magic, sizes) = header.split_at(4);
+    if magic != [0, 0, 8, rank as u8] {
+        let expected = format!("00 00 08 {rank:02x} (bytes in {rank} dimensions)");
+        let found = format!("{:02x} {:02x} {:02x} {:02x}", magic[0], magic[1], magic[2], magic[3]);
+        return Err(DataError::malformed(path, "magic number", expected, found));
+    }
+    let big_endian = |size: &[u8]| size.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
+    let dims: Vec<usize> = sizes.chunks_exact(4).map(big_endian).collect();
+    let elements = read_exactly(path, "data", &mut reader, volume(path, "header", &dims)?)?;
+    at_end(path, "data", &mut reader)?;
+    Ok((dims, elements))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::checks::damaged;
+    use super::super::known::{FASHION_MNIST, MNIST};
+    use super::*;
+    use flate2::{Compression, write::GzEncoder};
+    use std::io::Write;
+
+    fn file(rank: u8, dims: &[u32], data: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0, 0, 8, rank];
+        dims.iter().for_each(|dim| bytes.extend(dim.to_be_bytes()));
+        bytes.extend(data);
+        bytes
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn images_and_labels_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let pixels: Vec<u8> = (0..12).collect();
+        let images = folder.path().join("t10k-images.idx3-ubyte");
+        let labels = folder.path().join("t10k-labels-idx1-ubyte.gz");
+        std::fs::write(&images, file(3, &[3, 2, 2], &pixels)).unwrap();
+        std::fs::write(&labels, gzip(&file(1, &[3], &[7, 0, 9]))).unwrap();
+        assert_eq!(part(folder.path(), "t10k"), (Some(images.clone()), Some(labels.clone())));
+        assert_eq!(part(folder.path(), "train"), (None, None));
+
+        let set = read(&images, Some(&labels), &FASHION_MNIST).unwrap();
+        assert_eq!((set.shape.side, set.shape.channels, set.len()), (2, 1, 3));
+        assert_eq!(set.pixels, pixels);
+        assert_eq!(set.labels, Some(vec![7, 0, 9]));
+        assert_eq!(set.classes[9], "Ankle boot");
+        assert_eq!(read(&images, None, &MNIST).unwrap().labels, None);
+    }
+
+    #[test]
+    fn a_label_file_is_found_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let images = folder.path().join("my-images.idx3-ubyte.gz");
+        assert_eq!(labels_beside(&images), None);
+        std::fs::write(folder.path().join("my-labels.idx1-ubyte"), "").unwrap();
+        assert_eq!(labels_beside(&images), Some(folder.path().join("my-labels.idx1-ubyte")));
+        std::fs::write(folder.path().join("odd.gz"), "").unwrap();
+        assert_eq!(labels_beside(&folder.path().join("odd.gz")), None);
+    }
+
+    #[test]
+    fn wrong_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |images: &[u8], labels: &[u8]| {
+            let paths = [folder.path().join("i"), folder.path().join("l")];
+            std::fs::write(&paths[0], images).unwrap();
+            std::fs::write(&paths[1], labels).unwrap();
+            read(&paths[0], Some(&paths[1]), &MNIST).unwrap_err().to_string()
+        };
+        let (images, labels) = (file(3, &[2, 1, 1], &[5, 6]), file(1, &[2], &[0, 1]));
+        assert!(read(&labels, &labels).contains("header: expected 16 bytes"));
+        assert!(read(&images, &images).contains("expected 00 00 08 01"));
+        assert!(read(&file(3, &[2, 1, 1], &[5]), &labels).contains("found the end after 1 bytes"));
+        assert!(read(&file(3, &[2, 1, 1], &[5, 6, 7]), &labels).contains("found more bytes"));
+        assert!(read(&file(3, &[2, 1, 2], &[0; 4]), &labels).contains("found 1 x 2"));
+        assert!(read(&file(3, &[0, 1, 1], &[]), &labels).contains("one or more images"));
+        assert!(read(&file(3, &[9, 0, 0], &[]), &labels).contains("found 0 x 0"));
+        assert!(read(&images, &file(1, &[1], &[0])).contains("expected 2, one per image"));
+        assert!(read(&images, &file(1, &[2], &[0, 10])).contains("label of image 1"));
+        let huge = file(3, &[u32::MAX; 3], &[]);
+        assert!(read(&huge, &labels).contains("product of at most"));
+        let packed = gzip(&images);
+        for length in 2..packed.len() {
+            read(&packed[..length], &labels);
+        }
+    }
+
+    #[test]
+    fn damage_is_never_a_panic() {
+        let plain = file(3, &[2, 2, 2], &[1, 2, 3, 4, 5, 6, 7, 8]);
+        let path = Path::new("f");
+        let mut fine = 0;
+        for bytes in damaged(&plain, 4000).chain(damaged(&gzip(&plain), 4000)) {
+            fine += usize::from(decode(path, &bytes, 3).is_ok());
+        }
+        assert!((100..7900).contains(&fine), "{fine}");
+    }
+}

@@ -1,0 +1,378 @@
+//! SVHN as its authors publish it: MATLAB 5 files with the variables `X` (bytes, `[side, side,
+//! channels, count]`, first index fastest) and `y` (labels 1 to 10, where 10 is the digit 0).
+//!
+//! A file is a header and a sequence of elements, each a tag (type, size) with its data; a variable
+//! is an element made of elements, compressed as a whole or not. Both come through one `Read`, so
+//! there is one parser. Variables other than the two are skipped unread. Files of MATLAB 7.3 are
+//! HDF5, a different format altogether, and big-endian files have not been written for decades:
+//! both are refused by name.
+
+use super::checks::{Number, at_end, finish, read_exactly, read_file, shape, volume};
+use super::known::SVHN;
+use crate::{DataError, ImageSet, Result};
+use flate2::read::ZlibDecoder;
+use rayon::prelude::*;
+use std::io::Read;
+use std::path::Path;
+
+const HEADER: usize = 128;
+const MATRIX: u32 = 14;
+const COMPRESSED: u32 = 15;
+/// The largest dimension list or variable name that is read; real ones have a few bytes.
+const MAX_FIELD: usize = 256;
+
+/// Reads `train_32x32.mat`, `test_32x32.mat` or another file of their form.
+pub fn read(path: &Path) -> Result<ImageSet> {
+    parse(path, &read_file(path)?)
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
+    check_header(path, bytes)?;
+    let (mut images, mut labels) = (None, None);
+    let mut rest = &bytes[HEADER..];
+    while !rest.is_empty() {
+        let place = format!("element at byte {}", bytes.len() - rest.len());
+        let source = Source { path, place: &place };
+        let tag = source.tag(&mut rest)?;
+        let fail = || source.fail(format!("{} bytes", tag.size), rest.len().to_string());
+        let (body, after) = rest.split_at_checked(tag.size).ok_or_else(fail)?;
+        let variable = match tag.kind {
+            COMPRESSED => {
+                let mut stream = ZlibDecoder::new(body);
+                let inner = source.tag(&mut stream)?;
+                if inner.kind != MATRIX {
+                    return Err(source.fail("a variable", format!("type {}", inner.kind)));
+                }
+                let variable = source.variable(&mut (&mut stream).take(inner.size as u64))?;
+                if variable.is_some() {
+                    at_end(path, &place, &mut stream)?;
+                }
+                variable
+            }
+            MATRIX => source.variable(&mut &*body)?,
+            _ => None,
+        };
+        match variable {
+            Some(variable) if variable.name == "X" => images = Some(variable),
+            Some(variable) => labels = Some(variable),
+            None => {}
+        }
+        let padding = if tag.kind == COMPRESSED { 0 } else { tag.padding() };
+        rest = after.get(padding..).unwrap_or_default();
+    }
+    let missing = |name| DataError::malformed(path, "variables", name, "no such variable");
+    let images = images.ok_or_else(|| missing("X, the images"))?;
+    let labels = labels.ok_or_else(|| missing("y, the labels"))?;
+    assemble(path, &images, &labels)
+}
+
+fn check_header(path: &Path, bytes: &[u8]) -> Result<()> {
+    let fail = |found: &str| Err(DataError::malformed(path, "header", "a MATLAB 5 file", found));
+    match bytes.get(..HEADER) {
+        None => fail("a shorter file"),
+        Some(header) if header.starts_with(b"MATLAB 7.3") => {
+            fail("MATLAB 7.3 (HDF5); save it with the option -v7")
+        }
+        Some(header) => match &header[124..] {
+            [0, 1, b'I', b'M'] => Ok(()),
+            [1, 0, b'M', b'I'] => fail("a big-endian one"),
+            other => fail(&format!("version and byte order {other:02x?}")),
+        },
+    }
+}
+
+/// The two variables as images with their channels last and class numbers.
+fn assemble(path: &Path, images: &Variable, labels: &Variable) -> Result<ImageSet> {
+    // MATLAB drops a last dimension of 1, so a single image has three dimensions.
+    let &[height, width, channels, ref count @ ..] = images.dims.as_slice() else {
+        let found = format!("{:?}", images.dims);
+        return Err(DataError::malformed(path, "X", "[side, side, channels, count]", found));
+    };
+    if count.len() > 1 || images.number != Number::U8 {
+        let found = format!("{:?} of {:?}", images.dims, images.number);
+        return Err(DataError::malformed(path, "X", "bytes in 4 dimensions", found));
+    }
+    let shape = shape(path, height, width, channels)?;
+    let plane = shape.side * shape.side;
+    let mut pixels = vec![0; images.data.len()];
+    let targets = pixels.par_chunks_exact_mut(shape.bytes());
+    targets.zip(images.data.par_chunks_exact(shape.bytes())).for_each(|(image, source)| {
+        for (position, pixel) in image.chunks_exact_mut(shape.channels).enumerate() {
+            let (row, column) = (position / shape.side, position % shape.side);
+            for (channel, value) in pixel.iter_mut().enumerate() {
+                *value = source[channel * plane + column * shape.side + row];
+            }
+        }
+    });
+    let numbers = labels.number.decode(&labels.data).into_iter().enumerate();
+    let classes = numbers.map(|(index, number)| {
+        if number.fract() == 0.0 && (1.0..=10.0).contains(&number) {
+            return Ok(number as u16 % 10);
+        }
+        let place = format!("y, label of image {index}");
+        Err(DataError::malformed(path, place, "1 to 10 (10 is the digit 0)", number.to_string()))
+    });
+    finish(path, shape, pixels, Some(classes.collect::<Result<_>>()?), SVHN.class_names())
+}
+
+/// A numeric array with a name.
+struct Variable {
+    name: String,
+    dims: Vec<usize>,
+    number: Number,
+    data: Vec<u8>,
+}
+
+/// What precedes every piece of data. Up to four bytes are stored in the tag itself.
+struct Tag {
+    kind: u32,
+    size: usize,
+    within: Option<[u8; 4]>,
+}
+
+impl Tag {
+    /// Bytes between the data and the next tag.
+    fn padding(&self) -> usize {
+        if self.within.is_some() { 0 } else { self.size.next_multiple_of(8) - self.size }
+    }
+
+    fn number(&self) -> Option<Number> {
+        Some(match self.kind {
+            1 => Number::I8,
+            2 => Number::U8,
+            3 => Number::I16,
+            4 => Number::U16,
+            5 => Number::I32,
+            6 => Number::U32,
+            7 => Number::F32,
+            9 => Number::F64,
+            12 => Number::I64,
+            13 => Number::U64,
+            _ => return None,
+        })
+    }
+}
+
+/// Where data comes from, for error messages.
+struct Source<'a> {
+    path: &'a Path,
+    place: &'a str,
+}
+
+impl Source<'_> {
+    fn fail(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
+        DataError::malformed(self.path, self.place, expected, found)
+    }
+
+    fn tag(&self, reader: &mut dyn Read) -> Result<Tag> {
+        let bytes = read_exactly(self.path, self.place, reader, 8)?;
+        let word = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+        let (first, second) = (u32::from_le_bytes(word(0)), u32::from_le_bytes(word(4)));
+        match first >> 16 {
+            0 => Ok(Tag { kind: first, size: second as usize, within: None }),
+            size @ 1..=4 => {
+                Ok(Tag { kind: first & 0xffff, size: size as usize, within: Some(word(4)) })
+            }
+            size => Err(self.fail("at most 4 bytes in a small element", size.to_string())),
+        }
+    }
+
+    /// The data of a tag and the padding behind it.
+    fn data(&self, reader: &mut dyn Read, tag: &Tag) -> Result<Vec<u8>> {
+        match tag.within {
+            Some(bytes) => Ok(bytes[..tag.size].to_vec()),
+            None => {
+                let data = read_exactly(self.path, self.place, reader, tag.size)?;
+                // Some writers leave the last padding out.
+                let mut padding = reader.take(tag.padding() as u64);
+                let skipped = std::io::copy(&mut padding, &mut std::io::sink());
+                skipped.map_err(|error| self.fail("padding", error.to_string()))?;
+                Ok(data)
+            }
+        }
+    }
+
+    /// One of the short elements at the start of a variable: its flags, dimensions, name.
+    fn field(&self, reader: &mut dyn Read, what: &str, number: Number) -> Result<Vec<u8>> {
+        let tag = self.tag(reader)?;
+        if tag.number() != Some(number) || tag.size > MAX_FIELD {
+            let expected = format!("{what}: up to {MAX_FIELD} bytes of {number:?}");
+            return Err(self.fail(expected, format!("{} bytes of type {}", tag.size, tag.kind)));
+        }
+        self.data(reader, &tag)
+    }
+
+    /// The content of a variable, or `None` if it is neither `X` nor `y`.
+    fn variable(&self, reader: &mut dyn Read) -> Result<Option<Variable>> {
+        let flags = self.field(reader, "array flags", Number::U32)?;
+        let dims = self.field(reader, "dimensions", Number::I32)?;
+        let name = self.field(reader, "name", Number::I8)?;
+        let name = String::from_utf8_lossy(&name).into_owned();
+        if !matches!(name.as_str(), "X" | "y") {
+            return Ok(None);
+        }
+        // The first byte of the flags is the class (numeric arrays: 6 to 15), the second has a
+        // bit for complex numbers.
+        if !matches!(flags.as_slice(), [6..=15, bits, ..] if bits & 8 == 0) {
+            return Err(self.fail(format!("{name} to be numeric"), format!("flags {flags:02x?}")));
+        }
+        let dims = Number::I32.decode(&dims).into_iter().map(|dim| dim.max(0.0) as usize);
+        let dims: Vec<usize> = dims.collect();
+        let tag = self.tag(reader)?;
+        let fail = || self.fail(format!("{name} to hold numbers"), format!("type {}", tag.kind));
+        let number = tag.number().ok_or_else(fail)?;
+        let bytes = volume(self.path, self.place, &dims)?.saturating_mul(number.size());
+        if tag.size != bytes {
+            let expected = format!("{bytes} bytes for the dimensions {dims:?} of {name}");
+            return Err(self.fail(expected, tag.size.to_string()));
+        }
+        let data = self.data(reader, &tag)?;
+        Ok(Some(Variable { name, dims, number, data }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::checks::damaged;
+    use super::*;
+    use flate2::{Compression, write::ZlibEncoder};
+    use std::io::Write;
+
+    fn element(kind: u32, data: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if (1..=4).contains(&data.len()) {
+            bytes.extend((kind | (data.len() as u32) << 16).to_le_bytes());
+            bytes.extend(data);
+            bytes.resize(8, 0);
+        } else {
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend((data.len() as u32).to_le_bytes());
+            bytes.extend(data);
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+        }
+        bytes
+    }
+
+    fn variable(name: &str, class: u8, dims: &[i32], kind: u32, data: &[u8]) -> Vec<u8> {
+        let dims: Vec<u8> = dims.iter().flat_map(|dim| dim.to_le_bytes()).collect();
+        let mut body = element(6, &[class, 0, 0, 0, 0, 0, 0, 0]);
+        body.extend(element(5, &dims));
+        body.extend(element(1, name.as_bytes()));
+        body.extend(element(kind, data));
+        element(MATRIX, &body)
+    }
+
+    fn compressed(variable: &[u8]) -> Vec<u8> {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(variable).unwrap();
+        let data = encoder.finish().unwrap();
+        let mut bytes = COMPRESSED.to_le_bytes().to_vec();
+        bytes.extend((data.len() as u32).to_le_bytes());
+        bytes.extend(data);
+        bytes
+    }
+
+    fn file(elements: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = b"MATLAB 5.0 MAT-file".to_vec();
+        bytes.resize(124, b' ');
+        bytes.extend([0, 1, b'I', b'M']);
+        bytes.extend(elements.concat());
+        bytes
+    }
+
+    /// Two 2 x 2 images; red of the first is 0 1 / 2 3 in rows, stored by columns.
+    fn images() -> Vec<u8> {
+        let first = [0, 2, 1, 3, 10, 12, 11, 13, 20, 22, 21, 23];
+        let data: Vec<u8> = first.iter().copied().chain(first.map(|value| value + 100)).collect();
+        variable("X", 9, &[2, 2, 3, 2], 2, &data)
+    }
+
+    fn failure(elements: &[Vec<u8>]) -> String {
+        parse(Path::new("f"), &file(elements)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn images_and_labels_come_back() {
+        let doubles: Vec<u8> = [10f64, 3.0].iter().flat_map(|label| label.to_le_bytes()).collect();
+        let as_bytes = variable("y", 9, &[2, 1], 2, &[10, 3]);
+        let as_doubles = variable("y", 6, &[2, 1], 9, &doubles);
+        let other = variable("info", 4, &[1, 5], 4, b"a\0b\0c\0d\0e\0");
+        let row: Vec<u8> = vec![0, 10, 20, 1, 11, 21, 2, 12, 22, 3, 13, 23];
+        for elements in [
+            vec![images(), as_bytes.clone()],
+            vec![compressed(&images()), compressed(&as_bytes)],
+            vec![other.clone(), compressed(&as_doubles), compressed(&other), images()],
+        ] {
+            let set = parse(Path::new("f"), &file(&elements)).unwrap();
+            assert_eq!((set.shape.side, set.shape.channels, set.len()), (2, 3, 2));
+            assert_eq!(set.image(0), row);
+            assert_eq!(set.image(1), row.iter().map(|value| value + 100).collect::<Vec<u8>>());
+            assert_eq!(set.labels, Some(vec![0, 3]));
+        }
+    }
+
+    #[test]
+    fn a_single_image_has_three_dimensions() {
+        let image = variable("X", 9, &[1, 1, 3], 2, &[7, 8, 9]);
+        let set = parse(Path::new("f"), &file(&[image, variable("y", 9, &[1, 1], 2, &[1])]));
+        assert_eq!(set.unwrap().pixels, [7, 8, 9]);
+    }
+
+    #[test]
+    fn wrong_files_are_refused() {
+        let labels = variable("y", 9, &[2, 1], 2, &[1, 2]);
+        let labelled = |numbers: &[u8]| variable("y", 9, &[numbers.len() as i32, 1], 2, numbers);
+        assert!(failure(&[]).contains("expected X"));
+        assert!(failure(&[images()]).contains("expected y"));
+        assert!(failure(&[images(), labelled(&[1, 11])]).contains("image 1: expected 1 to 10"));
+        assert!(failure(&[images(), labelled(&[0, 1])]).contains("image 0: expected 1 to 10"));
+        assert!(failure(&[images(), labelled(&[1, 2, 3])]).contains("expected 2, one per image"));
+        let odd = variable("X", 9, &[2, 1, 3, 1], 2, &[0; 6]);
+        assert!(failure(&[odd, labels.clone()]).contains("2 x 1 with 3 channels"));
+        let none = variable("X", 9, &[2, 2, 3, 0], 2, &[]);
+        assert!(failure(&[none, labels.clone()]).contains("one or more images"));
+        let flat = variable("X", 9, &[2, 2], 2, &[0; 4]);
+        assert!(failure(&[flat, labels.clone()]).contains("[side, side, channels, count]"));
+        let double = variable("X", 6, &[1, 1, 1, 1], 9, &[0; 8]);
+        assert!(failure(&[double, labels.clone()]).contains("found [1, 1, 1, 1] of F64"));
+        let lying = variable("X", 9, &[2, 2, 3, 9], 2, &[0; 24]);
+        assert!(failure(&[lying, labels.clone()]).contains("108 bytes for the dimensions"));
+        let huge = variable("X", 9, &[i32::MAX; 4], 2, &[0; 24]);
+        assert!(failure(&[huge, labels]).contains("product of at most"));
+        assert!(failure(&[compressed(&element(2, &[0; 8]))]).contains("found type"));
+    }
+
+    #[test]
+    fn other_kinds_of_matlab_files_are_named() {
+        let mut newer = file(&[]);
+        newer[..10].copy_from_slice(b"MATLAB 7.3");
+        let error = parse(Path::new("f"), &newer).unwrap_err().to_string();
+        assert!(error.contains("-v7"), "{error}");
+        let mut swapped = file(&[]);
+        swapped[124..].copy_from_slice(&[1, 0, b'M', b'I']);
+        assert!(parse(Path::new("f"), &swapped).unwrap_err().to_string().contains("big-endian"));
+        assert!(parse(Path::new("f"), b"MATLAB").unwrap_err().to_string().contains("shorter"));
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_noticed() {
+        let mut packed = compressed(&images());
+        *packed.last_mut().unwrap() ^= 1;
+        assert!(failure(&[packed, variable("y", 9, &[2, 1], 2, &[1, 2])]).contains("element at"));
+    }
+
+    #[test]
+    fn damage_is_never_a_panic() {
+        let labels = variable("y", 9, &[2, 1], 2, &[1, 2]);
+        let plain = file(&[images(), labels.clone()]);
+        let packed = file(&[compressed(&images()), compressed(&labels)]);
+        for length in 0..plain.len() - 8 {
+            assert!(parse(Path::new("f"), &plain[..length]).is_err(), "{length}");
+        }
+        for bytes in damaged(&plain, 4000).chain(damaged(&packed, 4000)) {
+            if let Ok(set) = parse(Path::new("f"), &bytes) {
+                assert!(!set.is_empty());
+            }
+        }
+    }
+}

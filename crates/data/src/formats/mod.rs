@@ -1,0 +1,263 @@
+//! Image sets in the forms in which they are published or kept.
+//!
+//! [`open`] looks at what is in a folder and reads a whole data set; [`open_images`] reads one file
+//! or one folder of images. Nothing has to be configured: the published file names say which data
+//! set it is, and with that its class names and normalisation. A folder that could be two data sets
+//! is an error that names both; picking one would train on something the user did not mean.
+//!
+//! Every format is a module with a function from bytes to [`ImageSet`] and is wary of its bytes:
+//! no input makes it panic or allocate more than it can fill.
+
+mod checks;
+pub mod cifar;
+pub mod folder;
+pub mod idx;
+pub mod known;
+pub mod mat;
+pub mod npz;
+mod pickle;
+
+use crate::{DataError, DataSet, ImageSet, Normalisation, Result};
+use checks::{MAX_SIDE, every_class};
+use cifar::{EDITIONS, Edition};
+pub use known::Known;
+use std::path::{Path, PathBuf};
+
+/// How to read images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Brings every image to this many pixels a side. Images that are not square are stretched.
+    pub size: Option<usize>,
+}
+
+impl Options {
+    fn check(&self) -> Result<()> {
+        match self.size {
+            Some(size) if !(1..=MAX_SIDE).contains(&size) => {
+                Err(DataError::Unusable(format!("the size must be 1 to {MAX_SIDE}, not {size}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn resize(&self, set: ImageSet) -> ImageSet {
+        match self.size {
+            Some(size) if size != set.shape.side => folder::resize_set(set, size),
+            _ => set,
+        }
+    }
+}
+
+/// Reads the data set in a folder: its training and its test part.
+///
+/// Recognised are CIFAR-10 and CIFAR-100 (binary or Python version, in the folder itself or in the
+/// one that the archive unpacks to), the cropped digits of SVHN, MNIST and Fashion-MNIST (the
+/// latter if the folder's name contains "fashion"), `train.npz` and `test.npz`, and the image
+/// folders `train` and `test` with one subfolder a class.
+pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
+    options.check()?;
+    let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
+    if !metadata.is_dir() {
+        let expected = "a folder with a training and a test part";
+        return Err(DataError::malformed(path, "path", expected, "a file"));
+    }
+    let sources = Source::find(path);
+    let source = match sources.as_slice() {
+        [source] => source,
+        [] => {
+            let expected = "CIFAR-10, CIFAR-100, SVHN, MNIST or Fashion-MNIST files, train.npz \
+                            and test.npz, or the image folders train and test";
+            return Err(DataError::malformed(path, "folder", expected, "none of them"));
+        }
+        several => {
+            let titles: Vec<String> = several.iter().map(Source::title).collect();
+            let expected = "one data set (put each in its own folder)";
+            return Err(DataError::malformed(path, "folder", expected, titles.join(" and ")));
+        }
+    };
+    let (train, test) = source.read(options)?;
+    let [train, test] = [train, test].map(|set| options.resize(set));
+    let train = every_class(path, train)?;
+    check_parts(path, &train, &test)?;
+    let known = source.known();
+    // Files under a published name may still hold grey versions of the images.
+    let published = known.filter(|known| known.mean.len() == train.shape.channels);
+    let normalisation = match published {
+        Some(known) => known.normalisation(),
+        None => Normalisation::measure(&train),
+    };
+    let flip = known.is_none_or(|known| known.flip);
+    Ok(DataSet { name: path.display().to_string(), train, test, normalisation, flip })
+}
+
+/// Whether a folder holds a data set with a training and a test part, complete or not.
+pub fn is_data_set(path: &Path) -> bool {
+    path.is_dir() && !Source::find(path).is_empty()
+}
+
+/// Reads one file (`.bin`, `.mat`, `.npz`, IDX, a Python batch of CIFAR, a PNG or JPEG image) or
+/// one folder of images, with class subfolders or flat.
+pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
+    options.check()?;
+    let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let set = match path.extension().and_then(|extension| extension.to_str()) {
+        _ if metadata.is_dir() => folder::read(path, options.size)?,
+        _ if folder::is_image(path) => folder::read_image(path, options.size)?,
+        Some("mat") => mat::read(path)?,
+        Some("npz") => npz::read(path, None)?,
+        _ if name.contains("ubyte") || name.contains("idx") => {
+            let known = idx_known(path.parent().unwrap_or(path));
+            idx::read(path, idx::labels_beside(path).as_deref(), known)?
+        }
+        Some("bin" | "pkl" | "pickle") | None => cifar::read(path)?,
+        Some(_) => {
+            let expected = "a .bin, .mat, .npz, IDX or image file, or a folder of images";
+            return Err(DataError::malformed(path, "file name", expected, name));
+        }
+    };
+    every_class(path, options.resize(set))
+}
+
+/// A data set found in a folder.
+enum Source {
+    Cifar(PathBuf, &'static Edition),
+    Svhn(PathBuf),
+    Idx(PathBuf),
+    /// The two archives, and SVHN's facts if they have its file names.
+    Npz([PathBuf; 2], Option<&'static Known>),
+    Folders([PathBuf; 2]),
+}
+
+impl Source {
+    /// Everything in the folder that looks like a data set, complete or not.
+    fn find(path: &Path) -> Vec<Self> {
+        let mut found = Vec::new();
+        for edition in &EDITIONS {
+            let folders = [path.to_owned(), path.join(edition.folder)];
+            let holding = folders.into_iter().filter(|folder| edition.is_in(folder));
+            found.extend(holding.map(|folder| Self::Cifar(folder, edition)));
+        }
+        let pair = |names: [&str; 2]| names.map(|name| path.join(name));
+        let any_file = |paths: &[PathBuf; 2]| paths.iter().any(|path| path.is_file());
+        if any_file(&pair(SVHN_FILES)) {
+            found.push(Self::Svhn(path.to_owned()));
+        }
+        let idx = ["train", "t10k"].map(|part| idx::part(path, part));
+        if idx.iter().any(|(images, _)| images.is_some()) {
+            found.push(Self::Idx(path.to_owned()));
+        }
+        for (names, known) in [
+            (["train.npz", "test.npz"], None),
+            (["train_32x32.npz", "test_32x32.npz"], Some(&known::SVHN)),
+        ] {
+            if any_file(&pair(names)) {
+                found.push(Self::Npz(pair(names), known));
+            }
+        }
+        let folders = pair(["train", "test"]);
+        if folders.iter().any(|folder| folder.is_dir()) {
+            found.push(Self::Folders(folders));
+        }
+        found
+    }
+
+    fn title(&self) -> String {
+        match self {
+            Self::Cifar(folder, edition) => {
+                format!("{} in {}", edition.known.title, folder.display())
+            }
+            Self::Svhn(_) => "SVHN (.mat)".to_owned(),
+            Self::Idx(_) => "IDX files".to_owned(),
+            Self::Npz([train, _], _) => format!("archives like {}", train.display()),
+            Self::Folders(_) => "image folders".to_owned(),
+        }
+    }
+
+    /// What is known about the set, if it is a published one.
+    fn known(&self) -> Option<&'static Known> {
+        match self {
+            Self::Cifar(_, edition) => Some(edition.known),
+            Self::Svhn(_) => Some(&known::SVHN),
+            Self::Idx(folder) => Some(idx_known(folder)),
+            Self::Npz(_, known) => *known,
+            Self::Folders(_) => None,
+        }
+    }
+
+    /// The training and the test part.
+    fn read(&self, options: &Options) -> Result<(ImageSet, ImageSet)> {
+        match self {
+            Self::Cifar(folder, edition) => edition.read(folder),
+            Self::Svhn(folder) => {
+                let [train, test] = SVHN_FILES.map(|name| folder.join(name));
+                Ok((mat::read(&train)?, mat::read(&test)?))
+            }
+            Self::Idx(folder) => {
+                let read = |part: &str| {
+                    let missing = |kind: &str| {
+                        let place = format!("{part}-{kind}");
+                        DataError::malformed(folder, place, "an IDX file", "no such file")
+                    };
+                    let (images, labels) = idx::part(folder, part);
+                    let images = images.ok_or_else(|| missing("images"))?;
+                    let labels = labels.ok_or_else(|| missing("labels"))?;
+                    idx::read(&images, Some(&labels), idx_known(folder))
+                };
+                Ok((read("train")?, read("t10k")?))
+            }
+            Self::Npz([train, test], known) => {
+                let names = known.map(Known::class_names);
+                let train = npz::read(train, names.as_deref())?;
+                let test = npz::read(test, Some(&train.classes))?;
+                Ok((train, test))
+            }
+            Self::Folders([train, test]) => {
+                Ok((folder::read(train, options.size)?, folder::read(test, options.size)?))
+            }
+        }
+    }
+}
+
+const SVHN_FILES: [&str; 2] = ["train_32x32.mat", "test_32x32.mat"];
+
+/// Fashion-MNIST has the file names of MNIST: only the folder can tell. Some tools put the files
+/// into a subfolder `raw`, so then it is the folder above that counts.
+fn idx_known(folder: &Path) -> &'static Known {
+    let full = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let mut names = full.iter().rev().map(|name| name.to_string_lossy().to_ascii_lowercase());
+    let name = names.find(|name| name != "raw").unwrap_or_default();
+    if name.contains("fashion") { &known::FASHION_MNIST } else { &known::MNIST }
+}
+
+/// Both parts need labels, one shape and the same classes.
+fn check_parts(path: &Path, train: &ImageSet, test: &ImageSet) -> Result<()> {
+    for (part, set) in [("training part", train), ("test part", test)] {
+        if set.labels.is_none() {
+            let expected = "labels (one subfolder a class, or an array y)";
+            return Err(DataError::malformed(path, part, expected, "images without labels"));
+        }
+    }
+    if train.shape != test.shape {
+        let (expected, found) = (format!("{:?} as for training", train.shape), test.shape);
+        return Err(DataError::malformed(path, "test part", expected, format!("{found:?}")));
+    }
+    if train.classes != test.classes {
+        let (expected, found) = difference(&train.classes, &test.classes);
+        let expected = format!("the classes of the training part, such as {expected}");
+        return Err(DataError::malformed(path, "test part", expected, found));
+    }
+    Ok(())
+}
+
+/// The first place where two lists of names differ.
+fn difference(expected: &[String], found: &[String]) -> (String, String) {
+    let length = expected.len().max(found.len());
+    let pairs = (0..length).map(|class| (expected.get(class), found.get(class)));
+    let pair = pairs.into_iter().find(|(expected, found)| expected != found);
+    let text = |name: Option<&String>| name.map_or("no further class".to_owned(), String::clone);
+    pair.map_or_else(Default::default, |(expected, found)| (text(expected), text(found)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+//! Numpy archives: a zip file with the arrays `X` (images) and, unless unlabelled, `y` (labels).
+//!
+//! The simplest way to bring one's own data: `np.savez("train.npz", X=images, y=labels)`. `X` holds
+//! bytes, `[count, side, side]` or `[count, side, side, channels]`; `[count, channels, side, side]`
+//! is recognised where the last axis cannot be channels. The header of an array is a Python
+//! dictionary with three keys in a fixed spelling; it is searched for these, not parsed as Python.
+
+use super::checks::{
+    Number, at_end, class_numbers, finish, interleave, read_exactly, shape, volume,
+};
+use crate::{DataError, ImageSet, Result};
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::Path;
+use zip::ZipArchive;
+
+/// The longest header that is read; real ones have a few hundred bytes.
+const MAX_HEADER: usize = 1 << 16;
+
+/// Reads an archive. Classes are numbered 0, 1, 2 ... up to the largest label in the file, unless
+/// their names are given.
+pub fn read(path: &Path, classes: Option<&[String]>) -> Result<ImageSet> {
+    let file = File::open(path).map_err(|source| DataError::io(path, source))?;
+    parse(path, BufReader::new(file), classes)
+}
+
+fn parse(path: &Path, file: impl Read + Seek, classes: Option<&[String]>) -> Result<ImageSet> {
+    let zip = ZipArchive::new(file);
+    let mut zip =
+        zip.map_err(|error| DataError::malformed(path, "file", "a zip file", error.to_string()))?;
+    let Some(images) = array(path, &mut zip, "X")? else {
+        return Err(DataError::malformed(path, "arrays", "X, the images", "no such array"));
+    };
+    let (shape, pixels) = arrange(path, images)?;
+    let labels = match array(path, &mut zip, "y")? {
+        Some(labels) => Some(flatten(path, &labels)?),
+        None => None,
+    };
+    let number = |class| u16::to_string(&class);
+    let classes = match (classes, &labels) {
+        (Some(names), _) => names.to_vec(),
+        (None, Some(labels)) => {
+            labels.iter().max().map_or(0..=0, |&max| 0..=max).map(number).collect()
+        }
+        (None, None) => Vec::new(),
+    };
+    finish(path, shape, pixels, labels, classes)
+}
+
+/// The images with their channels last.
+fn arrange(path: &Path, images: Array) -> Result<(crate::Shape, Vec<u8>)> {
+    if images.number != Number::U8 {
+        let found = format!("{:?}", images.number);
+        return Err(DataError::malformed(path, "X", "bytes (uint8)", found));
+    }
+    match images.dims[..] {
+        [_, height, width] => Ok((shape(path, height, width, 1)?, images.data)),
+        [_, height, width, channels @ (1 | 3)] => {
+            Ok((shape(path, height, width, channels)?, images.data))
+        }
+        [_, channels @ (1 | 3), height, width] => {
+            let shape = shape(path, height, width, channels)?;
+            Ok((shape, interleave(shape, images.data)))
+        }
+        _ => {
+            let expected = "[count, side, side] or [count, side, side, 1 or 3]";
+            Err(DataError::malformed(path, "X", expected, format!("{:?}", images.dims)))
+        }
+    }
+}
+
+/// The labels, from `[count]` or `[count, 1]`.
+fn flatten(path: &Path, labels: &Array) -> Result<Vec<u16>> {
+    match labels.dims[..] {
+        [_] | [_, 1] => class_numbers(path, &labels.number.decode(&labels.data)),
+        _ => {
+            let found = format!("{:?}", labels.dims);
+            Err(DataError::malformed(path, "y", "[count] or [count, 1]", found))
+        }
+    }
+}
+
+/// One array: little-endian, last index fastest.
+struct Array {
+    number: Number,
+    dims: Vec<usize>,
+    data: Vec<u8>,
+}
+
+/// The array of this name, if the archive has it.
+fn array(path: &Path, zip: &mut ZipArchive<impl Read + Seek>, name: &str) -> Result<Option<Array>> {
+    match zip.by_name(&format!("{name}.npy")) {
+        Ok(mut entry) => npy(path, name, &mut entry).map(Some),
+        Err(zip::result::ZipError::FileNotFound) => Ok(None),
+        Err(error) => Err(DataError::malformed(path, name, "a zip entry", error.to_string())),
+    }
+}
+
+fn npy(path: &Path, name: &str, reader: &mut dyn Read) -> Result<Array> {
+    let fail = |expected: &str, found: &str| DataError::malformed(path, name, expected, found);
+    let magic = read_exactly(path, name, reader, 8)?;
+    let length_bytes = match magic[..] {
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _] => 2,
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, _] => 4,
+        _ => return Err(fail("the start of a numpy array", &format!("{magic:02x?}"))),
+    };
+    let length = read_exactly(path, name, reader, length_bytes)?;
+    let length = length.iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
+    if length > MAX_HEADER {
+        return Err(fail(&format!("a header of at most {MAX_HEADER} bytes"), &length.to_string()));
+    }
+    let header = read_exactly(path, name, reader, length)?;
+    let header = String::from_utf8_lossy(&header);
+    let wrong = || fail("a numpy header with descr, fortran_order and shape", header.trim_end());
+
+    let descr = field(&header, "descr").and_then(quoted).ok_or_else(wrong)?;
+    let (number, big_endian) = element_type(descr).ok_or_else(|| fail("plain numbers", descr))?;
+    let dims = field(&header, "shape").and_then(tuple).ok_or_else(wrong)?;
+    let order = field(&header, "fortran_order").ok_or_else(wrong)?;
+    // Where only one axis is longer than 1 the order makes no difference.
+    if !order.starts_with("False") && dims.iter().filter(|&&dim| dim > 1).count() > 1 {
+        return Err(fail("an array in C order (np.ascontiguousarray)", "Fortran order"));
+    }
+    let bytes = volume(path, name, &dims)?.saturating_mul(number.size());
+    let mut data = read_exactly(path, name, reader, bytes)?;
+    at_end(path, name, reader)?;
+    if big_endian {
+        data.chunks_exact_mut(number.size()).for_each(<[u8]>::reverse);
+    }
+    Ok(Array { number, dims, data })
+}
+
+/// What follows a key of the header.
+fn field<'h>(header: &'h str, key: &str) -> Option<&'h str> {
+    let (_, after) = header.split_once(&format!("'{key}':"))?;
+    Some(after.trim_start())
+}
+
+fn quoted(text: &str) -> Option<&str> {
+    text.strip_prefix('\'')?.split('\'').next()
+}
+
+fn tuple(text: &str) -> Option<Vec<usize>> {
+    let (inside, _) = text.strip_prefix('(')?.split_once(')')?;
+    let numbers = inside.split(',').map(str::trim).filter(|number| !number.is_empty());
+    numbers.map(|number| number.parse().ok()).collect()
+}
+
+/// The number type that numpy calls by this code, and whether it is big-endian.
+fn element_type(descr: &str) -> Option<(Number, bool)> {
+    let big_endian = descr.starts_with('>');
+    let number = match descr.trim_start_matches(['<', '>', '|', '=']) {
+        "i1" => Number::I8,
+        "u1" => Number::U8,
+        "i2" => Number::I16,
+        "u2" => Number::U16,
+        "i4" => Number::I32,
+        "u4" => Number::U32,
+        "i8" => Number::I64,
+        "u8" => Number::U64,
+        "f4" => Number::F32,
+        "f8" => Number::F64,
+        _ => return None,
+    };
+    Some((number, big_endian))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::checks::damaged;
+    use super::*;
+    use std::io::{Cursor, Write};
+    use zip::write::{SimpleFileOptions, ZipWriter};
+
+    fn npy(descr: &str, order: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+        let header =
+            format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}   \n");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        bytes.extend(data);
+        bytes
+    }
+
+    fn archive(arrays: &[(&str, Vec<u8>)]) -> Vec<u8> {
+        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+        for (name, bytes) in arrays {
+            let method = match *name {
+                "X" => zip::CompressionMethod::Deflated,
+                _ => zip::CompressionMethod::Stored,
+            };
+            let options = SimpleFileOptions::default().compression_method(method);
+            zip.start_file(format!("{name}.npy"), options).unwrap();
+            zip.write_all(bytes).unwrap();
+        }
+        zip.finish().unwrap().into_inner()
+    }
+
+    fn open(arrays: &[(&str, Vec<u8>)]) -> Result<ImageSet> {
+        parse(Path::new("f"), Cursor::new(archive(arrays)), None)
+    }
+
+    fn failure(arrays: &[(&str, Vec<u8>)]) -> String {
+        open(arrays).unwrap_err().to_string()
+    }
+
+    fn grey() -> Vec<u8> {
+        npy("|u1", "False", "(3, 1, 1)", &[7, 8, 9])
+    }
+
+    #[test]
+    fn images_of_every_layout() {
+        let bytes: Vec<u8> = (0..24).collect();
+        let last = open(&[("X", npy("|u1", "False", "(2, 2, 2, 3)", &bytes))]).unwrap();
+        assert_eq!((last.len(), last.shape.side, last.shape.channels), (2, 2, 3));
+        assert_eq!((&last.pixels, &last.labels, last.classes.len()), (&bytes, &None, 0));
+        let first = open(&[("X", npy("|u1", "False", "(2, 3, 2, 2)", &bytes))]).unwrap();
+        assert_eq!((first.shape, &first.pixels[..3]), (last.shape, &[0, 4, 8][..]));
+        let grey = open(&[("X", npy("|u1", "False", "(6, 2, 2)", &bytes))]).unwrap();
+        assert_eq!((grey.len(), grey.shape.channels), (6, 1));
+        let mut newer = npy("|u1", "False", "(6, 2, 2, 1)", &bytes);
+        newer[6] = 2;
+        newer.splice(10..10, [0, 0]);
+        assert_eq!(open(&[("X", newer)]).unwrap(), grey);
+    }
+
+    #[test]
+    fn labels_of_every_type() {
+        let le = |numbers: [f32; 3]| numbers.map(f32::to_le_bytes).concat();
+        let cases = [
+            npy("|u1", "False", "(3,)", &[2, 0, 1]),
+            npy("<i8", "False", "(3,)", &[2i64, 0, 1].map(i64::to_le_bytes).concat()),
+            npy(">i4", "False", "(3, 1)", &[2i32, 0, 1].map(i32::to_be_bytes).concat()),
+            npy("<f4", "True", "(3, 1)", &le([2.0, 0.0, 1.0])),
+        ];
+        for labels in cases {
+            let set = open(&[("X", grey()), ("y", labels)]).unwrap();
+            assert_eq!(set.labels, Some(vec![2, 0, 1]));
+            assert_eq!(set.classes, ["0", "1", "2"]);
+        }
+        let halves = npy("<f4", "False", "(3,)", &le([1.0, 1.5, 2.0]));
+        assert!(failure(&[("X", grey()), ("y", halves)]).contains("label of image 1"));
+        let negative = npy("|i1", "False", "(3,)", &[0, 0, 0xff]);
+        assert!(failure(&[("X", grey()), ("y", negative)]).contains("found -1"));
+        let labels = npy("|u1", "False", "(3,)", &[2, 0, 1]);
+        let bytes = archive(&[("X", grey()), ("y", labels)]);
+        let names = ["a".to_owned(), "b".to_owned()];
+        let error = parse(Path::new("f"), Cursor::new(bytes), Some(&names)).unwrap_err();
+        assert!(error.to_string().contains("a class number below 2, found 2"));
+    }
+
+    #[test]
+    fn wrong_files_are_refused() {
+        let images =
+            |descr, order, shape, data: &[u8]| failure(&[("X", npy(descr, order, shape, data))]);
+        assert!(failure(&[("y", grey())]).contains("expected X, the images"));
+        assert!(images("<f4", "False", "(1, 1, 1)", &[0; 4]).contains("bytes (uint8), found F32"));
+        assert!(images("|O", "False", "(1, 1, 1)", &[0]).contains("plain numbers, found |O"));
+        assert!(images("|u1", "True", "(2, 2, 2)", &[0; 8]).contains("Fortran order"));
+        assert!(images("|u1", "False", "(2, 2)", &[0; 4]).contains("found [2, 2]"));
+        assert!(images("|u1", "False", "(1, 2, 2, 4)", &[0; 16]).contains("[1, 2, 2, 4]"));
+        assert!(images("|u1", "False", "(1, 1, 2)", &[0; 2]).contains("found 1 x 2"));
+        assert!(images("|u1", "False", "(0, 2, 2)", &[]).contains("one or more images"));
+        assert!(images("|u1", "False", "(1, 2, 2)", &[0; 3]).contains("the end after 3 bytes"));
+        assert!(images("|u1", "False", "(1, 2, 2)", &[0; 5]).contains("more bytes"));
+        assert!(images("|u1", "False", "(1, -2, 2)", &[]).contains("a numpy header"));
+        assert!(images("|u1", "False", "(4294967295, 4294967295, 9)", &[]).contains("product"));
+        assert!(failure(&[("X", b"\x93NUMPX\x01\0\0\0".to_vec())]).contains("the start of a"));
+        let short = npy("|u1", "False", "(2,)", &[0, 1]);
+        assert!(failure(&[("X", grey()), ("y", short)]).contains("expected 3, one per image"));
+        let square = npy("|u1", "False", "(1, 3)", &[0, 1, 2]);
+        assert!(failure(&[("X", grey()), ("y", square)]).contains("y: expected [count]"));
+        let error = parse(Path::new("f"), Cursor::new(b"PK no"), None).unwrap_err();
+        assert!(error.to_string().contains("a zip file"));
+    }
+
+    #[test]
+    fn damage_is_never_a_panic() {
+        let labels = npy("<i8", "False", "(3,)", &[0; 24]);
+        for bytes in damaged(&archive(&[("X", grey()), ("y", labels)]), 3000) {
+            drop(parse(Path::new("f"), Cursor::new(bytes), None));
+        }
+        for bytes in damaged(&grey(), 5000) {
+            drop(super::npy(Path::new("f"), "X", &mut &bytes[..]));
+        }
+    }
+}

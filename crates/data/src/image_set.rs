@@ -1,0 +1,117 @@
+//! The one in-memory form of images: 8-bit, square, channels last.
+
+use crate::{DataError, Result};
+use serde::{Deserialize, Serialize};
+
+/// The shape every image of a set has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Width and height in pixels.
+    pub side: usize,
+    /// 1 (grey) or 3 (red, green, blue).
+    pub channels: usize,
+}
+
+impl Shape {
+    /// Bytes of one image.
+    pub fn bytes(&self) -> usize {
+        self.side * self.side * self.channels
+    }
+}
+
+/// Images of one shape, with or without labels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageSet {
+    /// The shape of every image.
+    pub shape: Shape,
+    /// All pixels: `[count, side, side, channels]`.
+    pub pixels: Vec<u8>,
+    /// One class number per image; `None` for unlabelled sets.
+    pub labels: Option<Vec<u16>>,
+    /// Names of the classes, by class number.
+    pub classes: Vec<String>,
+}
+
+impl ImageSet {
+    /// Number of images.
+    pub fn len(&self) -> usize {
+        self.pixels.len() / self.shape.bytes()
+    }
+
+    /// True if there is no image.
+    pub fn is_empty(&self) -> bool {
+        self.pixels.is_empty()
+    }
+
+    /// The pixels of image `index`: `[side, side, channels]`.
+    pub fn image(&self, index: usize) -> &[u8] {
+        let bytes = self.shape.bytes();
+        &self.pixels[index * bytes..(index + 1) * bytes]
+    }
+
+    /// The labels, or an error that says what needs them.
+    pub fn require_labels(&self, what_for: &str) -> Result<&[u16]> {
+        self.labels.as_deref().ok_or_else(|| {
+            DataError::Unusable(format!(
+                "these images have no labels, but {what_for} needs them: give one subfolder a class"
+            ))
+        })
+    }
+
+    /// Images per class; empty for unlabelled sets.
+    pub fn class_counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.classes.len()];
+        for &label in self.labels.iter().flatten() {
+            counts[label as usize] += 1;
+        }
+        counts
+    }
+}
+
+/// Per-channel mean and standard deviation of pixels scaled to [0, 1].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Normalisation {
+    /// Mean, one per channel.
+    pub mean: Vec<f32>,
+    /// Standard deviation, one per channel.
+    pub std: Vec<f32>,
+}
+
+impl Normalisation {
+    /// Measured on a set of images; for data sets without published figures.
+    pub fn measure(images: &ImageSet) -> Self {
+        let channels = images.shape.channels;
+        let mut sum = vec![0u64; channels];
+        let mut square = vec![0u64; channels];
+        for pixel in images.pixels.chunks_exact(channels) {
+            for (channel, &value) in pixel.iter().enumerate() {
+                sum[channel] += u64::from(value);
+                square[channel] += u64::from(value) * u64::from(value);
+            }
+        }
+        let count = (images.pixels.len() / channels).max(1) as f64;
+        let mean: Vec<f64> = sum.iter().map(|&s| s as f64 / count / 255.0).collect();
+        let std = square.iter().zip(&mean).map(|(&s, m)| {
+            let variance = s as f64 / count / (255.0 * 255.0) - m * m;
+            // A constant channel has no spread; 1 leaves it at zero instead of dividing by it.
+            if variance > 1e-8 { variance.sqrt() as f32 } else { 1.0 }
+        });
+        Self { std: std.collect(), mean: mean.iter().map(|&m| m as f32).collect() }
+    }
+}
+
+/// A data set as experiments use it: a training part, from which anchors and clients are drawn,
+/// and a test part.
+#[derive(Debug, Clone)]
+pub struct DataSet {
+    /// Its name in the catalogue, or the path it was read from.
+    pub name: String,
+    /// Images for anchors and clients.
+    pub train: ImageSet,
+    /// Images for measuring.
+    pub test: ImageSet,
+    /// How pixels become network input.
+    pub normalisation: Normalisation,
+    /// Whether a mirrored image still belongs to its class (false for digits).
+    pub flip: bool,
+}

@@ -1,0 +1,23 @@
+//! Images on the host, and everything that happens to them before they become tensors.
+//!
+//! Pixels stay 8-bit from the file to the network's door: a data set is a quarter of its
+//! floating-point size, augmentation is the arithmetic of the published recipes (which are defined
+//! on 8-bit pixels), and the same bytes come out whatever the number of threads. This crate knows
+//! no tensor library, so that reading, checking and partitioning data compiles in seconds.
+
+pub mod augment;
+pub mod catalog;
+mod error;
+pub mod fetch;
+pub mod formats;
+mod image_set;
+pub mod partition;
+pub mod picture;
+pub mod sample;
+pub mod split;
+pub mod stream;
+
+pub use error::{DataError, Result};
+pub use image_set::{DataSet, ImageSet, Normalisation, Shape};
+pub use partition::Partition;
+pub use stream::{Purpose, Stream};

@@ -1,0 +1,338 @@
+//! Which client holds which image.
+//!
+//! Four ways, because the papers compared here use four. The two Dirichlet schemes differ in what
+//! they hold fixed: [`Scheme::Lda`] draws a mixture of *classes* for every client and keeps client
+//! sizes equal; [`Scheme::Dirichlet`] draws a mixture of *clients* for every class and lets sizes
+//! vary. Papers often say just "Dirichlet" for either, so both are here under different names.
+//!
+//! Dirichlet weights are drawn and normalised as logarithms. With small concentration the gamma
+//! variates they are made of underflow to zero all at once, and dividing by their sum, as usual
+//! implementations do, gives NaN; in logarithms the largest is always exact.
+//!
+//! Everything is decided on counts first and only then cut from shuffled lists, so the cost is
+//! about `clients * classes + samples`, never `clients * samples`.
+
+use crate::stream::{ChaCha8Rng, SERVER};
+use crate::{DataError, Purpose, Result, Stream};
+use rand::RngExt;
+use rand::distr::Open01;
+use rand::seq::SliceRandom;
+use rand_distr::{Distribution, Gamma};
+use serde::{Deserialize, Serialize};
+use std::collections::BinaryHeap;
+
+/// How the pool is distributed over the clients.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Scheme {
+    /// Shuffled and dealt evenly: sizes differ by at most one.
+    Iid,
+    /// Latent Dirichlet allocation: every client draws a class mixture from Dir(alpha) and fills
+    /// its equal share (within one) from it. A class that has run out is left out of the mixture,
+    /// so late clients take what is left. Alpha 1000 is close to IID.
+    Lda {
+        /// Concentration: small is skewed.
+        alpha: f64,
+    },
+    /// As SemiFL does it: every class is cut over the clients by proportions from Dir(alpha),
+    /// leaving out clients that already hold their fair share; all is drawn again until the
+    /// smallest client holds [`SMALLEST`] samples. Sizes vary.
+    Dirichlet {
+        /// Concentration: small is skewed.
+        alpha: f64,
+    },
+    /// Every client holds exactly this many classes, in sizes as equal as the classes allow.
+    Classes {
+        /// Classes a client holds.
+        per_client: usize,
+    },
+}
+
+/// Samples the smallest client must hold under [`Scheme::Dirichlet`]; half the fair share where
+/// that is less.
+pub const SMALLEST: usize = 10;
+
+/// The images of every client, as sorted indices into the training set: disjoint, and together
+/// the whole pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    /// The image indices of every client.
+    pub clients: Vec<Vec<u32>>,
+}
+
+impl Partition {
+    /// Samples of each class, `[client][class]`.
+    pub fn histogram(&self, labels: &[u16], classes: usize) -> Vec<Vec<u32>> {
+        let count = |client: &Vec<u32>| {
+            let mut counts = vec![0; classes];
+            for &index in client {
+                counts[usize::from(labels[index as usize])] += 1;
+            }
+            counts
+        };
+        self.clients.iter().map(count).collect()
+    }
+}
+
+/// Distributes the pool (indices into `labels`) over the clients.
+///
+/// [`Scheme::Iid`] does not look at labels: they may be empty for it.
+pub fn partition(
+    scheme: Scheme,
+    labels: &[u16],
+    pool: &[u32],
+    classes: usize,
+    clients: usize,
+    seed: u64,
+) -> Result<Partition> {
+    check(scheme, pool.len(), classes, clients)?;
+    let stream = Stream::new(seed, Purpose::Partition, 0, SERVER);
+    let mut clients = match scheme {
+        Scheme::Iid => iid(pool, clients, stream),
+        Scheme::Lda { alpha } => {
+            lda(by_class(labels, pool, classes, stream)?, alpha, clients, stream)
+        }
+        Scheme::Dirichlet { alpha } => {
+            dirichlet(&by_class(labels, pool, classes, stream)?, alpha, clients, stream)?
+        }
+        Scheme::Classes { per_client } => {
+            some_classes(&by_class(labels, pool, classes, stream)?, per_client, clients, stream)?
+        }
+    };
+    clients.iter_mut().for_each(|client| client.sort_unstable());
+    Ok(Partition { clients })
+}
+
+fn check(scheme: Scheme, samples: usize, classes: usize, clients: usize) -> Result<()> {
+    let unusable = |why: String| Err(DataError::Unusable(why));
+    if clients == 0 {
+        return unusable("a partition needs at least one client".into());
+    }
+    if clients > samples {
+        return unusable(format!(
+            "{clients} clients cannot share {samples} samples: every client needs at least one"
+        ));
+    }
+    match scheme {
+        Scheme::Lda { alpha } | Scheme::Dirichlet { alpha }
+            if !(alpha.is_finite() && alpha > 0.0) =>
+        {
+            unusable(format!("alpha must be a positive number, found {alpha}"))
+        }
+        Scheme::Classes { per_client } if !(1..=classes).contains(&per_client) => unusable(
+            format!("classes per client must be between 1 and {classes}, found {per_client}"),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The pool's images of every class, each list in random order.
+fn by_class(labels: &[u16], pool: &[u32], classes: usize, stream: Stream) -> Result<Vec<Vec<u32>>> {
+    let mut members = vec![Vec::new(); classes];
+    for &index in pool {
+        let label = labels.get(index as usize).copied();
+        match label.and_then(|label| members.get_mut(usize::from(label))) {
+            Some(class) => class.push(index),
+            None => {
+                return Err(DataError::Unusable(match label {
+                    Some(label) => {
+                        format!("image {index} has label {label}, but there are {classes} classes")
+                    }
+                    None => format!("image {index} of the pool has no label"),
+                }));
+            }
+        }
+    }
+    let mut rng = stream.rng();
+    members.iter_mut().for_each(|class| class.shuffle(&mut rng));
+    Ok(members)
+}
+
+/// Equal shares of `total`, the first ones larger by one where it does not divide.
+fn share(total: usize, parts: usize, part: usize) -> usize {
+    total / parts + usize::from(part < total % parts)
+}
+
+fn iid(pool: &[u32], clients: usize, stream: Stream) -> Vec<Vec<u32>> {
+    let mut order = pool.to_vec();
+    order.shuffle(&mut stream.rng());
+    let mut rest = order.into_iter();
+    let size = |client| share(pool.len(), clients, client);
+    (0..clients).map(|client| rest.by_ref().take(size(client)).collect()).collect()
+}
+
+fn lda(mut members: Vec<Vec<u32>>, alpha: f64, clients: usize, stream: Stream) -> Vec<Vec<u32>> {
+    let classes = members.len();
+    let samples = members.iter().map(Vec::len).sum();
+    let fill = |client: usize| {
+        let mut rng = stream.at(client as u64);
+        let logs = log_gammas(alpha, classes, &mut rng);
+        let mixture =
+            |members: &[Vec<u32>]| cumulative_softmax(&logs, |class| !members[class].is_empty());
+        let mut cumulative = mixture(&members);
+        let size = share(samples, clients, client);
+        let mut images = Vec::with_capacity(size);
+        while images.len() < size {
+            let draw = rng.random::<f64>() * cumulative[classes - 1];
+            let class = cumulative.partition_point(|&up_to| up_to <= draw);
+            // Nothing to pop only where the product was rounded up to the total: draw again.
+            let Some(image) = members.get_mut(class).and_then(Vec::pop) else { continue };
+            images.push(image);
+            if members[class].is_empty() {
+                cumulative = mixture(&members);
+            }
+        }
+        images
+    };
+    (0..clients).map(fill).collect()
+}
+
+fn dirichlet(
+    members: &[Vec<u32>],
+    alpha: f64,
+    clients: usize,
+    stream: Stream,
+) -> Result<Vec<Vec<u32>>> {
+    let samples: usize = members.iter().map(Vec::len).sum();
+    let smallest = SMALLEST.min(samples / clients / 2).max(1);
+    // Small problems get a thousand tries; large ones as many as take a second or two.
+    let tries = (30_000_000 / (clients * members.len())).clamp(20, 1000);
+    for attempt in 0..tries {
+        let mut rng = stream.at(attempt as u64);
+        let mut sizes = vec![0; clients];
+        let mut cuts = Vec::with_capacity(members.len());
+        for images in members {
+            // Somebody is below the fair share as long as images are left to hand out.
+            let below = |client: usize| sizes[client] * clients < samples;
+            let cumulative = cumulative_softmax(&log_gammas(alpha, clients, &mut rng), below);
+            let scale = images.len() as f64 / cumulative[clients - 1];
+            let mut ends: Vec<usize> =
+                cumulative.iter().map(|up_to| (up_to * scale) as usize).collect();
+            ends[clients - 1] = images.len();
+            let mut start = 0;
+            for (size, end) in sizes.iter_mut().zip(&mut ends) {
+                *end = (*end).min(images.len());
+                *size += *end - start;
+                start = *end;
+            }
+            cuts.push(ends);
+        }
+        if sizes.iter().all(|&size| size >= smallest) {
+            return Ok(cut(members, &cuts, &sizes));
+        }
+    }
+    Err(DataError::Unusable(format!(
+        "in {tries} draws from Dir({alpha}) some of the {clients} clients always held fewer than \
+         {smallest} of the {samples} samples: raise alpha or take fewer clients"
+    )))
+}
+
+/// Hands out every class's images, client k taking those up to `cuts[class][k]`.
+fn cut(members: &[Vec<u32>], cuts: &[Vec<usize>], sizes: &[usize]) -> Vec<Vec<u32>> {
+    let mut clients: Vec<Vec<u32>> = sizes.iter().map(|&size| Vec::with_capacity(size)).collect();
+    for (images, ends) in members.iter().zip(cuts) {
+        let mut start = 0;
+        for (client, &end) in clients.iter_mut().zip(ends) {
+            client.extend_from_slice(&images[start..end]);
+            start = end;
+        }
+    }
+    clients
+}
+
+/// `count` logarithms of Gamma(alpha, 1) variates, by log G(a) = log G(a + 1) + log(U) / a.
+fn log_gammas(alpha: f64, count: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
+    let gamma = Gamma::new(alpha + 1.0, 1.0).expect("alpha was checked to be positive and finite");
+    let draw = |_| gamma.sample(rng).ln() + rng.sample::<f64, _>(Open01).ln() / alpha;
+    (0..count).map(draw).collect()
+}
+
+/// Running sums of exp(logs) over the items that are `open`, relative to the largest of them;
+/// closed items add nothing. Uniform over the open ones where all logarithms are minus infinity.
+fn cumulative_softmax(logs: &[f64], open: impl Fn(usize) -> bool) -> Vec<f64> {
+    let of_open = (0..logs.len()).filter(|&item| open(item)).map(|item| logs[item]);
+    let largest = of_open.fold(f64::NEG_INFINITY, f64::max);
+    let mut sum = 0.0;
+    let mut add = |(item, &log): (usize, &f64)| {
+        if open(item) {
+            sum += if largest.is_finite() { (log - largest).exp() } else { 1.0 };
+        }
+        sum
+    };
+    logs.iter().enumerate().map(&mut add).collect()
+}
+
+/// Cuts every class into shards and gives each client shards of `per_client` different classes.
+fn some_classes(
+    members: &[Vec<u32>],
+    per_client: usize,
+    clients: usize,
+    stream: Stream,
+) -> Result<Vec<Vec<u32>>> {
+    let shards = shard_counts(members, per_client, clients)?;
+    let mut left = shards.clone();
+    let mut next = vec![0; members.len()]; // where each class's next shard begins
+    let mut hand_out = |client: usize| {
+        // Invariant: no class has more shards left than there are clients left, and together they
+        // are exactly `per_client` for each. A class with as many as clients left must be taken
+        // now; the others are drawn in proportion to what they have left (as exponential clocks:
+        // the first to ring are taken). So the last client finds different classes too.
+        let clients_left = clients - client;
+        let mut rng = stream.at(client as u64);
+        let mut clocks: Vec<(f64, usize)> = (0..members.len())
+            .filter(|&class| left[class] > 0)
+            .map(|class| {
+                let ring = -rng.sample::<f64, _>(Open01).ln() / left[class] as f64;
+                (if left[class] == clients_left { -1.0 } else { ring }, class)
+            })
+            .collect();
+        clocks
+            .select_nth_unstable_by(per_client - 1, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let mut images = Vec::new();
+        for &(_, class) in &clocks[..per_client] {
+            let shard = shards[class] - left[class];
+            let end = next[class] + share(members[class].len(), shards[class], shard);
+            images.extend_from_slice(&members[class][next[class]..end]);
+            next[class] = end;
+            left[class] -= 1;
+        }
+        images
+    };
+    Ok((0..clients).map(&mut hand_out).collect())
+}
+
+/// Into how many shards every class is cut: one for each non-empty class, then always one more for
+/// the class whose shards are largest, up to one a client and one an image.
+fn shard_counts(members: &[Vec<u32>], per_client: usize, clients: usize) -> Result<Vec<usize>> {
+    let most = |class: usize| members[class].len().min(clients);
+    let wanted = clients * per_client;
+    let filled = members.iter().filter(|images| !images.is_empty()).count();
+    let possible: usize = (0..members.len()).map(most).sum();
+    if wanted < filled {
+        return Err(DataError::Unusable(format!(
+            "{clients} clients with {per_client} classes each can hold at most {wanted} of the \
+             {filled} classes: take more clients or more classes per client"
+        )));
+    }
+    if wanted > possible {
+        return Err(DataError::Unusable(format!(
+            "there are too few images to give each of {clients} clients {per_client} different \
+             classes: take fewer clients or fewer classes per client"
+        )));
+    }
+    let mut shards = vec![0; members.len()];
+    // Sizes times 2^32 so that fractions compare as integers; ties go to the later class.
+    let size = |class: usize, shards: usize| ((members[class].len() as u64) << 32) / shards as u64;
+    let mut heap: BinaryHeap<(u64, usize)> = (0..members.len())
+        .filter(|&class| most(class) > 0)
+        .map(|class| (u64::MAX, class))
+        .collect();
+    for _ in 0..wanted {
+        let Some((_, class)) = heap.pop() else { break }; // cannot be empty: wanted <= possible
+        shards[class] += 1;
+        if shards[class] < most(class) {
+            heap.push((size(class, shards[class]), class));
+        }
+    }
+    Ok(shards)
+}

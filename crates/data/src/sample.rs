@@ -1,0 +1,84 @@
+//! The sample that is part of the program, so that a first experiment needs no download.
+//!
+//! A balanced subset of Fashion-MNIST (MIT licence, `assets/fashion-mnist.LICENSE`): the first 600
+//! training and 100 test images of every class, in file order, picked by `scripts/make_sample.py`.
+//! It is one zlib stream of raw pixels, one image of each class in turn, so that labels follow
+//! from positions. PNG sheets were rejected: hardly smaller, and more to decode.
+
+use crate::formats::known::FASHION_MNIST;
+use crate::{DataError, DataSet, ImageSet, Result, Shape};
+use std::io::Read;
+
+/// Training images of every class.
+pub const TRAIN_PER_CLASS: usize = 600;
+/// Test images of every class.
+pub const TEST_PER_CLASS: usize = 100;
+
+const SHAPE: Shape = Shape { side: 28, channels: 1 };
+/// What the sample is called in an experiment's `data.name`.
+pub const NAME: &str = "sample";
+
+/// Unpacks the sample.
+pub fn load() -> Result<DataSet> {
+    let asset = include_bytes!("../assets/fashion-mnist.zlib");
+    let mut pixels = flate2::read::ZlibDecoder::new(&asset[..]);
+    let mut part = |per_class: usize| {
+        let count = FASHION_MNIST.classes.len() * per_class;
+        let mut images = vec![0; count * SHAPE.bytes()];
+        pixels
+            .read_exact(&mut images)
+            .map_err(|error| DataError::io("assets/fashion-mnist.zlib", error))?;
+        Ok(ImageSet {
+            shape: SHAPE,
+            pixels: images,
+            labels: Some(
+                (0..count).map(|image| (image % FASHION_MNIST.classes.len()) as u16).collect(),
+            ),
+            classes: FASHION_MNIST.class_names(),
+        })
+    };
+    Ok(DataSet {
+        name: NAME.into(),
+        train: part(TRAIN_PER_CLASS)?,
+        test: part(TEST_PER_CLASS)?,
+        normalisation: FASHION_MNIST.normalisation(),
+        flip: FASHION_MNIST.flip,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use md5::{Digest, Md5};
+
+    #[test]
+    fn the_sample_is_balanced_and_unchanged() {
+        let sample = load().unwrap();
+        assert_eq!((sample.train.len(), sample.test.len()), (6000, 1000));
+        assert_eq!(sample.train.class_counts(), [600; 10]);
+        assert_eq!(sample.test.class_counts(), [100; 10]);
+        let md5 = |images: &ImageSet| -> String {
+            Md5::digest(&images.pixels).iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        assert_eq!(md5(&sample.train), "ea77b9df5610360910fc6a88abf6637b");
+        assert_eq!(md5(&sample.test), "02a4597b3575c84faab148a412f643a7");
+    }
+
+    #[test]
+    fn images_have_the_class_their_position_says() {
+        // The first image of the official training file is an ankle boot: the first of class 9.
+        let train = load().unwrap().train;
+        assert_eq!(train.classes[usize::from(train.labels.as_ref().unwrap()[9])], "Ankle boot");
+        let boot = train.image(9);
+        assert_eq!(boot[..28 * 3], [0; 28 * 3]); // nothing above it
+        assert_eq!(boot[14 * 28 + 14], 217);
+    }
+
+    #[test]
+    fn the_published_figures_fit_the_subset() {
+        let sample = load().unwrap();
+        let measured = Normalisation::measure(&sample.train);
+        assert!((measured.mean[0] - sample.normalisation.mean[0]).abs() < 0.01);
+        assert!((measured.std[0] - sample.normalisation.std[0]).abs() < 0.01);
+    }
+}

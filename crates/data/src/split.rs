@@ -1,0 +1,194 @@
+//! Which training images become the server's labelled anchors; the rest is the clients' pool.
+//!
+//! The paper says "randomly split" and also "25 samples per label" for 250 anchors of ten classes;
+//! only a class-balanced draw fits both, so it is the usual choice. A uniform draw is kept for
+//! studying what an unbalanced anchor set costs. Either way every class has at least one anchor:
+//! a class without one would have no mean to compare latents with, and it is better to say so here
+//! than to find a NaN in round 1. Each class draws from its own stream, so that adding a class
+//! leaves the anchors of the others as they were.
+
+use crate::stream::SERVER;
+use crate::{DataError, ImageSet, Purpose, Result, Stream};
+use rand::seq::SliceRandom;
+use serde::{Deserialize, Serialize};
+
+/// How anchors are drawn from the training images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AnchorChoice {
+    /// The same number of every class; what does not divide evenly goes to random classes.
+    #[default]
+    Balanced,
+    /// Any image with the same probability.
+    Uniform,
+}
+
+/// The training images, cut in two. Both lists are sorted indices into the training set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// Images whose labels the server knows.
+    pub anchors: Vec<u32>,
+    /// All other images, to be distributed over the clients.
+    pub pool: Vec<u32>,
+}
+
+/// Draws `anchors` of the training images.
+pub fn split(train: &ImageSet, anchors: usize, choice: AnchorChoice, seed: u64) -> Result<Split> {
+    let labels = train.require_labels("the choice of anchors")?;
+    let classes = train.classes.len();
+    if anchors < classes {
+        return Err(DataError::Unusable(format!(
+            "{anchors} anchors are too few for {classes} classes: every class needs at least one"
+        )));
+    }
+    if anchors > labels.len() {
+        return Err(DataError::Unusable(format!(
+            "{anchors} anchors asked for, but there are only {} training images",
+            labels.len()
+        )));
+    }
+    let stream = Stream::new(seed, Purpose::Anchors, 0, SERVER);
+    let mut chosen = match choice {
+        AnchorChoice::Balanced => balanced(train, labels, anchors, stream)?,
+        AnchorChoice::Uniform => {
+            let mut all: Vec<u32> = (0..labels.len() as u32).collect();
+            all.partial_shuffle(&mut stream.rng(), anchors).0.to_vec()
+        }
+    };
+    chosen.sort_unstable();
+
+    let mut is_anchor = vec![false; labels.len()];
+    let mut has_anchor = vec![false; classes];
+    for &index in &chosen {
+        is_anchor[index as usize] = true;
+        has_anchor[labels[index as usize] as usize] = true;
+    }
+    if let Some(class) = has_anchor.iter().position(|has| !has) {
+        return Err(DataError::Unusable(format!(
+            "none of the {anchors} anchors drawn is of class `{}`: draw more, or balanced",
+            train.classes[class]
+        )));
+    }
+    let pool = (0..labels.len() as u32).filter(|&index| !is_anchor[index as usize]).collect();
+    Ok(Split { anchors: chosen, pool })
+}
+
+fn balanced(train: &ImageSet, labels: &[u16], anchors: usize, stream: Stream) -> Result<Vec<u32>> {
+    let mut members = vec![Vec::new(); train.classes.len()];
+    for (index, &label) in labels.iter().enumerate() {
+        members[label as usize].push(index as u32);
+    }
+    let each = anchors / members.len();
+    let mut quota = vec![each; members.len()];
+    let mut roomy: Vec<usize> = (0..members.len()).filter(|&c| members[c].len() > each).collect();
+    let rest = anchors % members.len();
+    if let Some(class) = members.iter().position(|images| images.len() < each) {
+        return Err(DataError::Unusable(format!(
+            "{anchors} balanced anchors need {each} images of every class, but class `{}` has {}",
+            train.classes[class],
+            members[class].len()
+        )));
+    }
+    if roomy.len() < rest {
+        return Err(DataError::Unusable(format!(
+            "{anchors} balanced anchors need {} images of {rest} classes, but only {} have them",
+            each + 1,
+            roomy.len()
+        )));
+    }
+    for &mut class in roomy.partial_shuffle(&mut stream.rng(), rest).0 {
+        quota[class] += 1;
+    }
+    let mut chosen = Vec::with_capacity(anchors);
+    for (class, images) in members.iter_mut().enumerate() {
+        let mut rng = stream.at(class as u64);
+        chosen.extend_from_slice(images.partial_shuffle(&mut rng, quota[class]).0);
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Shape;
+
+    /// Image i is of class i % `classes`; one grey pixel each.
+    fn images(count: usize, classes: u16) -> ImageSet {
+        ImageSet {
+            shape: Shape { side: 1, channels: 1 },
+            pixels: vec![0; count],
+            labels: Some((0..count).map(|i| (i % usize::from(classes)) as u16).collect()),
+            classes: (0..classes).map(|c| format!("class {c}")).collect(),
+        }
+    }
+
+    fn counts(train: &ImageSet, indices: &[u32]) -> Vec<usize> {
+        let mut counts = vec![0; train.classes.len()];
+        for &index in indices {
+            counts[usize::from(train.labels.as_ref().unwrap()[index as usize])] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn balanced_takes_the_same_number_of_every_class() {
+        let train = images(100, 5);
+        let split = split(&train, 25, AnchorChoice::Balanced, 3).unwrap();
+        assert_eq!(counts(&train, &split.anchors), [5; 5]);
+        assert_eq!(counts(&train, &split.pool), [15; 5]);
+        let mut all = [split.anchors.clone(), split.pool.clone()].concat();
+        assert!(split.anchors.is_sorted() && split.pool.is_sorted());
+        all.sort_unstable();
+        assert_eq!(all, (0..100).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn the_remainder_goes_to_random_classes() {
+        let train = images(100, 5);
+        let extra = |seed| {
+            let split = split(&train, 12, AnchorChoice::Balanced, seed).unwrap();
+            let counts = counts(&train, &split.anchors);
+            assert_eq!(counts.iter().sum::<usize>(), 12);
+            assert!(counts.iter().all(|count| [2, 3].contains(count)));
+            counts
+        };
+        assert_eq!(extra(1), extra(1));
+        assert!((2..20).any(|seed| extra(seed) != extra(1)));
+    }
+
+    #[test]
+    fn the_seed_decides_and_uniform_is_not_balanced() {
+        let train = images(1000, 4);
+        for choice in [AnchorChoice::Balanced, AnchorChoice::Uniform] {
+            let first = split(&train, 40, choice, 1).unwrap();
+            assert_eq!(first, split(&train, 40, choice, 1).unwrap());
+            assert_ne!(first, split(&train, 40, choice, 2).unwrap());
+            assert_eq!((first.anchors.len(), first.pool.len()), (40, 960));
+        }
+        let unequal = (0..5).any(|seed| {
+            counts(&train, &split(&train, 40, AnchorChoice::Uniform, seed).unwrap().anchors)
+                != [10; 4]
+        });
+        assert!(unequal);
+    }
+
+    #[test]
+    fn impossible_wishes_are_errors_that_say_why() {
+        let why = |train: &ImageSet, anchors, choice| {
+            split(train, anchors, choice, 0).unwrap_err().to_string()
+        };
+        let train = images(10, 5);
+        assert!(why(&train, 4, AnchorChoice::Balanced).contains("too few for 5 classes"));
+        assert!(why(&train, 11, AnchorChoice::Uniform).contains("only 10 training images"));
+        let lopsided = ImageSet { labels: Some(vec![0, 0, 0, 0, 0, 1]), ..images(6, 2) };
+        assert_eq!(
+            why(&lopsided, 4, AnchorChoice::Balanced),
+            "4 balanced anchors need 2 images of every class, but class `class 1` has 1"
+        );
+        assert!(split(&lopsided, 3, AnchorChoice::Balanced, 0).is_ok());
+        let absent = ImageSet { labels: Some(vec![0; 6]), ..images(6, 2) };
+        assert!(why(&absent, 4, AnchorChoice::Uniform).contains("of class `class 1`"));
+        let unlabelled = ImageSet { labels: None, ..images(6, 2) };
+        assert!(why(&unlabelled, 4, AnchorChoice::Balanced).contains("no labels"));
+    }
+}

@@ -1,0 +1,117 @@
+//! Randomness is an argument.
+//!
+//! Every draw in the project comes from a stream named by what it is for: (seed, purpose, round,
+//! client, epoch, index). The name *is* the 256-bit key of a ChaCha8 generator, so two different
+//! names give independent streams with no hashing and no state to carry: a run resumes from a
+//! round number alone, and an image is augmented with the same bits on any number of threads.
+//! A generator handed from call to call was rejected: its draws depend on the order of the calls.
+
+use rand::SeedableRng;
+pub use rand::rngs::ChaCha8Rng;
+
+/// What a stream of random numbers is for. The numbers are part of every recorded run: add at the
+/// end, never renumber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Purpose {
+    /// Initial weights.
+    Init = 1,
+    /// Which training images become anchors.
+    Anchors = 2,
+    /// Which client holds which image.
+    Partition = 3,
+    /// Which clients take part in a round.
+    Cohort = 4,
+    /// The order of the samples in an epoch.
+    Shuffle = 5,
+    /// Weak augmentation of the fix set's images.
+    Weak = 6,
+    /// Strong augmentation.
+    Strong = 7,
+    /// Which samples form the mix set.
+    MixSet = 8,
+    /// Weak augmentation of the mix set's images.
+    MixWeak = 9,
+    /// The mixup coefficient.
+    MixLambda = 10,
+    /// Weak views that vote on a pseudo-label.
+    LabelViews = 11,
+    /// The order of the anchors in a contrastive epoch.
+    ContrastiveShuffle = 12,
+    /// Augmentation of the anchors in a contrastive epoch.
+    ContrastiveAugment = 13,
+}
+
+/// The client number of draws made by the server.
+pub const SERVER: u32 = u32::MAX;
+
+/// A named family of random generators, one for every index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream {
+    seed: u64,
+    purpose: Purpose,
+    round: u32,
+    client: u32,
+    epoch: u32,
+}
+
+impl Stream {
+    /// The stream of epoch 0 for this seed, purpose, round and client ([`SERVER`] for the server).
+    pub fn new(seed: u64, purpose: Purpose, round: u32, client: u32) -> Self {
+        Self { seed, purpose, round, client, epoch: 0 }
+    }
+
+    /// The same stream in another epoch.
+    pub fn epoch(self, epoch: u32) -> Self {
+        Self { epoch, ..self }
+    }
+
+    /// The generator for one item, for example the image with this index.
+    pub fn at(&self, index: u64) -> ChaCha8Rng {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&self.seed.to_le_bytes());
+        key[8..12].copy_from_slice(&(self.purpose as u32).to_le_bytes());
+        key[12..16].copy_from_slice(&self.round.to_le_bytes());
+        key[16..20].copy_from_slice(&self.client.to_le_bytes());
+        key[20..24].copy_from_slice(&self.epoch.to_le_bytes());
+        key[24..].copy_from_slice(&index.to_le_bytes());
+        ChaCha8Rng::from_seed(key)
+    }
+
+    /// The generator for draws that concern the whole epoch, such as its order.
+    pub fn rng(&self) -> ChaCha8Rng {
+        self.at(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::RngExt;
+
+    #[test]
+    fn every_part_of_the_name_matters() {
+        let base = Stream::new(1, Purpose::Weak, 2, 3).epoch(4);
+        let others = [
+            Stream::new(9, Purpose::Weak, 2, 3).epoch(4).at(5),
+            Stream::new(1, Purpose::Strong, 2, 3).epoch(4).at(5),
+            Stream::new(1, Purpose::Weak, 9, 3).epoch(4).at(5),
+            Stream::new(1, Purpose::Weak, 2, 9).epoch(4).at(5),
+            Stream::new(1, Purpose::Weak, 2, 3).epoch(9).at(5),
+            base.at(9),
+            base.rng(),
+        ];
+        let first: u64 = base.at(5).random();
+        assert_eq!(first, base.at(5).random::<u64>());
+        for mut other in others {
+            assert_ne!(first, other.random::<u64>());
+        }
+    }
+
+    #[test]
+    fn the_first_draw_is_pinned() {
+        // Recorded runs depend on this value: a change of generator or key layout must be seen.
+        let draw: u64 = Stream::new(0, Purpose::Partition, 0, SERVER).at(0).random();
+        assert_eq!(draw, 14_940_793_296_871_955_502);
+    }
+}

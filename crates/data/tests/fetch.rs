@@ -1,0 +1,401 @@
+//! Fetching from a server that may misbehave, and unpacking archives that mean harm. Everything
+//! happens on the loopback interface and in temporary folders, with a data set of a few kilobytes.
+
+#![allow(clippy::unwrap_used)]
+
+use fedanchor_data::catalog::{Entry, File};
+use fedanchor_data::fetch::{Phase, Progress, Source, get};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use md5::{Digest, Md5};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// How the server answers requests for the one file it has.
+#[derive(Clone, Copy, PartialEq)]
+enum Manner {
+    /// As it should, ranges included.
+    Good,
+    /// Announces the whole length and breaks off after this many bytes of the body.
+    BreaksOff(usize),
+    /// Sends the whole file whatever range is asked for.
+    IgnoresRange,
+    /// Answers 416 to every range.
+    RefusesRange,
+    /// Answers 206, but from the byte after the one asked for.
+    WrongRange,
+    /// Sends no length, and goes on sending after the end of the file.
+    NeverStops,
+    /// Answers 404.
+    NotFound,
+}
+
+/// (range header, bytes of body sent) of every request.
+type Log = Vec<(Option<String>, usize)>;
+
+struct Server {
+    base: String,
+    seen: Arc<Mutex<Log>>,
+}
+
+impl Server {
+    /// Serves `content` at `/mirror/<anything>` until the test process ends.
+    fn start(content: Vec<u8>, manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let base = format!("http://{}/mirror", listener.local_addr().unwrap());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        thread::spawn(move || {
+            for connection in listener.incoming() {
+                let Ok(connection) = connection else { break };
+                // The peer may hang up on us on purpose: a failed write is not an error here.
+                let answered = answer(&connection, &content, manner, &log);
+                drop(answered);
+            }
+        });
+        Self { base, seen }
+    }
+
+    fn requests(&self) -> Log {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+fn answer(
+    mut connection: &TcpStream,
+    content: &[u8],
+    manner: Manner,
+    log: &Mutex<Log>,
+) -> std::io::Result<()> {
+    let mut range = None;
+    for line in BufReader::new(connection).lines().take(100) {
+        let line = line?;
+        if line.is_empty() {
+            break;
+        }
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("range: ") {
+            range = Some(value.to_owned());
+        }
+    }
+    let from: usize = range
+        .as_deref()
+        .and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok())
+        .unwrap_or(0);
+    let (status, from) = match manner {
+        Manner::NotFound => ("404 Not Found".into(), content.len()),
+        Manner::RefusesRange if from > 0 => ("416 Range Not Satisfiable".into(), content.len()),
+        Manner::IgnoresRange | Manner::NeverStops => ("200 OK".into(), 0),
+        _ if from == 0 => ("200 OK".into(), 0),
+        _ => {
+            let from = from + usize::from(manner == Manner::WrongRange);
+            let last = content.len() - 1;
+            let range = format!("Content-Range: bytes {from}-{last}/{}", content.len());
+            (format!("206 Partial Content\r\n{range}"), from)
+        }
+    };
+    let mut body = content[from..].to_vec();
+    let mut head = format!("HTTP/1.1 {status}\r\nConnection: close\r\n");
+    match manner {
+        Manner::NeverStops => body.extend(vec![0; 1 << 20]),
+        _ => head += &format!("Content-Length: {}\r\n", body.len()),
+    }
+    if let Manner::BreaksOff(after) = manner {
+        body.truncate(after);
+    }
+    log.lock().unwrap().push((range, body.len()));
+    connection.write_all(head.as_bytes())?;
+    connection.write_all(b"\r\n")?;
+    connection.write_all(&body)
+}
+
+fn md5(content: &[u8]) -> &'static str {
+    let sum: String = Md5::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+    sum.leak()
+}
+
+/// A data set of one file with this content.
+fn entry(file: &'static str, content: &[u8]) -> Entry {
+    let file = File { name: file, bytes: content.len() as u64, md5: md5(content) };
+    Entry {
+        name: "tiny",
+        about: "",
+        terms: "",
+        page: "",
+        base_url: "http://127.0.0.1:1", // nothing listens there
+        files: Vec::leak(vec![file]),
+        also: &[],
+    }
+}
+
+fn content() -> Vec<u8> {
+    (0..20_000u32).map(|i| (i * i % 251) as u8).collect()
+}
+
+fn gz(tar: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(tar).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A tar archive of one entry. The name is written as it is: the usual builder refuses bad ones.
+fn tar_of(name: &str, kind: tar::EntryType, content: &[u8]) -> Vec<u8> {
+    let mut header = tar::Header::new_ustar();
+    header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_entry_type(kind);
+    header.set_mode(0o644);
+    header.set_size(content.len() as u64);
+    if kind == tar::EntryType::Symlink {
+        header.set_link_name("/etc").unwrap();
+    }
+    header.set_cksum();
+    let mut builder = tar::Builder::new(Vec::new());
+    builder.append(&header, content).unwrap();
+    builder.into_inner().unwrap()
+}
+
+fn mirror(server: &Server) -> Source {
+    Source::Mirror(server.base.clone())
+}
+
+fn quietly(entry: &Entry, dir: &Path, source: Source) -> Result<PathBuf, String> {
+    get(entry, dir, source, &mut |_| {}).map_err(|error| error.to_string())
+}
+
+/// Unpacks an archive given as a local file; the folder, and the outcome.
+fn unpacked(archive: &[u8]) -> (tempfile::TempDir, Result<PathBuf, String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("set.tar.gz");
+    fs::write(&path, archive).unwrap();
+    let outcome =
+        quietly(&entry("set.tar.gz", archive), &dir.path().join("data"), Source::Local(vec![path]));
+    (dir, outcome)
+}
+
+#[test]
+fn a_whole_download_leaves_only_the_complete_folder() {
+    let (dir, server) = (tempfile::tempdir().unwrap(), Server::start(content(), Manner::Good));
+    let entry = entry("set.mat", &content());
+    let mut last = None;
+    let mut phases = Vec::new();
+    let mut progress = |progress: Progress| {
+        assert_eq!((progress.file, progress.total), ("set.mat", 20_000));
+        last = Some(progress.done);
+        phases.push(progress.phase);
+    };
+    let folder = get(&entry, dir.path(), mirror(&server), &mut progress).unwrap();
+    assert_eq!(folder, dir.path().join("tiny"));
+    assert_eq!(fs::read(folder.join("set.mat")).unwrap(), content());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    phases.dedup();
+    assert_eq!((phases, last), (vec![Phase::Downloading, Phase::Verifying], Some(20_000)));
+
+    // Again: no request is made.
+    assert_eq!(quietly(&entry, dir.path(), mirror(&server)).unwrap(), folder);
+    assert_eq!(server.requests(), [(None, 20_000)]);
+}
+
+#[test]
+fn a_broken_transfer_goes_on_where_it_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let entry = entry("set.mat", &content());
+    let bad = Server::start(content(), Manner::BreaksOff(7_000));
+    let why = quietly(&entry, dir.path(), mirror(&bad)).unwrap_err();
+    assert!(why.contains("after 7000 of 20000 bytes"), "{why}");
+    assert!(why.contains("again goes on from there"), "{why}");
+    assert!(!dir.path().join("tiny").exists());
+
+    let good = Server::start(content(), Manner::Good);
+    let folder = quietly(&entry, dir.path(), mirror(&good)).unwrap();
+    assert_eq!(good.requests(), [(Some("bytes=7000-".into()), 13_000)]);
+    assert_eq!(fs::read(folder.join("set.mat")).unwrap(), content());
+}
+
+/// Puts a part of `bytes` bytes in place and fetches; the requests the server has seen.
+fn with_part(bytes: usize, manner: Manner) -> Log {
+    let (dir, server) = (tempfile::tempdir().unwrap(), Server::start(content(), manner));
+    let mut part = content();
+    part.resize(bytes, 0);
+    fs::create_dir(dir.path().join("tiny.incomplete")).unwrap();
+    fs::write(dir.path().join("tiny.incomplete/set.mat.part"), part).unwrap();
+    let folder = quietly(&entry("set.mat", &content()), dir.path(), mirror(&server)).unwrap();
+    assert_eq!(fs::read(folder.join("set.mat")).unwrap(), content());
+    server.requests()
+}
+
+#[test]
+fn a_server_that_cannot_resume_is_asked_for_everything() {
+    let range = || Some("bytes=7000-".to_owned());
+    assert_eq!(with_part(7_000, Manner::IgnoresRange), [(range(), 20_000)]);
+    assert_eq!(with_part(7_000, Manner::RefusesRange), [(range(), 0), (None, 20_000)]);
+    assert_eq!(with_part(7_000, Manner::WrongRange), [(range(), 12_999), (None, 20_000)]);
+    assert_eq!(with_part(20_001, Manner::Good), [(None, 20_000)]);
+    assert_eq!(with_part(20_000, Manner::Good), []);
+}
+
+#[test]
+fn a_wrong_checksum_deletes_what_arrived() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut wrong = content();
+    wrong[123] ^= 1;
+    let entry = entry("set.mat", &content());
+    let why = quietly(&entry, dir.path(), mirror(&Server::start(wrong.clone(), Manner::Good)))
+        .unwrap_err();
+    assert!(why.contains(md5(&content())) && why.contains(md5(&wrong)), "{why}");
+    assert!(why.contains("running the same command again"), "{why}");
+    assert!(!dir.path().join("tiny.incomplete/set.mat.part").exists());
+    assert!(!dir.path().join("tiny").exists());
+    quietly(&entry, dir.path(), mirror(&Server::start(content(), Manner::Good))).unwrap();
+}
+
+#[test]
+fn the_wrong_file_is_not_downloaded() {
+    let fetch = |content: Vec<u8>, manner| {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(content, manner);
+        quietly(&entry("set.mat", &self::content()), dir.path(), mirror(&server)).unwrap_err()
+    };
+    let why = fetch(content(), Manner::NotFound);
+    assert!(why.contains("/mirror/set.mat: the server answered 404"), "{why}");
+    let why = fetch(vec![0; 20_005], Manner::Good);
+    assert!(why.contains("offers 20005 bytes") && why.contains("has 20000"), "{why}");
+    let why = fetch(content(), Manner::NeverStops);
+    assert!(why.contains("more than the 20000 bytes expected"), "{why}");
+    let dir = tempfile::tempdir().unwrap();
+    let why = quietly(&entry("set.mat", &content()), dir.path(), Source::Official).unwrap_err();
+    assert!(why.contains("http://127.0.0.1:1/set.mat: no answer"), "{why}");
+}
+
+#[test]
+fn archives_are_unpacked() {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(5);
+    header.set_mode(0o600);
+    header.set_cksum();
+    builder.append_data(&mut header.clone(), "./batches/one.bin", &b"first"[..]).unwrap();
+    builder.append_data(&mut header, "batches/deep/two.bin", &b"other"[..]).unwrap();
+    let archive = gz(&builder.into_inner().unwrap());
+    let (dir, outcome) = unpacked(&archive);
+    let folder = outcome.unwrap();
+    assert_eq!(fs::read(folder.join("batches/one.bin")).unwrap(), b"first");
+    assert_eq!(fs::read(folder.join("batches/deep/two.bin")).unwrap(), b"other");
+    assert_eq!(fs::read_dir(dir.path().join("data")).unwrap().count(), 1);
+    assert!(dir.path().join("set.tar.gz").exists(), "the user's own file stays");
+
+    // The same over HTTP.
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(archive.clone(), Manner::Good);
+    let folder = quietly(&entry("set.tar.gz", &archive), dir.path(), mirror(&server)).unwrap();
+    assert_eq!(fs::read(folder.join("batches/one.bin")).unwrap(), b"first");
+}
+
+#[test]
+fn harmful_archives_write_nothing_outside() {
+    use tar::EntryType::{Block, Link, Regular, Symlink};
+    for (name, kind, complaint) in [
+        ("../evil", Regular, "leads out of it"),
+        ("a/../../../evil", Regular, "leads out of it"),
+        ("/fedanchor-evil", Regular, "leads out of it"),
+        ("link", Symlink, "found Symlink"),
+        ("link", Link, "found Link"),
+        ("device", Block, "found Block"),
+    ] {
+        let (dir, outcome) = unpacked(&gz(&tar_of(name, kind, b"")));
+        let why = outcome.unwrap_err();
+        assert!(why.contains("set.tar.gz") && why.contains(name), "{why}");
+        assert!(why.contains(complaint), "{why}");
+        assert!(!dir.path().join("data/tiny").exists());
+        assert!(!dir.path().join("data/evil").exists() && !dir.path().join("evil").exists());
+    }
+    assert!(!Path::new("/fedanchor-evil").exists());
+}
+
+#[test]
+fn bombs_and_broken_archives_are_refused() {
+    let refusal = |archive: &[u8]| {
+        let (dir, outcome) = unpacked(archive);
+        assert!(!dir.path().join("data/tiny").exists());
+        outcome.unwrap_err()
+    };
+    // 8 MiB of zeros in 8 KiB: more than 16 times the archive and a megabyte.
+    let why = refusal(&gz(&tar_of("zeros", tar::EntryType::Regular, &vec![0; 8 << 20])));
+    assert!(why.contains("bytes unpacked, found more"), "{why}");
+    let mut many = tar::Builder::new(Vec::new());
+    for number in 0..1001 {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(0);
+        many.append_data(&mut header, format!("{number}"), &b""[..]).unwrap();
+    }
+    let why = refusal(&gz(&many.into_inner().unwrap()));
+    assert!(why.contains("entry `1000`: expected at most 1000 entries"), "{why}");
+
+    let whole = gz(&tar_of("file", tar::EntryType::Regular, &content()));
+    for cut in [0, 5, 100, whole.len() / 2, whole.len() - 4] {
+        let why = refusal(&whole[..cut]);
+        assert!(why.contains("intact tar.gz archive"), "cut at {cut}: {why}");
+    }
+    refusal(b"<html>not an archive</html>");
+    let twice = [
+        &tar_of("f", tar::EntryType::Regular, b"1")[..512 * 2],
+        &tar_of("f", tar::EntryType::Regular, b"2"),
+    ]
+    .concat();
+    let why = refusal(&gz(&twice));
+    assert!(why.contains("entry `f`: expected every path once"), "{why}");
+}
+
+#[test]
+fn local_files_are_known_by_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two, other) =
+        (content(), vec![7; 30], gz(&tar_of("x", tar::EntryType::Regular, b"y")));
+    let file = |name, content: &[u8]| File { name, bytes: content.len() as u64, md5: md5(content) };
+    let entry = Entry {
+        files: Vec::leak(vec![file("one.mat", &one), file("two.mat", &two)]),
+        also: Vec::leak(vec![file("all.tar.gz", &other)]),
+        ..entry("unused", b"")
+    };
+    let at = |name: &str, content: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    };
+    let (first, second) = (at("renamed", &one), at("two.mat", &two));
+    let archive = at("saved.tgz", &other);
+    let data = |name: &str| dir.path().join(name);
+
+    let why = quietly(&entry, &data("a"), Source::Local(vec![first.clone()])).unwrap_err();
+    assert_eq!(why, "tiny is not complete: two.mat is not among the files given");
+    let folder = quietly(&entry, &data("a"), Source::Local(vec![second, first])).unwrap();
+    assert_eq!(fs::read(folder.join("one.mat")).unwrap(), one);
+    assert_eq!(fs::read(folder.join("two.mat")).unwrap(), two);
+    let folder = quietly(&entry, &data("b"), Source::Local(vec![archive])).unwrap();
+    assert_eq!(fs::read(folder.join("x")).unwrap(), b"y");
+
+    let wrong = at("one.mat", &vec![0; 20_000]);
+    let why = quietly(&entry, &data("c"), Source::Local(vec![wrong])).unwrap_err();
+    assert!(why.contains(md5(&one)) && why.contains(md5(&vec![0; 20_000])), "{why}");
+    at("one.mat", &one);
+    // A folder is searched for the official names.
+    let folder = quietly(&entry, &data("d"), Source::Local(vec![dir.path().into()])).unwrap();
+    assert_eq!(fs::read(folder.join("two.mat")).unwrap(), two);
+    let why = quietly(&entry, &data("e"), Source::Local(vec![data("absent")])).unwrap_err();
+    assert!(why.contains("absent"), "{why}");
+}
+
+#[test]
+fn two_at_once_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("tiny.incomplete")).unwrap();
+    let lock = fs::File::create(dir.path().join("tiny.incomplete/lock")).unwrap();
+    lock.lock().unwrap();
+    let server = Server::start(content(), Manner::Good);
+    let why = quietly(&entry("set.mat", &content()), dir.path(), mirror(&server)).unwrap_err();
+    assert!(why.contains("another process"), "{why}");
+    drop(lock);
+    quietly(&entry("set.mat", &content()), dir.path(), mirror(&server)).unwrap();
+}

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Sets up libtorch 2.11.0 for this clone:  python3 scripts/libtorch.py [--cuda]
+
+libtorch comes out of the PyTorch wheel, fetched with pip: one source for the CPU and the CUDA set,
+verified against the checksums below, and no Python package gets installed. The unpacked set lives
+in a cache that all clones share ($FEDANCHOR_CACHE, else $XDG_CACHE_HOME/fedanchor, else
+~/.cache/fedanchor), and `libtorch` in this clone becomes a link to it, which .cargo/config.toml
+points cargo at. A set is unpacked aside and renamed, so a half-written one is never used.
+
+The CPU set leaves out everything of CUDA but the two small libraries libtorch_cpu.so is linked
+with: 0.5 GB instead of 5.
+"""
+import argparse
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+VERSION = "2.11.0"
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Distribution, version, sha256 of its Linux x86_64 wheel.
+TORCH = ("torch", VERSION, "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e04b7a63b8c67a")
+CUDART = ("nvidia-cuda-runtime", "13.0.96", "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548")
+CUPTI = ("nvidia-cuda-cupti", "13.0.85", "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8")
+CPU_SET = [TORCH, CUDART, CUPTI]
+CPU_LIBRARIES = {"libc10.so", "libtorch_cpu.so", "libtorch.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13"}
+
+
+class SetupError(Exception):
+    """One line that says what is wrong and what to do."""
+
+
+def cache_folder():
+    base = os.environ.get("FEDANCHOR_CACHE")
+    if base:
+        return Path(base)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedanchor"
+
+
+def run_pip(arguments):
+    """Runs pip and returns what it printed to stderr, or raises with pip's own reason."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    if subprocess.run(pip + ["--version"], capture_output=True).returncode != 0:
+        raise SetupError("pip is missing: install it (on Debian: apt-get install python3-pip) and run the same command again")
+    outcome = subprocess.run(pip + arguments, stderr=subprocess.PIPE, text=True)
+    if outcome.returncode != 0:
+        lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
+        reasons = [line for line in lines if line.startswith("ERROR:")] or lines or ["pip gave no reason"]
+        reason = reasons[0].removeprefix("ERROR:").strip()
+        raise SetupError(f"the download failed or broke off ({reason}): check the network and run the same command again")
+
+
+def download(distribution, folder, pip=run_pip):
+    """Fetches one wheel into `folder` and checks its sha256."""
+    name, version, expected = distribution
+    print(f"fetching {name} {version}", file=sys.stderr, flush=True)
+    tags = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "none"]
+    for tag in ("manylinux_2_28_x86_64", "manylinux_2_25_x86_64", "manylinux2014_x86_64"):
+        tags += ["--platform", tag]
+    pip(["download", "--no-deps", "--only-binary=:all:", *tags, "--dest", str(folder), f"{name}=={version}"])
+    wheels = sorted(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
+    if not wheels:
+        raise SetupError(f"pip fetched no wheel of {name} {version}: check pip's configuration and run the same command again")
+    digest = hashlib.sha256()
+    with open(wheels[0], "rb") as wheel:
+        while block := wheel.read(1 << 20):
+            digest.update(block)
+    if digest.hexdigest() != expected:
+        wheels[0].unlink()
+        raise SetupError(
+            f"{wheels[0].name}: wrong checksum, sha256 {digest.hexdigest()}, expected {expected}: "
+            "clear pip's cache (python3 -m pip cache purge) and run the same command again"
+        )
+    return wheels[0]
+
+
+def unpack_cpu(wheels, folder):
+    """Takes the headers and the CPU libraries out of the wheels: folder/include, folder/lib."""
+    (folder / "lib").mkdir(parents=True)
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            for member in archive.infolist():
+                path = Path(member.filename)
+                if path.suffix == ".so" or ".so." in path.name:
+                    wanted = folder / "lib" / path.name if path.name in CPU_LIBRARIES else None
+                elif member.filename.startswith("torch/include/") and not member.is_dir():
+                    wanted = folder / "include" / path.relative_to("torch/include")
+                elif "/licenses/" in member.filename and not member.is_dir():
+                    wanted = folder / "licenses" / path.parts[0] / path.name
+                else:
+                    wanted = None
+                if wanted:
+                    wanted.parent.mkdir(parents=True, exist_ok=True)
+                    with archive.open(member) as source, open(wanted, "wb") as target:
+                        shutil.copyfileobj(source, target, 1 << 20)
+    missing = CPU_LIBRARIES - {path.name for path in (folder / "lib").iterdir()}
+    if missing:
+        raise SetupError(f"the wheels hold no {', '.join(sorted(missing))}: this is a fault in scripts/libtorch.py, please report it")
+
+
+def install_cpu(folder, pip=run_pip, distributions=None):
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        wheels = [download(d, Path(scratch), pip) for d in distributions or CPU_SET]
+        print("unpacking", file=sys.stderr, flush=True)
+        unpacked = Path(scratch) / "set"
+        unpack_cpu(wheels, unpacked)
+        put_in_place(unpacked, folder)
+
+
+def install_cuda(folder, pip=run_pip):
+    """The whole of PyTorch's wheel set: its libraries find cuBLAS, cuDNN and the rest beside them."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        wheel = download(TORCH, Path(scratch), pip)
+        site = Path(scratch) / "site"
+        pip(["install", "--no-compile", "--target", str(site), str(wheel)])
+        for library in ("cudart.so.13", "cudnn.so.9", "cublas.so.13"):
+            if not list(site.glob(f"nvidia/*/lib/lib{library}")):
+                raise SetupError(f"the CUDA set has no lib{library}: this is a fault in scripts/libtorch.py, please report it")
+        put_in_place(site, folder)
+
+
+def put_in_place(unpacked, folder):
+    try:
+        unpacked.rename(folder)
+    except OSError:
+        # Another clone finished the same set meanwhile.
+        if not folder.is_dir():
+            raise
+
+
+def link(target):
+    """Points the clone's `libtorch` at the set."""
+    name = REPOSITORY / "libtorch"
+    if name.is_symlink():
+        if Path(os.readlink(name)) == target:
+            return
+        name.unlink()
+    elif name.exists():
+        raise SetupError(f"{name} is not a link made by this script: move it away and run the same command again")
+    name.symlink_to(target)
+
+
+def check_tools():
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        raise SetupError(
+            f"this script serves Linux on x86_64, not {platform.system()} on {platform.machine()}: "
+            f"put libtorch {VERSION} for your system into the folder `libtorch` (lib, include)"
+        )
+    if not any(shutil.which(name) for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name):
+        raise SetupError("no C++ compiler found: install one (on Debian: apt-get install g++) and run the same command again")
+    if not shutil.which("cargo"):
+        raise SetupError("cargo is missing: install Rust (rustup.rs, or your system's package) and run the same command again")
+
+
+def main():
+    arguments = argparse.ArgumentParser(description="Fetches libtorch into the shared cache and links it to this clone.")
+    arguments.add_argument("--cuda", action="store_true", help="fetch the CUDA set (5 GB) instead of the CPU set (0.5 GB)")
+    options = arguments.parse_args()
+    try:
+        check_tools()
+        cache = cache_folder()
+        cache.mkdir(parents=True, exist_ok=True)
+        folder = cache / f"libtorch-{VERSION}-{'cu130' if options.cuda else 'cpu'}"
+        if not folder.is_dir():
+            (install_cuda if options.cuda else install_cpu)(folder)
+        link(folder / "torch" if options.cuda else folder)
+    except (SetupError, OSError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("error: interrupted: run the same command again")
+
+
+if __name__ == "__main__":
+    main()
