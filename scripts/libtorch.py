@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Sets up libtorch 2.11.0 for this clone:  python3 scripts/libtorch.py [--cuda]
+"""Sets up libtorch 2.11.0 for this clone:  python3 scripts/libtorch.py [--cpu | --cuda]
 
 libtorch comes out of the PyTorch wheel, fetched with pip: one source for the CPU and the CUDA set,
 verified against the checksums below, and no Python package gets installed. The unpacked set lives
 in a cache that all clones share ($FEDANCHOR_CACHE, else $XDG_CACHE_HOME/fedanchor, else
 ~/.cache/fedanchor), and `libtorch` in this clone becomes a link to it, which .cargo/config.toml
 points cargo at. A set is unpacked aside and renamed, so a half-written one is never used.
+Without an option a set that is linked already stays, and the CPU set is the first choice.
 
 The CPU set leaves out everything of CUDA but the two small libraries libtorch_cpu.so is linked
 with: 0.5 GB instead of 5.
@@ -134,9 +135,15 @@ def put_in_place(unpacked, folder):
             raise
 
 
-def link(target):
+def is_ready(repository=REPOSITORY):
+    """Whether cargo finds a libtorch already: a linked set, or one of the user's own."""
+    place = Path(os.environ.get("LIBTORCH") or repository / "libtorch")
+    return (place / "lib" / "libtorch_cpu.so").is_file() and (place / "include").is_dir()
+
+
+def link(target, repository=REPOSITORY):
     """Points the clone's `libtorch` at the set."""
-    name = REPOSITORY / "libtorch"
+    name = repository / "libtorch"
     if name.is_symlink():
         if Path(os.readlink(name)) == target:
             return
@@ -144,6 +151,10 @@ def link(target):
     elif name.exists():
         raise SetupError(f"{name} is not a link made by this script: move it away and run the same command again")
     name.symlink_to(target)
+    # Which libraries are linked was decided when the bindings were built.
+    if (repository / "target").is_dir():
+        for profile in ([], ["--release"]):
+            subprocess.run(["cargo", "clean", "-p", "torch-sys", *profile], cwd=repository, capture_output=True)
 
 
 def check_tools():
@@ -160,10 +171,14 @@ def check_tools():
 
 def main():
     arguments = argparse.ArgumentParser(description="Fetches libtorch into the shared cache and links it to this clone.")
-    arguments.add_argument("--cuda", action="store_true", help="fetch the CUDA set (5 GB) instead of the CPU set (0.5 GB)")
+    choice = arguments.add_mutually_exclusive_group()
+    choice.add_argument("--cpu", action="store_true", help="the CPU set (0.5 GB)")
+    choice.add_argument("--cuda", action="store_true", help="the CUDA set (5 GB)")
     options = arguments.parse_args()
     try:
         check_tools()
+        if not (options.cpu or options.cuda) and is_ready():
+            return
         cache = cache_folder()
         cache.mkdir(parents=True, exist_ok=True)
         folder = cache / f"libtorch-{VERSION}-{'cu130' if options.cuda else 'cpu'}"

@@ -86,7 +86,8 @@ impl From<tch::TchError> for Error {
         // What follows the first line is a C++ stack trace.
         let message = text.lines().next().unwrap_or_default().trim().to_owned();
         let lower = message.to_lowercase();
-        if lower.contains("out of memory") || lower.contains("not enough memory") {
+        let memory = ["out of memory", "not enough memory", "allocate memory"];
+        if memory.iter().any(|words| lower.contains(words)) {
             Self::OutOfMemory { phase: "computing", message }
         } else {
             Self::Engine { phase: "computing", message }

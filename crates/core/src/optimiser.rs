@@ -6,6 +6,7 @@
 use crate::config::OptimiserConfig;
 use crate::error::Result;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use tch::{Kind, Tensor};
 
 /// Momentum buffers by index of the entry; an entry that never had a gradient has none.
@@ -47,8 +48,8 @@ impl Momentum {
     /// Makes sure that every entry in `trained` has a buffer as large as its parameter.
     pub(crate) fn fill(&mut self, trained: &[usize], params: &[Tensor]) -> Result<()> {
         for &index in trained {
-            if !self.buffers.contains_key(&index) {
-                self.buffers.insert(index, params[index].f_zeros_like()?);
+            if let Entry::Vacant(place) = self.buffers.entry(index) {
+                place.insert(params[index].f_zeros_like()?);
             }
         }
         Ok(())
@@ -63,45 +64,36 @@ pub(crate) fn sgd_step(
     gradients: &[(usize, Tensor)],
     momentum: &Momentum,
 ) -> Result<()> {
+    let Some((_, first)) = gradients.first() else { return Ok(()) };
     let scale = clip_scale(gradients, config.clip)?;
+    // Numbers as tensors, so that `x + a * b` is one pass over memory.
+    let number = |value: f64| Tensor::f_full([1], value, (Kind::Float, first.device()));
+    let (backward, nesterov) = (number(-lr)?, number(config.momentum)?);
     for (index, gradient) in gradients {
         let mut parameter = params[*index].shallow_clone();
-        let scaled = match &scale {
-            Some(scale) => gradient.f_mul(&per_client(scale, gradient)?)?,
-            None => gradient.shallow_clone(),
-        };
-        // g + wd * w, kept apart from the gradient, which autograd may still own.
-        let mut step = scaled.f_add(&parameter.f_mul_scalar(config.weight_decay)?)?;
-        if config.momentum > 0.0 {
-            if let Some(buffer) = momentum.buffers.get(index) {
-                let mut buffer = buffer.shallow_clone();
-                let buffer = buffer.f_mul_scalar_(config.momentum)?.f_add_(&step)?;
-                step = if config.nesterov {
-                    step.f_add(&buffer.f_mul_scalar(config.momentum)?)?
-                } else {
-                    buffer
-                };
-            }
+        let scale = per_client(&scale, gradient)?;
+        let mut step = parameter.f_mul_scalar(config.weight_decay)?.f_addcmul_(gradient, &scale)?;
+        if let Some(buffer) = momentum.buffers.get(index).filter(|_| config.momentum > 0.0) {
+            let mut buffer = buffer.shallow_clone();
+            let buffer = buffer.f_mul_scalar_(config.momentum)?.f_add_(&step)?;
+            step = if config.nesterov { step.f_addcmul_(&buffer, &nesterov)? } else { buffer };
         }
-        let _ = parameter.f_sub_(&step.f_mul_scalar(lr)?)?;
+        let _ = parameter.f_addcmul_(&step, &backward)?;
     }
     Ok(())
 }
 
-/// min(1, clip / norm) for every client, `[K]`; `None` where clipping is off.
-fn clip_scale(gradients: &[(usize, Tensor)], clip: f64) -> Result<Option<Tensor>> {
-    let Some((_, first)) = gradients.first().filter(|_| clip > 0.0) else { return Ok(None) };
-    let mut square = Tensor::f_zeros([first.size()[0]], (Kind::Float, first.device()))?;
-    for (_, gradient) in gradients {
-        let flat = gradient.f_flatten(1, -1)?;
-        square = square.f_add(&flat.f_square()?.f_sum_dim_intlist(
-            &[1i64][..],
-            false,
-            Kind::Float,
-        )?)?;
+/// min(1, clip / norm) for every client, `[K]`; 1 where clipping is off.
+fn clip_scale(gradients: &[(usize, Tensor)], clip: f64) -> Result<Tensor> {
+    let norm = |gradient: &Tensor| gradient.f_flatten(1, -1)?.f_norm_scalaropt_dim(2, [1], false);
+    if clip == 0.0 {
+        let (_, first) = &gradients[0];
+        return Ok(Tensor::f_ones([first.size()[0]], (Kind::Float, first.device()))?);
     }
-    let scale = square.f_sqrt()?.f_add_scalar(1e-6)?.f_reciprocal()?.f_mul_scalar(clip)?;
-    Ok(Some(scale.f_clamp_max(1.0)?))
+    let norms =
+        gradients.iter().map(|(_, gradient)| norm(gradient)).collect::<Result<Vec<_>, _>>()?;
+    let norm = Tensor::f_stack(&norms, 0)?.f_norm_scalaropt_dim(2, [0], false)?; // [K]
+    Ok(norm.f_add_scalar(1e-6)?.f_reciprocal()?.f_mul_scalar(clip)?.f_clamp_max(1.0)?)
 }
 
 /// `[K]` as `[K, 1, 1, ...]`, to multiply each client's slice.

@@ -26,7 +26,7 @@ use std::collections::BinaryHeap;
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Scheme {
     /// Shuffled and dealt evenly: sizes differ by at most one.
-    Iid,
+    Iid {}, // braces, so that a key it does not take is refused
     /// Latent Dirichlet allocation: every client draws a class mixture from Dir(alpha) and fills
     /// its equal share (within one) from it. A class that has run out is left out of the mixture,
     /// so late clients take what is left. Alpha 1000 is close to IID.
@@ -88,7 +88,7 @@ pub fn partition(
     check(scheme, pool.len(), classes, clients)?;
     let stream = Stream::new(seed, Purpose::Partition, 0, SERVER);
     let mut clients = match scheme {
-        Scheme::Iid => iid(pool, clients, stream),
+        Scheme::Iid {} => iid(pool, clients, stream),
         Scheme::Lda { alpha } => {
             lda(by_class(labels, pool, classes, stream)?, alpha, clients, stream)
         }

@@ -49,6 +49,7 @@ pub fn load() -> Result<DataSet> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Normalisation;
     use md5::{Digest, Md5};
 
     #[test]

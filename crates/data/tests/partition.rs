@@ -42,7 +42,7 @@ fn skew(partition: &Partition, labels: &[u16], classes: usize) -> f64 {
 fn any_scheme() -> impl Strategy<Value = Scheme> {
     let alpha = || prop_oneof![Just(1e-4), 0.01..1.0, Just(1000.0)];
     prop_oneof![
-        Just(Scheme::Iid),
+        Just(Scheme::Iid {}),
         alpha().prop_map(|alpha| Scheme::Lda { alpha }),
         alpha().prop_map(|alpha| Scheme::Dirichlet { alpha }),
         (1usize..6).prop_map(|per_client| Scheme::Classes { per_client }),
@@ -69,7 +69,7 @@ proptest! {
                 handed_out.sort_unstable();
                 prop_assert_eq!(handed_out, pool.clone());
                 prop_assert!(parts.clients.iter().all(|client| !client.is_empty()));
-                if matches!(scheme, Scheme::Iid | Scheme::Lda { .. }) {
+                if matches!(scheme, Scheme::Iid {} | Scheme::Lda { .. }) {
                     prop_assert!(equal_within_one(&parts), "{:?}", sizes(&parts));
                 }
                 if let Scheme::Classes { per_client } = scheme {
@@ -83,7 +83,7 @@ proptest! {
             }
             // Only wishes that cannot be granted may fail.
             Err(DataError::Unusable(why)) => {
-                let may_fail = !matches!(scheme, Scheme::Iid | Scheme::Lda { .. });
+                let may_fail = !matches!(scheme, Scheme::Iid {} | Scheme::Lda { .. });
                 prop_assert!(may_fail || clients > pool.len(), "{why}");
             }
             Err(other) => prop_assert!(false, "{other}"),
@@ -95,7 +95,7 @@ proptest! {
 fn another_seed_gives_another_partition() {
     let labels = even_labels(1000, 10);
     for scheme in [
-        Scheme::Iid,
+        Scheme::Iid {},
         Scheme::Lda { alpha: 0.5 },
         Scheme::Dirichlet { alpha: 0.5 },
         Scheme::Classes { per_client: 2 },
@@ -109,7 +109,7 @@ fn another_seed_gives_another_partition() {
 fn large_alpha_is_near_iid_and_small_alpha_is_skewed() {
     let labels = even_labels(50_000, 10);
     let skew_of = |scheme| skew(&all(scheme, &labels, 10, 100, 7), &labels, 10);
-    let even = skew_of(Scheme::Iid);
+    let even = skew_of(Scheme::Iid {});
     assert!((0.10..0.14).contains(&even), "{even}");
     let lda = skew_of(Scheme::Lda { alpha: 1000.0 });
     assert!((lda - even).abs() < 0.01, "{lda} against {even}");
@@ -179,8 +179,8 @@ fn impossible_wishes_are_errors_that_say_why() {
     let why = |scheme, clients| {
         partition(scheme, &labels, &whole(&labels), 10, clients, 0).unwrap_err().to_string()
     };
-    assert_eq!(why(Scheme::Iid, 0), "a partition needs at least one client");
-    assert!(why(Scheme::Iid, 101).contains("101 clients cannot share 100 samples"));
+    assert_eq!(why(Scheme::Iid {}, 0), "a partition needs at least one client");
+    assert!(why(Scheme::Iid {}, 101).contains("101 clients cannot share 100 samples"));
     for alpha in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(why(Scheme::Lda { alpha }, 5).contains("alpha must be a positive number"));
         assert!(why(Scheme::Dirichlet { alpha }, 5).contains("alpha must be a positive number"));
@@ -193,7 +193,7 @@ fn impossible_wishes_are_errors_that_say_why() {
     assert!(hopeless.contains("Dir(0.001)") && hopeless.contains("50 clients"), "{hopeless}");
     let unlabelled = partition(Scheme::Lda { alpha: 1.0 }, &[], &[0, 1], 2, 2, 0);
     assert!(unlabelled.unwrap_err().to_string().contains("image 0 of the pool has no label"));
-    assert_eq!(sizes(&partition(Scheme::Iid, &[], &[4, 7, 9], 2, 2, 0).unwrap()), [2, 1]);
+    assert_eq!(sizes(&partition(Scheme::Iid {}, &[], &[4, 7, 9], 2, 2, 0).unwrap()), [2, 1]);
     let wrong = partition(Scheme::Lda { alpha: 1.0 }, &[5, 0], &[0, 1], 2, 2, 0);
     assert!(wrong.unwrap_err().to_string().contains("image 0 has label 5"));
 }
@@ -201,7 +201,7 @@ fn impossible_wishes_are_errors_that_say_why() {
 #[test]
 fn schemes_read_as_they_are_written() {
     let read = |text| serde_json::from_str::<Scheme>(text);
-    assert_eq!(read(r#"{"kind":"iid"}"#).unwrap(), Scheme::Iid);
+    assert_eq!(read(r#"{"kind":"iid"}"#).unwrap(), Scheme::Iid {});
     assert_eq!(read(r#"{"kind":"lda","alpha":0.1}"#).unwrap(), Scheme::Lda { alpha: 0.1 });
     let classes = Scheme::Classes { per_client: 2 };
     assert_eq!(serde_json::to_string(&classes).unwrap(), r#"{"kind":"classes","per_client":2}"#);
@@ -212,7 +212,7 @@ fn schemes_read_as_they_are_written() {
 fn a_hundred_thousand_clients_take_seconds() {
     let labels = even_labels(1_000_000, 10);
     for scheme in [
-        Scheme::Iid,
+        Scheme::Iid {},
         Scheme::Lda { alpha: 0.1 },
         Scheme::Dirichlet { alpha: 100.0 },
         Scheme::Classes { per_client: 2 },

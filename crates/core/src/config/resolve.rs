@@ -2,7 +2,6 @@
 
 use super::Experiment;
 use crate::error::{Error, Result};
-use serde::Deserialize;
 use toml::{Table, Value};
 
 /// The presets: what each changes, in the order they are laid over one another.
@@ -41,8 +40,10 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     choose(&mut table, &given, "method", "name", "methods")?;
     choose(&mut table, &given, "partition", "kind", "partitions")?;
     merge(&mut table, given, "")?;
-    let experiment = Experiment::deserialize(Value::Table(table))
-        .map_err(|error| Error::config("the experiment", error.to_string().trim_end()))?;
+    let experiment: Experiment =
+        serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
+            Error::config(error.path().to_string(), error.inner().to_string().trim_end())
+        })?;
     experiment.check()?;
     Ok(experiment)
 }

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""The client's training step beside the same step in PyTorch 2.11, on the same cores.
+
+    make bench                       or    python3 benches/step.py [STEPS]
+
+Both run WRN-28-2 in single precision on two views of 32 images, with backward, clipping and SGD, on
+inputs that lie ready. The programs take turns step by step, and only one of them works at a time: the
+speed of a shared machine drifts by more than they differ. Printed are medians over the steps, and the
+median of the ratios within a turn. The first steps warm up and are not counted.
+
+PyTorch is taken from the interpreter that runs this script, or from the one named in TORCH_PYTHON;
+where it cannot be imported its line reads "not measured" (python3 -m pip install torch==2.11.0).
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+WARM_UP = 3
+# Threads that spin while they wait make timings on a busy machine worthless; both get the same policy.
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ
+
+
+def build():
+    """Builds the benchmark and returns the path of its program."""
+    command = ["cargo", "bench", "--bench", "step", "--no-run", "--message-format=json-render-diagnostics", "-p", "fedanchor"]
+    outcome = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if outcome.returncode != 0:
+        sys.exit("error: the benchmark did not build")
+    artefacts = map(json.loads, outcome.stdout.splitlines())
+    return next(a["executable"] for a in artefacts if a.get("executable") and a["target"]["name"] == "step")
+
+
+def start(command):
+    return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def step(process):
+    """Lets one program do one step; its seconds."""
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
+
+
+def main():
+    python = os.environ.get("TORCH_PYTHON", sys.executable)
+    has_torch = subprocess.run([python, "-W", "ignore", "-c", "import torch"], capture_output=True).returncode == 0
+    contestants = {"fedanchor": start([build()])}
+    if has_torch:
+        for layout in ("contiguous_format", "channels_last"):
+            contestants[f"PyTorch, {layout}"] = start([python, "-W", "ignore", "benches/step_torch.py", layout])
+    turns = [{name: step(process) for name, process in contestants.items()} for _ in range(WARM_UP + STEPS)][WARM_UP:]
+    print(f"WRN-28-2, two views of 32 images, f32, {os.cpu_count()} cores, {STEPS} steps each")
+    for name in contestants:
+        median = statistics.median(turn[name] for turn in turns)
+        ratio = statistics.median(turn[name] / turn["fedanchor"] for turn in turns)
+        print(f"  {name:28} {median * 1000:7.1f} ms a step, {64 / median:5.0f} images/s, {ratio:.3f} x fedanchor's time")
+    if not has_torch:
+        print("  PyTorch                      not measured: it cannot be imported")
+
+
+main()

