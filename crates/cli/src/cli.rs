@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Trains one classifier from labelled anchors on a server and unlabelled images on clients.
 #[derive(Debug, Parser)]
-#[command(name = "fedanchor", version, about, propagate_version = true)]
+#[command(name = "fedanchor", version, propagate_version = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -109,7 +109,7 @@ pub struct ModelArgs {
     /// Number of classes.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..))]
     pub classes: u16,
-    /// Channels of the images: 1 or 3.
+    /// Channels of the images.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     pub channels: u8,
     /// Pixels a side of the images.

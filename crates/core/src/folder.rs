@@ -98,10 +98,9 @@ impl RunFolder {
         experiment: &Experiment,
         classes: &[String],
     ) -> Result<()> {
-        let metadata = HashMap::from([
-            ("model".to_owned(), json(&experiment.model)?),
-            ("classes".to_owned(), json(&classes)?),
-        ]);
+        // One key: the order of several would differ from run to run.
+        let about = serde_json::json!({ "model": experiment.model, "classes": classes });
+        let metadata = HashMap::from([("fedanchor".to_owned(), json(&about)?)]);
         params.save(&self.path.join(files::MODEL), Some(metadata))
     }
 

@@ -93,8 +93,7 @@ impl Params {
         self.map(|tensor| {
             let mut size = tensor.size();
             size[0] = clients;
-            let copies = tensor.f_expand(&size, false)?.f_contiguous()?;
-            if clients == 1 { copies.f_detach_copy() } else { Ok(copies) }
+            channels_last(&tensor.f_expand(&size, false)?.f_detach_copy()?)
         })
     }
 
@@ -113,7 +112,7 @@ impl Params {
         let layout = all.first().map(|first| first.layout.clone()).unwrap_or_default();
         let tensors = (0..layout.len()).map(|index| {
             let parts: Vec<&Tensor> = all.iter().map(|one| &one.tensors[index]).collect();
-            Ok(Tensor::f_cat(&parts, 0)?)
+            Ok(channels_last(&Tensor::f_cat(&parts, 0)?)?)
         });
         Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout })
     }
@@ -204,7 +203,7 @@ impl Params {
                 )));
             }
             let tensor = Tensor::f_from_data_size(view.data(), &shape, Kind::Float)?;
-            Ok(tensor.f_unsqueeze(0)?.f_to_device(device)?)
+            Ok(channels_last(&tensor.f_unsqueeze(0)?.f_to_device(device)?)?)
         });
         Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout: layout.clone() })
     }
@@ -222,6 +221,16 @@ impl Params {
             other => other,
         })
     }
+}
+
+/// Lays convolution weights `[K, to, from, height, width]` out in memory as the kernels want them:
+/// channels last. Shapes stay as they are; so do all other tensors. Without it every convolution
+/// would bring its weights into that order first, in every pass.
+pub(crate) fn channels_last(tensor: &Tensor) -> Result<Tensor, tch::TchError> {
+    if tensor.dim() != 5 {
+        return tensor.f_contiguous();
+    }
+    tensor.f_permute([0, 1, 3, 4, 2])?.f_contiguous()?.f_permute([0, 1, 4, 2, 3])
 }
 
 fn unreadable(problem: impl ToString) -> Error {

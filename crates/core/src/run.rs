@@ -95,6 +95,7 @@ pub fn run(
         bytes_up: progress.bytes_up,
         seconds,
         peak_memory: peak_memory(),
+        compute_threads: tch::get_num_threads(),
     };
     folder.write_summary(&summary)?;
     Ok(summary)

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum DataError {
     /// The operating system refused to open, read or write a file.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {reason}", path.display())]
     Io {
         /// The file in question.
         path: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
+        /// What the operating system said. Not a `source`: it is part of the text already.
+        reason: std::io::Error,
     },
     /// A file's content is not what its format promises.
     #[error("{}: {place}: expected {expected}, found {found}", path.display())]
@@ -45,8 +45,8 @@ pub type Result<T, E = DataError> = std::result::Result<T, E>;
 
 impl DataError {
     /// Wraps an operating-system error with the path it concerns.
-    pub fn io(path: impl AsRef<Path>, source: std::io::Error) -> Self {
-        Self::Io { path: path.as_ref().to_owned(), source }
+    pub fn io(path: impl AsRef<Path>, reason: std::io::Error) -> Self {
+        Self::Io { path: path.as_ref().to_owned(), reason }
     }
 
     /// A content error: which file, where in it, what was expected, what was found.

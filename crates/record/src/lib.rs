@@ -1,7 +1,7 @@
 //! What a run folder contains, as plain records.
 //!
-//! `rounds.jsonl` holds what the algorithm did and is the same bytes for the same seed on a CPU;
-//! `timings.jsonl` holds what the machine did and never is. Whoever reads a run folder (tables,
+//! `rounds.jsonl` holds what the algorithm did and is the same bytes for the same seed on the same
+//! kind of CPU with as many compute threads; `timings.jsonl` holds what the machine did and never is. Whoever reads a run folder (tables,
 //! curves, a later session) needs this crate and no tensor library. Accuracies are percentages.
 
 use serde::{Deserialize, Serialize};
@@ -144,6 +144,9 @@ pub struct Summary {
     pub seconds: f64,
     /// Largest resident memory, in bytes.
     pub peak_memory: Option<u64>,
+    /// Threads that shared each tensor operation: sums are split by them, so records are the same
+    /// bytes only for the same number.
+    pub compute_threads: i32,
 }
 
 /// `partition.json`: numbers of training images, by place.

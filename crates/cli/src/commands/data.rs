@@ -85,6 +85,10 @@ enum Read {
 /// A data set with training and test images, or the images of a single file or folder.
 fn read(args: &PathArgs) -> Result<Read> {
     if args.path.as_os_str() == sample::NAME && !args.path.exists() {
+        anyhow::ensure!(
+            args.size.is_none(),
+            "--size: the embedded sample has 28 pixels a side: leave it out"
+        );
         return Ok(Read::Set(sample::load()?));
     }
     let options = formats::Options { size: args.size };

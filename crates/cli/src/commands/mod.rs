@@ -39,7 +39,8 @@ fn experiment(file: Option<&Path>, settings: &[String]) -> Result<Experiment> {
             (name, text)
         }
     };
-    fedanchor::config::resolve(&text, settings).with_context(|| name)
+    let blame = if settings.is_empty() { name } else { format!("{name} with the given settings") };
+    fedanchor::config::resolve(&text, settings).with_context(|| blame)
 }
 
 /// 12345678 as 12,345,678.
@@ -47,7 +48,7 @@ fn grouped(number: impl ToString) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

@@ -11,7 +11,10 @@ use fedanchor_data::picture::{histogram_csv, partition_chart};
 const PRINTED: usize = 20;
 
 pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
-    let experiment = super::experiment(args.experiment.as_deref(), &args.settings)?;
+    // How many clients a round draws has no part in who holds what.
+    let mut settings = vec!["client.per_round=1".to_owned()];
+    settings.extend_from_slice(&args.settings);
+    let experiment = super::experiment(args.experiment.as_deref(), &settings)?;
     let data = load::load(&experiment)?;
     let (split, partition) = load::assign(&experiment, &data)?;
     let labels = data.train.require_labels("a partition")?;
@@ -20,11 +23,13 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     let sizes: Vec<usize> = partition.clients.iter().map(Vec::len).collect();
     let (least, most) = (sizes.iter().min().unwrap_or(&0), sizes.iter().max().unwrap_or(&0));
     printer.line(format!(
-        "{}: {} anchors, {} images on {} clients, {least} to {most} each",
+        "{}: {} anchors, {} images on {} clients, {} to {} each",
         data.name,
         grouped(split.anchors.len()),
         grouped(split.pool.len()),
         grouped(partition.clients.len()),
+        grouped(least),
+        grouped(most),
     ));
     printer.line(format!("client  size  images by class ({})", data.train.classes.join(", ")));
     for (client, row) in histogram.iter().enumerate().take(PRINTED) {

@@ -4,16 +4,21 @@ use super::{bytes, grouped};
 use crate::cli::RunArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result};
+use fedanchor::config::MethodConfig;
 use fedanchor::simulation::Simulation;
 use fedanchor::{Experiment, Observer};
 use fedanchor_record::{RoundRecord, Summary, Timing};
 use indicatif::ProgressBar;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
+    wait_without_spinning();
     let mut settings = args.settings;
     settings.extend(args.device.map(|device| format!("device={device}")));
     settings.extend(args.precision.map(|precision| format!("precision={precision}")));
@@ -40,18 +45,34 @@ fn new_folder(file: Option<&Path>, experiment: &Experiment) -> PathBuf {
         .unwrap_or_else(|| runs.join(&base))
 }
 
+/// OpenMP's threads spin while they wait for one another. On a machine that does anything else
+/// beside, they then keep each other from running, and a round takes ten times as long. The policy is
+/// read before `main`, so the program starts itself once more with it; a policy of the user's stays.
+fn wait_without_spinning() {
+    const POLICY: &str = "OMP_WAIT_POLICY";
+    if std::env::var_os(POLICY).is_none()
+        && let Ok(program) = std::env::current_exe()
+    {
+        let mut again = std::process::Command::new(program);
+        // Returns only if it fails; then this process does the work.
+        let _ = again.args(std::env::args_os().skip(1)).env(POLICY, "PASSIVE").exec();
+    }
+}
+
 /// Ctrl-C (or a polite kill) ends the run after the current round; a second one ends it at once.
 fn stop_on_interrupt() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    let printer = Printer::new();
-    ctrlc::set_handler(move || {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for Ctrl-C")?;
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            if flag.swap(true, Ordering::Relaxed) {
+                // At once: an orderly exit would tear libtorch down under a thread that computes.
+                signal_hook::low_level::exit(130);
+            }
+            Printer::new().talk("ending after this round; once more to end at once");
         }
-        printer.talk("ending after this round; once more to end at once");
-    })
-    .context("cannot listen for Ctrl-C")?;
+    });
     Ok(stop)
 }
 
@@ -92,14 +113,20 @@ impl Observer for Watcher<'_> {
         let setting = &simulation.setting;
         let experiment = &setting.experiment;
         let (parameters, _) = setting.network.parameter_counts();
+        let clients = match experiment.method {
+            MethodConfig::ServerOnly(_) => "no clients".to_owned(),
+            MethodConfig::Fedanchor(_) => format!(
+                "{} unlabelled images on {} clients, {} a round",
+                grouped(simulation.split.pool.len()),
+                grouped(experiment.data.clients),
+                experiment.client.per_round,
+            ),
+        };
         self.printer.talk(format!(
-            "{} on {}: {} anchors, {} unlabelled images on {} clients, {} a round; {} with {} parameters on {}; {}",
+            "{} on {}: {} anchors, {clients}; {} with {} parameters on {}; {}",
             experiment.method.name(),
             experiment.data.name,
             grouped(simulation.split.anchors.len()),
-            grouped(simulation.split.pool.len()),
-            grouped(experiment.data.clients),
-            experiment.client.per_round,
             experiment.model.name,
             grouped(parameters),
             experiment.device,

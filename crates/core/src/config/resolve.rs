@@ -40,10 +40,8 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     choose(&mut table, &given, "method", "name", "methods")?;
     choose(&mut table, &given, "partition", "kind", "partitions")?;
     merge(&mut table, given, "")?;
-    let experiment: Experiment =
-        serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
-            Error::config(error.path().to_string(), error.inner().to_string().trim_end())
-        })?;
+    let experiment: Experiment = serde_path_to_error::deserialize(Value::Table(table))
+        .map_err(|error| Error::config(error.path().to_string(), error.inner().message()))?;
     experiment.check()?;
     Ok(experiment)
 }

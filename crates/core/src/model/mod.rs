@@ -13,7 +13,7 @@ pub use layers::{Pass, Statistics};
 
 use crate::config::{ModelConfig, ModelName, NormKind};
 use crate::error::{Error, Result};
-use crate::params::{Entry, Layout, Params, Part};
+use crate::params::{Entry, Layout, Params, Part, channels_last};
 use fedanchor_data::stream::{SERVER, Stream};
 use fedanchor_data::{Purpose, Shape};
 use layers::{Builder, Linear, Norm, pool};
@@ -89,7 +89,8 @@ impl Network {
             let values = initial(entry, &mut stream.at(index as u64));
             let mut shape = vec![1];
             shape.extend(&entry.shape);
-            Ok(Tensor::f_from_slice(&values)?.f_view(&shape[..])?.f_to_device(device)?)
+            let tensor = Tensor::f_from_slice(&values)?.f_view(&shape[..])?;
+            Ok(channels_last(&tensor.f_to_device(device)?)?)
         });
         Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout: self.layout.clone() })
     }

@@ -79,7 +79,10 @@ pub fn get(
     let files = match source {
         Source::Official => download(entry, entry.base_url, &staging, progress)?,
         Source::Mirror(base) => download(entry, &base, &staging, progress)?,
-        Source::Local(paths) => recognise(entry, &paths, progress)?,
+        Source::Local(paths) => recognise(entry, &paths, progress).inspect_err(|_| {
+            // Nothing was begun that a next attempt could go on with.
+            let _ = fs::remove_file(staging.join("lock")).and_then(|()| fs::remove_dir(&staging));
+        })?,
     };
 
     let content = staging.join("content");

@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 /// Reads an image file and, if given, its label file.
 pub fn read(images: &Path, labels: Option<&Path>, known: &Known) -> Result<ImageSet> {
     let (dims, pixels) = decode(images, &read_file(images)?, 3)?;
+    if dims[0] == 0 {
+        return Err(DataError::malformed(images, "header", "at least one image", "none"));
+    }
     let shape = shape(images, dims[1], dims[2], 1)?;
     let numbers = match labels {
         Some(path) => {
