@@ -85,7 +85,10 @@ pub(crate) fn sgd_step(
 
 /// min(1, clip / norm) for every client, `[K]`; 1 where clipping is off.
 fn clip_scale(gradients: &[(usize, Tensor)], clip: f64) -> Result<Tensor> {
-    let norm = |gradient: &Tensor| gradient.f_flatten(1, -1)?.f_norm_scalaropt_dim(2, [1], false);
+    let norm = |gradient: &Tensor| {
+        let all_but_clients: Vec<i64> = (1..gradient.dim() as i64).collect();
+        gradient.f_norm_scalaropt_dim(2, &all_but_clients[..], false)
+    };
     if clip == 0.0 {
         let (_, first) = &gradients[0];
         return Ok(Tensor::f_ones([first.size()[0]], (Kind::Float, first.device()))?);
