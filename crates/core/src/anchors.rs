@@ -80,6 +80,18 @@ impl Anchors {
         })
     }
 
+    /// A deep copy.
+    pub fn copy(&self) -> Result<Self> {
+        Ok(match self {
+            Anchors::Latents { latents, labels } => {
+                Anchors::Latents { latents: latents.f_detach_copy()?, labels: labels.clone() }
+            }
+            Anchors::ClassMeans { means, present } => {
+                Anchors::ClassMeans { means: means.f_detach_copy()?, present: present.clone() }
+            }
+        })
+    }
+
     /// Reduces latents to class means.
     fn class_means(self, classes: usize) -> Result<Self> {
         let Anchors::Latents { latents, labels } = &self else { return Ok(self) };

@@ -7,6 +7,7 @@
 
 pub mod anchors;
 pub mod config;
+mod crew;
 mod error;
 pub mod fix_mix;
 pub mod folder;

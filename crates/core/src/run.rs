@@ -2,6 +2,7 @@
 
 use crate::anchors::Anchors;
 use crate::config::{Experiment, MethodConfig};
+use crate::crew::ComputeThreads;
 use crate::error::Result;
 use crate::folder::RunFolder;
 use crate::load::load;
@@ -48,6 +49,7 @@ pub fn run(
     folder.write_assignment(&assignment, &simulation.histogram(), &simulation.classes)?;
     observer.started(&simulation);
 
+    let _compute_threads = ComputeThreads::for_server(experiment.model.name);
     let clock = Instant::now();
     let method = experiment.method.build();
     let mut state = simulation.start()?;

@@ -24,8 +24,9 @@ pub struct Setting {
     pub classes: usize,
     shape: Shape,
     flip: bool,
-    scale: Tensor,
-    shift: Tensor,
+    /// (x / 255 - mean) / std as one multiplication and one subtraction, by channel.
+    scale: Vec<f32>,
+    shift: Vec<f32>,
     workers: rayon::ThreadPool,
 }
 
@@ -78,13 +79,8 @@ impl Setting {
             .num_threads(workers.unwrap_or(0))
             .build()
             .map_err(|error| Error::config("workers", error.to_string()))?;
-        // (x / 255 - mean) / std as one multiplication and one subtraction.
-        let channel =
-            |values: Vec<f32>| Ok::<_, Error>(Tensor::f_from_slice(&values)?.f_to_device(device)?);
-        let scale = channel(normalisation.std.iter().map(|std| 1.0 / (255.0 * std)).collect())?;
-        let shift = channel(
-            normalisation.mean.iter().zip(&normalisation.std).map(|(m, s)| m / s).collect(),
-        )?;
+        let scale = normalisation.std.iter().map(|std| 1.0 / (255.0 * std)).collect();
+        let shift = normalisation.mean.iter().zip(&normalisation.std).map(|(m, s)| m / s).collect();
         let flip = experiment.augment.flip.unwrap_or(flip);
         Ok(Self { experiment, network, device, classes, shape, flip, scale, shift, workers })
     }
@@ -127,7 +123,9 @@ impl Setting {
 
     /// Normalises 8-bit images `[batch, K, H, W, C]`; the shape stays.
     pub fn normalise(&self, pixels: &Tensor) -> Result<Tensor> {
-        Ok(pixels.f_to_kind(Kind::Float)?.f_mul_(&self.scale)?.f_sub_(&self.shift)?)
+        let channel = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.device);
+        let (scale, shift) = (channel(&self.scale)?, channel(&self.shift)?);
+        Ok(pixels.f_to_kind(Kind::Float)?.f_mul_(&scale)?.f_sub_(&shift)?)
     }
 
     /// `[batch, K, H, W, C]` to the network's input `[batch, K*C, H, W]`, channels last in memory.

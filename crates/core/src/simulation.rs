@@ -3,6 +3,7 @@
 
 use crate::anchors::{AnchorSet, PseudoLabels};
 use crate::config::{Experiment, Schedule, Weights, WithoutSamples};
+use crate::crew;
 use crate::error::{InPhase, Result};
 use crate::load;
 use crate::method::{Client, ClientReport, Cohort, Method, Update};
@@ -148,22 +149,17 @@ impl Simulation {
         if let Some(broadcast) = &broadcast {
             drawn = self.draw_clients(round);
             tally.bytes_down = broadcast.wire_bytes() * drawn.len() as u64;
-            for part in drawn.chunks(self.chunk()) {
-                let cohort = self.cohort(state, part, round);
-                let reports = method.client_update(cohort, broadcast)?;
+            let parts = drawn.chunks(self.chunk());
+            let cohorts = parts.map(|clients| self.cohort(state, clients, round)).collect();
+            crew::train(method, cohorts, broadcast, &mut |clients, reports| {
                 timing.clients += watch.lap();
-                for (&client, report) in part.iter().zip(reports) {
-                    self.take_report(
-                        state,
-                        client,
-                        report,
-                        &broadcast.params,
-                        &mut mean,
-                        &mut tally,
-                    )?;
+                for (&client, report) in clients.iter().zip(reports) {
+                    let sent = &broadcast.params;
+                    self.take_report(state, client, report, sent, &mut mean, &mut tally)?;
                 }
                 timing.aggregate += watch.lap();
-            }
+                Ok(())
+            })?;
         }
 
         let mut losses = method.server_update(&mut state.server, mean.finish(), round)?;
@@ -205,8 +201,9 @@ impl Simulation {
         drawn
     }
 
-    /// Clients trained as one network: all on a GPU; one by one on a CPU, where a grouped
-    /// convolution is slower than the plain ones it stands for.
+    /// Clients trained as one network: all on a GPU. On a CPU each is a network of its own, and the
+    /// cores share the clients: a grouped convolution is slower there than the plain ones it
+    /// stands for, and small operations gain little from being split over cores.
     fn chunk(&self) -> usize {
         match self.setting.device {
             Device::Cpu => 1,

@@ -26,6 +26,11 @@ pub struct Broadcast {
 }
 
 impl Broadcast {
+    /// A deep copy.
+    pub fn copy(&self) -> Result<Self> {
+        Ok(Self { params: self.params.copy()?, anchors: self.anchors.copy()? })
+    }
+
     /// Bytes of this message to one client.
     pub fn wire_bytes(&self) -> u64 {
         let anchors = self.anchors.wire_tensors();
@@ -94,8 +99,8 @@ pub struct ClientReport {
     pub momentum: Option<Momentum>,
 }
 
-/// A federated method.
-pub trait Method {
+/// A federated method. `Sync`: simulated clients train on several threads at once.
+pub trait Method: Sync {
     /// Trains on the anchors before round 1.
     fn pretrain(&self, server: &mut Server) -> Result<Losses>;
 
