@@ -17,12 +17,17 @@ test: libtorch
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace
 
-# Licences, banned crates and spelling: needs cargo-deny and typos, and installs them if they are missing.
-check:
-	command -v cargo-deny > /dev/null || $(CARGO) install --locked cargo-deny@0.20.2
-	command -v typos > /dev/null || $(CARGO) install --locked typos-cli@1.52.0
-	cargo-deny check licenses bans sources
-	typos
+# Licences, banned crates and spelling; the tools it needs go into target/tools.
+check: target/tools/bin/cargo-deny target/tools/bin/typos
+	target/tools/bin/cargo-deny check licenses bans sources
+	target/tools/bin/typos
+
+target/tools/bin/cargo-deny:
+	$(CARGO) install --locked --root target/tools cargo-deny@0.20.2
+
+target/tools/bin/typos:
+	$(PYTHON) -m venv target/tools
+	target/tools/bin/python -m pip install --quiet typos==1.51.1
 
 # The training step beside the same step in PyTorch, on the same cores.
 bench: libtorch
