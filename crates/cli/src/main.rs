@@ -8,6 +8,18 @@ mod printer;
 use clap::Parser;
 use std::process::ExitCode;
 
+/// A failure of the engine is reported as an error; the panic it travels by inside the bindings says
+/// nothing more.
+fn quiet_engine_panics() {
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let text = info.payload().downcast_ref::<String>();
+        if text.and_then(|text| fedanchor::engine_message(text)).is_none() {
+            default(info);
+        }
+    }));
+}
+
 fn main() -> ExitCode {
     // clap answers a wrong command line with 2, which means a fault of ours here.
     let cli = match cli::Cli::try_parse() {
@@ -19,6 +31,7 @@ fn main() -> ExitCode {
         }
     };
     let printer = printer::Printer::new();
+    quiet_engine_panics();
     match commands::run(cli, &printer) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -220,7 +220,7 @@ fn check_records(records: &[RoundRecord], assignment: &Assignment) {
     for record in records {
         assert!((0.0..=100.0).contains(&record.test_accuracy), "{record:?}");
         assert!(record.test_loss > 0.0 && record.test_loss.is_finite(), "{record:?}");
-        assert!(record.losses.server_supervised.is_some_and(f64::is_finite), "{record:?}");
+        assert!(record.losses.server_fix.is_some_and(f64::is_finite), "{record:?}");
         assert!(record.losses.server_contrastive.is_some_and(f64::is_finite), "{record:?}");
     }
     for record in &records[1..] {

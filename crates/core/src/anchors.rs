@@ -146,6 +146,7 @@ impl Anchors {
         let directions = unit(&means)?;
         let cosines = directions.f_matmul(&directions.f_tr()?)?.f_to_device(Device::Cpu)?;
         let flat = Vec::<f64>::try_from(cosines.f_to_kind(Kind::Double)?.f_flatten(0, -1)?)?;
+        let flat: Vec<f64> = flat.iter().map(|cosine| (cosine * 1e6).round() / 1e6).collect();
         Ok(flat.chunks(classes).map(<[f64]>::to_vec).collect())
     }
 }

@@ -6,7 +6,7 @@
 //! instead was rejected: on two cores it was no faster than one, and on a busy machine much slower.
 
 use crate::config::ModelName;
-use crate::error::Result;
+use crate::error::{Result, guard};
 use crate::method::{Broadcast, ClientReport, Cohort, Method};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -41,7 +41,7 @@ pub(crate) fn train(
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some((number, cohort)) = next else { break };
                     let clients = ids(&cohort);
-                    let outcome = method.client_update(cohort, &broadcast);
+                    let outcome = guard(|| method.client_update(cohort, &broadcast));
                     let failed = outcome.is_err();
                     // Nobody listens any more once another cohort has failed.
                     if sender.send((number, clients, outcome)).is_err() || failed {
@@ -54,13 +54,14 @@ pub(crate) fn train(
         let mut waiting = BTreeMap::new();
         let mut expected = 0;
         for (number, clients, outcome) in receiver {
-            waiting.insert(number, (clients, outcome?));
-            while let Some((clients, reports)) = waiting.remove(&expected) {
-                take(clients, reports)?;
+            waiting.insert(number, (clients, outcome));
+            while let Some((clients, outcome)) = waiting.remove(&expected) {
+                take(clients, outcome?)?;
                 expected += 1;
             }
         }
-        Ok(())
+        // A gap is a cohort that nobody trained because a later one had failed: say that failure.
+        waiting.into_values().try_for_each(|(_, outcome)| outcome.map(|_| ()))
     })
 }
 

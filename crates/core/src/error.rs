@@ -21,7 +21,7 @@ pub enum Error {
     /// A number that is not finite: training on would only hide it.
     #[error(
         "round {round}, {who}, {phase}: {what} is not finite; lower the learning rate, keep \
-         gradient clipping on, or raise contrastive.batch"
+         gradient clipping on, or raise method.contrastive.batch"
     )]
     NotFinite {
         /// The round; 0 is pre-training.
@@ -95,6 +95,25 @@ impl From<tch::TchError> for Error {
     }
 }
 
+/// Runs `work` and turns a panic out of the engine's bindings into the error it stands for. An
+/// operation that takes a plain number unwraps inside tch when it fails, even in its fallible form;
+/// any other panic goes on.
+pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| match panic
+        .downcast_ref::<String>()
+        .and_then(|text| engine_message(text))
+    {
+        Some(message) => Err(tch::TchError::Torch(message).into()),
+        None => std::panic::resume_unwind(panic),
+    })
+}
+
+/// What the engine said, if this is the text of a panic out of its bindings.
+pub fn engine_message(panic: &str) -> Option<String> {
+    let (_, message) = panic.split_once("Torch(\"")?;
+    Some(message.trim_end_matches("\")").replace("\\n", "\n"))
+}
+
 /// Names the phase in which the engine failed, at the boundary where the phase is known.
 pub(crate) trait InPhase<T> {
     fn in_phase(self, phase: &'static str) -> Result<T>;
@@ -122,6 +141,15 @@ mod tests {
         let Err(Error::Engine { phase: "testing", message }) = failed else { panic!("{failed:?}") };
         assert!(message.contains("2x3"), "{message}");
         assert!(!message.contains('\n'));
+    }
+
+    #[test]
+    fn a_failure_that_panics_inside_the_bindings_is_a_typed_error_too() {
+        let mut a = Tensor::zeros([2, 3], (Kind::Float, Device::Cpu));
+        let b = Tensor::zeros([4, 5], (Kind::Float, Device::Cpu));
+        let failed = guard(|| Ok(a.f_lerp_(&b, 0.5)?));
+        let Err(Error::Engine { message, .. }) = failed else { panic!("{failed:?}") };
+        assert!(message.contains("size of tensor"), "{message}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::config::Experiment;
 use crate::error::{Error, Result};
 use crate::params::Params;
-use fedanchor_data::picture::histogram_csv;
+use fedanchor_data::picture::{histogram_csv, quoted};
 use fedanchor_record::{Assignment, RoundRecord, Summary, Timing, files};
 use fs_err::File;
 use serde::Serialize;
@@ -23,9 +23,20 @@ pub struct RunFolder {
 impl RunFolder {
     /// Makes the folder; one that holds a run already is left alone.
     pub fn create(path: &Path) -> Result<Self> {
-        if path.join(files::ROUNDS).exists() {
-            let problem = "holds a run already: name another folder with --out, or remove this one";
-            return Err(Error::file(path, problem));
+        let advice = "name another folder with --out, or remove this one";
+        // A run that failed before its first record may be tried again in its folder.
+        match fs_err::metadata(path.join(files::ROUNDS)) {
+            Ok(rounds) if rounds.len() > 0 => {
+                return Err(Error::file(path, format!("holds a run already: {advice}")));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                if let Some(name) = files::ALL.iter().find(|name| path.join(name).exists()) {
+                    let problem =
+                        format!("holds a {name} already, which a run would overwrite: {advice}");
+                    return Err(Error::file(path, problem));
+                }
+            }
         }
         fs_err::create_dir_all(path).map_err(|error| Error::file(path, error))?;
         let open = |name: &str| {
@@ -78,11 +89,7 @@ impl RunFolder {
         classes: &[String],
         rows: &[Vec<T>],
     ) -> Result<()> {
-        let quote = |text: &str| {
-            let plain = !text.contains([',', '"', '\n']);
-            if plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
-        };
-        let head: Vec<String> = classes.iter().map(|class| quote(class)).collect();
+        let head: Vec<String> = classes.iter().map(|class| quoted(class)).collect();
         let mut text = format!("class,{}\n", head.join(","));
         for (class, row) in head.iter().zip(rows) {
             let row: Vec<String> = row.iter().map(T::to_string).collect();

@@ -26,5 +26,5 @@ pub mod training;
 mod wire;
 
 pub use config::Experiment;
-pub use error::{Error, Result};
+pub use error::{Error, Result, engine_message};
 pub use run::{Observer, run, server_only};

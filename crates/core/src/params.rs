@@ -249,6 +249,12 @@ impl WeightedMean {
     /// Adds one network of one client with its weight n_m.
     pub fn add(&mut self, params: &Params, weight: f64) -> Result<()> {
         self.total += weight;
+        if let Some(mean) = &self.mean
+            && mean.layout != params.layout
+        {
+            let message = "an update holds other tensors than the one before it".to_owned();
+            return Err(Error::Engine { phase: "averaging updates", message });
+        }
         match &mut self.mean {
             None => self.mean = Some(params.copy()?),
             // mean += (x - mean) * w / total: exact where all clients agree.

@@ -3,7 +3,7 @@
 use crate::anchors::Anchors;
 use crate::config::{Experiment, MethodConfig};
 use crate::crew::ComputeThreads;
-use crate::error::Result;
+use crate::error::{Result, guard};
 use crate::folder::RunFolder;
 use crate::load::load;
 use crate::server::Evaluation;
@@ -54,7 +54,7 @@ pub fn run(
     let method = experiment.method.build();
     let mut state = simulation.start()?;
     let mut progress = Progress::default();
-    let (record, timing, mut test) = simulation.pretrain(&mut state, &*method)?;
+    let (record, timing, mut test) = guard(|| simulation.pretrain(&mut state, &*method))?;
     progress.add(&record);
     folder.append(&record, &timing)?;
     observer.round(&record, &timing);
@@ -62,7 +62,7 @@ pub fn run(
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let (record, timing, tested) = simulation.round(&mut state, &*method, round)?;
+        let (record, timing, tested) = guard(|| simulation.round(&mut state, &*method, round))?;
         test = tested;
         progress.add(&record);
         folder.append(&record, &timing)?;
@@ -70,13 +70,7 @@ pub fn run(
     }
     let seconds = clock.elapsed().as_secs_f64();
     write_results(&folder, &simulation, &state, experiment, &test)?;
-    let server_only_accuracy = if experiment.compare && progress.rounds > 0 {
-        observer.comparing();
-        Some(server_only(&simulation, experiment, progress.rounds)?.accuracy)
-    } else {
-        None
-    };
-    let summary = Summary {
+    let mut summary = Summary {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         method: experiment.method.name().to_owned(),
         data: experiment.data.name.clone(),
@@ -92,7 +86,7 @@ pub fn run(
         best_accuracy: progress.best,
         best_round: progress.best_round,
         pretrained_accuracy: progress.pretrained,
-        server_only_accuracy,
+        server_only_accuracy: None,
         bytes_down: progress.bytes_down,
         bytes_up: progress.bytes_up,
         seconds,
@@ -100,25 +94,36 @@ pub fn run(
         compute_threads: tch::get_num_threads(),
     };
     folder.write_summary(&summary)?;
+    if experiment.compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
+        observer.comparing();
+        let alone = guard(|| server_only(&simulation, experiment, progress.rounds, stop))?;
+        summary.server_only_accuracy = alone.map(|test| test.accuracy);
+        folder.write_summary(&summary)?;
+    }
     Ok(summary)
 }
 
 /// The same model on the anchors alone: pre-training and the server epochs of as many rounds.
+/// `None` if someone asked to stop meanwhile.
 pub fn server_only(
     simulation: &Simulation,
     experiment: &Experiment,
     rounds: u32,
-) -> Result<Evaluation> {
+    stop: &AtomicBool,
+) -> Result<Option<Evaluation>> {
     let method = MethodConfig::ServerOnly(experiment.method.anchors().clone()).build();
     let mut state = simulation.start()?;
     let (_, _, mut test) = simulation.pretrain(&mut state, &*method)?;
     for round in 1..=rounds {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         method.server_update(&mut state.server, None, round)?;
     }
     if rounds > 0 {
-        test = simulation.test(&mut state)?;
+        test = simulation.test(&mut state, rounds)?;
     }
-    Ok(test)
+    Ok(Some(test))
 }
 
 /// The final model and what is known of it.

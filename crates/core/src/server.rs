@@ -79,6 +79,9 @@ impl<'a> Server<'a> {
     /// Static batch norm: measures the statistics of the global model anew, where the experiment
     /// asks for it, as the cumulative average over un-augmented batches.
     pub fn measure_statistics(&mut self, all: &ImageSet) -> Result<()> {
+        if self.params.layout.iter().all(|entry| !entry.statistic) {
+            return Ok(()); // group norm has none
+        }
         let views: Vec<View> = match self.setting.experiment.batch_norm.statistics {
             StatisticsSource::Average => return Ok(()),
             StatisticsSource::StaticAll => {

@@ -15,7 +15,7 @@ use fedanchor_data::stream::SERVER;
 use rand::seq::SliceRandom;
 use tch::Tensor;
 
-/// One supervised epoch, with mixup where it is given; returns the mean loss (fix and mix together).
+/// One supervised epoch, with mixup where it is given; returns the means of L_fix and, with mixup, L_mix.
 pub fn supervised_epoch(
     server: &mut Server,
     mixup: Option<&MixupConfig>,
@@ -23,7 +23,7 @@ pub fn supervised_epoch(
     round: u32,
     epoch: u32,
     lr: f64,
-) -> Result<f64> {
+) -> Result<Vec<f64>> {
     let (setting, anchors) = (server.setting, server.anchors);
     let config = &setting.experiment.server;
     let batch = config.batch.unwrap_or(if anchors.local.len() <= 1000 { 10 } else { 250 });
@@ -51,8 +51,7 @@ pub fn supervised_epoch(
     server.supervised_momentum = learner.momentum;
     let losses = sums.means(0, steps)?;
     check_finite(round, SERVER, "the supervised epoch", &losses, &server.params, 0)?;
-    let mix = losses.get(1).map_or(0.0, |mix| mix * mixup.map_or(0.0, |mixup| mixup.weight));
-    Ok(losses.first().copied().unwrap_or_default() + mix)
+    Ok(losses)
 }
 
 /// One label contrastive epoch; returns the mean of L_c, `None` if no batch had a pair.

@@ -6,11 +6,12 @@ use crate::config::{Experiment, Schedule, Weights, WithoutSamples};
 use crate::crew;
 use crate::error::{InPhase, Result};
 use crate::load;
-use crate::method::{Client, ClientReport, Cohort, Method, Update};
+use crate::method::{Client, ClientReport, Cohort, Method, Update, goes_up};
 use crate::optimiser::Momentum;
-use crate::params::{Params, Part, WeightedMean};
+use crate::params::{Params, WeightedMean};
 use crate::server::{Evaluation, Server};
 use crate::setting::Setting;
+use crate::training::check_finite;
 use fedanchor_data::split::Split;
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{DataSet, ImageSet, Partition, Purpose};
@@ -109,7 +110,7 @@ impl Simulation {
         let (mut watch, mut timing) = (Watch::start(), Timing::default());
         let losses = method.pretrain(&mut state.server)?;
         timing.server = watch.lap();
-        let test = self.test(state)?;
+        let test = self.test(state, 0)?;
         timing.test = watch.lap();
         let record = RoundRecord {
             round: 0,
@@ -164,7 +165,7 @@ impl Simulation {
 
         let mut losses = method.server_update(&mut state.server, mean.finish(), round)?;
         timing.server = watch.lap();
-        let test = self.test(state)?;
+        let test = self.test(state, round)?;
         timing.test = watch.lap();
         losses.client_fix = tally.fix.mean();
         losses.client_mix = tally.mix.mean();
@@ -245,7 +246,7 @@ impl Simulation {
             }
             None if aggregation.without_samples == WithoutSamples::Unchanged => {
                 let samples = report.labels.label.len();
-                let params = sent.subset(|entry| entry.part != Part::Anchor);
+                let params = sent.subset(|entry| goes_up(&self.setting, entry));
                 let update = Update { client, params, samples, kept: 0 };
                 mean.add(&update.params, weight(aggregation.weights, &update))?;
             }
@@ -271,12 +272,14 @@ impl Simulation {
     }
 
     /// Tests the global model, with fresh statistics where they are static.
-    pub(crate) fn test(&self, state: &mut State) -> Result<Evaluation> {
+    pub(crate) fn test(&self, state: &mut State, round: u32) -> Result<Evaluation> {
         state
             .server
             .measure_statistics(&self.images)
             .in_phase("measuring batch norm statistics")?;
-        state.server.evaluate(&self.test, &self.test_labels).in_phase("testing")
+        let test = state.server.evaluate(&self.test, &self.test_labels).in_phase("testing")?;
+        check_finite(round, SERVER, "testing", &[test.loss], &state.server.params, 0)?;
+        Ok(test)
     }
 }
 

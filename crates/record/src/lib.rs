@@ -26,6 +26,9 @@ pub mod files {
     pub const SIMILARITY: &str = "similarity.csv";
     /// The final model.
     pub const MODEL: &str = "model.safetensors";
+    /// All of them.
+    pub const ALL: [&str; 9] =
+        [CONFIG, ROUNDS, TIMINGS, SUMMARY, PARTITION, ASSIGNMENT, CONFUSION, SIMILARITY, MODEL];
 }
 
 /// One line of `rounds.jsonl`.
@@ -73,8 +76,10 @@ pub struct Losses {
     pub client_fix: Option<f64>,
     /// L_mix on the clients that trained.
     pub client_mix: Option<f64>,
-    /// The supervised loss of the last server epoch.
-    pub server_supervised: Option<f64>,
+    /// L_fix of the last supervised epoch on the server: its plain cross entropy.
+    pub server_fix: Option<f64>,
+    /// L_mix of that epoch, in FedAnchor (mix).
+    pub server_mix: Option<f64>,
     /// The label contrastive loss of the last server epoch.
     pub server_contrastive: Option<f64>,
 }

@@ -24,8 +24,8 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     settings.extend(args.precision.map(|precision| format!("precision={precision}")));
     let experiment = super::experiment(args.experiment.as_deref(), &settings)?;
     let out = args.out.unwrap_or_else(|| new_folder(args.experiment.as_deref(), &experiment));
-    let stop = stop_on_interrupt()?;
     let mut watcher = Watcher::new(printer, &experiment, &out);
+    let stop = stop_on_interrupt(watcher.bar.clone())?;
     let workers = args.workers.map(usize::from);
     let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut watcher)?;
     watcher.bar.finish_and_clear();
@@ -60,7 +60,7 @@ fn wait_without_spinning() {
 }
 
 /// Ctrl-C (or a polite kill) ends the run after the current round; a second one ends it at once.
-fn stop_on_interrupt() -> Result<Arc<AtomicBool>> {
+fn stop_on_interrupt(bar: ProgressBar) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for Ctrl-C")?;
@@ -70,7 +70,9 @@ fn stop_on_interrupt() -> Result<Arc<AtomicBool>> {
                 // At once: an orderly exit would tear libtorch down under a thread that computes.
                 signal_hook::low_level::exit(130);
             }
-            Printer::new().talk("ending after this round; once more to end at once");
+            bar.suspend(|| {
+                Printer::new().talk("ending after this round; once more to end at once")
+            });
         }
     });
     Ok(stop)
@@ -87,8 +89,7 @@ struct Watcher<'a> {
 
 impl<'a> Watcher<'a> {
     fn new(printer: &'a Printer, experiment: &Experiment, out: &Path) -> Self {
-        let bar = printer.bar(experiment.rounds.into(), "round {pos}/{len} [{bar:30}] {msg}");
-        bar.enable_steady_tick(Duration::from_millis(500));
+        let bar = printer.bar(experiment.rounds.into(), "round {pos}/{len} [{bar:12}] {msg}");
         Self { printer, bar, out: out.to_owned(), rounds: experiment.rounds, start: Instant::now() }
     }
 
@@ -122,7 +123,7 @@ impl Observer for Watcher<'_> {
                 experiment.client.per_round,
             ),
         };
-        self.printer.talk(format!(
+        let announcement = format!(
             "{} on {}: {} anchors, {clients}; {} with {} parameters on {}; {}",
             experiment.method.name(),
             experiment.data.name,
@@ -131,7 +132,9 @@ impl Observer for Watcher<'_> {
             grouped(parameters),
             experiment.device,
             self.out.display(),
-        ));
+        );
+        self.bar.suspend(|| self.printer.talk(announcement));
+        self.bar.enable_steady_tick(Duration::from_millis(500));
         self.start = Instant::now();
     }
 

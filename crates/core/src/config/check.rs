@@ -42,6 +42,9 @@ impl Experiment {
             return Err(Error::config("optimiser.nesterov", "needs optimiser.momentum above 0"));
         }
         at_least_one("model.latent_dim", self.model.latent_dim)?;
+        at_most("model.latent_dim", self.model.latent_dim, 65_536)?;
+        at_most("client.batch", self.client.batch, 8192)?;
+        at_most("server.batch", self.server.batch.unwrap_or(2), 8192)?;
         if self.model.preactivation && self.model.name != ModelName::Resnet18 {
             return Err(Error::config("model.preactivation", "is a choice of resnet18 alone"));
         }
@@ -60,15 +63,25 @@ impl Experiment {
 impl FedAnchorConfig {
     fn check(&self) -> Result<()> {
         within("method.threshold", self.threshold, -1.0, 1.0)?;
-        positive("method.score_temperature", self.score_temperature)?;
+        within("method.score_temperature", self.score_temperature, 0.001, 1000.0)?;
         positive("method.mixup.alpha", self.mixup.alpha)?;
         within("method.mixup.weight", self.mixup.weight, 0.0, f64::MAX)?;
-        positive("method.contrastive.temperature", self.contrastive.temperature)
+        within("method.contrastive.temperature", self.contrastive.temperature, 0.001, 1000.0)
     }
 
     /// The contrastive batch for this many classes and anchors: as given if it holds enough
     /// positive pairs, B(B-1)/2C on average; chosen to hold them if left out.
     pub fn contrastive_batch(&self, classes: usize, anchors: usize) -> Result<usize> {
+        if self.contrastive.epochs > 0 && !self.contrastive.self_pairs && anchors < 2 * classes {
+            return Err(Error::config(
+                "data.anchors",
+                format!(
+                    "{anchors} anchors of {classes} classes leave the contrastive loss without pairs: use at \
+                     least {}, or method.contrastive.epochs=0",
+                    2 * classes
+                ),
+            ));
+        }
         let pairs = |batch: usize| batch * (batch - 1) / (2 * classes);
         match self.contrastive.batch {
             Some(batch) if self.contrastive.epochs == 0 || batch.min(anchors) == anchors => {
@@ -96,6 +109,14 @@ fn smallest(classes: usize) -> usize {
 
 fn at_least_one(key: &str, value: usize) -> Result<()> {
     if value == 0 { Err(Error::config(key, "must be at least 1, found 0")) } else { Ok(()) }
+}
+
+fn at_most(key: &str, value: usize, most: usize) -> Result<()> {
+    if value > most {
+        Err(Error::config(key, format!("must be at most {most}, found {value}")))
+    } else {
+        Ok(())
+    }
 }
 
 fn positive(key: &str, value: f64) -> Result<()> {
@@ -132,7 +153,9 @@ mod tests {
             ("optimiser.lr=-1.0", "optimiser.lr: must be 0 to 100, found -1"),
             ("optimiser.lr=nan", "optimiser.lr"),
             ("method.threshold=1.5", "method.threshold: must be -1 to 1, found 1.5"),
-            ("method.contrastive.temperature=0", "must be above 0"),
+            ("method.contrastive.temperature=0", "must be 0.001 to 1000, found 0"),
+            ("model.latent_dim=9000000000000000000", "at most 65536"),
+            ("client.batch=100000", "at most 8192"),
             ("model.preactivation=true", "resnet18 alone"),
             ("model.groups=3", "1, 2, 4, 8 or 16"),
             ("device=gpu", "device: expected `cpu` or `cuda:N`, found `gpu`"),
@@ -156,6 +179,8 @@ mod tests {
         let small = method(&["method.contrastive.batch=10"]);
         let error = small.contrastive_batch(10, 500).unwrap_err().to_string();
         assert!(error.contains("use at least 33"), "{error}"); // 33 * 32 / 20 = 52
-        assert_eq!(small.contrastive_batch(10, 10).unwrap(), 10);
+        assert_eq!(small.contrastive_batch(5, 10).unwrap(), 10);
+        let error = method(&[]).contrastive_batch(10, 10).unwrap_err().to_string();
+        assert!(error.contains("use at least 20"), "{error}");
     }
 }

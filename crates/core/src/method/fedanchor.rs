@@ -6,9 +6,9 @@
 //! fix set), and trains on L_fix + b L_mix; the server averages, then trains one supervised epoch
 //! on the classification head and one label contrastive epoch on the anchor head.
 
-use super::{Broadcast, ClientReport, Cohort, Method, Update};
+use super::{Broadcast, ClientReport, Cohort, Method, Update, goes_up};
 use crate::anchors::{Anchors, pseudo_label};
-use crate::config::{Augmentation, FedAnchorConfig, Order, StatisticsSource};
+use crate::config::{Augmentation, FedAnchorConfig, Order};
 use crate::error::{InPhase, Result};
 use crate::fix_mix::FixMix;
 use crate::optimiser::Momentum;
@@ -17,6 +17,7 @@ use crate::server::Server;
 use crate::server_epochs::{contrastive_epoch, supervised_epoch};
 use crate::training::{Learner, LossSums, Schedule, Task, check_finite};
 use fedanchor_record::Losses;
+use std::ops::Range;
 
 /// FedAnchor, or with `clients` off its server alone: what the clients must add to.
 pub(super) struct FedAnchor {
@@ -29,13 +30,11 @@ impl Method for FedAnchor {
     /// 7 of round 1 already labels by the anchor head.
     fn pretrain(&self, server: &mut Server) -> Result<Losses> {
         let pretrain = server.setting.experiment.pretrain.clone();
+        let contrastive = u32::from(pretrain.contrastive && self.config.contrastive.epochs > 0);
         let mut losses = Losses::default();
         for epoch in 0..pretrain.epochs {
-            losses.server_supervised = self.supervised_epoch(server, 0, epoch, pretrain.lr)?;
-            if pretrain.contrastive && self.config.contrastive.epochs > 0 {
-                losses.server_contrastive =
-                    self.contrastive_epoch(server, 0, epoch, pretrain.lr)?;
-            }
+            let epochs = (epoch..epoch + 1, epoch..epoch + contrastive);
+            losses = self.server_epochs(server, 0, epochs, pretrain.lr)?;
         }
         forget_momentum(server);
         Ok(losses)
@@ -113,7 +112,6 @@ impl Method for FedAnchor {
         }
 
         // Each client answers with weights alone; one that kept nothing has nothing to say.
-        let statistics = setting.experiment.batch_norm.statistics == StatisticsSource::Average;
         let mut reports: Vec<ClientReport> = labels
             .iter()
             .map(|labels| ClientReport {
@@ -139,12 +137,17 @@ impl Method for FedAnchor {
             let params = learner.params.client(slot as i64)?;
             report.update = Some(Update {
                 client: task.who,
-                params: params.subset(|e| trains(e.part) && (statistics || !e.statistic)),
+                params: params.subset(|entry| goes_up(setting, entry)),
                 samples: task.local.len(),
                 kept: task.fix.len(),
             });
             if config.keep_momentum {
                 report.momentum = Some(learner.momentum.client(slot as i64)?);
+            }
+        }
+        for (report, client) in reports.iter_mut().zip(clients) {
+            if report.update.is_none() {
+                report.momentum = client.momentum; // it did not train: what it had it keeps
             }
         }
         Ok(reports)
@@ -160,23 +163,9 @@ impl Method for FedAnchor {
         if let Some(mean) = mean {
             server.take_mean(&mean)?;
         }
-        let (epochs, contrastive) =
-            (server.setting.experiment.server.epochs, self.config.contrastive.epochs);
-        let lr = server.setting.experiment.lr(round);
-        let mut losses = Losses::default();
-        let order = match self.config.contrastive.order {
-            Order::Last => [true, false],
-            Order::First => [false, true],
-        };
-        for supervised in order {
-            for epoch in 0..if supervised { epochs } else { contrastive } {
-                if supervised {
-                    losses.server_supervised = self.supervised_epoch(server, round, epoch, lr)?;
-                } else {
-                    losses.server_contrastive = self.contrastive_epoch(server, round, epoch, lr)?;
-                }
-            }
-        }
+        let experiment = &server.setting.experiment;
+        let epochs = (0..experiment.server.epochs, 0..self.config.contrastive.epochs);
+        let losses = self.server_epochs(server, round, epochs, experiment.lr(round))?;
         if !server.setting.experiment.server.keep_momentum {
             forget_momentum(server);
         }
@@ -185,28 +174,33 @@ impl Method for FedAnchor {
 }
 
 impl FedAnchor {
-    /// L_s on the classification head: the clients' loss, with all anchors as the fix set, their
-    /// true labels, and a mix set only in FedAnchor (mix).
-    fn supervised_epoch(
+    /// The supervised epochs (L_s on the classification head: the clients' loss with all anchors as
+    /// the fix set, their true labels, and a mix set only in FedAnchor (mix)) and the label
+    /// contrastive epochs (L_c, eq. 1-2, on the anchor head and, by default, the backbone).
+    fn server_epochs(
         &self,
         server: &mut Server,
         round: u32,
-        epoch: u32,
+        (supervised, contrastive): (Range<u32>, Range<u32>),
         lr: f64,
-    ) -> Result<Option<f64>> {
+    ) -> Result<Losses> {
         let mixup = self.config.mixup.server.then_some(&self.config.mixup);
-        supervised_epoch(server, mixup, self.config.views, round, epoch, lr).map(Some)
-    }
-
-    /// L_c (eq. 1-2) on the anchor head and, by default, the backbone.
-    fn contrastive_epoch(
-        &self,
-        server: &mut Server,
-        round: u32,
-        epoch: u32,
-        lr: f64,
-    ) -> Result<Option<f64>> {
-        contrastive_epoch(server, &self.config, round, epoch, lr)
+        let mut losses = Losses::default();
+        let first = self.config.contrastive.order == Order::First;
+        for contrast in [first, !first] {
+            for epoch in if contrast { contrastive.clone() } else { supervised.clone() } {
+                if contrast {
+                    losses.server_contrastive =
+                        contrastive_epoch(server, &self.config, round, epoch, lr)?;
+                } else {
+                    let means =
+                        supervised_epoch(server, mixup, self.config.views, round, epoch, lr)?;
+                    (losses.server_fix, losses.server_mix) =
+                        (means.first().copied(), means.get(1).copied());
+                }
+            }
+        }
+        Ok(losses)
     }
 }
 

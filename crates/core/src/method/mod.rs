@@ -6,10 +6,10 @@
 mod fedanchor;
 
 use crate::anchors::{Anchors, PseudoLabels};
-use crate::config::MethodConfig;
+use crate::config::{MethodConfig, StatisticsSource};
 use crate::error::Result;
 use crate::optimiser::Momentum;
-use crate::params::Params;
+use crate::params::{Entry, Params, Part};
 use crate::server::Server;
 use crate::setting::Setting;
 use fedanchor_data::ImageSet;
@@ -60,6 +60,13 @@ impl Update {
     pub fn wire_bytes(&self) -> u64 {
         crate::wire::message_bytes(self.params.wire_tensors())
     }
+}
+
+/// Whether a client sends this entry up: not the anchor head, which the server alone trains, and
+/// running statistics only where they are averaged.
+pub(crate) fn goes_up(setting: &Setting, entry: &Entry) -> bool {
+    let averaged = setting.experiment.batch_norm.statistics == StatisticsSource::Average;
+    entry.part != Part::Anchor && (averaged || !entry.statistic)
 }
 
 /// A client of this round: its number and its images. Labels are nowhere in reach.

@@ -97,7 +97,8 @@ pub fn histogram_csv(histogram: &[Vec<u32>], classes: &[String], path: &Path) ->
     std::fs::write(path, table).map_err(|error| DataError::io(path, error))
 }
 
-fn quoted(name: &str) -> String {
+/// A name as a field of a CSV file.
+pub fn quoted(name: &str) -> String {
     if name.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", name.replace('"', "\"\""))
     } else {
