@@ -72,13 +72,12 @@ impl FedAnchorConfig {
     /// The contrastive batch for this many classes and anchors: as given if it holds enough
     /// positive pairs, B(B-1)/2C on average; chosen to hold them if left out.
     pub fn contrastive_batch(&self, classes: usize, anchors: usize) -> Result<usize> {
-        if self.contrastive.epochs > 0 && !self.contrastive.self_pairs && anchors < 2 * classes {
+        if self.contrastive.epochs > 0 && !self.contrastive.self_pairs && anchors <= classes {
             return Err(Error::config(
                 "data.anchors",
                 format!(
-                    "{anchors} anchors of {classes} classes leave the contrastive loss without pairs: use at \
-                     least {}, or method.contrastive.epochs=0",
-                    2 * classes
+                    "{anchors} anchors of {classes} classes leave the contrastive loss without pairs: use \
+                     more, or method.contrastive.epochs=0"
                 ),
             ));
         }
@@ -181,6 +180,6 @@ mod tests {
         assert!(error.contains("use at least 33"), "{error}"); // 33 * 32 / 20 = 52
         assert_eq!(small.contrastive_batch(5, 10).unwrap(), 10);
         let error = method(&[]).contrastive_batch(10, 10).unwrap_err().to_string();
-        assert!(error.contains("use at least 20"), "{error}");
+        assert!(error.contains("without pairs: use more"), "{error}");
     }
 }
