@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub fn read(images: &Path, labels: Option<&Path>, known: &Known) -> Result<ImageSet> {
     let (dims, pixels) = decode(images, &read_file(images)?, 3)?;
     if dims[0] == 0 {
-        return Err(DataError::malformed(images, "header", "at least one image", "none"));
+        return Err(DataError::malformed(images, "header", "one or more images", "none"));
     }
     let shape = shape(images, dims[1], dims[2], 1)?;
     let numbers = match labels {
