@@ -78,11 +78,6 @@ impl Params {
         self.map(Tensor::f_detach_copy)
     }
 
-    /// A copy on another device.
-    pub fn to_device(&self, device: Device) -> Result<Params> {
-        self.map(|tensor| tensor.f_to_device(device))
-    }
-
     /// Zeros of the same shapes.
     pub fn zeros_like(&self) -> Result<Params> {
         self.map(Tensor::f_zeros_like)

@@ -86,13 +86,13 @@ impl Block {
             Self::Post { conv1, norm1, conv2, norm2, shortcut } => {
                 let branch = norm1.relu(&conv1.forward(x, pass)?, pass)?;
                 let mut branch = norm2.forward(&conv2.forward(&branch, pass)?, pass)?;
-                let sum = match shortcut {
+                let mut sum = match shortcut {
                     Some((conv, norm)) => {
                         branch.f_add_(&norm.forward(&conv.forward(x, pass)?, pass)?)?
                     }
                     None => branch.f_add_(x)?,
                 };
-                Ok({ sum }.f_relu_()?)
+                Ok(sum.f_relu_()?)
             }
             Self::Pre { norm1, conv1, norm2, conv2, shortcut } => {
                 let active = norm1.relu(x, pass)?;
