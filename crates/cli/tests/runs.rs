@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// Two rounds on the embedded sample: 200 clients with about 30 images each, two of them a round.
 const SMALL: &[&str] = &[
     "rounds=2",
-    "compare=false",
+    "data.name=sample",
     "data.anchors=50",
     "data.clients=200",
     "model.name=small",
@@ -39,7 +39,6 @@ const SMALL: &[&str] = &[
 /// three of them a round. Some images are kept and some are not.
 const DRAWN: &[&str] = &[
     "rounds=2",
-    "compare=false",
     "data.name=drawn",
     "data.path=drawn",
     "data.anchors=36",
@@ -74,10 +73,18 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// `fedanchor run --out OUT --set ...`, ready to start.
-    fn command(&self, out: &str, settings: &[&[&str]]) -> Command {
+    /// `fedanchor run FILE --out OUT`, ready to start.
+    fn command_of(&self, file: &str, out: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
-        command.current_dir(&self.0).env("OMP_NUM_THREADS", "1").args(["run", "--out", out]);
+        command.current_dir(&self.0).env("OMP_NUM_THREADS", "1");
+        command.args(["run", file, "--out", out]);
+        command
+    }
+
+    /// The preset `paper` with these settings, ready to start.
+    fn command(&self, out: &str, settings: &[&[&str]]) -> Command {
+        std::fs::write(self.at("paper.toml"), "").unwrap();
+        let mut command = self.command_of("paper.toml", out);
         for setting in settings.iter().copied().flatten() {
             command.args(["--set", setting]);
         }
@@ -177,7 +184,7 @@ fn a_run_folder_tells_everything() {
     let config = place.read("run", files::CONFIG);
     let experiment = fedanchor::config::resolve(&config, &[]).unwrap();
     assert_eq!((experiment.rounds, experiment.data.clients), (2, 200));
-    place.succeed(place.command("again", &[]).arg("run/config.toml"));
+    place.succeed(&mut place.command_of("run/config.toml", "again"));
     let (run, again) = (place.content("run"), place.content("again"));
     for file in [files::CONFIG, files::ROUNDS, files::MODEL] {
         assert!(again[file] == run[file], "{file} is not the same");
@@ -248,9 +255,9 @@ fn check_model_and_bytes(place: &Place, experiment: &Experiment, records: &[Roun
     let all = params.encode(None).unwrap().len() as u64;
     for record in &records[1..] {
         assert_eq!(record.bytes_up, up * record.trained as u64);
-        // 128 numbers of four bytes and one byte for each class; two names and places in the header.
+        // 128 numbers of four bytes for each class; a name and a place in the header.
         let anchors = record.bytes_down / 2 - all;
-        assert!((10 * (128 * 4 + 1)..10 * (128 * 4 + 1) + 200).contains(&anchors), "{anchors}");
+        assert!((10 * 128 * 4..10 * 128 * 4 + 100).contains(&anchors), "{anchors}");
         assert_eq!(record.bytes_down % 2, 0);
     }
 }
@@ -453,11 +460,11 @@ fn class_means_do_what_all_latents_do_for_fewer_bytes() {
     for (means, latents) in means.iter().zip(&latents) {
         // Equal labels make equal training: nothing else may differ.
         assert_eq!(RoundRecord { bytes_down: means.bytes_down, ..latents.clone() }, *means);
-        // 50 latents of 128 numbers with labels of two bytes, instead of ten with one byte.
+        // 50 latents of 128 numbers with labels of two bytes, instead of ten means.
         let more = (latents.bytes_down - means.bytes_down) / 2;
-        let data = 50 * (128 * 4 + 2) - 10 * (128 * 4 + 1);
-        let header = 16; // names and places of other length
-        let expected = if means.round == 0 { 0..=0 } else { data - header..=data + header };
+        let data = 50 * (128 * 4 + 2) - 10 * 128 * 4;
+        let header = 100; // one more name and place
+        let expected = if means.round == 0 { 0..=0 } else { data..=data + header };
         assert!(expected.contains(&more), "{more}");
     }
 }

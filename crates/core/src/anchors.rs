@@ -37,13 +37,8 @@ pub enum Anchors {
     ClassMeans {
         /// One mean a class.
         means: Tensor,
-        /// Classes that have an anchor; the others are never chosen.
-        present: Vec<bool>,
     },
 }
-
-/// The score of a class without anchors: below every cosine.
-const NEVER: f64 = -2.0;
 
 impl Anchors {
     /// Computes Z_anchor (Algorithm 1, line 5) from the raw images in evaluation mode.
@@ -86,9 +81,7 @@ impl Anchors {
             Anchors::Latents { latents, labels } => {
                 Anchors::Latents { latents: latents.f_detach_copy()?, labels: labels.clone() }
             }
-            Anchors::ClassMeans { means, present } => {
-                Anchors::ClassMeans { means: means.f_detach_copy()?, present: present.clone() }
-            }
+            Anchors::ClassMeans { means } => Anchors::ClassMeans { means: means.f_detach_copy()? },
         })
     }
 
@@ -96,41 +89,30 @@ impl Anchors {
     fn class_means(self, classes: usize) -> Result<Self> {
         let Anchors::Latents { latents, labels } = &self else { return Ok(self) };
         let means = class_average(labels, classes, latents.device())?.f_matmul(&unit(latents)?)?;
-        let present = (0..classes).map(|class| labels.contains(&(class as u16))).collect();
-        Ok(Anchors::ClassMeans { means, present })
+        Ok(Anchors::ClassMeans { means })
     }
 
     /// Eq. 3: s_avg of every sample with every class, `[N, D]` to `[N, C]`.
     pub fn scores(&self, latents: &Tensor, classes: usize) -> Result<Tensor> {
         let z = unit(latents)?;
-        let (scores, present): (Tensor, Vec<bool>) = match self {
-            Anchors::ClassMeans { means, present } => {
-                (z.f_matmul(&means.f_tr()?)?, present.clone())
-            }
+        Ok(match self {
+            Anchors::ClassMeans { means } => z.f_matmul(&means.f_tr()?)?,
             Anchors::Latents { latents: anchors, labels } => {
                 let cosines = z.f_matmul(&unit(anchors)?.f_tr()?)?; // [N, S]
-                let average = class_average(labels, classes, z.device())?.f_tr()?; // [S, C]
-                let present = (0..classes).map(|class| labels.contains(&(class as u16))).collect();
-                (cosines.f_matmul(&average)?, present)
+                cosines.f_matmul(&class_average(labels, classes, z.device())?.f_tr()?)?
             }
-        };
-        let absent: Vec<bool> = present.iter().map(|there| !there).collect();
-        let absent = Tensor::f_from_slice(&absent)?.f_to_device(scores.device())?;
-        Ok(scores.f_masked_fill(&absent, NEVER)?)
+        })
     }
 
     /// The tensors as they are sent: name, number type, shape.
     pub fn wire_tensors(&self) -> Vec<(&'static str, safetensors::Dtype, Vec<i64>)> {
-        use safetensors::Dtype::{F32, U8, U16};
+        use safetensors::Dtype::{F32, U16};
         match self {
             Anchors::Latents { latents, labels } => vec![
                 ("anchors.latents", F32, latents.size()),
                 ("anchors.labels", U16, vec![labels.len() as i64]),
             ],
-            Anchors::ClassMeans { means, present } => vec![
-                ("anchors.means", F32, means.size()),
-                ("anchors.present", U8, vec![present.len() as i64]),
-            ],
+            Anchors::ClassMeans { means } => vec![("anchors.means", F32, means.size())],
         }
     }
 
@@ -138,7 +120,7 @@ impl Anchors {
     /// space keeps the classes apart.
     pub fn similarity(&self, classes: usize) -> Result<Vec<Vec<f64>>> {
         let means = match self {
-            Anchors::ClassMeans { means, .. } => means.shallow_clone(),
+            Anchors::ClassMeans { means } => means.shallow_clone(),
             Anchors::Latents { latents, labels } => {
                 class_average(labels, classes, latents.device())?.f_matmul(&unit(latents)?)?
             }
@@ -151,7 +133,7 @@ impl Anchors {
     }
 }
 
-/// The matrix that averages rows by class, `[C, S]`.
+/// The matrix that averages rows by class, `[C, S]`. Every class has an anchor: the split sees to it.
 fn class_average(labels: &[u16], classes: usize, device: Device) -> Result<Tensor> {
     let mut counts = vec![0f32; classes];
     labels.iter().for_each(|&label| counts[label as usize] += 1.0);
@@ -266,7 +248,7 @@ mod tests {
     use super::*;
 
     fn latents() -> Anchors {
-        // Class 0: (2, 0) and (0, 5); class 1: (-3, 0); class 2: nobody.
+        // Class 0: (2, 0) and (0, 5); class 1: (-3, 0).
         let latents = Tensor::from_slice(&[2f32, 0.0, -3.0, 0.0, 0.0, 5.0]).view([3, 2]);
         Anchors::Latents { latents, labels: vec![0, 1, 0] }
     }
@@ -279,9 +261,9 @@ mod tests {
     fn scores_by_hand() {
         let z = Tensor::from_slice(&[3f32, 4.0, 0.0, -2.0]).view([2, 2]);
         // (3, 4)/5: cosines .6 and .8 with class 0, -.6 with class 1. (0, -1): 0 and -1; 0.
-        let expected = [0.7, -0.6, -2.0, -0.5, 0.0, -2.0];
-        for anchors in [latents(), latents().class_means(3).unwrap()] {
-            let found = rows(&anchors.scores(&z, 3).unwrap());
+        let expected = [0.7, -0.6, -0.5, 0.0];
+        for anchors in [latents(), latents().class_means(2).unwrap()] {
+            let found = rows(&anchors.scores(&z, 2).unwrap());
             assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
         }
     }

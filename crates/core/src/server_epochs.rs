@@ -74,6 +74,9 @@ pub fn contrastive_epoch(
     };
     let params = server.params.first(1)?;
     let mut learner = Learner::new(setting, params, std::mem::take(momentum), |e| trains(e.part))?;
+    if config.trains == Trains::Head {
+        learner = learner.keeping_statistics();
+    }
     let stream = setting.stream(Purpose::ContrastiveAugment, round, SERVER).epoch(epoch);
     let (mut sums, mut steps) = (LossSums::default(), 0);
     for (number, chosen) in batches.iter().enumerate() {

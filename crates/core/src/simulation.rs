@@ -137,10 +137,6 @@ impl Simulation {
         round: u32,
     ) -> Result<(RoundRecord, Timing, Evaluation)> {
         let (mut watch, mut timing) = (Watch::start(), Timing { round, ..Timing::default() });
-        state
-            .server
-            .measure_statistics(&self.images)
-            .in_phase("measuring batch norm statistics")?;
         let broadcast = method.broadcast(&state.server)?;
         timing.broadcast = watch.lap();
 
@@ -271,7 +267,8 @@ impl Simulation {
         }
     }
 
-    /// Tests the global model, with fresh statistics where they are static.
+    /// Tests the global model, with fresh statistics where they are static. The next round
+    /// broadcasts the same model with these.
     pub(crate) fn test(&self, state: &mut State, round: u32) -> Result<Evaluation> {
         state
             .server

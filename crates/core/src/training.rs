@@ -200,6 +200,12 @@ impl<'a> Learner<'a> {
         Ok(Self { setting, params, momentum, trained, statistics })
     }
 
+    /// Leaves the running statistics alone whatever the experiment says: where only a head is
+    /// trained, the backbone stays as it is.
+    pub fn keeping_statistics(self) -> Self {
+        Self { statistics: Statistics::Batch, ..self }
+    }
+
     /// One step of SGD for the first `active` clients. `loss` gives the terms of the loss with
     /// their weights, each `[active]`; their values are added to `sums`.
     pub fn step(

@@ -36,6 +36,11 @@ pub struct Split {
 pub fn split(train: &ImageSet, anchors: usize, choice: AnchorChoice, seed: u64) -> Result<Split> {
     let labels = train.require_labels("the choice of anchors")?;
     let classes = train.classes.len();
+    if classes < 2 {
+        return Err(DataError::Unusable(format!(
+            "a classifier needs two classes or more, and these images have {classes}"
+        )));
+    }
     if anchors < classes {
         return Err(DataError::Unusable(format!(
             "{anchors} anchors are too few for {classes} classes: every class needs at least one"

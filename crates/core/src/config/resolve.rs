@@ -1,6 +1,6 @@
 //! Layers of TOML become one checked [`Experiment`].
 
-use super::Experiment;
+use super::{Experiment, FedAnchorConfig};
 use crate::error::{Error, Result};
 use toml::{Table, Value};
 
@@ -40,6 +40,9 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     choose(&mut table, &given, "method", "name", "methods")?;
     choose(&mut table, &given, "partition", "kind", "partitions")?;
     merge(&mut table, given, "")?;
+    if let Some(Value::Table(method)) = table.get("method") {
+        check_method(method.clone())?;
+    }
     let experiment: Experiment = serde_path_to_error::deserialize(Value::Table(table))
         .map_err(|error| Error::config(error.path().to_string(), error.inner().message()))?;
     experiment.check()?;
@@ -66,6 +69,14 @@ fn choose(table: &mut Table, given: &Table, section: &str, key: &str, list: &str
     defaults.insert(key.to_owned(), Value::String(name));
     table.insert(section.to_owned(), Value::Table(defaults));
     Ok(())
+}
+
+/// Reads a method's settings by themselves: an error in a tagged enum does not know its key.
+fn check_method(mut settings: Table) -> Result<()> {
+    settings.remove("name");
+    serde_path_to_error::deserialize::<_, FedAnchorConfig>(Value::Table(settings))
+        .map(drop)
+        .map_err(|error| Error::config(format!("method.{}", error.path()), error.inner().message()))
 }
 
 /// `a.b=value`: the value is TOML; a bare word is a string.
@@ -154,6 +165,8 @@ mod tests {
             problem("[method]\nname = \"x\"", &[]).contains("known are fedanchor, server-only")
         );
         assert!(problem("", &["client.bacth=3"]).contains("unknown field `bacth`"));
+        assert!(problem("", &["method.mixup.alpha=x"]).starts_with("method.mixup.alpha: invalid"));
+        assert!(problem("", &["method.x=1"]).contains("method.x: unknown field `x`"));
         assert!(problem("", &["rounds"]).contains("expected key=value"));
         assert!(problem("", &["partition.kind=iid", "partition.alpha=1"]).contains("alpha"));
         assert!(problem("rounds = ", &[]).contains("line 1"));
