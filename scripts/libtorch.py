@@ -30,6 +30,11 @@ TORCH = ("torch", VERSION, "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e0
 CUDART = ("nvidia-cuda-runtime", "13.0.96", "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548")
 CUPTI = ("nvidia-cuda-cupti", "13.0.85", "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8")
 CPU_SET = [TORCH, CUDART, CUPTI]
+# Headers that libtorch's own CUDA headers include, to compile crates/graph with.
+CUDA_HEADERS = [
+    ("nvidia-cuda-crt", "13.0.88", "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4"),
+    ("nvidia-cuda-cccl", "13.0.85", "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649"),
+]
 CPU_LIBRARIES = {"libc10.so", "libtorch_cpu.so", "libtorch.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13"}
 
 
@@ -117,13 +122,17 @@ def install_cpu(folder, pip=run_pip, distributions=None):
 def install_cuda(folder, pip=run_pip):
     """The whole of PyTorch's wheel set: its libraries find cuBLAS, cuDNN and the rest beside them."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        wheel = download(TORCH, Path(scratch), pip)
+        wheels = [download(d, Path(scratch), pip) for d in [TORCH, *CUDA_HEADERS]]
         site = Path(scratch) / "site"
-        pip(["install", "--no-compile", "--target", str(site), str(wheel)])
+        pip(["install", "--no-compile", "--target", str(site), *map(str, wheels)])
         for library in ("cudart.so.13", "cudnn.so.9", "cublas.so.13"):
             if not list(site.glob(f"nvidia/*/lib/lib{library}")):
                 raise SetupError(f"the CUDA set has no lib{library}: this is a fault in scripts/libtorch.py, please report it")
         put_in_place(site, folder)
+
+
+def has_cuda_headers(folder):
+    return (folder / "nvidia" / "cu13" / "include" / "crt").is_dir()
 
 
 def put_in_place(unpacked, folder):
@@ -182,6 +191,8 @@ def main():
         cache = cache_folder()
         cache.mkdir(parents=True, exist_ok=True)
         folder = cache / f"libtorch-{VERSION}-{'cu130' if options.cuda else 'cpu'}"
+        if options.cuda and folder.is_dir() and not has_cuda_headers(folder):
+            shutil.rmtree(folder)  # of an earlier version, without them
         if not folder.is_dir():
             (install_cuda if options.cuda else install_cpu)(folder)
         link(folder / "torch" if options.cuda else folder)

@@ -13,6 +13,11 @@ fn main() {
     match libtorch.join("lib").canonicalize() {
         Ok(lib) => {
             println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());
+            // libcudart of the CUDA set.
+            let toolkit = lib.join("../../nvidia/cu13/lib");
+            if toolkit.is_dir() {
+                println!("cargo:rustc-link-arg=-Wl,-rpath,{}", toolkit.display());
+            }
         }
         Err(_) => {
             println!("cargo:warning=libtorch is not set up: run `make libtorch` first");

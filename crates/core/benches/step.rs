@@ -6,9 +6,9 @@ use fedanchor::Result;
 use fedanchor::config::resolve;
 use fedanchor::loss::{cross_entropy, mix_loss};
 use fedanchor::optimiser::Momentum;
-use fedanchor::params::Part;
+use fedanchor::params::{Entry, Part};
 use fedanchor::setting::Setting;
-use fedanchor::training::{Learner, LossSums};
+use fedanchor::training::Learner;
 use fedanchor_data::{Normalisation, Shape};
 use std::time::Instant;
 use tch::{Device, Kind, Tensor};
@@ -27,11 +27,11 @@ fn main() -> Result<()> {
     let (fix, mix, fix_labels, mix_labels) = (images()?, images()?, labels()?, labels()?);
     let lambda = Tensor::f_rand([1, BATCH], options)?;
     let params = setting.network.init(0, Device::Cpu)?;
-    let mut learner =
-        Learner::new(&setting, params, Momentum::default(), |e| e.part != Part::Anchor)?;
+    let trains = |entry: &Entry| entry.part != Part::Anchor;
+    let mut learner = Learner::new(&setting, "step", params, Momentum::default(), trains)?;
     for _ in std::io::stdin().lines() {
         let start = Instant::now();
-        learner.step(1, 0.03, &mut LossSums::default(), |pass| {
+        learner.step(1, 0.03, |pass| {
             let logits =
                 |x: &Tensor| setting.network.logits(&setting.network.features(x, pass)?, pass);
             let (fix, mix) = (logits(&fix)?, logits(&mix)?);

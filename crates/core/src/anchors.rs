@@ -4,6 +4,7 @@
 use crate::config::{FedAnchorConfig, LatentSource, Score, Send};
 use crate::error::Result;
 use crate::loss::unit;
+use crate::method::Client;
 use crate::model::Statistics;
 use crate::params::Params;
 use crate::setting::{Setting, View};
@@ -159,15 +160,44 @@ pub struct PseudoLabels {
 }
 
 impl PseudoLabels {
+    /// Takes the first `count` samples off.
+    fn split_off_first(&mut self, count: usize) -> Self {
+        Self {
+            label: self.label.drain(..count).collect(),
+            score: self.score.drain(..count).collect(),
+            kept: self.kept.drain(..count).collect(),
+            classifier: self.classifier.drain(..count).collect(),
+        }
+    }
+
     /// Local numbers of the kept samples: the fix set.
     pub fn fix_set(&self) -> Vec<u32> {
         (0..).zip(&self.kept).filter(|(_, kept)| **kept).map(|(index, _)| index).collect()
     }
 }
 
-/// Algorithm 1's procedure Pseudo Label for the images of one or several clients, which all hold
-/// the same broadcast model.
-pub fn pseudo_label(
+/// Algorithm 1's procedure Pseudo Label for clients that all hold the same broadcast model: their
+/// images go through it together, their labels are handed out to each.
+pub fn pseudo_labels(
+    setting: &Setting,
+    params: &Params,
+    anchors: &Anchors,
+    method: &FedAnchorConfig,
+    round: u32,
+    clients: &[Client],
+) -> Result<Vec<PseudoLabels>> {
+    let samples: Vec<(u32, u64, &[u8])> = clients
+        .iter()
+        .flat_map(|client| {
+            let images = client.local.iter().map(|&i| client.images.image(i as usize));
+            (0..).zip(images).map(|(local, image)| (client.id, local, image))
+        })
+        .collect();
+    let mut all = pseudo_label(setting, params, anchors, method, round, &samples)?;
+    Ok(clients.iter().map(|client| all.split_off_first(client.local.len())).collect())
+}
+
+fn pseudo_label(
     setting: &Setting,
     params: &Params,
     anchors: &Anchors,

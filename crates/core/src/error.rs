@@ -77,6 +77,12 @@ impl Error {
     }
 }
 
+impl From<fedanchor_graph::GraphError> for Error {
+    fn from(error: fedanchor_graph::GraphError) -> Self {
+        tch::TchError::Torch(error.0).into()
+    }
+}
+
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
         let text = match error {

@@ -8,6 +8,7 @@
 pub mod anchors;
 pub mod config;
 mod crew;
+mod engine;
 mod error;
 pub mod fix_mix;
 pub mod folder;
@@ -16,6 +17,7 @@ pub mod loss;
 pub mod method;
 pub mod model;
 pub mod optimiser;
+mod packing;
 pub mod params;
 mod run;
 pub mod server;

@@ -5,6 +5,8 @@
 
 use crate::config::OptimiserConfig;
 use crate::error::Result;
+use fedanchor_graph as graph;
+use graph::SgdEntry;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use tch::{Kind, Tensor};
@@ -56,6 +58,28 @@ impl Momentum {
     }
 }
 
+impl Momentum {
+    /// Copies another's buffers into one's own of the same entries, made as large as `rooms` where
+    /// they are missing, and hands out views of the first `clients`.
+    pub(crate) fn take_over(
+        &mut self,
+        from: &Momentum,
+        rooms: &[Tensor],
+        clients: i64,
+    ) -> Result<Momentum> {
+        let views = from.buffers.iter().map(|(&index, from)| {
+            let room = match self.buffers.entry(index) {
+                Entry::Occupied(there) => there.into_mut(),
+                Entry::Vacant(place) => place.insert(rooms[index].f_zeros_like()?),
+            };
+            let mut view = room.f_narrow(0, 0, clients)?;
+            view.f_copy_(from)?;
+            Ok((index, view))
+        });
+        Ok(Momentum { buffers: views.collect::<Result<_>>()? })
+    }
+}
+
 /// One step in place: `params[index]` and its gradient for every trained entry, all `[K, ...]`.
 pub(crate) fn sgd_step(
     config: &OptimiserConfig,
@@ -81,6 +105,31 @@ pub(crate) fn sgd_step(
         let _ = parameter.f_addcmul_(&step, &backward)?;
     }
     Ok(())
+}
+
+/// The same in the GPU's fused kernels, with the learning rate on the device; bfloat16 copies of the
+/// parameters are kept up to date.
+pub(crate) fn sgd_step_on_gpu(
+    config: &OptimiserConfig,
+    lr: &Tensor,
+    params: &[Tensor],
+    gradients: &[(usize, Tensor)],
+    momentum: &Momentum,
+    shadows: &[Option<Tensor>],
+) -> Result<()> {
+    let entries = gradients.iter().zip(shadows).map(|((index, gradient), shadow)| SgdEntry {
+        value: &params[*index],
+        momentum: momentum.buffers.get(index).filter(|_| config.momentum > 0.0),
+        gradient,
+        shadow: shadow.as_ref(),
+    });
+    let config = graph::Sgd {
+        momentum: config.momentum,
+        decay: config.weight_decay,
+        clip: config.clip,
+        nesterov: config.nesterov,
+    };
+    Ok(graph::sgd(config, lr, &entries.collect::<Vec<_>>())?)
 }
 
 /// min(1, clip / norm) for every client, `[K]`; 1 where clipping is off.

@@ -78,6 +78,11 @@ impl Params {
         self.map(Tensor::f_detach_copy)
     }
 
+    /// Room for the same shapes, in the same order in memory.
+    pub(crate) fn like(&self) -> Result<Params> {
+        self.map(|tensor| channels_last(&tensor.f_empty_like()?))
+    }
+
     /// Zeros of the same shapes.
     pub fn zeros_like(&self) -> Result<Params> {
         self.map(Tensor::f_zeros_like)
@@ -138,22 +143,28 @@ impl Params {
         Ok(())
     }
 
-    /// The name of the first entry with a number that is not finite in client `index`, if any.
-    pub fn first_not_finite(&self, index: i64) -> Result<Option<String>> {
-        // x * 0 is 0 for finite x and NaN otherwise: one sum over all entries, one look at it.
-        let mut sum = Tensor::f_zeros([1], (Kind::Float, self.device()))?;
-        for tensor in &self.tensors {
-            sum = sum.f_add(&tensor.f_select(0, index)?.f_sum(Kind::Float)?.f_mul_scalar(0.0)?)?;
-        }
-        if sum.f_double_value(&[0])? == 0.0 {
-            return Ok(None);
-        }
-        for (entry, tensor) in self.layout.iter().zip(&self.tensors) {
-            if tensor.f_select(0, index)?.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
-                return Ok(Some(entry.name.clone()));
+    /// For every client the name of the first entry with a number that is not finite, if any.
+    pub fn first_not_finite(&self) -> Result<Vec<Option<String>>> {
+        // x * 0 is 0 for finite x and NaN otherwise: one sum an entry and client, one look at all.
+        let sums = self.tensors.iter().map(|tensor| {
+            let sum =
+                tensor.f_flatten(1, -1)?.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?;
+            sum.f_mul_scalar(0.0)
+        });
+        let sums = Tensor::f_stack(&sums.collect::<Result<Vec<_>, _>>()?, 1)?; // [K, entries]
+        let sums = Vec::<f32>::try_from(sums.f_to_device(Device::Cpu)?.f_flatten(0, -1)?)?;
+        let clients = sums.chunks(self.tensors.len().max(1)).zip(0..);
+        let named = clients.map(|(sums, client)| {
+            for at in (0..sums.len()).filter(|&at| sums[at] != 0.0) {
+                // Not so if finite numbers have a sum that overflows.
+                let finite = self.tensors[at].f_select(0, client)?.f_isfinite()?.f_all()?;
+                if finite.f_int64_value(&[])? == 0 {
+                    return Ok(Some(self.layout[at].name.clone()));
+                }
             }
-        }
-        Ok(None) // finite numbers whose sum overflows
+            Ok(None)
+        });
+        named.collect()
     }
 
     /// The tensors of one client as they are sent.
@@ -345,10 +356,9 @@ mod tests {
     #[test]
     fn a_number_that_is_not_finite_is_named() {
         let mut cohort = params([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).broadcast(2).unwrap();
-        assert_eq!(cohort.first_not_finite(1).unwrap(), None);
+        assert_eq!(cohort.first_not_finite().unwrap(), [None, None]);
         let bad = params([[1.0, 2.0], [f32::NAN, 4.0], [5.0, 6.0]]);
         cohort = Params::stack(&[cohort.client(0).unwrap(), bad]).unwrap();
-        assert_eq!(cohort.first_not_finite(0).unwrap(), None);
-        assert_eq!(cohort.first_not_finite(1).unwrap().as_deref(), Some("bn.mean"));
+        assert_eq!(cohort.first_not_finite().unwrap(), [None, Some("bn.mean".to_owned())]);
     }
 }

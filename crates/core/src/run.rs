@@ -22,6 +22,8 @@ pub trait Observer {
     fn round(&mut self, record: &RoundRecord, timing: &Timing);
     /// The comparison with the anchors alone begins.
     fn comparing(&mut self);
+    /// Something that is not an error and worth knowing.
+    fn notice(&mut self, text: &str);
 }
 
 /// Runs an experiment into a new folder.
@@ -50,6 +52,7 @@ pub fn run(
     observer.started(&simulation);
 
     let _compute_threads = ComputeThreads::for_server(experiment.model.name);
+    let _queue = simulation.enter()?;
     let clock = Instant::now();
     let method = experiment.method.build();
     let mut state = simulation.start()?;
@@ -65,6 +68,9 @@ pub fn run(
         let (record, timing, tested) = guard(|| simulation.round(&mut state, &*method, round))?;
         test = tested;
         progress.add(&record);
+        if let Some(text) = simulation.setting.take_notice() {
+            observer.notice(&text);
+        }
         folder.append(&record, &timing)?;
         observer.round(&record, &timing);
     }
@@ -91,6 +97,7 @@ pub fn run(
         bytes_up: progress.bytes_up,
         seconds,
         peak_memory: peak_memory(),
+        peak_gpu_memory: simulation.setting.peak_gpu_memory(),
         compute_threads: tch::get_num_threads(),
     };
     folder.write_summary(&summary)?;

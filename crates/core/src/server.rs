@@ -7,6 +7,7 @@ use crate::model::Statistics;
 use crate::optimiser::Momentum;
 use crate::params::Params;
 use crate::setting::{Setting, View};
+use crate::training::Learner;
 use fedanchor_data::ImageSet;
 use tch::{Device, Kind, Tensor};
 
@@ -49,6 +50,20 @@ impl<'a> Server<'a> {
             contrastive_momentum: Momentum::default(),
             velocity: None,
         })
+    }
+
+    /// Takes the trained model from where it was trained, and hands out the momentum.
+    pub(crate) fn take_back(&mut self, learner: Learner) -> Result<Momentum> {
+        if self.setting.engine.is_some() {
+            self.params.assign(&learner.params)?; // on a CPU it was trained in place
+            return learner.momentum.client(0);
+        }
+        Ok(learner.momentum)
+    }
+
+    /// The name of a parameter that is not finite, if any.
+    pub(crate) fn not_finite(&self) -> Result<Option<String>> {
+        Ok(self.params.first_not_finite()?.into_iter().next().flatten())
     }
 
     /// Takes over the clients' mean: as it is, or as a step with momentum from the old model.

@@ -6,14 +6,16 @@ use crate::config::{
 use crate::error::{InPhase, Result};
 use crate::fix_mix::FixMix;
 use crate::loss::{has_pairs, label_contrastive};
-use crate::params::Part;
+use crate::model::Pass;
+use crate::packing::{Packing, write};
+use crate::params::{Entry, Part};
 use crate::server::Server;
 use crate::setting::View;
-use crate::training::{Learner, LossSums, Schedule, Task, check_finite};
+use crate::training::{Learner, Schedule, Task, check_finite};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
 use rand::seq::SliceRandom;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 /// One supervised epoch, with mixup where it is given; returns the means of L_fix and, with mixup, L_mix.
 pub fn supervised_epoch(
@@ -34,23 +36,23 @@ pub fn supervised_epoch(
         labels: anchors.labels,
         fix: (0..anchors.local.len() as u32).collect(),
     }];
-    let fix_mix = FixMix { setting, round, augment: config.augment, mixup, views };
+    let fix_mix = FixMix { setting, round, batch, augment: config.augment, mixup, views };
     let mut schedule = Schedule::new(&tasks, epoch..epoch + 1, batch);
     let momentum = std::mem::take(&mut server.supervised_momentum);
     let params = server.params.first(1)?; // a view: the global model is trained in place
-    let mut learner = Learner::new(setting, params, momentum, |entry| entry.part != Part::Anchor)?;
-    let mut sums = LossSums::default();
+    let trains = |entry: &Entry| entry.part != Part::Anchor;
+    let mut learner = Learner::new(setting, "supervised epoch", params, momentum, trains)?;
     let steps = schedule.steps(&tasks);
-    for time in 0..steps {
-        let samples = schedule.step(setting, round, &tasks, time);
-        let inputs = fix_mix.inputs(&tasks, &samples, 1);
-        let step = inputs
-            .and_then(|batch| learner.step(1, lr, &mut sums, |pass| fix_mix.loss(&batch, pass)));
-        step.in_phase("training on the anchors")?;
-    }
-    server.supervised_momentum = learner.momentum;
-    let losses = sums.means(0, steps)?;
-    check_finite(round, SERVER, "the supervised epoch", &losses, &server.params, 0)?;
+    let fill = |time: usize, bytes: &mut [u8]| {
+        fix_mix.fill(&tasks, &schedule.step(setting, round, &tasks, time), bytes);
+        (1, fix_mix.bytes(1))
+    };
+    learner
+        .train(lr, steps, fix_mix.bytes(1), fill, |x, pass| fix_mix.loss(x, pass))
+        .in_phase("training on the anchors")?;
+    let losses = learner.mean_losses(0, fix_mix.terms(), steps)?;
+    server.supervised_momentum = server.take_back(learner)?;
+    check_finite(round, SERVER, "the supervised epoch", &losses, server.not_finite()?.as_deref())?;
     Ok(losses)
 }
 
@@ -72,51 +74,55 @@ pub fn contrastive_epoch(
         Trains::All => part != Part::Classifier,
         Trains::Head => part == Part::Anchor,
     };
+    let momentum = std::mem::take(momentum);
     let params = server.params.first(1)?;
-    let mut learner = Learner::new(setting, params, std::mem::take(momentum), |e| trains(e.part))?;
+    let mut learner =
+        Learner::new(setting, "contrastive epoch", params, momentum, |e| trains(e.part))?;
     if config.trains == Trains::Head {
         learner = learner.keeping_statistics();
     }
     let stream = setting.stream(Purpose::ContrastiveAugment, round, SERVER).epoch(epoch);
-    let (mut sums, mut steps) = (LossSums::default(), 0);
-    for (number, chosen) in batches.iter().enumerate() {
-        let labels: Vec<u16> =
-            chosen.iter().map(|&anchor| anchors.labels[anchor as usize]).collect();
-        if !has_pairs(&labels, config.self_pairs) {
-            continue;
-        }
-        let views: Vec<View> = chosen
-            .iter()
-            .enumerate()
-            .map(|(row, &anchor)| {
-                let image = anchors.images.image(anchors.local[anchor as usize] as usize);
-                let position = (number * batch + row) as u64;
-                match config.augment {
-                    Augmentation::None => View::Raw(image),
-                    Augmentation::Weak => View::Weak(image, stream, position),
-                    Augmentation::Strong => View::Strong(image, stream, position),
-                }
-            })
-            .collect();
-        let step = (|| {
-            let x = setting.to_input(&setting.normalise(&setting.render(&views, 1)?)?)?;
-            let labels: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
-            let labels =
-                Tensor::f_from_slice(&labels)?.f_unsqueeze(0)?.f_to_device(setting.device)?;
-            learner.step(1, lr, &mut sums, |pass| {
-                let features = setting.network.features(&x, pass)?;
-                let latents = setting.network.latents(&features, pass)?;
-                Ok(vec![(1.0, label_contrastive(&latents, &labels, setting.classes, config)?)])
-            })
-        })();
-        step.in_phase("the contrastive epoch")?;
-        steps += 1;
-    }
+    let label = |anchor: u32| anchors.labels[anchor as usize];
+    // A batch without a pair of one label and one of two has no loss.
+    let batches: Vec<(usize, &Vec<u32>)> = batches
+        .iter()
+        .enumerate()
+        .filter(|(_, chosen)| {
+            let labels: Vec<u16> = chosen.iter().map(|&anchor| label(anchor)).collect();
+            has_pairs(&labels, config.self_pairs)
+        })
+        .collect();
+    let packing = Packing::new(&[batch * 8, batch * setting.image_bytes()]);
+    let fill = |time: usize, bytes: &mut [u8]| {
+        let (number, chosen) = batches[time];
+        let mut parts = packing.split(bytes);
+        write(parts[0], chosen.iter().map(|&anchor| i64::from(label(anchor)).to_ne_bytes()));
+        let views = chosen.iter().enumerate().map(|(row, &anchor)| {
+            let image = anchors.images.image(anchors.local[anchor as usize] as usize);
+            let position = (number * batch + row) as u64;
+            match config.augment {
+                Augmentation::None => View::Raw(image),
+                Augmentation::Weak => View::Weak(image, stream, position),
+                Augmentation::Strong => View::Strong(image, stream, position),
+            }
+        });
+        setting.render(&views.collect::<Vec<_>>(), parts[1]);
+        (1, packing.total())
+    };
+    let loss = |bytes: &Tensor, pass: &Pass| {
+        let labels = packing.view(bytes, 0, Kind::Int64, &[1, batch as i64])?;
+        let x = setting.network_input(&setting.view_images(bytes, &packing, 1, batch, 1)?)?;
+        let latents = setting.network.latents(&setting.network.features(&x, pass)?, pass)?;
+        Ok(vec![(1.0, label_contrastive(&latents, &labels, setting.classes, config)?)])
+    };
+    let steps = batches.len();
+    learner.train(lr, steps, packing.total(), fill, loss).in_phase("the contrastive epoch")?;
+    let losses = learner.mean_losses(0, 1, steps)?;
+    let momentum = server.take_back(learner)?;
     *(if shared { &mut server.supervised_momentum } else { &mut server.contrastive_momentum }) =
-        learner.momentum;
-    let losses = sums.means(0, steps)?;
-    check_finite(round, SERVER, "the contrastive epoch", &losses, &server.params, 0)?;
-    Ok(losses.first().copied())
+        momentum;
+    check_finite(round, SERVER, "the contrastive epoch", &losses, server.not_finite()?.as_deref())?;
+    Ok(losses.first().copied().filter(|_| steps > 0))
 }
 
 /// The anchors of every batch of an epoch. All batches are full: the last one wraps around.

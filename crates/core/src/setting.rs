@@ -3,11 +3,14 @@
 //! deployed client and the server each hold one; nothing in it changes during a run.
 
 use crate::config::{Experiment, Precision};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::model::{Network, Pass, Statistics};
+use crate::packing::Packing;
 use crate::params::Params;
 use fedanchor_data::augment;
 use fedanchor_data::{Normalisation, Purpose, Shape, Stream};
+use fedanchor_graph as graph;
 use rayon::prelude::*;
 use tch::{Device, Kind, Tensor};
 
@@ -28,7 +31,12 @@ pub struct Setting {
     scale: Vec<f32>,
     shift: Vec<f32>,
     workers: rayon::ThreadPool,
+    /// What a GPU keeps between steps; none on a CPU.
+    pub(crate) engine: Option<Engine>,
 }
+
+/// The second view of a batch: `lambda` `[K, batch]` of the first images and the rest of the second.
+pub(crate) use graph::Mixture;
 
 /// How one image of a batch is made: from which pixels, and with which random numbers.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +90,39 @@ impl Setting {
         let scale = normalisation.std.iter().map(|std| 1.0 / (255.0 * std)).collect();
         let shift = normalisation.mean.iter().zip(&normalisation.std).map(|(m, s)| m / s).collect();
         let flip = experiment.augment.flip.unwrap_or(flip);
-        Ok(Self { experiment, network, device, classes, shape, flip, scale, shift, workers })
+        let engine = Engine::new(device, experiment.precision)?;
+        Ok(Self {
+            experiment,
+            network,
+            device,
+            classes,
+            shape,
+            flip,
+            scale,
+            shift,
+            workers,
+            engine,
+        })
+    }
+
+    /// Puts this thread's work on the run's own queue of the GPU, until the answer is dropped.
+    pub(crate) fn enter(&self) -> Result<Option<graph::Entered>> {
+        self.engine.as_ref().map(Engine::enter).transpose()
+    }
+
+    /// Something about the GPU that the user should know; each is said once.
+    pub(crate) fn take_notice(&self) -> Option<String> {
+        self.engine.as_ref()?.take_notice()
+    }
+
+    /// Frees the GPU of what training kept there, to try again with smaller cohorts.
+    pub(crate) fn start_smaller(&self, clients: usize) -> Result<()> {
+        self.engine.as_ref().map_or(Ok(()), |engine| engine.start_smaller(clients))
+    }
+
+    /// Most memory held on the GPU so far, in bytes.
+    pub(crate) fn peak_gpu_memory(&self) -> Option<u64> {
+        self.engine.as_ref()?.peak_memory()
     }
 
     /// A forward pass in the configured precision.
@@ -91,7 +131,7 @@ impl Setting {
             Precision::F32 => Kind::Float,
             Precision::Bf16 => Kind::BFloat16,
         };
-        Pass { tensors, statistics, kind }
+        Pass { tensors, statistics, kind, views: 1, fused: self.engine.is_some() }
     }
 
     /// The stream of this run for a purpose, round and client.
@@ -99,14 +139,18 @@ impl Setting {
         Stream::new(self.experiment.seed, purpose, round, client)
     }
 
+    /// Bytes of an image.
+    pub(crate) fn image_bytes(&self) -> usize {
+        self.shape.bytes()
+    }
+
     /// Makes the images of a batch on the host: `views` holds sample 0 of every client, then
     /// sample 1 of every client, and so on. The result is 8-bit: `[batch, K, H, W, C]`.
-    pub fn render(&self, views: &[View], clients: usize) -> Result<Tensor> {
-        let bytes = self.shape.bytes();
-        let mut pixels = vec![0; views.len() * bytes];
+    pub fn render(&self, views: &[View], out: &mut [u8]) {
+        let bytes = self.image_bytes();
         let (shape, flip, preset) = (self.shape, self.flip, self.experiment.augment.strong);
         self.workers.install(|| {
-            pixels.par_chunks_exact_mut(bytes).zip(views).for_each(|(out, view)| match *view {
+            out.par_chunks_exact_mut(bytes).zip(views).for_each(|(out, view)| match *view {
                 View::Raw(image) => out.copy_from_slice(image),
                 View::Weak(image, stream, at) => {
                     augment::weak(shape, flip, image, &mut stream.at(at), out);
@@ -116,9 +160,59 @@ impl Setting {
                 }
             });
         });
+    }
+
+    /// Rendered images in a step's bytes, as `[batch, K, H, W, C]`.
+    pub(crate) fn view_images(
+        &self,
+        bytes: &Tensor,
+        packing: &Packing,
+        part: usize,
+        batch: usize,
+        clients: usize,
+    ) -> Result<Tensor> {
         let (side, channels) = (self.shape.side as i64, self.shape.channels as i64);
-        let size = [(views.len() / clients.max(1)) as i64, clients as i64, side, side, channels];
-        Ok(Tensor::f_from_data_size(&pixels, &size, Kind::Uint8)?.f_to_device(self.device)?)
+        packing.view(
+            bytes,
+            part,
+            Kind::Uint8,
+            &[batch as i64, clients as i64, side, side, channels],
+        )
+    }
+
+    /// 8-bit images `[batch, K, H, W, C]` to the network's input `[batch, K*C, H, W]`, normalised,
+    /// channels last in memory.
+    pub(crate) fn network_input(&self, images: &Tensor) -> Result<Tensor> {
+        match self.fused_input(images, None)? {
+            Some(x) => Ok(x),
+            None => self.to_input(&self.normalise(images)?),
+        }
+    }
+
+    /// The network's input of a mixture: x_mix = lambda x_fix + (1 - lambda) x_mixset (eq. 8).
+    pub(crate) fn mixed_input(&self, mixture: &Mixture) -> Result<Tensor> {
+        let (first, second) = (self.normalise(mixture.first)?, self.normalise(mixture.second)?);
+        let lambda = mixture.lambda.f_tr()?; // [batch, K]
+        let lambda = lambda.f_unsqueeze(-1)?.f_unsqueeze(-1)?.f_unsqueeze(-1)?;
+        self.to_input(&second.f_lerp_tensor(&first, &lambda)?)
+    }
+
+    /// Both in one batch: the images, and behind them the mixture.
+    pub(crate) fn both_inputs(&self, images: &Tensor, mixture: &Mixture) -> Result<Tensor> {
+        match self.fused_input(images, Some(mixture))? {
+            Some(x) => Ok(x),
+            None => {
+                Ok(Tensor::f_cat(&[self.network_input(images)?, self.mixed_input(mixture)?], 0)?)
+            }
+        }
+    }
+
+    fn fused_input(&self, images: &Tensor, mixture: Option<&Mixture>) -> Result<Option<Tensor>> {
+        if self.engine.is_none() || self.shape.channels > 4 {
+            return Ok(None);
+        }
+        let half = self.experiment.precision == Precision::Bf16;
+        Ok(Some(graph::images(images, mixture, &self.scale, &self.shift, half)?))
     }
 
     /// Normalises 8-bit images `[batch, K, H, W, C]`; the shape stays.
@@ -144,11 +238,20 @@ impl Setting {
         mut take: impl FnMut(std::ops::Range<usize>, &Pass, crate::model::Features) -> Result<()>,
     ) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
-        for (index, batch) in views.chunks(INFERENCE_BATCH).enumerate() {
+        // Statistics are measured on batches of one size everywhere; labels and tests do not depend on it.
+        let measures = matches!(statistics(0), Statistics::Update(_));
+        let size = if self.engine.is_some() && !measures { GPU_BATCH } else { INFERENCE_BATCH };
+        let mut pixels = vec![0; size.min(views.len()) * self.image_bytes()];
+        for (index, batch) in views.chunks(size).enumerate() {
+            let pixels = &mut pixels[..batch.len() * self.image_bytes()];
+            self.render(batch, pixels);
+            let bytes = Tensor::f_from_slice(pixels)?.f_to_device(self.device)?;
+            let packing = Packing::new(&[pixels.len()]);
+            let images = self.view_images(&bytes, &packing, 0, batch.len(), 1)?;
+            let x = self.network_input(&images)?;
             let pass = self.pass(&params.tensors, statistics(index));
-            let x = self.to_input(&self.normalise(&self.render(batch, 1)?)?)?;
             let features = self.network.features(&x, &pass)?;
-            let start = index * INFERENCE_BATCH;
+            let start = index * size;
             take(start..start + batch.len(), &pass, features)?;
         }
         Ok(())
@@ -157,3 +260,5 @@ impl Setting {
 
 /// Images in a forward pass without gradients (SemiFL's 250).
 const INFERENCE_BATCH: usize = 250;
+/// The same on a GPU, which needs more to be busy.
+const GPU_BATCH: usize = 1000;

@@ -4,9 +4,9 @@
 use crate::anchors::{AnchorSet, PseudoLabels};
 use crate::config::{Experiment, Schedule, Weights, WithoutSamples};
 use crate::crew;
-use crate::error::{InPhase, Result};
+use crate::error::{Error, InPhase, Result};
 use crate::load;
-use crate::method::{Client, ClientReport, Cohort, Method, Update, goes_up};
+use crate::method::{Broadcast, Client, ClientReport, Cohort, Method, Update, goes_up};
 use crate::optimiser::Momentum;
 use crate::params::{Params, WeightedMean};
 use crate::server::{Evaluation, Server};
@@ -46,7 +46,16 @@ pub struct State<'a> {
     /// The server.
     pub server: Server<'a>,
     client_momentum: HashMap<u32, Momentum>,
+    /// Clients trained as one network. On a CPU each is a network of its own, and the cores share the
+    /// clients: a grouped convolution is slower there than the plain ones it stands for, and small
+    /// operations gain little from being split over cores. On a GPU as many as keep it busy, and half
+    /// as many whenever they turn out not to fit.
+    cohort: usize,
 }
+
+/// Clients of a cohort on a GPU: more do not make it faster, and memory stays the same however many
+/// take part in a round.
+const GPU_COHORT: usize = 64;
 
 impl Experiment {
     /// The learning rate of a round.
@@ -86,6 +95,12 @@ impl Simulation {
         })
     }
 
+    /// Puts this thread's work on the run's own queue of a GPU, until the answer is dropped. Rounds
+    /// on a GPU need it: work on the common queue cannot be captured.
+    pub fn enter(&self) -> Result<Option<fedanchor_graph::Entered>> {
+        self.setting.enter()
+    }
+
     /// Images of every class on every client.
     pub fn histogram(&self) -> Vec<Vec<u32>> {
         self.partition.histogram(&self.truth, self.classes.len())
@@ -98,7 +113,11 @@ impl Simulation {
             local: &self.split.anchors,
             labels: &self.anchor_labels,
         };
-        Ok(State { server: Server::new(&self.setting, anchors)?, client_momentum: HashMap::new() })
+        Ok(State {
+            server: Server::new(&self.setting, anchors)?,
+            client_momentum: HashMap::new(),
+            cohort: if self.setting.device == Device::Cpu { 1 } else { GPU_COHORT },
+        })
     }
 
     /// Round 0: pre-training on the anchors, then a test.
@@ -126,7 +145,7 @@ impl Simulation {
             bytes_down: 0,
             bytes_up: 0,
         };
-        Ok((record, watch.finish(timing), test))
+        Ok((record, self.finish(&watch, timing), test))
     }
 
     /// One round of Algorithm 1, lines 4 to 11, and a test.
@@ -141,22 +160,19 @@ impl Simulation {
         timing.broadcast = watch.lap();
 
         let mut drawn = Vec::new();
-        let mut tally = Tally::default();
-        let mut mean = WeightedMean::default();
+        let (mut tally, mut mean) = (Tally::default(), WeightedMean::default());
         if let Some(broadcast) = &broadcast {
             drawn = self.draw_clients(round);
-            tally.bytes_down = broadcast.wire_bytes() * drawn.len() as u64;
-            let parts = drawn.chunks(self.chunk());
-            let cohorts = parts.map(|clients| self.cohort(state, clients, round)).collect();
-            crew::train(method, cohorts, broadcast, &mut |clients, reports| {
-                timing.clients += watch.lap();
-                for (&client, report) in clients.iter().zip(reports) {
-                    let sent = &broadcast.params;
-                    self.take_report(state, client, report, sent, &mut mean, &mut tally)?;
+            (tally, mean) = loop {
+                let shares = (&mut watch, &mut timing);
+                match self.train_clients(state, method, broadcast, &drawn, round, shares) {
+                    Err(Error::OutOfMemory { .. }) if state.cohort.min(drawn.len()) > 1 => {
+                        state.cohort = state.cohort.min(drawn.len()).div_ceil(2);
+                        self.setting.start_smaller(state.cohort)?;
+                    }
+                    outcome => break outcome?,
                 }
-                timing.aggregate += watch.lap();
-                Ok(())
-            })?;
+            };
         }
 
         let mut losses = method.server_update(&mut state.server, mean.finish(), round)?;
@@ -185,7 +201,44 @@ impl Simulation {
             bytes_down: tally.bytes_down,
             bytes_up: tally.bytes_up,
         };
-        Ok((record, watch.finish(timing), test))
+        Ok((record, self.finish(&watch, timing), test))
+    }
+
+    fn finish(&self, watch: &Watch, timing: Timing) -> Timing {
+        Timing {
+            total: watch.start.elapsed().as_secs_f64(),
+            peak_memory: peak_memory(),
+            peak_gpu_memory: self.setting.peak_gpu_memory(),
+            ..timing
+        }
+    }
+
+    /// Lines 6 to 9 for all clients drawn: their figures and their mean.
+    fn train_clients(
+        &self,
+        state: &mut State,
+        method: &dyn Method,
+        broadcast: &Broadcast,
+        drawn: &[u32],
+        round: u32,
+        (watch, timing): (&mut Watch, &mut Timing),
+    ) -> Result<(Tally, WeightedMean)> {
+        let mut tally = Tally::default();
+        let mut mean = WeightedMean::default();
+        tally.bytes_down = broadcast.wire_bytes() * drawn.len() as u64;
+        let parts = drawn.chunks(state.cohort);
+        let cohorts = parts.map(|clients| self.cohort(state, clients, round));
+        let cohorts = cohorts.collect::<Result<_>>()?;
+        crew::train(method, cohorts, broadcast, &mut |clients, reports| {
+            timing.clients += watch.lap();
+            for (&client, report) in clients.iter().zip(reports) {
+                let sent = &broadcast.params;
+                self.take_report(state, client, report, sent, &mut mean, &mut tally)?;
+            }
+            timing.aggregate += watch.lap();
+            Ok(())
+        })?;
+        Ok((tally, mean))
     }
 
     /// Line 4: clients drawn at random without replacement, in rising order.
@@ -198,24 +251,13 @@ impl Simulation {
         drawn
     }
 
-    /// Clients trained as one network: all on a GPU. On a CPU each is a network of its own, and the
-    /// cores share the clients: a grouped convolution is slower there than the plain ones it
-    /// stands for, and small operations gain little from being split over cores.
-    fn chunk(&self) -> usize {
-        match self.setting.device {
-            Device::Cpu => 1,
-            _ => usize::MAX,
-        }
-    }
-
-    fn cohort<'a>(&'a self, state: &mut State, clients: &[u32], round: u32) -> Cohort<'a> {
-        let clients = clients.iter().map(|&id| Client {
-            id,
-            images: &self.images,
-            local: &self.partition.clients[id as usize],
-            momentum: state.client_momentum.remove(&id),
+    fn cohort<'a>(&'a self, state: &State, clients: &[u32], round: u32) -> Result<Cohort<'a>> {
+        let clients = clients.iter().map(|&id| {
+            let momentum = state.client_momentum.get(&id).map(|momentum| momentum.client(0));
+            let local = &self.partition.clients[id as usize];
+            Ok(Client { id, images: &self.images, local, momentum: momentum.transpose()? })
         });
-        Cohort { setting: &self.setting, round, clients: clients.collect() }
+        Ok(Cohort { setting: &self.setting, round, clients: clients.collect::<Result<_>>()? })
     }
 
     /// Adds one client's answer to the mean (line 10) and to the round's figures.
@@ -275,7 +317,8 @@ impl Simulation {
             .measure_statistics(&self.images)
             .in_phase("measuring batch norm statistics")?;
         let test = state.server.evaluate(&self.test, &self.test_labels).in_phase("testing")?;
-        check_finite(round, SERVER, "testing", &[test.loss], &state.server.params, 0)?;
+        let parameter = state.server.not_finite()?;
+        check_finite(round, SERVER, "testing", &[test.loss], parameter.as_deref())?;
         Ok(test)
     }
 }
@@ -351,10 +394,6 @@ impl Watch {
         let seconds = now.duration_since(self.last).as_secs_f64();
         self.last = now;
         seconds
-    }
-
-    fn finish(&self, timing: Timing) -> Timing {
-        Timing { total: self.start.elapsed().as_secs_f64(), peak_memory: peak_memory(), ..timing }
     }
 }
 

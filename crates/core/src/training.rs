@@ -6,16 +6,18 @@
 //! parameters, momentum and statistics of a prefix are views of the whole. Masking finished clients
 //! was rejected here: it computes what is then thrown away.
 
-use crate::config::MixSet;
+use crate::config::{MixSet, Precision};
+use crate::engine::{AHEAD, StepKey, TERMS, Work};
 use crate::error::{Error, Result};
 use crate::model::{Pass, Statistics};
-use crate::optimiser::{Momentum, sgd_step};
+use crate::optimiser::{Momentum, sgd_step, sgd_step_on_gpu};
 use crate::params::{Entry, Params};
 use crate::setting::Setting;
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{ImageSet, Purpose};
 use rand::RngExt;
 use rand::seq::SliceRandom;
+use std::sync::mpsc;
 use tch::{Kind, Tensor};
 
 /// What one client (or the server) trains on: its images, a label for each, and the fix set.
@@ -156,31 +158,30 @@ pub fn mix_partner(
 #[derive(Debug)]
 pub struct Learner<'a> {
     setting: &'a Setting,
+    name: &'static str,
     /// The cohort's parameters.
     pub params: Params,
     /// The cohort's momentum.
     pub momentum: Momentum,
     trained: Vec<usize>,
     statistics: Statistics,
+    /// The sum of every term of the loss over the steps, by client: `[K]` each.
+    sums: Vec<Tensor>,
+    /// On a GPU: weights in the format of the activations, and the learning rate.
+    shadows: Vec<Option<Tensor>>,
+    lr: Option<Tensor>,
 }
 
-/// The sum of every term of the loss over the steps, by client: `[K]` each.
-#[derive(Debug, Default)]
-pub struct LossSums(Vec<Tensor>);
-
-impl LossSums {
-    /// The mean of each term over a client's steps.
-    pub fn means(&self, client: usize, steps: usize) -> Result<Vec<f64>> {
-        let mean = |sum: &Tensor| Ok(sum.f_double_value(&[client as i64])? / steps.max(1) as f64);
-        self.0.iter().map(mean).collect()
-    }
-}
+/// The terms of a loss with their weights, one value a client: `[active]` each.
+pub type Terms = Vec<(f64, Tensor)>;
 
 impl<'a> Learner<'a> {
     /// Prepares to train the weights that `trains` accepts. Running statistics follow the batches
-    /// unless the experiment measures them apart.
+    /// unless the experiment measures them apart. `name` says what is trained: learners of one name
+    /// use the same place on a GPU, one after the other.
     pub fn new(
         setting: &'a Setting,
+        name: &'static str,
         params: Params,
         momentum: Momentum,
         trains: impl Fn(&Entry) -> bool,
@@ -188,16 +189,55 @@ impl<'a> Learner<'a> {
         let chosen = |(_, entry): &(usize, &Entry)| !entry.statistic && trains(entry);
         let trained: Vec<usize> =
             params.layout.iter().enumerate().filter(chosen).map(|(index, _)| index).collect();
-        let mut momentum = momentum;
-        if setting.experiment.optimiser.momentum > 0.0 {
-            momentum.fill(&trained, &params.tensors)?;
-        }
         let batch_norm = &setting.experiment.batch_norm;
         let statistics = match batch_norm.statistics {
             crate::config::StatisticsSource::Average => Statistics::Update(batch_norm.momentum),
             _ => Statistics::Batch,
         };
-        Ok(Self { setting, params, momentum, trained, statistics })
+        let mut learner = Self {
+            setting,
+            name,
+            params,
+            momentum,
+            trained,
+            statistics,
+            sums: Vec::new(),
+            shadows: Vec::new(),
+            lr: None,
+        };
+        if setting.experiment.optimiser.momentum > 0.0 {
+            learner.momentum.fill(&learner.trained, &learner.params.tensors)?;
+        }
+        if let Some(engine) = &setting.engine {
+            learner.move_in(&mut engine.lock())?;
+        }
+        Ok(learner)
+    }
+
+    /// Copies parameters and momentum to their place on the GPU and goes on with that.
+    fn move_in(&mut self, work: &mut Work) -> Result<()> {
+        let half = self.setting.experiment.precision == Precision::Bf16;
+        let clients = self.params.clients();
+        let place = work.place(self.name, &self.params, half)?;
+        let here = place.params.first(clients)?;
+        for (index, (to, from)) in here.tensors.iter().zip(&self.params.tensors).enumerate() {
+            to.shallow_clone().f_copy_(from)?;
+            self.shadows.push(match &place.shadows[index] {
+                Some(shadow) => {
+                    let mut shadow = shadow.f_narrow(0, 0, clients)?;
+                    shadow.f_copy_(from)?;
+                    Some(shadow)
+                }
+                None => None,
+            });
+        }
+        self.momentum = place.momentum.take_over(&self.momentum, &place.params.tensors, clients)?;
+        self.params = here;
+        for sum in &mut place.sums {
+            self.sums.push(sum.f_zero_()?);
+        }
+        self.lr = Some(place.lr.shallow_clone());
+        Ok(())
     }
 
     /// Leaves the running statistics alone whatever the experiment says: where only a head is
@@ -206,19 +246,111 @@ impl<'a> Learner<'a> {
         Self { statistics: Statistics::Batch, ..self }
     }
 
+    /// The mean of each term of the loss over a client's steps.
+    pub fn mean_losses(&self, client: usize, terms: usize, steps: usize) -> Result<Vec<f64>> {
+        let mean = |sum: &Tensor| Ok(sum.f_double_value(&[client as i64])? / steps.max(1) as f64);
+        self.sums.iter().take(terms).map(mean).collect()
+    }
+
+    /// Makes `steps` steps. `fill` prepares the bytes of a step on the host and says how many clients
+    /// take part and how many bytes they are; at most `room`. It runs ahead of the training on a GPU.
+    pub fn train(
+        &mut self,
+        lr: f64,
+        steps: usize,
+        room: usize,
+        mut fill: impl FnMut(usize, &mut [u8]) -> (usize, usize) + Send,
+        loss: impl Fn(&Tensor, &Pass) -> Result<Terms>,
+    ) -> Result<()> {
+        let Some(engine) = &self.setting.engine else {
+            let mut bytes = vec![0; room];
+            for time in 0..steps {
+                let (active, used) = fill(time, &mut bytes);
+                let input =
+                    Tensor::f_from_slice(&bytes[..used])?.f_to_device(self.setting.device)?;
+                self.step(active, lr, |pass| loss(&input, pass))?;
+            }
+            return Ok(());
+        };
+        let mut work = engine.lock();
+        self.set_lr(lr)?;
+        let uploads = work.take_uploads(room)?;
+        let (full, prepared) = mpsc::sync_channel(AHEAD);
+        let (give_back, free) = mpsc::channel();
+        uploads.into_iter().try_for_each(|upload| give_back.send(upload)).unwrap_or_default();
+        std::thread::scope(|scope| {
+            let feeder = scope.spawn(move || {
+                for time in 0..steps {
+                    let Ok(mut upload) = free.recv() else { break };
+                    let filled = upload.memory().map(|memory| fill(time, memory));
+                    if full.send(filled.map(|filled| (filled, upload))).is_err() {
+                        break;
+                    }
+                }
+                free // with what was not used again
+            });
+            let trained = (|| {
+                for filled in prepared {
+                    let ((active, used), mut upload) = filled?;
+                    let input = work.feed(&mut upload, used)?;
+                    let key = StepKey { name: self.name, active, bytes: used };
+                    work.run(key, || {
+                        self.forward_backward(active, None, |pass| loss(&input, pass))
+                    })?;
+                    let _ = give_back.send(upload); // nobody waits for it after the last step
+                }
+                Ok(())
+            })();
+            drop(give_back);
+            if let Ok(free) = feeder.join() {
+                work.keep_uploads(free);
+            }
+            trained
+        })
+    }
+
+    fn set_lr(&mut self, lr: f64) -> Result<()> {
+        if let Some(place) = &mut self.lr {
+            let _ = place.f_fill_(lr)?;
+        }
+        Ok(())
+    }
+
     /// One step of SGD for the first `active` clients. `loss` gives the terms of the loss with
-    /// their weights, each `[active]`; their values are added to `sums`.
+    /// their weights, each `[active]`; their values are added up.
     pub fn step(
         &mut self,
         active: usize,
         lr: f64,
-        sums: &mut LossSums,
-        loss: impl FnOnce(&Pass) -> Result<Vec<(f64, Tensor)>>,
+        loss: impl FnOnce(&Pass) -> Result<Terms>,
+    ) -> Result<()> {
+        self.set_lr(lr)?;
+        if self.sums.is_empty() {
+            let options = (Kind::Float, self.setting.device);
+            let zeros = (0..TERMS).map(|_| Tensor::f_zeros([self.params.clients()], options));
+            self.sums = zeros.collect::<Result<_, _>>()?;
+        }
+        self.forward_backward(active, Some(lr), loss)
+    }
+
+    /// The step itself, as a GPU captures it: nothing here may depend on values that change.
+    fn forward_backward(
+        &self,
+        active: usize,
+        lr: Option<f64>,
+        loss: impl FnOnce(&Pass) -> Result<Terms>,
     ) -> Result<()> {
         let params = self.params.first(active as i64)?;
         let momentum = self.momentum.first(active as i64)?;
+        let shadow = |index: usize| -> Result<Option<Tensor>> {
+            let shadow = self.shadows.get(index).and_then(Option::as_ref);
+            Ok(shadow.map(|shadow| shadow.f_narrow(0, 0, active as i64)).transpose()?)
+        };
         // Leaves that share memory with the parameters: gradients for them, updates for those.
-        let mut tensors: Vec<Tensor> = params.tensors.iter().map(Tensor::shallow_clone).collect();
+        let mut tensors = Vec::with_capacity(params.tensors.len());
+        for (index, tensor) in params.tensors.iter().enumerate() {
+            tensors.push(shadow(index)?.unwrap_or_else(|| tensor.shallow_clone()));
+        }
         for &index in &self.trained {
             tensors[index] = tensors[index].f_detach()?.f_set_requires_grad(true)?;
         }
@@ -239,26 +371,32 @@ impl<'a> Learner<'a> {
             .filter(|(_, gradient)| gradient.defined())
             .collect();
         let _no_grad = tch::no_grad_guard();
-        sgd_step(&self.setting.experiment.optimiser, lr, &params.tensors, &gradients, &momentum)?;
-        for (index, (_, term)) in terms.iter().enumerate() {
-            if sums.0.len() == index {
-                let clients = self.params.clients();
-                sums.0.push(Tensor::f_zeros([clients], (Kind::Float, self.setting.device))?);
+        let optimiser = &self.setting.experiment.optimiser;
+        match &self.lr {
+            Some(lr) => {
+                let shadows: Vec<Option<Tensor>> =
+                    gradients.iter().map(|(index, _)| shadow(*index)).collect::<Result<_>>()?;
+                sgd_step_on_gpu(optimiser, lr, &params.tensors, &gradients, &momentum, &shadows)?;
             }
-            let _ = sums.0[index].f_narrow(0, 0, active as i64)?.f_add_(&term.f_detach()?)?;
+            None => {
+                let lr = lr.unwrap_or_default();
+                sgd_step(optimiser, lr, &params.tensors, &gradients, &momentum)?;
+            }
+        }
+        for (sum, (_, term)) in self.sums.iter().zip(&terms) {
+            let _ = sum.f_narrow(0, 0, active as i64)?.f_add_(&term.f_detach()?)?;
         }
         Ok(())
     }
 }
 
-/// An error if the client in `slot` ended with a loss or a parameter that is not finite.
+/// An error if someone ended with a loss or a parameter that is not finite; `parameter` is its name.
 pub fn check_finite(
     round: u32,
     who: u32,
     phase: &'static str,
     losses: &[f64],
-    params: &Params,
-    slot: i64,
+    parameter: Option<&str>,
 ) -> Result<()> {
     let not_finite = |what: String| {
         let who = if who == SERVER { "server".to_owned() } else { format!("client {who}") };
@@ -267,7 +405,7 @@ pub fn check_finite(
     if losses.iter().any(|loss| !loss.is_finite()) {
         return Err(not_finite("the loss".to_owned()));
     }
-    match params.first_not_finite(slot)? {
+    match parameter {
         Some(name) => Err(not_finite(format!("parameter `{name}`"))),
         None => Ok(()),
     }

@@ -103,6 +103,8 @@ pub struct Timing {
     pub total: f64,
     /// Largest resident memory of the process so far, in bytes.
     pub peak_memory: Option<u64>,
+    /// Most memory held on the GPU so far, in bytes.
+    pub peak_gpu_memory: Option<u64>,
 }
 
 /// `summary.json`: the run in a few numbers.
@@ -149,6 +151,8 @@ pub struct Summary {
     pub seconds: f64,
     /// Largest resident memory, in bytes.
     pub peak_memory: Option<u64>,
+    /// Most memory held on the GPU, in bytes; null on a CPU.
+    pub peak_gpu_memory: Option<u64>,
     /// Threads that shared each tensor operation: sums are split by them, so records are the same
     /// bytes only for the same number.
     pub compute_threads: i32,

@@ -173,14 +173,21 @@ impl Observer for Watcher<'_> {
             self.printer.talk("training on the anchors alone, to compare");
         }
     }
+
+    fn notice(&mut self, text: &str) {
+        self.bar.suspend(|| self.printer.talk(format!("note: {text}")));
+    }
 }
 
 fn report(summary: &Summary, out: &Path, printer: &Printer) {
     let memory = summary
         .peak_memory
         .map_or(String::new(), |peak| format!(", {} of memory at most", bytes(peak)));
+    let gpu = summary
+        .peak_gpu_memory
+        .map_or(String::new(), |peak| format!(" and {} on the GPU", bytes(peak)));
     printer.talk(format!(
-        "{} of {} rounds in {:.0} s{memory}; {} down, {} up; best round {} with {:.2} %; wrote {}",
+        "{} of {} rounds in {:.0} s{memory}{gpu}; {} down, {} up; best round {} with {:.2} %; wrote {}",
         summary.rounds,
         summary.rounds_planned,
         summary.seconds,

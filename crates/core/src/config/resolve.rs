@@ -40,6 +40,10 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     choose(&mut table, &given, "method", "name", "methods")?;
     choose(&mut table, &given, "partition", "kind", "partitions")?;
     merge(&mut table, given, "")?;
+    // Half precision is what a GPU is fast in, and slow on most CPUs.
+    let on_gpu = table.get("device").and_then(Value::as_str).is_some_and(|d| d.starts_with("cuda"));
+    let precision = if on_gpu { "bf16" } else { "f32" };
+    table.entry("precision").or_insert_with(|| Value::String(precision.to_owned()));
     if let Some(Value::Table(method)) = table.get("method") {
         check_method(method.clone())?;
     }
@@ -135,6 +139,17 @@ mod tests {
         let MethodConfig::Fedanchor(method) = experiment.method else { panic!() };
         assert_eq!((method.threshold, method.contrastive.temperature), (0.6, 0.1));
         assert_eq!(method.latent_source(), LatentSource::Anchor);
+    }
+
+    #[test]
+    fn a_gpu_computes_in_half_precision_unless_told_otherwise() {
+        let precision = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+            resolve("", &settings).unwrap().precision
+        };
+        assert_eq!(precision(&[]), Precision::F32);
+        assert_eq!(precision(&["device=cuda:0"]), Precision::Bf16);
+        assert_eq!(precision(&["device=cuda:0", "precision=f32"]), Precision::F32);
     }
 
     #[test]

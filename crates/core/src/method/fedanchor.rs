@@ -7,15 +7,15 @@
 //! on the classification head and one label contrastive epoch on the anchor head.
 
 use super::{Broadcast, ClientReport, Cohort, Method, Update, goes_up};
-use crate::anchors::{Anchors, pseudo_label};
+use crate::anchors::{Anchors, pseudo_labels};
 use crate::config::{Augmentation, FedAnchorConfig, Order};
 use crate::error::{InPhase, Result};
 use crate::fix_mix::FixMix;
 use crate::optimiser::Momentum;
-use crate::params::{Params, Part};
+use crate::params::{Entry, Params, Part};
 use crate::server::Server;
 use crate::server_epochs::{contrastive_epoch, supervised_epoch};
-use crate::training::{Learner, LossSums, Schedule, Task, check_finite};
+use crate::training::{Learner, Schedule, Task, check_finite};
 use fedanchor_record::Losses;
 use std::ops::Range;
 
@@ -57,22 +57,15 @@ impl Method for FedAnchor {
         let config = &setting.experiment.client;
 
         // Line 7: pseudo-labels (eq. 3-4), once a round, with the broadcast model.
-        let labels = clients.iter().map(|client| {
-            let images = (0..)
-                .zip(client.local)
-                .map(|(n, &i)| (client.id, n, client.images.image(i as usize)));
-            let images: Vec<_> = images.collect();
-            pseudo_label(
-                setting,
-                &broadcast.params,
-                &broadcast.anchors,
-                &self.config,
-                round,
-                &images,
-            )
-        });
-        let labels =
-            labels.collect::<Result<Vec<_>>>().in_phase("labelling the clients' images")?;
+        let labels = pseudo_labels(
+            setting,
+            &broadcast.params,
+            &broadcast.anchors,
+            &self.config,
+            round,
+            &clients,
+        )
+        .in_phase("labelling the clients' images")?;
 
         // Eq. 5: the fix set holds the samples whose score is above the threshold.
         let tasks = clients.iter().zip(&labels).map(|(client, labels)| Task {
@@ -90,26 +83,33 @@ impl Method for FedAnchor {
         let kept: Vec<Option<&Momentum>> =
             order.iter().map(|&task| clients[task].momentum.as_ref()).collect();
         let params = broadcast.params.broadcast(order.len() as i64)?;
-        let trains = |part: Part| part != Part::Anchor;
+        let trains = |entry: &Entry| entry.part != Part::Anchor;
         let mut learner =
-            Learner::new(setting, params, Momentum::stack(&kept)?, |e| trains(e.part))?;
+            Learner::new(setting, "clients", params, Momentum::stack(&kept)?, trains)?;
         let fix_mix = FixMix {
             setting,
             round,
+            batch: config.batch,
             augment: Augmentation::Strong,
             mixup: self.config.mixup.client.then_some(&self.config.mixup),
             views: self.config.views,
         };
-        let lr = setting.experiment.lr(round);
-        let mut sums = LossSums::default();
-        for time in 0..schedule.steps(&tasks) {
+        let steps = schedule.steps(&tasks);
+        let fill = |time: usize, bytes: &mut [u8]| {
             let samples = schedule.step(setting, round, &tasks, time);
             let active = samples.len() / config.batch;
-            let step = fix_mix.inputs(&tasks, &samples, active).and_then(|batch| {
-                learner.step(active, lr, &mut sums, |pass| fix_mix.loss(&batch, pass))
-            });
-            step.in_phase("training clients")?;
-        }
+            fix_mix.fill(&tasks, &samples, bytes);
+            (active, fix_mix.bytes(active))
+        };
+        learner
+            .train(
+                setting.experiment.lr(round),
+                steps,
+                fix_mix.bytes(order.len()),
+                fill,
+                |x, pass| fix_mix.loss(x, pass),
+            )
+            .in_phase("training clients")?;
 
         // Each client answers with weights alone; one that kept nothing has nothing to say.
         let mut reports: Vec<ClientReport> = labels
@@ -121,17 +121,11 @@ impl Method for FedAnchor {
                 momentum: None,
             })
             .collect();
+        let finite = learner.params.first_not_finite()?;
         for (slot, &task) in order.iter().enumerate() {
             let (task, report) = (&tasks[task], &mut reports[task]);
-            let losses = sums.means(slot, schedule.steps_of(task))?;
-            check_finite(
-                round,
-                task.who,
-                "client training",
-                &losses,
-                &learner.params,
-                slot as i64,
-            )?;
+            let losses = learner.mean_losses(slot, fix_mix.terms(), schedule.steps_of(task))?;
+            check_finite(round, task.who, "client training", &losses, finite[slot].as_deref())?;
             report.losses.client_fix = losses.first().copied();
             report.losses.client_mix = losses.get(1).copied();
             let params = learner.params.client(slot as i64)?;

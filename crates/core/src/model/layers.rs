@@ -8,6 +8,7 @@
 
 use crate::error::Result;
 use crate::params::{Entry, Part};
+use fedanchor_graph as graph;
 use tch::{Kind, Tensor};
 
 /// What batch norm does with its statistics in a forward pass.
@@ -22,7 +23,7 @@ pub enum Statistics {
 }
 
 /// One forward pass: the cohort's tensors and how to compute.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Pass<'a> {
     /// Tensors in the layout's order, each `[K, ...]`.
     pub tensors: &'a [Tensor],
@@ -30,6 +31,35 @@ pub struct Pass<'a> {
     pub statistics: Statistics,
     /// Number format of activations and of the weights at their use.
     pub kind: Kind,
+    /// Equal parts of the batch that batch norm sees apart. More than one needs `fused`.
+    pub views: i64,
+    /// Batch norm with all that follows it in the GPU's fused kernels.
+    pub fused: bool,
+}
+
+/// What flows from block to block. Pre-activation: `x` and `other` are a branch and its shortcut,
+/// still to be added, by the norm that comes next. Post-activation: `other` is `x` once more with a
+/// gradient of its own, for the shortcut.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) x: Tensor,
+    pub(super) other: Option<Tensor>,
+}
+
+impl Flow {
+    /// Without anything to add.
+    pub(super) fn of(x: Tensor) -> Self {
+        Self { x, other: None }
+    }
+
+    /// Branch plus shortcut.
+    pub(super) fn sum(self) -> Result<Tensor> {
+        let Flow { mut x, other } = self;
+        Ok(match other {
+            Some(other) => x.f_add_(&other)?,
+            None => x,
+        })
+    }
 }
 
 /// Collects the entries of a network while its layers are described.
@@ -100,6 +130,9 @@ impl Conv {
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let weight = &pass.tensors[self.weight]; // [K, to, from, kernel, kernel]
         let clients = weight.size()[0];
+        if pass.fused && pass.kind == Kind::BFloat16 {
+            return Ok(graph::conv(x, &weight.f_to_kind(pass.kind)?, self.stride, self.padding)?);
+        }
         let weight = weight.f_flatten(0, 1)?.f_to_kind(pass.kind)?; // [K * to, from, kernel, kernel]
         let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
         Ok(x.f_conv2d(&weight, None::<Tensor>, stride, padding, [1, 1], clients)?)
@@ -116,7 +149,7 @@ pub(super) enum NormLayer {
 const EPSILON: f64 = 1e-5;
 
 impl NormLayer {
-    pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let flat = |index: usize| pass.tensors[index].f_flatten(0, 1); // [K, C] -> [K * C], a view
         match *self {
             Self::Batch { weight, bias, mean, variance } => {
@@ -141,9 +174,74 @@ impl NormLayer {
         }
     }
 
+    /// The GPU's fused form of this norm, where the pass asks for it and the norm has one.
+    fn fused<T>(
+        &self,
+        pass: &Pass,
+        relu: bool,
+        call: impl FnOnce(graph::Norm) -> Result<T, graph::GraphError>,
+    ) -> Result<Option<T>> {
+        let Self::Batch { weight, bias, mean, variance } = *self else { return Ok(None) };
+        if !pass.fused {
+            return Ok(None);
+        }
+        let flat = |index: usize| pass.tensors[index].f_flatten(0, 1);
+        let statistics = match pass.statistics {
+            Statistics::Update(share) => graph::Statistics::Update(share),
+            Statistics::Batch => graph::Statistics::Batch,
+            Statistics::Running => graph::Statistics::Running,
+        };
+        let norm = graph::Norm {
+            weight: &flat(weight)?,
+            bias: &flat(bias)?,
+            mean: &flat(mean)?,
+            variance: &flat(variance)?,
+            statistics,
+            views: pass.views,
+            epsilon: EPSILON,
+            relu,
+        };
+        Ok(Some(call(norm)?))
+    }
+
+    /// Normalise alone.
+    pub(super) fn plain(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        match self.fused(pass, false, |norm| norm.forward(x))? {
+            Some((y, _)) => Ok(y),
+            None => self.forward(x, pass),
+        }
+    }
+
     /// Normalise, then ReLU.
     pub(super) fn relu(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        Ok(self.forward(x, pass)?.f_relu_()?)
+        Ok(self.relu_twice(x, pass)?.x)
+    }
+
+    /// The same for two consumers.
+    pub(super) fn relu_twice(&self, x: &Tensor, pass: &Pass) -> Result<Flow> {
+        Ok(match self.fused(pass, true, |norm| norm.forward(x))? {
+            Some((x, again)) => Flow { x, other: Some(again) },
+            None => Flow::of(self.forward(x, pass)?.f_relu_()?),
+        })
+    }
+
+    /// Branch plus shortcut, normalised, ReLU; and the sum itself.
+    pub(super) fn relu_sum(&self, flow: Flow, pass: &Pass) -> Result<(Tensor, Tensor)> {
+        if let Some(other) = &flow.other
+            && let Some(both) = self.fused(pass, true, |norm| norm.forward_sum(&flow.x, other))?
+        {
+            return Ok(both);
+        }
+        let sum = flow.sum()?;
+        Ok((self.relu(&sum, pass)?, sum))
+    }
+
+    /// Normalise, add the shortcut, ReLU; for two consumers.
+    pub(super) fn residual_relu(&self, x: &Tensor, skip: &Tensor, pass: &Pass) -> Result<Flow> {
+        Ok(match self.fused(pass, true, |norm| norm.forward_residual(x, skip))? {
+            Some((x, again)) => Flow { x, other: Some(again) },
+            None => Flow::of(self.forward(x, pass)?.f_add_(skip)?.f_relu_()?),
+        })
     }
 }
 

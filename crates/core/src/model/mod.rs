@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::params::{Entry, Layout, Params, Part, channels_last};
 use fedanchor_data::stream::{SERVER, Stream};
 use fedanchor_data::{Purpose, Shape};
-use layers::{Builder, Linear, Norm, pool};
+use layers::{Builder, Flow, Linear, Norm, pool};
 use rand::RngExt;
 use rand_distr::{Distribution, StandardNormal};
 use resnet::Body;
@@ -108,22 +108,27 @@ impl Network {
     pub fn features(&self, x: &Tensor, pass: &Pass) -> Result<Features> {
         let clients = pass.tensors[0].size()[0];
         let body = &self.body;
-        let mut x = body.stem.forward(&x.f_to_kind(pass.kind)?, pass)?;
-        if let Some(norm) = &body.stem_norm {
-            x = norm.relu(&x, pass)?;
-        }
+        let stem = body.stem.forward(&x.f_to_kind(pass.kind)?, pass)?;
+        let mut flow = match &body.stem_norm {
+            Some(norm) => norm.relu_twice(&stem, pass)?,
+            None => Flow::of(stem),
+        };
         let mut latent_input = None;
         for (index, stage) in body.stages.iter().enumerate() {
             for block in stage {
-                x = block.forward(&x, pass)?;
+                flow = block.forward(flow, pass)?;
             }
             if index + 1 == self.latent_stage && index + 1 < body.stages.len() {
-                latent_input = Some(pool(&x, clients)?);
+                if body.end_norm.is_some() {
+                    flow = Flow::of(flow.sum()?); // pre-activation: nobody has added them yet
+                }
+                latent_input = Some(pool(&flow.x, clients)?);
             }
         }
-        if let Some(norm) = &body.end_norm {
-            x = norm.relu(&x, pass)?;
-        }
+        let x = match &body.end_norm {
+            Some(norm) => norm.relu_sum(flow, pass)?.0,
+            None => flow.x,
+        };
         Ok(Features { pooled: pool(&x, clients)?, latent_input })
     }
 

@@ -2,9 +2,8 @@
 //! then four stages of two basic blocks. Post-activation is the paper's "most standard version";
 //! pre-activation (He et al., 2016b) is what SemiFL's code uses.
 
-use super::layers::{Builder, Conv, NormLayer, Pass};
+use super::layers::{Builder, Conv, Flow, NormLayer, Pass};
 use crate::error::Result;
-use tch::Tensor;
 
 /// The body of a network: its input convolution, its stages, and what follows the last one.
 #[derive(Debug)]
@@ -81,28 +80,27 @@ impl Block {
         Self::Pre { norm1, conv1, norm2, conv2, shortcut }
     }
 
-    pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub(super) fn forward(&self, flow: Flow, pass: &Pass) -> Result<Flow> {
         match self {
             Self::Post { conv1, norm1, conv2, norm2, shortcut } => {
-                let branch = norm1.relu(&conv1.forward(x, pass)?, pass)?;
-                let mut branch = norm2.forward(&conv2.forward(&branch, pass)?, pass)?;
-                let mut sum = match shortcut {
-                    Some((conv, norm)) => {
-                        branch.f_add_(&norm.forward(&conv.forward(x, pass)?, pass)?)?
-                    }
-                    None => branch.f_add_(x)?,
+                let again = flow.other.as_ref().unwrap_or(&flow.x);
+                let skip = match shortcut {
+                    Some((conv, norm)) => norm.plain(&conv.forward(again, pass)?, pass)?,
+                    None => again.shallow_clone(),
                 };
-                Ok(sum.f_relu_()?)
+                let branch = norm1.relu(&conv1.forward(&flow.x, pass)?, pass)?;
+                norm2.residual_relu(&conv2.forward(&branch, pass)?, &skip, pass)
             }
             Self::Pre { norm1, conv1, norm2, conv2, shortcut } => {
-                let active = norm1.relu(x, pass)?;
+                let (active, sum) = norm1.relu_sum(flow, pass)?;
                 let branch = norm2.relu(&conv1.forward(&active, pass)?, pass)?;
-                let mut branch = conv2.forward(&branch, pass)?;
+                let branch = conv2.forward(&branch, pass)?;
                 // A shortcut that changes shape starts from the activated input, an identity from the raw one.
-                Ok(match shortcut {
-                    Some(conv) => branch.f_add_(&conv.forward(&active, pass)?)?,
-                    None => branch.f_add_(x)?,
-                })
+                let skip = match shortcut {
+                    Some(conv) => conv.forward(&active, pass)?,
+                    None => sum,
+                };
+                Ok(Flow { x: branch, other: Some(skip) })
             }
         }
     }

@@ -6,7 +6,7 @@ use fedanchor::Result;
 use fedanchor::loss::cross_entropy;
 use fedanchor::model::Statistics;
 use fedanchor::optimiser::Momentum;
-use fedanchor::training::{Learner, LossSums};
+use fedanchor::training::Learner;
 use tch::{Kind, Tensor};
 
 /// Of the largest output. bfloat16 keeps 8 bits, a relative error of 2e-3 at each of up to 60
@@ -50,8 +50,8 @@ fn outputs_agree_coarsely_with_single_precision() -> Result<()> {
 fn parameters_stay_in_single_precision() -> Result<()> {
     let setting = setting(&["model.name=small", "precision=bf16"], 16, 3)?;
     let start = filled(&setting.network.layout, "0")?;
-    let mut learner = Learner::new(&setting, start.copy()?, Momentum::default(), |_| true)?;
-    learner.step(1, 0.1, &mut LossSums::default(), |pass| {
+    let mut learner = Learner::new(&setting, "test", start.copy()?, Momentum::default(), |_| true)?;
+    learner.step(1, 0.1, |pass| {
         let images = noise("images", &[4, 3, 16, 16]);
         let logits = setting.network.logits(&setting.network.features(&images, pass)?, pass)?;
         Ok(vec![(1.0, cross_entropy(&logits, &labels("labels", 4))?)])

@@ -12,7 +12,7 @@ use fedanchor::model::Pass;
 use fedanchor::optimiser::Momentum;
 use fedanchor::params::Params;
 use fedanchor::setting::Setting;
-use fedanchor::training::{Learner, LossSums};
+use fedanchor::training::Learner;
 use tch::{Kind, Tensor};
 
 /// Of the largest change in an entry over all steps; see `steps` for why not less. Weights move by
@@ -39,7 +39,7 @@ fn loss(
 }
 
 fn learner(setting: &Setting, params: Params) -> Result<Learner<'_>> {
-    Learner::new(setting, params, Momentum::default(), |_| true)
+    Learner::new(setting, "test", params, Momentum::default(), |_| true)
 }
 
 /// Trains with `active[t]` clients in step t and compares with each client alone.
@@ -51,10 +51,9 @@ fn check(norm: &str, active: &[usize]) -> Result<()> {
         .collect::<Result<_>>()?;
 
     let mut cohort = learner(&setting, Params::stack(&start)?)?;
-    let mut sums = LossSums::default();
     for (step, &active) in active.iter().enumerate() {
         let before = cohort.params.copy()?;
-        cohort.step(active, LR, &mut sums, |pass| loss(&setting, pass, 0..active, step))?;
+        cohort.step(active, LR, |pass| loss(&setting, pass, 0..active, step))?;
         for client in active..CLIENTS {
             let (now, before) =
                 (cohort.params.client(client as i64)?, before.client(client as i64)?);
@@ -67,13 +66,12 @@ fn check(norm: &str, active: &[usize]) -> Result<()> {
     for (client, start) in start.iter().enumerate() {
         let steps = active.iter().filter(|&&active| active > client).count();
         let mut alone = learner(&setting, start.copy()?)?;
-        let mut alone_sums = LossSums::default();
         for step in 0..steps {
             let clients = client..client + 1;
-            alone.step(1, LR, &mut alone_sums, |pass| loss(&setting, pass, clients, step))?;
+            alone.step(1, LR, |pass| loss(&setting, pass, clients, step))?;
         }
-        let losses = |sums: &LossSums, slot| Ok::<_, fedanchor::Error>(sums.means(slot, steps)?[0]);
-        let (together, alone_loss) = (losses(&sums, client)?, losses(&alone_sums, 0)?);
+        let together = cohort.mean_losses(client, 1, steps)?[0];
+        let alone_loss = alone.mean_losses(0, 1, steps)?[0];
         let what = format!("loss of client {client}");
         let as_tensor = |loss: f64| Tensor::from_slice(&[loss]);
         assert_close(&as_tensor(together), &as_tensor(alone_loss), CHANGE, &what);

@@ -1,0 +1,242 @@
+//! What a GPU keeps between steps: the run's own queue, the places where cohorts are trained, and the
+//! captured steps.
+//!
+//! A step of a cohort is some thousand small operations; starting them one by one takes longer than
+//! they run. So each kind of step is run as it is twice, the second time to be sure that every library
+//! has chosen its way, and captured at its third call; from then on it is one call. A captured step
+//! reads and writes fixed addresses: parameters, momentum, loss sums, learning rate and inputs of a
+//! kind of training have one place for the whole run, and a cohort is copied in before it is trained.
+//! Cohorts shrink as their clients finish, so there is a captured step for every number of clients;
+//! they share their working memory, since they never run at once.
+
+use crate::config::Precision;
+use crate::error::Result;
+use crate::optimiser::Momentum;
+use crate::params::{Entry, Params};
+use fedanchor_graph as graph;
+use graph::{Graph, Stream, Upload};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tch::{Device, Kind, Tensor};
+
+/// Calls of a step before it is captured.
+const WARM_UP: u32 = 2;
+/// Batches that may be prepared ahead of the training.
+pub(crate) const AHEAD: usize = 8;
+
+/// The GPU's side of a run. Shared between threads, used by one at a time.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    device: usize,
+    stream: Stream,
+    work: Mutex<Work>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Work {
+    device: Device,
+    index: usize,
+    copies: Stream,
+    places: HashMap<&'static str, Place>,
+    steps: HashMap<StepKey, Step>,
+    inputs: HashMap<usize, Tensor>,
+    uploads: Vec<Upload>,
+    notice: Option<String>,
+    captured: bool,
+}
+
+/// Where one kind of training happens.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) params: Params,
+    /// bfloat16 copies of the convolutions' weights, by entry.
+    pub(crate) shadows: Vec<Option<Tensor>>,
+    pub(crate) momentum: Momentum,
+    /// Sums of the terms of the loss over the steps, `[K]` each.
+    pub(crate) sums: Vec<Tensor>,
+    pub(crate) lr: Tensor,
+}
+
+/// A kind of step: what is trained, how many clients, bytes of input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct StepKey {
+    pub(crate) name: &'static str,
+    pub(crate) active: usize,
+    pub(crate) bytes: usize,
+}
+
+#[derive(Debug)]
+enum Step {
+    Seen(u32),
+    Captured(Graph),
+}
+
+/// Terms that a loss may have.
+pub(crate) const TERMS: usize = 2;
+
+impl Engine {
+    /// The engine of a GPU; none on a CPU, or where the program was built without it.
+    pub(crate) fn new(device: Device, precision: Precision) -> Result<Option<Self>> {
+        let Device::Cuda(index) = device else { return Ok(None) };
+        if !graph::AVAILABLE {
+            return Ok(None);
+        }
+        graph::setup(index, precision == Precision::Bf16, cache_folder().as_deref())?;
+        let work = Work {
+            device,
+            index,
+            copies: Stream::new(index)?,
+            places: HashMap::new(),
+            steps: HashMap::new(),
+            inputs: HashMap::new(),
+            uploads: Vec::new(),
+            notice: None,
+            captured: true,
+        };
+        Ok(Some(Self { device: index, stream: Stream::new(index)?, work: Mutex::new(work) }))
+    }
+
+    /// Makes the run's queue this thread's current one.
+    pub(crate) fn enter(&self) -> Result<graph::Entered> {
+        Ok(self.stream.enter()?)
+    }
+
+    /// Everything that changes.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Most memory held on the GPU so far.
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
+        graph::peak_memory(self.device).ok()
+    }
+
+    /// Something the user should know, once.
+    pub(crate) fn take_notice(&self) -> Option<String> {
+        self.lock().notice.take()
+    }
+
+    /// Forgets all places and steps, to begin again with smaller cohorts.
+    pub(crate) fn start_smaller(&self, clients: usize) -> Result<()> {
+        let mut work = self.lock();
+        work.steps.clear();
+        work.places.clear();
+        work.inputs.clear();
+        work.notice = Some(format!(
+            "the clients of a round do not fit into the GPU's memory at once: training {clients} at a time"
+        ));
+        Ok(graph::empty_cache()?)
+    }
+}
+
+/// Where compiled kernels are kept: beside libtorch.
+fn cache_folder() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let shared = || {
+        Some(
+            set("XDG_CACHE_HOME")
+                .or(set("HOME").map(|home| home.join(".cache")))?
+                .join("fedanchor"),
+        )
+    };
+    set("FEDANCHOR_CACHE").or_else(shared)
+}
+
+impl Work {
+    /// The place of a kind of training, with room for cohorts like `params`.
+    pub(crate) fn place(
+        &mut self,
+        name: &'static str,
+        params: &Params,
+        half: bool,
+    ) -> Result<&mut Place> {
+        let clients = params.clients();
+        let fits = |place: &Place| place.params.clients() >= clients;
+        if !self.places.get(name).is_some_and(fits) {
+            self.steps.retain(|key, _| key.name != name);
+            let room = params.like()?;
+            let options = (Kind::Float, self.device);
+            let shadow = |(entry, tensor): (&Entry, &Tensor)| {
+                let wanted = half && entry.shape.len() == 4;
+                wanted.then(|| tensor.f_to_kind(Kind::BFloat16)).transpose()
+            };
+            let shadows = params.layout.iter().zip(&room.tensors).map(shadow);
+            let sums = (0..TERMS).map(|_| Tensor::f_zeros([clients], options));
+            let place = Place {
+                shadows: shadows.collect::<std::result::Result<_, _>>()?,
+                momentum: Momentum::default(),
+                sums: sums.collect::<std::result::Result<_, _>>()?,
+                lr: Tensor::f_zeros([1], options)?,
+                params: room,
+            };
+            self.places.insert(name, place);
+        }
+        Ok(self.places.get_mut(name).expect("it is there or was just put there"))
+    }
+
+    /// Pinned memory for prepared batches of up to `room` bytes.
+    pub(crate) fn take_uploads(&mut self, room: usize) -> Result<Vec<Upload>> {
+        let mut uploads = std::mem::take(&mut self.uploads);
+        uploads.retain(|upload| upload.size() >= room);
+        while uploads.len() < AHEAD {
+            uploads.push(Upload::new(self.index, room)?);
+        }
+        Ok(uploads)
+    }
+
+    /// Takes it back for the next time.
+    pub(crate) fn keep_uploads(&mut self, free: Receiver<Upload>) {
+        self.uploads.extend(free.try_iter());
+    }
+
+    /// Copies a prepared batch up and to its fixed place, behind what was queued before.
+    pub(crate) fn feed(&mut self, upload: &mut Upload, bytes: usize) -> Result<Tensor> {
+        let input = match self.inputs.get(&bytes) {
+            Some(input) => input.shallow_clone(),
+            None => {
+                let input = Tensor::f_zeros([bytes as i64], (Kind::Uint8, self.device))?;
+                self.inputs.insert(bytes, input.shallow_clone());
+                input
+            }
+        };
+        upload.start(&self.copies, bytes)?;
+        upload.take(&input)?;
+        Ok(input)
+    }
+
+    /// Runs a step: as it is for the first times, then captured.
+    pub(crate) fn run(&mut self, key: StepKey, step: impl Fn() -> Result<()>) -> Result<()> {
+        match self.steps.get_mut(&key) {
+            Some(Step::Captured(graph)) => return Ok(graph.replay()?),
+            Some(Step::Seen(times)) if *times >= WARM_UP && self.captured => {}
+            Some(Step::Seen(times)) => {
+                *times += 1;
+                return step();
+            }
+            None => {
+                self.steps.insert(key, Step::Seen(1));
+                return step();
+            }
+        }
+        let share = self.steps.values().find_map(|step| match step {
+            Step::Captured(graph) => Some(graph),
+            Step::Seen(_) => None,
+        });
+        match Graph::capture(share, &step) {
+            Ok((graph, ())) => {
+                graph.replay()?;
+                self.steps.insert(key, Step::Captured(graph));
+                Ok(())
+            }
+            Err(error) => {
+                self.captured = false;
+                self.notice = Some(format!(
+                    "steps cannot be captured as CUDA graphs and run one operation at a time: {error}"
+                ));
+                step()
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A GPU computes what a CPU computes. Needs a GPU and the CUDA set of libtorch; without them every test
+//! here passes without having looked, and says so.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use fedanchor::config::resolve;
+use fedanchor::params::Params;
+use fedanchor::simulation::Simulation;
+use fedanchor_data::sample;
+use fedanchor_record::RoundRecord;
+use tch::{Device, Kind};
+
+fn gpu() -> bool {
+    let there = fedanchor_graph::AVAILABLE && tch::Cuda::is_available();
+    if !there {
+        eprintln!("skipped: no GPU, or built without CUDA");
+    }
+    there
+}
+
+/// Short rounds of unequal clients on the embedded sample; a threshold that keeps every image.
+const BRIEF: &[&str] = &[
+    "rounds=1",
+    "data.anchors=60",
+    "data.clients=120",
+    "partition.alpha=1",
+    "pretrain.epochs=1",
+    "client.per_round=4",
+    "client.epochs=1",
+    "client.batch=8",
+    "optimiser.lr=0.001",
+    "pretrain.lr=0.001",
+    "method.threshold=-1",
+];
+
+struct Outcome {
+    start: Params,
+    end: Params,
+    records: Vec<RoundRecord>,
+}
+
+fn play(settings: &[&[&str]], rounds: u32) -> Outcome {
+    let keys: Vec<String> = settings.iter().copied().flatten().map(|&key| key.to_owned()).collect();
+    let experiment = resolve("", &keys).unwrap();
+    let simulation = Simulation::new(experiment.clone(), sample::load().unwrap(), Some(2)).unwrap();
+    let _queue = simulation.enter().unwrap();
+    let method = experiment.method.build();
+    let mut state = simulation.start().unwrap();
+    let start = state.server.params.copy().unwrap();
+    let mut records = vec![simulation.pretrain(&mut state, &*method).unwrap().0];
+    for round in 1..=rounds {
+        records.push(simulation.round(&mut state, &*method, round).unwrap().0);
+    }
+    Outcome { start, end: state.server.params.copy().unwrap(), records }
+}
+
+/// The way from start to end, of all weights, as one vector on the host.
+fn way(outcome: &Outcome) -> tch::Tensor {
+    let flat: Vec<tch::Tensor> = outcome
+        .start
+        .tensors
+        .iter()
+        .zip(&outcome.end.tensors)
+        .map(|(start, end)| {
+            (end - start).to_device(Device::Cpu).to_kind(Kind::Double).flatten(0, -1)
+        })
+        .collect();
+    tch::Tensor::cat(&flat, 0)
+}
+
+/// Relative distance between the ways two runs went.
+fn distance(a: &Outcome, b: &Outcome) -> f64 {
+    let (a, b) = (way(a), way(b));
+    ((&a - &b).norm() / a.norm()).double_value(&[])
+}
+
+/// One step of every client and nothing else: 1e-4 of the way.
+#[test]
+fn a_step_in_single_precision_is_the_cpus() {
+    if !gpu() {
+        return;
+    }
+    for model in ["small", "wrn28x2", "resnet18"] {
+        let model = format!("model.name={model}");
+        let alone = [
+            &model,
+            "data.clients=990", // six images each: one step
+            "pretrain.epochs=0",
+            "server.epochs=0",
+            "method.contrastive.epochs=0",
+        ];
+        let cpu = play(&[BRIEF, &alone], 1);
+        let gpu = play(&[BRIEF, &alone, &["device=cuda:0", "precision=f32"]], 1);
+        let far = distance(&cpu, &gpu);
+        eprintln!("one step, {model}: {far:.1e}");
+        assert!(far < 1e-4, "{model}: {far}");
+    }
+}
+
+/// Pre-training and a round, in single precision: some thirty steps of the server and of four
+/// clients that finish one after another, most of them captured. Rounding grows with every step; seen are
+/// 1e-3 of the way the weights went, and 1.5e-2 with group norm.
+#[test]
+fn a_round_in_single_precision_is_the_cpus() {
+    if !gpu() {
+        return;
+    }
+    for others in [
+        &["model.name=small"][..],
+        &["model.name=small", "method.threshold=0.3"], // clients of unequal size
+        &["model.name=small", "model.norm=group"],
+        &["model.name=small", "batch_norm.statistics=static-server", "optimiser.nesterov=true"],
+        &["model.name=small", "method.views=joint", "method.mixup.server=true"],
+        &[
+            "model.name=small",
+            "client.keep_momentum=true",
+            "server.keep_momentum=true",
+            "optimiser.clip=0",
+        ],
+        &["model.name=resnet18", "data.clients=600", "client.per_round=2"],
+        &[
+            "model.name=resnet18",
+            "model.preactivation=true",
+            "data.clients=600",
+            "client.per_round=2",
+        ],
+        &["model.name=wrn28x2", "data.clients=600", "client.per_round=2", "model.latent_stage=2"],
+    ] {
+        let cpu = play(&[BRIEF, others], 1);
+        let gpu = play(&[BRIEF, others, &["device=cuda:0", "precision=f32"]], 1);
+        let far = distance(&cpu, &gpu);
+        eprintln!("{others:?}: {far:.1e}");
+        assert!(far < 5e-2, "{others:?}: {far}");
+        let (cpu, gpu) = (&cpu.records[1], &gpu.records[1]);
+        assert_eq!((cpu.seen, cpu.bytes_down), (gpu.seen, gpu.bytes_down));
+        assert!(cpu.kept.abs_diff(gpu.kept) <= 2, "{} and {} kept", cpu.kept, gpu.kept);
+        assert!((cpu.losses.client_fix.unwrap() - gpu.losses.client_fix.unwrap()).abs() < 2e-2);
+        assert!((cpu.losses.client_mix.unwrap() - gpu.losses.client_mix.unwrap()).abs() < 2e-2);
+    }
+}
+
+/// bfloat16 goes nearly the same way: its rounding is 4e-3 a number.
+#[test]
+fn half_precision_goes_nearly_the_same_way() {
+    if !gpu() {
+        return;
+    }
+    let full = play(&[BRIEF, &["model.name=small", "device=cuda:0", "precision=f32"]], 1);
+    let half = play(&[BRIEF, &["model.name=small", "device=cuda:0"]], 1);
+    let far = distance(&full, &half);
+    eprintln!("bf16: {far:.1e}");
+    assert!(far < 0.3, "{far}");
+}
+
+/// The same seed on the same GPU: the same records, in spite of captured steps and threads.
+#[test]
+fn a_run_repeats_itself() {
+    if !gpu() {
+        return;
+    }
+    let again = || play(&[BRIEF, &["model.name=small", "device=cuda:0"]], 3).records;
+    assert_eq!(again(), again());
+}
