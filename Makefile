@@ -29,9 +29,10 @@ target/tools/bin/typos:
 	$(PYTHON) -m venv target/tools
 	target/tools/bin/python -m pip install --quiet typos==1.51.1
 
-# The training step beside the same step in PyTorch, on the same cores.
+# The training step and a whole round beside the same work in PyTorch, on the device that is there.
 bench: libtorch
 	$(PYTHON) benches/step.py
+	$(PYTHON) benches/round.py
 
 # Fetches libtorch into the shared cache: CUDA=1 chooses the CUDA set, CUDA=0 the CPU set again.
 libtorch:

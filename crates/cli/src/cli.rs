@@ -29,7 +29,11 @@ pub struct RunArgs {
     /// Changes one key of the experiment, for example `--set client.batch=32`; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// The run folder to make [default: a new one under `runs`].
+    /// Runs the experiment once for each of these seeds, for example `--seeds 0,1,2`: side by side on a
+    /// GPU, one after the other on a CPU, whose cores one run keeps busy.
+    #[arg(long, value_name = "SEEDS", value_delimiter = ',')]
+    pub seeds: Vec<u64>,
+    /// The run folder to make [default: a new one under `runs`]; with `--seeds` the folder for them.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Where to compute: `cpu` or `cuda:N` [default: the experiment's].

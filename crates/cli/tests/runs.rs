@@ -470,6 +470,31 @@ fn class_means_do_what_all_latents_do_for_fewer_bytes() {
 }
 
 #[test]
+fn seeds_run_as_if_alone() {
+    let place = Place::new();
+    let mut both = place.command("both", &[SMALL]);
+    let output = place.succeed(both.args(["--seeds", "3,5"]));
+    for seed in [3, 5] {
+        let alone = format!("alone{seed}");
+        place.run(&alone, &[SMALL, &[&format!("seed={seed}")]]);
+        let (alone, beside) = (place.content(&alone), place.content(&format!("both/seed{seed}")));
+        for file in [files::CONFIG, files::ROUNDS, files::MODEL] {
+            assert!(alone[file] == beside[file], "{file} of seed {seed}");
+        }
+    }
+    let accuracy = |seed: u32| place.summary(&format!("both/seed{seed}")).final_accuracy;
+    let mean = (accuracy(3) + accuracy(5)) / 2.0;
+    let deviation = (accuracy(3) - accuracy(5)).abs() / 2f64.sqrt();
+    let last = text(&output.stdout).lines().last().unwrap().to_owned();
+    assert_eq!(last, format!("mean of 2 seeds: {mean:.2} %, standard deviation {deviation:.2}"));
+
+    let mut twice = place.command("twice", &[SMALL]);
+    let refused = twice.args(["--seeds", "3,3"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("3 is there twice"), "{}", text(&refused.stderr));
+}
+
+#[test]
 fn the_comparison_is_a_run_without_clients() {
     let place = Place::new();
     let output = place.succeed(&mut place.command("both", &[SMALL, &["compare=true"]]));

@@ -74,7 +74,7 @@ fn distance(a: &Outcome, b: &Outcome) -> f64 {
     ((&a - &b).norm() / a.norm()).double_value(&[])
 }
 
-/// One step of every client and nothing else: 1e-4 of the way.
+/// One step of every client and nothing else: 1e-4 of the way; seen are 6e-7 to 3e-6.
 #[test]
 fn a_step_in_single_precision_is_the_cpus() {
     if !gpu() {
@@ -98,8 +98,8 @@ fn a_step_in_single_precision_is_the_cpus() {
 }
 
 /// Pre-training and a round, in single precision: some thirty steps of the server and of four
-/// clients that finish one after another, most of them captured. Rounding grows with every step; seen are
-/// 1e-3 of the way the weights went, and 1.5e-2 with group norm.
+/// clients that finish one after another, most of them captured. Rounding grows with every step; seen on
+/// an H200 are 2e-5 to 5e-4 of the way the weights went.
 #[test]
 fn a_round_in_single_precision_is_the_cpus() {
     if !gpu() {
@@ -130,7 +130,7 @@ fn a_round_in_single_precision_is_the_cpus() {
         let gpu = play(&[BRIEF, others, &["device=cuda:0", "precision=f32"]], 1);
         let far = distance(&cpu, &gpu);
         eprintln!("{others:?}: {far:.1e}");
-        assert!(far < 5e-2, "{others:?}: {far}");
+        assert!(far < 5e-3, "{others:?}: {far}");
         let (cpu, gpu) = (&cpu.records[1], &gpu.records[1]);
         assert_eq!((cpu.seen, cpu.bytes_down), (gpu.seen, gpu.bytes_down));
         assert!(cpu.kept.abs_diff(gpu.kept) <= 2, "{} and {} kept", cpu.kept, gpu.kept);
@@ -139,7 +139,7 @@ fn a_round_in_single_precision_is_the_cpus() {
     }
 }
 
-/// bfloat16 goes nearly the same way: its rounding is 4e-3 a number.
+/// bfloat16 goes nearly the same way: its rounding is 4e-3 a number; seen are 2e-3.
 #[test]
 fn half_precision_goes_nearly_the_same_way() {
     if !gpu() {
@@ -149,7 +149,7 @@ fn half_precision_goes_nearly_the_same_way() {
     let half = play(&[BRIEF, &["model.name=small", "device=cuda:0"]], 1);
     let far = distance(&full, &half);
     eprintln!("bf16: {far:.1e}");
-    assert!(far < 0.3, "{far}");
+    assert!(far < 0.05, "{far}");
 }
 
 /// The same seed on the same GPU: the same records, in spite of captured steps and threads.

@@ -36,12 +36,8 @@ struct Conv {
 };
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// 16 bytes, or zeros. Neighbouring taps read the same pixels: activations go through the first cache.
+// 16 bytes, or zeros.
 __device__ __forceinline__ void copy16(u32 to, const void* from, bool there) {
-    int bytes = there ? 16 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
-}
-__device__ __forceinline__ void copy16_once(u32 to, const void* from, bool there) {
     int bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
@@ -159,12 +155,12 @@ template <int BM, int BN, int WM, int WN, bool INPUT> __device__ void convolve(c
                 int t = kk >> (c.log_a + 3), n = kk & (a_channels - 1), column = n0 + v * 8;
                 bool there = t < c.taps && column < c.inputs;
                 const bf16* from = there ? w + (i64)n * c.depth + t * c.inputs + column : c.b;
-                copy16_once(b_tile + swizzled<B_VECTORS>(r, v), from, there);
+                copy16(b_tile + swizzled<B_VECTORS>(r, v), from, there);
             } else {
                 int n = at / 4, v = at % 4, kk = step * BK + v * 8;
                 bool there = n0 + n < c.outputs && kk < c.depth;
                 const bf16* from = there ? w + (i64)(n0 + n) * c.depth + kk : c.b;
-                copy16_once(b_tile + swizzled<B_VECTORS>(n, v), from, there);
+                copy16(b_tile + swizzled<B_VECTORS>(n, v), from, there);
             }
         }
     };
@@ -228,7 +224,7 @@ template <int BM, int BN, int WM, int WN> __device__ void convolve_weight(const 
         for (int at = thread; at < BK * A_VECTORS; at += THREADS) {
             int r = at / A_VECTORS, v = at % A_VECTORS, m = (first + step) * BK + r;
             bool there = m < c.rows && n0 + v * 8 < c.outputs;
-            copy16_once(a_tile + swizzled<A_VECTORS>(r, v), there ? dy + (i64)m * c.b_stride + n0 + v * 8 : c.b, there);
+            copy16(a_tile + swizzled<A_VECTORS>(r, v), there ? dy + (i64)m * c.b_stride + n0 + v * 8 : c.b, there);
         }
         #pragma unroll
         for (int at = thread; at < BK * B_VECTORS; at += THREADS) {

@@ -124,12 +124,12 @@ template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
                 int t = kk >> (c.log_a + 3), n = kk & (a_channels - 1), column = n0 + v * 8;
                 bool there = t < c.taps && column < c.inputs;
                 const bf16* from = there ? w + (i64)n * c.depth + t * c.inputs + column : c.b;
-                copy16_once(b_tile + hopper_place<BN, HK>(r, v), from, there);
+                copy16(b_tile + hopper_place<BN, HK>(r, v), from, there);
             } else {
                 int n = at / 8, v = at % 8, kk = step * HK + v * 8;
                 bool there = n0 + n < c.outputs && kk < c.depth;
                 const bf16* from = there ? w + (i64)(n0 + n) * c.depth + kk : c.b;
-                copy16_once(b_tile + swizzled<8>(n, v), from, there);
+                copy16(b_tile + swizzled<8>(n, v), from, there);
             }
         }
     };
@@ -212,7 +212,7 @@ template <int BN> __device__ void hopper_weight(const Conv& c) {
         for (int at = thread; at < HK * BN / 8; at += HTHREADS) {
             int r = at / (BN / 8), v = at % (BN / 8), m = (first + step) * HK + r;
             bool there = m < c.rows && n0 + v * 8 < c.outputs;
-            copy16_once(b_tile + hopper_place<BN, HK>(r, v), there ? dy + (i64)m * c.b_stride + n0 + v * 8 : c.b, there);
+            copy16(b_tile + hopper_place<BN, HK>(r, v), there ? dy + (i64)m * c.b_stride + n0 + v * 8 : c.b, there);
         }
     };
     float acc[BN / 2];

@@ -104,6 +104,9 @@ std::vector<char> compile(const std::string& source) {
   return out;
 }
 
+// Shared memory of a block of Hopper's convolutions, `columns` wide: three stages, or the results.
+int hopper_bytes(int columns) { return std::max(3 * (128 + columns) * 64 * 2, (128 + 8) * columns * 4); }
+
 cudaKernel_t kernel(const std::string& name) {
   int device = at::cuda::current_device();
   std::lock_guard<std::mutex> guard(kernels_lock);
@@ -113,8 +116,9 @@ cudaKernel_t kernel(const std::string& name) {
   if (!found) {
     check(cudaLibraryGetKernel(&found, here.library, name.c_str()), name.c_str());
     // Convolutions use more shared memory than a kernel has without asking.
+    const void* function = reinterpret_cast<const void*>(found);
     int most = is_hopper() ? 100 * 1024 : 80 * 1024;
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(found), cudaFuncAttributeMaxDynamicSharedMemorySize, most), name.c_str());
+    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most), name.c_str());
   }
   return found;
 }
@@ -351,9 +355,7 @@ void launch_conv(const std::string& name, dim3 grid, int bm, int bn, int wm, int
 
 // Hopper's kernels: 128 rows by `columns` results a block.
 void launch_hopper(const char* name, dim3 grid, int columns, Conv& c) {
-  size_t tiles = 3 * static_cast<size_t>(128 + columns) * 64 * 2;
-  size_t epilogue = static_cast<size_t>(128 + 8) * columns * 4;
-  launch("hopper_" + std::string(name) + std::to_string(columns), grid, dim3(256), &c, std::max(tiles, epilogue));
+  launch("hopper_" + std::string(name) + std::to_string(columns), grid, dim3(256), &c, static_cast<size_t>(hopper_bytes(columns)));
 }
 
 // Forward and the gradient of the input: rows x columns results a group.

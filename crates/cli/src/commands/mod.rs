@@ -4,6 +4,7 @@ mod data;
 mod model;
 mod partition;
 mod run;
+mod watcher;
 
 use crate::cli::{Cli, Command, DataCommand};
 use crate::printer::Printer;

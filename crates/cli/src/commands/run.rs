@@ -1,13 +1,12 @@
 //! `fedanchor run`: an experiment from start to finish.
 
-use super::{bytes, grouped};
+use super::bytes;
+use super::watcher::Watcher;
 use crate::cli::RunArgs;
 use crate::printer::Printer;
-use anyhow::{Context, Result};
-use fedanchor::config::MethodConfig;
-use fedanchor::simulation::Simulation;
-use fedanchor::{Experiment, Observer};
-use fedanchor_record::{RoundRecord, Summary, Timing};
+use anyhow::{Context, Result, bail};
+use fedanchor::Experiment;
+use fedanchor_record::Summary;
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -15,22 +14,92 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     wait_without_spinning();
     let mut settings = args.settings;
     settings.extend(args.device.map(|device| format!("device={device}")));
     settings.extend(args.precision.map(|precision| format!("precision={precision}")));
-    let experiment = super::experiment(args.experiment.as_deref(), &settings)?;
-    let out = args.out.unwrap_or_else(|| new_folder(args.experiment.as_deref(), &experiment));
-    let mut watcher = Watcher::new(printer, &experiment, &out);
-    let stop = stop_on_interrupt(watcher.bar.clone())?;
+    let file = args.experiment.as_deref();
+    let experiment = super::experiment(file, &settings)?;
     let workers = args.workers.map(usize::from);
-    let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut watcher)?;
-    watcher.bar.finish_and_clear();
-    report(&summary, &out, printer);
-    Ok(())
+    if args.seeds.is_empty() {
+        let out = args.out.unwrap_or_else(|| new_folder(file, &experiment));
+        let mut watcher = Watcher::new(printer, &experiment, &out);
+        let stop = stop_on_interrupt(watcher.bar())?;
+        let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut watcher)?;
+        watcher.finish();
+        report(&summary, &out, printer, "");
+        return Ok(());
+    }
+    let runs = args.seeds.iter().map(|&seed| {
+        let experiment = Experiment { seed, ..experiment.clone() };
+        let out = match &args.out {
+            Some(folder) => folder.join(format!("seed{seed}")),
+            None => new_folder(file, &experiment),
+        };
+        (experiment, out)
+    });
+    run_seeds(&runs.collect::<Vec<_>>(), workers, printer)
+}
+
+/// One run a seed; one that fails does not end the others.
+fn run_seeds(
+    runs: &[(Experiment, PathBuf)],
+    workers: Option<usize>,
+    printer: &Printer,
+) -> Result<()> {
+    for (number, (experiment, _)) in runs.iter().enumerate() {
+        if runs[..number].iter().any(|(other, _)| other.seed == experiment.seed) {
+            bail!("--seeds: {} is there twice", experiment.seed);
+        }
+    }
+    let stop = stop_on_interrupt(ProgressBar::hidden())?;
+    let one = |(experiment, out): &(Experiment, PathBuf)| {
+        let mut watcher = Watcher::of_seed(printer, experiment, out);
+        fedanchor::run(experiment, out, workers, &stop, &mut watcher)
+    };
+    let on_gpu = runs.iter().all(|(experiment, _)| experiment.device != "cpu");
+    let outcomes: Vec<fedanchor::Result<Summary>> = if on_gpu {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = runs.iter().map(|run| scope.spawn(|| one(run))).collect();
+            let joined = threads.into_iter().map(|thread| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            joined.collect()
+        })
+    } else {
+        runs.iter().map(one).collect()
+    };
+    let mut accuracies = Vec::new();
+    let mut failed = None;
+    for ((experiment, out), outcome) in runs.iter().zip(outcomes) {
+        let name = format!("seed {}: ", experiment.seed);
+        match outcome {
+            Ok(summary) => {
+                accuracies.push(summary.final_accuracy);
+                report(&summary, out, printer, &name);
+            }
+            Err(error) => {
+                printer.talk(format!("{name}error: {error}"));
+                failed = Some(error);
+            }
+        }
+    }
+    if let [_, _, ..] = accuracies[..] {
+        let count = accuracies.len() as f64;
+        let mean = accuracies.iter().sum::<f64>() / count;
+        let squares: f64 = accuracies.iter().map(|accuracy| (accuracy - mean).powi(2)).sum();
+        let deviation = (squares / (count - 1.0)).sqrt();
+        printer.line(format!(
+            "mean of {} seeds: {mean:.2} %, standard deviation {deviation:.2}",
+            accuracies.len()
+        ));
+    }
+    match failed {
+        Some(error) => Err(error).context("not every seed came to its end"),
+        None => Ok(()),
+    }
 }
 
 /// `runs/NAME-METHOD-seedN`, with a number behind it if that is taken.
@@ -78,108 +147,7 @@ fn stop_on_interrupt(bar: ProgressBar) -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Shows a bar on a terminal, and a line a round elsewhere.
-struct Watcher<'a> {
-    printer: &'a Printer,
-    bar: ProgressBar,
-    out: PathBuf,
-    rounds: u32,
-    start: Instant,
-}
-
-impl<'a> Watcher<'a> {
-    fn new(printer: &'a Printer, experiment: &Experiment, out: &Path) -> Self {
-        let bar = printer.bar(experiment.rounds.into(), "round {pos}/{len} [{bar:12}] {msg}");
-        Self { printer, bar, out: out.to_owned(), rounds: experiment.rounds, start: Instant::now() }
-    }
-
-    /// Time left, from the rounds done so far.
-    fn left(&self, round: u32) -> String {
-        if round == 0 {
-            return "?".to_owned();
-        }
-        let each = self.start.elapsed() / round;
-        let left = each * self.rounds.saturating_sub(round);
-        let seconds = left.as_secs();
-        if seconds >= 3600 {
-            format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
-        } else {
-            format!("{}:{:02}", seconds / 60, seconds % 60)
-        }
-    }
-}
-
-impl Observer for Watcher<'_> {
-    fn started(&mut self, simulation: &Simulation) {
-        let setting = &simulation.setting;
-        let experiment = &setting.experiment;
-        let (parameters, _) = setting.network.parameter_counts();
-        let clients = match experiment.method {
-            MethodConfig::ServerOnly(_) => "no clients".to_owned(),
-            MethodConfig::Fedanchor(_) => format!(
-                "{} unlabelled images on {} clients, {} a round",
-                grouped(simulation.split.pool.len()),
-                grouped(experiment.data.clients),
-                experiment.client.per_round,
-            ),
-        };
-        let announcement = format!(
-            "{} on {}: {} anchors, {clients}; {} with {} parameters on {}; {}",
-            experiment.method.name(),
-            experiment.data.name,
-            grouped(simulation.split.anchors.len()),
-            experiment.model.name,
-            grouped(parameters),
-            experiment.device,
-            self.out.display(),
-        );
-        self.bar.suspend(|| self.printer.talk(announcement));
-        self.bar.enable_steady_tick(Duration::from_millis(500));
-        self.start = Instant::now();
-    }
-
-    fn round(&mut self, record: &RoundRecord, timing: &Timing) {
-        let RoundRecord { round, test_accuracy, kept, seen, .. } = record;
-        if *round == 0 {
-            self.start = Instant::now();
-        }
-        let left = self.left(*round);
-        self.bar.set_position((*round).into());
-        self.bar.set_message(format!(
-            "accuracy {test_accuracy:.2} %, kept {kept} of {seen}, {left} left"
-        ));
-        if self.printer.is_terminal() {
-            return;
-        }
-        let right =
-            |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1} %"));
-        self.printer.talk(if *round == 0 {
-            format!("pre-trained: accuracy {test_accuracy:.2} %, {:.1} s", timing.total)
-        } else {
-            format!(
-                "round {round}/{}: accuracy {test_accuracy:.2} %, kept {kept} of {seen}, labels right {} of all and {} of \
-                 the kept, {:.1} s, {left} left",
-                self.rounds,
-                right(record.anchor_head.all),
-                right(record.anchor_head.kept),
-                timing.total,
-            )
-        });
-    }
-
-    fn comparing(&mut self) {
-        self.bar.set_message("training on the anchors alone, to compare");
-        if !self.printer.is_terminal() {
-            self.printer.talk("training on the anchors alone, to compare");
-        }
-    }
-
-    fn notice(&mut self, text: &str) {
-        self.bar.suspend(|| self.printer.talk(format!("note: {text}")));
-    }
-}
-
-fn report(summary: &Summary, out: &Path, printer: &Printer) {
+fn report(summary: &Summary, out: &Path, printer: &Printer, name: &str) {
     let memory = summary
         .peak_memory
         .map_or(String::new(), |peak| format!(", {} of memory at most", bytes(peak)));
@@ -187,7 +155,7 @@ fn report(summary: &Summary, out: &Path, printer: &Printer) {
         .peak_gpu_memory
         .map_or(String::new(), |peak| format!(" and {} on the GPU", bytes(peak)));
     printer.talk(format!(
-        "{} of {} rounds in {:.0} s{memory}{gpu}; {} down, {} up; best round {} with {:.2} %; wrote {}",
+        "{name}{} of {} rounds in {:.0} s{memory}{gpu}; {} down, {} up; best round {} with {:.2} %; wrote {}",
         summary.rounds,
         summary.rounds_planned,
         summary.seconds,
@@ -199,9 +167,11 @@ fn report(summary: &Summary, out: &Path, printer: &Printer) {
     ));
     printer.line(match summary.server_only_accuracy {
         Some(alone) => format!(
-            "test accuracy: anchors alone {alone:.2} %, {} {:.2} %",
+            "{name}test accuracy: anchors alone {alone:.2} %, {} {:.2} %",
             summary.method, summary.final_accuracy
         ),
-        None => format!("test accuracy: {} {:.2} %", summary.method, summary.final_accuracy),
+        None => {
+            format!("{name}test accuracy: {} {:.2} %", summary.method, summary.final_accuracy)
+        }
     });
 }
