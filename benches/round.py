@@ -102,7 +102,7 @@ def main():
         models, settings, sizes = ["resnet18", "wrn28x2"], [], (10, 500, 5, 10)
     else:
         # The same in small: two clients of 50 images, one epoch.
-        models, settings, sizes = ["small"], ["data.clients=1000", "client.per_round=2", "client.epochs=1"], (2, 50, 1, 10)
+        models, settings, sizes = ["small"], ["data.clients=1000", "client.per_round=2", "client.epochs=1", "pretrain.epochs=0"], (2, 50, 1, 10)
     wanted = sys.argv[1:] or models
     for model in wanted:
         found, share = ours(model, device, settings)

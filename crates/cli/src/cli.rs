@@ -30,7 +30,7 @@ pub struct RunArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
     /// Runs the experiment once for each of these seeds, for example `--seeds 0,1,2`: side by side on a
-    /// GPU, one after the other on a CPU, whose cores one run keeps busy.
+    /// GPU in bf16, one after the other elsewhere.
     #[arg(long, value_name = "SEEDS", value_delimiter = ',')]
     pub seeds: Vec<u64>,
     /// The run folder to make [default: a new one under `runs`]; with `--seeds` the folder for them.

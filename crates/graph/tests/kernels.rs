@@ -76,7 +76,7 @@ fn check_norm(case: &Case) {
         (Tensor::zeros([columns], (Kind::Float, GPU)), Tensor::ones([columns], (Kind::Float, GPU)))
     };
 
-    let (fx, fo, fw, fb) = (leaf(&x), leaf(&other), leaf(&weight), leaf(&bias));
+    let (fx, other_leaf, fw, fb) = (leaf(&x), leaf(&other), leaf(&weight), leaf(&bias));
     let (mean, variance) = running();
     let norm = Norm {
         weight: &fw,
@@ -89,11 +89,12 @@ fn check_norm(case: &Case) {
         relu,
     };
     let (y, second) = match (add, residual) {
-        (true, _) => norm.forward_sum(&fx, &fo).unwrap(),
-        (_, true) => norm.forward_residual(&fx, &fo).unwrap(),
+        (true, _) => norm.forward_sum(&fx, &other_leaf).unwrap(),
+        (_, true) => norm.forward_residual(&fx, &other_leaf).unwrap(),
         _ => norm.forward(&fx).unwrap(),
     };
-    let leaves = if add || residual { vec![&fx, &fo, &fw, &fb] } else { vec![&fx, &fw, &fb] };
+    let leaves =
+        if add || residual { vec![&fx, &other_leaf, &fw, &fb] } else { vec![&fx, &fw, &fb] };
     let total = (y.to_kind(Kind::Float) * g1.to_kind(Kind::Float)).sum(Kind::Float)
         + (second.to_kind(Kind::Float) * g2.to_kind(Kind::Float)).sum(Kind::Float);
     let found = Tensor::run_backward(&[total], &leaves, false, false);

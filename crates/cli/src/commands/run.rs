@@ -6,6 +6,7 @@ use crate::cli::RunArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::Experiment;
+use fedanchor::config::Precision;
 use fedanchor_record::Summary;
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -59,8 +60,12 @@ fn run_seeds(
         let mut watcher = Watcher::of_seed(printer, experiment, out);
         fedanchor::run(experiment, out, workers, &stop, &mut watcher)
     };
-    let on_gpu = runs.iter().all(|(experiment, _)| experiment.device != "cpu");
-    let outcomes: Vec<fedanchor::Result<Summary>> = if on_gpu {
+    // In single precision cuDNN searches for its algorithms, which does not go together with another
+    // run's capture.
+    let side_by_side = |experiment: &Experiment| {
+        experiment.device != "cpu" && experiment.precision == Precision::Bf16
+    };
+    let outcomes: Vec<fedanchor::Result<Summary>> = if side_by_side(&runs[0].0) {
         std::thread::scope(|scope| {
             let threads: Vec<_> = runs.iter().map(|run| scope.spawn(|| one(run))).collect();
             let joined = threads.into_iter().map(|thread| {
