@@ -16,8 +16,13 @@ impl Printer {
 
     /// A line of data.
     pub fn line(&self, text: impl AsRef<str>) {
-        // A reader that has gone away is no reason to fail.
-        let _ = writeln!(std::io::stdout(), "{}", text.as_ref());
+        if let Err(error) = writeln!(std::io::stdout(), "{}", text.as_ref()) {
+            // A reader that has gone away is no reason to fail; a full disk is.
+            if error.kind() != std::io::ErrorKind::BrokenPipe {
+                self.talk(format!("error: standard output: {error}"));
+                std::process::exit(1);
+            }
+        }
     }
 
     /// A line of talk.

@@ -602,6 +602,36 @@ mod interrupts {
     }
 
     #[test]
+    fn no_seed_begins_after_it_and_nothing_is_averaged() {
+        let place = Place::with_pictures(16);
+        let talk = std::fs::File::create(place.at("seeds.txt")).unwrap();
+        let mut command = place.command("seeds", &[DRAWN, &["rounds=100000"]]);
+        command.args(["--seeds", "0,1"]).stdout(Stdio::null()).stderr(talk);
+        let mut run = Running(command.spawn().unwrap());
+        wait_for(&place.at("seeds.txt"), "seed 0: round 1/100000");
+        run.interrupt();
+        assert_eq!(run.0.wait().unwrap().code(), Some(1));
+        let said = std::fs::read_to_string(place.at("seeds.txt")).unwrap();
+        assert!(said.contains("interrupted: 0 of 2 seeds"), "{said}");
+        assert!(place.at("seeds/seed0").exists() && !place.at("seeds/seed1").exists());
+    }
+
+    /// And a process that is killed does not leave its claim behind.
+    #[test]
+    fn a_folder_belongs_to_one_process() {
+        let place = Place::with_pictures(16);
+        let mut run = Running::start(&place, "one", &["pretrain.epochs=100000000"]);
+        wait_for(&place.at("one.txt"), "anchors");
+        let refused = place.command("one", &[DRAWN]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(1));
+        let said = text(&refused.stderr);
+        assert!(said.contains("another run is writing here"), "{said}");
+        run.0.kill().unwrap();
+        run.0.wait().unwrap();
+        assert_eq!(place.run("one", &[DRAWN]).len(), 3);
+    }
+
+    #[test]
     fn the_second_ends_it_at_once() {
         let place = Place::with_pictures(16);
         // A round that would not end today.

@@ -44,7 +44,8 @@ pub(crate) struct Work {
     inputs: HashMap<usize, Tensor>,
     uploads: Vec<Upload>,
     notice: Option<String>,
-    captured: bool,
+    /// Whether steps are captured at all: not any more after one that could not be.
+    captures: bool,
 }
 
 /// Where one kind of training happens.
@@ -93,7 +94,7 @@ impl Engine {
             inputs: HashMap::new(),
             uploads: Vec::new(),
             notice: None,
-            captured: true,
+            captures: true,
         };
         Ok(Some(Self { device: index, stream: Stream::new(index)?, work: Mutex::new(work) }))
     }
@@ -210,7 +211,7 @@ impl Work {
     pub(crate) fn run(&mut self, key: StepKey, step: impl Fn() -> Result<()>) -> Result<()> {
         match self.steps.get_mut(&key) {
             Some(Step::Captured(graph)) => return Ok(graph.replay()?),
-            Some(Step::Seen(times)) if *times >= WARM_UP && self.captured => {}
+            Some(Step::Seen(times)) if *times >= WARM_UP && self.captures => {}
             Some(Step::Seen(times)) => {
                 *times += 1;
                 return step();
@@ -231,7 +232,7 @@ impl Work {
                 Ok(())
             }
             Err(error) => {
-                self.captured = false;
+                self.captures = false;
                 self.notice = Some(format!(
                     "steps cannot be captured as CUDA graphs and run one operation at a time: {error}"
                 ));

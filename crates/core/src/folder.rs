@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::params::Params;
 use fedanchor_data::picture::{histogram_csv, quoted};
 use fedanchor_record::{Assignment, RoundRecord, Summary, Timing, files};
-use fs_err::File;
+use fs_err::{File, OpenOptions};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -24,25 +24,29 @@ impl RunFolder {
     /// Makes the folder; one that holds a run already is left alone.
     pub fn create(path: &Path) -> Result<Self> {
         let advice = "name another folder with --out, or remove this one";
+        let taken = |problem: String| Err(Error::file(path, format!("{problem}: {advice}")));
         // A run that failed before its first record may be tried again in its folder.
-        match fs_err::metadata(path.join(files::ROUNDS)) {
-            Ok(rounds) if rounds.len() > 0 => {
-                return Err(Error::file(path, format!("holds a run already: {advice}")));
-            }
-            Ok(_) => {}
-            Err(_) => {
-                if let Some(name) = files::ALL.iter().find(|name| path.join(name).exists()) {
-                    let problem =
-                        format!("holds a {name} already, which a run would overwrite: {advice}");
-                    return Err(Error::file(path, problem));
-                }
-            }
+        let before = path.join(files::ROUNDS).exists();
+        if !before && let Some(name) = files::ALL.iter().find(|name| path.join(name).exists()) {
+            return taken(format!("holds a {name} already, which a run would overwrite"));
         }
         fs_err::create_dir_all(path).map_err(|error| Error::file(path, error))?;
         let open = |name: &str| {
-            File::create(path.join(name)).map_err(|error| Error::file(path.join(name), error))
+            let mut options = OpenOptions::new();
+            options.create(true).append(true);
+            options.open(path.join(name)).map_err(|error| Error::file(path.join(name), error))
         };
-        let (rounds, timings) = (open(files::ROUNDS)?, open(files::TIMINGS)?);
+        let rounds = open(files::ROUNDS)?;
+        // Held until the run ends, however it ends: the system takes it back from a process that dies.
+        if rounds.file().try_lock().is_err() {
+            return taken("another run is writing here".to_owned());
+        }
+        let length = rounds.metadata().map_err(|error| Error::file(path, error))?.len();
+        if length > 0 {
+            return taken("holds a run already".to_owned());
+        }
+        let timings = open(files::TIMINGS)?;
+        timings.set_len(0).map_err(|error| Error::file(path, error))?;
         Ok(Self { path: path.to_owned(), rounds, timings })
     }
 

@@ -43,7 +43,8 @@ pub fn run(
         .anchors()
         .contrastive_batch(simulation.classes.len(), experiment.data.anchors)?;
     let mut folder = RunFolder::create(out)?;
-    folder.write_config(experiment)?;
+    let settled = simulation.setting.settled()?;
+    folder.write_config(&settled)?;
     let assignment = Assignment {
         anchors: simulation.split.anchors.clone(),
         clients: simulation.partition.clients.clone(),
@@ -75,7 +76,7 @@ pub fn run(
         observer.round(&record, &timing);
     }
     let seconds = clock.elapsed().as_secs_f64();
-    write_results(&folder, &simulation, &state, experiment, &test)?;
+    write_results(&folder, &simulation, &state, &settled, &test)?;
     let mut summary = Summary {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         method: experiment.method.name().to_owned(),
@@ -101,11 +102,16 @@ pub fn run(
         compute_threads: tch::get_num_threads(),
     };
     folder.write_summary(&summary)?;
-    if experiment.compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
+    // The anchors alone have nothing to be compared with.
+    let compare = experiment.compare && !matches!(experiment.method, MethodConfig::ServerOnly(_));
+    if compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
         observer.comparing();
         let alone = guard(|| server_only(&simulation, experiment, progress.rounds, stop))?;
         summary.server_only_accuracy = alone.map(|test| test.accuracy);
         folder.write_summary(&summary)?;
+    }
+    if compare && summary.server_only_accuracy.is_none() {
+        observer.notice("ended early: not compared with the anchors alone");
     }
     Ok(summary)
 }

@@ -28,7 +28,7 @@ pub fn supervised_epoch(
 ) -> Result<Vec<f64>> {
     let (setting, anchors) = (server.setting, server.anchors);
     let config = &setting.experiment.server;
-    let batch = config.batch.unwrap_or(if anchors.local.len() <= 1000 { 10 } else { 250 });
+    let batch = setting.experiment.server_batch();
     let tasks = [Task {
         who: SERVER,
         images: anchors.images,

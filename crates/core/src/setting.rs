@@ -105,6 +105,19 @@ impl Setting {
         })
     }
 
+    /// The experiment with every choice written down that was left to the data or the model.
+    pub(crate) fn settled(&self) -> Result<Experiment> {
+        let mut experiment = self.experiment.clone();
+        let anchors = experiment.data.anchors;
+        experiment.augment.flip = Some(self.flip);
+        experiment.model.latent_stage = Some(self.network.latent_stage());
+        experiment.server.batch = Some(experiment.server_batch());
+        let method = experiment.method.anchors_mut();
+        method.latents = Some(method.latent_source());
+        method.contrastive.batch = Some(method.contrastive_batch(self.classes, anchors)?);
+        Ok(experiment)
+    }
+
     /// Puts this thread's work on the run's own queue of the GPU, until the answer is dropped.
     pub(crate) fn enter(&self) -> Result<Option<graph::Entered>> {
         self.engine.as_ref().map(Engine::enter).transpose()

@@ -173,6 +173,7 @@ impl Simulation {
                     outcome => break outcome?,
                 }
             };
+            state.client_momentum.extend(tally.momentum.drain(..));
         }
 
         let mut losses = method.server_update(&mut state.server, mean.finish(), round)?;
@@ -216,7 +217,7 @@ impl Simulation {
     /// Lines 6 to 9 for all clients drawn: their figures and their mean.
     fn train_clients(
         &self,
-        state: &mut State,
+        state: &State,
         method: &dyn Method,
         broadcast: &Broadcast,
         drawn: &[u32],
@@ -233,7 +234,7 @@ impl Simulation {
             timing.clients += watch.lap();
             for (&client, report) in clients.iter().zip(reports) {
                 let sent = &broadcast.params;
-                self.take_report(state, client, report, sent, &mut mean, &mut tally)?;
+                self.take_report(client, report, sent, &mut mean, &mut tally)?;
             }
             timing.aggregate += watch.lap();
             Ok(())
@@ -263,7 +264,6 @@ impl Simulation {
     /// Adds one client's answer to the mean (line 10) and to the round's figures.
     fn take_report(
         &self,
-        state: &mut State,
         client: u32,
         report: ClientReport,
         sent: &Params,
@@ -273,7 +273,7 @@ impl Simulation {
         let aggregation = &self.setting.experiment.aggregation;
         self.compare(client, &report.labels, tally);
         if let Some(momentum) = report.momentum {
-            state.client_momentum.insert(client, momentum);
+            tally.momentum.push((client, momentum));
         }
         match report.update {
             Some(update) => {
@@ -349,6 +349,8 @@ struct Tally {
     classifier_right_kept: usize,
     fix: Average,
     mix: Average,
+    /// Taken over when the round's clients are done, so that they can be trained once more.
+    momentum: Vec<(u32, Momentum)>,
     bytes_down: u64,
     bytes_up: u64,
 }

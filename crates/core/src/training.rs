@@ -277,7 +277,9 @@ impl<'a> Learner<'a> {
         let uploads = work.take_uploads(room)?;
         let (full, prepared) = mpsc::sync_channel(AHEAD);
         let (give_back, free) = mpsc::channel();
-        uploads.into_iter().try_for_each(|upload| give_back.send(upload)).unwrap_or_default();
+        for upload in uploads {
+            let _ = give_back.send(upload); // `free` listens
+        }
         std::thread::scope(|scope| {
             let feeder = scope.spawn(move || {
                 for time in 0..steps {
@@ -302,8 +304,9 @@ impl<'a> Learner<'a> {
                 Ok(())
             })();
             drop(give_back);
-            if let Ok(free) = feeder.join() {
-                work.keep_uploads(free);
+            match feeder.join() {
+                Ok(free) => work.keep_uploads(free),
+                Err(panic) => std::panic::resume_unwind(panic),
             }
             trained
         })

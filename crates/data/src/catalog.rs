@@ -59,6 +59,10 @@ pub fn entries() -> &'static [Entry] {
 /// The data set of this name, or an error that lists the names there are.
 pub fn find(name: &str) -> Result<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name).ok_or_else(|| {
+        if name == crate::sample::NAME {
+            let problem = "`sample` is part of the program: there is nothing to fetch";
+            return DataError::Unusable(problem.to_owned());
+        }
         let known: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
         DataError::Unusable(format!(
             "no data set is called `{name}`: there are {}",

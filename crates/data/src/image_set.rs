@@ -12,6 +12,13 @@ pub struct Shape {
     pub channels: usize,
 }
 
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let colour = if self.channels == 1 { "grey" } else { "colour" };
+        write!(f, "{colour} images of {0} x {0} pixels", self.side)
+    }
+}
+
 impl Shape {
     /// Bytes of one image.
     pub fn bytes(&self) -> usize {

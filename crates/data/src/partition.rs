@@ -117,7 +117,7 @@ fn check(scheme: Scheme, samples: usize, classes: usize, clients: usize) -> Resu
         Scheme::Lda { alpha } | Scheme::Dirichlet { alpha }
             if !(alpha.is_finite() && alpha > 0.0) =>
         {
-            unusable(format!("alpha must be a positive number, found {alpha}"))
+            unusable(format!("partition.alpha must be a positive number, found {alpha}"))
         }
         Scheme::Classes { per_client } if !(1..=classes).contains(&per_client) => unusable(
             format!("classes per client must be between 1 and {classes}, found {per_client}"),

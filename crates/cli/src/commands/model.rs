@@ -3,7 +3,7 @@
 use super::grouped;
 use crate::cli::ModelArgs;
 use crate::printer::Printer;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use fedanchor::model::Network;
 use fedanchor_data::Shape;
 
@@ -11,6 +11,9 @@ pub fn model(args: &ModelArgs, printer: &Printer) -> Result<()> {
     let mut settings = vec![format!("model.name={}", args.name)];
     settings.extend_from_slice(&args.settings);
     let experiment = fedanchor::config::resolve("", &settings)?;
+    if experiment.model.name.to_string() != args.name {
+        bail!("model.name: `{}` was asked for already", args.name);
+    }
     let shape = Shape { side: args.size, channels: args.channels.into() };
     let network = Network::new(&experiment.model, shape, args.classes.into())?;
     let width = network.layout.iter().map(|entry| entry.name.len()).max().unwrap_or_default();

@@ -58,7 +58,9 @@ fn run_seeds(
     let stop = stop_on_interrupt(ProgressBar::hidden())?;
     let one = |(experiment, out): &(Experiment, PathBuf)| {
         let mut watcher = Watcher::of_seed(printer, experiment, out);
-        fedanchor::run(experiment, out, workers, &stop, &mut watcher)
+        let summary = fedanchor::run(experiment, out, workers, &stop, &mut watcher)?;
+        report(&summary, out, printer, &format!("seed {}: ", experiment.seed));
+        Ok(summary)
     };
     // In single precision cuDNN searches for its algorithms, which does not go together with another
     // run's capture.
@@ -74,22 +76,25 @@ fn run_seeds(
             joined.collect()
         })
     } else {
-        runs.iter().map(one).collect()
+        // No seed is begun after Ctrl-C.
+        runs.iter().take_while(|_| !stop.load(Ordering::Relaxed)).map(one).collect()
     };
     let mut accuracies = Vec::new();
     let mut failed = None;
-    for ((experiment, out), outcome) in runs.iter().zip(outcomes) {
-        let name = format!("seed {}: ", experiment.seed);
+    for ((experiment, _), outcome) in runs.iter().zip(outcomes) {
         match outcome {
-            Ok(summary) => {
+            Ok(summary) if summary.rounds == summary.rounds_planned => {
                 accuracies.push(summary.final_accuracy);
-                report(&summary, out, printer, &name);
             }
+            Ok(_) => {}
             Err(error) => {
-                printer.talk(format!("{name}error: {error}"));
+                printer.talk(format!("seed {}: error: {error}", experiment.seed));
                 failed = Some(error);
             }
         }
+    }
+    if accuracies.len() < runs.len() && failed.is_none() {
+        bail!("interrupted: {} of {} seeds came to their end", accuracies.len(), runs.len());
     }
     if let [_, _, ..] = accuracies[..] {
         let count = accuracies.len() as f64;

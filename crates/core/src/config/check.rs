@@ -64,6 +64,7 @@ impl FedAnchorConfig {
     fn check(&self) -> Result<()> {
         within("method.threshold", self.threshold, -1.0, 1.0)?;
         within("method.score_temperature", self.score_temperature, 0.001, 1000.0)?;
+        at_most("method.label_views", self.label_views as usize, 100)?;
         positive("method.mixup.alpha", self.mixup.alpha)?;
         within("method.mixup.weight", self.mixup.weight, 0.0, f64::MAX)?;
         within("method.contrastive.temperature", self.contrastive.temperature, 0.001, 1000.0)
@@ -90,7 +91,8 @@ impl FedAnchorConfig {
                 "method.contrastive.batch",
                 format!(
                     "a batch of {batch} holds about {} pairs of one label among {classes} classes, and \
-                     under {PAIRS} the loss collapses: use at least {} or leave it out",
+                     with fewer than {PAIRS} pairs the loss collapses: use a batch of {} or more, or \
+                     leave it out",
                     pairs(batch.max(1)),
                     smallest(classes)
                 ),
@@ -157,6 +159,7 @@ mod tests {
             ("client.batch=100000", "at most 8192"),
             ("model.preactivation=true", "resnet18 alone"),
             ("model.groups=3", "1, 2, 4, 8 or 16"),
+            ("method.label_views=4294967295", "method.label_views: must be at most 100"),
             ("device=gpu", "device: expected `cpu` or `cuda:N`, found `gpu`"),
         ] {
             let error = resolved(&[setting]).unwrap_err();
@@ -177,7 +180,7 @@ mod tests {
         assert_eq!(method(&[]).contrastive_batch(100, 2500).unwrap(), 101); // 101 * 100 / 200 = 50
         let small = method(&["method.contrastive.batch=10"]);
         let error = small.contrastive_batch(10, 500).unwrap_err().to_string();
-        assert!(error.contains("use at least 33"), "{error}"); // 33 * 32 / 20 = 52
+        assert!(error.contains("use a batch of 33 or more"), "{error}"); // 33 * 32 / 20 = 52
         assert_eq!(small.contrastive_batch(5, 10).unwrap(), 10);
         let error = method(&[]).contrastive_batch(10, 10).unwrap_err().to_string();
         assert!(error.contains("without pairs: use more"), "{error}");

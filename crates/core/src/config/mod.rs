@@ -56,6 +56,13 @@ pub struct Experiment {
     pub method: MethodConfig,
 }
 
+impl Experiment {
+    /// Batch size of the server's supervised epochs: as given, or by the number of anchors.
+    pub fn server_batch(&self) -> usize {
+        self.server.batch.unwrap_or(if self.data.anchors <= 1000 { 10 } else { 250 })
+    }
+}
+
 /// Data, anchors and number of clients.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -203,6 +210,13 @@ impl MethodConfig {
         match self {
             Self::Fedanchor(_) => "fedanchor",
             Self::ServerOnly(_) => "server-only",
+        }
+    }
+
+    /// The settings about anchors, to be changed.
+    pub(crate) fn anchors_mut(&mut self) -> &mut FedAnchorConfig {
+        match self {
+            Self::Fedanchor(config) | Self::ServerOnly(config) => config,
         }
     }
 

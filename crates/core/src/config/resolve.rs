@@ -85,7 +85,8 @@ fn check_method(mut settings: Table) -> Result<()> {
 
 /// `a.b=value`: the value is TOML; a bare word is a string.
 fn parse_setting(setting: &str) -> Result<Table> {
-    let Some((key, value)) = setting.split_once('=') else {
+    let Some((key, value)) = setting.split_once('=').filter(|(key, _)| !key.trim().is_empty())
+    else {
         return Err(Error::config(
             setting,
             "expected key=value, for example --set client.batch=32",
@@ -183,6 +184,7 @@ mod tests {
         assert!(problem("", &["method.mixup.alpha=x"]).starts_with("method.mixup.alpha: invalid"));
         assert!(problem("", &["method.x=1"]).contains("method.x: unknown field `x`"));
         assert!(problem("", &["rounds"]).contains("expected key=value"));
+        assert!(problem("", &["=1"]).contains("expected key=value"));
         assert!(problem("", &["partition.kind=iid", "partition.alpha=1"]).contains("alpha"));
         assert!(problem("rounds = ", &[]).contains("line 1"));
         assert!(problem("client = 3", &[]).contains("client: expected a table"));

@@ -26,7 +26,7 @@ pub(super) struct FedAnchor {
 }
 
 impl Method for FedAnchor {
-    /// Before line 3: five epochs on the anchors. Each is followed by a contrastive epoch, since line
+    /// Before line 3: some epochs on the anchors (the paper's five). Each is followed by a contrastive epoch, since line
     /// 7 of round 1 already labels by the anchor head.
     fn pretrain(&self, server: &mut Server) -> Result<Losses> {
         let pretrain = server.setting.experiment.pretrain.clone();

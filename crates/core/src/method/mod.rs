@@ -1,4 +1,4 @@
-//! What a method is: three functions of a round. One method, one file.
+//! What a method is: four functions, one before the rounds and three of a round. One method, one file.
 //!
 //! `Broadcast` and `Update` are plain structs, the same in simulation and on the wire. A method does
 //! not know whether its clients are simulated; it sees a cohort and answers with reports.

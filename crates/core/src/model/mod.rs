@@ -95,6 +95,11 @@ impl Network {
         Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout: self.layout.clone() })
     }
 
+    /// The stage whose pooled output the anchor head reads, from 1.
+    pub fn latent_stage(&self) -> usize {
+        self.latent_stage
+    }
+
     /// Parameters without running statistics: of the backbone and classifier, of the anchor head.
     pub fn parameter_counts(&self) -> (i64, i64) {
         let count = |anchor: bool| {

@@ -63,7 +63,7 @@ fn receive(url: &str, file: &File, part: &Path, have: u64, progress: Report) -> 
             return Err(failed(
                 url,
                 format!(
-                    "the server answered {}; a mirror or a local copy will do as well",
+                    "the server answered {}; another address (--mirror) or a local copy (--from) will do as well",
                     response.status()
                 ),
             ));
@@ -106,7 +106,7 @@ fn request(url: &str, have: u64) -> Result<Response<Body>> {
         request = request.header("Range", format!("bytes={have}-"));
     }
     request.call().map_err(|error| {
-        failed(url, format!("no answer ({error}); a mirror or a local copy will do as well"))
+        failed(url, format!("no answer ({error}); another address (--mirror) or a local copy (--from) will do as well"))
     })
 }
 

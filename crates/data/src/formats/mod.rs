@@ -239,8 +239,8 @@ fn check_parts(path: &Path, train: &ImageSet, test: &ImageSet) -> Result<()> {
         }
     }
     if train.shape != test.shape {
-        let (expected, found) = (format!("{:?} as for training", train.shape), test.shape);
-        return Err(DataError::malformed(path, "test part", expected, format!("{found:?}")));
+        let (expected, found) = (format!("{} as for training", train.shape), test.shape);
+        return Err(DataError::malformed(path, "test part", expected, found.to_string()));
     }
     if train.classes != test.classes {
         let (expected, found) = difference(&train.classes, &test.classes);
