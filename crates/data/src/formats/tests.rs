@@ -161,7 +161,10 @@ fn archives_take_their_classes_from_training() {
     assert_eq!(set.normalisation, Normalisation { mean: vec![0.2], std: vec![1.0] });
     for (test, message) in [
         (npz(2, Some(&[3])), "a class number below 3, found 3"),
-        (npz(3, Some(&[0])), "test part: expected grey images of 2 x 2 pixels as for training, found grey"),
+        (
+            npz(3, Some(&[0])),
+            "test part: expected grey images of 2 x 2 pixels as for training, found grey",
+        ),
         (npz(2, None), "test part: expected labels"),
     ] {
         folder.write("test.npz", &test);
