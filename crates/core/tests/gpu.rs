@@ -1,5 +1,5 @@
-//! A GPU computes what a CPU computes. Needs a GPU and the CUDA set of libtorch; without them every test
-//! here passes without having looked, and says so.
+//! A GPU computes what a CPU computes. Needs a GPU and the CUDA set of libtorch; CONTRIBUTING says how to
+//! run these tests.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -10,12 +10,9 @@ use fedanchor_data::sample;
 use fedanchor_record::RoundRecord;
 use tch::{Device, Kind};
 
-fn gpu() -> bool {
+fn gpu() {
     let there = fedanchor_graph::AVAILABLE && tch::Cuda::is_available();
-    if !there {
-        eprintln!("skipped: no GPU, or built without CUDA");
-    }
-    there
+    assert!(there, "no GPU, or built without CUDA");
 }
 
 /// Short rounds of unequal clients on the embedded sample; a threshold that keeps every image.
@@ -76,10 +73,9 @@ fn distance(a: &Outcome, b: &Outcome) -> f64 {
 
 /// One step of every client and nothing else: 1e-4 of the way; seen are 6e-7 to 3e-6.
 #[test]
+#[ignore = "needs a GPU"]
 fn a_step_in_single_precision_is_the_cpus() {
-    if !gpu() {
-        return;
-    }
+    gpu();
     for model in ["small", "wrn28x2", "resnet18"] {
         let model = format!("model.name={model}");
         let alone = [
@@ -101,10 +97,9 @@ fn a_step_in_single_precision_is_the_cpus() {
 /// clients that finish one after another, most of them captured. Rounding grows with every step; seen on
 /// an H200 are 2e-5 to 5e-4 of the way the weights went.
 #[test]
+#[ignore = "needs a GPU"]
 fn a_round_in_single_precision_is_the_cpus() {
-    if !gpu() {
-        return;
-    }
+    gpu();
     for others in [
         &["model.name=small"][..],
         &["model.name=small", "method.threshold=0.3"], // clients of unequal size
@@ -141,10 +136,9 @@ fn a_round_in_single_precision_is_the_cpus() {
 
 /// bfloat16 goes nearly the same way: its rounding is 4e-3 a number; seen are 2e-3.
 #[test]
+#[ignore = "needs a GPU"]
 fn half_precision_goes_nearly_the_same_way() {
-    if !gpu() {
-        return;
-    }
+    gpu();
     let full = play(&[BRIEF, &["model.name=small", "device=cuda:0", "precision=f32"]], 1);
     let half = play(&[BRIEF, &["model.name=small", "device=cuda:0"]], 1);
     let far = distance(&full, &half);
@@ -154,10 +148,9 @@ fn half_precision_goes_nearly_the_same_way() {
 
 /// The same seed on the same GPU: the same records, in spite of captured steps and threads.
 #[test]
+#[ignore = "needs a GPU"]
 fn a_run_repeats_itself() {
-    if !gpu() {
-        return;
-    }
+    gpu();
     let again = || play(&[BRIEF, &["model.name=small", "device=cuda:0"]], 3).records;
     assert_eq!(again(), again());
 }

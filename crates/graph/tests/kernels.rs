@@ -1,8 +1,7 @@
-//! The fused kernels against the plain operations they stand for, on a GPU. Without one every test
-//! here passes without having looked: run them with `cargo test -p fedanchor-graph` on a machine that
-//! has one, and see that they say so.
+//! The fused kernels against the plain operations they stand for, on a GPU; CONTRIBUTING says how to run
+//! them.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
+#![allow(clippy::unwrap_used)]
 
 use fedanchor_graph::{
     AVAILABLE, Graph, GraphError, Mixture, Norm, Sgd, SgdEntry, Statistics, Stream, Upload, conv,
@@ -12,15 +11,10 @@ use tch::{Cuda, Device, Kind, Tensor};
 
 const GPU: Device = Device::Cuda(0);
 
-/// Whether there is a GPU to test on.
-fn gpu() -> bool {
-    let there = AVAILABLE && Cuda::is_available();
-    if there {
-        setup(0, false, None).unwrap();
-    } else {
-        eprintln!("skipped: no GPU, or built without CUDA");
-    }
-    there
+/// Prepares the GPU to test on.
+fn gpu() {
+    assert!(AVAILABLE && Cuda::is_available(), "no GPU, or built without CUDA");
+    setup(0, false, None).unwrap();
 }
 
 fn noise(size: &[i64]) -> Tensor {
@@ -176,10 +170,9 @@ fn assert_alike(found: &Tensor, expected: &Tensor, share: f64, what: &str) {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn the_fused_norm_is_batch_norm_with_what_follows() {
-    if !gpu() {
-        return;
-    }
+    gpu();
     tch::manual_seed(1);
     for kind in [Kind::Float, Kind::BFloat16] {
         for (batch, columns, side) in [(4, 16, 8), (10, 640, 16), (10, 1280, 4), (3, 72, 5)] {
@@ -236,10 +229,9 @@ fn check_conv(
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn the_convolution_is_a_grouped_convolution() {
-    if !gpu() {
-        return;
-    }
+    gpu();
     tch::manual_seed(5);
     for (groups, batch, inputs, given, outputs, side, kernel, stride) in [
         (1, 2, 8, 3, 16, 9, 3, 1),
@@ -261,10 +253,9 @@ fn the_convolution_is_a_grouped_convolution() {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn running_statistics_are_used_as_they_are() {
-    if !gpu() {
-        return;
-    }
+    gpu();
     tch::manual_seed(2);
     let x = channels_last(&noise(&[6, 32, 8, 8]));
     let (weight, bias, mean, variance) =
@@ -297,10 +288,9 @@ fn running_statistics_are_used_as_they_are() {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn the_fused_step_is_sgd() {
-    if !gpu() {
-        return;
-    }
+    gpu();
     tch::manual_seed(3);
     let sizes: [&[i64]; 4] = [&[3, 16, 8, 3, 3], &[3, 10], &[3, 7, 5], &[3, 20000]];
     for nesterov in [false, true] {
@@ -361,10 +351,9 @@ fn the_fused_step_is_sgd() {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn images_are_normalised_and_mixed() {
-    if !gpu() {
-        return;
-    }
+    gpu();
     tch::manual_seed(4);
     let pixels = || Tensor::randint(256, [5, 3, 8, 8, 2], (Kind::Uint8, GPU));
     let (fix, first, second) = (pixels(), pixels(), pixels());
@@ -384,10 +373,9 @@ fn images_are_normalised_and_mixed() {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn a_graph_repeats_what_was_captured() {
-    if !gpu() {
-        return;
-    }
+    gpu();
     let stream = Stream::new(0).unwrap();
     let copies = Stream::new(0).unwrap();
     let _entered = stream.enter().unwrap();
