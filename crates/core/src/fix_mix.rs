@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::loss::{cross_entropy, mix_loss};
 use crate::model::Pass;
 use crate::packing::{Packing, write};
+use crate::schedule::{Sample, Task, mix_partner};
 use crate::setting::{Mixture, Setting, View};
-use crate::training::{Sample, Task, mix_partner};
 use fedanchor_data::{Purpose, augment};
 use tch::{Kind, Tensor};
 

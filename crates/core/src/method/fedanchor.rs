@@ -6,16 +6,16 @@
 //! fix set), and trains on L_fix + b L_mix; the server averages, then trains one supervised epoch
 //! on the classification head and one label contrastive epoch on the anchor head.
 
-use super::{Broadcast, ClientReport, Cohort, Method, Update, goes_up};
+use super::{Broadcast, ClientReport, Cohort, Method};
 use crate::anchors::{Anchors, pseudo_labels};
 use crate::config::{Augmentation, FedAnchorConfig, Order};
 use crate::error::{InPhase, Result};
 use crate::fix_mix::FixMix;
+use crate::local::train_clients;
 use crate::optimiser::Momentum;
-use crate::params::{Entry, Params, Part};
+use crate::params::Params;
 use crate::server::Server;
 use crate::server_epochs::{contrastive_epoch, supervised_epoch};
-use crate::training::{Learner, Schedule, Task, check_finite};
 use fedanchor_record::Losses;
 use std::ops::Range;
 
@@ -53,98 +53,24 @@ impl Method for FedAnchor {
 
     /// Lines 6 to 9, for all clients of the cohort at once.
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
-        let Cohort { setting, round, clients } = cohort;
-        let config = &setting.experiment.client;
+        let Cohort { setting, round, ref clients } = cohort;
 
-        // Line 7: pseudo-labels (eq. 3-4), once a round, with the broadcast model.
-        let labels = pseudo_labels(
-            setting,
-            &broadcast.params,
-            &broadcast.anchors,
-            &self.config,
-            round,
-            &clients,
-        )
-        .in_phase("labelling the clients' images")?;
-
-        // Eq. 5: the fix set holds the samples whose score is above the threshold.
-        let tasks = clients.iter().zip(&labels).map(|(client, labels)| Task {
-            who: client.id,
-            images: client.images,
-            local: client.local,
-            labels: &labels.label,
-            fix: labels.fix_set(),
-        });
-        let tasks: Vec<Task> = tasks.collect();
+        // Line 7: pseudo-labels (eq. 3-4), once a round, with the broadcast model. The fix set holds
+        // the samples whose score is above the threshold (eq. 5).
+        let (model, anchors) = (&broadcast.params, &broadcast.anchors);
+        let labels = pseudo_labels(setting, model, anchors, &self.config, round, clients)
+            .in_phase("labelling the clients' images")?;
 
         // Line 8: E epochs of L_fix + b L_mix (eq. 6-10). The anchor head gets no gradient here.
-        let mut schedule = Schedule::new(&tasks, 0..config.epochs, config.batch);
-        let order = schedule.order().to_vec();
-        let kept: Vec<Option<&Momentum>> =
-            order.iter().map(|&task| clients[task].momentum.as_ref()).collect();
-        let params = broadcast.params.broadcast(order.len() as i64)?;
-        let trains = |entry: &Entry| entry.part != Part::Anchor;
-        let mut learner =
-            Learner::new(setting, "clients", params, Momentum::stack(&kept)?, trains)?;
-        let fix_mix = FixMix {
+        let loss = FixMix {
             setting,
             round,
-            batch: config.batch,
+            batch: setting.experiment.client.batch,
             augment: Augmentation::Strong,
             mixup: self.config.mixup.client.then_some(&self.config.mixup),
             views: self.config.views,
         };
-        let steps = schedule.steps(&tasks);
-        let fill = |time: usize, bytes: &mut [u8]| {
-            let samples = schedule.step(setting, round, &tasks, time);
-            let active = samples.len() / config.batch;
-            fix_mix.fill(&tasks, &samples, bytes);
-            (active, fix_mix.bytes(active))
-        };
-        learner
-            .train(
-                setting.experiment.lr(round),
-                steps,
-                fix_mix.bytes(order.len()),
-                fill,
-                |x, pass| fix_mix.loss(x, pass),
-            )
-            .in_phase("training clients")?;
-
-        // Each client answers with weights alone; one that kept nothing has nothing to say.
-        let mut reports: Vec<ClientReport> = labels
-            .iter()
-            .map(|labels| ClientReport {
-                update: None,
-                labels: labels.clone(),
-                losses: Losses::default(),
-                momentum: None,
-            })
-            .collect();
-        let finite = learner.params.first_not_finite()?;
-        for (slot, &task) in order.iter().enumerate() {
-            let (task, report) = (&tasks[task], &mut reports[task]);
-            let losses = learner.mean_losses(slot, fix_mix.terms(), schedule.steps_of(task))?;
-            check_finite(round, task.who, "client training", &losses, finite[slot].as_deref())?;
-            report.losses.client_fix = losses.first().copied();
-            report.losses.client_mix = losses.get(1).copied();
-            let params = learner.params.client(slot as i64)?;
-            report.update = Some(Update {
-                client: task.who,
-                params: params.subset(|entry| goes_up(setting, entry)),
-                samples: task.local.len(),
-                kept: task.fix.len(),
-            });
-            if config.keep_momentum {
-                report.momentum = Some(learner.momentum.client(slot as i64)?);
-            }
-        }
-        for (report, client) in reports.iter_mut().zip(clients) {
-            if report.update.is_none() {
-                report.momentum = client.momentum; // it did not train: what it had it keeps
-            }
-        }
-        Ok(reports)
+        train_clients(cohort, model, labels, &loss)
     }
 
     /// Lines 10 and 11: the mean becomes the global model, which then learns from the anchors.
