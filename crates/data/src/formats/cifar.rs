@@ -101,10 +101,16 @@ pub fn read(path: &Path) -> Result<ImageSet> {
     let bytes = read_file(path)?;
     if path.extension().is_some_and(|extension| extension == "bin") {
         read_binary(path, &bytes)
+    } else if bytes.first().is_some_and(|&byte| byte != PICKLE) {
+        let expected = "a Python batch of CIFAR, whose first byte is 128";
+        Err(DataError::malformed(path, "byte 0", expected, bytes[0].to_string()))
     } else {
         read_python(path, &bytes)
     }
 }
+
+/// The first byte of a pickle of protocol 2 or later, as which these batches are published.
+const PICKLE: u8 = 0x80;
 
 fn read_binary(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
     // The length tells the two sets apart unless it fits both or neither; then the name does.

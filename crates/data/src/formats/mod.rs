@@ -243,20 +243,24 @@ fn check_parts(path: &Path, train: &ImageSet, test: &ImageSet) -> Result<()> {
         return Err(DataError::malformed(path, "test part", expected, found.to_string()));
     }
     if train.classes != test.classes {
-        let (expected, found) = difference(&train.classes, &test.classes);
-        let expected = format!("the classes of the training part, such as {expected}");
+        let expected = "the classes of the training part";
+        let found = difference(&train.classes, &test.classes);
         return Err(DataError::malformed(path, "test part", expected, found));
     }
     Ok(())
 }
 
-/// The first place where two lists of names differ.
-fn difference(expected: &[String], found: &[String]) -> (String, String) {
-    let length = expected.len().max(found.len());
-    let pairs = (0..length).map(|class| (expected.get(class), found.get(class)));
-    let pair = pairs.into_iter().find(|(expected, found)| expected != found);
-    let text = |name: Option<&String>| name.map_or("no further class".to_owned(), String::clone);
-    pair.map_or_else(Default::default, |(expected, found)| (text(expected), text(found)))
+/// What one list of names has that the other has not.
+fn difference(expected: &[String], found: &[String]) -> String {
+    let first = |of: &[String], other: &[String]| {
+        of.iter().find(|name| !other.contains(name)).map(|name| format!("`{name}`"))
+    };
+    match (first(expected, found), first(found, expected)) {
+        (Some(missing), Some(more)) => format!("no {missing}, but {more}"),
+        (Some(missing), None) => format!("no {missing}"),
+        (None, Some(more)) => format!("{more} as well"),
+        (None, None) => "another order of them".to_owned(),
+    }
 }
 
 #[cfg(test)]

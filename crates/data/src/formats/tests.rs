@@ -180,15 +180,25 @@ fn archives_take_their_classes_from_training() {
 }
 
 #[test]
+fn a_text_is_no_batch_of_cifar() {
+    let folder = Folder::new();
+    folder.write("notes", b"root:x:0:0");
+    let error = open_images(&folder.path().join("notes"), &Options::default()).unwrap_err();
+    assert!(error.to_string().contains("a Python batch of CIFAR"), "{error}");
+}
+
+#[test]
 fn image_folders_must_agree() {
     let folder = Folder::new();
     folder.image("train/cat/1.png", 2, 0);
     folder.image("train/dog/1.png", 2, 255);
     assert!(folder.failure().contains("test"));
     folder.image("test/cat/1.png", 2, 9);
-    let error = folder.failure();
-    assert!(error.contains("such as dog, found no further class"), "{error}");
+    assert!(folder.failure().ends_with("found no `dog`"), "{}", folder.failure());
     folder.image("test/dog/1.png", 2, 9);
+    folder.image("test/cow/1.png", 2, 9);
+    assert!(folder.failure().ends_with("found `cow` as well"), "{}", folder.failure());
+    std::fs::remove_dir_all(folder.path().join("test/cow")).unwrap();
     let set = folder.open();
     assert_eq!(set.train.classes, ["cat", "dog"]);
     assert_eq!(set.normalisation, Normalisation { mean: vec![0.5], std: vec![0.5] });
