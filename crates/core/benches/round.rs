@@ -9,6 +9,7 @@ use fedanchor::Result;
 use fedanchor::config::resolve;
 use fedanchor::simulation::Simulation;
 use fedanchor_data::{DataSet, ImageSet, Normalisation, Shape};
+use std::sync::atomic::AtomicBool;
 
 const CLASSES: u16 = 10;
 
@@ -65,7 +66,7 @@ fn main() -> Result<()> {
     let _queue = simulation.enter()?;
     let method = experiment.method.build();
     let mut state = simulation.start()?;
-    let (record, timing, _) = simulation.pretrain(&mut state, &*method)?;
+    let (record, timing, _) = simulation.pretrain(&mut state, &*method, &AtomicBool::new(false))?;
     println!("pretrain {:.3} accuracy {:.2}", timing.total, record.test_accuracy);
     let views = if experiment.method.anchors().mixup.client { 2 } else { 1 };
     for round in 1..=rounds {

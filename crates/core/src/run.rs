@@ -58,7 +58,7 @@ pub fn run(
     let method = experiment.method.build();
     let mut state = simulation.start()?;
     let mut progress = Progress::default();
-    let (record, timing, mut test) = guard(|| simulation.pretrain(&mut state, &*method))?;
+    let (record, timing, mut test) = guard(|| simulation.pretrain(&mut state, &*method, stop))?;
     progress.add(&record);
     folder.append(&record, &timing)?;
     observer.round(&record, &timing);
@@ -126,7 +126,7 @@ pub fn server_only(
 ) -> Result<Option<Evaluation>> {
     let method = MethodConfig::ServerOnly(experiment.method.anchors().clone()).build();
     let mut state = simulation.start()?;
-    let (_, _, mut test) = simulation.pretrain(&mut state, &*method)?;
+    let (_, _, mut test) = simulation.pretrain(&mut state, &*method, stop)?;
     for round in 1..=rounds {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);

@@ -52,6 +52,12 @@ impl<'a> Server<'a> {
         })
     }
 
+    /// Starts the next epochs without momentum.
+    pub(crate) fn forget_momentum(&mut self) {
+        self.supervised_momentum = Momentum::default();
+        self.contrastive_momentum = Momentum::default();
+    }
+
     /// Takes the trained model from where it was trained, and hands out the momentum.
     pub(crate) fn take_back(&mut self, learner: Learner) -> Result<Momentum> {
         if self.setting.engine.is_some() {

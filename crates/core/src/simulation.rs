@@ -18,6 +18,7 @@ use fedanchor_data::{DataSet, ImageSet, Partition, Purpose};
 use fedanchor_record::{LabelAccuracy, Losses, RoundRecord, Timing};
 use rand::seq::index::sample;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tch::Device;
 
@@ -120,14 +121,22 @@ impl Simulation {
         })
     }
 
-    /// Round 0: pre-training on the anchors, then a test.
+    /// Round 0: pre-training on the anchors, then a test. It ends after an epoch if someone asks to stop.
     pub fn pretrain(
         &self,
         state: &mut State,
         method: &dyn Method,
+        stop: &AtomicBool,
     ) -> Result<(RoundRecord, Timing, Evaluation)> {
         let (mut watch, mut timing) = (Watch::start(), Timing::default());
-        let losses = method.pretrain(&mut state.server)?;
+        let mut losses = Losses::default();
+        for epoch in 0..self.setting.experiment.pretrain.epochs {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            losses = method.pretrain(&mut state.server, epoch)?;
+        }
+        state.server.forget_momentum();
         timing.server = watch.lap();
         let test = self.test(state, 0)?;
         timing.test = watch.lap();

@@ -8,6 +8,7 @@ use fedanchor::params::Params;
 use fedanchor::simulation::Simulation;
 use fedanchor_data::sample;
 use fedanchor_record::RoundRecord;
+use std::sync::atomic::AtomicBool;
 use tch::{Device, Kind};
 
 fn gpu() {
@@ -44,7 +45,8 @@ fn play(settings: &[&[&str]], rounds: u32) -> Outcome {
     let method = experiment.method.build();
     let mut state = simulation.start().unwrap();
     let start = state.server.params.copy().unwrap();
-    let mut records = vec![simulation.pretrain(&mut state, &*method).unwrap().0];
+    let mut records =
+        vec![simulation.pretrain(&mut state, &*method, &AtomicBool::new(false)).unwrap().0];
     for round in 1..=rounds {
         records.push(simulation.round(&mut state, &*method, round).unwrap().0);
     }

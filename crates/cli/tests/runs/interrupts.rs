@@ -55,6 +55,16 @@ fn the_first_ends_the_run_after_its_round() {
 }
 
 #[test]
+fn pre_training_ends_after_its_epoch() {
+    let place = Place::with_pictures(16);
+    let mut run = Running::start(&place, "early", &["pretrain.epochs=100000000"]);
+    wait_for(&place.at("early.txt"), "anchors");
+    run.interrupt();
+    assert_eq!(run.0.wait().unwrap().code(), Some(0));
+    assert_eq!((place.summary("early").rounds, place.records("early").len()), (0, 1));
+}
+
+#[test]
 fn no_seed_begins_after_it_and_nothing_is_averaged() {
     let place = Place::with_pictures(16);
     let talk = std::fs::File::create(place.at("seeds.txt")).unwrap();

@@ -12,7 +12,6 @@ use crate::config::{Augmentation, FedAnchorConfig, Order};
 use crate::error::{InPhase, Result};
 use crate::fix_mix::FixMix;
 use crate::local::train_clients;
-use crate::optimiser::Momentum;
 use crate::params::Params;
 use crate::server::Server;
 use crate::server_epochs::{contrastive_epoch, supervised_epoch};
@@ -26,18 +25,13 @@ pub(super) struct FedAnchor {
 }
 
 impl Method for FedAnchor {
-    /// Before line 3: some epochs on the anchors (the paper's five). Each is followed by a contrastive epoch, since line
-    /// 7 of round 1 already labels by the anchor head.
-    fn pretrain(&self, server: &mut Server) -> Result<Losses> {
-        let pretrain = server.setting.experiment.pretrain.clone();
+    /// Before line 3: an epoch on the anchors. It is followed by a contrastive one, since line 7 of
+    /// round 1 already labels by the anchor head.
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        let pretrain = &server.setting.experiment.pretrain;
         let contrastive = u32::from(pretrain.contrastive && self.config.contrastive.epochs > 0);
-        let mut losses = Losses::default();
-        for epoch in 0..pretrain.epochs {
-            let epochs = (epoch..epoch + 1, epoch..epoch + contrastive);
-            losses = self.server_epochs(server, 0, epochs, pretrain.lr)?;
-        }
-        forget_momentum(server);
-        Ok(losses)
+        let epochs = (epoch..epoch + 1, epoch..epoch + contrastive);
+        self.server_epochs(server, 0, epochs, pretrain.lr)
     }
 
     /// Line 5: compute Z_anchor.
@@ -87,7 +81,7 @@ impl Method for FedAnchor {
         let epochs = (0..experiment.server.epochs, 0..self.config.contrastive.epochs);
         let losses = self.server_epochs(server, round, epochs, experiment.lr(round))?;
         if !server.setting.experiment.server.keep_momentum {
-            forget_momentum(server);
+            server.forget_momentum();
         }
         Ok(losses)
     }
@@ -122,9 +116,4 @@ impl FedAnchor {
         }
         Ok(losses)
     }
-}
-
-fn forget_momentum(server: &mut Server) {
-    server.supervised_momentum = Momentum::default();
-    server.contrastive_momentum = Momentum::default();
 }

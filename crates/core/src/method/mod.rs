@@ -108,8 +108,8 @@ pub struct ClientReport {
 
 /// A federated method. `Sync`: simulated clients train on several threads at once.
 pub trait Method: Sync {
-    /// Trains on the anchors before round 1.
-    fn pretrain(&self, server: &mut Server) -> Result<Losses>;
+    /// One epoch on the anchors before round 1.
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses>;
 
     /// What the server sends; `None` for a method without clients.
     fn broadcast(&self, server: &Server) -> Result<Option<Broadcast>>;
