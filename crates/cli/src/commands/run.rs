@@ -62,8 +62,8 @@ fn run_seeds(
         report(&summary, out, printer, &format!("seed {}: ", experiment.seed));
         Ok(summary)
     };
-    // In single precision cuDNN searches for its algorithms, which does not go together with another
-    // run's capture.
+    // In single precision a run beside another was seen to fail: cuDNN searches for its algorithms
+    // there, perhaps while the other captures its steps.
     let side_by_side = |experiment: &Experiment| {
         experiment.device != "cpu" && experiment.precision == Precision::Bf16
     };
