@@ -676,15 +676,6 @@ char* fa_peak_memory(int device, uint64_t* out) {
     *out = static_cast<uint64_t>(stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak);
   });
 }
-char* fa_free_memory(int device, uint64_t* free_bytes, uint64_t* total) {
-  return guarded([&] {
-    c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-    size_t left = 0, all = 0;
-    check(cudaMemGetInfo(&left, &all), "asking for free memory");
-    *free_bytes = left;
-    *total = all;
-  });
-}
 char* fa_empty_cache() {
   return guarded([&] { c10::cuda::CUDACachingAllocator::emptyCache(); });
 }

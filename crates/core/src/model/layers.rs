@@ -11,16 +11,7 @@ use crate::params::{Entry, Part};
 use fedanchor_graph as graph;
 use tch::{Kind, Tensor};
 
-/// What batch norm does with its statistics in a forward pass.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Statistics {
-    /// Normalise by the batch and move the running statistics by this share.
-    Update(f64),
-    /// Normalise by the batch and leave the running statistics alone.
-    Batch,
-    /// Normalise by the running statistics: evaluation.
-    Running,
-}
+pub use graph::Statistics;
 
 /// One forward pass: the cohort's tensors and how to compute.
 #[derive(Debug, Clone, Copy)]
@@ -186,17 +177,12 @@ impl NormLayer {
             return Ok(None);
         }
         let flat = |index: usize| pass.tensors[index].f_flatten(0, 1);
-        let statistics = match pass.statistics {
-            Statistics::Update(share) => graph::Statistics::Update(share),
-            Statistics::Batch => graph::Statistics::Batch,
-            Statistics::Running => graph::Statistics::Running,
-        };
         let norm = graph::Norm {
             weight: &flat(weight)?,
             bias: &flat(bias)?,
             mean: &flat(mean)?,
             variance: &flat(variance)?,
-            statistics,
+            statistics: pass.statistics,
             views: pass.views,
             epsilon: EPSILON,
             relu,

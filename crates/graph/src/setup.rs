@@ -1,0 +1,97 @@
+//! Preparing a GPU: kernels that are compiled for it once and kept, and memory.
+
+use crate::shim::*;
+use std::ffi::c_int;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::ptr::null_mut;
+
+/// The kernels, compiled for the GPU at hand when the program first meets it.
+const SOURCE: &str = concat!(
+    include_str!("../cpp/kernels.cu"),
+    include_str!("../cpp/conv.cu"),
+    include_str!("../cpp/hopper.cu")
+);
+
+/// Prepares a GPU: loads the kernels, compiled for it once and kept in the folder `cache` if there is
+/// one; and says whether products in single precision may be computed in TF32, which is a setting of
+/// the whole process.
+pub fn setup(device: usize, tf32: bool, cache: Option<&Path>) -> Result<()> {
+    let number = device as c_int;
+    let (mut loaded, mut architecture) = (0, 0);
+    // SAFETY: both are written once.
+    check(unsafe { fa_architecture(number, &mut loaded, &mut architecture) })?;
+    if loaded == 0 {
+        let name = format!("kernels-{:016x}-sm{architecture}.cubin", hash(SOURCE.as_bytes()));
+        let file = cache.map(|folder| folder.join(name));
+        let kept = file.as_deref().and_then(read_kept);
+        // A file that cannot be used is as good as none.
+        if kept.is_none_or(|code| load(&code, number).is_err()) {
+            let code = compile(number)?;
+            load(&code, number)?;
+            if let Some(file) = file {
+                keep(&file, &code);
+            }
+        }
+    }
+    // SAFETY: no pointer.
+    check(unsafe { fa_allow(c_int::from(tf32)) })
+}
+
+fn compile(device: c_int) -> Result<Vec<u8>> {
+    let (mut code, mut size) = (null_mut(), 0);
+    // SAFETY: the text outlives the call; on success `code` is `size` bytes that are ours to free.
+    unsafe {
+        check(fa_compile(SOURCE.as_ptr().cast(), SOURCE.len(), device, &mut code, &mut size))?;
+        let copy = std::slice::from_raw_parts(code.cast::<u8>(), size).to_vec();
+        fa_free(code);
+        Ok(copy)
+    }
+}
+
+fn load(code: &[u8], device: c_int) -> Result<()> {
+    // SAFETY: complete code (it was just compiled, or its hash was checked), copied by the call.
+    check(unsafe { fa_load(code.as_ptr().cast(), device) })
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hash = DefaultHasher::new();
+    bytes.hash(&mut hash);
+    hash.finish()
+}
+
+/// Compiled kernels from a file that [`keep`] wrote: the code and its hash. The loader trusts the lengths
+/// it reads in the code, so nothing else is handed to it.
+fn read_kept(file: &Path) -> Option<Vec<u8>> {
+    let mut code = std::fs::read(file).ok()?;
+    let end = code.len().checked_sub(8)?;
+    let kept = u64::from_le_bytes(code.split_off(end).try_into().ok()?);
+    (kept == hash(&code)).then_some(code)
+}
+
+/// Writes compiled kernels aside and renames them, so that nobody reads half of them. Where that fails
+/// they are compiled again the next time.
+fn keep(file: &Path, code: &[u8]) {
+    let aside = file.with_extension(format!("{}", std::process::id()));
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let written = std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&aside, [code, &hash(code).to_le_bytes()].concat()))
+        .and_then(|()| std::fs::rename(&aside, file));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&aside);
+    }
+}
+
+/// Most memory that libtorch held on this GPU so far, in bytes.
+pub fn peak_memory(device: usize) -> Result<u64> {
+    let mut out = 0;
+    // SAFETY: `out` is written once.
+    check(unsafe { fa_peak_memory(device as c_int, &mut out) })?;
+    Ok(out)
+}
+
+/// Gives memory that libtorch holds but does not use back to the GPU.
+pub fn empty_cache() -> Result<()> {
+    // SAFETY: no argument.
+    check(unsafe { fa_empty_cache() })
+}

@@ -1,0 +1,134 @@
+//! The shim's functions, and how their answers and arguments cross the border.
+
+use crate::GraphError;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+pub(crate) type Result<T> = std::result::Result<T, GraphError>;
+pub(crate) type Message = *mut c_char;
+
+/// Declares the shim's functions; without the shim they are functions that say so.
+macro_rules! shim {
+    ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
+        #[cfg(fedanchor_cuda)]
+        unsafe extern "C" {
+            $(pub(crate) fn $name($($argument: $kind),*) -> Message;)*
+            pub(crate) fn fa_free(message: Message);
+            pub(crate) fn fa_stream_free(stream: *mut c_void);
+            pub(crate) fn fa_graph_free(graph: *mut c_void);
+            pub(crate) fn fa_upload_free(upload: *mut c_void);
+            pub(crate) fn fa_upload_memory(upload: *mut c_void) -> *mut u8;
+        }
+        #[cfg(not(fedanchor_cuda))]
+        mod absent {
+            use super::*;
+            $(#[allow(clippy::too_many_arguments)]
+            pub(crate) unsafe fn $name($(_: $kind),*) -> Message {
+                c"built without CUDA: run `make libtorch CUDA=1` and build again".as_ptr().cast_mut()
+            })*
+            pub(crate) unsafe fn fa_free(_: Message) {}
+            pub(crate) unsafe fn fa_stream_free(_: *mut c_void) {}
+            pub(crate) unsafe fn fa_graph_free(_: *mut c_void) {}
+            pub(crate) unsafe fn fa_upload_free(_: *mut c_void) {}
+            pub(crate) unsafe fn fa_upload_memory(_: *mut c_void) -> *mut u8 {
+                std::ptr::NonNull::dangling().as_ptr()
+            }
+        }
+        #[cfg(not(fedanchor_cuda))]
+        pub(crate) use absent::*;
+    };
+}
+
+shim! {
+    fn fa_architecture(device: c_int, loaded: *mut c_int, architecture: *mut c_int);
+    fn fa_compile(
+        text: *const c_char,
+        length: usize,
+        device: c_int,
+        out: *mut *mut c_char,
+        size: *mut usize,
+    );
+    fn fa_load(code: *const c_char, device: c_int);
+    fn fa_allow(tf32: c_int);
+    fn fa_stream_new(device: c_int, out: *mut *mut c_void);
+    fn fa_stream_enter(stream: *mut c_void, before: *mut *mut c_void);
+    fn fa_stream_synchronize(stream: *mut c_void);
+    fn fa_graph_new(out: *mut *mut c_void);
+    fn fa_graph_begin(graph: *mut c_void, share: *mut c_void);
+    fn fa_graph_end(graph: *mut c_void);
+    fn fa_graph_replay(graph: *mut c_void);
+    fn fa_upload_new(device: c_int, size: usize, out: *mut *mut c_void);
+    fn fa_upload_start(upload: *mut c_void, stream: *mut c_void, bytes: usize);
+    fn fa_upload_take(upload: *mut c_void, to: *mut C_tensor);
+    fn fa_upload_wait(upload: *mut c_void);
+    fn fa_peak_memory(device: c_int, out: *mut u64);
+    fn fa_empty_cache();
+    fn fa_norm(
+        x: *mut C_tensor,
+        add: *mut C_tensor,
+        residual: *mut C_tensor,
+        weight: *mut C_tensor,
+        bias: *mut C_tensor,
+        mean: *mut C_tensor,
+        variance: *mut C_tensor,
+        relu: c_int,
+        views: i64,
+        mode: c_int,
+        momentum: f64,
+        epsilon: f64,
+        first: *mut *mut C_tensor,
+        second: *mut *mut C_tensor,
+    );
+    fn fa_conv(
+        x: *mut C_tensor,
+        w: *mut C_tensor,
+        stride: i64,
+        padding: i64,
+        out: *mut *mut C_tensor,
+    );
+    fn fa_images(
+        fix: *mut C_tensor,
+        first: *mut C_tensor,
+        second: *mut C_tensor,
+        lambda: *mut C_tensor,
+        scale: *const f32,
+        shift: *const f32,
+        half: c_int,
+        out: *mut *mut C_tensor,
+    );
+    fn fa_sgd(
+        n: usize,
+        values: *const *mut C_tensor,
+        momenta: *const *mut C_tensor,
+        gradients: *const *mut C_tensor,
+        shadows: *const *mut C_tensor,
+        lr: *mut C_tensor,
+        momentum: f64,
+        decay: f64,
+        clip: f64,
+        nesterov: c_int,
+    );
+}
+
+/// Turns the shim's answer into a result.
+pub(crate) fn check(message: Message) -> Result<()> {
+    if message.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a message is a C string that belongs to us until it is freed, once, here.
+    unsafe {
+        let text = CStr::from_ptr(message).to_string_lossy().into_owned();
+        fa_free(message);
+        Err(GraphError(text))
+    }
+}
+
+pub(crate) fn raw(tensor: &Tensor) -> *mut C_tensor {
+    tensor.as_ptr().cast_mut()
+}
+
+pub(crate) fn raw_option(tensor: Option<&Tensor>) -> *mut C_tensor {
+    tensor.map_or(null_mut(), raw)
+}
