@@ -80,56 +80,63 @@ template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
     int sum = c.taps << (c.log_a + 3), steps = (sum + HK - 1) / HK;
     const bf16* a = c.a + group * a_channels;
     const bf16* w = c.b + (i64)group * c.outputs * c.depth;
-    int h0[A_LOADS], w0[A_LOADS];
+    // A row of A is a pixel: where its first tap lies, and which taps lie inside the image. Both are found
+    // once; a copy then costs a shift and an addition. (Finding them for every copy took most of the
+    // instructions, and instructions were what these kernels waited for.)
+    int vector = thread % 8;
     const bf16* row_at[A_LOADS];
+    u32 inside_taps[A_LOADS];
     #pragma unroll
     for (int i = 0; i < A_LOADS; i++) {
         u32 m = m0 + thread / 8 + i * (HTHREADS / 8);
         u32 image = quotient(c.image, m), inside = m - image * c.image.divisor;
         int y = quotient(c.row, inside), x = inside - y * c.row.divisor;
-        h0[i] = INPUT ? y + c.padding : y * c.stride - c.padding;
-        w0[i] = INPUT ? x + c.padding : x * c.stride - c.padding;
-        if (m >= (u32)c.rows) h0[i] = -(1 << 20); // out of every image
-        row_at[i] = a + (i64)image * c.height * c.width * c.a_stride;
+        int h0 = INPUT ? y + c.padding : y * c.stride - c.padding;
+        int w0 = INPUT ? x + c.padding : x * c.stride - c.padding;
+        inside_taps[i] = 0;
+        for (int tap = 0; tap < c.taps; tap++) {
+            int kh, kw;
+            tap_of(tap, kh, kw);
+            int h = INPUT ? h0 - kh : h0 + kh, w = INPUT ? w0 - kw : w0 + kw;
+            bool there = m < (u32)c.rows;
+            if (INPUT && c.stride == 2) {
+                there = there && !((h | w) & 1);
+                h >>= 1;
+                w >>= 1;
+            }
+            there = there && (u32)h < (u32)c.height && (u32)w < (u32)c.width;
+            inside_taps[i] |= (u32)there << tap;
+        }
+        if (INPUT && c.stride == 2) { // of even h0 - kh and w0 - kw the halves are these, less kh / 2 and kw / 2
+            h0 >>= 1;
+            w0 >>= 1;
+        }
+        row_at[i] = a + (((i64)image * c.height + h0) * c.width + w0) * c.a_stride;
     }
+    u32 a_place = swizzled<8>(thread / 8, vector); // rows 32 apart are swizzled alike
+    // Columns of B that this thread copies.
+    const int B_ROWS = INPUT ? HTHREADS * 8 / BN : HTHREADS / 8; // rows of B between its copies
+    int b_row = INPUT ? thread / (BN / 8) : thread / 8, b_vector = INPUT ? thread % (BN / 8) : vector;
     auto load = [&](int step, int stage) {
         u32 a_tile = base + stage * (A_BYTES + B_BYTES), b_tile = a_tile + A_BYTES;
-        int vector = thread % 8, k = step * 8 + vector, tap = k >> c.log_a, kh, kw;
-        int channel = (k & ((1 << c.log_a) - 1)) * 8;
+        int k = step * 8 + vector, tap = k >> c.log_a, kh, kw;
         tap_of(tap, kh, kw);
+        int way = INPUT ? (c.stride == 2 ? -((kh >> 1) * c.width + (kw >> 1)) : -(kh * c.width + kw)) : kh * c.width + kw;
+        i64 offset = (i64)way * c.a_stride + (k & ((1 << c.log_a) - 1)) * 8;
         #pragma unroll
-        for (int i = 0; i < A_LOADS; i++) {
-            int h, x;
-            bool there = tap < c.taps;
-            if (INPUT) {
-                h = h0[i] - kh;
-                x = w0[i] - kw;
-                if (c.stride == 2) {
-                    there = there && !((h | x) & 1);
-                    h >>= 1;
-                    x >>= 1;
-                }
-            } else {
-                h = h0[i] + kh;
-                x = w0[i] + kw;
-            }
-            there = there && (u32)h < (u32)c.height && (u32)x < (u32)c.width;
-            const bf16* from = there ? row_at[i] + (h * c.width + x) * c.a_stride + channel : c.a;
-            copy16(a_tile + swizzled<8>(thread / 8 + i * (HTHREADS / 8), vector), from, there);
-        }
+        for (int i = 0; i < A_LOADS; i++)
+            copy16(a_tile + a_place + i * (HTHREADS / 8 * 128), row_at[i] + offset, inside_taps[i] >> tap & 1);
         #pragma unroll
-        for (int at = thread; at < BN * 8; at += HTHREADS) {
+        for (int i = 0; i < (BN * 8 + HTHREADS - 1) / HTHREADS; i++) {
+            int r = b_row + i * B_ROWS;
             if (INPUT) {
-                int r = at / (BN / 8), v = at % (BN / 8), kk = step * HK + r;
-                int t = kk >> (c.log_a + 3), n = kk & (a_channels - 1), column = n0 + v * 8;
-                bool there = t < c.taps && column < c.inputs;
-                const bf16* from = there ? w + (i64)n * c.depth + t * c.inputs + column : c.b;
-                copy16(b_tile + hopper_place<BN, HK>(r, v), from, there);
+                int kk = step * HK + r, t = kk >> (c.log_a + 3), n = kk & (a_channels - 1), column = n0 + b_vector * 8;
+                const bf16* from = w + (i64)n * c.depth + t * c.inputs + column;
+                copy16(b_tile + hopper_place<BN, HK>(r, b_vector), from, t < c.taps && column < c.inputs);
             } else {
-                int n = at / 8, v = at % 8, kk = step * HK + v * 8;
-                bool there = n0 + n < c.outputs && kk < c.depth;
-                const bf16* from = there ? w + (i64)(n0 + n) * c.depth + kk : c.b;
-                copy16(b_tile + swizzled<8>(n, v), from, there);
+                int kk = step * HK + vector * 8;
+                const bf16* from = w + (i64)(n0 + r) * c.depth + kk;
+                copy16(b_tile + swizzled<8>(r, vector), from, n0 + r < c.outputs && kk < c.depth);
             }
         }
     };
@@ -191,28 +198,45 @@ template <int BN> __device__ void hopper_weight(const Conv& c) {
     int all = (c.rows + HK - 1) / HK, each = (all + c.parts - 1) / c.parts;
     int first = part * each, steps = min(all - first, each);
     const bf16* dy = c.b + group * c.outputs;
-    // This thread copies one vector of columns of A in every step: one tap, eight channels.
-    int vector = thread % 16, k = j0 / 8 + vector, tap = k >> c.log_a, kh, kw;
-    tap_of(tap, kh, kw);
-    const bf16* x = c.a + group * c.inputs + (k & ((1 << c.log_a) - 1)) * 8;
-    kh -= c.padding;
-    kw -= c.padding;
+    // This thread copies four vectors of one pixel in every step: which tap and channels they are is
+    // found once, where the pixel lies once a step.
+    int row = thread / 4;
+    i64 way[LOADS];
+    int taps[LOADS];
+    #pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+        int k = j0 / 8 + thread % 4 + i * 4, kh, kw;
+        taps[i] = min(k >> c.log_a, 31); // above the last tap: never inside
+        tap_of(taps[i], kh, kw);
+        way[i] = (i64)(kh * c.width + kw) * c.a_stride + (k & ((1 << c.log_a) - 1)) * 8;
+    }
+    const bf16* x = c.a + group * c.inputs;
+    int size = c.taps == 9 ? 3 : 1;
+    const int B_ROWS = HTHREADS * 8 / BN;
+    int b_row = thread / (BN / 8), b_vector = thread % (BN / 8);
     auto load = [&](int step, int stage) {
         u32 a_tile = base + stage * (A_BYTES + B_BYTES), b_tile = a_tile + A_BYTES;
+        int m = (first + step) * HK + row;
+        u32 image = quotient(c.image, m), inside = m - image * c.image.divisor;
+        int y = quotient(c.row, inside), h0 = y * c.stride - c.padding;
+        int w0 = (int)(inside - y * c.row.divisor) * c.stride - c.padding;
+        // Bit t: tap t lies inside. Rows first, then columns in every row.
+        u32 rows = 0, columns = 0;
         #pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            int r = thread / 16 + i * (HTHREADS / 16), m = (first + step) * HK + r;
-            u32 image = quotient(c.image, m), inside = m - image * c.image.divisor;
-            int y = quotient(c.row, inside), h = y * c.stride + kh, w = (inside - y * c.row.divisor) * c.stride + kw;
-            bool there = m < c.rows && tap < c.taps && (u32)h < (u32)c.height && (u32)w < (u32)c.width;
-            const bf16* from = there ? x + ((i64)(image * c.height + h) * c.width + w) * c.a_stride : c.a;
-            copy16(a_tile + hopper_place<HM, HK>(r, vector), from, there);
+        for (int d = 0; d < 3; d++) {
+            if (d < size && (u32)(h0 + d) < (u32)c.height) rows |= 7u << 3 * d;
+            if (d < size && (u32)(w0 + d) < (u32)c.width) columns |= 0111u << d;
         }
+        u32 taps_inside = m < c.rows ? rows & columns : 0;
+        const bf16* pixel = x + (((i64)image * c.height + h0) * c.width + w0) * c.a_stride;
         #pragma unroll
-        for (int at = thread; at < HK * BN / 8; at += HTHREADS) {
-            int r = at / (BN / 8), v = at % (BN / 8), m = (first + step) * HK + r;
-            bool there = m < c.rows && n0 + v * 8 < c.outputs;
-            copy16(b_tile + hopper_place<BN, HK>(r, v), there ? dy + (i64)m * c.b_stride + n0 + v * 8 : c.b, there);
+        for (int i = 0; i < LOADS; i++)
+            copy16(a_tile + hopper_place<HM, HK>(row, thread % 4 + i * 4), pixel + way[i], taps_inside >> taps[i] & 1);
+        #pragma unroll
+        for (int i = 0; i < (BN * 8 + HTHREADS - 1) / HTHREADS; i++) {
+            int r = b_row + i * B_ROWS, at = (first + step) * HK + r;
+            copy16(b_tile + hopper_place<BN, HK>(r, b_vector), dy + (i64)at * c.b_stride + n0 + b_vector * 8,
+                   at < c.rows && n0 + b_vector * 8 < c.outputs);
         }
     };
     float acc[BN / 2];
