@@ -61,7 +61,7 @@ impl Anchors {
                     LatentSource::Anchor => {
                         setting.network.latents(&features, pass)?.f_squeeze_dim(0)?
                     }
-                    LatentSource::Pooled => features.pooled.f_squeeze_dim(0)?,
+                    LatentSource::Pooled => features.pooled.f_squeeze_dim(0)?.f_detach_copy()?,
                 });
                 Ok(())
             },

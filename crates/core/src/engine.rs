@@ -11,20 +11,21 @@
 
 use crate::config::Precision;
 use crate::error::Result;
+use crate::model::Features;
 use crate::optimiser::Momentum;
 use crate::params::{Entry, Params};
 use fedanchor_graph as graph;
 use graph::{Graph, Stream, Upload};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
 
 /// Calls of a step before it is captured.
 const WARM_UP: u32 = 2;
 /// Batches that may be prepared ahead of the training.
-pub(crate) const AHEAD: usize = 8;
+const AHEAD: usize = 8;
 
 /// The GPU's side of a run. Shared between threads, used by one at a time.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct Work {
     places: HashMap<&'static str, Place>,
     steps: HashMap<StepKey, Step>,
     inputs: HashMap<usize, Tensor>,
+    /// What captured forward passes wrote last, by bytes of input.
+    pub(crate) outputs: HashMap<usize, Features>,
     uploads: Vec<Upload>,
     notice: Option<String>,
     /// Whether steps are captured at all: not any more after one that could not be.
@@ -58,6 +61,14 @@ pub(crate) struct Place {
     /// Sums of the terms of the loss over the steps, `[K]` each.
     pub(crate) sums: Vec<Tensor>,
     pub(crate) lr: Tensor,
+}
+
+impl Place {
+    /// What a pass reads: the shadows, and parameters where there is none.
+    pub(crate) fn tensors(&self) -> Vec<Tensor> {
+        let pairs = self.params.tensors.iter().zip(&self.shadows);
+        pairs.map(|(tensor, shadow)| shadow.as_ref().unwrap_or(tensor).shallow_clone()).collect()
+    }
 }
 
 /// A kind of step: what is trained, how many clients, bytes of input.
@@ -92,6 +103,7 @@ impl Engine {
             places: HashMap::new(),
             steps: HashMap::new(),
             inputs: HashMap::new(),
+            outputs: HashMap::new(),
             uploads: Vec::new(),
             notice: None,
             captures: true,
@@ -119,12 +131,58 @@ impl Engine {
         self.lock().notice.take()
     }
 
+    /// Makes `steps` steps. `fill` prepares the bytes of a step, at most `room`, and says how many
+    /// clients take part and how many bytes they are; it runs ahead in a thread of its own.
+    pub(crate) fn run_steps(
+        &self,
+        steps: usize,
+        room: usize,
+        mut fill: impl FnMut(usize, &mut [u8]) -> (usize, usize) + Send,
+        mut step: impl FnMut(&mut Work, usize, Tensor) -> Result<()>,
+    ) -> Result<()> {
+        let mut work = self.lock();
+        let uploads = work.take_uploads(room)?;
+        let (full, prepared) = mpsc::sync_channel(AHEAD);
+        let (give_back, free) = mpsc::channel();
+        for upload in uploads {
+            let _ = give_back.send(upload); // `free` listens
+        }
+        std::thread::scope(|scope| {
+            let feeder = scope.spawn(move || {
+                for time in 0..steps {
+                    let Ok(mut upload) = free.recv() else { break };
+                    let filled = upload.memory().map(|memory| fill(time, memory));
+                    if full.send(filled.map(|filled| (filled, upload))).is_err() {
+                        break;
+                    }
+                }
+                free // with what was not used again
+            });
+            let done = (|| {
+                for filled in prepared {
+                    let ((active, used), mut upload) = filled?;
+                    let input = work.feed(&mut upload, used)?;
+                    step(&mut work, active, input)?;
+                    let _ = give_back.send(upload); // nobody waits for it after the last step
+                }
+                Ok(())
+            })();
+            drop(give_back);
+            match feeder.join() {
+                Ok(free) => work.keep_uploads(free),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+            done
+        })
+    }
+
     /// Forgets all places and steps, to begin again with smaller cohorts.
     pub(crate) fn start_smaller(&self, clients: usize) -> Result<()> {
         let mut work = self.lock();
         work.steps.clear();
         work.places.clear();
         work.inputs.clear();
+        work.outputs.clear();
         work.notice = Some(format!(
             "the clients of a round do not fit into the GPU's memory at once: training {clients} at a time"
         ));
@@ -177,6 +235,24 @@ impl Work {
         Ok(self.places.get_mut(name).expect("it is there or was just put there"))
     }
 
+    /// Copies parameters into the first clients' rooms of their place.
+    pub(crate) fn move_in(
+        &mut self,
+        name: &'static str,
+        params: &Params,
+        half: bool,
+    ) -> Result<&mut Place> {
+        let clients = params.clients();
+        let place = self.place(name, params, half)?;
+        let rooms = place.params.tensors.iter().zip(&place.shadows);
+        for (from, (room, shadow)) in params.tensors.iter().zip(rooms) {
+            for to in std::iter::once(room).chain(shadow) {
+                to.f_narrow(0, 0, clients)?.f_copy_(from)?;
+            }
+        }
+        Ok(place)
+    }
+
     /// Pinned memory for prepared batches of up to `room` bytes.
     pub(crate) fn take_uploads(&mut self, room: usize) -> Result<Vec<Upload>> {
         let mut uploads = std::mem::take(&mut self.uploads);
@@ -188,7 +264,7 @@ impl Work {
     }
 
     /// Takes it back for the next time.
-    pub(crate) fn keep_uploads(&mut self, free: Receiver<Upload>) {
+    pub(crate) fn keep_uploads(&mut self, free: mpsc::Receiver<Upload>) {
         self.uploads.extend(free.try_iter());
     }
 

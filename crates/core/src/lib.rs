@@ -12,6 +12,7 @@ mod engine;
 mod error;
 pub mod fix_mix;
 pub mod folder;
+mod inference;
 pub mod load;
 mod local;
 pub mod loss;

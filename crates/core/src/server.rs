@@ -123,28 +123,28 @@ impl<'a> Server<'a> {
     pub fn evaluate(&self, test: &ImageSet, labels: &[u16]) -> Result<Evaluation> {
         let classes = self.setting.classes;
         let views: Vec<View> = (0..test.len()).map(|i| View::Raw(test.image(i))).collect();
-        let mut confusion = vec![vec![0u64; classes]; classes];
-        let mut loss = 0.0;
+        let mut logits = Vec::new();
         self.setting.for_each_batch(
             &self.params,
             |_| Statistics::Running,
             &views,
-            |range, pass, features| {
-                let truth: Vec<i64> = labels[range].iter().map(|&label| i64::from(label)).collect();
-                let logits = self.setting.network.logits(&features, pass)?; // [1, batch, C]
-                let target = Tensor::f_from_slice(&truth)?
-                    .f_unsqueeze(0)?
-                    .f_to_device(self.setting.device)?;
-                let each = crate::loss::cross_entropy_each(&logits, &target)?;
-                loss += each.f_sum(Kind::Double)?.f_double_value(&[])?;
-                let predicted =
-                    logits.f_squeeze_dim(0)?.f_argmax(1, false)?.f_to_device(Device::Cpu)?;
-                for (truth, predicted) in truth.iter().zip(Vec::<i64>::try_from(predicted)?) {
-                    confusion[*truth as usize][predicted as usize] += 1;
-                }
+            |_, pass, features| {
+                logits.push(self.setting.network.logits(&features, pass)?); // [1, batch, C]
                 Ok(())
             },
         )?;
+        // Read once, at the end: a GPU does not wait for the host between batches.
+        let logits = Tensor::f_cat(&logits, 1)?;
+        let truth: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
+        let target =
+            Tensor::f_from_slice(&truth)?.f_unsqueeze(0)?.f_to_device(self.setting.device)?;
+        let each = crate::loss::cross_entropy_each(&logits, &target)?;
+        let loss = each.f_sum(Kind::Double)?.f_double_value(&[])?;
+        let predicted = logits.f_squeeze_dim(0)?.f_argmax(1, false)?.f_to_device(Device::Cpu)?;
+        let mut confusion = vec![vec![0u64; classes]; classes];
+        for (truth, predicted) in truth.iter().zip(Vec::<i64>::try_from(predicted)?) {
+            confusion[*truth as usize][predicted as usize] += 1;
+        }
         let right: u64 = (0..classes).map(|class| confusion[class][class]).sum();
         let count = test.len().max(1) as f64;
         Ok(Evaluation { accuracy: 100.0 * right as f64 / count, loss: loss / count, confusion })

@@ -7,7 +7,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::model::{Network, Pass, Statistics};
 use crate::packing::Packing;
-use crate::params::Params;
 use fedanchor_data::augment;
 use fedanchor_data::{Normalisation, Purpose, Shape, Stream};
 use fedanchor_graph as graph;
@@ -138,12 +137,14 @@ impl Setting {
         self.engine.as_ref()?.peak_memory()
     }
 
+    /// Whether activations are bfloat16.
+    pub(crate) fn half(&self) -> bool {
+        self.experiment.precision == Precision::Bf16
+    }
+
     /// A forward pass in the configured precision.
     pub fn pass<'a>(&self, tensors: &'a [Tensor], statistics: Statistics) -> Pass<'a> {
-        let kind = match self.experiment.precision {
-            Precision::F32 => Kind::Float,
-            Precision::Bf16 => Kind::BFloat16,
-        };
+        let kind = if self.half() { Kind::BFloat16 } else { Kind::Float };
         Pass { tensors, statistics, kind, views: 1, fused: self.engine.is_some() }
     }
 
@@ -224,8 +225,7 @@ impl Setting {
         if self.engine.is_none() || self.shape.channels > 4 {
             return Ok(None);
         }
-        let half = self.experiment.precision == Precision::Bf16;
-        Ok(Some(graph::images(images, mixture, &self.scale, &self.shift, half)?))
+        Ok(Some(graph::images(images, mixture, &self.scale, &self.shift, self.half())?))
     }
 
     /// Normalises 8-bit images `[batch, K, H, W, C]`; the shape stays.
@@ -240,38 +240,4 @@ impl Setting {
         let images = images.f_permute([0, 2, 3, 1, 4])?; // [batch, H, W, K, C]; no copy for K = 1
         Ok(images.f_flatten(3, 4)?.f_permute([0, 3, 1, 2])?)
     }
-
-    /// Runs a plain network over many images without gradients, in batches of a fixed size, and
-    /// hands each batch's range and features to `take`.
-    pub fn for_each_batch(
-        &self,
-        params: &Params,
-        statistics: impl Fn(usize) -> Statistics,
-        views: &[View],
-        mut take: impl FnMut(std::ops::Range<usize>, &Pass, crate::model::Features) -> Result<()>,
-    ) -> Result<()> {
-        let _no_grad = tch::no_grad_guard();
-        // Statistics are measured on batches of one size everywhere; labels and tests do not depend on it.
-        let measures = matches!(statistics(0), Statistics::Update(_));
-        let size = if self.engine.is_some() && !measures { GPU_BATCH } else { INFERENCE_BATCH };
-        let mut pixels = vec![0; size.min(views.len()) * self.image_bytes()];
-        for (index, batch) in views.chunks(size).enumerate() {
-            let pixels = &mut pixels[..batch.len() * self.image_bytes()];
-            self.render(batch, pixels);
-            let bytes = Tensor::f_from_slice(pixels)?.f_to_device(self.device)?;
-            let packing = Packing::new(&[pixels.len()]);
-            let images = self.view_images(&bytes, &packing, 0, batch.len(), 1)?;
-            let x = self.network_input(&images)?;
-            let pass = self.pass(&params.tensors, statistics(index));
-            let features = self.network.features(&x, &pass)?;
-            let start = index * size;
-            take(start..start + batch.len(), &pass, features)?;
-        }
-        Ok(())
-    }
 }
-
-/// Images in a forward pass without gradients (SemiFL's 250).
-const INFERENCE_BATCH: usize = 250;
-/// The same on a GPU, which needs more to be busy.
-const GPU_BATCH: usize = 1000;

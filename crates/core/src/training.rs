@@ -3,15 +3,13 @@
 //! On a CPU a step runs as it is written here. On a GPU the same step is captured and replayed
 //! (module `engine`), with its inputs prepared ahead of it by another thread.
 
-use crate::config::Precision;
-use crate::engine::{AHEAD, StepKey, TERMS, Work};
+use crate::engine::{StepKey, TERMS, Work};
 use crate::error::{Error, Result};
 use crate::model::{Pass, Statistics};
 use crate::optimiser::{Momentum, sgd_step, sgd_step_on_gpu};
 use crate::params::{Entry, Params};
 use crate::setting::Setting;
 use fedanchor_data::stream::SERVER;
-use std::sync::mpsc;
 use tch::{Kind, Tensor};
 
 /// Parameters in training: K clients, their momentum and how steps are made.
@@ -76,23 +74,14 @@ impl<'a> Learner<'a> {
 
     /// Copies parameters and momentum to their place on the GPU and goes on with that.
     fn move_in(&mut self, work: &mut Work) -> Result<()> {
-        let half = self.setting.experiment.precision == Precision::Bf16;
         let clients = self.params.clients();
-        let place = work.place(self.name, &self.params, half)?;
-        let here = place.params.first(clients)?;
-        for (index, (to, from)) in here.tensors.iter().zip(&self.params.tensors).enumerate() {
-            to.shallow_clone().f_copy_(from)?;
-            self.shadows.push(match &place.shadows[index] {
-                Some(shadow) => {
-                    let mut shadow = shadow.f_narrow(0, 0, clients)?;
-                    shadow.f_copy_(from)?;
-                    Some(shadow)
-                }
-                None => None,
-            });
+        let place = work.move_in(self.name, &self.params, self.setting.half())?;
+        for shadow in &place.shadows {
+            let mine = shadow.as_ref().map(|shadow| shadow.f_narrow(0, 0, clients));
+            self.shadows.push(mine.transpose()?);
         }
         self.momentum = place.momentum.take_over(&self.momentum, &place.params.tensors, clients)?;
-        self.params = here;
+        self.params = place.params.first(clients)?;
         for sum in &mut place.sums {
             self.sums.push(sum.f_zero_()?);
         }
@@ -132,43 +121,10 @@ impl<'a> Learner<'a> {
             }
             return Ok(());
         };
-        let mut work = engine.lock();
         self.set_lr(lr)?;
-        let uploads = work.take_uploads(room)?;
-        let (full, prepared) = mpsc::sync_channel(AHEAD);
-        let (give_back, free) = mpsc::channel();
-        for upload in uploads {
-            let _ = give_back.send(upload); // `free` listens
-        }
-        std::thread::scope(|scope| {
-            let feeder = scope.spawn(move || {
-                for time in 0..steps {
-                    let Ok(mut upload) = free.recv() else { break };
-                    let filled = upload.memory().map(|memory| fill(time, memory));
-                    if full.send(filled.map(|filled| (filled, upload))).is_err() {
-                        break;
-                    }
-                }
-                free // with what was not used again
-            });
-            let trained = (|| {
-                for filled in prepared {
-                    let ((active, used), mut upload) = filled?;
-                    let input = work.feed(&mut upload, used)?;
-                    let key = StepKey { name: self.name, active, bytes: used };
-                    work.run(key, || {
-                        self.forward_backward(active, None, |pass| loss(&input, pass))
-                    })?;
-                    let _ = give_back.send(upload); // nobody waits for it after the last step
-                }
-                Ok(())
-            })();
-            drop(give_back);
-            match feeder.join() {
-                Ok(free) => work.keep_uploads(free),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-            trained
+        engine.run_steps(steps, room, fill, |work, active, input| {
+            let key = StepKey { name: self.name, active, bytes: input.size1()? as usize };
+            work.run(key, || self.forward_backward(active, None, |pass| loss(&input, pass)))
         })
     }
 

@@ -43,6 +43,33 @@ pub struct Features {
     latent_input: Option<Tensor>,
 }
 
+impl Features {
+    fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        let latent_input = self.latent_input.as_ref().map(&change).transpose()?;
+        Ok(Self { pooled: change(&self.pooled)?, latent_input })
+    }
+
+    /// The same memory once more.
+    pub(crate) fn share(&self) -> Self {
+        let latent_input = self.latent_input.as_ref().map(Tensor::shallow_clone);
+        Self { pooled: self.pooled.shallow_clone(), latent_input }
+    }
+
+    /// Those of the first `count` images; they share memory.
+    pub(crate) fn first(&self, count: usize) -> Result<Self> {
+        self.map(|tensor| Ok(tensor.f_narrow(1, 0, count as i64)?))
+    }
+
+    /// Writes these over others of the same shape.
+    pub(crate) fn copy_to(&self, other: &Self) -> Result<()> {
+        other.pooled.shallow_clone().f_copy_(&self.pooled)?;
+        if let (Some(to), Some(from)) = (&other.latent_input, &self.latent_input) {
+            to.shallow_clone().f_copy_(from)?;
+        }
+        Ok(())
+    }
+}
+
 impl Network {
     /// Describes the network for images of this shape and this many classes.
     pub fn new(config: &ModelConfig, shape: Shape, classes: usize) -> Result<Self> {
