@@ -6,7 +6,7 @@
 //!     cargo bench --bench round -- MODEL DEVICE ROUNDS [key=value ...]
 
 use fedanchor::Result;
-use fedanchor::config::resolve;
+use fedanchor::config::{MethodConfig, resolve};
 use fedanchor::simulation::Simulation;
 use fedanchor_data::{DataSet, ImageSet, Normalisation, Shape};
 use std::sync::atomic::AtomicBool;
@@ -68,7 +68,10 @@ fn main() -> Result<()> {
     let mut state = simulation.start()?;
     let (record, timing, _) = simulation.pretrain(&mut state, &*method, &AtomicBool::new(false))?;
     println!("pretrain {:.3} accuracy {:.2}", timing.total, record.test_accuracy);
-    let views = if experiment.method.anchors().mixup.client { 2 } else { 1 };
+    let views = match &experiment.method {
+        MethodConfig::Fedanchor(method) if method.client_mixup => 2,
+        _ => 1,
+    };
     for round in 1..=rounds {
         let (record, timing, _) = simulation.round(&mut state, &*method, round)?;
         println!(

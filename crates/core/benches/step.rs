@@ -36,7 +36,7 @@ fn main() -> Result<()> {
                 |x: &Tensor| setting.network.logits(&setting.network.features(x, pass)?, pass);
             let (fix, mix) = (logits(&fix)?, logits(&mix)?);
             let mix = mix_loss(&mix, &fix_labels, &mix_labels, &lambda)?;
-            Ok(vec![(1.0, cross_entropy(&fix, &fix_labels)?), (1.0, mix)])
+            Ok(vec![(1.0, cross_entropy(&fix, &fix_labels)?), (1.0, mix)].into())
         })?;
         println!("{}", start.elapsed().as_secs_f64());
     }

@@ -1,13 +1,13 @@
-//! Labelled anchors and what the clients get of them: latents, class means, scores, pseudo-labels
-//! (section 4.2 of the paper).
+//! Labelled anchors and what the clients get of them: latents, class means, scores (section 4.2 of
+//! the paper).
 
 use crate::config::{FedAnchorConfig, LatentSource, Score, Send};
 use crate::error::Result;
 use crate::loss::unit;
-use crate::method::Client;
-use crate::model::Statistics;
+use crate::model::{Features, Pass, Statistics};
 use crate::params::Params;
 use crate::setting::{Setting, View};
+use fedanchor_data::stream::SERVER;
 use fedanchor_data::{ImageSet, Purpose};
 use tch::{Device, Kind, Tensor};
 
@@ -47,30 +47,13 @@ impl Anchors {
         setting: &Setting,
         params: &Params,
         anchors: AnchorSet,
-        method: &FedAnchorConfig,
+        source: LatentSource,
+        send: Send,
     ) -> Result<Self> {
-        let views: Vec<View> =
-            anchors.local.iter().map(|&i| View::Raw(anchors.images.image(i as usize))).collect();
-        let mut parts = Vec::new();
-        setting.for_each_batch(
-            params,
-            |_| Statistics::Running,
-            &views,
-            |_, pass, features| {
-                parts.push(match method.latent_source() {
-                    LatentSource::Anchor => {
-                        setting.network.latents(&features, pass)?.f_squeeze_dim(0)?
-                    }
-                    LatentSource::Pooled => features.pooled.f_squeeze_dim(0)?.f_detach_copy()?,
-                });
-                Ok(())
-            },
-        )?;
-        let all = Anchors::Latents {
-            latents: Tensor::f_cat(&parts, 0)?,
-            labels: anchors.labels.to_vec(),
-        };
-        Ok(match method.send {
+        let views = anchors.local.iter().map(|&i| View::Raw(anchors.images.image(i as usize)));
+        let latents = latents_of(setting, params, &views.collect::<Vec<_>>(), source)?;
+        let all = Anchors::Latents { latents, labels: anchors.labels.to_vec() };
+        Ok(match send {
             Send::Latents => all,
             Send::ClassMeans => all.class_means(setting.classes)?,
         })
@@ -134,6 +117,100 @@ impl Anchors {
     }
 }
 
+/// What a batch's latents are read from.
+pub(crate) fn latents(
+    setting: &Setting,
+    source: LatentSource,
+    features: &Features,
+    pass: &Pass,
+) -> Result<Tensor> {
+    let latents = match source {
+        LatentSource::Anchor => setting.network.latents(features, pass)?,
+        LatentSource::Pooled => features.pooled.f_detach_copy()?, // the features are gone soon
+    };
+    Ok(latents.f_squeeze_dim(0)?)
+}
+
+fn latents_of(
+    setting: &Setting,
+    params: &Params,
+    views: &[View],
+    source: LatentSource,
+) -> Result<Tensor> {
+    let mut parts = Vec::new();
+    setting.for_each_batch(
+        params,
+        |_| Statistics::Running,
+        views,
+        |_, pass, features| {
+            parts.push(latents(setting, source, &features, pass)?);
+            Ok(())
+        },
+    )?;
+    Ok(Tensor::f_cat(&parts, 0)?)
+}
+
+/// Scores as the threshold sees them: cosines, or their softmax over the classes.
+pub(crate) fn as_scored(cosines: &Tensor, method: &FedAnchorConfig) -> Result<Tensor> {
+    Ok(match method.score {
+        Score::Cosine => cosines.shallow_clone(),
+        Score::Softmax => {
+            cosines.f_div_scalar(method.score_temperature)?.f_softmax(-1, Kind::Float)?
+        }
+    })
+}
+
+/// How well the anchors of each class score among themselves, `[C]`: the mean score of weakly
+/// augmented anchors with their own class, each compared with the others of its class but not with
+/// itself. Augmented, because anchors are trained on: as they are they score near 1.
+pub fn own_scores(
+    setting: &Setting,
+    params: &Params,
+    anchors: AnchorSet,
+    method: &FedAnchorConfig,
+    views: u32,
+    round: u32,
+) -> Result<Vec<f64>> {
+    let (source, image) = (method.latent_source(), |i: u32| anchors.images.image(i as usize));
+    let raw: Vec<View> = anchors.local.iter().map(|&i| View::Raw(image(i))).collect();
+    let raw = unit(&latents_of(setting, params, &raw, source)?)?;
+    let mut sums = vec![0.0; setting.classes];
+    for view in 0..views {
+        let stream = setting.stream(Purpose::AnchorScores, round, SERVER).epoch(view);
+        let weak = (0..).zip(anchors.local).map(|(at, &i)| View::Weak(image(i), stream, at));
+        let weak = unit(&latents_of(setting, params, &weak.collect::<Vec<_>>(), source)?)?;
+        let scores = scores_among(&weak, &raw, anchors.labels, setting.classes)?;
+        let scores = as_scored(&scores, method)?.f_to_device(Device::Cpu)?;
+        for (row, &label) in anchors.labels.iter().enumerate() {
+            let label = usize::from(label);
+            sums[label] += scores.f_double_value(&[row as i64, label as i64])?;
+        }
+    }
+    let mut counts = vec![0u32; setting.classes];
+    anchors.labels.iter().for_each(|&label| counts[usize::from(label)] += views);
+    Ok(sums.iter().zip(counts).map(|(sum, count)| sum / f64::from(count.max(1))).collect())
+}
+
+/// s_avg of anchors `[S, D]` with every class of the anchors `among`, leaving out of its own class
+/// the anchor itself; a class of one keeps it. Both are unit vectors in the same order.
+fn scores_among(z: &Tensor, among: &Tensor, labels: &[u16], classes: usize) -> Result<Tensor> {
+    let average = class_average(labels, classes, z.device())?;
+    let cosines = z.f_matmul(&among.f_tr()?)?; // [S, S]
+    let scores = cosines.f_matmul(&average.f_tr()?)?; // [S, C]
+    let counts: Vec<f32> = (labels.iter())
+        .map(|label| labels.iter().filter(|other| *other == label).count() as f32)
+        .collect();
+    let count = Tensor::f_from_slice(&counts)?.f_to_device(z.device())?; // [S]
+    let target: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
+    let target = Tensor::f_from_slice(&target)?.f_unsqueeze(1)?.f_to_device(z.device())?;
+    let own = scores.f_gather(1, &target, false)?.f_squeeze_dim(1)?; // [S]
+    let itself = cosines.f_diagonal(0, 0, 1)?;
+    let others =
+        own.f_mul(&count)?.f_sub(&itself)?.f_div(&count.f_sub_scalar(1)?.f_clamp_min(1)?)?;
+    let own = others.f_where_self(&count.f_gt(1)?, &own)?;
+    Ok(scores.f_scatter(1, &target, &own.f_unsqueeze(1)?)?)
+}
+
 /// The matrix that averages rows by class, `[C, S]`. Every class has an anchor: the split sees to it.
 fn class_average(labels: &[u16], classes: usize, device: Device) -> Result<Tensor> {
     let mut counts = vec![0f32; classes];
@@ -143,134 +220,6 @@ fn class_average(labels: &[u16], classes: usize, device: Device) -> Result<Tenso
         average[label as usize * labels.len() + index] = 1.0 / counts[label as usize];
     }
     Ok(Tensor::f_from_slice(&average)?.f_view([classes as i64, -1])?.f_to_device(device)?)
-}
-
-/// What a client thinks of its images. It never leaves the client; a simulation compares it with
-/// the truth.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PseudoLabels {
-    /// The anchor head's label of every sample (eq. 4).
-    pub label: Vec<u16>,
-    /// The score that label was chosen by.
-    pub score: Vec<f32>,
-    /// Whether the score passed the threshold (eq. 5).
-    pub kept: Vec<bool>,
-    /// The classification head's label, for comparison.
-    pub classifier: Vec<u16>,
-}
-
-impl PseudoLabels {
-    /// Takes the first `count` samples off.
-    fn split_off_first(&mut self, count: usize) -> Self {
-        Self {
-            label: self.label.drain(..count).collect(),
-            score: self.score.drain(..count).collect(),
-            kept: self.kept.drain(..count).collect(),
-            classifier: self.classifier.drain(..count).collect(),
-        }
-    }
-
-    /// Local numbers of the kept samples: the fix set.
-    pub fn fix_set(&self) -> Vec<u32> {
-        (0..).zip(&self.kept).filter(|(_, kept)| **kept).map(|(index, _)| index).collect()
-    }
-}
-
-/// Algorithm 1's procedure Pseudo Label for clients that all hold the same broadcast model: their
-/// images go through it together, their labels are handed out to each.
-pub fn pseudo_labels(
-    setting: &Setting,
-    params: &Params,
-    anchors: &Anchors,
-    method: &FedAnchorConfig,
-    round: u32,
-    clients: &[Client],
-) -> Result<Vec<PseudoLabels>> {
-    let samples: Vec<(u32, u64, &[u8])> = clients
-        .iter()
-        .flat_map(|client| {
-            let images = client.local.iter().map(|&i| client.images.image(i as usize));
-            (0..).zip(images).map(|(local, image)| (client.id, local, image))
-        })
-        .collect();
-    let mut all = pseudo_label(setting, params, anchors, method, round, &samples)?;
-    Ok(clients.iter().map(|client| all.split_off_first(client.local.len())).collect())
-}
-
-fn pseudo_label(
-    setting: &Setting,
-    params: &Params,
-    anchors: &Anchors,
-    method: &FedAnchorConfig,
-    round: u32,
-    samples: &[(u32, u64, &[u8])], // client, local number, pixels
-) -> Result<PseudoLabels> {
-    let views = method.label_views.max(1);
-    let mut scores: Option<Tensor> = None;
-    let mut classifier: Option<Tensor> = None;
-    for view in 0..views {
-        let images: Vec<View> = samples
-            .iter()
-            .map(|&(client, local, image)| match method.label_views {
-                0 => View::Raw(image),
-                _ => View::Weak(
-                    image,
-                    setting.stream(Purpose::LabelViews, round, client).epoch(view),
-                    local,
-                ),
-            })
-            .collect();
-        let (mut score, mut probability) = (Vec::new(), Vec::new());
-        setting.for_each_batch(
-            params,
-            |_| Statistics::Running,
-            &images,
-            |_, pass, features| {
-                let latents = match method.latent_source() {
-                    LatentSource::Anchor => setting.network.latents(&features, pass)?,
-                    LatentSource::Pooled => features.pooled.shallow_clone(),
-                };
-                score.push(anchors.scores(&latents.f_squeeze_dim(0)?, setting.classes)?);
-                let logits = setting.network.logits(&features, pass)?;
-                probability.push(logits.f_softmax(-1, Kind::Float)?.f_squeeze_dim(0)?);
-                Ok(())
-            },
-        )?;
-        // Views vote with their scores.
-        let add = |sum: Option<Tensor>, parts: &[Tensor]| -> Result<Option<Tensor>> {
-            let next = Tensor::f_cat(parts, 0)?;
-            Ok(Some(match sum {
-                Some(sum) => sum.f_add(&next)?,
-                None => next,
-            }))
-        };
-        scores = add(scores, &score)?;
-        classifier = add(classifier, &probability)?;
-    }
-    let (Some(scores), Some(classifier)) = (scores, classifier) else {
-        return Ok(PseudoLabels::default());
-    };
-    let scores = scores.f_div_scalar(f64::from(views))?;
-    let scores = match method.score {
-        Score::Cosine => scores,
-        Score::Softmax => {
-            scores.f_div_scalar(method.score_temperature)?.f_softmax(-1, Kind::Float)?
-        }
-    };
-    let (score, label) = scores.f_max_dim(1, false)?;
-    let score = Vec::<f32>::try_from(score.f_to_device(Device::Cpu)?)?;
-    let kept = score.iter().map(|&score| f64::from(score) > method.threshold).collect();
-    Ok(PseudoLabels {
-        label: to_labels(&label)?,
-        kept,
-        score,
-        classifier: to_labels(&classifier.f_argmax(1, false)?)?,
-    })
-}
-
-fn to_labels(tensor: &Tensor) -> Result<Vec<u16>> {
-    let labels = Vec::<i64>::try_from(tensor.f_to_device(Device::Cpu)?)?;
-    Ok(labels.into_iter().map(|label| label as u16).collect())
 }
 
 #[cfg(test)]
@@ -327,8 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn the_fix_set_is_what_passed_the_threshold() {
-        let labels = PseudoLabels { kept: vec![true, false, true], ..PseudoLabels::default() };
-        assert_eq!(labels.fix_set(), [0, 2]);
+    fn anchors_are_scored_without_themselves() {
+        // Class 0: (1, 0), (0, 1), (0, 1); class 1: (-1, 0) alone.
+        let z = Tensor::from_slice(&[1f32, 0.0, 0.0, 1.0, 0.0, 1.0, -1.0, 0.0]).view([4, 2]);
+        let scores = rows(&scores_among(&z, &z, &[0, 0, 0, 1], 2).unwrap());
+        // The first sees two at right angles; the second one at a right angle and one like itself;
+        // class 1 has only itself.
+        let expected = [0.0, -1.0, 0.5, 0.0, 0.5, 0.0, -1.0 / 3.0, 1.0];
+        assert!(scores.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{scores:?}");
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct Place {
     /// bfloat16 copies of the convolutions' weights, by entry.
     pub(crate) shadows: Vec<Option<Tensor>>,
     pub(crate) momentum: Momentum,
+    /// Further networks that the loss reads.
+    pub(crate) others: Vec<Params>,
     /// Sums of the terms of the loss over the steps, `[K]` each.
     pub(crate) sums: Vec<Tensor>,
     pub(crate) lr: Tensor,
@@ -86,7 +88,7 @@ enum Step {
 }
 
 /// Terms that a loss may have.
-pub(crate) const TERMS: usize = 2;
+pub(crate) const TERMS: usize = 4;
 
 impl Engine {
     /// The engine of a GPU; none on a CPU, or where the program was built without it.
@@ -226,6 +228,7 @@ impl Work {
             let place = Place {
                 shadows: shadows.collect::<std::result::Result<_, _>>()?,
                 momentum: Momentum::default(),
+                others: Vec::new(),
                 sums: sums.collect::<std::result::Result<_, _>>()?,
                 lr: Tensor::f_zeros([1], options)?,
                 params: room,
@@ -251,6 +254,35 @@ impl Work {
             }
         }
         Ok(place)
+    }
+
+    /// The same for further networks, once their cohort has a place.
+    pub(crate) fn move_others_in(
+        &mut self,
+        name: &'static str,
+        others: &[Params],
+    ) -> Result<Vec<Params>> {
+        let Some(place) = self.places.get_mut(name) else { return Ok(Vec::new()) };
+        let clients = place.params.clients();
+        if place.others.len() != others.len() {
+            self.steps.retain(|key, _| key.name != name);
+            place.others = others
+                .iter()
+                .map(|other| other.first(1)?.broadcast(clients))
+                .collect::<Result<_>>()?;
+        }
+        place
+            .others
+            .iter()
+            .zip(others)
+            .map(|(room, from)| {
+                let here = room.first(from.clients())?;
+                for (to, from) in here.tensors.iter().zip(&from.tensors) {
+                    to.shallow_clone().f_copy_(from)?;
+                }
+                Ok(here)
+            })
+            .collect()
     }
 
     /// Pinned memory for prepared batches of up to `room` bytes.

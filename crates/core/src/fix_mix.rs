@@ -4,11 +4,12 @@
 
 use crate::config::{Augmentation, MixAugment, MixDraw, MixupConfig, Views};
 use crate::error::Result;
-use crate::loss::{cross_entropy, mix_loss};
+use crate::loss::{cross_entropy_each, mean_of_batch, mixed};
 use crate::model::Pass;
 use crate::packing::{Packing, write};
 use crate::schedule::{Sample, Task, mix_partner};
 use crate::setting::{Mixture, Setting, View};
+use crate::training::{StepLoss, Terms};
 use fedanchor_data::{Purpose, augment};
 use tch::{Kind, Tensor};
 
@@ -27,6 +28,8 @@ pub struct FixMix<'a> {
     pub mixup: Option<&'a MixupConfig>,
     /// Whether batch norm sees the two views apart.
     pub views: Views,
+    /// Whether samples have weights.
+    pub weighed: bool,
 }
 
 /// The parts of a batch, in their order; the last four only with mixup. Labels and lambda are
@@ -42,25 +45,40 @@ impl FixMix<'_> {
     fn packing(&self, active: usize) -> Packing {
         let samples = active * self.batch;
         let (labels, images) = (samples * 8, samples * self.setting.image_bytes());
-        match self.mixup {
-            None => Packing::new(&[labels, images]),
-            Some(_) => Packing::new(&[labels, images, labels, samples * 4, images, images]),
+        let mut parts = vec![labels, images];
+        if self.mixup.is_some() {
+            parts.extend([labels, samples * 4, images, images]);
         }
+        if self.weighed {
+            parts.extend(vec![samples * 4; self.terms()]);
+        }
+        Packing::new(&parts)
     }
 
-    /// Terms of the loss.
-    pub fn terms(&self) -> usize {
+    /// The parts with weights stand behind all others.
+    fn fix_weights(&self) -> usize {
+        if self.mixup.is_some() { WEAK_MIX + 1 } else { FIX_IMAGES + 1 }
+    }
+
+    fn mix_weights(&self) -> usize {
+        self.fix_weights() + 1
+    }
+}
+
+impl StepLoss for FixMix<'_> {
+    fn batch(&self) -> usize {
+        self.batch
+    }
+
+    fn terms(&self) -> usize {
         1 + usize::from(self.mixup.is_some())
     }
 
-    /// Bytes of a step in which this many clients take part.
-    pub fn bytes(&self, active: usize) -> usize {
+    fn bytes(&self, active: usize) -> usize {
         self.packing(active).total()
     }
 
-    /// Draws and renders one step's inputs on the host. Nothing here depends on the parameters, so
-    /// it may run ahead of the training.
-    pub fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
         let active = samples.len() / self.batch;
         let mut parts = self.packing(active).split(out);
         let stream = |purpose, sample: &Sample| {
@@ -81,7 +99,14 @@ impl FixMix<'_> {
                 Augmentation::Strong => View::Strong(image, stream(Purpose::Strong, s), s.position),
             }
         });
+        let weights = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32| {
+            let weight = |s: &Sample| tasks[s.task].weights[of(s) as usize];
+            write(part, by_client().map(|at| weight(&samples[at]).to_ne_bytes()));
+        };
         labels(parts[FIX_LABELS], &|s| s.fix);
+        if self.weighed {
+            weights(parts[self.fix_weights()], &|s| s.fix);
+        }
         self.setting.render(&fix_view.collect::<Vec<_>>(), parts[FIX_IMAGES]);
         let Some(mixup) = self.mixup else { return };
 
@@ -99,6 +124,9 @@ impl FixMix<'_> {
             self.setting.render(&views.collect::<Vec<_>>(), part);
         };
         labels(parts[MIX_LABELS], &partner);
+        if self.weighed {
+            weights(parts[self.mix_weights()], &partner);
+        }
         let lambda = |s: &Sample| {
             let at = match mixup.draw {
                 MixDraw::Batch => s.step,
@@ -111,8 +139,9 @@ impl FixMix<'_> {
         weak(parts[WEAK_MIX], &partner, mix_purpose);
     }
 
-    /// The terms of the loss with their weights: L_fix (eq. 7), and b with L_mix (eq. 9-10).
-    pub fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Vec<(f64, Tensor)>> {
+    /// L_fix (eq. 7), and b with L_mix (eq. 9-10). A sample that has a weight counts by it, in the
+    /// mixture each of the two by its own.
+    fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {
         let setting = self.setting;
         let active = pass.tensors[0].size()[0] as usize;
         let packing = self.packing(active);
@@ -122,10 +151,17 @@ impl FixMix<'_> {
             setting.network.logits(&setting.network.features(x, pass)?, pass)
         };
         let fix_labels = packing.view(bytes, FIX_LABELS, Kind::Int64, &by_client)?;
+        let weights = |part: usize| -> Result<Option<Tensor>> {
+            let view = || packing.view(bytes, part, Kind::Float, &by_client);
+            self.weighed.then(view).transpose()
+        };
+        let fix_weights = weights(self.fix_weights())?;
         let Some(mixup) = self.mixup else {
             let x = setting.network_input(&images(FIX_IMAGES)?)?;
-            return Ok(vec![(1.0, cross_entropy(&logits(&x, pass)?, &fix_labels)?)]);
+            let each = cross_entropy_each(&logits(&x, pass)?, &fix_labels)?;
+            return Ok(vec![(1.0, mean_of_batch(&weighed(each, &fix_weights)?)?)].into());
         };
+        let mix_weights = weights(self.mix_weights())?;
         let mix_labels = packing.view(bytes, MIX_LABELS, Kind::Int64, &by_client)?;
         let lambda = packing.view(bytes, LAMBDA, Kind::Float, &by_client)?;
         let fix = images(FIX_IMAGES)?;
@@ -144,8 +180,19 @@ impl FixMix<'_> {
                 (both.f_narrow(1, 0, batch)?, both.f_narrow(1, batch, batch)?)
             }
         };
-        let fix_loss = cross_entropy(&fix_logits, &fix_labels)?;
-        let mix_loss = mix_loss(&mix_logits, &fix_labels, &mix_labels, &lambda)?;
-        Ok(vec![(1.0, fix_loss), (mixup.weight, mix_loss)])
+        let fix = weighed(cross_entropy_each(&fix_logits, &fix_labels)?, &fix_weights)?;
+        let to_fix = weighed(cross_entropy_each(&mix_logits, &fix_labels)?, &fix_weights)?;
+        let to_mix = weighed(cross_entropy_each(&mix_logits, &mix_labels)?, &mix_weights)?;
+        let fix_loss = mean_of_batch(&fix)?;
+        let mix_loss = mean_of_batch(&mixed(&to_fix, &to_mix, &lambda)?)?;
+        Ok(vec![(1.0, fix_loss), (mixup.weight, mix_loss)].into())
     }
+}
+
+/// Losses `[K, batch]` times the samples' weights, where they have any.
+fn weighed(each: Tensor, weights: &Option<Tensor>) -> Result<Tensor> {
+    Ok(match weights {
+        Some(weights) => each.f_mul(weights)?,
+        None => each,
+    })
 }

@@ -26,10 +26,16 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
 pub fn mix_loss(logits: &Tensor, fix: &Tensor, mix: &Tensor, lambda: &Tensor) -> Result<Tensor> {
     let to_fix = cross_entropy_each(logits, fix)?;
     let to_mix = cross_entropy_each(logits, mix)?;
-    mean_of_batch(&to_mix.f_lerp_tensor(&to_fix, lambda)?)
+    mean_of_batch(&mixed(&to_fix, &to_mix, lambda)?)
 }
 
-fn mean_of_batch(each: &Tensor) -> Result<Tensor> {
+/// lambda of the loss with the fix label, the rest of that with the mix label.
+pub(crate) fn mixed(to_fix: &Tensor, to_mix: &Tensor, lambda: &Tensor) -> Result<Tensor> {
+    Ok(to_mix.f_lerp_tensor(to_fix, lambda)?)
+}
+
+/// The mean over a batch, `[K, batch]` to `[K]`.
+pub(crate) fn mean_of_batch(each: &Tensor) -> Result<Tensor> {
     Ok(each.f_mean_dim(&[1i64][..], false, Kind::Float)?)
 }
 

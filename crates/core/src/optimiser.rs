@@ -28,6 +28,21 @@ impl Momentum {
         self.map(|buffer| buffer.f_narrow(0, index, 1)?.f_detach_copy())
     }
 
+    /// A deep copy.
+    pub(crate) fn copy(&self) -> Result<Momentum> {
+        self.map(Tensor::f_detach_copy)
+    }
+
+    /// Puts back the clients that did not make a step.
+    pub(crate) fn put_back(&self, before: &Momentum, made: &Tensor) -> Result<()> {
+        for (index, now) in &self.buffers {
+            if let Some(before) = before.buffers.get(index) {
+                crate::training::put_back(now, before, made)?;
+            }
+        }
+        Ok(())
+    }
+
     fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor, tch::TchError>) -> Result<Momentum> {
         let changed = self.buffers.iter().map(|(&index, buffer)| Ok((index, change(buffer)?)));
         Ok(Momentum { buffers: changed.collect::<Result<_>>()? })
@@ -149,7 +164,7 @@ fn clip_scale(gradients: &[(usize, Tensor)], clip: f64) -> Result<Tensor> {
 }
 
 /// `[K]` as `[K, 1, 1, ...]`, to multiply each client's slice.
-fn per_client(scale: &Tensor, like: &Tensor) -> Result<Tensor> {
+pub(crate) fn per_client(scale: &Tensor, like: &Tensor) -> Result<Tensor> {
     let mut shape = vec![1; like.dim()];
     shape[0] = -1;
     Ok(scale.f_view(&shape[..])?)

@@ -22,6 +22,8 @@ pub enum Part {
     Classifier,
     /// The anchor head, trained by the server alone.
     Anchor,
+    /// FedCon's predictor, which never leaves a client.
+    Predictor,
 }
 
 /// One tensor of a network, without the cohort axis.
@@ -108,13 +110,26 @@ impl Params {
     }
 
     /// Stacks networks of one client each into a cohort.
-    pub fn stack(all: &[Params]) -> Result<Params> {
+    pub fn stack(all: &[&Params]) -> Result<Params> {
         let layout = all.first().map(|first| first.layout.clone()).unwrap_or_default();
         let tensors = (0..layout.len()).map(|index| {
             let parts: Vec<&Tensor> = all.iter().map(|one| &one.tensors[index]).collect();
             Ok(channels_last(&Tensor::f_cat(&parts, 0)?)?)
         });
         Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout })
+    }
+
+    /// These entries and `other`'s, in the order of `layout`, which has them all; `other`'s come first
+    /// where both have one.
+    pub(crate) fn with(self, other: Params, layout: Layout) -> Params {
+        let named = |params: Params| {
+            let names: Vec<String> = params.layout.iter().map(|entry| entry.name.clone()).collect();
+            names.into_iter().zip(params.tensors).collect::<Vec<_>>()
+        };
+        let mut all: HashMap<String, Tensor> = named(self).into_iter().collect();
+        all.extend(named(other));
+        let tensors = layout.iter().filter_map(|entry| all.remove(&entry.name)).collect();
+        Params { layout, tensors }
     }
 
     /// The entries that `keep` accepts, as views.
@@ -127,6 +142,19 @@ impl Params {
             .map(|(entry, tensor)| (entry.clone(), tensor.shallow_clone()))
             .unzip();
         Params { layout: Arc::new(layout), tensors }
+    }
+
+    /// Moves every entry towards the entry of the same name in `other`, keeping a share of `decay`.
+    pub(crate) fn follow(&self, other: &Params, decay: f64) -> Result<()> {
+        let mut at = other.layout.iter().zip(&other.tensors);
+        for (entry, tensor) in self.layout.iter().zip(&self.tensors) {
+            // Both are in the layers' order, and `other` has every entry.
+            let Some((_, to)) = at.by_ref().find(|(other, _)| other.name == entry.name) else {
+                break;
+            };
+            let _ = tensor.shallow_clone().f_lerp_(to, 1.0 - decay)?;
+        }
+        Ok(())
     }
 
     /// Overwrites the entries that `other` has, by name, in place.
@@ -358,7 +386,7 @@ mod tests {
         let mut cohort = params([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).broadcast(2).unwrap();
         assert_eq!(cohort.first_not_finite().unwrap(), [None, None]);
         let bad = params([[1.0, 2.0], [f32::NAN, 4.0], [5.0, 6.0]]);
-        cohort = Params::stack(&[cohort.client(0).unwrap(), bad]).unwrap();
+        cohort = Params::stack(&[&cohort.client(0).unwrap(), &bad]).unwrap();
         assert_eq!(cohort.first_not_finite().unwrap(), [None, Some("bn.mean".to_owned())]);
     }
 }

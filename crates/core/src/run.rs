@@ -1,7 +1,7 @@
 //! A run: rounds until they are done or someone asks to stop, every one of them recorded.
 
 use crate::anchors::Anchors;
-use crate::config::{Experiment, MethodConfig};
+use crate::config::{Experiment, LatentSource, MethodConfig, Send};
 use crate::crew::ComputeThreads;
 use crate::error::{Result, guard};
 use crate::folder::RunFolder;
@@ -38,10 +38,9 @@ pub fn run(
     let fingerprint = fingerprint(&data);
     let simulation = Simulation::new(experiment.clone(), data, workers)?;
     // Wants the number of classes, which only the data tells.
-    experiment
-        .method
-        .anchors()
-        .contrastive_batch(simulation.classes.len(), experiment.data.anchors)?;
+    if let Some(contrastive) = experiment.method.contrastive() {
+        contrastive.batch_for(simulation.classes.len(), experiment.data.anchors)?;
+    }
     let mut folder = RunFolder::create(out)?;
     let settled = simulation.setting.settled()?;
     folder.write_config(&settled)?;
@@ -116,7 +115,7 @@ pub fn run(
     Ok(summary)
 }
 
-/// The same model on the anchors alone: pre-training and the server epochs of as many rounds.
+/// The method's server on the anchors alone: pre-training and the server epochs of as many rounds.
 /// `None` if someone asked to stop meanwhile.
 pub fn server_only(
     simulation: &Simulation,
@@ -124,7 +123,7 @@ pub fn server_only(
     rounds: u32,
     stop: &AtomicBool,
 ) -> Result<Option<Evaluation>> {
-    let method = MethodConfig::ServerOnly(experiment.method.anchors().clone()).build();
+    let method = experiment.method.build();
     let mut state = simulation.start()?;
     let (_, _, mut test) = simulation.pretrain(&mut state, &*method, stop)?;
     for round in 1..=rounds {
@@ -148,12 +147,14 @@ fn write_results(
     test: &Evaluation,
 ) -> Result<()> {
     let server = &state.server;
-    let anchors = Anchors::compute(
-        &simulation.setting,
-        &server.params,
-        server.anchors,
-        experiment.method.anchors(),
-    )?;
+    // Where no method trains latents, the features themselves are what can be compared.
+    let source = match &experiment.method {
+        MethodConfig::Fedanchor(method) => method.latent_source(),
+        method if method.heads().anchor => LatentSource::Anchor,
+        _ => LatentSource::Pooled,
+    };
+    let (setting, means) = (&simulation.setting, Send::ClassMeans);
+    let anchors = Anchors::compute(setting, &server.params, server.anchors, source, means)?;
     folder.write_matrix(
         fedanchor_record::files::CONFUSION,
         &simulation.classes,

@@ -23,6 +23,8 @@ pub struct Task<'a> {
     pub local: &'a [u32],
     /// A label for every local sample: pseudo-labels on a client, true ones on the server.
     pub labels: &'a [u16],
+    /// A weight for every local sample, or none where all count alike.
+    pub weights: &'a [f32],
     /// Local numbers of the samples that are trained on directly (eq. 5).
     pub fix: Vec<u32>,
 }

@@ -26,6 +26,8 @@ pub struct Server<'a> {
     pub contrastive_momentum: Momentum,
     /// Velocity of the global model, where `server.momentum` is above 0.
     velocity: Option<Params>,
+    /// What FedMatch keeps beside the global model.
+    pub(crate) memory: Option<crate::method::fedmatch::Memory>,
 }
 
 /// How well the global model does on the test images.
@@ -49,7 +51,15 @@ impl<'a> Server<'a> {
             supervised_momentum: Momentum::default(),
             contrastive_momentum: Momentum::default(),
             velocity: None,
+            memory: None,
         })
+    }
+
+    /// Ends a round's training: momentum is kept only where the experiment says so.
+    pub(crate) fn end_round(&mut self) {
+        if !self.setting.experiment.server.keep_momentum {
+            self.forget_momentum();
+        }
     }
 
     /// Starts the next epochs without momentum.
@@ -72,8 +82,10 @@ impl<'a> Server<'a> {
         Ok(self.params.first_not_finite()?.into_iter().next().flatten())
     }
 
-    /// Takes over the clients' mean: as it is, or as a step with momentum from the old model.
-    pub fn take_mean(&mut self, mean: &Params) -> Result<()> {
+    /// Takes over the clients' mean, if there is one: as it is, or as a step with momentum from the
+    /// old model.
+    pub fn take_mean(&mut self, mean: Option<&Params>) -> Result<()> {
+        let Some(mean) = mean else { return Ok(()) };
         let momentum = self.setting.experiment.server.momentum;
         if momentum == 0.0 {
             return self.params.assign(mean);

@@ -1,57 +1,136 @@
-//! The server's two kinds of epoch on the anchors (section 4.4 of the paper).
+//! The server's training on the anchors (section 4.4 of the paper): supervised epochs, which every
+//! method has, and label contrastive epochs.
 
 use crate::config::{
-    Augmentation, FedAnchorConfig, MixupConfig, MomentumOf, Sampler, Trains, Views,
+    Augmentation, ContrastiveConfig, MixupConfig, MomentumOf, Order, Sampler, Trains, Views,
 };
 use crate::error::{InPhase, Result};
 use crate::fix_mix::FixMix;
 use crate::loss::{has_pairs, label_contrastive};
 use crate::model::Pass;
 use crate::packing::{Packing, write};
-use crate::params::{Entry, Part};
+use crate::params::{Entry, Params, Part};
 use crate::schedule::{Schedule, Task};
 use crate::server::Server;
 use crate::setting::View;
-use crate::training::{Learner, check_finite};
+use crate::training::{Learner, StepLoss, check_finite};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
+use fedanchor_record::Losses;
 use rand::seq::SliceRandom;
+use std::ops::Range;
 use tch::{Kind, Tensor};
 
-/// One supervised epoch, with mixup where it is given; returns the means of L_fix and, with mixup, L_mix.
+/// What a method's server does with the anchors: supervised epochs (L_s on the classification head:
+/// the clients' loss with all anchors as the fix set, their true labels, and a mix set only in
+/// FedAnchor (mix)), and label contrastive epochs (L_c, eq. 1-2, on the anchor head and, by default,
+/// the backbone).
+#[derive(Debug, Clone, Copy)]
+pub struct ServerEpochs<'a> {
+    /// The mix loss on the anchors, or none of it.
+    pub mixup: Option<&'a MixupConfig>,
+    /// Whether batch norm sees the two views apart.
+    pub views: Views,
+    /// The label contrastive epochs, or none.
+    pub contrastive: Option<&'a ContrastiveConfig>,
+}
+
+impl ServerEpochs<'static> {
+    /// Cross entropy alone.
+    pub const PLAIN: Self = Self { mixup: None, views: Views::Separate, contrastive: None };
+}
+
+impl ServerEpochs<'_> {
+    /// An epoch before round 1. It is followed by a contrastive one, since round 1 already labels by
+    /// the anchor head.
+    pub fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        let pretrain = &server.setting.experiment.pretrain;
+        let contrasts = pretrain.contrastive && self.contrastive.is_some_and(|c| c.epochs > 0);
+        let epochs = (epoch..epoch + 1, epoch..epoch + u32::from(contrasts));
+        self.run(server, 0, epochs, pretrain.lr)
+    }
+
+    /// The epochs of a round.
+    pub fn round(&self, server: &mut Server, round: u32) -> Result<Losses> {
+        let experiment = &server.setting.experiment;
+        let contrastive = self.contrastive.map_or(0, |contrastive| contrastive.epochs);
+        let epochs = (0..experiment.server.epochs, 0..contrastive);
+        let losses = self.run(server, round, epochs, experiment.lr(round))?;
+        server.end_round();
+        Ok(losses)
+    }
+
+    fn run(
+        &self,
+        server: &mut Server,
+        round: u32,
+        (supervised, contrastive): (Range<u32>, Range<u32>),
+        lr: f64,
+    ) -> Result<Losses> {
+        let mut losses = Losses::default();
+        let first = self.contrastive.is_some_and(|c| c.order == Order::First);
+        for contrast in [first, !first] {
+            if !contrast {
+                for epoch in supervised.clone() {
+                    let setting = server.setting;
+                    let loss = FixMix {
+                        setting,
+                        round,
+                        batch: setting.experiment.server_batch(),
+                        augment: setting.experiment.server.augment,
+                        mixup: self.mixup,
+                        views: self.views,
+                        weighed: false,
+                    };
+                    let means = supervised_epoch(server, &loss, Vec::new(), round, epoch, lr)?;
+                    (losses.server_fix, losses.server_mix) =
+                        (means.first().copied(), means.get(1).copied());
+                }
+            } else if let Some(config) = self.contrastive {
+                for epoch in contrastive.clone() {
+                    losses.server_contrastive =
+                        contrastive_epoch(server, config, round, epoch, lr)?;
+                }
+            }
+        }
+        Ok(losses)
+    }
+}
+
+/// One epoch over the anchors with their labels; returns the means of the loss's terms. `others` are
+/// further networks that the loss reads.
 pub fn supervised_epoch(
     server: &mut Server,
-    mixup: Option<&MixupConfig>,
-    views: Views,
+    loss: &dyn StepLoss,
+    others: Vec<Params>,
     round: u32,
     epoch: u32,
     lr: f64,
 ) -> Result<Vec<f64>> {
     let (setting, anchors) = (server.setting, server.anchors);
-    let config = &setting.experiment.server;
-    let batch = setting.experiment.server_batch();
     let tasks = [Task {
         who: SERVER,
         images: anchors.images,
         local: anchors.local,
         labels: anchors.labels,
+        weights: &[],
         fix: (0..anchors.local.len() as u32).collect(),
     }];
-    let fix_mix = FixMix { setting, round, batch, augment: config.augment, mixup, views };
-    let mut schedule = Schedule::new(&tasks, epoch..epoch + 1, batch);
+    let mut schedule = Schedule::new(&tasks, epoch..epoch + 1, loss.batch());
     let momentum = std::mem::take(&mut server.supervised_momentum);
     let params = server.params.first(1)?; // a view: the global model is trained in place
-    let trains = |entry: &Entry| entry.part != Part::Anchor;
-    let mut learner = Learner::new(setting, "supervised epoch", params, momentum, trains)?;
+    let trains = |entry: &Entry| matches!(entry.part, Part::Backbone | Part::Classifier);
+    let mut learner = Learner::new(setting, "supervised epoch", params, momentum, trains)?
+        .with_others(others, None)?;
     let steps = schedule.steps(&tasks);
     let fill = |time: usize, bytes: &mut [u8]| {
-        fix_mix.fill(&tasks, &schedule.step(setting, round, &tasks, time), bytes);
-        (1, fix_mix.bytes(1))
+        loss.fill(&tasks, &schedule.step(setting, round, &tasks, time), bytes);
+        (1, loss.bytes(1))
     };
     learner
-        .train(lr, steps, fix_mix.bytes(1), fill, |x, pass| fix_mix.loss(x, pass))
+        .train(lr, steps, loss.bytes(1), fill, |x, pass| loss.loss(x, pass))
         .in_phase("training on the anchors")?;
-    let losses = learner.mean_losses(0, fix_mix.terms(), steps)?;
+    let losses = learner.mean_losses(0, loss.terms(), steps)?;
     server.supervised_momentum = server.take_back(learner)?;
     check_finite(round, SERVER, "the supervised epoch", &losses, server.not_finite()?.as_deref())?;
     Ok(losses)
@@ -60,19 +139,19 @@ pub fn supervised_epoch(
 /// One label contrastive epoch; returns the mean of L_c, `None` if no batch had a pair.
 pub fn contrastive_epoch(
     server: &mut Server,
-    method: &FedAnchorConfig,
+    config: &ContrastiveConfig,
     round: u32,
     epoch: u32,
     lr: f64,
 ) -> Result<Option<f64>> {
-    let (setting, anchors, config) = (server.setting, server.anchors, &method.contrastive);
-    let batch = method.contrastive_batch(setting.classes, anchors.local.len())?;
+    let (setting, anchors) = (server.setting, server.anchors);
+    let batch = config.batch_for(setting.classes, anchors.local.len())?;
     let batches = contrastive_batches(server, config.sampler, batch, round, epoch);
     let shared = config.momentum == MomentumOf::Shared;
     let momentum =
         if shared { &mut server.supervised_momentum } else { &mut server.contrastive_momentum };
     let trains = |part: Part| match config.trains {
-        Trains::All => part != Part::Classifier,
+        Trains::All => matches!(part, Part::Backbone | Part::Anchor),
         Trains::Head => part == Part::Anchor,
     };
     let momentum = std::mem::take(momentum);
@@ -114,7 +193,7 @@ pub fn contrastive_epoch(
         let labels = packing.view(bytes, 0, Kind::Int64, &[1, batch as i64])?;
         let x = setting.network_input(&setting.view_images(bytes, &packing, 1, batch, 1)?)?;
         let latents = setting.network.latents(&setting.network.features(&x, pass)?, pass)?;
-        Ok(vec![(1.0, label_contrastive(&latents, &labels, setting.classes, config)?)])
+        Ok(vec![(1.0, label_contrastive(&latents, &labels, setting.classes, config)?)].into())
     };
     let steps = batches.len();
     learner.train(lr, steps, packing.total(), fill, loss).in_phase("the contrastive epoch")?;

@@ -2,7 +2,7 @@
 //! the experiment, and the way from 8-bit pixels to a normalised batch. A simulated client, a
 //! deployed client and the server each hold one; nothing in it changes during a run.
 
-use crate::config::{Experiment, Precision};
+use crate::config::{Experiment, MethodConfig, Precision};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::model::{Network, Pass, Statistics};
@@ -81,7 +81,7 @@ impl Setting {
                 return Err(Error::config("device", problem));
             }
         }
-        let network = Network::new(&experiment.model, shape, classes)?;
+        let network = Network::new(&experiment.model, experiment.method.heads(), shape, classes)?;
         let workers = rayon::ThreadPoolBuilder::new()
             .num_threads(workers.unwrap_or(0))
             .build()
@@ -111,9 +111,15 @@ impl Setting {
         experiment.augment.flip = Some(self.flip);
         experiment.model.latent_stage = Some(self.network.latent_stage());
         experiment.server.batch = Some(experiment.server_batch());
-        let method = experiment.method.anchors_mut();
-        method.latents = Some(method.latent_source());
-        method.contrastive.batch = Some(method.contrastive_batch(self.classes, anchors)?);
+        let contrastive = match &mut experiment.method {
+            MethodConfig::Fedanchor(method) => {
+                method.latents = Some(method.latent_source());
+                &mut method.contrastive
+            }
+            MethodConfig::ServerOnly(method) => &mut method.contrastive,
+            _ => return Ok(experiment),
+        };
+        contrastive.batch = Some(contrastive.batch_for(self.classes, anchors)?);
         Ok(experiment)
     }
 
@@ -145,12 +151,17 @@ impl Setting {
     /// A forward pass in the configured precision.
     pub fn pass<'a>(&self, tensors: &'a [Tensor], statistics: Statistics) -> Pass<'a> {
         let kind = if self.half() { Kind::BFloat16 } else { Kind::Float };
-        Pass { tensors, statistics, kind, views: 1, fused: self.engine.is_some() }
+        Pass { tensors, others: &[], statistics, kind, views: 1, fused: self.engine.is_some() }
     }
 
     /// The stream of this run for a purpose, round and client.
     pub fn stream(&self, purpose: Purpose, round: u32, client: u32) -> Stream {
         Stream::new(self.experiment.seed, purpose, round, client)
+    }
+
+    /// Shape of an image.
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// Bytes of an image.

@@ -1,13 +1,13 @@
 //! A federation in one process: it plays the network between the server and its clients, and it
 //! alone knows the clients' true labels, to measure pseudo-labels by.
 
-use crate::anchors::{AnchorSet, PseudoLabels};
+use crate::anchors::AnchorSet;
 use crate::config::{Experiment, Schedule, Weights, WithoutSamples};
 use crate::crew;
 use crate::error::{Error, InPhase, Result};
+use crate::labels::PseudoLabels;
 use crate::load;
-use crate::method::{Broadcast, Client, ClientReport, Cohort, Method, Update, goes_up};
-use crate::optimiser::Momentum;
+use crate::method::{Broadcast, Client, ClientReport, Cohort, Kept, Method, Update, goes_up};
 use crate::params::{Params, WeightedMean};
 use crate::server::{Evaluation, Server};
 use crate::setting::Setting;
@@ -46,7 +46,8 @@ pub struct Simulation {
 pub struct State<'a> {
     /// The server.
     pub server: Server<'a>,
-    client_momentum: HashMap<u32, Momentum>,
+    /// What clients keep from round to round.
+    kept: HashMap<u32, Kept>,
     /// Clients trained as one network. On a CPU each is a network of its own, and the cores share the
     /// clients: a grouped convolution is slower there than the plain ones it stands for, and small
     /// operations gain little from being split over cores. On a GPU as many as keep it busy, and half
@@ -116,7 +117,7 @@ impl Simulation {
         };
         Ok(State {
             server: Server::new(&self.setting, anchors)?,
-            client_momentum: HashMap::new(),
+            kept: HashMap::new(),
             cohort: if self.setting.device == Device::Cpu { 1 } else { GPU_COHORT },
         })
     }
@@ -165,7 +166,7 @@ impl Simulation {
         round: u32,
     ) -> Result<(RoundRecord, Timing, Evaluation)> {
         let (mut watch, mut timing) = (Watch::start(), Timing { round, ..Timing::default() });
-        let broadcast = method.broadcast(&state.server)?;
+        let broadcast = method.broadcast(&state.server, round)?;
         timing.broadcast = watch.lap();
 
         let mut drawn = Vec::new();
@@ -182,7 +183,10 @@ impl Simulation {
                     outcome => break outcome?,
                 }
             };
-            state.client_momentum.extend(tally.momentum.drain(..));
+            state.kept.extend(tally.kept_by_clients.drain(..));
+            for update in tally.heard.drain(..) {
+                method.hear(&mut state.server, &update)?;
+            }
         }
 
         let mut losses = method.server_update(&mut state.server, mean.finish(), round)?;
@@ -199,14 +203,8 @@ impl Simulation {
             trained: tally.trained,
             seen: tally.seen,
             kept: tally.kept,
-            anchor_head: LabelAccuracy {
-                all: percent(tally.anchor_right, tally.seen),
-                kept: percent(tally.anchor_right_kept, tally.kept),
-            },
-            classifier_head: LabelAccuracy {
-                all: percent(tally.classifier_right, tally.seen),
-                kept: percent(tally.classifier_right_kept, tally.kept),
-            },
+            anchor_head: tally.anchor.accuracy(),
+            classifier_head: tally.classifier.accuracy(),
             losses,
             bytes_down: tally.bytes_down,
             bytes_up: tally.bytes_up,
@@ -235,7 +233,7 @@ impl Simulation {
     ) -> Result<(Tally, WeightedMean)> {
         let mut tally = Tally::default();
         let mut mean = WeightedMean::default();
-        tally.bytes_down = broadcast.wire_bytes() * drawn.len() as u64;
+        tally.bytes_down = drawn.iter().map(|&client| broadcast.wire_bytes(client)).sum();
         let parts = drawn.chunks(state.cohort);
         let cohorts = parts.map(|clients| self.cohort(state, clients, round));
         let cohorts = cohorts.collect::<Result<_>>()?;
@@ -263,9 +261,11 @@ impl Simulation {
 
     fn cohort<'a>(&'a self, state: &State, clients: &[u32], round: u32) -> Result<Cohort<'a>> {
         let clients = clients.iter().map(|&id| {
-            let momentum = state.client_momentum.get(&id).map(|momentum| momentum.client(0));
+            let kept = state.kept.get(&id).map(Kept::copy).transpose()?.unwrap_or_default();
             let local = &self.partition.clients[id as usize];
-            Ok(Client { id, images: &self.images, local, momentum: momentum.transpose()? })
+            let labels = || local.iter().map(|&i| self.truth[i as usize]).collect();
+            let labels = self.setting.experiment.method.sees_labels().then(labels);
+            Ok(Client { id, images: &self.images, local, labels, kept })
         });
         Ok(Cohort { setting: &self.setting, round, clients: clients.collect::<Result<_>>()? })
     }
@@ -281,8 +281,8 @@ impl Simulation {
     ) -> Result<()> {
         let aggregation = &self.setting.experiment.aggregation;
         self.compare(client, &report.labels, tally);
-        if let Some(momentum) = report.momentum {
-            tally.momentum.push((client, momentum));
+        if !report.kept.is_empty() {
+            tally.kept_by_clients.push((client, report.kept));
         }
         match report.update {
             Some(update) => {
@@ -290,6 +290,9 @@ impl Simulation {
                 tally.bytes_up += update.wire_bytes();
                 tally.add_losses(&report.losses);
                 mean.add(&update.params, weight(aggregation.weights, &update))?;
+                if self.setting.experiment.method.remembers_clients() {
+                    tally.heard.push(update);
+                }
             }
             None if aggregation.without_samples == WithoutSamples::Unchanged => {
                 let samples = report.labels.label.len();
@@ -306,15 +309,16 @@ impl Simulation {
     fn compare(&self, client: u32, labels: &PseudoLabels, tally: &mut Tally) {
         for (local, &index) in self.partition.clients[client as usize].iter().enumerate() {
             let truth = self.truth[index as usize];
-            let (anchor, classifier) =
-                (labels.label[local] == truth, labels.classifier[local] == truth);
             let kept = labels.kept[local];
             tally.seen += 1;
             tally.kept += usize::from(kept);
-            tally.anchor_right += usize::from(anchor);
-            tally.anchor_right_kept += usize::from(anchor && kept);
-            tally.classifier_right += usize::from(classifier);
-            tally.classifier_right_kept += usize::from(classifier && kept);
+            for (head, labels) in
+                [(&mut tally.anchor, &labels.anchor), (&mut tally.classifier, &labels.classifier)]
+            {
+                if let Some(&label) = labels.get(local) {
+                    head.add(label == truth, kept);
+                }
+            }
         }
     }
 
@@ -342,24 +346,20 @@ fn weight(weights: Weights, update: &Update) -> f64 {
     }
 }
 
-fn percent(part: usize, whole: usize) -> Option<f64> {
-    (whole > 0).then(|| 100.0 * part as f64 / whole as f64)
-}
-
 /// The figures of a round while its clients report.
 #[derive(Debug, Default)]
 struct Tally {
     trained: usize,
     seen: usize,
     kept: usize,
-    anchor_right: usize,
-    anchor_right_kept: usize,
-    classifier_right: usize,
-    classifier_right_kept: usize,
+    anchor: Right,
+    classifier: Right,
     fix: Average,
     mix: Average,
     /// Taken over when the round's clients are done, so that they can be trained once more.
-    momentum: Vec<(u32, Momentum)>,
+    kept_by_clients: Vec<(u32, Kept)>,
+    /// Updates that the method wants to see one by one.
+    heard: Vec<Update>,
     bytes_down: u64,
     bytes_up: u64,
 }
@@ -368,6 +368,25 @@ impl Tally {
     fn add_losses(&mut self, losses: &Losses) {
         self.fix.add(losses.client_fix);
         self.mix.add(losses.client_mix);
+    }
+}
+
+/// How often one head's labels were right; nothing for a head that was not asked.
+#[derive(Debug, Default)]
+struct Right {
+    all: Average,
+    kept: Average,
+}
+
+impl Right {
+    fn add(&mut self, right: bool, kept: bool) {
+        let right = if right { 100.0 } else { 0.0 };
+        self.all.add(Some(right));
+        self.kept.add(kept.then_some(right));
+    }
+
+    fn accuracy(&self) -> LabelAccuracy {
+        LabelAccuracy { all: self.all.mean(), kept: self.kept.mean() }
     }
 }
 

@@ -6,8 +6,9 @@
 use crate::engine::{StepKey, TERMS, Work};
 use crate::error::{Error, Result};
 use crate::model::{Pass, Statistics};
-use crate::optimiser::{Momentum, sgd_step, sgd_step_on_gpu};
+use crate::optimiser::{Momentum, per_client, sgd_step, sgd_step_on_gpu};
 use crate::params::{Entry, Params};
+use crate::schedule::{Sample, Task};
 use crate::setting::Setting;
 use fedanchor_data::stream::SERVER;
 use tch::{Kind, Tensor};
@@ -22,16 +23,50 @@ pub struct Learner<'a> {
     /// The cohort's momentum.
     pub momentum: Momentum,
     trained: Vec<usize>,
+    /// Further networks that the loss reads; what it is to them, the loss knows.
+    pub others: Vec<Params>,
+    /// Share of the first of them that stays in a step: it follows what is trained.
+    follow: Option<f64>,
     statistics: Statistics,
     /// The sum of every term of the loss over the steps, by client: `[K]` each.
     sums: Vec<Tensor>,
     /// On a GPU: weights in the format of the activations, and the learning rate.
     shadows: Vec<Option<Tensor>>,
     lr: Option<Tensor>,
+    /// Whether the loss may tell a client to stay as it is.
+    may_skip: bool,
 }
 
-/// The terms of a loss with their weights, one value a client: `[active]` each.
-pub type Terms = Vec<(f64, Tensor)>;
+/// A loss of a step.
+#[derive(Debug)]
+pub struct Terms {
+    /// Its terms with their weights, one value a client: `[active]` each.
+    pub terms: Vec<(f64, Tensor)>,
+    /// 1 for a client that makes the step and 0 for one that stays as it is, `[active]`; all make it
+    /// if left out.
+    pub made: Option<Tensor>,
+}
+
+impl From<Vec<(f64, Tensor)>> for Terms {
+    fn from(terms: Vec<(f64, Tensor)>) -> Self {
+        Self { terms, made: None }
+    }
+}
+
+/// What is trained on: how a step's inputs are made on the host, and the loss of them. Nothing in
+/// `fill` may depend on the parameters, so that it can run ahead of the training.
+pub trait StepLoss: Sync {
+    /// Samples of a client in a step.
+    fn batch(&self) -> usize;
+    /// Number of terms.
+    fn terms(&self) -> usize;
+    /// Bytes of a step in which this many clients take part.
+    fn bytes(&self, active: usize) -> usize;
+    /// Draws and renders one step's inputs.
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]);
+    /// The terms of the loss.
+    fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms>;
+}
 
 impl<'a> Learner<'a> {
     /// Prepares to train the weights that `trains` accepts. Running statistics follow the batches
@@ -58,10 +93,13 @@ impl<'a> Learner<'a> {
             params,
             momentum,
             trained,
+            others: Vec::new(),
+            follow: None,
             statistics,
             sums: Vec::new(),
             shadows: Vec::new(),
             lr: None,
+            may_skip: false,
         };
         if setting.experiment.optimiser.momentum > 0.0 {
             learner.momentum.fill(&learner.trained, &learner.params.tensors)?;
@@ -89,10 +127,26 @@ impl<'a> Learner<'a> {
         Ok(())
     }
 
+    /// Further networks for the loss to read, as many clients each; the first of them follows the
+    /// trained one as a moving average, if `follow` says how slowly.
+    pub fn with_others(mut self, others: Vec<Params>, follow: Option<f64>) -> Result<Self> {
+        self.others = match &self.setting.engine {
+            Some(engine) => engine.lock().move_others_in(self.name, &others)?,
+            None => others,
+        };
+        self.follow = follow;
+        Ok(self)
+    }
+
     /// Leaves the running statistics alone whatever the experiment says: where only a head is
     /// trained, the backbone stays as it is.
     pub fn keeping_statistics(self) -> Self {
         Self { statistics: Statistics::Batch, ..self }
+    }
+
+    /// Lets the loss tell clients to leave a step out, which costs a copy of everything.
+    pub fn with_skipped_steps(self) -> Self {
+        Self { may_skip: true, ..self }
     }
 
     /// The mean of each term of the loss over a client's steps.
@@ -173,7 +227,20 @@ impl<'a> Learner<'a> {
         for &index in &self.trained {
             tensors[index] = tensors[index].f_detach()?.f_set_requires_grad(true)?;
         }
-        let terms = loss(&self.setting.pass(&tensors, self.statistics))?;
+        let others: Vec<Params> =
+            self.others.iter().map(|o| o.first(active as i64)).collect::<Result<_>>()?;
+        let pass = Pass { others: &others, ..self.setting.pass(&tensors, self.statistics) };
+        // Statistics change during the pass: what may have to be put back is kept before it.
+        let keep = |tensor: &Tensor| tensor.f_detach_copy();
+        let before = if self.may_skip {
+            Some((
+                params.tensors.iter().map(keep).collect::<Result<Vec<_>, _>>()?,
+                momentum.copy()?,
+            ))
+        } else {
+            None
+        };
+        let Terms { terms, made } = loss(&pass)?;
         let mut total = Tensor::f_zeros([active as i64], (Kind::Float, self.setting.device))?;
         for (weight, term) in &terms {
             total = total.f_add(&term.f_mul_scalar(*weight)?)?;
@@ -202,11 +269,30 @@ impl<'a> Learner<'a> {
                 sgd_step(optimiser, lr, &params.tensors, &gradients, &momentum)?;
             }
         }
+        if let (Some((values, buffers)), Some(made)) = (before, made) {
+            for (index, (now, before)) in params.tensors.iter().zip(&values).enumerate() {
+                put_back(now, before, &made)?;
+                if let Some(mut shadow) = shadow(index)? {
+                    shadow.f_copy_(now)?;
+                }
+            }
+            momentum.put_back(&buffers, &made)?;
+        }
+        if let (Some(decay), Some(follower)) = (self.follow, others.first()) {
+            follower.follow(&params, decay)?;
+        }
         for (sum, (_, term)) in self.sums.iter().zip(&terms) {
             let _ = sum.f_narrow(0, 0, active as i64)?.f_add_(&term.f_detach()?)?;
         }
         Ok(())
     }
+}
+
+/// Puts the clients back that did not make the step: those with 0 in `made`.
+pub(crate) fn put_back(now: &Tensor, before: &Tensor, made: &Tensor) -> Result<()> {
+    let made = per_client(made, now)?.f_to_kind(Kind::Bool)?;
+    now.shallow_clone().f_copy_(&now.f_where_self(&made, before)?)?;
+    Ok(())
 }
 
 /// An error if someone ended with a loss or a parameter that is not finite; `parameter` is its name.

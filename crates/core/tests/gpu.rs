@@ -107,7 +107,7 @@ fn a_round_in_single_precision_is_the_cpus() {
         &["model.name=small", "method.threshold=0.3"], // clients of unequal size
         &["model.name=small", "model.norm=group"],
         &["model.name=small", "batch_norm.statistics=static-server", "optimiser.nesterov=true"],
-        &["model.name=small", "method.views=joint", "method.mixup.server=true"],
+        &["model.name=small", "method.views=joint", "method.server_mixup=true"],
         &[
             "model.name=small",
             "client.keep_momentum=true",

@@ -40,6 +40,12 @@ pub enum Purpose {
     ContrastiveShuffle = 12,
     /// Augmentation of the anchors in a contrastive epoch.
     ContrastiveAugment = 13,
+    /// Weak views of the anchors by which a threshold is found.
+    AnchorScores = 14,
+    /// A client's own weights: FedCon's predictor.
+    ClientInit = 15,
+    /// Noise by which FedMatch compares models.
+    Probe = 16,
 }
 
 /// The client number of draws made by the server.

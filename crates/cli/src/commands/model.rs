@@ -15,7 +15,8 @@ pub fn model(args: &ModelArgs, printer: &Printer) -> Result<()> {
         bail!("model.name: `{}` was asked for already", args.name);
     }
     let shape = Shape { side: args.size, channels: args.channels.into() };
-    let network = Network::new(&experiment.model, shape, args.classes.into())?;
+    let network =
+        Network::new(&experiment.model, experiment.method.heads(), shape, args.classes.into())?;
     let width = network.layout.iter().map(|entry| entry.name.len()).max().unwrap_or_default();
     for entry in network.layout.iter().filter(|entry| !entry.statistic) {
         let size: Vec<String> = entry.shape.iter().map(i64::to_string).collect();

@@ -77,9 +77,10 @@ impl Observer for Watcher<'_> {
         let (parameters, _) = setting.network.parameter_counts();
         let clients = match experiment.method {
             MethodConfig::ServerOnly(_) => "no clients".to_owned(),
-            MethodConfig::Fedanchor(_) => format!(
-                "{} unlabelled images on {} clients, {} a round",
+            _ => format!(
+                "{} {} images on {} clients, {} a round",
                 grouped(simulation.split.pool.len()),
+                if experiment.method.sees_labels() { "labelled" } else { "unlabelled" },
                 grouped(experiment.data.clients),
                 experiment.client.per_round,
             ),
@@ -112,18 +113,26 @@ impl Observer for Watcher<'_> {
         if self.has_bar() {
             return;
         }
-        let right =
-            |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1} %"));
+        // The head that labels: the anchor head where there is one.
+        let labels = match record.anchor_head.all {
+            Some(_) => record.anchor_head,
+            None => record.classifier_head,
+        };
+        let right = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.1} %"));
+        let labels = match labels.all {
+            Some(_) => format!(
+                ", kept {kept} of {seen}, labels right {} of all and {} of the kept",
+                right(labels.all),
+                right(labels.kept)
+            ),
+            None => String::new(), // true labels, or no clients
+        };
         self.talk(if *round == 0 {
             format!("pre-trained: accuracy {test_accuracy:.2} %, {:.1} s", timing.total)
         } else {
             format!(
-                "round {round}/{}: accuracy {test_accuracy:.2} %, kept {kept} of {seen}, labels right {} of all and {} of \
-                 the kept, {:.1} s, {left} left",
-                self.rounds,
-                right(record.anchor_head.all),
-                right(record.anchor_head.kept),
-                timing.total,
+                "round {round}/{}: accuracy {test_accuracy:.2} %{labels}, {:.1} s, {left} left",
+                self.rounds, timing.total,
             )
         });
     }

@@ -92,7 +92,7 @@ fn check_records(records: &[RoundRecord], assignment: &Assignment) {
 /// gets all of it and ten means of 128 numbers.
 fn check_model_and_bytes(place: &Place, experiment: &Experiment, records: &[RoundRecord]) {
     let shape = Shape { side: 28, channels: 1 };
-    let network = Network::new(&experiment.model, shape, 10).unwrap();
+    let network = Network::new(&experiment.model, experiment.method.heads(), shape, 10).unwrap();
     let device = experiment.device().unwrap();
     // Refuses an entry too many, too few or of another shape.
     let params =

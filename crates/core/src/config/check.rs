@@ -1,6 +1,9 @@
 //! Values that parse but cannot work, found before any work starts.
 
-use super::{Experiment, FedAnchorConfig, ModelName};
+use super::{
+    ContrastiveConfig, Experiment, FedAnchorConfig, MethodConfig, MixupConfig, ModelName, Score,
+    Threshold, ThresholdRule,
+};
 use crate::error::{Error, Result};
 
 /// Positive pairs a contrastive batch should hold: with fewer the loss collapsed to chance in
@@ -56,24 +59,98 @@ impl Experiment {
             ));
         }
         self.device()?;
-        self.method.anchors().check()
+        self.method.check()
+    }
+}
+
+impl MethodConfig {
+    fn check(&self) -> Result<()> {
+        match self {
+            Self::Fedanchor(config) => config.check(),
+            Self::Semifl(config) => {
+                within("method.threshold", config.threshold, 0.0, 1.0)?;
+                config.mixup.check()
+            }
+            Self::FedavgFixmatch(config) => within("method.threshold", config.threshold, 0.0, 1.0),
+            Self::Fedcon(config) => {
+                at_least_one("method.predictor", config.predictor)?;
+                at_most("method.predictor", config.predictor, 65_536)?;
+                within("method.target_decay", config.target_decay, 0.0, 1.0)
+            }
+            Self::Fedmatch(config) => {
+                within("method.threshold", config.threshold, 0.0, 1.0)?;
+                at_most("method.helpers", config.helpers, 16)?;
+                at_least_one("method.refresh", config.refresh as usize)?;
+                for (key, weight) in [
+                    ("method.consistency", config.consistency),
+                    ("method.sparsity", config.sparsity),
+                    ("method.distance", config.distance),
+                    ("method.supervised", config.supervised),
+                ] {
+                    within(key, weight, 0.0, f64::MAX)?;
+                }
+                Ok(())
+            }
+            Self::Supervised(_) => Ok(()),
+            Self::ServerOnly(config) => {
+                config.mixup.check()?;
+                config.contrastive.check()
+            }
+        }
     }
 }
 
 impl FedAnchorConfig {
     fn check(&self) -> Result<()> {
-        within("method.threshold", self.threshold, -1.0, 1.0)?;
+        let least = if self.score == Score::Cosine { -1.0 } else { 0.0 };
+        match &self.threshold {
+            // Scores that are cosines need not pass anything: -1 keeps all but the opposite.
+            Threshold::Fixed(threshold) => within("method.threshold", *threshold, least, 1.0)?,
+            Threshold::Rule(rule) => rule.check(least)?,
+        }
         within("method.score_temperature", self.score_temperature, 0.001, 1000.0)?;
         at_most("method.label_views", self.label_views as usize, 100)?;
-        positive("method.mixup.alpha", self.mixup.alpha)?;
-        within("method.mixup.weight", self.mixup.weight, 0.0, f64::MAX)?;
-        within("method.contrastive.temperature", self.contrastive.temperature, 0.001, 1000.0)
+        self.mixup.check()?;
+        self.contrastive.check()
+    }
+}
+
+impl ThresholdRule {
+    fn check(&self, least_score: f64) -> Result<()> {
+        match *self {
+            Self::AnchorRelative { share, least, most, views } => {
+                within("method.threshold.share", share, 0.0, 1.0)?;
+                within("method.threshold.least", least, least_score, 1.0)?;
+                within("method.threshold.most", most, least, 1.0)?;
+                at_least_one("method.threshold.views", views as usize)?;
+                at_most("method.threshold.views", views as usize, 100)
+            }
+            Self::ClientMean { most } => within("method.threshold.most", most, least_score, 1.0),
+            Self::Softmatch { width } => positive("method.threshold.width", width),
+            Self::Quantile { from, to } => {
+                within("method.threshold.from", from, 0.0, 1.0)?;
+                within("method.threshold.to", to, 0.0, 1.0)
+            }
+        }
+    }
+}
+
+impl MixupConfig {
+    fn check(&self) -> Result<()> {
+        positive("method.mixup.alpha", self.alpha)?;
+        within("method.mixup.weight", self.weight, 0.0, f64::MAX)
+    }
+}
+
+impl ContrastiveConfig {
+    fn check(&self) -> Result<()> {
+        within("method.contrastive.temperature", self.temperature, 0.001, 1000.0)
     }
 
     /// The contrastive batch for this many classes and anchors: as given if it holds enough
     /// positive pairs, B(B-1)/2C on average; chosen to hold them if left out.
-    pub fn contrastive_batch(&self, classes: usize, anchors: usize) -> Result<usize> {
-        if self.contrastive.epochs > 0 && !self.contrastive.self_pairs && anchors <= classes {
+    pub fn batch_for(&self, classes: usize, anchors: usize) -> Result<usize> {
+        if self.epochs > 0 && !self.self_pairs && anchors <= classes {
             return Err(Error::config(
                 "data.anchors",
                 format!(
@@ -83,8 +160,8 @@ impl FedAnchorConfig {
             ));
         }
         let pairs = |batch: usize| batch * (batch - 1) / (2 * classes);
-        match self.contrastive.batch {
-            Some(batch) if self.contrastive.epochs == 0 || batch.min(anchors) == anchors => {
+        match self.batch {
+            Some(batch) if self.epochs == 0 || batch.min(anchors) == anchors => {
                 Ok(batch.min(anchors))
             }
             Some(batch) if batch < 2 || pairs(batch) < PAIRS => Err(Error::config(
@@ -138,7 +215,7 @@ fn within(key: &str, value: f64, least: f64, most: f64) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{MethodConfig, resolve};
+    use super::super::resolve;
 
     fn resolved(settings: &[&str]) -> Result<super::Experiment, String> {
         let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
@@ -154,6 +231,15 @@ mod tests {
             ("optimiser.lr=-1.0", "optimiser.lr: must be 0 to 100, found -1"),
             ("optimiser.lr=nan", "optimiser.lr"),
             ("method.threshold=1.5", "method.threshold: must be -1 to 1, found 1.5"),
+            (
+                "method.threshold=x",
+                "method.threshold: `x` is no rule; a number, or one of anchor-relative",
+            ),
+            ("method.threshold={rule=\"quantile\", x=1}", "method.threshold: unknown field `x`"),
+            (
+                "method.threshold={rule=\"quantile\", to=2}",
+                "method.threshold.to: must be 0 to 1, found 2",
+            ),
             ("method.contrastive.temperature=0", "must be 0.001 to 1000, found 0"),
             ("model.latent_dim=9000000000000000000", "at most 65536"),
             ("client.batch=100000", "at most 8192"),
@@ -168,21 +254,38 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_a_method_does_not_use_is_refused() {
+        for (name, key, problem) in [
+            ("semifl", "contrastive.epochs=1", "method.contrastive: unknown field `contrastive`"),
+            ("semifl", "threshold=-0.5", "method.threshold: must be 0 to 1, found -0.5"),
+            ("semifl", "threshold=quantile", "method.threshold: invalid type"),
+            ("fedavg-fixmatch", "threshold=1.5", "method.threshold: must be 0 to 1, found 1.5"),
+            ("fedavg-fixmatch", "client_mixup=true", "unknown field `client_mixup`"),
+            ("supervised", "threshold=0.5", "unknown field `threshold`"),
+            ("server-only", "threshold=0.5", "unknown field `threshold`"),
+            ("fedcon", "predictor=0", "method.predictor: must be at least 1"),
+            ("fedmatch", "refresh=0", "method.refresh: must be at least 1"),
+        ] {
+            let name = format!("method.name={name}");
+            let error = resolved(&[&name, &format!("method.{key}")]).unwrap_err();
+            assert!(error.contains(problem), "{name} {key}: {error}");
+        }
+        let error = resolved(&["method.score=softmax", "method.threshold=-0.1"]).unwrap_err();
+        assert!(error.contains("method.threshold: must be 0 to 1, found -0.1"), "{error}");
+    }
+
+    #[test]
     fn the_contrastive_batch_holds_enough_pairs() {
-        let method = |settings: &[&str]| {
-            let MethodConfig::Fedanchor(method) = resolved(settings).unwrap().method else {
-                panic!()
-            };
-            method
-        };
-        assert_eq!(method(&[]).contrastive_batch(10, 500).unwrap(), 50);
-        assert_eq!(method(&[]).contrastive_batch(10, 40).unwrap(), 40);
-        assert_eq!(method(&[]).contrastive_batch(100, 2500).unwrap(), 101); // 101 * 100 / 200 = 50
+        let method =
+            |settings: &[&str]| resolved(settings).unwrap().method.contrastive().unwrap().clone();
+        assert_eq!(method(&[]).batch_for(10, 500).unwrap(), 50);
+        assert_eq!(method(&[]).batch_for(10, 40).unwrap(), 40);
+        assert_eq!(method(&[]).batch_for(100, 2500).unwrap(), 101); // 101 * 100 / 200 = 50
         let small = method(&["method.contrastive.batch=10"]);
-        let error = small.contrastive_batch(10, 500).unwrap_err().to_string();
+        let error = small.batch_for(10, 500).unwrap_err().to_string();
         assert!(error.contains("use a batch of 33 or more"), "{error}"); // 33 * 32 / 20 = 52
-        assert_eq!(small.contrastive_batch(5, 10).unwrap(), 10);
-        let error = method(&[]).contrastive_batch(10, 10).unwrap_err().to_string();
+        assert_eq!(small.batch_for(5, 10).unwrap(), 10);
+        let error = method(&[]).batch_for(10, 10).unwrap_err().to_string();
         assert!(error.contains("without pairs: use more"), "{error}");
     }
 }

@@ -6,8 +6,14 @@
 //! `#[serde(default)]` attributes were rejected for that reason.
 
 mod check;
+mod method;
 mod resolve;
 
+pub use method::{
+    ContrastiveConfig, FedAnchorConfig, FedConConfig, FedMatchConfig, FixMatchConfig, Heads,
+    MethodConfig, MixupConfig, SemiFlConfig, ServerOnlyConfig, SupervisedConfig, Threshold,
+    ThresholdRule,
+};
 pub use resolve::{PRESETS, resolve};
 
 use fedanchor_data::augment::Strong;
@@ -194,128 +200,13 @@ pub struct AggregationConfig {
     pub without_samples: WithoutSamples,
 }
 
-/// The method and its own settings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "name", rename_all = "kebab-case")]
-pub enum MethodConfig {
-    /// The paper's method.
-    Fedanchor(FedAnchorConfig),
-    /// The same server without clients: the floor every method must beat.
-    ServerOnly(FedAnchorConfig),
-}
-
-impl MethodConfig {
-    /// The name as written in a config.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Fedanchor(_) => "fedanchor",
-            Self::ServerOnly(_) => "server-only",
-        }
-    }
-
-    /// The settings about anchors, to be changed.
-    pub(crate) fn anchors_mut(&mut self) -> &mut FedAnchorConfig {
-        match self {
-            Self::Fedanchor(config) | Self::ServerOnly(config) => config,
-        }
-    }
-
-    /// The settings about anchors.
-    pub fn anchors(&self) -> &FedAnchorConfig {
-        match self {
-            Self::Fedanchor(config) | Self::ServerOnly(config) => config,
-        }
-    }
-}
-
-/// FedAnchor's settings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FedAnchorConfig {
-    /// t of eq. 5.
-    pub threshold: f64,
-    /// What the threshold is compared with.
-    pub score: Score,
-    /// Temperature of [`Score::Softmax`].
-    pub score_temperature: f64,
-    /// What is broadcast beside the weights.
-    pub send: Send,
-    /// Where latents are read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latents: Option<LatentSource>,
-    /// Weak views that vote on a label; 0: the image as it is.
-    pub label_views: u32,
-    /// Whether batch norm sees the fix and the mix view apart.
-    pub views: Views,
-    /// Mixup on clients and server.
-    pub mixup: MixupConfig,
-    /// The label contrastive loss.
-    pub contrastive: ContrastiveConfig,
-}
-
-impl FedAnchorConfig {
-    /// Where latents are read: the anchor head where a contrastive loss trains it.
-    pub fn latent_source(&self) -> LatentSource {
-        let trained = self.contrastive.epochs > 0;
-        self.latents.unwrap_or(if trained { LatentSource::Anchor } else { LatentSource::Pooled })
-    }
-}
-
-/// Mixup on clients and server.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MixupConfig {
-    /// L_mix on the clients.
-    pub client: bool,
-    /// The same loss on the anchors.
-    pub server: bool,
-    /// Parameter of the beta distribution.
-    pub alpha: f64,
-    /// b of eq. 10.
-    pub weight: f64,
-    /// One coefficient a batch or a sample.
-    pub draw: MixDraw,
-    /// Weak augmentation before or after mixing.
-    pub augment: MixAugment,
-    /// How often the mix set is drawn.
-    pub mix_set: MixSet,
-}
-
-/// The label contrastive loss and its epoch.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ContrastiveConfig {
-    /// Epochs a round; 0 for none.
-    pub epochs: u32,
-    /// tau of eq. 1.
-    pub temperature: f64,
-    /// Batch size; by number of classes and anchors if left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch: Option<usize>,
-    /// How batches are drawn.
-    pub sampler: Sampler,
-    /// Augmentation of the anchors in this epoch.
-    pub augment: Augmentation,
-    /// What this epoch updates.
-    pub trains: Trains,
-    /// Pairs (i, i) in the numerator.
-    pub self_pairs: bool,
-    /// Which pairs stand in the denominator.
-    pub denominator: Denominator,
-    /// What the sum over classes is divided by.
-    pub divide_by: DivideBy,
-    /// After or before the supervised epoch.
-    pub order: Order,
-    /// Momentum of its own or the supervised epoch's.
-    pub momentum: MomentumOf,
-}
-
 impl std::fmt::Display for ModelName {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         f.write_str(match self {
             Self::Resnet18 => "resnet18",
             Self::Wrn28x2 => "wrn28x2",
             Self::Small => "small",
+            Self::Cnn => "cnn",
         })
     }
 }
@@ -341,6 +232,8 @@ words! {
         Wrn28x2,
         /// A small residual net for CPU work.
         Small,
+        /// Two convolutions and two linear layers.
+        Cnn,
     }
     /// Normalisation layers.
     NormKind { /** Batch norm. */ Batch, /** Group norm. */ Group }

@@ -1,6 +1,9 @@
 //! Layers of TOML become one checked [`Experiment`].
 
-use super::{Experiment, FedAnchorConfig};
+use super::{
+    Experiment, FedAnchorConfig, FedConConfig, FedMatchConfig, FixMatchConfig, SemiFlConfig,
+    ServerOnlyConfig, SupervisedConfig, ThresholdRule,
+};
 use crate::error::{Error, Result};
 use toml::{Table, Value};
 
@@ -10,14 +13,26 @@ pub const PRESETS: [(&str, &[&str]); 2] = [
     ("semifl", &[include_str!("paper.toml"), include_str!("semifl.toml")]),
 ];
 
+/// The method where none is named, as in `paper.toml`.
+const DEFAULT_METHOD: &str = "fedanchor";
+
 /// Preset < the experiment file's text < `key=value` settings; then parsed and checked.
 pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     let mut given: Table = file.parse().map_err(|error: toml::de::Error| {
         Error::config("the experiment file", error.to_string().trim_end())
     })?;
+    let mut set = Table::new();
     for setting in settings {
-        merge(&mut given, parse_setting(setting)?, "")?;
+        merge(&mut set, parse_setting(setting)?, "")?;
     }
+    // What a file says of its method says nothing of another.
+    let named = |table: &Table| table.get("method")?.get("name")?.as_str().map(str::to_owned);
+    if let Some(other) = named(&set)
+        && other != named(&given).as_deref().unwrap_or(DEFAULT_METHOD)
+    {
+        given.remove("method");
+    }
+    merge(&mut given, set, "")?;
     let preset = match given.get("preset") {
         None => "paper",
         Some(Value::String(name)) => name,
@@ -39,7 +54,9 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     // preset's list once the layers have settled which one it is.
     choose(&mut table, &given, "method", "name", "methods")?;
     choose(&mut table, &given, "partition", "kind", "partitions")?;
+    let rules = table.remove("thresholds");
     merge(&mut table, given, "")?;
+    name_threshold(&mut table, rules.as_ref().and_then(Value::as_table))?;
     // Half precision is what a GPU is fast in, and slow on most CPUs.
     let on_gpu = table.get("device").and_then(Value::as_str).is_some_and(|d| d.starts_with("cuda"));
     let precision = if on_gpu { "bf16" } else { "f32" };
@@ -61,12 +78,8 @@ fn choose(table: &mut Table, given: &Table, section: &str, key: &str, list: &str
         _ => Table::new(),
     };
     let name = named(given).or_else(|| named(table)).unwrap_or_default();
-    let source = if name == "server-only" { "fedanchor" } else { &name };
-    let Some(Value::Table(mut defaults)) = choices.get(source).cloned() else {
-        let mut known: Vec<&str> = choices.keys().map(String::as_str).collect();
-        if section == "method" {
-            known.push("server-only");
-        }
+    let Some(Value::Table(mut defaults)) = choices.get(&name).cloned() else {
+        let known: Vec<&str> = choices.keys().map(String::as_str).collect();
         let problem = format!("unknown name `{name}`, known are {}", known.join(", "));
         return Err(Error::config(format!("{section}.{key}"), problem));
     };
@@ -75,12 +88,54 @@ fn choose(table: &mut Table, given: &Table, section: &str, key: &str, list: &str
     Ok(())
 }
 
+/// Fills in the rule of a threshold that is not a number: the word alone, or a table with some keys.
+fn name_threshold(table: &mut Table, rules: Option<&Table>) -> Result<()> {
+    let Some(Value::Table(method)) = table.get_mut("method") else { return Ok(()) };
+    let fedanchor = method.get("name").and_then(Value::as_str) == Some("fedanchor");
+    let mut given = match method.get("threshold") {
+        Some(Value::String(rule)) if fedanchor => {
+            Table::from_iter([("rule".to_owned(), Value::String(rule.clone()))])
+        }
+        Some(Value::Table(table)) if fedanchor => table.clone(),
+        _ => return Ok(()),
+    };
+    let rule = given.remove("rule").as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+    let rules = rules.cloned().unwrap_or_default();
+    let Some(Value::Table(mut settings)) = rules.get(&rule).cloned() else {
+        let known: Vec<&str> = rules.keys().map(String::as_str).collect();
+        let problem = format!("`{rule}` is no rule; a number, or one of {}", known.join(", "));
+        return Err(Error::config("method.threshold", problem));
+    };
+    merge(&mut settings, given, "method.threshold")?;
+    settings.insert("rule".to_owned(), Value::String(rule));
+    let read: std::result::Result<ThresholdRule, _> = Value::Table(settings.clone())
+        .try_into()
+        .map_err(|error: toml::de::Error| Error::config("method.threshold", error.message()));
+    read?;
+    method.insert("threshold".to_owned(), Value::Table(settings));
+    Ok(())
+}
+
 /// Reads a method's settings by themselves: an error in a tagged enum does not know its key.
 fn check_method(mut settings: Table) -> Result<()> {
-    settings.remove("name");
-    serde_path_to_error::deserialize::<_, FedAnchorConfig>(Value::Table(settings))
-        .map(drop)
-        .map_err(|error| Error::config(format!("method.{}", error.path()), error.inner().message()))
+    let name = settings.remove("name");
+    let settings = Value::Table(settings);
+    match name.as_ref().and_then(Value::as_str).unwrap_or_default() {
+        "fedanchor" => read::<FedAnchorConfig>(settings),
+        "semifl" => read::<SemiFlConfig>(settings),
+        "fedavg-fixmatch" => read::<FixMatchConfig>(settings),
+        "fedcon" => read::<FedConConfig>(settings),
+        "fedmatch" => read::<FedMatchConfig>(settings),
+        "supervised" => read::<SupervisedConfig>(settings),
+        _ => read::<ServerOnlyConfig>(settings),
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(settings: Value) -> Result<()> {
+    let path = |error: serde_path_to_error::Error<toml::de::Error>| {
+        Error::config(format!("method.{}", error.path()), error.inner().message())
+    };
+    serde_path_to_error::deserialize::<_, T>(settings).map(drop).map_err(path)
 }
 
 /// `a.b=value`: the value is TOML; a bare word is a string.
@@ -106,7 +161,7 @@ fn merge(base: &mut Table, over: Table, path: &str) -> Result<()> {
         let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         match (base.get_mut(&key), value) {
             (Some(Value::Table(base)), Value::Table(over)) => merge(base, over, &path)?,
-            (Some(Value::Table(_)), other) => {
+            (Some(Value::Table(_)), other) if path != "method.threshold" => {
                 return Err(Error::config(
                     path,
                     format!("expected a table of keys, found {other}"),
@@ -138,7 +193,8 @@ mod tests {
         assert_eq!((experiment.rounds, experiment.client.batch), (500, 10));
         assert_eq!(experiment.partition, Scheme::Lda { alpha: 1000.0 });
         let MethodConfig::Fedanchor(method) = experiment.method else { panic!() };
-        assert_eq!((method.threshold, method.contrastive.temperature), (0.6, 0.1));
+        assert_eq!(method.threshold, Threshold::Fixed(0.6));
+        assert_eq!(method.contrastive.temperature, 0.1);
         assert_eq!(method.latent_source(), LatentSource::Anchor);
     }
 
@@ -167,18 +223,53 @@ mod tests {
 
     #[test]
     fn a_resolved_config_resolves_to_itself() {
+        let methods = [
+            "fedanchor",
+            "semifl",
+            "fedavg-fixmatch",
+            "fedcon",
+            "fedmatch",
+            "supervised",
+            "server-only",
+        ];
         for (preset, _) in PRESETS {
-            let first = resolve(&format!("preset = \"{preset}\""), &[]).unwrap();
-            let text = toml::to_string(&first).unwrap();
-            assert_eq!(resolve(&text, &[]).unwrap(), first, "{preset}");
+            for method in methods {
+                let name = format!("method.name={method}");
+                let first = resolve(&format!("preset = \"{preset}\""), &[name]).unwrap();
+                assert_eq!(first.method.name(), method);
+                let text = toml::to_string(&first).unwrap();
+                assert_eq!(resolve(&text, &[]).unwrap(), first, "{preset} {method}");
+            }
         }
+        for rule in ["anchor-relative", "client-mean", "softmatch", "quantile"] {
+            let first = resolve("", &[format!("method.threshold={rule}")]).unwrap();
+            let MethodConfig::Fedanchor(method) = &first.method else { panic!() };
+            assert!(matches!(method.threshold, Threshold::Rule(_)), "{rule}");
+            assert_eq!(resolve(&toml::to_string(&first).unwrap(), &[]).unwrap(), first, "{rule}");
+        }
+    }
+
+    #[test]
+    fn another_method_leaves_the_settings_of_the_files_method_behind() {
+        let file = "[method]\nthreshold = 0.7\n[method.contrastive]\norder = \"first\"";
+        let of = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+            resolve(file, &settings).unwrap().method
+        };
+        let MethodConfig::Semifl(method) = of(&["method.name=semifl"]) else { panic!() };
+        assert_eq!(method.threshold, 0.95);
+        let MethodConfig::Fedanchor(method) = of(&["method.name=fedanchor"]) else { panic!() };
+        assert_eq!(method.threshold, Threshold::Fixed(0.7));
+        let MethodConfig::Fedanchor(method) = of(&["method.threshold=quantile"]) else { panic!() };
+        let rule = ThresholdRule::Quantile { from: 0.3, to: 0.9 };
+        assert_eq!(method.threshold, Threshold::Rule(rule));
     }
 
     #[test]
     fn mistakes_are_named() {
         assert!(problem("preset = \"x\"", &[]).contains("known are paper, semifl"));
         assert!(
-            problem("[method]\nname = \"x\"", &[]).contains("known are fedanchor, server-only")
+            problem("[method]\nname = \"x\"", &[]).contains("known are fedanchor, fedavg-fixmatch")
         );
         assert!(problem("", &["client.bacth=3"]).contains("unknown field `bacth`"));
         assert!(problem("", &["method.mixup.alpha=x"]).starts_with("method.mixup.alpha: invalid"));

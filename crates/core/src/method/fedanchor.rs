@@ -7,52 +7,69 @@
 //! on the classification head and one label contrastive epoch on the anchor head.
 
 use super::{Broadcast, ClientReport, Cohort, Method};
-use crate::anchors::{Anchors, pseudo_labels};
-use crate::config::{Augmentation, FedAnchorConfig, Order};
-use crate::error::{InPhase, Result};
+use crate::anchors::{Anchors, own_scores};
+use crate::config::{Augmentation, FedAnchorConfig, Threshold, ThresholdRule};
+use crate::error::{Error, InPhase, Result};
 use crate::fix_mix::FixMix;
-use crate::local::train_clients;
+use crate::labels::by_anchors;
+use crate::local::Local;
 use crate::params::Params;
+use crate::selection::relative_thresholds;
 use crate::server::Server;
-use crate::server_epochs::{contrastive_epoch, supervised_epoch};
+use crate::server_epochs::ServerEpochs;
 use fedanchor_record::Losses;
-use std::ops::Range;
 
-/// FedAnchor, or with `clients` off its server alone: what the clients must add to.
 pub(super) struct FedAnchor {
     pub(super) config: FedAnchorConfig,
-    pub(super) clients: bool,
+}
+
+impl FedAnchor {
+    /// L_s and L_c (eq. 1-2), with L_mix on the anchors in FedAnchor (mix).
+    fn server_epochs(&self) -> ServerEpochs<'_> {
+        ServerEpochs {
+            mixup: self.config.server_mixup.then_some(&self.config.mixup),
+            views: self.config.views,
+            contrastive: Some(&self.config.contrastive),
+        }
+    }
 }
 
 impl Method for FedAnchor {
-    /// Before line 3: an epoch on the anchors. It is followed by a contrastive one, since line 7 of
-    /// round 1 already labels by the anchor head.
+    /// Before line 3: an epoch on the anchors.
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
-        let pretrain = &server.setting.experiment.pretrain;
-        let contrastive = u32::from(pretrain.contrastive && self.config.contrastive.epochs > 0);
-        let epochs = (epoch..epoch + 1, epoch..epoch + contrastive);
-        self.server_epochs(server, 0, epochs, pretrain.lr)
+        self.server_epochs().pretrain(server, epoch)
     }
 
-    /// Line 5: compute Z_anchor.
-    fn broadcast(&self, server: &Server) -> Result<Option<Broadcast>> {
-        if !self.clients {
-            return Ok(None);
+    /// Line 5: compute Z_anchor; and the classes' thresholds, where they follow from the anchors.
+    fn broadcast(&self, server: &Server, round: u32) -> Result<Option<Broadcast>> {
+        let Server { setting, params, anchors, .. } = server;
+        let (source, send) = (self.config.latent_source(), self.config.send);
+        let mut broadcast = Broadcast::of(params.copy()?);
+        let latents = Anchors::compute(setting, params, *anchors, source, send)
+            .in_phase("computing the anchors' latents")?;
+        broadcast.anchors = Some(latents);
+        if let Threshold::Rule(ThresholdRule::AnchorRelative { share, least, most, views }) =
+            self.config.threshold
+        {
+            let own = own_scores(setting, params, *anchors, &self.config, views, round)
+                .in_phase("scoring the anchors")?;
+            broadcast.thresholds = relative_thresholds(&own, share, least, most);
         }
-        let anchors =
-            Anchors::compute(server.setting, &server.params, server.anchors, &self.config)
-                .in_phase("computing the anchors' latents")?;
-        Ok(Some(Broadcast { params: server.params.copy()?, anchors }))
+        Ok(Some(broadcast))
     }
 
     /// Lines 6 to 9, for all clients of the cohort at once.
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { setting, round, ref clients } = cohort;
+        let Broadcast { params: model, anchors, thresholds, .. } = broadcast;
+        let Some(anchors) = anchors else {
+            let message = "the server sent no anchors".to_owned();
+            return Err(Error::Engine { phase: "labelling the clients' images", message });
+        };
 
         // Line 7: pseudo-labels (eq. 3-4), once a round, with the broadcast model. The fix set holds
         // the samples whose score is above the threshold (eq. 5).
-        let (model, anchors) = (&broadcast.params, &broadcast.anchors);
-        let labels = pseudo_labels(setting, model, anchors, &self.config, round, clients)
+        let labels = by_anchors(setting, model, anchors, thresholds, &self.config, round, clients)
             .in_phase("labelling the clients' images")?;
 
         // Line 8: E epochs of L_fix + b L_mix (eq. 6-10). The anchor head gets no gradient here.
@@ -61,10 +78,14 @@ impl Method for FedAnchor {
             round,
             batch: setting.experiment.client.batch,
             augment: Augmentation::Strong,
-            mixup: self.config.mixup.client.then_some(&self.config.mixup),
+            mixup: self.config.client_mixup.then_some(&self.config.mixup),
             views: self.config.views,
+            weighed: matches!(
+                self.config.threshold,
+                Threshold::Rule(ThresholdRule::Softmatch { .. })
+            ),
         };
-        train_clients(cohort, model, labels, &loss)
+        Local::plain(model, &loss).train(cohort, labels)
     }
 
     /// Lines 10 and 11: the mean becomes the global model, which then learns from the anchors.
@@ -74,46 +95,7 @@ impl Method for FedAnchor {
         mean: Option<Params>,
         round: u32,
     ) -> Result<Losses> {
-        if let Some(mean) = mean {
-            server.take_mean(&mean)?;
-        }
-        let experiment = &server.setting.experiment;
-        let epochs = (0..experiment.server.epochs, 0..self.config.contrastive.epochs);
-        let losses = self.server_epochs(server, round, epochs, experiment.lr(round))?;
-        if !server.setting.experiment.server.keep_momentum {
-            server.forget_momentum();
-        }
-        Ok(losses)
-    }
-}
-
-impl FedAnchor {
-    /// The supervised epochs (L_s on the classification head: the clients' loss with all anchors as
-    /// the fix set, their true labels, and a mix set only in FedAnchor (mix)) and the label
-    /// contrastive epochs (L_c, eq. 1-2, on the anchor head and, by default, the backbone).
-    fn server_epochs(
-        &self,
-        server: &mut Server,
-        round: u32,
-        (supervised, contrastive): (Range<u32>, Range<u32>),
-        lr: f64,
-    ) -> Result<Losses> {
-        let mixup = self.config.mixup.server.then_some(&self.config.mixup);
-        let mut losses = Losses::default();
-        let first = self.config.contrastive.order == Order::First;
-        for contrast in [first, !first] {
-            for epoch in if contrast { contrastive.clone() } else { supervised.clone() } {
-                if contrast {
-                    losses.server_contrastive =
-                        contrastive_epoch(server, &self.config, round, epoch, lr)?;
-                } else {
-                    let means =
-                        supervised_epoch(server, mixup, self.config.views, round, epoch, lr)?;
-                    (losses.server_fix, losses.server_mix) =
-                        (means.first().copied(), means.get(1).copied());
-                }
-            }
-        }
-        Ok(losses)
+        server.take_mean(mean.as_ref())?;
+        self.server_epochs().round(server, round)
     }
 }

@@ -4,41 +4,93 @@
 //! not know whether its clients are simulated; it sees a cohort and answers with reports.
 
 mod fedanchor;
+mod fedavg_fixmatch;
+mod fedcon;
+pub mod fedmatch;
+mod semifl;
+mod server_only;
+mod supervised;
 
-use crate::anchors::{Anchors, PseudoLabels};
+use crate::anchors::Anchors;
 use crate::config::{MethodConfig, StatisticsSource};
 use crate::error::Result;
+use crate::labels::PseudoLabels;
 use crate::optimiser::Momentum;
-use crate::params::{Entry, Params, Part};
+use crate::params::{Entry, Params};
 use crate::server::Server;
 use crate::setting::Setting;
 use fedanchor_data::ImageSet;
 use fedanchor_record::Losses;
 use safetensors::Dtype;
+use std::collections::BTreeMap;
 
-/// What the server sends to every client of a round.
+/// What the server sends to the clients of a round.
 #[derive(Debug)]
 pub struct Broadcast {
-    /// The global model, K = 1.
+    /// The model to start from, K = 1.
     pub params: Params,
-    /// What the clients get of the anchors.
-    pub anchors: Anchors,
+    /// What the clients get of the anchors, where they are labelled by them.
+    pub anchors: Option<Anchors>,
+    /// A threshold a class, where the server finds them.
+    pub thresholds: Vec<f64>,
+    /// Further models that a method sends: FedMatch's sigma.
+    pub others: Vec<Params>,
+    /// FedMatch's helpers.
+    pub helpers: Helpers,
+}
+
+/// Models of other clients, and who is sent which.
+#[derive(Debug, Default)]
+pub struct Helpers {
+    models: BTreeMap<u32, Params>,
+    chosen: BTreeMap<u32, Vec<u32>>,
+    /// For those who are not in `chosen`.
+    others: Vec<u32>,
 }
 
 impl Broadcast {
+    /// The model and nothing else.
+    pub fn of(params: Params) -> Self {
+        let (others, thresholds) = (Vec::new(), Vec::new());
+        Self { params, anchors: None, thresholds, others, helpers: Helpers::default() }
+    }
+
     /// A deep copy.
     pub fn copy(&self) -> Result<Self> {
-        Ok(Self { params: self.params.copy()?, anchors: self.anchors.copy()? })
+        let Helpers { models, chosen, others } = &self.helpers;
+        let models = models.iter().map(|(&id, params)| Ok((id, params.copy()?)));
+        Ok(Self {
+            params: self.params.copy()?,
+            anchors: self.anchors.as_ref().map(Anchors::copy).transpose()?,
+            thresholds: self.thresholds.clone(),
+            others: self.others.iter().map(Params::copy).collect::<Result<_>>()?,
+            helpers: Helpers {
+                models: models.collect::<Result<_>>()?,
+                chosen: chosen.clone(),
+                others: others.clone(),
+            },
+        })
+    }
+
+    /// The helpers of a client.
+    pub fn helpers_of(&self, client: u32) -> impl Iterator<Item = &Params> {
+        let Helpers { models, chosen, others } = &self.helpers;
+        let ids = chosen.get(&client).unwrap_or(others);
+        ids.iter().filter_map(|id| models.get(id))
     }
 
     /// Bytes of this message to one client.
-    pub fn wire_bytes(&self) -> u64 {
-        let anchors = self.anchors.wire_tensors();
-        crate::wire::message_bytes(
-            self.params
-                .wire_tensors()
-                .chain(anchors.iter().map(|(name, kind, shape)| (*name, *kind, shape.as_slice()))),
-        )
+    pub fn wire_bytes(&self, client: u32) -> u64 {
+        let anchors = self.anchors.as_ref().map(Anchors::wire_tensors).unwrap_or_default();
+        let thresholds = [self.thresholds.len() as i64];
+        let thresholds = (!self.thresholds.is_empty()).then_some(thresholds);
+        let anchors = anchors.iter().map(|(name, kind, shape)| (*name, *kind, shape.as_slice()));
+        let thresholds =
+            thresholds.iter().map(|shape| ("thresholds", Dtype::F32, shape.as_slice()));
+        let models = self.others.iter().chain(self.helpers_of(client));
+        let further: u64 = models.map(|m| crate::wire::message_bytes(m.wire_tensors())).sum();
+        let first = self.params.wire_tensors().chain(anchors).chain(thresholds);
+        crate::wire::message_bytes(first) + further
     }
 }
 
@@ -47,7 +99,7 @@ impl Broadcast {
 pub struct Update {
     /// The client's number.
     pub client: u32,
-    /// Its model, K = 1, without the anchor head.
+    /// What it trained, K = 1.
     pub params: Params,
     /// Its local samples.
     pub samples: usize,
@@ -62,14 +114,15 @@ impl Update {
     }
 }
 
-/// Whether a client sends this entry up: not the anchor head, which the server alone trains, and
-/// running statistics only where they are averaged.
+/// Whether a client sends this entry up: of the parts that its method's clients train, and running
+/// statistics only where they are averaged.
 pub(crate) fn goes_up(setting: &Setting, entry: &Entry) -> bool {
     let averaged = setting.experiment.batch_norm.statistics == StatisticsSource::Average;
-    entry.part != Part::Anchor && (averaged || !entry.statistic)
+    setting.experiment.method.sends_up(entry.part) && (averaged || !entry.statistic)
 }
 
-/// A client of this round: its number and its images. Labels are nowhere in reach.
+/// A client of this round: its number and its images. Labels are out of reach but for the one method
+/// that is shown them.
 #[derive(Debug)]
 pub struct Client<'a> {
     /// The client's number.
@@ -78,8 +131,34 @@ pub struct Client<'a> {
     pub images: &'a ImageSet,
     /// Which of them are this client's.
     pub local: &'a [u32],
-    /// Momentum from its last round, where it is kept.
+    /// Their labels, for supervised training.
+    pub labels: Option<Vec<u16>>,
+    /// What it kept from its last round.
+    pub kept: Kept,
+}
+
+/// What a client keeps from one of its rounds to the next.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// Momentum, where the experiment keeps it.
     pub momentum: Option<Momentum>,
+    /// FedCon: its predictor and its target network.
+    pub params: Vec<Params>,
+}
+
+impl Kept {
+    /// A deep copy.
+    pub fn copy(&self) -> Result<Self> {
+        Ok(Self {
+            momentum: self.momentum.as_ref().map(Momentum::copy).transpose()?,
+            params: self.params.iter().map(Params::copy).collect::<Result<_>>()?,
+        })
+    }
+
+    /// Whether there is anything to keep.
+    pub fn is_empty(&self) -> bool {
+        self.momentum.is_none() && self.params.is_empty()
+    }
 }
 
 /// The clients that are trained together, as one network.
@@ -102,8 +181,8 @@ pub struct ClientReport {
     pub labels: PseudoLabels,
     /// Its mean losses.
     pub losses: Losses,
-    /// Its momentum, where it is kept until its next round.
-    pub momentum: Option<Momentum>,
+    /// What it keeps until its next round.
+    pub kept: Kept,
 }
 
 /// A federated method. `Sync`: simulated clients train on several threads at once.
@@ -111,11 +190,16 @@ pub trait Method: Sync {
     /// One epoch on the anchors before round 1.
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses>;
 
-    /// What the server sends; `None` for a method without clients.
-    fn broadcast(&self, server: &Server) -> Result<Option<Broadcast>>;
+    /// What the server sends in a round; `None` for a method without clients.
+    fn broadcast(&self, server: &Server, round: u32) -> Result<Option<Broadcast>>;
 
     /// Local training of a cohort, one report a client, in the cohort's order.
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>>;
+
+    /// Lets the server remember a client by its update. Most methods see the mean alone.
+    fn hear(&self, _server: &mut Server, _update: &Update) -> Result<()> {
+        Ok(())
+    }
 
     /// Takes over the clients' mean, `None` if nobody kept a sample, and trains on the anchors.
     fn server_update(
@@ -129,13 +213,14 @@ pub trait Method: Sync {
 impl MethodConfig {
     /// The method with these settings.
     pub fn build(&self) -> Box<dyn Method> {
-        match self {
-            Self::Fedanchor(config) => {
-                Box::new(fedanchor::FedAnchor { config: config.clone(), clients: true })
-            }
-            Self::ServerOnly(config) => {
-                Box::new(fedanchor::FedAnchor { config: config.clone(), clients: false })
-            }
+        match self.clone() {
+            Self::Fedanchor(config) => Box::new(fedanchor::FedAnchor { config }),
+            Self::Semifl(config) => Box::new(semifl::SemiFl { config }),
+            Self::FedavgFixmatch(config) => Box::new(fedavg_fixmatch::FedAvgFixMatch { config }),
+            Self::Fedcon(config) => Box::new(fedcon::FedCon { config }),
+            Self::Fedmatch(config) => Box::new(fedmatch::FedMatch { config }),
+            Self::Supervised(config) => Box::new(supervised::Supervised { config }),
+            Self::ServerOnly(config) => Box::new(server_only::ServerOnly { config }),
         }
     }
 }

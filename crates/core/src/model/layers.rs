@@ -7,7 +7,7 @@
 //! rejected: at the paper's batch of 10 a GPU is idle most of that time.
 
 use crate::error::Result;
-use crate::params::{Entry, Part};
+use crate::params::{Entry, Params, Part};
 use fedanchor_graph as graph;
 use tch::{Kind, Tensor};
 
@@ -18,6 +18,8 @@ pub use graph::Statistics;
 pub struct Pass<'a> {
     /// Tensors in the layout's order, each `[K, ...]`.
     pub tensors: &'a [Tensor],
+    /// Further networks of the same clients that a loss reads.
+    pub others: &'a [Params],
     /// What batch norm does.
     pub statistics: Statistics,
     /// Number format of activations and of the weights at their use.
@@ -85,6 +87,18 @@ impl Builder {
         let shape = [to, from, kernel, kernel];
         let weight = self.entry(format!("{name}.weight"), &shape, Part::Backbone, false);
         Conv { weight, stride, padding: kernel / 2 }
+    }
+
+    /// A square convolution without padding, and its bias.
+    pub(super) fn valid_conv(
+        &mut self,
+        name: &str,
+        from: i64,
+        to: i64,
+        kernel: i64,
+    ) -> (Conv, usize) {
+        let conv = Conv { padding: 0, ..self.conv(name, from, to, kernel, 1) };
+        (conv, self.entry(format!("{name}.bias"), &[to], Part::Backbone, false))
     }
 
     pub(super) fn norm(&mut self, name: &str, channels: i64) -> NormLayer {

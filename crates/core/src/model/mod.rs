@@ -5,15 +5,17 @@
 //! anchor head reads the pooled output of the last stage by default, or of an earlier one: the
 //! paper allows any layer and suggests a late one.
 
+mod cnn;
 mod layers;
 mod resnet;
 mod wide;
 
 pub use layers::{Pass, Statistics};
 
-use crate::config::{ModelConfig, ModelName, NormKind};
+use crate::config::{Heads, ModelConfig, ModelName, NormKind};
 use crate::error::{Error, Result};
 use crate::params::{Entry, Layout, Params, Part, channels_last};
+use cnn::Cnn;
 use fedanchor_data::stream::{SERVER, Stream};
 use fedanchor_data::{Purpose, Shape};
 use layers::{Builder, Flow, Linear, Norm, pool};
@@ -21,17 +23,38 @@ use rand::RngExt;
 use rand_distr::{Distribution, StandardNormal};
 use resnet::Body;
 use std::sync::Arc;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// A network as a description: layers that know which entries are theirs.
 #[derive(Debug)]
 pub struct Network {
     /// Name and shape of every tensor.
     pub layout: Layout,
-    body: Body,
+    backbone: Backbone,
     classifier: Linear,
-    anchor: Linear,
+    anchor: Option<Linear>,
+    predictor: Option<Predictor>,
     latent_stage: usize,
+}
+
+#[derive(Debug)]
+enum Backbone {
+    Residual(Body),
+    Cnn(Cnn),
+}
+
+/// FedCon's predictor: two linear layers with a normalisation and ReLU between them.
+#[derive(Debug)]
+struct Predictor {
+    first: Linear,
+    second: Linear,
+}
+
+fn absent(head: &str) -> Error {
+    Error::Engine {
+        phase: "a forward pass",
+        message: format!("this method's network has no {head}"),
+    }
 }
 
 /// What the backbone computes for a batch.
@@ -72,7 +95,7 @@ impl Features {
 
 impl Network {
     /// Describes the network for images of this shape and this many classes.
-    pub fn new(config: &ModelConfig, shape: Shape, classes: usize) -> Result<Self> {
+    pub fn new(config: &ModelConfig, heads: Heads, shape: Shape, classes: usize) -> Result<Self> {
         if shape.side < 16 {
             return Err(Error::config(
                 "data.size",
@@ -88,12 +111,20 @@ impl Network {
         };
         let mut builder = Builder { entries: Vec::new(), norm };
         let channels = shape.channels as i64;
-        let body = match config.name {
-            ModelName::Resnet18 => resnet::resnet18(&mut builder, channels, config.preactivation),
-            ModelName::Wrn28x2 => wide::wrn28x2(&mut builder, channels),
-            ModelName::Small => wide::small(&mut builder, channels),
+        let parts = &mut builder;
+        let backbone = match config.name {
+            ModelName::Resnet18 => {
+                Backbone::Residual(resnet::resnet18(parts, channels, config.preactivation))
+            }
+            ModelName::Wrn28x2 => Backbone::Residual(wide::wrn28x2(parts, channels)),
+            ModelName::Small => Backbone::Residual(wide::small(parts, channels)),
+            ModelName::Cnn => Backbone::Cnn(Cnn::new(parts, channels, shape.side as i64)),
         };
-        let stages = body.stages.len();
+        let widths = match &backbone {
+            Backbone::Residual(body) => &body.widths[..],
+            Backbone::Cnn(_) => &[cnn::HIDDEN],
+        };
+        let stages = widths.len();
         let latent_stage = config.latent_stage.unwrap_or(stages);
         if latent_stage == 0 || latent_stage > stages {
             return Err(Error::config(
@@ -101,17 +132,32 @@ impl Network {
                 format!("this model has stages 1 to {stages}, not {latent_stage}"),
             ));
         }
-        let pooled = body.widths[stages - 1];
+        let pooled = widths[stages - 1];
         let classifier = builder.linear("classifier", pooled, classes as i64, Part::Classifier);
-        let latent_from = body.widths[latent_stage - 1];
-        let anchor = builder.linear("anchor", latent_from, config.latent_dim as i64, Part::Anchor);
-        Ok(Self { layout: Arc::new(builder.entries), body, classifier, anchor, latent_stage })
+        let latent_from = widths[latent_stage - 1];
+        let anchor = heads
+            .anchor
+            .then(|| builder.linear("anchor", latent_from, config.latent_dim as i64, Part::Anchor));
+        let predictor = heads.predictor.map(|hidden| Predictor {
+            first: builder.linear("predictor.0", pooled, hidden as i64, Part::Predictor),
+            second: builder.linear("predictor.1", hidden as i64, pooled, Part::Predictor),
+        });
+        let layout = Arc::new(builder.entries);
+        Ok(Self { layout, backbone, classifier, anchor, predictor, latent_stage })
     }
 
     /// Draws initial weights on the host: convolutions Kaiming-normal by fan-out, heads uniform
     /// within 1/sqrt(fan-in) with zero bias, norms 1 and 0.
     pub fn init(&self, seed: u64, device: Device) -> Result<Params> {
-        let stream = Stream::new(seed, Purpose::Init, 0, SERVER);
+        self.draw(Stream::new(seed, Purpose::Init, 0, SERVER), device)
+    }
+
+    /// The same for what a client draws by itself.
+    pub fn init_client(&self, seed: u64, client: u32, device: Device) -> Result<Params> {
+        self.draw(Stream::new(seed, Purpose::ClientInit, 0, client), device)
+    }
+
+    fn draw(&self, stream: Stream, device: Device) -> Result<Params> {
         let tensors = self.layout.iter().enumerate().map(|(index, entry)| {
             let values = initial(entry, &mut stream.at(index as u64));
             let mut shape = vec![1];
@@ -130,7 +176,14 @@ impl Network {
     /// Parameters without running statistics: of the backbone and classifier, of the anchor head.
     pub fn parameter_counts(&self) -> (i64, i64) {
         let count = |anchor: bool| {
-            let wanted = |e: &&Entry| !e.statistic && (e.part == Part::Anchor) == anchor;
+            let part = |part| {
+                if anchor {
+                    part == Part::Anchor
+                } else {
+                    matches!(part, Part::Backbone | Part::Classifier)
+                }
+            };
+            let wanted = |e: &&Entry| !e.statistic && part(e.part);
             self.layout.iter().filter(wanted).map(Entry::numel).sum()
         };
         (count(false), count(true))
@@ -139,8 +192,14 @@ impl Network {
     /// The backbone on a normalised batch `[batch, K*C, H, W]`.
     pub fn features(&self, x: &Tensor, pass: &Pass) -> Result<Features> {
         let clients = pass.tensors[0].size()[0];
-        let body = &self.body;
-        let stem = body.stem.forward(&x.f_to_kind(pass.kind)?, pass)?;
+        let x = &x.f_to_kind(pass.kind)?;
+        let body = match &self.backbone {
+            Backbone::Residual(body) => body,
+            Backbone::Cnn(cnn) => {
+                return Ok(Features { pooled: cnn.forward(x, pass)?, latent_input: None });
+            }
+        };
+        let stem = body.stem.forward(x, pass)?;
         let mut flow = match &body.stem_norm {
             Some(norm) => norm.relu_twice(&stem, pass)?,
             None => Flow::of(stem),
@@ -171,7 +230,20 @@ impl Network {
 
     /// The anchor head: `[K, batch, latent_dim]`.
     pub fn latents(&self, features: &Features, pass: &Pass) -> Result<Tensor> {
-        self.anchor.forward(features.latent_input.as_ref().unwrap_or(&features.pooled), pass)
+        let head = self.anchor.as_ref().ok_or_else(|| absent("anchor head"))?;
+        head.forward(features.latent_input.as_ref().unwrap_or(&features.pooled), pass)
+    }
+
+    /// FedCon's predictor on pooled features: `[K, batch, F]`. Between its layers every number is
+    /// normalised over the batch, as batch norm without weights does.
+    pub fn predictions(&self, features: &Features, pass: &Pass) -> Result<Tensor> {
+        let predictor = self.predictor.as_ref().ok_or_else(|| absent("predictor"))?;
+        let hidden = predictor.first.forward(&features.pooled, pass)?; // [K, batch, hidden]
+        let mean = hidden.f_mean_dim(&[1i64][..], true, Kind::Float)?;
+        let variance = hidden.f_var_dim(&[1i64][..], false, true)?;
+        let scale = variance.f_add_scalar(1e-5)?.f_rsqrt()?;
+        let hidden = hidden.f_sub(&mean)?.f_mul(&scale)?.f_relu()?;
+        predictor.second.forward(&hidden, pass)
     }
 }
 

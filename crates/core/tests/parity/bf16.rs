@@ -54,7 +54,7 @@ fn parameters_stay_in_single_precision() -> Result<()> {
     learner.step(1, 0.1, |pass| {
         let images = noise("images", &[4, 3, 16, 16]);
         let logits = setting.network.logits(&setting.network.features(&images, pass)?, pass)?;
-        Ok(vec![(1.0, cross_entropy(&logits, &labels("labels", 4))?)])
+        Ok(vec![(1.0, cross_entropy(&logits, &labels("labels", 4))?)].into())
     })?;
     let now = learner.params.layout.iter().zip(&learner.params.tensors);
     for ((entry, now), before) in now.zip(&start.tensors) {

@@ -50,10 +50,10 @@ fn check(norm: &str, active: &[usize]) -> Result<()> {
         .map(|client| filled(&setting.network.layout, &client.to_string()))
         .collect::<Result<_>>()?;
 
-    let mut cohort = learner(&setting, Params::stack(&start)?)?;
+    let mut cohort = learner(&setting, Params::stack(&start.iter().collect::<Vec<_>>())?)?;
     for (step, &active) in active.iter().enumerate() {
         let before = cohort.params.copy()?;
-        cohort.step(active, LR, |pass| loss(&setting, pass, 0..active, step))?;
+        cohort.step(active, LR, |pass| Ok(loss(&setting, pass, 0..active, step)?.into()))?;
         for client in active..CLIENTS {
             let (now, before) =
                 (cohort.params.client(client as i64)?, before.client(client as i64)?);
@@ -68,7 +68,7 @@ fn check(norm: &str, active: &[usize]) -> Result<()> {
         let mut alone = learner(&setting, start.copy()?)?;
         for step in 0..steps {
             let clients = client..client + 1;
-            alone.step(1, LR, |pass| loss(&setting, pass, clients, step))?;
+            alone.step(1, LR, |pass| Ok(loss(&setting, pass, clients, step)?.into()))?;
         }
         let together = cohort.mean_losses(client, 1, steps)?[0];
         let alone_loss = alone.mean_losses(0, 1, steps)?[0];

@@ -59,7 +59,7 @@ fn every_form_of_the_contrastive_loss_agrees() -> Result<()> {
                     ];
                     let keys = keys.map(|(key, value)| format!("method.contrastive.{key}={value}"));
                     let experiment = resolve("", &keys)?;
-                    let config = &experiment.method.anchors().contrastive;
+                    let config = experiment.method.contrastive().expect("FedAnchor has one");
                     let loss = label_contrastive(&latents, &labels, 6, config)?;
                     let name = format!(
                         "losses/contrastive/{temperature}/{self_pairs}/{denominator}/{divide_by}"
