@@ -1,0 +1,15 @@
+//! Tables over run folders: one row an experiment, averaged over its seeds, beside the number the
+//! paper published for it.
+//!
+//! Everything is read from the folders each time. An index of runs was rejected: it would have to
+//! be kept in step with folders that people move, rename and delete, and reading a thousand of
+//! them takes less than a second. This crate knows no tensor library and prints nothing; text is
+//! returned.
+
+mod error;
+mod heading;
+mod runs;
+
+pub use error::{ReportError, Result};
+pub use heading::{Heading, Partition};
+pub use runs::{Run, Runs, Unfinished, find_runs};
