@@ -8,8 +8,10 @@
 
 mod error;
 mod heading;
+mod published;
 mod runs;
 
 pub use error::{ReportError, Result};
 pub use heading::{Heading, Partition};
+pub use published::Published;
 pub use runs::{Run, Runs, Unfinished, find_runs};
