@@ -10,8 +10,10 @@ mod error;
 mod heading;
 mod published;
 mod runs;
+mod table;
 
 pub use error::{ReportError, Result};
 pub use heading::{Heading, Partition};
 pub use published::Published;
 pub use runs::{Run, Runs, Unfinished, find_runs};
+pub use table::{Figure, Row, Table};

@@ -1,0 +1,8 @@
+//! From run folders to tables: what is found, what is averaged, how it is written.
+
+#![allow(clippy::unwrap_used)]
+
+mod finding;
+mod folders;
+mod matching;
+mod rows;
