@@ -4,5 +4,6 @@
 
 mod finding;
 mod folders;
+mod formats;
 mod matching;
 mod rows;
