@@ -1,0 +1,78 @@
+//! Text that other formats would take for their own marks.
+
+/// A field of a CSV file, quoted where that is needed.
+pub(crate) fn csv(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Text in a cell or a list of Markdown. Underscores stay: within a word they mean nothing, and
+/// keys are full of them.
+pub(crate) fn markdown(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if matches!(letter, '\\' | '|' | '*' | '`' | '<') {
+            escaped.push('\\');
+        }
+        escaped.push(letter);
+    }
+    one_line(&escaped)
+}
+
+/// Text in a cell of a LaTeX table.
+pub(crate) fn latex(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' | '%' | '$' | '#' | '_' | '{' | '}' => escaped.extend(['\\', letter]),
+            '\\' => escaped.push_str("\\textbackslash{}"),
+            '~' => escaped.push_str("\\textasciitilde{}"),
+            '^' => escaped.push_str("\\textasciicircum{}"),
+            '<' => escaped.push_str("\\textless{}"),
+            '>' => escaped.push_str("\\textgreater{}"),
+            // At the start of a row it would be an argument of the `\\` before.
+            '[' => escaped.push_str("{[}"),
+            '±' => escaped.push_str("$\\pm$"),
+            '−' => escaped.push_str("$-$"),
+            other => escaped.push(other),
+        }
+    }
+    one_line(&escaped)
+}
+
+/// Text that must not begin a line of its own: in plain text, or behind a comment sign.
+pub(crate) fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csv_quotes_what_needs_it() {
+        assert_eq!(csv("LDA 0.1"), "LDA 0.1");
+        assert_eq!(csv("a=1, b=2"), "\"a=1, b=2\"");
+        assert_eq!(csv("the \"small\" one"), "\"the \"\"small\"\" one\"");
+        assert_eq!(csv("two\nlines"), "\"two\nlines\"");
+    }
+
+    #[test]
+    fn markdown_keeps_columns_and_stars_apart() {
+        assert_eq!(markdown(r"a|b*c\d"), r"a\|b\*c\\d");
+        assert_eq!(markdown("server_mixup=true"), "server_mixup=true");
+        assert_eq!(markdown("two\nlines"), "two lines");
+    }
+
+    #[test]
+    fn latex_escapes_every_special_character() {
+        assert_eq!(latex("a_b & 5% of $3 #1 {x}"), r"a\_b \& 5\% of \$3 \#1 \{x\}");
+        assert_eq!(latex(r"~^\"), r"\textasciitilde{}\textasciicircum{}\textbackslash{}");
+        assert_eq!(latex("<[x]>"), r"\textless{}{[}x]\textgreater{}");
+        assert_eq!(latex("80.00 ± 2.00"), r"80.00 $\pm$ 2.00");
+        assert_eq!(latex("−0.40"), "$-$0.40");
+    }
+}

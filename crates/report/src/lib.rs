@@ -1,0 +1,31 @@
+//! Tables over run folders: one row an experiment, averaged over its seeds, beside the number the
+//! paper published for it.
+//!
+//! Everything is read from the folders each time. An index of runs was rejected: it would have to
+//! be kept in step with folders that people move, rename and delete, and reading a thousand of
+//! them takes less than a second. This crate knows no tensor library and prints nothing; text is
+//! returned.
+//!
+//! ```no_run
+//! use fedanchor_report::{Format, Table, find_runs, render};
+//!
+//! let runs = find_runs(&["runs".into()])?;
+//! let table = Table::new(&runs);
+//! let text = render(&table, Format::Text);
+//! # Ok::<(), fedanchor_report::ReportError>(())
+//! ```
+
+mod error;
+mod escape;
+mod heading;
+mod published;
+mod render;
+mod runs;
+mod table;
+
+pub use error::{ReportError, Result};
+pub use heading::{Heading, Partition};
+pub use published::Published;
+pub use render::{Format, render};
+pub use runs::{Run, Runs, Unfinished, find_runs};
+pub use table::{Figure, Row, Table};

@@ -1,0 +1,228 @@
+//! A table as text.
+//!
+//! Three of the formats are for readers: they share the columns, leave out those that are empty,
+//! and explain themselves below. CSV is for programs: always the same columns, plain numbers,
+//! nothing else. A crate for tables was rejected: aligned columns are a dozen lines, and none
+//! writes LaTeX.
+
+use crate::escape;
+use crate::table::{Figure, Row, Table, rounded};
+
+/// How a table is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Aligned columns.
+    Text,
+    /// A pipe table.
+    Markdown,
+    /// Comma-separated values with a line of names; [`Table::notes`] are not in it.
+    Csv,
+    /// A `tabular` of the package `booktabs`.
+    Latex,
+}
+
+/// Writes the table; the text ends with a newline.
+pub fn render(table: &Table, format: Format) -> String {
+    match format {
+        Format::Text => text(table),
+        Format::Markdown => markdown(table),
+        Format::Csv => csv(table),
+        Format::Latex => latex(table),
+    }
+}
+
+struct Column {
+    title: &'static str,
+    /// Whole numbers stand to the right.
+    right: bool,
+    cells: Vec<String>,
+}
+
+/// The columns that have something in them. `last` writes the accuracy that may be marked.
+fn columns(table: &Table, last: fn(&Row) -> String) -> Vec<Column> {
+    let column = |title, right, cell: &dyn Fn(&Row) -> String| Column {
+        title,
+        right,
+        cells: table.rows.iter().map(cell).collect(),
+    };
+    let mut columns = vec![
+        column("data", false, &|row| row.heading.data.clone()),
+        column("model", false, &|row| row.heading.model.clone()),
+        column("anchors", true, &|row| row.heading.anchors.to_string()),
+        column("partition", false, &|row| row.heading.partition.to_string()),
+        column("method", false, &|row| row.heading.method.clone()),
+        column("preset", false, &|row| row.heading.preset.clone()),
+        column("settings", false, &|row| row.settings.clone()),
+        column("seeds", true, &|row| row.seeds.to_string()),
+        column("final", false, &last),
+        column("best", false, &|row| shown(&row.best)),
+        column("published", false, &|row| {
+            row.published.map_or(String::new(), |published| published.to_string())
+        }),
+        column("difference", false, &|row| row.difference().map_or(String::new(), signed)),
+        column("note", false, &|row| numbers(row, ", ")),
+    ];
+    columns
+        .retain(|column| table.rows.is_empty() || column.cells.iter().any(|cell| !cell.is_empty()));
+    columns
+}
+
+fn shown(figure: &Figure) -> String {
+    let mean = rounded(figure.mean);
+    match figure.std {
+        Some(std) => format!("{mean:.2} ± {:.2}", rounded(std)),
+        None => format!("{mean:.2}"),
+    }
+}
+
+/// With a sign, and a true minus; what rounds to nothing is +0.00.
+fn signed(difference: f64) -> String {
+    let difference = rounded(difference);
+    format!("{}{:.2}", if difference < 0.0 { '−' } else { '+' }, difference.abs())
+}
+
+fn numbers(row: &Row, between: &str) -> String {
+    row.notes.iter().map(usize::to_string).collect::<Vec<_>>().join(between)
+}
+
+/// What the columns mean; `mark` is how the format shows the leading row.
+fn legend(table: &Table, mark: Option<&str>) -> Vec<String> {
+    let mut lines = vec![
+        "final, best: test accuracy in percent, mean ± sample standard deviation over seeds; best \
+         is optimistic, its round being chosen on the test images"
+            .to_owned(),
+    ];
+    if table.rows.iter().any(|row| row.published.is_some()) {
+        lines.push(
+            "published: Qiu et al., FedAnchor, arXiv 2402.10191, tables 1 to 3; difference: final \
+             less published"
+                .to_owned(),
+        );
+    }
+    if let Some(mark) = mark.filter(|_| table.rows.iter().any(|row| row.leads)) {
+        lines.push(format!(
+            "{mark}: highest final mean for the same data, model, anchors and partition, \
+             supervised left out"
+        ));
+    }
+    lines
+}
+
+fn text(table: &Table) -> String {
+    let all =
+        columns(table, |row| format!("{}{}", if row.leads { '*' } else { ' ' }, shown(&row.last)));
+    // What all rows share is said once: a terminal is narrow.
+    let (shared, columns): (Vec<Column>, Vec<Column>) = all.into_iter().partition(|column| {
+        let task = ["data", "model", "anchors", "partition", "preset"].contains(&column.title);
+        let cells = &column.cells;
+        task && cells.len() > 1 && cells.iter().all(|cell| *cell == cells[0])
+    });
+    let width = |text: &str| text.chars().count();
+    let widths: Vec<usize> = columns
+        .iter()
+        .map(|column| {
+            let cells = column.cells.iter().map(|cell| width(cell));
+            cells.chain([width(column.title)]).max().unwrap_or_default()
+        })
+        .collect();
+    let line = |cell: &dyn Fn(&Column) -> String| {
+        let padded = columns.iter().zip(&widths).map(|(column, &width)| {
+            let cell = escape::one_line(&cell(column));
+            if column.right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    let mut text = String::new();
+    if !shared.is_empty() {
+        let named = shared.iter().map(|column| format!("{} {}", column.title, column.cells[0]));
+        let named = named.collect::<Vec<_>>().join(", ");
+        text += &format!("in all rows: {}\n\n", escape::one_line(&named));
+    }
+    text += &line(&|column| column.title.to_owned());
+    let whole = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+    text += &("-".repeat(whole) + "\n");
+    for index in 0..table.rows.len() {
+        text += &line(&|column| column.cells[index].clone());
+    }
+    text.push('\n');
+    for note in legend(table, Some("*")).into_iter().chain(table.notes()) {
+        text += &(escape::one_line(&note) + "\n");
+    }
+    text
+}
+
+fn markdown(table: &Table) -> String {
+    let columns = columns(table, |row| shown(&row.last));
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(columns.iter().map(|column| column.title.to_owned()).collect());
+    let rule = columns.iter().map(|column| if column.right { "---:" } else { "---" });
+    text += &line(rule.map(str::to_owned).collect());
+    for (index, row) in table.rows.iter().enumerate() {
+        let cells = columns.iter().map(|column| {
+            let cell = escape::markdown(&column.cells[index]);
+            if row.leads && column.title == "final" { format!("**{cell}**") } else { cell }
+        });
+        text += &line(cells.collect());
+    }
+    text.push('\n');
+    for note in legend(table, Some("bold")).into_iter().chain(table.notes()) {
+        text += &format!("- {}\n", escape::markdown(&note));
+    }
+    text
+}
+
+fn latex(table: &Table) -> String {
+    let mut columns = columns(table, |row| shown(&row.last));
+    // The notes are comments, so their numbers are.
+    columns.retain(|column| column.title != "note");
+    let line = |cells: Vec<String>| format!("{} \\\\", cells.join(" & "));
+    let kinds: String = columns.iter().map(|column| if column.right { 'r' } else { 'l' }).collect();
+    let mut text = format!("\\begin{{tabular}}{{{kinds}}}\n\\toprule\n");
+    text += &line(columns.iter().map(|column| column.title.to_owned()).collect());
+    text += "\n\\midrule\n";
+    for (index, row) in table.rows.iter().enumerate() {
+        text += &line(columns.iter().map(|column| escape::latex(&column.cells[index])).collect());
+        if !row.notes.is_empty() {
+            text += &format!(" % [{}]", numbers(row, ", "));
+        }
+        text.push('\n');
+    }
+    text += "\\bottomrule\n\\end{tabular}\n";
+    for note in legend(table, None).into_iter().chain(table.notes()) {
+        text += &format!("% {}\n", escape::one_line(&note));
+    }
+    text
+}
+
+fn csv(table: &Table) -> String {
+    let mut text = "data,model,anchors,partition,method,preset,settings,rounds,seeds,final_mean,\
+                    final_std,best_mean,best_std,published_mean,published_std,difference,notes\n"
+        .to_owned();
+    // Six decimals hide what binary fractions add, and no accuracy is known that well.
+    let plain = |number: f64| ((number * 1e6).round() / 1e6).to_string();
+    let number = |number: Option<f64>| number.map_or(String::new(), plain);
+    for row in &table.rows {
+        let heading = &row.heading;
+        let cells = [
+            heading.data.clone(),
+            heading.model.clone(),
+            heading.anchors.to_string(),
+            heading.partition.to_string(),
+            heading.method.clone(),
+            heading.preset.clone(),
+            row.settings.clone(),
+            row.rounds.to_string(),
+            row.seeds.to_string(),
+            number(Some(row.last.mean)),
+            number(row.last.std),
+            number(Some(row.best.mean)),
+            number(row.best.std),
+            number(row.published.map(|published| published.mean)),
+            number(row.published.map(|published| published.std)),
+            number(row.difference()),
+            numbers(row, " "),
+        ];
+        text += &(cells.map(|cell| escape::csv(&cell)).join(",") + "\n");
+    }
+    text
+}

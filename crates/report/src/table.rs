@@ -1,0 +1,238 @@
+//! One row an experiment: runs that differ in nothing but the seed are averaged.
+//!
+//! Whether two runs are the same experiment is decided on the whole resolved config, not on names
+//! of folders or on the few settings a table shows: those forget the key that someone changed.
+//! What the shown settings cannot tell apart, a column of the differing keys does.
+
+use crate::heading::Heading;
+use crate::published::{self, Published, published};
+use crate::runs::{Run, Runs};
+use std::collections::BTreeMap;
+
+/// Settings that may differ within a row: none changes what is learnt.
+const IRRELEVANT: [&str; 4] = ["seed", "device", "compare", "data.path"];
+
+/// The method that sees every label.
+const SUPERVISED: &str = "supervised";
+
+/// A table over runs, ready to be rendered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// One row an experiment, in the order of the paper's tables.
+    pub rows: Vec<Row>,
+    /// What the rows refer to by number, from 1.
+    remarks: Vec<String>,
+    /// Runs that are in no row, and why.
+    unfinished: Vec<String>,
+}
+
+/// An experiment and its accuracies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// The settings by which people know it.
+    pub heading: Heading,
+    /// `client.batch=32, method.server_mixup=true`: the keys that tell it from rows of the same
+    /// heading; empty where there is no such row.
+    pub settings: String,
+    /// Rounds of every run.
+    pub rounds: u32,
+    /// Number of runs, each with a seed of its own.
+    pub seeds: usize,
+    /// Test accuracy after the last round, in percent.
+    pub last: Figure,
+    /// Test accuracy of the best round, in percent: optimistic, since the round is chosen on the
+    /// test images.
+    pub best: Figure,
+    /// What the paper reports.
+    pub published: Option<Published>,
+    /// Whether no other row of the same data, model, anchors and partition ends higher.
+    pub leads: bool,
+    /// Numbers of the notes about it.
+    pub notes: Vec<usize>,
+}
+
+/// Mean and sample standard deviation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure {
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation, dividing by n - 1; none of a single number.
+    pub std: Option<f64>,
+}
+
+impl Figure {
+    fn of(numbers: impl Iterator<Item = f64> + Clone) -> Self {
+        let count = numbers.clone().count() as f64;
+        let mean = numbers.clone().sum::<f64>() / count;
+        let squares: f64 = numbers.map(|number| (number - mean).powi(2)).sum();
+        Self { mean, std: (count > 1.0).then(|| (squares / (count - 1.0)).sqrt()) }
+    }
+}
+
+/// Two decimals, as numbers are shown: rows that look alike must count as alike.
+pub(crate) fn rounded(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
+}
+
+impl Row {
+    /// Our accuracy after the last round, less the published one.
+    pub fn difference(&self) -> Option<f64> {
+        self.published.map(|published| self.last.mean - published.mean)
+    }
+}
+
+/// Runs of one experiment, by path, and their settings without those that do not matter.
+struct Group<'a> {
+    settings: BTreeMap<&'a str, &'a str>,
+    runs: Vec<&'a Run>,
+}
+
+impl Table {
+    /// Groups the finished runs, averages each group, and finds its published number.
+    pub fn new(runs: &Runs) -> Self {
+        let groups = group(&runs.finished);
+        let mut rows: Vec<(Row, Vec<String>)> = groups.iter().map(|one| one.row(&groups)).collect();
+        rows.sort_by(|(a, _), (b, _)| {
+            a.heading.order(&b.heading).then_with(|| a.settings.cmp(&b.settings))
+        });
+        let mut remarks: Vec<String> = Vec::new();
+        let rows = rows.into_iter().map(|(mut row, texts)| {
+            for text in texts {
+                let known = remarks.iter().position(|other| *other == text);
+                row.notes.push(known.unwrap_or(remarks.len()) + 1);
+                if known.is_none() {
+                    remarks.push(text);
+                }
+            }
+            row
+        });
+        let mut rows: Vec<Row> = rows.collect();
+        mark_leaders(&mut rows);
+        let unfinished = runs.unfinished.iter().map(ToString::to_string).collect();
+        Self { rows, remarks, unfinished }
+    }
+
+    /// What stands below the table: the numbered notes, then the runs that are in no row.
+    pub fn notes(&self) -> Vec<String> {
+        let remarks = self.remarks.iter().enumerate();
+        let remarks = remarks.map(|(index, text)| format!("[{}] {text}", index + 1));
+        let unfinished = self.unfinished.iter().map(|run| format!("not in the table: {run}"));
+        remarks.chain(unfinished).collect()
+    }
+}
+
+fn group(runs: &[Run]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group> = Vec::new();
+    for run in runs {
+        let settings = run.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let settings = settings.filter(|(key, _)| !IRRELEVANT.contains(key)).collect();
+        match groups.iter_mut().find(|group| group.settings == settings) {
+            Some(group) => group.runs.push(run),
+            None => groups.push(Group { settings, runs: vec![run] }),
+        }
+    }
+    groups
+}
+
+impl Group<'_> {
+    fn heading(&self) -> &Heading {
+        &self.runs[0].heading
+    }
+
+    /// The row of this group, and the notes about it.
+    fn row(&self, all: &[Group]) -> (Row, Vec<String>) {
+        let mut notes = Vec::new();
+        let mut runs: Vec<&Run> = Vec::new();
+        for run in &self.runs {
+            let seed = run.summary.seed;
+            match runs.iter().find(|other| other.summary.seed == seed) {
+                None => runs.push(run),
+                Some(first) => notes.push(format!(
+                    "seed {seed}: {} is left out, {} has the same seed and settings",
+                    run.path.display(),
+                    first.path.display()
+                )),
+            }
+        }
+        let rounds = runs[0].summary.rounds;
+        let published = published(runs[0]);
+        if !published.is_empty() && rounds != published::ROUNDS {
+            let theirs = published::ROUNDS;
+            notes.push(format!("published after {theirs} rounds, ours after {rounds}"));
+        }
+        notes.extend(published.iter().skip(1).map(|other| {
+            format!("table {} of the paper prints {other} for the same setting", other.table)
+        }));
+        let row = Row {
+            heading: self.heading().clone(),
+            settings: self.distinction(all),
+            rounds,
+            seeds: runs.len(),
+            last: Figure::of(runs.iter().map(|run| run.summary.final_accuracy)),
+            best: Figure::of(runs.iter().map(|run| run.summary.best_accuracy)),
+            published: published.first().copied(),
+            leads: false,
+            notes: Vec::new(),
+        };
+        (row, notes)
+    }
+
+    /// The settings that tell this group from others of the same heading, in the order of configs.
+    fn distinction(&self, all: &[Group]) -> String {
+        let peers: Vec<&Group> =
+            all.iter().filter(|other| other.heading() == self.heading()).collect();
+        let mut keys: Vec<&str> = Vec::new();
+        for peer in &peers {
+            // A key that earlier peers lack goes behind the one it follows here.
+            let mut place = 0;
+            for (key, _) in &peer.runs[0].settings {
+                match keys.iter().position(|known| known == key) {
+                    Some(known) => place = known,
+                    None => keys.insert(place, key),
+                }
+                place += 1;
+            }
+        }
+        let differs =
+            |key: &str| peers.iter().any(|peer| peer.settings.get(key) != self.settings.get(key));
+        let shown = keys
+            .into_iter()
+            .filter(|key| differs(key))
+            .filter_map(|key| self.settings.get(key).map(|value| format!("{key}={value}")));
+        shown.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Finds the best row of every task. Supervised training does not compete, and a row that is alone
+/// in its task has won nothing.
+fn mark_leaders(rows: &mut [Row]) {
+    let leads: Vec<bool> = rows
+        .iter()
+        .map(|row| {
+            let contest = || {
+                let same = rows.iter().filter(|other| other.heading.same_task(&row.heading));
+                same.filter(|other| other.heading.method != SUPERVISED)
+            };
+            row.heading.method != SUPERVISED
+                && contest().count() > 1
+                && contest().all(|other| rounded(other.last.mean) <= rounded(row.last.mean))
+        })
+        .collect();
+    for (row, leads) in rows.iter_mut().zip(leads) {
+        row.leads = leads;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deviation_is_that_of_a_sample() {
+        // Mean 82, squares 4 + 0 + 4, divided by 2.
+        let three = Figure::of([80.0, 82.0, 84.0].into_iter());
+        assert_eq!(three, Figure { mean: 82.0, std: Some(2.0) });
+        let one = Figure::of([80.0].into_iter());
+        assert_eq!(one, Figure { mean: 80.0, std: None });
+    }
+}

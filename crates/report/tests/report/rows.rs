@@ -1,0 +1,129 @@
+//! Which runs form a row, and its figures.
+
+use crate::folders::{Folders, Made};
+use fedanchor_report::{Figure, Table};
+
+fn settings(table: &Table) -> Vec<&str> {
+    table.rows.iter().map(|row| row.settings.as_str()).collect()
+}
+
+#[test]
+fn runs_that_differ_in_the_seed_alone_are_averaged() {
+    let folders = Folders::new();
+    folders.run("a", 0, 80.0, &[]);
+    folders.run("b", 1, 81.0, &[("\"cpu\"", "\"cuda:0\""), ("compare = false", "compare = true")]);
+    folders.run("c", 2, 85.0, &[("path = \"data/cifar10\"\n", "")]);
+    let table = folders.table();
+    let [row] = &table.rows[..] else { panic!("{table:?}") };
+    assert_eq!((row.seeds, row.rounds, row.settings.as_str()), (3, 500, ""));
+    // Mean 82, squares 4 + 1 + 9 = 14, divided by 2.
+    assert_eq!(row.last, Figure { mean: 82.0, std: Some(7.0_f64.sqrt()) });
+    assert_eq!(row.best, Figure { mean: 83.0, std: Some(7.0_f64.sqrt()) });
+    assert!(table.notes().is_empty());
+}
+
+#[test]
+fn a_seed_that_is_there_twice_counts_once() {
+    let folders = Folders::new();
+    folders.run("b", 0, 90.0, &[]);
+    folders.run("a", 0, 80.0, &[]);
+    folders.run("c", 1, 82.0, &[]);
+    let table = folders.table();
+    assert_eq!((table.rows[0].seeds, table.rows[0].last.mean), (2, 81.0));
+    assert_eq!(table.rows[0].notes, [1]);
+    assert_eq!(
+        folders.relative(&table.notes().join("\n")),
+        "[1] seed 0: RUNS/b is left out, RUNS/a has the same seed and settings"
+    );
+}
+
+#[test]
+fn rows_of_one_heading_show_the_keys_on_which_they_differ() {
+    let folders = Folders::new();
+    let mix = ("server_mixup = false", "server_mixup = true");
+    let batch = ("batch = 10", "batch = 32");
+    folders.run("plain", 0, 80.0, &[]);
+    folders.run("mix", 0, 80.0, &[mix]);
+    folders.run("mix-batch", 0, 80.0, &[mix, batch]);
+    // Another heading: its keys are nobody else's business.
+    folders.run(
+        "svhn",
+        0,
+        80.0,
+        &[("\"cifar10\"", "\"svhn\""), ("threshold = 0.6", "threshold = 0.7")],
+    );
+    let wanted = [
+        "client.batch=10, method.server_mixup=false",
+        "client.batch=10, method.server_mixup=true",
+        "client.batch=32, method.server_mixup=true",
+        "",
+    ];
+    assert_eq!(settings(&folders.table()), wanted);
+}
+
+#[test]
+fn a_key_that_only_some_configs_have_stands_where_they_have_it() {
+    let folders = Folders::new();
+    let rule = "threshold = { rule = \"quantile\", to = 0.8 }";
+    folders.run("a", 0, 80.0, &[]);
+    folders.run(
+        "b",
+        0,
+        80.0,
+        &[("threshold = 0.6", rule), ("server_mixup = false", "server_mixup = true")],
+    );
+    folders.run("c", 0, 80.0, &[("[server]\n", "[server]\nbatch = 50\n")]);
+    let wanted = [
+        "method.threshold.rule=quantile, method.threshold.to=0.8, method.server_mixup=true",
+        "method.threshold=0.6, method.server_mixup=false",
+        "server.batch=50, method.threshold=0.6, method.server_mixup=false",
+    ];
+    assert_eq!(settings(&folders.table()), wanted);
+}
+
+#[test]
+fn other_images_under_the_same_name_are_another_row() {
+    let folders = Folders::new();
+    folders.run("a", 0, 80.0, &[]);
+    folders.run("b", 1, 90.0, &[]);
+    let file = folders.path("b/summary.json");
+    let text = fs_err::read_to_string(&file).unwrap();
+    fs_err::write(&file, text.replace("35d6fc94154a73218c01", "00d6fc94154a73218c01")).unwrap();
+    let wanted = ["data_fingerprint=00d6fc94154a", "data_fingerprint=35d6fc94154a"];
+    assert_eq!(settings(&folders.table()), wanted);
+}
+
+#[test]
+fn the_best_row_of_a_task_leads_and_supervised_does_not_compete() {
+    let folders = Folders::new();
+    let method = |name| ("name = \"fedanchor\"", name);
+    folders.run("a", 0, 95.0, &[method("name = \"supervised\"")]);
+    folders.run("b", 0, 70.0, &[method("name = \"semifl\"")]);
+    folders.run("c", 0, 80.0, &[]);
+    folders.run("d", 0, 80.001, &[("threshold = 0.6", "threshold = 0.5")]);
+    // Alone in its task: no contest.
+    folders.run("e", 0, 60.0, &[("alpha = 1000.0", "alpha = 0.1")]);
+    let leads: Vec<_> = folders
+        .table()
+        .rows
+        .iter()
+        .map(|row| (row.heading.method.clone(), row.heading.partition.to_string(), row.leads))
+        .collect();
+    let wanted = [
+        ("supervised", "LDA 1000", false),
+        ("semifl", "LDA 1000", false),
+        ("fedanchor", "LDA 1000", true),
+        ("fedanchor", "LDA 1000", true),
+        ("fedanchor", "LDA 0.1", false),
+    ];
+    assert_eq!(leads, wanted.map(|(method, task, leads)| (method.into(), task.into(), leads)));
+}
+
+#[test]
+fn folders_without_a_finished_run_make_an_empty_table() {
+    let folders = Folders::new();
+    folders.make("a", Made { changes: &[], last: 0.0, best: 0.0, rounds: None });
+    let table = folders.table();
+    assert!(table.rows.is_empty());
+    assert_eq!(table.notes().len(), 1);
+}
