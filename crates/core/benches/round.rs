@@ -3,6 +3,8 @@
 //! -1 keeps every sample, so the work is the same for everyone: 50,000 image passes, forward and
 //! backward. `benches/round.py` runs it beside the same work in PyTorch.
 //!
+//! Other settings (`key=value`) make it another benchmark: `benches/pfl.py` has one.
+//!
 //!     cargo bench --bench round -- MODEL DEVICE ROUNDS [key=value ...]
 
 use fedanchor::Result;
@@ -49,9 +51,11 @@ fn main() -> Result<()> {
     let mut keys = vec![
         format!("model.name={model}"),
         format!("device={device}"),
-        "method.threshold=-1".to_owned(),
         format!("rounds={rounds}"),
     ];
+    if !settings.iter().any(|setting| setting.starts_with("method.name=")) {
+        keys.push("method.threshold=-1".to_owned());
+    }
     keys.extend_from_slice(settings);
     let experiment = resolve("", &keys)?;
     let data = DataSet {

@@ -211,12 +211,13 @@ fn place(setting: &Setting, params: &Params) -> Result<Vec<f32>> {
 
 /// sigma + psi, with psi's statistics.
 fn sum(sigma: &Params, psi: &Params) -> Result<Params> {
-    Ok(Params { layout: psi.layout.clone(), tensors: summed(sigma, &psi.tensors, psi)? })
+    Ok(Params { layout: psi.layout.clone(), tensors: summed(sigma, &psi.tensors)? })
 }
 
-/// The same on tensors that a gradient may flow to.
-fn summed(fixed: &Params, trained: &[Tensor], like: &Params) -> Result<Vec<Tensor>> {
-    let entries = like.layout.iter().zip(trained).zip(&fixed.tensors);
+/// The weights of a pass: the half that is trained, which a gradient flows to, plus the fixed one.
+/// Statistics are the trained half's.
+pub fn summed(fixed: &Params, trained: &[Tensor]) -> Result<Vec<Tensor>> {
+    let entries = fixed.layout.iter().zip(trained).zip(&fixed.tensors);
     let add = |((entry, trained), fixed): ((&crate::params::Entry, &Tensor), &Tensor)| {
         Ok(if entry.statistic { trained.shallow_clone() } else { trained.f_add(fixed)? })
     };
@@ -263,7 +264,7 @@ pub fn client_terms(
     pass: &Pass,
 ) -> Result<Vec<(f64, Tensor)>> {
     let [sigma, helpers @ ..] = pass.others else { return Ok(Vec::new()) };
-    let w = summed(sigma, pass.tensors, sigma)?;
+    let w = summed(sigma, pass.tensors)?;
     let pass_w = Pass { tensors: &w, ..*pass };
     let logits = |x: &Tensor, pass: &Pass| network.logits(&network.features(x, pass)?, pass);
     let own = logits(weak, &pass_w)?.f_log_softmax(-1, Kind::Float)?; // [K, batch, C]
@@ -339,7 +340,7 @@ impl StepLoss for ServerLoss<'_> {
     }
 
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {
-        let w = summed(&pass.others[0], pass.tensors, &pass.others[0])?;
+        let w = summed(&pass.others[0], pass.tensors)?;
         let mut loss = self.fix.loss(bytes, &Pass { tensors: &w, ..*pass })?;
         loss.terms.iter_mut().for_each(|(weight, _)| *weight *= self.weight);
         Ok(loss)

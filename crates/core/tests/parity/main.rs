@@ -1,7 +1,7 @@
 //! Networks, losses and training steps agree with PyTorch, and a cohort with its clients alone.
 //!
-//! The expected numbers come from `scripts/make_torch_fixtures.py`, a second implementation that
-//! shares no code with this one. Weights and inputs are not stored: both sides fill them by the
+//! The expected numbers come from `scripts/make_torch_fixtures.py` and `make_method_fixtures.py`, a
+//! second implementation that shares no code with this one. Weights and inputs are not stored: both sides fill them by the
 //! same integer hash of a name and a place (`filling`), and only results lie in the fixture. They
 //! were computed in double precision, so every difference seen here is this side's own.
 //!
@@ -14,6 +14,7 @@ mod bf16;
 mod cohort;
 mod filling;
 mod losses;
+mod methods;
 mod networks;
 mod steps;
 
@@ -42,7 +43,15 @@ struct Fixture(SafeTensors<'static>);
 
 impl Fixture {
     fn read() -> Self {
-        let bytes = include_bytes!("../fixtures/torch.safetensors");
+        Self::of(include_bytes!("../fixtures/torch.safetensors"))
+    }
+
+    /// Whole methods.
+    fn methods() -> Self {
+        Self::of(include_bytes!("../fixtures/methods.safetensors"))
+    }
+
+    fn of(bytes: &'static [u8]) -> Self {
         Self(SafeTensors::deserialize(bytes).expect("a safetensors file"))
     }
 

@@ -14,15 +14,20 @@ use tch::{Kind, Tensor};
 /// Of the largest change in an entry. The weights of norms are near 1, are rounded to 6e-8 and move
 /// by 1e-3, so their change is known to about 1e-4, which is what is seen. A weight decay that is
 /// off by a tenth, or a gradient clipped to 1.001, differs by more.
-const CHANGE: f64 = 3e-4;
+pub const CHANGE: f64 = 3e-4;
 /// Of the largest running statistic of a layer, and of the loss.
-const STATISTIC: f64 = 1e-5;
+pub const STATISTIC: f64 = 1e-5;
 
 /// b of eq. 10, other than 1 so that it is seen.
 const MIX_WEIGHT: f64 = 0.5;
 
 /// The terms of the loss on the fix and the mix view of a step.
-fn terms(setting: &Setting, pass: &Pass, step: usize) -> Result<Vec<(f64, Tensor)>> {
+pub fn terms(
+    setting: &Setting,
+    pass: &Pass,
+    step: usize,
+    mix_weight: f64,
+) -> Result<Vec<(f64, Tensor)>> {
     let of = |what: &str| format!("{what} of step {step}");
     let logits = |what: &str| {
         let images = noise(&of(what), &[4, 3, 16, 16]);
@@ -31,7 +36,30 @@ fn terms(setting: &Setting, pass: &Pass, step: usize) -> Result<Vec<(f64, Tensor
     let (fix, mix) = (labels(&of("fix"), 4), labels(&of("mix"), 4));
     let fix_loss = cross_entropy(&logits("fix view")?, &fix)?;
     let mix_loss = mix_loss(&logits("mix view")?, &fix, &mix, &lambda(&of("lambda"), 4))?;
-    Ok(vec![(1.0, fix_loss), (MIX_WEIGHT, mix_loss)])
+    Ok(vec![(1.0, fix_loss), (mix_weight, mix_loss)])
+}
+
+/// Compares how far an entry has moved with what the fixture holds under `place`.
+pub fn check_change(
+    fixture: &Fixture,
+    place: &str,
+    entry: &str,
+    before: &Tensor,
+    now: &Tensor,
+    tolerance: f64,
+) -> Result<()> {
+    let name = |what: &str| format!("{place}/{what}/{entry}");
+    let change = (now.to_kind(Kind::Double) - before.to_kind(Kind::Double)).flatten(0, -1);
+    let length = change.norm().unsqueeze(0);
+    assert_close(&length, &fixture.tensor(&name("length"))?, tolerance, &name("length"));
+    let count = change.numel();
+    let change = if count > 256 {
+        change.index_select(0, &places(&format!("places/{entry}"), count))
+    } else {
+        change
+    };
+    assert_close(&change, &fixture.tensor(&name("change"))?, tolerance, &name("change"));
+    Ok(())
 }
 
 fn check(rule: &str, nesterov: bool) -> Result<()> {
@@ -51,7 +79,7 @@ fn check(rule: &str, nesterov: bool) -> Result<()> {
     let mut learner = Learner::new(&setting, "test", start.copy()?, Momentum::default(), |_| true)?;
     let mut before = vec![0.0; 2];
     for step in 0..2 {
-        learner.step(1, 0.1, |pass| Ok(terms(&setting, pass, step)?.into()))?;
+        learner.step(1, 0.1, |pass| Ok(terms(&setting, pass, step, MIX_WEIGHT)?.into()))?;
         let sums = learner.mean_losses(0, 2, 1)?;
         let loss = sums[0] - before[0] + MIX_WEIGHT * (sums[1] - before[1]);
         let loss = Tensor::from_slice(&[loss]);
@@ -69,17 +97,9 @@ fn check(rule: &str, nesterov: bool) -> Result<()> {
             used += 1;
             continue;
         }
-        let change = (now.to_kind(Kind::Double) - before.to_kind(Kind::Double)).flatten(0, -1);
-        let length = change.norm().unsqueeze(0);
-        assert_close(&length, &fixture.tensor(&name("length"))?, CHANGE, &name("length"));
-        let count = entry.numel() as usize;
-        let change = if count > 256 {
-            change.index_select(0, &places(&format!("places/{}", entry.name), count))
-        } else {
-            change
-        };
         // For the anchor head zero is expected, and then nothing but zero is allowed: no decay.
-        assert_close(&change, &fixture.tensor(&name("change"))?, CHANGE, &name("change"));
+        let place = format!("steps/{rule}");
+        check_change(&fixture, &place, &entry.name, before, now, CHANGE)?;
         used += 2;
     }
     assert_eq!(used, fixture.count(&format!("steps/{rule}/")));
