@@ -18,6 +18,12 @@ pub enum Command {
     /// Lists, fetches, checks, shows and partitions data sets.
     #[command(subcommand)]
     Data(DataCommand),
+    /// Runs every cell of a sweep file for every seed, and prints the table.
+    Sweep(SweepArgs),
+    /// Prints run folders as a table: mean and deviation over seeds, beside the published numbers.
+    Table(TableArgs),
+    /// Prints what sending the anchors costs, for the paper's data sets and models.
+    Overhead,
     /// Prints a model's layers and number of parameters.
     Model(ModelArgs),
 }
@@ -45,6 +51,54 @@ pub struct RunArgs {
     /// Threads that augment images; the records do not depend on it [default: one a core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+pub struct SweepArgs {
+    /// The sweep, a TOML file.
+    pub file: PathBuf,
+    /// Runs these cells alone; `*` stands for anything [default: all].
+    #[arg(value_name = "CELL")]
+    pub cells: Vec<String>,
+    /// Prints the names of the cells and runs nothing.
+    #[arg(long)]
+    pub list: bool,
+    /// Runs these seeds instead of the file's.
+    #[arg(long, value_name = "SEEDS", value_delimiter = ',')]
+    pub seeds: Vec<u64>,
+    /// Changes one key of every cell, for example `--set rounds=100`; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+    /// The folder for the runs, `CELL/seedN` each [default: `runs/` and the file's name].
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Where to compute: `cpu` or `cuda:N` [default: the file's].
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Runs at once [default: 3 on a GPU in bf16, else 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub jobs: Option<u8>,
+    /// Threads that augment images, for each run [default: one a core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub workers: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+pub struct TableArgs {
+    /// Run folders, or folders that hold some.
+    #[arg(required = true, value_name = "DIR")]
+    pub folders: Vec<PathBuf>,
+    /// How to write it.
+    #[arg(long, value_enum, default_value_t = TableFormat::Text)]
+    pub format: TableFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum TableFormat {
+    Text,
+    Markdown,
+    Csv,
+    Latex,
 }
 
 #[derive(Debug, Subcommand)]
@@ -108,7 +162,7 @@ pub struct PartitionArgs {
 
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// `resnet18`, `wrn28x2` or `small`.
+    /// `resnet18`, `wrn28x2`, `small` or `cnn`.
     pub name: String,
     /// Number of classes.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..))]

@@ -48,11 +48,8 @@ fn main() -> Result<()> {
         return Ok(());
     };
     let rounds: u32 = rounds.parse().unwrap_or(3);
-    let mut keys = vec![
-        format!("model.name={model}"),
-        format!("device={device}"),
-        format!("rounds={rounds}"),
-    ];
+    let mut keys =
+        vec![format!("model.name={model}"), format!("device={device}"), format!("rounds={rounds}")];
     if !settings.iter().any(|setting| setting.starts_with("method.name=")) {
         keys.push("method.threshold=-1".to_owned());
     }

@@ -50,6 +50,25 @@ impl RunFolder {
         Ok(Self { path: path.to_owned(), rounds, timings })
     }
 
+    /// Removes what a run that did not come to its end left behind, so that it can be run again.
+    /// Refuses where another process is still writing, and leaves files alone that no run makes.
+    pub fn discard(path: &Path) -> Result<()> {
+        let rounds = path.join(files::ROUNDS);
+        if rounds.exists() {
+            let file = File::open(&rounds).map_err(|error| Error::file(&rounds, error))?;
+            if file.file().try_lock().is_err() {
+                return Err(Error::file(path, "another run is writing here"));
+            }
+        }
+        for name in files::ALL {
+            let file = path.join(name);
+            if file.exists() {
+                fs_err::remove_file(&file).map_err(|error| Error::file(file, error))?;
+            }
+        }
+        Ok(())
+    }
+
     fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<()> {
         let path = self.path.join(name);
         fs_err::write(&path, content).map_err(|error| Error::file(path, error))

@@ -159,11 +159,6 @@ impl Setting {
         Stream::new(self.experiment.seed, purpose, round, client)
     }
 
-    /// Shape of an image.
-    pub(crate) fn shape(&self) -> Shape {
-        self.shape
-    }
-
     /// Bytes of an image.
     pub(crate) fn image_bytes(&self) -> usize {
         self.shape.bytes()

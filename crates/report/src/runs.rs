@@ -132,6 +132,15 @@ impl Search {
 }
 
 impl Run {
+    /// The run in this folder, if there is one and it came to its end.
+    pub fn finished(folder: &Path) -> Result<Option<Self>> {
+        if !folder.join(files::CONFIG).exists() || !folder.join(files::SUMMARY).exists() {
+            return Ok(None);
+        }
+        let run = Self::read(folder.to_owned())?;
+        Ok((run.summary.rounds >= run.summary.rounds_planned).then_some(run))
+    }
+
     fn read(path: PathBuf) -> Result<Self> {
         let file = path.join(files::CONFIG);
         let text = fs_err::read_to_string(&file)?;

@@ -2,8 +2,11 @@
 
 mod data;
 mod model;
+mod overhead;
 mod partition;
 mod run;
+mod sweep;
+mod table;
 mod watcher;
 
 use crate::cli::{Cli, Command, DataCommand};
@@ -18,6 +21,9 @@ const QUICK: &str = include_str!("../../../../experiments/quick.toml");
 pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
     match cli.command {
         Command::Run(args) => run::run(args, printer),
+        Command::Sweep(args) => sweep::sweep(args, printer),
+        Command::Table(args) => table::table(&args, printer),
+        Command::Overhead => overhead::overhead(printer),
         Command::Model(args) => model::model(&args, printer),
         Command::Data(DataCommand::List) => {
             data::list(printer);

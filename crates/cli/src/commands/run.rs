@@ -62,11 +62,6 @@ fn run_seeds(
         report(&summary, out, printer, &format!("seed {}: ", experiment.seed));
         Ok(summary)
     };
-    // In single precision a run beside another was seen to fail: cuDNN searches for its algorithms
-    // there, perhaps while the other captures its steps.
-    let side_by_side = |experiment: &Experiment| {
-        experiment.device != "cpu" && experiment.precision == Precision::Bf16
-    };
     let outcomes: Vec<fedanchor::Result<Summary>> = if side_by_side(&runs[0].0) {
         std::thread::scope(|scope| {
             let threads: Vec<_> = runs.iter().map(|run| scope.spawn(|| one(run))).collect();
@@ -112,6 +107,13 @@ fn run_seeds(
     }
 }
 
+/// Whether runs share a device well. A CPU's cores are all in use by one; in single precision a run
+/// beside another was seen to fail on a GPU: cuDNN searches for its algorithms there, perhaps while the
+/// other captures its steps.
+pub(super) fn side_by_side(experiment: &Experiment) -> bool {
+    experiment.device != "cpu" && experiment.precision == Precision::Bf16
+}
+
 /// `runs/NAME-METHOD-seedN`, with a number behind it if that is taken.
 fn new_folder(file: Option<&Path>, experiment: &Experiment) -> PathBuf {
     let name = file.and_then(Path::file_stem).map_or("quick".into(), |stem| stem.to_string_lossy());
@@ -127,7 +129,7 @@ fn new_folder(file: Option<&Path>, experiment: &Experiment) -> PathBuf {
 /// OpenMP's threads spin while they wait for one another. On a machine that does anything else
 /// beside, they then keep each other from running, and a round takes ten times as long. The policy is
 /// read before `main`, so the program starts itself once more with it; a policy of the user's stays.
-fn wait_without_spinning() {
+pub(super) fn wait_without_spinning() {
     const POLICY: &str = "OMP_WAIT_POLICY";
     if std::env::var_os(POLICY).is_none()
         && let Ok(program) = std::env::current_exe()
@@ -139,7 +141,7 @@ fn wait_without_spinning() {
 }
 
 /// Ctrl-C (or a polite kill) ends the run after the current round; a second one ends it at once.
-fn stop_on_interrupt(bar: ProgressBar) -> Result<Arc<AtomicBool>> {
+pub(super) fn stop_on_interrupt(bar: ProgressBar) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for Ctrl-C")?;

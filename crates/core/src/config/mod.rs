@@ -8,6 +8,7 @@
 mod check;
 mod method;
 mod resolve;
+mod sweep;
 
 pub use method::{
     ContrastiveConfig, FedAnchorConfig, FedConConfig, FedMatchConfig, FixMatchConfig, Heads,
@@ -15,6 +16,7 @@ pub use method::{
     ThresholdRule,
 };
 pub use resolve::{PRESETS, resolve};
+pub use sweep::{Cell, Sweep, sweep};
 
 use fedanchor_data::augment::Strong;
 use fedanchor_data::partition::Scheme;

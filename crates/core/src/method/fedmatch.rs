@@ -19,7 +19,7 @@ use crate::params::{Params, Part};
 use crate::schedule::{Sample, Task};
 use crate::server::Server;
 use crate::server_epochs::supervised_epoch;
-use crate::setting::Setting;
+use crate::setting::{Setting, View};
 use crate::training::{StepLoss, Terms};
 use crate::two_views::TwoViews;
 use fedanchor_data::Purpose;
@@ -194,19 +194,27 @@ impl Memory {
     }
 }
 
-/// Where a model lies: its probabilities for one picture of noise, the same for all.
+/// Where a model lies: its probabilities for one picture of Gaussian noise, the same for all.
 fn place(setting: &Setting, params: &Params) -> Result<Vec<f32>> {
-    let _no_grad = tch::no_grad_guard();
-    let shape = setting.shape();
     let mut rng = setting.stream(Purpose::Probe, 0, SERVER).rng();
-    let pixels: Vec<f32> = (0..shape.bytes()).map(|_| StandardNormal.sample(&mut rng)).collect();
-    let (side, channels) = (shape.side as i64, shape.channels as i64);
-    let image = Tensor::f_from_slice(&pixels)?.f_view([1, 1, side, side, channels])?;
-    let x = setting.to_input(&image.f_to_device(setting.device)?)?;
-    let pass = setting.pass(&params.tensors, Statistics::Running);
-    let logits = setting.network.logits(&setting.network.features(&x, &pass)?, &pass)?;
-    let probability = logits.f_softmax(-1, Kind::Float)?.f_flatten(0, -1)?;
-    Ok(Vec::<f32>::try_from(probability.f_to_device(tch::Device::Cpu)?)?)
+    let mut pixel = || {
+        let noise: f32 = StandardNormal.sample(&mut rng);
+        (127.5 + 50.0 * noise).round() as u8 // a cast keeps within 0 to 255
+    };
+    let picture: Vec<u8> = (0..setting.image_bytes()).map(|_| pixel()).collect();
+    let mut place = Vec::new();
+    setting.for_each_batch(
+        params,
+        |_| Statistics::Running,
+        &[View::Raw(&picture)],
+        |_, pass, features| {
+            let logits = setting.network.logits(&features, pass)?;
+            let probability = logits.f_softmax(-1, Kind::Float)?.f_flatten(0, -1)?;
+            place = Vec::<f32>::try_from(probability.f_to_device(tch::Device::Cpu)?)?;
+            Ok(())
+        },
+    )?;
+    Ok(place)
 }
 
 /// sigma + psi, with psi's statistics.

@@ -75,8 +75,7 @@ fn semifls_server_agrees() -> Result<()> {
     let layout = setting.network.layout.clone();
     let shape = Shape { side: 16, channels: 3 };
     let images = ImageSet { shape, pixels: Vec::new(), labels: None, classes: Vec::new() };
-    let mut server =
-        Server::new(&setting, AnchorSet { images: &images, local: &[], labels: &[] })?;
+    let mut server = Server::new(&setting, AnchorSet { images: &images, local: &[], labels: &[] })?;
     server.params = filled(&layout, "0")?;
     for clients in [["1", "2"], ["3", "4"]] {
         let mut mean = WeightedMean::default();

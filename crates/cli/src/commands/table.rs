@@ -1,0 +1,28 @@
+//! `fedanchor table`: run folders as a table.
+
+use crate::cli::{TableArgs, TableFormat};
+use crate::printer::Printer;
+use anyhow::{Result, bail};
+use fedanchor_report::{Format, Table, find_runs, render};
+
+pub fn table(args: &TableArgs, printer: &Printer) -> Result<()> {
+    let runs = find_runs(&args.folders)?;
+    let table = Table::new(&runs);
+    if table.rows.is_empty() {
+        table.notes().iter().for_each(|note| printer.talk(note));
+        bail!("no finished run");
+    }
+    let format = match args.format {
+        TableFormat::Text => Format::Text,
+        TableFormat::Markdown => Format::Markdown,
+        TableFormat::Csv => Format::Csv,
+        TableFormat::Latex => Format::Latex,
+    };
+    printer.line(render(&table, format).trim_end());
+    if args.format == TableFormat::Csv {
+        for (number, note) in (1..).zip(table.notes()) {
+            printer.talk(format!("[{number}] {note}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,278 @@
+//! A sweep is an experiment with choices: a file of a few lines that stands for a table of runs.
+//!
+//! `[base]` is an experiment. Every `[axes.NAME]` is a list of named choices, each with the keys it
+//! sets; every key in `[grid]` is a list of values. A cell is one choice of every axis and one value of
+//! every grid key, and is named by them; it is run once for every seed. A file for every cell was
+//! rejected: a reader compares cells, not files.
+
+use super::{Experiment, resolve};
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::{Spanned, Table, Value};
+
+/// A sweep file, read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sweep {
+    /// The seeds of every cell.
+    pub seeds: Vec<u64>,
+    /// The cells, in the file's order: the last axis turns fastest.
+    pub cells: Vec<Cell>,
+}
+
+/// One cell: a name and the experiment it stands for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    /// Its choices, joined by `-`.
+    pub name: String,
+    /// The experiment, with the first seed.
+    pub experiment: Experiment,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default = "first_seed")]
+    seeds: Vec<u64>,
+    #[serde(default)]
+    base: Table,
+    // Places in the file: a table forgets the order of its keys.
+    #[serde(default)]
+    axes: BTreeMap<String, Spanned<BTreeMap<String, Spanned<Table>>>>,
+    #[serde(default)]
+    grid: BTreeMap<String, Spanned<Value>>,
+}
+
+fn first_seed() -> Vec<u64> {
+    vec![0]
+}
+
+/// Reads a sweep; `settings` (`key=value`) are laid over every cell.
+pub fn sweep(text: &str, settings: &[String]) -> Result<Sweep> {
+    let file: File = toml::from_str(text)
+        .map_err(|error| Error::config("the sweep file", error.to_string().trim_end()))?;
+    if file.seeds.is_empty() {
+        return Err(Error::config("seeds", "names no seed"));
+    }
+    let mut cells = vec![(String::new(), Vec::new())];
+    for (axis, choices) in in_order(file.axes) {
+        let choices = in_order(choices);
+        if choices.is_empty() {
+            return Err(Error::config(format!("axes.{axis}"), "has no choice"));
+        }
+        cells = product(&cells, &choices);
+    }
+    for (key, values) in grid(file.grid)? {
+        let choices: Vec<(String, Table)> = values
+            .into_iter()
+            .map(|value| (format!("{key}={}", plain(&value)), nested(&key, value)))
+            .collect();
+        cells = product(&cells, &choices);
+    }
+    let seed = file.seeds[0];
+    let cells = cells.into_iter().map(|(name, layers)| {
+        let mut table = file.base.clone();
+        let mut method = named_method(&table);
+        for layer in &layers {
+            // As with `--set`: what was said of one method says nothing of another.
+            let other = named_method(layer);
+            if other.is_some() && other.as_deref() != Some(method.as_deref().unwrap_or("fedanchor"))
+            {
+                table.remove("method");
+                method = other;
+            }
+            lay(&mut table, layer);
+        }
+        table.insert("seed".to_owned(), Value::Integer(seed as i64));
+        let name = if name.is_empty() { "all".to_owned() } else { name };
+        let experiment = resolve(&table.to_string(), settings)
+            .map_err(|error| Error::config(format!("cell {name}"), error.to_string()))?;
+        Ok(Cell { name, experiment })
+    });
+    let cells: Vec<Cell> = cells.collect::<Result<_>>()?;
+    for (index, cell) in cells.iter().enumerate() {
+        if cells[..index].iter().any(|other| other.name == cell.name) {
+            return Err(Error::config(format!("cell {}", cell.name), "is there twice"));
+        }
+        if cell.name.contains(['/', '\\']) || cell.name.starts_with('.') {
+            return Err(Error::config(format!("cell {}", cell.name), "cannot be a folder's name"));
+        }
+    }
+    Ok(Sweep { seeds: file.seeds, cells })
+}
+
+impl Sweep {
+    /// The cells whose names match one of these patterns, in which `*` stands for anything; all of
+    /// them without a pattern.
+    pub fn chosen(&self, patterns: &[String]) -> Result<Vec<&Cell>> {
+        for pattern in patterns {
+            if !self.cells.iter().any(|cell| matches(pattern, &cell.name)) {
+                let names: Vec<&str> = self.cells.iter().map(|cell| cell.name.as_str()).collect();
+                let problem = format!("no cell of that name; there are {}", names.join(", "));
+                return Err(Error::config(pattern, problem));
+            }
+        }
+        let wanted = |cell: &&Cell| {
+            patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, &cell.name))
+        };
+        Ok(self.cells.iter().filter(wanted).collect())
+    }
+}
+
+fn in_order<T>(table: BTreeMap<String, Spanned<T>>) -> Vec<(String, T)> {
+    let mut entries: Vec<(String, Spanned<T>)> = table.into_iter().collect();
+    entries.sort_by_key(|(_, value)| value.span().start);
+    entries.into_iter().map(|(name, value)| (name, value.into_inner())).collect()
+}
+
+/// Every key of the grid with its values: `client.batch = [10, 32]`, dotted or as nested tables.
+fn grid(table: BTreeMap<String, Spanned<Value>>) -> Result<Vec<(String, Vec<Value>)>> {
+    let mut flat = Vec::new();
+    for (key, value) in in_order(table) {
+        flatten(&key, value, &mut flat)?;
+    }
+    Ok(flat)
+}
+
+fn flatten(key: &str, value: Value, out: &mut Vec<(String, Vec<Value>)>) -> Result<()> {
+    match value {
+        Value::Table(table) => table
+            .into_iter()
+            .try_for_each(|(inner, value)| flatten(&format!("{key}.{inner}"), value, out)),
+        Value::Array(values) if !values.is_empty() => {
+            out.push((key.to_owned(), values));
+            Ok(())
+        }
+        other => {
+            let problem = format!("expected a list of values, found {other}");
+            Err(Error::config(format!("grid.{key}"), problem))
+        }
+    }
+}
+
+type Layers = Vec<(String, Vec<Table>)>;
+
+fn product(cells: &Layers, choices: &[(String, Table)]) -> Layers {
+    let each = cells.iter().flat_map(|(name, layers)| {
+        choices.iter().map(move |(choice, keys)| {
+            let joined = if name.is_empty() { choice.clone() } else { format!("{name}-{choice}") };
+            (joined, layers.iter().chain([keys]).cloned().collect())
+        })
+    });
+    each.collect()
+}
+
+fn named_method(table: &Table) -> Option<String> {
+    table.get("method")?.get("name")?.as_str().map(str::to_owned)
+}
+
+/// Lays `over` on `base`, key by key.
+fn lay(base: &mut Table, over: &Table) {
+    for (key, value) in over {
+        match (base.get_mut(key), value) {
+            (Some(Value::Table(base)), Value::Table(over)) => lay(base, over),
+            _ => {
+                base.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+fn nested(key: &str, value: Value) -> Table {
+    let (first, rest) = match key.split_once('.') {
+        Some((first, rest)) => (first, Value::Table(nested(rest, value))),
+        None => (key, value),
+    };
+    Table::from_iter([(first.to_owned(), rest)])
+}
+
+/// A value as it stands in a name.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Whether a name matches a pattern with `*`.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|left| {
+            (0..=left.len())
+                .filter(|&at| left.is_char_boundary(at))
+                .any(|at| matches(rest, &left[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+seeds = [3, 4]
+
+[base]
+rounds = 7
+method = { threshold = 0.7 }
+
+[axes.data]
+ten = { data.anchors = 250 }
+"0.1" = { data.anchors = 500, partition.alpha = 0.1 }
+
+[axes.method]
+fedanchor = {}
+semifl = { method.name = "semifl" }
+
+[grid]
+client.batch = [10, 32]
+"#;
+
+    #[test]
+    fn a_cell_is_one_choice_of_every_axis() {
+        let sweep = sweep(FILE, &["rounds=9".to_owned()]).unwrap();
+        let names: Vec<&str> = sweep.cells.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "ten-fedanchor-client.batch=10",
+                "ten-fedanchor-client.batch=32",
+                "ten-semifl-client.batch=10",
+                "ten-semifl-client.batch=32",
+                "0.1-fedanchor-client.batch=10",
+                "0.1-fedanchor-client.batch=32",
+                "0.1-semifl-client.batch=10",
+                "0.1-semifl-client.batch=32",
+            ]
+        );
+        assert_eq!(sweep.seeds, [3, 4]);
+        let cell = &sweep.cells[5].experiment;
+        assert_eq!((cell.rounds, cell.seed, cell.client.batch), (9, 3, 32));
+        assert_eq!((cell.data.anchors, cell.method.name()), (500, "fedanchor"));
+        // What the base says of FedAnchor does not reach SemiFL.
+        assert_eq!(sweep.cells[2].experiment.method.name(), "semifl");
+    }
+
+    #[test]
+    fn cells_are_chosen_by_name() {
+        let sweep = sweep(FILE, &[]).unwrap();
+        let count = |patterns: &[&str]| {
+            let patterns: Vec<String> = patterns.iter().map(|p| (*p).to_owned()).collect();
+            sweep.chosen(&patterns).map(|cells| cells.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(count(&[]), Ok(8));
+        assert_eq!(count(&["ten-semifl-client.batch=10"]), Ok(1));
+        assert_eq!(count(&["*semifl*", "ten-*"]), Ok(6));
+        assert!(count(&["semifl"]).unwrap_err().contains("no cell of that name; there are ten-"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let problem = |text: &str| sweep(text, &[]).unwrap_err().to_string();
+        assert!(problem("seed = [1]").contains("unknown field `seed`"));
+        assert!(problem("seeds = []").contains("names no seed"));
+        assert!(problem("[grid]\nrounds = 3").contains("grid.rounds: expected a list of values"));
+        assert!(problem("[axes.a]").contains("axes.a: has no choice"));
+        let cell = problem("[axes.a]\nx = { rounds = 0 }");
+        assert!(cell.contains("cell x") && cell.contains("rounds: must be at least 1"), "{cell}");
+        assert!(problem("[axes.a]\n\"a/b\" = {}").contains("cannot be a folder's name"));
+    }
+}
