@@ -33,6 +33,7 @@ target/tools/bin/typos:
 bench: libtorch
 	$(PYTHON) benches/step.py
 	$(PYTHON) benches/round.py
+	$(PYTHON) benches/fedavg.py
 
 # Fetches libtorch into the shared cache: CUDA=1 chooses the CUDA set, CUDA=0 the CPU set again.
 libtorch:

@@ -3,7 +3,7 @@
 //! -1 keeps every sample, so the work is the same for everyone: 50,000 image passes, forward and
 //! backward. `benches/round.py` runs it beside the same work in PyTorch.
 //!
-//! Other settings (`key=value`) make it another benchmark: `benches/pfl.py` has one.
+//! Other settings (`key=value`) make it another benchmark: `benches/fedavg.py` has one.
 //!
 //!     cargo bench --bench round -- MODEL DEVICE ROUNDS [key=value ...]
 

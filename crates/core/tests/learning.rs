@@ -1,0 +1,95 @@
+//! Every method learns: after a few rounds on the embedded sample it is better than its own start by a
+//! stated margin. Small on purpose; what the methods are worth beside one another is the table in the
+//! README.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use fedanchor::config::resolve;
+use fedanchor::simulation::Simulation;
+use fedanchor_data::sample;
+use std::sync::atomic::AtomicBool;
+
+const SETTING: &[&str] = &[
+    "rounds=6",
+    "model.name=small",
+    "data.name=sample",
+    "data.anchors=60",
+    "data.clients=20",
+    "client.per_round=5",
+    "client.epochs=2",
+    "client.batch=32",
+    "batch_norm.statistics=static-server",
+    "optimiser.lr=0.1",
+    "optimiser.nesterov=true",
+    "optimiser.schedule=cosine",
+    "pretrain.epochs=2",
+];
+
+/// Methods that wait until the classifier is sure need a server that knows more.
+const MORE: &[&str] = &["data.anchors=400"];
+
+/// Asserts that the last round's test accuracy is this many points above the start's, and that the
+/// clients had a part in it.
+fn learns(settings: &[&str], margin: f64) {
+    let keys: Vec<String> = SETTING.iter().chain(settings).map(|&key| key.to_owned()).collect();
+    let experiment = resolve("", &keys).unwrap();
+    let simulation = Simulation::new(experiment.clone(), sample::load().unwrap(), Some(2)).unwrap();
+    let method = experiment.method.build();
+    let mut state = simulation.start().unwrap();
+    let (start, ..) = simulation.pretrain(&mut state, &*method, &AtomicBool::new(false)).unwrap();
+    let (mut last, mut trained) = (start.test_accuracy, 0);
+    for round in 1..=experiment.rounds {
+        let (record, ..) = simulation.round(&mut state, &*method, round).unwrap();
+        (last, trained) = (record.test_accuracy, trained + record.trained);
+    }
+    eprintln!("{settings:?}: {:.1} -> {last:.1} %, {trained} updates", start.test_accuracy);
+    assert!(
+        last >= start.test_accuracy + margin,
+        "{settings:?}: {:.1} -> {last:.1}",
+        start.test_accuracy
+    );
+    assert_eq!(trained > 0, experiment.method.name() != "server-only");
+}
+
+#[test]
+fn fedanchor_learns() {
+    learns(&["method.contrastive.order=first"], 15.0);
+}
+
+#[test]
+fn adaptive_thresholds_learn() {
+    for rule in ["anchor-relative", "client-mean", "softmatch", "quantile"] {
+        let rule = format!("method.threshold={rule}");
+        learns(&["method.contrastive.order=first", &rule], 8.0);
+    }
+}
+
+#[test]
+fn supervised_learns() {
+    learns(&["method.name=supervised"], 25.0);
+}
+
+#[test]
+fn semifl_learns() {
+    learns(&[MORE, &["method.name=semifl", "method.threshold=0.8"]].concat(), 10.0);
+}
+
+#[test]
+fn fedavg_fixmatch_learns() {
+    learns(&[MORE, &["method.name=fedavg-fixmatch", "method.threshold=0.8"]].concat(), 10.0);
+}
+
+#[test]
+fn fedcon_learns() {
+    learns(&["method.name=fedcon", "method.predictor=128"], 10.0);
+}
+
+#[test]
+fn fedmatch_learns() {
+    learns(&["method.name=fedmatch", "method.refresh=2"], 5.0);
+}
+
+#[test]
+fn the_server_alone_learns() {
+    learns(&["method.name=server-only", "method.contrastive.order=first"], 5.0);
+}
