@@ -14,4 +14,5 @@ mod choices;
 mod folder;
 mod interrupts;
 mod place;
+mod sweeps;
 mod wholes;
