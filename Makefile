@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test check bench libtorch clean
+.PHONY: demo test test-slow check bench libtorch clean
 
 CARGO := cargo
 PYTHON := python3
@@ -16,6 +16,10 @@ test: libtorch
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace
+
+# What takes longer: a hundred kills.
+test-slow: libtorch
+	$(CARGO) test -p fedanchor-cli --test runs -- --ignored --nocapture
 
 # Licences, banned crates and spelling; the tools it needs go into target/tools.
 check: target/tools/bin/cargo-deny target/tools/bin/typos

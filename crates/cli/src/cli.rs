@@ -39,6 +39,12 @@ pub struct RunArgs {
     /// GPU in bf16, one after the other elsewhere.
     #[arg(long, value_name = "SEEDS", value_delimiter = ',')]
     pub seeds: Vec<u64>,
+    /// Goes on with the run in this folder after its last complete round; `--set rounds=N` extends it.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "seeds"])]
+    pub resume: Option<PathBuf>,
+    /// With `--resume`: goes on although settings, data or version differ.
+    #[arg(long, requires = "resume")]
+    pub force: bool,
     /// The run folder to make [default: a new one under `runs`]; with `--seeds` the folder for them.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

@@ -50,6 +50,64 @@ impl RunFolder {
         Ok(Self { path: path.to_owned(), rounds, timings })
     }
 
+    /// Opens the folder of a run that did not come to its end, to go on with it.
+    pub fn reopen(path: &Path) -> Result<Self> {
+        let open = |name: &str| {
+            let mut options = OpenOptions::new();
+            options.read(true).create(true).append(true);
+            options.open(path.join(name)).map_err(|error| Error::file(path.join(name), error))
+        };
+        let rounds = open(files::ROUNDS)?;
+        if rounds.file().try_lock().is_err() {
+            return Err(Error::file(path, "another run is writing here"));
+        }
+        Ok(Self { path: path.to_owned(), rounds, timings: open(files::TIMINGS)? })
+    }
+
+    /// The records that are whole, from round 0 on without a gap.
+    pub fn records(&self) -> Result<Vec<RoundRecord>> {
+        let text = self.text(files::ROUNDS)?;
+        let parsed = text
+            .split_inclusive('\n')
+            .map_while(|line| serde_json::from_str::<RoundRecord>(line.strip_suffix('\n')?).ok());
+        let numbered = (0..).zip(parsed).take_while(|(number, record)| record.round == *number);
+        Ok(numbered.map(|(_, record)| record).collect())
+    }
+
+    /// Seconds that the timings add up to.
+    pub fn seconds(&self) -> Result<f64> {
+        let text = self.text(files::TIMINGS)?;
+        Ok(text
+            .lines()
+            .filter_map(|l| serde_json::from_str::<Timing>(l).ok())
+            .map(|t| t.total)
+            .sum())
+    }
+
+    fn text(&self, name: &str) -> Result<String> {
+        let path = self.path.join(name);
+        // What a torn write left need not be text.
+        let bytes = fs_err::read(&path).map_err(|error| Error::file(path, error))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Cuts both files off behind this many lines, whatever follows.
+    pub fn keep_lines(&self, lines: usize) -> Result<()> {
+        for (file, name) in [(&self.rounds, files::ROUNDS), (&self.timings, files::TIMINGS)] {
+            let path = self.path.join(name);
+            let bytes = fs_err::read(&path).map_err(|error| Error::file(&path, error))?;
+            let length: usize =
+                bytes.split_inclusive(|b| *b == b'\n').take(lines).map(<[u8]>::len).sum();
+            file.set_len(length as u64).map_err(|error| Error::file(path, error))?;
+        }
+        Ok(())
+    }
+
+    /// A second handle on the records, for whoever syncs them.
+    pub(crate) fn records_file(&self) -> Result<File> {
+        self.rounds.try_clone().map_err(|error| Error::file(&self.path, error))
+    }
+
     /// Removes what a run that did not come to its end left behind, so that it can be run again.
     /// Refuses where another process is still writing, and leaves files alone that no run makes.
     pub fn discard(path: &Path) -> Result<()> {
@@ -66,12 +124,20 @@ impl RunFolder {
                 fs_err::remove_file(&file).map_err(|error| Error::file(file, error))?;
             }
         }
+        let checkpoints = path.join(crate::checkpoint::FOLDER);
+        if checkpoints.exists() {
+            fs_err::remove_dir_all(&checkpoints)
+                .map_err(|error| Error::file(checkpoints, error))?;
+        }
         Ok(())
     }
 
+    /// Writes a file aside and renames it: a run that is killed leaves none half written.
     fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<()> {
-        let path = self.path.join(name);
-        fs_err::write(&path, content).map_err(|error| Error::file(path, error))
+        let (path, aside) = (self.path.join(name), self.path.join(format!("{name}.part")));
+        fs_err::write(&aside, content)
+            .and_then(|()| fs_err::rename(&aside, &path))
+            .map_err(|error| Error::file(path, error))
     }
 
     /// The resolved config.
@@ -131,7 +197,7 @@ impl RunFolder {
         // One key: the order of several would differ from run to run.
         let about = serde_json::json!({ "model": experiment.model, "classes": classes });
         let metadata = HashMap::from([("fedanchor".to_owned(), json(&about)?)]);
-        params.save(&self.path.join(files::MODEL), Some(metadata))
+        self.write(files::MODEL, params.encode(Some(metadata))?)
     }
 
     /// The run in a few numbers.

@@ -6,6 +6,7 @@
 //! Arrows point one way: data and record below, this crate above them, the command line on top.
 
 pub mod anchors;
+mod checkpoint;
 pub mod config;
 mod crew;
 mod engine;
@@ -35,4 +36,4 @@ mod wire;
 
 pub use config::Experiment;
 pub use error::{Error, Result, engine_message};
-pub use run::{Observer, run, server_only};
+pub use run::{Observer, resume, run, server_only};

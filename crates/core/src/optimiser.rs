@@ -3,8 +3,10 @@
 //! PyTorch's update rule. tch's own optimiser clips the whole store at once and asks the host for
 //! the norm; here the norm of client k is the k-th number of a tensor.
 
+use crate::checkpoint::Bundle;
 use crate::config::OptimiserConfig;
 use crate::error::Result;
+use crate::params::Params;
 use fedanchor_graph as graph;
 use graph::SgdEntry;
 use std::collections::HashMap;
@@ -26,6 +28,28 @@ impl Momentum {
     /// One client's buffers, as a copy.
     pub(crate) fn client(&self, index: i64) -> Result<Momentum> {
         self.map(|buffer| buffer.f_narrow(0, index, 1)?.f_detach_copy())
+    }
+
+    /// Adds the buffers to a checkpoint under `group`, by the names of `like`'s entries.
+    pub(crate) fn put_into(&self, bundle: &mut Bundle, group: &str, like: &Params) -> Result<()> {
+        for (&index, buffer) in &self.buffers {
+            bundle.put(format!("{group}/{}", like.layout[index].name), buffer)?;
+        }
+        Ok(())
+    }
+
+    /// The buffers from a checkpoint; an entry that has none there has none.
+    pub(crate) fn take_from(bundle: &Bundle, group: &str, like: &Params) -> Result<Self> {
+        let found = bundle.group(group);
+        let mut buffers = HashMap::new();
+        for (index, (entry, tensor)) in like.layout.iter().zip(&like.tensors).enumerate() {
+            if let Some(saved) = found.get(entry.name.as_str()) {
+                let mut buffer = tensor.f_zeros_like()?;
+                buffer.f_copy_(saved)?;
+                buffers.insert(index, buffer);
+            }
+        }
+        Ok(Self { buffers })
     }
 
     /// A deep copy.

@@ -5,6 +5,7 @@
 //! other, so averaging them with the weights needs no special case. A `VarStore` was rejected: it
 //! owns its variables, and a cohort must be expanded, sliced and averaged freely.
 
+use crate::checkpoint::Bundle;
 use crate::error::{Error, Result};
 use crate::method::WireTensor;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -155,6 +156,28 @@ impl Params {
             let _ = tensor.shallow_clone().f_lerp_(to, 1.0 - decay)?;
         }
         Ok(())
+    }
+
+    /// Adds the tensors to a checkpoint under `group`.
+    pub(crate) fn put_into(&self, bundle: &mut Bundle, group: &str) -> Result<()> {
+        let mut entries = self.layout.iter().zip(&self.tensors);
+        entries
+            .try_for_each(|(entry, tensor)| bundle.put(format!("{group}/{}", entry.name), tensor))
+    }
+
+    /// The same entries from a checkpoint, in this one's place and order in memory.
+    pub(crate) fn take_from(&self, bundle: &Bundle, group: &str) -> Result<Params> {
+        let found = bundle.group(group);
+        let tensors = self.layout.iter().zip(&self.tensors).map(|(entry, like)| {
+            let tensor = found.get(entry.name.as_str()).filter(|t| t.size() == like.size());
+            let tensor = tensor.ok_or_else(|| {
+                unreadable(format!("the checkpoint has no fitting {group}/{}", entry.name))
+            })?;
+            let mut taken = like.f_zeros_like()?;
+            taken.f_copy_(tensor)?;
+            Ok(taken)
+        });
+        Ok(Params { layout: self.layout.clone(), tensors: tensors.collect::<Result<_>>()? })
     }
 
     /// Overwrites the entries that `other` has, by name, in place.

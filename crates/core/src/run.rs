@@ -1,9 +1,10 @@
 //! A run: rounds until they are done or someone asks to stop, every one of them recorded.
 
 use crate::anchors::Anchors;
+use crate::checkpoint::{self, About, Found, Saver};
 use crate::config::{Experiment, LatentSource, MethodConfig, Send};
 use crate::crew::ComputeThreads;
-use crate::error::{Result, guard};
+use crate::error::{Error, Result, guard};
 use crate::folder::RunFolder;
 use crate::load::load;
 use crate::server::Evaluation;
@@ -34,6 +35,73 @@ pub fn run(
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Summary> {
+    let (simulation, data) = prepare(experiment, workers)?;
+    let folder = RunFolder::create(out)?;
+    let run = Run { experiment, simulation, data, folder, out };
+    run.write_setting()?;
+    run.go(None, stop, observer)
+}
+
+/// Goes on with a run from its last complete round, or from the start where none is complete. The
+/// experiment must be the one it was started with, but for more rounds; `force` lets others pass.
+pub fn resume(
+    experiment: &Experiment,
+    out: &Path,
+    workers: Option<usize>,
+    force: bool,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+) -> Result<Summary> {
+    let path = out.join(fedanchor_record::files::CONFIG);
+    let stored = fs_err::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
+    let stored: toml::Table = stored.parse().map_err(|error| Error::file(&path, error))?;
+    let (simulation, data) = prepare(experiment, workers)?;
+    let settled = toml::Table::try_from(simulation.setting.settled()?)
+        .map_err(|error| Error::file(&path, error))?;
+    let mut other = Vec::new();
+    differences(&stored, &settled, "", &mut other);
+    let folder = RunFolder::reopen(out)?;
+    let records = folder.records()?;
+    let complete = records.len().checked_sub(1).map(|last| last as u32);
+    let (found, broken) = match complete {
+        Some(last) => checkpoint::last(out, last)?,
+        None => (None, Vec::new()),
+    };
+    if let Some(found) = &found {
+        let version = env!("CARGO_PKG_VERSION");
+        if found.about.version != version {
+            other.push(format!("version (there {}, now {version})", found.about.version));
+        }
+        if found.about.data != data {
+            other.push("the data set's pixels or labels".to_owned());
+        }
+        if found.about.round > experiment.rounds {
+            other.push(format!("rounds (there {} are done)", found.about.round));
+        }
+    }
+    if !other.is_empty() && !force {
+        let problem =
+            format!("this run differs in {}; --force goes on all the same", other.join(", "));
+        return Err(Error::file(out, problem));
+    }
+    if !broken.is_empty() {
+        let rounds: Vec<String> = broken.iter().map(u32::to_string).collect();
+        observer.notice(&format!(
+            "the checkpoint of round {} is damaged and not used",
+            rounds.join(", ")
+        ));
+    }
+    match &found {
+        Some(found) => observer.notice(&format!("going on after round {}", found.about.round)),
+        None => observer.notice("no round is complete: starting again"),
+    }
+    folder.keep_lines(found.as_ref().map_or(0, |found| found.about.round as usize + 1))?;
+    let run = Run { experiment, simulation, data, folder, out };
+    run.write_setting()?;
+    run.go(found, stop, observer)
+}
+
+fn prepare(experiment: &Experiment, workers: Option<usize>) -> Result<(Simulation, String)> {
     let data = load(experiment)?;
     let fingerprint = fingerprint(&data);
     let simulation = Simulation::new(experiment.clone(), data, workers)?;
@@ -41,78 +109,169 @@ pub fn run(
     if let Some(contrastive) = experiment.method.contrastive() {
         contrastive.batch_for(simulation.classes.len(), experiment.data.anchors)?;
     }
-    let mut folder = RunFolder::create(out)?;
-    let settled = simulation.setting.settled()?;
-    folder.write_config(&settled)?;
-    let assignment = Assignment {
-        anchors: simulation.split.anchors.clone(),
-        clients: simulation.partition.clients.clone(),
-    };
-    folder.write_assignment(&assignment, &simulation.histogram(), &simulation.classes)?;
-    observer.started(&simulation);
+    Ok((simulation, fingerprint))
+}
 
-    let _compute_threads = ComputeThreads::for_server(experiment.model.name);
-    let _queue = simulation.enter()?;
-    let clock = Instant::now();
-    let method = experiment.method.build();
-    let mut state = simulation.start()?;
-    let mut progress = Progress::default();
-    let (record, timing, mut test) = guard(|| simulation.pretrain(&mut state, &*method, stop))?;
-    progress.add(&record);
-    folder.append(&record, &timing)?;
-    observer.round(&record, &timing);
-    for round in 1..=experiment.rounds {
-        if stop.load(Ordering::Relaxed) {
-            break;
+/// The keys in which two configs differ, but for what does not change what is learnt and for more rounds.
+fn differences(there: &toml::Table, now: &toml::Table, path: &str, out: &mut Vec<String>) {
+    let keys: std::collections::BTreeSet<&String> = there.keys().chain(now.keys()).collect();
+    for key in keys {
+        let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        if ["compare", "checkpoint", "data.path"].contains(&name.as_str()) {
+            continue;
         }
-        let (record, timing, tested) = guard(|| simulation.round(&mut state, &*method, round))?;
-        test = tested;
-        progress.add(&record);
-        if let Some(text) = simulation.setting.take_notice() {
-            observer.notice(&text);
+        match (there.get(key), now.get(key)) {
+            (Some(toml::Value::Table(there)), Some(toml::Value::Table(now))) => {
+                differences(there, now, &name, out);
+            }
+            (Some(toml::Value::Integer(there)), Some(toml::Value::Integer(now)))
+                if name == "rounds" && now >= there => {}
+            (there, now) if there == now => {}
+            (there, now) => {
+                let text = |value: Option<&toml::Value>| {
+                    value.map_or("left out".to_owned(), toml::Value::to_string)
+                };
+                out.push(format!("{name} (there {}, now {})", text(there), text(now)));
+            }
         }
-        folder.append(&record, &timing)?;
-        observer.round(&record, &timing);
     }
-    let seconds = clock.elapsed().as_secs_f64();
-    write_results(&folder, &simulation, &state, &settled, &test)?;
-    let mut summary = Summary {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        method: experiment.method.name().to_owned(),
-        data: experiment.data.name.clone(),
-        model: experiment.model.name.to_string(),
-        parameters: simulation.setting.network.parameter_counts().0,
-        anchors: experiment.data.anchors,
-        seed: experiment.seed,
-        data_fingerprint: fingerprint,
-        classes: simulation.classes.clone(),
-        rounds_planned: experiment.rounds,
-        rounds: progress.rounds,
-        final_accuracy: progress.last,
-        best_accuracy: progress.best,
-        best_round: progress.best_round,
-        pretrained_accuracy: progress.pretrained,
-        server_only_accuracy: None,
-        bytes_down: progress.bytes_down,
-        bytes_up: progress.bytes_up,
-        seconds,
-        peak_memory: peak_memory(),
-        peak_gpu_memory: simulation.setting.peak_gpu_memory(),
-        compute_threads: tch::get_num_threads(),
-    };
-    folder.write_summary(&summary)?;
-    // The anchors alone have nothing to be compared with.
-    let compare = experiment.compare && !matches!(experiment.method, MethodConfig::ServerOnly(_));
-    if compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
-        observer.comparing();
-        let alone = guard(|| server_only(&simulation, experiment, progress.rounds, stop))?;
-        summary.server_only_accuracy = alone.map(|test| test.accuracy);
+}
+
+/// A run that is ready to go.
+struct Run<'a> {
+    experiment: &'a Experiment,
+    simulation: Simulation,
+    data: String,
+    folder: RunFolder,
+    out: &'a Path,
+}
+
+impl Run<'_> {
+    fn write_setting(&self) -> Result<()> {
+        let simulation = &self.simulation;
+        self.folder.write_config(&simulation.setting.settled()?)?;
+        let assignment = Assignment {
+            anchors: simulation.split.anchors.clone(),
+            clients: simulation.partition.clients.clone(),
+        };
+        self.folder.write_assignment(&assignment, &simulation.histogram(), &simulation.classes)
+    }
+
+    fn go(
+        mut self,
+        found: Option<Found>,
+        stop: &AtomicBool,
+        observer: &mut dyn Observer,
+    ) -> Result<Summary> {
+        let (simulation, experiment) = (&self.simulation, self.experiment);
+        let before = self.folder.seconds()?;
+        observer.started(simulation);
+        let _compute_threads = ComputeThreads::for_server(experiment.model.name);
+        let _queue = simulation.enter()?;
+        let clock = Instant::now();
+        let method = experiment.method.build();
+        let mut state = simulation.start()?;
+        let mut progress = Progress::default();
+        let mut saver = Saver::start(self.out, self.folder.records_file()?)?;
+        let about = |round: u32, progress: &Progress| About {
+            round,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            data: self.data.clone(),
+            lasting: experiment.checkpoint.every > 0
+                && round > 0
+                && round.is_multiple_of(experiment.checkpoint.every),
+            best: experiment.checkpoint.best && progress.best_round == round,
+            ..About::default()
+        };
+        let mut test = None;
+        if let Some(found) = &found {
+            state.restore(found)?;
+            self.folder.records()?.iter().for_each(|record| progress.add(record));
+        } else {
+            let (record, timing, tested) =
+                guard(|| simulation.pretrain(&mut state, &*method, stop))?;
+            test = Some(tested);
+            progress.add(&record);
+            self.folder.append(&record, &timing)?;
+            // Pre-training that was ended early is no round to go on from.
+            if !stop.load(Ordering::Relaxed) {
+                saver.save(state.save(about(0, &progress))?)?;
+            }
+            observer.round(&record, &timing);
+        }
+        for round in progress.rounds + 1..=experiment.rounds {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let (record, timing, tested) = guard(|| simulation.round(&mut state, &*method, round))?;
+            test = Some(tested);
+            progress.add(&record);
+            if let Some(text) = simulation.setting.take_notice() {
+                observer.notice(&text);
+            }
+            self.folder.append(&record, &timing)?;
+            saver.save(state.save(about(round, &progress))?)?;
+            observer.round(&record, &timing);
+        }
+        saver.finish()?;
+        let seconds = before + clock.elapsed().as_secs_f64();
+        let test = match test {
+            Some(test) => test,
+            None => guard(|| simulation.test(&mut state, progress.rounds))?, // nothing was left to do
+        };
+        let settled = simulation.setting.settled()?;
+        write_results(&self.folder, simulation, &state, &settled, &test)?;
+        self.finish(&progress, seconds, stop, observer)
+    }
+
+    /// The summary, and the comparison where it is asked for.
+    fn finish(
+        &self,
+        progress: &Progress,
+        seconds: f64,
+        stop: &AtomicBool,
+        observer: &mut dyn Observer,
+    ) -> Result<Summary> {
+        let Self { simulation, experiment, folder, .. } = self;
+        let mut summary = Summary {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            method: experiment.method.name().to_owned(),
+            data: experiment.data.name.clone(),
+            model: experiment.model.name.to_string(),
+            parameters: simulation.setting.network.parameter_counts().0,
+            anchors: experiment.data.anchors,
+            seed: experiment.seed,
+            data_fingerprint: self.data.clone(),
+            classes: simulation.classes.clone(),
+            rounds_planned: experiment.rounds,
+            rounds: progress.rounds,
+            final_accuracy: progress.last,
+            best_accuracy: progress.best,
+            best_round: progress.best_round,
+            pretrained_accuracy: progress.pretrained,
+            server_only_accuracy: None,
+            bytes_down: progress.bytes_down,
+            bytes_up: progress.bytes_up,
+            seconds,
+            peak_memory: peak_memory(),
+            peak_gpu_memory: simulation.setting.peak_gpu_memory(),
+            compute_threads: tch::get_num_threads(),
+        };
         folder.write_summary(&summary)?;
+        // The anchors alone have nothing to be compared with.
+        let alone = matches!(experiment.method, MethodConfig::ServerOnly(_));
+        let compare = experiment.compare && !alone;
+        if compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
+            observer.comparing();
+            let alone = guard(|| server_only(simulation, experiment, progress.rounds, stop))?;
+            summary.server_only_accuracy = alone.map(|test| test.accuracy);
+            folder.write_summary(&summary)?;
+        }
+        if compare && summary.server_only_accuracy.is_none() {
+            observer.notice("ended early: not compared with the anchors alone");
+        }
+        Ok(summary)
     }
-    if compare && summary.server_only_accuracy.is_none() {
-        observer.notice("ended early: not compared with the anchors alone");
-    }
-    Ok(summary)
 }
 
 /// The method's server on the anchors alone: pre-training and the server epochs of as many rounds.

@@ -1,8 +1,10 @@
 //! The server's side of a run: the global model, the anchors, and what it keeps between rounds.
 
 use crate::anchors::AnchorSet;
+use crate::checkpoint::Bundle;
 use crate::config::StatisticsSource;
 use crate::error::Result;
+use crate::method::fedmatch::Memory;
 use crate::model::Statistics;
 use crate::optimiser::Momentum;
 use crate::params::Params;
@@ -27,7 +29,7 @@ pub struct Server<'a> {
     /// Velocity of the global model, where `server.momentum` is above 0.
     velocity: Option<Params>,
     /// What FedMatch keeps beside the global model.
-    pub(crate) memory: Option<crate::method::fedmatch::Memory>,
+    pub(crate) memory: Option<Memory>,
 }
 
 /// How well the global model does on the test images.
@@ -75,6 +77,35 @@ impl<'a> Server<'a> {
             return learner.momentum.client(0);
         }
         Ok(learner.momentum)
+    }
+
+    /// Everything it carries from round to round.
+    pub(crate) fn save(&self) -> Result<Bundle> {
+        let mut bundle = Bundle::default();
+        self.params.put_into(&mut bundle, "model")?;
+        self.supervised_momentum.put_into(&mut bundle, "supervised", &self.params)?;
+        self.contrastive_momentum.put_into(&mut bundle, "contrastive", &self.params)?;
+        if let Some(velocity) = &self.velocity {
+            velocity.put_into(&mut bundle, "velocity")?;
+        }
+        if let Some(memory) = &self.memory {
+            memory.save(&mut bundle)?;
+        }
+        Ok(bundle)
+    }
+
+    /// Takes all of it back.
+    pub(crate) fn restore(&mut self, bundle: &Bundle) -> Result<()> {
+        self.params = self.params.take_from(bundle, "model")?;
+        self.supervised_momentum = Momentum::take_from(bundle, "supervised", &self.params)?;
+        self.contrastive_momentum = Momentum::take_from(bundle, "contrastive", &self.params)?;
+        let there = |group| !bundle.group(group).is_empty();
+        self.velocity = match there("velocity") {
+            true => Some(self.params.take_from(bundle, "velocity")?),
+            false => None,
+        };
+        self.memory = Memory::restore(bundle, &self.params)?;
+        Ok(())
     }
 
     /// The name of a parameter that is not finite, if any.

@@ -2,6 +2,7 @@
 //! alone knows the clients' true labels, to measure pseudo-labels by.
 
 use crate::anchors::AnchorSet;
+use crate::checkpoint::{About, Checkpoint, Found};
 use crate::config::{Experiment, Schedule, Weights, WithoutSamples};
 use crate::crew;
 use crate::error::{Error, InPhase, Result};
@@ -17,7 +18,7 @@ use fedanchor_data::stream::SERVER;
 use fedanchor_data::{DataSet, ImageSet, Partition, Purpose};
 use fedanchor_record::{LabelAccuracy, Losses, RoundRecord, Timing};
 use rand::seq::index::sample;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tch::Device;
@@ -46,13 +47,36 @@ pub struct Simulation {
 pub struct State<'a> {
     /// The server.
     pub server: Server<'a>,
-    /// What clients keep from round to round.
-    kept: HashMap<u32, Kept>,
+    /// What clients keep from round to round, and the round they last trained in.
+    kept: BTreeMap<u32, (u32, Kept)>,
     /// Clients trained as one network. On a CPU each is a network of its own, and the cores share the
     /// clients: a grouped convolution is slower there than the plain ones it stands for, and small
     /// operations gain little from being split over cores. On a GPU as many as keep it busy, and half
     /// as many whenever they turn out not to fit.
     cohort: usize,
+}
+
+impl State<'_> {
+    /// What a run needs to go on after this round.
+    pub(crate) fn save(&self, about: About) -> Result<Checkpoint> {
+        let clients = self.kept.iter().map(|(&client, (round, _))| (client, *round)).collect();
+        let about = About { clients, ..about };
+        let trained = self.kept.iter().filter(|(_, (round, _))| *round == about.round);
+        let bundles = trained.map(|(&id, (_, kept))| Ok((id, kept.save(&self.server.params)?)));
+        let bundles = bundles.collect::<Result<_>>()?;
+        Ok(Checkpoint { about, server: self.server.save()?, clients: bundles })
+    }
+
+    /// Takes up where a checkpoint was written.
+    pub(crate) fn restore(&mut self, found: &Found) -> Result<()> {
+        self.server.restore(&found.server)?;
+        for (client, bundle) in &found.clients {
+            let round = found.about.clients.get(client).copied().unwrap_or_default();
+            let kept = Kept::restore(bundle, &self.server.params)?;
+            self.kept.insert(*client, (round, kept));
+        }
+        Ok(())
+    }
 }
 
 /// Clients of a cohort on a GPU: more do not make it faster, and memory stays the same however many
@@ -117,7 +141,7 @@ impl Simulation {
         };
         Ok(State {
             server: Server::new(&self.setting, anchors)?,
-            kept: HashMap::new(),
+            kept: BTreeMap::new(),
             cohort: if self.setting.device == Device::Cpu { 1 } else { GPU_COHORT },
         })
     }
@@ -183,7 +207,8 @@ impl Simulation {
                     outcome => break outcome?,
                 }
             };
-            state.kept.extend(tally.kept_by_clients.drain(..));
+            let kept = tally.kept_by_clients.drain(..);
+            state.kept.extend(kept.map(|(client, kept)| (client, (round, kept))));
             for update in tally.heard.drain(..) {
                 method.hear(&mut state.server, &update)?;
             }
@@ -261,7 +286,8 @@ impl Simulation {
 
     fn cohort<'a>(&'a self, state: &State, clients: &[u32], round: u32) -> Result<Cohort<'a>> {
         let clients = clients.iter().map(|&id| {
-            let kept = state.kept.get(&id).map(Kept::copy).transpose()?.unwrap_or_default();
+            let kept = state.kept.get(&id).map(|(_, kept)| kept.copy());
+            let kept = kept.transpose()?.unwrap_or_default();
             let local = &self.partition.clients[id as usize];
             let labels = || local.iter().map(|&i| self.truth[i as usize]).collect();
             let labels = self.setting.experiment.method.sees_labels().then(labels);

@@ -7,7 +7,7 @@ use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::Experiment;
 use fedanchor::config::Precision;
-use fedanchor_record::Summary;
+use fedanchor_record::{Summary, files};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -22,8 +22,19 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     settings.extend(args.device.map(|device| format!("device={device}")));
     settings.extend(args.precision.map(|precision| format!("precision={precision}")));
     let file = args.experiment.as_deref();
-    let experiment = super::experiment(file, &settings)?;
     let workers = args.workers.map(usize::from);
+    if let Some(folder) = &args.resume {
+        let config = folder.join(files::CONFIG);
+        let experiment = super::experiment(Some(file.unwrap_or(&config)), &settings)?;
+        let mut watcher = Watcher::new(printer, &experiment, folder);
+        let stop = stop_on_interrupt(watcher.bar())?;
+        let summary =
+            fedanchor::resume(&experiment, folder, workers, args.force, &stop, &mut watcher)?;
+        watcher.finish();
+        report(&summary, folder, printer, "");
+        return Ok(());
+    }
+    let experiment = super::experiment(file, &settings)?;
     if args.seeds.is_empty() {
         let out = args.out.unwrap_or_else(|| new_folder(file, &experiment));
         let mut watcher = Watcher::new(printer, &experiment, &out);

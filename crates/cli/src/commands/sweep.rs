@@ -9,7 +9,7 @@ use fedanchor::config::sweep as read_sweep;
 use fedanchor::folder::RunFolder;
 use fedanchor::simulation::Simulation;
 use fedanchor::{Experiment, Observer};
-use fedanchor_record::{RoundRecord, Summary, Timing};
+use fedanchor_record::{RoundRecord, Summary, Timing, files};
 use fedanchor_report::{Format, Run, Table, find_runs, render};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
@@ -136,10 +136,18 @@ fn run_all(
 }
 
 fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) -> Result<Summary> {
-    RunFolder::discard(&job.folder)?;
     let mut watcher =
         Tenths { printer, name: &job.name, rounds: job.experiment.rounds, start: Instant::now() };
-    Ok(fedanchor::run(&job.experiment, &job.folder, workers, stop, &mut watcher)?)
+    let (experiment, folder) = (&job.experiment, &job.folder);
+    if folder.join(files::CONFIG).exists() {
+        match fedanchor::resume(experiment, folder, workers, false, stop, &mut watcher) {
+            // It was begun with other settings: what there is of it is of no use.
+            Err(fedanchor::Error::File { path, .. }) if path == *folder => {}
+            outcome => return Ok(outcome?),
+        }
+    }
+    RunFolder::discard(folder)?;
+    Ok(fedanchor::run(experiment, folder, workers, stop, &mut watcher)?)
 }
 
 /// Whether the run's folder holds it, finished. A finished run of another experiment is an error.
@@ -161,7 +169,7 @@ fn is_finished(job: &Job) -> Result<bool> {
 fn difference(wanted: &toml::Table, there: &toml::Table, path: &str) -> Option<String> {
     wanted.iter().find_map(|(key, value)| {
         let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        if ["device", "compare", "data.path"].contains(&name.as_str()) {
+        if ["device", "compare", "checkpoint", "data.path"].contains(&name.as_str()) {
             return None;
         }
         match (value, there.get(key)) {

@@ -13,6 +13,7 @@
 mod choices;
 mod folder;
 mod interrupts;
+mod kills;
 mod place;
 mod sweeps;
 mod wholes;

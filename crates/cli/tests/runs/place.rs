@@ -103,6 +103,7 @@ impl Place {
     /// Every file of a run folder with its bytes.
     pub fn content(&self, out: &str) -> BTreeMap<String, Vec<u8>> {
         let entries = std::fs::read_dir(self.at(out)).unwrap().map(|entry| entry.unwrap());
+        let entries = entries.filter(|entry| entry.path().is_file()); // not the checkpoints
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         entries.map(|e| (name(&e.path()), std::fs::read(e.path()).unwrap())).collect()
     }

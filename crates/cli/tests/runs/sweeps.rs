@@ -4,15 +4,8 @@ use crate::place::{DRAWN, Place, text};
 use fedanchor_record::files;
 use std::process::Command;
 
-const METHODS: [&str; 7] = [
-    "fedanchor",
-    "semifl",
-    "fedavg-fixmatch",
-    "fedcon",
-    "fedmatch",
-    "supervised",
-    "server-only",
-];
+const METHODS: [&str; 7] =
+    ["fedanchor", "semifl", "fedavg-fixmatch", "fedcon", "fedmatch", "supervised", "server-only"];
 
 /// The keys of [`DRAWN`] that every method has.
 fn shared() -> Vec<&'static str> {
@@ -93,7 +86,12 @@ fn a_sweep_goes_on_where_it_was_broken_off() {
     assert!(said.contains("another experiment (it differs in rounds)"), "{said}");
 
     // And the table by itself, in every format.
-    for (format, part) in [("text", "server-only"), ("markdown", "| server-only |"), ("csv", ",server-only,"), ("latex", "\\begin{tabular}")] {
+    for (format, part) in [
+        ("text", "server-only"),
+        ("markdown", "| server-only |"),
+        ("csv", ",server-only,"),
+        ("latex", "\\begin{tabular}"),
+    ] {
         let mut table = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
         table.current_dir(place.at("")).args(["table", "runs/some/floor", "--format", format]);
         let output = place.succeed(&mut table);

@@ -60,6 +60,8 @@ pub struct Experiment {
     pub server: ServerConfig,
     /// How updates become one model.
     pub aggregation: AggregationConfig,
+    /// Which checkpoints stay.
+    pub checkpoint: CheckpointConfig,
     /// The method and its own settings.
     pub method: MethodConfig,
 }
@@ -200,6 +202,16 @@ pub struct AggregationConfig {
     pub weights: Weights,
     /// What a client that kept no sample counts as.
     pub without_samples: WithoutSamples,
+}
+
+/// Which checkpoints stay beside the last two.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointConfig {
+    /// Every so many rounds one that stays; 0 for none.
+    pub every: u32,
+    /// The best round's, by test accuracy.
+    pub best: bool,
 }
 
 impl std::fmt::Display for ModelName {

@@ -8,6 +8,7 @@
 //! psi alone. (The original sends psi sparsified; here messages are counted whole.)
 
 use super::{Broadcast, Client, ClientReport, Cohort, Method, Update};
+use crate::checkpoint::Bundle;
 use crate::config::{Augmentation, FedMatchConfig};
 use crate::error::{InPhase, Result};
 use crate::fix_mix::FixMix;
@@ -159,6 +160,46 @@ impl Memory {
         let psi = params.zeros_like()?;
         let (heard, helpers, places) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Ok(Self { sigma: params.copy()?, psi, heard, helpers, places })
+    }
+
+    /// Adds it to a checkpoint.
+    pub(crate) fn save(&self, bundle: &mut Bundle) -> Result<()> {
+        self.sigma.put_into(bundle, "sigma")?;
+        self.psi.put_into(bundle, "psi")?;
+        for (group, models) in [("heard", &self.heard), ("helper", &self.helpers)] {
+            for (client, psi) in models {
+                psi.put_into(bundle, &format!("{group}.{client}"))?;
+            }
+        }
+        for (client, place) in &self.places {
+            bundle.put(format!("place.{client}/at"), &Tensor::f_from_slice(place)?)?;
+        }
+        Ok(())
+    }
+
+    /// Takes it back, where a checkpoint has it.
+    pub(crate) fn restore(bundle: &Bundle, like: &Params) -> Result<Option<Self>> {
+        if bundle.group("sigma").is_empty() {
+            return Ok(None);
+        }
+        let models = |group: &str| -> Result<BTreeMap<u32, Params>> {
+            let clients = bundle.numbers(group).into_iter();
+            let take = |client| Ok((client, like.take_from(bundle, &format!("{group}.{client}"))?));
+            clients.map(take).collect()
+        };
+        let mut places = BTreeMap::new();
+        for client in bundle.numbers("place") {
+            if let Some(place) = bundle.group(&format!("place.{client}")).get("at") {
+                places.insert(client, Vec::<f32>::try_from(*place)?);
+            }
+        }
+        Ok(Some(Self {
+            sigma: like.take_from(bundle, "sigma")?,
+            psi: like.take_from(bundle, "psi")?,
+            heard: models("heard")?,
+            helpers: models("helper")?,
+            places,
+        }))
     }
 
     /// Those heard of since the last time become the helpers.

@@ -12,11 +12,12 @@ mod server_only;
 mod supervised;
 
 use crate::anchors::Anchors;
+use crate::checkpoint::Bundle;
 use crate::config::{MethodConfig, StatisticsSource};
 use crate::error::Result;
 use crate::labels::PseudoLabels;
 use crate::optimiser::Momentum;
-use crate::params::{Entry, Params};
+use crate::params::{Entry, Params, Part};
 use crate::server::Server;
 use crate::setting::Setting;
 use fedanchor_data::ImageSet;
@@ -137,6 +138,9 @@ pub struct Client<'a> {
     pub kept: Kept,
 }
 
+/// What `Kept::params` holds, in a checkpoint.
+const KEPT_PARAMS: [&str; 2] = ["predictor", "target"];
+
 /// What a client keeps from one of its rounds to the next.
 #[derive(Debug, Default)]
 pub struct Kept {
@@ -153,6 +157,31 @@ impl Kept {
             momentum: self.momentum.as_ref().map(Momentum::copy).transpose()?,
             params: self.params.iter().map(Params::copy).collect::<Result<_>>()?,
         })
+    }
+
+    /// As a part of a checkpoint.
+    pub(crate) fn save(&self, like: &Params) -> Result<Bundle> {
+        let mut bundle = Bundle::default();
+        if let Some(momentum) = &self.momentum {
+            momentum.put_into(&mut bundle, "momentum", like)?;
+        }
+        for (params, group) in self.params.iter().zip(KEPT_PARAMS) {
+            params.put_into(&mut bundle, group)?;
+        }
+        Ok(bundle)
+    }
+
+    /// Back from a checkpoint.
+    pub(crate) fn restore(bundle: &Bundle, like: &Params) -> Result<Self> {
+        let there = |group| !bundle.group(group).is_empty();
+        let momentum = there("momentum").then(|| Momentum::take_from(bundle, "momentum", like));
+        let mut params = Vec::new();
+        for (group, part) in KEPT_PARAMS.into_iter().zip([Part::Predictor, Part::Backbone]) {
+            if there(group) {
+                params.push(like.subset(|entry| entry.part == part).take_from(bundle, group)?);
+            }
+        }
+        Ok(Self { momentum: momentum.transpose()?, params })
     }
 
     /// Whether there is anything to keep.

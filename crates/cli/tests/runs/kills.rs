@@ -1,0 +1,162 @@
+//! Runs that are killed, extended, damaged and resumed end as runs that were left alone.
+
+use crate::place::{DRAWN, Place, text};
+use fedanchor_record::files;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn resume(place: &Place, out: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
+    command.current_dir(place.at("")).env("OMP_NUM_THREADS", "1");
+    command.args(["run", "--resume", out]).args(more);
+    command
+}
+
+/// What must be the same bytes: the records and the model.
+fn outcome(place: &Place, out: &str) -> (String, Vec<u8>) {
+    (place.read(out, files::ROUNDS), place.content(out)[files::MODEL].clone())
+}
+
+fn checkpoints(place: &Place, out: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(place.at(out).join("checkpoints")).unwrap();
+    let mut files: Vec<PathBuf> =
+        entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
+    files.sort();
+    files
+}
+
+/// Two rounds, and then two more: as four at once, with everything a method keeps between rounds.
+#[test]
+fn an_extended_run_is_the_longer_run() {
+    let place = Place::with_pictures(16);
+    let shared: Vec<&str> =
+        DRAWN.iter().copied().filter(|key| !key.starts_with("method.")).collect();
+    let keeps = ["client.keep_momentum=true", "server.keep_momentum=true", "server.momentum=0.5"];
+    for (name, more) in [
+        ("fedanchor", &["batch_norm.statistics=static-all"][..]),
+        ("semifl", &["method.threshold=0.3"]),
+        ("fedavg-fixmatch", &["method.threshold=0.3"]),
+        ("fedcon", &["method.predictor=32"]),
+        ("fedmatch", &["method.refresh=1", "method.threshold=0.3", "method.distance=0.1"]),
+        ("supervised", &[]),
+        ("server-only", &[]),
+    ] {
+        let method = format!("method.name={name}");
+        let settings = [&shared[..], &keeps, &[&method], more];
+        let (whole, parts) = (format!("{name}-whole"), format!("{name}-parts"));
+        place.run(&whole, &[settings[0], settings[1], settings[2], more, &["rounds=4"]]);
+        place.run(&parts, &settings);
+        place.succeed(&mut resume(&place, &parts, &["--set", "rounds=4"]));
+        assert!(outcome(&place, &whole) == outcome(&place, &parts), "{name}");
+        assert_eq!(place.summary(&parts).rounds, 4);
+    }
+}
+
+/// Kills a run at moments that differ from time to time, resuming it after each, until it has come to
+/// its end: as if nothing had happened.
+fn kill(times: u32) {
+    let place = Place::with_pictures(16);
+    let rounds = format!("rounds={}", 4 + times);
+    let settings = [DRAWN, &["client.keep_momentum=true", &rounds]];
+    place.run("whole", &settings);
+    let mut random = 12345u64;
+    let mut killed = 0;
+    while killed < times {
+        let begun = place.at("killed").join(files::CONFIG).exists();
+        let mut command =
+            if begun { resume(&place, "killed", &[]) } else { place.command("killed", &settings) };
+        let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_millis(20 + (random >> 33) % 900));
+        child.kill().unwrap(); // SIGKILL
+        killed += 1;
+        if child.wait().unwrap().success() {
+            break; // it had come to its end before
+        }
+    }
+    let begun = place.at("killed").join(files::CONFIG).exists();
+    let last = |begun| {
+        if begun { resume(&place, "killed", &[]) } else { place.command("killed", &settings) }
+    };
+    place.succeed(&mut last(begun));
+    assert!(outcome(&place, "whole") == outcome(&place, "killed"), "after {killed} kills");
+}
+
+#[test]
+fn ten_kills_leave_no_trace() {
+    kill(10);
+}
+
+#[test]
+#[ignore = "slow"]
+fn a_hundred_kills_leave_no_trace() {
+    kill(100);
+}
+
+/// A torn record, and damaged checkpoints: the last good one is used, and that is said.
+#[test]
+fn a_damaged_checkpoint_is_passed_over() {
+    let place = Place::with_pictures(16);
+    place.run("whole", &[DRAWN, &["rounds=4"]]);
+    place.run("damaged", &[DRAWN, &["rounds=3"]]);
+    let files = checkpoints(&place, "damaged");
+    assert_eq!(files.len(), 2, "{files:?}"); // rounds 2 and 3
+    let mut bytes = std::fs::read(&files[1]).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&files[1], bytes).unwrap();
+    let mut record = place.read("damaged", files::ROUNDS);
+    record.push_str("{\"round\": 4, \"test_ac");
+    std::fs::write(place.at("damaged").join(files::ROUNDS), record).unwrap();
+    let output = place.succeed(&mut resume(&place, "damaged", &["--set", "rounds=4"]));
+    let said = text(&output.stderr);
+    assert!(said.contains("the checkpoint of round 3 is damaged and not used"), "{said}");
+    assert!(said.contains("going on after round 2"), "{said}");
+    assert!(outcome(&place, "whole") == outcome(&place, "damaged"));
+}
+
+/// What differs is named and refused; `--force` goes on.
+#[test]
+fn another_experiment_is_refused() {
+    let place = Place::with_pictures(16);
+    place.run("run", &[DRAWN]);
+    let refused = |more: &[&str], expected: &str| {
+        let output = resume(&place, "run", more).output().unwrap();
+        let said = text(&output.stderr).to_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected), "{said}");
+    };
+    refused(&["--set", "client.batch=4"], "client.batch (there 8, now 4)");
+    refused(&["--set", "rounds=1"], "rounds (there 2, now 1)");
+    refused(
+        &["--set", "optimiser.lr=0.5", "--set", "rounds=3"],
+        "optimiser.lr (there 0.03, now 0.5)",
+    );
+    let forced = ["--force", "--set", "optimiser.lr=0.01", "--set", "rounds=3"];
+    place.succeed(&mut resume(&place, "run", &forced));
+    assert_eq!(place.records("run").len(), 4);
+    // Other pictures under the same name.
+    crate::place::draw(&place.at("drawn"), 17);
+    refused(&["--set", "rounds=4"], "the data set's pixels or labels");
+    let output = resume(&place, "nothing", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("nothing/config.toml"), "{}", text(&output.stderr));
+}
+
+/// Old checkpoints go, those that were asked for stay.
+#[test]
+fn checkpoints_are_thinned() {
+    let place = Place::with_pictures(16);
+    let keep = ["rounds=6", "checkpoint.every=2", "client.keep_momentum=true"];
+    place.run("run", &[DRAWN, &keep]);
+    let names: Vec<String> = checkpoints(&place, "run")
+        .iter()
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    let rounds = [2, 4, 5, 6].map(|round| format!("round-{round:06}.checkpoint"));
+    assert_eq!(names, rounds);
+    // Four clients, at most one file each for every checkpoint that stays.
+    let clients = std::fs::read_dir(place.at("run").join("checkpoints/clients")).unwrap().count();
+    assert!((4..=16).contains(&clients), "{clients}");
+}
