@@ -7,6 +7,7 @@
 //! and sealed by a hash that is checked before anything is believed. One file for everything, rewritten in
 //! place, was rejected: a kill in the middle would lose the run.
 
+use crate::door::Ledger;
 use crate::error::{Error, Result};
 use fs_err::File;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -32,7 +33,7 @@ pub(crate) struct Bundle {
 }
 
 /// What a checkpoint belongs to.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// The last complete round.
     pub round: u32,
@@ -46,6 +47,8 @@ pub struct About {
     pub lasting: bool,
     /// Whether it was the best so far; the next best takes its place.
     pub best: bool,
+    /// What the server remembers of its clients.
+    pub ledger: Ledger,
 }
 
 /// A checkpoint on its way to the disk.

@@ -33,6 +33,19 @@ pub enum Error {
         /// A loss or a parameter, by name.
         what: String,
     },
+    /// The aggregated model lost too much on the anchors, again and again.
+    #[error(
+        "round {round}: the clients' updates lower the accuracy on the anchors from {usual:.1} to {accuracy:.1} %, for the \
+         fourth time in a row: look at the clients, choose a robust aggregation.rule, or raise checks.anchor_margin"
+    )]
+    Collapsed {
+        /// The round.
+        round: u32,
+        /// Percent of the anchors that are right with the updates.
+        accuracy: f64,
+        /// The median of the last rounds.
+        usual: f64,
+    },
     /// Memory ran out.
     #[error(
         "out of memory while {phase}: use a smaller batch, fewer clients a round or a smaller \

@@ -5,12 +5,15 @@
 //! as one network; [`simulation`] a federation in one process; [`run()`] rounds, records and results.
 //! Arrows point one way: data and record below, this crate above them, the command line on top.
 
+pub mod aggregation;
 pub mod anchors;
 mod checkpoint;
 pub mod config;
 mod crew;
+pub mod door;
 mod engine;
 mod error;
+pub mod faults;
 pub mod fix_mix;
 pub mod folder;
 mod inference;

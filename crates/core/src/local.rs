@@ -120,6 +120,7 @@ impl<'a> Local<'a> {
             let params = learner.params.client(slot as i64)?;
             let update = Update {
                 client: task.who,
+                round,
                 params: params.subset(|entry| goes_up(setting, entry)),
                 samples: task.local.len(),
                 kept: labels[at].kept.iter().filter(|kept| **kept).count(),

@@ -158,6 +158,12 @@ impl Params {
         Ok(())
     }
 
+    /// The tensors that are no statistics.
+    pub(crate) fn weights(&self) -> impl Iterator<Item = &Tensor> {
+        let entries = self.layout.iter().zip(&self.tensors);
+        entries.filter(|(entry, _)| !entry.statistic).map(|(_, tensor)| tensor)
+    }
+
     /// Adds the tensors to a checkpoint under `group`.
     pub(crate) fn put_into(&self, bundle: &mut Bundle, group: &str) -> Result<()> {
         let mut entries = self.layout.iter().zip(&self.tensors);

@@ -162,6 +162,40 @@ impl<'a> Server<'a> {
         self.setting.for_each_batch(&self.params, share, &views, |_, _, _| Ok(()))
     }
 
+    /// How well the global model would do on the anchors if it took this mean over; `None` where the mean
+    /// is not a model by itself.
+    pub(crate) fn accuracy_with(&self, mean: &Params) -> Result<Option<f64>> {
+        let setting = self.setting;
+        if setting.experiment.checks.anchor_margin == 0.0 || self.memory.is_some() {
+            return Ok(None);
+        }
+        let mut params = self.params.copy()?;
+        params.assign(mean)?;
+        // Running statistics where they come with the mean; else the batch's own.
+        let statistics = match setting.experiment.batch_norm.statistics {
+            StatisticsSource::Average => Statistics::Running,
+            _ => Statistics::Batch,
+        };
+        let images = self.anchors.local.iter().map(|&i| self.anchors.images.image(i as usize));
+        let views: Vec<View> = images.map(View::Raw).collect();
+        let mut predicted = Vec::new();
+        setting.for_each_batch(
+            &params,
+            |_| statistics,
+            &views,
+            |_, pass, features| {
+                let logits = setting.network.logits(&features, pass)?;
+                predicted.push(logits.f_squeeze_dim(0)?.f_argmax(1, false)?);
+                Ok(())
+            },
+        )?;
+        let predicted =
+            Vec::<i64>::try_from(Tensor::f_cat(&predicted, 0)?.f_to_device(Device::Cpu)?)?;
+        let pairs = predicted.iter().zip(self.anchors.labels);
+        let right = pairs.filter(|(found, label)| **found == i64::from(**label)).count();
+        Ok(Some(100.0 * right as f64 / self.anchors.labels.len() as f64))
+    }
+
     /// Tests the global model.
     pub fn evaluate(&self, test: &ImageSet, labels: &[u16]) -> Result<Evaluation> {
         let classes = self.setting.classes;

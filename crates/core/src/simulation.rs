@@ -1,22 +1,24 @@
 //! A federation in one process: it plays the network between the server and its clients, and it
 //! alone knows the clients' true labels, to measure pseudo-labels by.
 
+use crate::aggregation::Aggregator;
 use crate::anchors::AnchorSet;
 use crate::checkpoint::{About, Checkpoint, Found};
 use crate::config::{Experiment, Schedule, Weights, WithoutSamples};
 use crate::crew;
+use crate::door::{Door, Ledger};
 use crate::error::{Error, InPhase, Result};
+use crate::faults::Faults;
 use crate::labels::PseudoLabels;
 use crate::load;
 use crate::method::{Broadcast, Client, ClientReport, Cohort, Kept, Method, Update, goes_up};
-use crate::params::{Params, WeightedMean};
 use crate::server::{Evaluation, Server};
 use crate::setting::Setting;
 use crate::training::check_finite;
 use fedanchor_data::split::Split;
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{DataSet, ImageSet, Partition, Purpose};
-use fedanchor_record::{LabelAccuracy, Losses, RoundRecord, Timing};
+use fedanchor_record::{Dropped, LabelAccuracy, Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +39,7 @@ pub struct Simulation {
     /// Training images without their labels: clients cannot see what they must not.
     images: ImageSet,
     truth: Vec<u16>,
+    faults: Faults,
     anchor_labels: Vec<u16>,
     test: ImageSet,
     test_labels: Vec<u16>,
@@ -47,6 +50,8 @@ pub struct Simulation {
 pub struct State<'a> {
     /// The server.
     pub server: Server<'a>,
+    /// What the server remembers of its clients.
+    ledger: Ledger,
     /// What clients keep from round to round, and the round they last trained in.
     kept: BTreeMap<u32, (u32, Kept)>,
     /// Clients trained as one network. On a CPU each is a network of its own, and the cores share the
@@ -60,7 +65,7 @@ impl State<'_> {
     /// What a run needs to go on after this round.
     pub(crate) fn save(&self, about: About) -> Result<Checkpoint> {
         let clients = self.kept.iter().map(|(&client, (round, _))| (client, *round)).collect();
-        let about = About { clients, ..about };
+        let about = About { clients, ledger: self.ledger.clone(), ..about };
         let trained = self.kept.iter().filter(|(_, (round, _))| *round == about.round);
         let bundles = trained.map(|(&id, (_, kept))| Ok((id, kept.save(&self.server.params)?)));
         let bundles = bundles.collect::<Result<_>>()?;
@@ -70,6 +75,7 @@ impl State<'_> {
     /// Takes up where a checkpoint was written.
     pub(crate) fn restore(&mut self, found: &Found) -> Result<()> {
         self.server.restore(&found.server)?;
+        self.ledger = found.about.ledger.clone();
         for (client, bundle) in &found.clients {
             let round = found.about.clients.get(client).copied().unwrap_or_default();
             let kept = Kept::restore(bundle, &self.server.params)?;
@@ -78,6 +84,9 @@ impl State<'_> {
         Ok(())
     }
 }
+
+/// Rounds that may be rolled back in a row.
+const ROLLBACKS: u32 = 3;
 
 /// Clients of a cohort on a GPU: more do not make it faster, and memory stays the same however many
 /// take part in a round.
@@ -107,6 +116,7 @@ impl Simulation {
         let classes = train.classes.clone();
         let setting =
             Setting::new(experiment, train.shape, classes.len(), &normalisation, flip, workers)?;
+        let faults = Faults::new(&setting.experiment);
         let anchor_labels = split.anchors.iter().map(|&index| truth[index as usize]).collect();
         Ok(Self {
             setting,
@@ -114,6 +124,7 @@ impl Simulation {
             partition,
             classes,
             images: train,
+            faults,
             truth,
             anchor_labels,
             test,
@@ -141,6 +152,7 @@ impl Simulation {
         };
         Ok(State {
             server: Server::new(&self.setting, anchors)?,
+            ledger: Ledger::default(),
             kept: BTreeMap::new(),
             cohort: if self.setting.device == Device::Cpu { 1 } else { GPU_COHORT },
         })
@@ -178,6 +190,9 @@ impl Simulation {
             losses,
             bytes_down: 0,
             bytes_up: 0,
+            anchor_accuracy: None,
+            dropped: Vec::new(),
+            outcome: Outcome::Taken,
         };
         Ok((record, self.finish(&watch, timing), test))
     }
@@ -193,11 +208,14 @@ impl Simulation {
         let broadcast = method.broadcast(&state.server, round)?;
         timing.broadcast = watch.lap();
 
-        let mut drawn = Vec::new();
-        let (mut tally, mut mean) = (Tally::default(), WeightedMean::default());
+        let (mut drawn, mut tally, mut mean) = (Vec::new(), Tally::default(), None);
+        let mut outcome = Outcome::Taken;
         if let Some(broadcast) = &broadcast {
+            let checks = &self.setting.experiment.checks;
             drawn = self.draw_clients(round);
-            (tally, mean) = loop {
+            drawn.retain(|&client| !state.ledger.is_set_aside(client, checks));
+            let intake;
+            (tally, intake) = loop {
                 let shares = (&mut watch, &mut timing);
                 match self.train_clients(state, method, broadcast, &drawn, round, shares) {
                     Err(Error::OutOfMemory { .. }) if state.cohort.min(drawn.len()) > 1 => {
@@ -212,9 +230,25 @@ impl Simulation {
             for update in tally.heard.drain(..) {
                 method.hear(&mut state.server, &update)?;
             }
+            state.ledger = intake.ledger;
+            if intake.aggregator.count() < checks.quorum {
+                outcome = Outcome::NoQuorum;
+            } else {
+                mean = intake.aggregator.finish(intake.door.sent())?;
+            }
+            timing.aggregate += watch.lap();
         }
-
-        let mut losses = method.server_update(&mut state.server, mean.finish(), round)?;
+        let mut anchor_accuracy = None;
+        if let Some(mean) = &mean {
+            anchor_accuracy = state.server.accuracy_with(mean)?;
+            if self.has_collapsed(state, anchor_accuracy, round)? {
+                outcome = Outcome::RolledBack;
+            }
+        }
+        let mut losses = match outcome {
+            Outcome::RolledBack => Losses::default(),
+            _ => method.server_update(&mut state.server, mean, round)?,
+        };
         timing.server = watch.lap();
         let test = self.test(state, round)?;
         timing.test = watch.lap();
@@ -233,8 +267,35 @@ impl Simulation {
             losses,
             bytes_down: tally.bytes_down,
             bytes_up: tally.bytes_up,
+            anchor_accuracy,
+            dropped: tally.dropped,
+            outcome,
         };
         Ok((record, self.finish(&watch, timing), test))
+    }
+
+    /// Whether an aggregated model has lost so much on the anchors that its round must be rolled back.
+    /// The server owns labels: what no look at updates can see shows there.
+    fn has_collapsed(&self, state: &mut State, accuracy: Option<f64>, round: u32) -> Result<bool> {
+        let (margin, ledger) = (self.setting.experiment.checks.anchor_margin, &mut state.ledger);
+        let Some(accuracy) = accuracy else { return Ok(false) };
+        let mut sorted = ledger.anchor_scores.clone();
+        sorted.sort_by(f64::total_cmp);
+        // A few rounds are needed to know what is usual.
+        let usual = (sorted.len() >= 3).then(|| sorted[sorted.len() / 2]);
+        if margin > 0.0 && usual.is_some_and(|usual| accuracy < usual - margin) {
+            ledger.rollbacks += 1;
+            if ledger.rollbacks > ROLLBACKS {
+                return Err(Error::Collapsed { round, accuracy, usual: usual.unwrap_or_default() });
+            }
+            return Ok(true);
+        }
+        ledger.rollbacks = 0;
+        ledger.anchor_scores.push(accuracy);
+        if ledger.anchor_scores.len() > 10 {
+            ledger.anchor_scores.remove(0);
+        }
+        Ok(false)
     }
 
     fn finish(&self, watch: &Watch, timing: Timing) -> Timing {
@@ -255,9 +316,15 @@ impl Simulation {
         drawn: &[u32],
         round: u32,
         (watch, timing): (&mut Watch, &mut Timing),
-    ) -> Result<(Tally, WeightedMean)> {
+    ) -> Result<(Tally, Intake)> {
         let mut tally = Tally::default();
-        let mut mean = WeightedMean::default();
+        let experiment = &self.setting.experiment;
+        let sent = broadcast.params.subset(|entry| goes_up(&self.setting, entry));
+        let mut intake = Intake {
+            door: Door::new(round, drawn, sent, &experiment.checks)?,
+            ledger: state.ledger.clone(),
+            aggregator: Aggregator::new(&experiment.aggregation),
+        };
         tally.bytes_down = drawn.iter().map(|&client| broadcast.wire_bytes(client)).sum();
         let parts = drawn.chunks(state.cohort);
         let cohorts = parts.map(|clients| self.cohort(state, clients, round));
@@ -265,13 +332,12 @@ impl Simulation {
         crew::train(method, cohorts, broadcast, &mut |clients, reports| {
             timing.clients += watch.lap();
             for (&client, report) in clients.iter().zip(reports) {
-                let sent = &broadcast.params;
-                self.take_report(client, report, sent, &mut mean, &mut tally)?;
+                self.take_report(client, report, &mut intake, &mut tally)?;
             }
             timing.aggregate += watch.lap();
             Ok(())
         })?;
-        Ok((tally, mean))
+        Ok((tally, intake))
     }
 
     /// Line 4: clients drawn at random without replacement, in rising order.
@@ -301,8 +367,7 @@ impl Simulation {
         &self,
         client: u32,
         report: ClientReport,
-        sent: &Params,
-        mean: &mut WeightedMean,
+        intake: &mut Intake,
         tally: &mut Tally,
     ) -> Result<()> {
         let aggregation = &self.setting.experiment.aggregation;
@@ -313,18 +378,25 @@ impl Simulation {
         match report.update {
             Some(update) => {
                 tally.trained += 1;
-                tally.bytes_up += update.wire_bytes();
                 tally.add_losses(&report.losses);
-                mean.add(&update.params, weight(aggregation.weights, &update))?;
-                if self.setting.experiment.method.remembers_clients() {
-                    tally.heard.push(update);
+                for update in self.faults.arrive(update, intake.door.sent())? {
+                    tally.bytes_up += update.wire_bytes();
+                    if let Some(offence) = intake.door.look(&update, &mut intake.ledger)? {
+                        *intake.ledger.offences.entry(client).or_default() += 1;
+                        tally.dropped.push(Dropped { client, reason: offence.to_string() });
+                        continue;
+                    }
+                    intake.aggregator.add(&update.params, weight(aggregation.weights, &update))?;
+                    if self.setting.experiment.method.remembers_clients() {
+                        tally.heard.push(update);
+                    }
                 }
             }
             None if aggregation.without_samples == WithoutSamples::Unchanged => {
                 let samples = report.labels.label.len();
-                let params = sent.subset(|entry| goes_up(&self.setting, entry));
-                let update = Update { client, params, samples, kept: 0 };
-                mean.add(&update.params, weight(aggregation.weights, &update))?;
+                let params = intake.door.sent().copy()?;
+                let update = Update { client, round: 0, params, samples, kept: 0 };
+                intake.aggregator.add(&update.params, weight(aggregation.weights, &update))?;
             }
             None => {}
         }
@@ -372,6 +444,14 @@ fn weight(weights: Weights, update: &Update) -> f64 {
     }
 }
 
+/// What comes in during a round.
+struct Intake {
+    door: Door,
+    /// As it will be if the round comes to its end.
+    ledger: Ledger,
+    aggregator: Aggregator,
+}
+
 /// The figures of a round while its clients report.
 #[derive(Debug, Default)]
 struct Tally {
@@ -386,6 +466,7 @@ struct Tally {
     kept_by_clients: Vec<(u32, Kept)>,
     /// Updates that the method wants to see one by one.
     heard: Vec<Update>,
+    dropped: Vec<Dropped>,
     bytes_down: u64,
     bytes_up: u64,
 }

@@ -46,6 +46,8 @@ pub enum Purpose {
     ClientInit = 15,
     /// Noise by which FedMatch compares models.
     Probe = 16,
+    /// Which clients are faulty.
+    Faults = 17,
 }
 
 /// The client number of draws made by the server.

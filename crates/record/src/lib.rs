@@ -58,6 +58,37 @@ pub struct RoundRecord {
     pub bytes_down: u64,
     /// Bytes sent from the clients to the server.
     pub bytes_up: u64,
+    /// Percent of the anchors that the aggregated model classifies rightly, before the server trains.
+    #[serde(default)]
+    pub anchor_accuracy: Option<f64>,
+    /// Updates that did not count, and why.
+    #[serde(default)]
+    pub dropped: Vec<Dropped>,
+    /// What became of the round.
+    #[serde(default)]
+    pub outcome: Outcome,
+}
+
+/// An update that did not count.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Whose it was.
+    pub client: u32,
+    /// What was wrong with it.
+    pub reason: String,
+}
+
+/// What became of a round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The global model took the clients' updates in, if there were any.
+    #[default]
+    Taken,
+    /// Too few good updates: the clients' part was left out.
+    NoQuorum,
+    /// The aggregated model had lost too much on the anchors: the model is what it was before.
+    RolledBack,
 }
 
 /// Percent of right pseudo-labels; `None` where there is no sample.

@@ -58,6 +58,15 @@ impl Experiment {
                 "must be 1, 2, 4, 8 or 16, to divide every width",
             ));
         }
+        within("aggregation.hostile", self.aggregation.hostile, 0.0, 0.5)?;
+        within("checks.distance", self.checks.distance, 0.0, f64::MAX)?;
+        within("checks.anchor_margin", self.checks.anchor_margin, 0.0, 100.0)?;
+        if self.checks.quorum > self.client.per_round {
+            let problem =
+                format!("asks for more than client.per_round ({})", self.client.per_round);
+            return Err(Error::config("checks.quorum", problem));
+        }
+        within("faults.share", self.faults.share, 0.0, 1.0)?;
         self.device()?;
         self.method.check()
     }

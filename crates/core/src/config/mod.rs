@@ -60,6 +60,10 @@ pub struct Experiment {
     pub server: ServerConfig,
     /// How updates become one model.
     pub aggregation: AggregationConfig,
+    /// What updates and rounds are checked for.
+    pub checks: ChecksConfig,
+    /// Faulty clients, to see what a setting survives.
+    pub faults: FaultsConfig,
     /// Which checkpoints stay.
     pub checkpoint: CheckpointConfig,
     /// The method and its own settings.
@@ -198,10 +202,40 @@ pub struct ServerConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AggregationConfig {
+    /// How updates are put together.
+    pub rule: AggregationRule,
+    /// Share of the updates that may be hostile: what `trimmed-mean` cuts off at either end and
+    /// `multi-krum` leaves out.
+    pub hostile: f64,
     /// The weight n_m of a client.
     pub weights: Weights,
     /// What a client that kept no sample counts as.
     pub without_samples: WithoutSamples,
+}
+
+/// What updates and rounds are checked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChecksConfig {
+    /// The furthest an update may go from what was sent, in lengths of what was sent; 0 for anywhere.
+    pub distance: f64,
+    /// Bad updates after which a client is set aside; 0 for never.
+    pub offences: u32,
+    /// Good updates that a round needs; with fewer the model stays as it is.
+    pub quorum: usize,
+    /// Points of accuracy on the anchors that an aggregated model may lose against the median of the
+    /// last ten rounds; with more the round is rolled back. 0 for any number.
+    pub anchor_margin: f64,
+}
+
+/// Faulty clients in a simulation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FaultsConfig {
+    /// What they do.
+    pub kind: FaultKind,
+    /// Share of all clients that do.
+    pub share: f64,
 }
 
 /// Which checkpoints stay beside the last two.
@@ -266,6 +300,40 @@ words! {
     Augmentation { /** Nothing. */ None, /** Flip and crop. */ Weak, /** RandAugment. */ Strong }
     /// The weight n_m of a client.
     Weights { /** Its samples. */ Samples, /** The samples it kept. */ Kept, /** 1. */ Uniform }
+    /// How updates become one model.
+    AggregationRule {
+        /// The weighted mean.
+        Mean,
+        /// The same of updates cut to the median length.
+        ClippedMean,
+        /// Number by number, without the lowest and highest.
+        TrimmedMean,
+        /// Number by number.
+        Median,
+        /// The mean of those nearest to one another.
+        MultiKrum,
+    }
+    /// What a faulty client does.
+    FaultKind {
+        /// Nothing wrong.
+        None,
+        /// Sends nothing.
+        DropOut,
+        /// Sends after the round is over.
+        Late,
+        /// Sends numbers that are none.
+        NonFinite,
+        /// Sends a tensor of another shape.
+        Shape,
+        /// Sends its change a thousand times over.
+        Scale,
+        /// Sends the opposite of its change.
+        Sign,
+        /// Sends twice.
+        Duplicate,
+        /// Sends for the round before.
+        Stale,
+    }
     /// What a client that kept no sample counts as.
     WithoutSamples { /** Nothing. */ Skip, /** An unchanged model. */ Unchanged }
     /// What the threshold is compared with.

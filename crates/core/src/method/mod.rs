@@ -100,6 +100,8 @@ impl Broadcast {
 pub struct Update {
     /// The client's number.
     pub client: u32,
+    /// The round it is for.
+    pub round: u32,
     /// What it trained, K = 1.
     pub params: Params,
     /// Its local samples.

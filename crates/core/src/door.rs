@@ -1,0 +1,228 @@
+//! The door through which updates come in: everything a client sends is checked before it counts, the
+//! same for simulated and for real clients. What is wrong is dropped and named; who offends too often is
+//! set aside. One client's NaN or wrong shape ends no run and enters no model.
+
+use crate::config::ChecksConfig;
+use crate::error::Result;
+use crate::method::Update;
+use crate::params::Params;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use tch::{Kind, Tensor};
+
+/// What the server remembers of its clients from round to round.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Samples each client gave at first contact.
+    pub sizes: BTreeMap<u32, usize>,
+    /// Bad updates of each client.
+    pub offences: BTreeMap<u32, u32>,
+    /// How well the aggregated models of the last rounds did on the anchors.
+    pub anchor_scores: Vec<f64>,
+    /// Rounds rolled back in a row.
+    pub rollbacks: u32,
+}
+
+impl Ledger {
+    /// Whether a client has offended too often to be asked again.
+    pub fn is_set_aside(&self, client: u32, checks: &ChecksConfig) -> bool {
+        checks.offences > 0 && self.offences.get(&client).is_some_and(|n| *n >= checks.offences)
+    }
+}
+
+/// Why an update does not count.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Offence {
+    /// From someone who was not asked in this round.
+    Unexpected,
+    /// A second one from the same client.
+    Duplicate,
+    /// Made for another round.
+    OtherRound(u32),
+    /// A tensor that is not there.
+    Missing(String),
+    /// One that does not belong there.
+    Extra(String),
+    /// One of another shape or number type.
+    Shape(String),
+    /// Infinite or no number.
+    NotFinite(String),
+    /// Further from what was sent than allowed: its length and the limit.
+    TooFar(f64, f64),
+    /// Samples that cannot be: none, or more than at first contact.
+    Samples(usize),
+}
+
+impl fmt::Display for Offence {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Unexpected => write!(f, "was not asked in this round"),
+            Self::Duplicate => write!(f, "answered twice"),
+            Self::OtherRound(round) => write!(f, "answered for round {round}"),
+            Self::Missing(name) => write!(f, "`{name}` is missing"),
+            Self::Extra(name) => write!(f, "`{name}` does not belong to this network"),
+            Self::Shape(name) => write!(f, "`{name}` has another shape or number type"),
+            Self::NotFinite(name) => write!(f, "`{name}` is not finite"),
+            Self::TooFar(length, limit) => {
+                write!(f, "went {length:.3e} from what was sent, more than {limit:.3e}")
+            }
+            Self::Samples(count) => write!(f, "claims {count} samples"),
+        }
+    }
+}
+
+/// The door of one round.
+#[derive(Debug)]
+pub struct Door {
+    round: u32,
+    asked: BTreeSet<u32>,
+    answered: BTreeSet<u32>,
+    /// What was sent, of the entries that come back.
+    sent: Params,
+    /// The furthest an update may go; none if it may go anywhere.
+    limit: Option<f64>,
+}
+
+impl Door {
+    /// For the updates of these clients to what was sent to them.
+    pub fn new(round: u32, asked: &[u32], sent: Params, checks: &ChecksConfig) -> Result<Self> {
+        let limit = match checks.distance > 0.0 {
+            true => Some(checks.distance * length(sent.weights())?),
+            false => None,
+        };
+        let asked = asked.iter().copied().collect();
+        Ok(Self { round, asked, answered: BTreeSet::new(), sent, limit })
+    }
+
+    /// What was sent.
+    pub fn sent(&self) -> &Params {
+        &self.sent
+    }
+
+    /// Looks at an update; `None` if nothing is wrong with it.
+    pub fn look(&mut self, update: &Update, ledger: &mut Ledger) -> Result<Option<Offence>> {
+        if !self.asked.contains(&update.client) {
+            return Ok(Some(Offence::Unexpected));
+        }
+        if update.round != self.round {
+            return Ok(Some(Offence::OtherRound(update.round)));
+        }
+        if self.answered.contains(&update.client) {
+            return Ok(Some(Offence::Duplicate));
+        }
+        if let Some(offence) = self.look_at_tensors(&update.params)? {
+            return Ok(Some(offence));
+        }
+        let most = *ledger.sizes.entry(update.client).or_insert(update.samples);
+        if update.samples == 0 || update.samples > most {
+            return Ok(Some(Offence::Samples(update.samples)));
+        }
+        self.answered.insert(update.client);
+        Ok(None)
+    }
+
+    fn look_at_tensors(&self, params: &Params) -> Result<Option<Offence>> {
+        let there: BTreeMap<&str, &Tensor> =
+            params.layout.iter().map(|entry| entry.name.as_str()).zip(&params.tensors).collect();
+        let mut squares = Vec::new();
+        for (entry, sent) in self.sent.layout.iter().zip(&self.sent.tensors) {
+            let Some(tensor) = there.get(entry.name.as_str()) else {
+                return Ok(Some(Offence::Missing(entry.name.clone())));
+            };
+            if tensor.size() != sent.size() || tensor.kind() != sent.kind() {
+                return Ok(Some(Offence::Shape(entry.name.clone())));
+            }
+            // Finite numbers whose square is not are too far as well.
+            squares.push(tensor.f_sub(sent)?.f_norm()?.f_to_kind(Kind::Double)?);
+        }
+        let known: BTreeSet<&str> =
+            self.sent.layout.iter().map(|entry| entry.name.as_str()).collect();
+        if let Some(extra) = there.keys().find(|name| !known.contains(**name)) {
+            return Ok(Some(Offence::Extra((*extra).to_owned())));
+        }
+        // One question to the device for all tensors.
+        let lengths = Vec::<f64>::try_from(Tensor::f_stack(&squares, 0)?)?;
+        let entries = || self.sent.layout.iter().zip(&lengths);
+        if let Some((entry, _)) = entries().find(|(_, length)| !length.is_finite()) {
+            return Ok(Some(Offence::NotFinite(entry.name.clone())));
+        }
+        let weights = entries().filter(|(entry, _)| !entry.statistic).map(|(_, length)| length);
+        let length = weights.map(|length| length * length).sum::<f64>().sqrt();
+        Ok(self.limit.filter(|limit| length > *limit).map(|limit| Offence::TooFar(length, limit)))
+    }
+}
+
+/// The length of some tensors taken together.
+pub(crate) fn length<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<f64> {
+    let norms = tensors.map(|tensor| tensor.f_norm()?.f_to_kind(Kind::Double));
+    let norms = norms.collect::<Result<Vec<_>, _>>()?;
+    Ok(if norms.is_empty() {
+        0.0
+    } else {
+        Tensor::f_stack(&norms, 0)?.f_norm()?.f_double_value(&[])?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::resolve;
+    use crate::params::{Entry, Part};
+    use std::sync::Arc;
+
+    fn params(values: &[(&str, &[f32])]) -> Params {
+        let entry = |(name, values): &(&str, &[f32])| Entry {
+            name: (*name).to_owned(),
+            shape: vec![values.len() as i64],
+            part: Part::Backbone,
+            statistic: name.ends_with("mean"),
+        };
+        let tensors = values.iter().map(|(_, v)| Tensor::from_slice(v).unsqueeze(0)).collect();
+        Params { layout: Arc::new(values.iter().map(entry).collect()), tensors }
+    }
+
+    fn update(client: u32, values: &[(&str, &[f32])]) -> Update {
+        Update { client, round: 3, params: params(values), samples: 10, kept: 5 }
+    }
+
+    const SENT: &[(&str, &[f32])] = &[("a", &[3.0, 4.0]), ("mean", &[1.0])]; // weights of length 5
+    const GOOD: &[(&str, &[f32])] = &[("a", &[3.0, 5.0]), ("mean", &[900.0])];
+
+    #[test]
+    fn every_offence_is_seen() {
+        let checks = resolve("", &["checks.distance=2".to_owned()]).unwrap().checks;
+        let mut ledger = Ledger::default();
+        let mut door = Door::new(3, &[1, 2, 4], params(SENT), &checks).unwrap();
+        let mut look = |update: &Update| door.look(update, &mut ledger).unwrap();
+        let far: &[(&str, &[f32])] = &[("a", &[3.0, 4.0 + 10.5]), ("mean", &[1.0])];
+        let infinite: &[(&str, &[f32])] = &[("a", &[3.0, f32::NAN]), ("mean", &[1.0])];
+        let shape: &[(&str, &[f32])] = &[("a", &[3.0]), ("mean", &[1.0])];
+        let extra: &[(&str, &[f32])] = &[("a", &[3.0, 4.0]), ("mean", &[1.0]), ("b", &[0.0])];
+        assert_eq!(look(&update(3, GOOD)), Some(Offence::Unexpected));
+        assert_eq!(look(&Update { round: 2, ..update(1, GOOD) }), Some(Offence::OtherRound(2)));
+        assert_eq!(look(&update(1, &GOOD[..1])), Some(Offence::Missing("mean".into())));
+        assert_eq!(look(&update(1, extra)), Some(Offence::Extra("b".into())));
+        assert_eq!(look(&update(1, shape)), Some(Offence::Shape("a".into())));
+        assert_eq!(look(&update(1, infinite)), Some(Offence::NotFinite("a".into())));
+        assert_eq!(look(&update(1, far)), Some(Offence::TooFar(10.5, 10.0)));
+        assert_eq!(look(&Update { samples: 0, ..update(1, GOOD) }), Some(Offence::Samples(0)));
+        // Statistics may go far, and the first good one fixes the size.
+        assert_eq!(look(&update(2, GOOD)), None);
+        assert_eq!(look(&update(2, GOOD)), Some(Offence::Duplicate));
+        assert_eq!(ledger.sizes[&2], 10);
+        let mut later = Door::new(3, &[2], params(SENT), &checks).unwrap();
+        let more = Update { samples: 11, ..update(2, GOOD) };
+        assert_eq!(later.look(&more, &mut ledger).unwrap(), Some(Offence::Samples(11)));
+    }
+
+    #[test]
+    fn who_offends_too_often_is_set_aside() {
+        let checks = resolve("", &["checks.offences=2".to_owned()]).unwrap().checks;
+        let mut ledger = Ledger::default();
+        ledger.offences.insert(5, 1);
+        assert!(!ledger.is_set_aside(5, &checks));
+        ledger.offences.insert(5, 2);
+        assert!(ledger.is_set_aside(5, &checks) && !ledger.is_set_aside(6, &checks));
+    }
+}
