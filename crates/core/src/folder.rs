@@ -103,33 +103,20 @@ impl RunFolder {
         Ok(())
     }
 
+    /// A run that goes on is not at its end any more.
+    pub(crate) fn remove_summary(&self) -> Result<()> {
+        let path = self.path.join(files::SUMMARY);
+        match fs_err::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::file(path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A second handle on the records, for whoever syncs them.
     pub(crate) fn records_file(&self) -> Result<File> {
         self.rounds.try_clone().map_err(|error| Error::file(&self.path, error))
-    }
-
-    /// Removes what a run that did not come to its end left behind, so that it can be run again.
-    /// Refuses where another process is still writing, and leaves files alone that no run makes.
-    pub fn discard(path: &Path) -> Result<()> {
-        let rounds = path.join(files::ROUNDS);
-        if rounds.exists() {
-            let file = File::open(&rounds).map_err(|error| Error::file(&rounds, error))?;
-            if file.file().try_lock().is_err() {
-                return Err(Error::file(path, "another run is writing here"));
-            }
-        }
-        for name in files::ALL {
-            let file = path.join(name);
-            if file.exists() {
-                fs_err::remove_file(&file).map_err(|error| Error::file(file, error))?;
-            }
-        }
-        let checkpoints = path.join(crate::checkpoint::FOLDER);
-        if checkpoints.exists() {
-            fs_err::remove_dir_all(&checkpoints)
-                .map_err(|error| Error::file(checkpoints, error))?;
-        }
-        Ok(())
     }
 
     /// Writes a file aside and renames it: a run that is killed leaves none half written.

@@ -39,4 +39,4 @@ mod wire;
 
 pub use config::Experiment;
 pub use error::{Error, Result, engine_message};
-pub use run::{Observer, resume, run, server_only};
+pub use run::{Observer, differences, resume, run, server_only, settle};

@@ -8,6 +8,7 @@ use crate::error::{Error, Result, guard};
 use crate::folder::RunFolder;
 use crate::load::load;
 use crate::server::Evaluation;
+use crate::setting::Setting;
 use crate::simulation::{Simulation, State, peak_memory};
 use fedanchor_data::DataSet;
 use fedanchor_record::{Assignment, RoundRecord, Summary, Timing};
@@ -37,9 +38,7 @@ pub fn run(
 ) -> Result<Summary> {
     let (simulation, data) = prepare(experiment, workers)?;
     let folder = RunFolder::create(out)?;
-    let run = Run { experiment, simulation, data, folder, out };
-    run.write_setting()?;
-    run.go(None, stop, observer)
+    Run { experiment, simulation, data, folder, out }.go(None, stop, observer)
 }
 
 /// Goes on with a run from its last complete round, or from the start where none is complete. The
@@ -95,10 +94,13 @@ pub fn resume(
         Some(found) => observer.notice(&format!("going on after round {}", found.about.round)),
         None => observer.notice("no round is complete: starting again"),
     }
-    folder.keep_lines(found.as_ref().map_or(0, |found| found.about.round as usize + 1))?;
-    let run = Run { experiment, simulation, data, folder, out };
-    run.write_setting()?;
-    run.go(found, stop, observer)
+    Run { experiment, simulation, data, folder, out }.go(found, stop, observer)
+}
+
+/// The experiment with every choice written down that is left to the data, and with the checks that
+/// need it: what a run folder's config holds.
+pub fn settle(experiment: &Experiment, data: &DataSet) -> Result<Experiment> {
+    Setting::settle(experiment, data.train.shape, data.train.classes.len(), data.flip)
 }
 
 fn prepare(experiment: &Experiment, workers: Option<usize>) -> Result<(Simulation, String)> {
@@ -113,7 +115,7 @@ fn prepare(experiment: &Experiment, workers: Option<usize>) -> Result<(Simulatio
 }
 
 /// The keys in which two configs differ, but for what does not change what is learnt and for more rounds.
-fn differences(there: &toml::Table, now: &toml::Table, path: &str, out: &mut Vec<String>) {
+pub fn differences(there: &toml::Table, now: &toml::Table, path: &str, out: &mut Vec<String>) {
     let keys: std::collections::BTreeSet<&String> = there.keys().chain(now.keys()).collect();
     for key in keys {
         let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
@@ -127,6 +129,9 @@ fn differences(there: &toml::Table, now: &toml::Table, path: &str, out: &mut Vec
             (Some(toml::Value::Integer(there)), Some(toml::Value::Integer(now)))
                 if name == "rounds" && now >= there => {}
             (there, now) if there == now => {}
+            // Another GPU is as good.
+            (Some(toml::Value::String(there)), Some(toml::Value::String(now)))
+                if name == "device" && there.starts_with("cuda") && now.starts_with("cuda") => {}
             (there, now) => {
                 let text = |value: Option<&toml::Value>| {
                     value.map_or("left out".to_owned(), toml::Value::to_string)
@@ -164,13 +169,24 @@ impl Run<'_> {
         observer: &mut dyn Observer,
     ) -> Result<Summary> {
         let (simulation, experiment) = (&self.simulation, self.experiment);
-        let before = self.folder.seconds()?;
         observer.started(simulation);
         let _compute_threads = ComputeThreads::for_server(experiment.model.name);
         let _queue = simulation.enter()?;
         let clock = Instant::now();
         let method = experiment.method.build();
         let mut state = simulation.start()?;
+        if let Some(found) = &found {
+            // Before anything in the folder is changed.
+            state.restore(found).map_err(|error| {
+                let problem = format!("the checkpoint does not fit this experiment: {error}");
+                Error::file(self.out, problem)
+            })?;
+        }
+        let lines = found.as_ref().map_or(0, |found| found.about.round as usize + 1);
+        self.folder.keep_lines(lines)?;
+        self.folder.remove_summary()?;
+        self.write_setting()?;
+        let before = self.folder.seconds()?;
         let mut progress = Progress::default();
         let mut saver = Saver::start(self.out, self.folder.records_file()?)?;
         let about = |round: u32, progress: &Progress| About {
@@ -184,8 +200,7 @@ impl Run<'_> {
             ..About::default()
         };
         let mut test = None;
-        if let Some(found) = &found {
-            state.restore(found)?;
+        if found.is_some() {
             self.folder.records()?.iter().for_each(|record| progress.add(record));
         } else {
             let (record, timing, tested) =

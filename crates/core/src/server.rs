@@ -27,7 +27,7 @@ pub struct Server<'a> {
     /// Momentum of the contrastive epochs, where it is kept.
     pub contrastive_momentum: Momentum,
     /// Velocity of the global model, where `server.momentum` is above 0.
-    velocity: Option<Params>,
+    pub(crate) velocity: Option<Params>,
     /// What FedMatch keeps beside the global model.
     pub(crate) memory: Option<Memory>,
 }
@@ -118,26 +118,7 @@ impl<'a> Server<'a> {
     pub fn take_mean(&mut self, mean: Option<&Params>) -> Result<()> {
         let Some(mean) = mean else { return Ok(()) };
         let momentum = self.setting.experiment.server.momentum;
-        if momentum == 0.0 {
-            return self.params.assign(mean);
-        }
-        let mean_of = |name: &str| mean.layout.iter().position(|entry| entry.name == name);
-        if self.velocity.is_none() {
-            self.velocity = Some(self.params.zeros_like()?);
-        }
-        let Some(velocity) = &mut self.velocity else { return Ok(()) };
-        for (index, entry) in self.params.layout.iter().enumerate() {
-            let Some(new) = mean_of(&entry.name).map(|at| &mean.tensors[at]) else { continue };
-            let global = &mut self.params.tensors[index];
-            if entry.statistic {
-                global.f_copy_(new)?;
-                continue;
-            }
-            let way = global.f_sub(new)?;
-            let velocity = velocity.tensors[index].f_mul_scalar_(momentum)?.f_add_(&way)?;
-            let _ = global.f_sub_(&velocity)?;
-        }
-        Ok(())
+        step_towards(&mut self.params, &mut self.velocity, mean, momentum)
     }
 
     /// Static batch norm: measures the statistics of the global model anew, where the experiment
@@ -226,4 +207,33 @@ impl<'a> Server<'a> {
         let count = test.len().max(1) as f64;
         Ok(Evaluation { accuracy: 100.0 * right as f64 / count, loss: loss / count, confusion })
     }
+}
+
+/// Takes a mean over: as it is, or as a step with momentum. Statistics are taken as they are.
+pub(crate) fn step_towards(
+    params: &mut Params,
+    velocity: &mut Option<Params>,
+    mean: &Params,
+    momentum: f64,
+) -> Result<()> {
+    if momentum == 0.0 {
+        return params.assign(mean);
+    }
+    let mean_of = |name: &str| mean.layout.iter().position(|entry| entry.name == name);
+    let velocity = match velocity {
+        Some(velocity) => velocity,
+        None => velocity.insert(params.zeros_like()?),
+    };
+    for (index, entry) in params.layout.iter().enumerate() {
+        let Some(new) = mean_of(&entry.name).map(|at| &mean.tensors[at]) else { continue };
+        let global = &mut params.tensors[index];
+        if entry.statistic {
+            global.f_copy_(new)?;
+            continue;
+        }
+        let way = global.f_sub(new)?;
+        let velocity = velocity.tensors[index].f_mul_scalar_(momentum)?.f_add_(&way)?;
+        let _ = global.f_sub_(&velocity)?;
+    }
+    Ok(())
 }

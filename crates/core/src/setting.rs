@@ -106,10 +106,22 @@ impl Setting {
 
     /// The experiment with every choice written down that was left to the data or the model.
     pub(crate) fn settled(&self) -> Result<Experiment> {
-        let mut experiment = self.experiment.clone();
+        Self::settle(&self.experiment, self.shape, self.classes, self.flip)
+    }
+
+    /// The same without a setting: for images of this shape, so many classes, and whether they may be
+    /// mirrored.
+    pub(crate) fn settle(
+        experiment: &Experiment,
+        shape: Shape,
+        classes: usize,
+        flip: bool,
+    ) -> Result<Experiment> {
+        let mut experiment = experiment.clone();
+        let network = Network::new(&experiment.model, experiment.method.heads(), shape, classes)?;
         let anchors = experiment.data.anchors;
-        experiment.augment.flip = Some(self.flip);
-        experiment.model.latent_stage = Some(self.network.latent_stage());
+        experiment.augment.flip = Some(experiment.augment.flip.unwrap_or(flip));
+        experiment.model.latent_stage = Some(network.latent_stage());
         experiment.server.batch = Some(experiment.server_batch());
         let contrastive = match &mut experiment.method {
             MethodConfig::Fedanchor(method) => {
@@ -119,7 +131,7 @@ impl Setting {
             MethodConfig::ServerOnly(method) => &mut method.contrastive,
             _ => return Ok(experiment),
         };
-        contrastive.batch = Some(contrastive.batch_for(self.classes, anchors)?);
+        contrastive.batch = Some(contrastive.batch_for(classes, anchors)?);
         Ok(experiment)
     }
 

@@ -10,7 +10,8 @@ use crate::runs::{Run, Runs};
 use std::collections::BTreeMap;
 
 /// Settings that may differ within a row: none changes what is learnt.
-const IRRELEVANT: [&str; 4] = ["seed", "device", "compare", "data.path"];
+const IRRELEVANT: [&str; 6] =
+    ["seed", "device", "compare", "data.path", "checkpoint.every", "checkpoint.best"];
 
 /// The method that sees every label.
 const SUPERVISED: &str = "supervised";
@@ -159,6 +160,10 @@ impl Group<'_> {
         if !published.is_empty() && rounds != published::ROUNDS {
             let theirs = published::ROUNDS;
             notes.push(format!("published after {theirs} rounds, ours after {rounds}"));
+        }
+        let preset = &self.heading().preset;
+        if !published.is_empty() && preset != "paper" {
+            notes.push(format!("published with the paper's recipe, ours with preset {preset}"));
         }
         notes.extend(published.iter().skip(1).map(|other| {
             format!("table {} of the paper prints {other} for the same setting", other.table)

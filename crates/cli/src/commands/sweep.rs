@@ -6,12 +6,14 @@ use crate::cli::SweepArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::config::sweep as read_sweep;
-use fedanchor::folder::RunFolder;
+use fedanchor::differences;
 use fedanchor::simulation::Simulation;
 use fedanchor::{Experiment, Observer};
 use fedanchor_record::{RoundRecord, Summary, Timing, files};
 use fedanchor_report::{Format, Run, Table, find_runs, render};
 use indicatif::ProgressBar;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +26,8 @@ const ON_GPU: usize = 3;
 struct Job {
     name: String,
     experiment: Experiment,
+    /// As the run folder's config will have it.
+    settled: toml::Table,
     folder: PathBuf,
 }
 
@@ -32,8 +36,8 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     settings.extend(args.device.map(|device| format!("device={device}")));
     let name = args.file.display().to_string();
     let text = std::fs::read_to_string(&args.file).with_context(|| name.clone())?;
-    let sweep = read_sweep(&text, &settings).with_context(|| name)?;
-    let cells = sweep.chosen(&args.cells)?;
+    let sweep = read_sweep(&text, &args.cells, &settings).with_context(|| name)?;
+    let cells = &sweep.cells;
     if args.list {
         cells.iter().for_each(|cell| printer.line(&cell.name));
         return Ok(());
@@ -41,6 +45,9 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     let stem = args.file.file_stem().map(|stem| Path::new("runs").join(stem));
     let out = args.out.or(stem).context("the sweep file has no name; use --out")?;
     let seeds = if args.seeds.is_empty() { sweep.seeds.clone() } else { args.seeds };
+    if let Some(twice) = (1..seeds.len()).find(|&at| seeds[..at].contains(&seeds[at])) {
+        bail!("seed {} is there twice", seeds[twice]);
+    }
     let jobs: Vec<Job> = cells
         .iter()
         .flat_map(|cell| {
@@ -48,20 +55,34 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
             seeds.iter().map(move |&seed| Job {
                 name: format!("{} seed {seed}", cell.name),
                 experiment: Experiment { seed, ..cell.experiment.clone() },
+                settled: toml::Table::new(),
                 folder: out.join(&cell.name).join(format!("seed{seed}")),
             })
         })
         .collect();
-    // A wrong folder is found before hours of work, not after.
+    // Missing data, a setting that does not fit it, a wrong folder: found before hours of work.
+    let mut sets = HashMap::new();
     let mut waiting = Vec::new();
     let (total, mut skipped) = (jobs.len(), 0);
-    for job in jobs {
+    for mut job in jobs {
+        let key = toml::to_string(&job.experiment.data)?;
+        let data = match sets.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let data = fedanchor::load::load(&job.experiment);
+                place.insert(data.with_context(|| format!("cell {}", job.name))?)
+            }
+        };
+        let settled = fedanchor::settle(&job.experiment, data);
+        job.settled =
+            toml::Table::try_from(settled.with_context(|| format!("cell {}", job.name))?)?;
         if is_finished(&job)? {
             skipped += 1;
         } else {
             waiting.push(job);
         }
     }
+    drop(sets);
     if skipped > 0 {
         printer.talk(format!("{skipped} of {total} runs are there already"));
     }
@@ -73,16 +94,18 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     let workers = args.workers.map(usize::from);
     let failed = run_all(&waiting, at_once.min(waiting.len()), workers, printer)?;
 
-    let runs = find_runs(std::slice::from_ref(&out))?;
-    printer.line(render(&Table::new(&runs), Format::Text).trim_end());
-    if failed.is_empty() {
-        return Ok(());
-    }
     for (name, error) in &failed {
         printer.talk(format!("failed: {name}: {error}"));
     }
+    // Where nothing came to its end there is nothing to show.
+    if let Ok(runs) = find_runs(std::slice::from_ref(&out)) {
+        printer.line(render(&Table::new(&runs), Format::Text).trim_end());
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
     bail!(
-        "{} of {total} runs did not come to their end; the same command runs them again",
+        "{} of {total} runs did not come to their end; the same command goes on with them",
         failed.len()
     );
 }
@@ -139,46 +162,35 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
     let mut watcher =
         Tenths { printer, name: &job.name, rounds: job.experiment.rounds, start: Instant::now() };
     let (experiment, folder) = (&job.experiment, &job.folder);
-    if folder.join(files::CONFIG).exists() {
-        match fedanchor::resume(experiment, folder, workers, false, stop, &mut watcher) {
-            // It was begun with other settings: what there is of it is of no use.
-            Err(fedanchor::Error::File { path, .. }) if path == *folder => {}
-            outcome => return Ok(outcome?),
-        }
+    // What another process has finished meanwhile is not done again.
+    if let Some(run) = Run::finished(folder)? {
+        return Ok(run.summary);
     }
-    RunFolder::discard(folder)?;
+    // A run that was broken off goes on; one of another experiment is left alone, and that is said.
+    if folder.join(files::CONFIG).exists() {
+        return Ok(fedanchor::resume(experiment, folder, workers, false, stop, &mut watcher)?);
+    }
     Ok(fedanchor::run(experiment, folder, workers, stop, &mut watcher)?)
 }
 
 /// Whether the run's folder holds it, finished. A finished run of another experiment is an error.
 fn is_finished(job: &Job) -> Result<bool> {
     let Some(run) = Run::finished(&job.folder)? else { return Ok(false) };
-    let wanted = toml::Table::try_from(&job.experiment)?;
-    match difference(&wanted, &run.config, "") {
-        None => Ok(true),
-        Some(key) => bail!(
-            "{}: holds a finished run of another experiment (it differs in {key}): use another --out, or \
-             remove it",
-            job.folder.display()
-        ),
+    let mut other = Vec::new();
+    differences(&run.config, &job.settled, "", &mut other);
+    if run.summary.rounds != job.experiment.rounds {
+        other.push("rounds".to_owned());
     }
-}
-
-/// The first key on which a finished run differs from the one wanted. What was left to the data stands
-/// only in the finished one; where it ran does not matter.
-fn difference(wanted: &toml::Table, there: &toml::Table, path: &str) -> Option<String> {
-    wanted.iter().find_map(|(key, value)| {
-        let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        if ["device", "compare", "checkpoint", "data.path"].contains(&name.as_str()) {
-            return None;
-        }
-        match (value, there.get(key)) {
-            (toml::Value::Table(wanted), Some(toml::Value::Table(there))) => {
-                difference(wanted, there, &name)
-            }
-            (value, found) => (found != Some(value)).then_some(name),
-        }
-    })
+    // Where a run was made does not matter once it is there.
+    other.retain(|key| !key.starts_with("device ") && !key.starts_with("precision "));
+    if other.is_empty() {
+        return Ok(true);
+    }
+    bail!(
+        "{}: holds a finished run of another experiment (it differs in {}): use another --out, or remove it",
+        job.folder.display(),
+        other.join(", ")
+    )
 }
 
 /// A line for every tenth of a run.
@@ -210,22 +222,5 @@ impl Observer for Tenths<'_> {
 
     fn notice(&mut self, text: &str) {
         self.printer.talk(format!("{}: note: {text}", self.name));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_finished_run_is_compared_key_by_key() {
-        let table = |text: &str| text.parse::<toml::Table>().unwrap();
-        let there =
-            table("rounds = 3\ndevice = \"cuda:0\"\n[augment]\nflip = true\nstrong = \"a\"");
-        let same = table("rounds = 3\ndevice = \"cpu\"\n[augment]\nstrong = \"a\"");
-        assert_eq!(difference(&same, &there, ""), None);
-        let other = table("rounds = 3\n[augment]\nstrong = \"b\"");
-        assert_eq!(difference(&other, &there, ""), Some("augment.strong".to_owned()));
-        assert_eq!(difference(&table("seed = 1"), &there, ""), Some("seed".to_owned()));
     }
 }

@@ -20,9 +20,7 @@ pub fn table(args: &TableArgs, printer: &Printer) -> Result<()> {
     };
     printer.line(render(&table, format).trim_end());
     if args.format == TableFormat::Csv {
-        for (number, note) in (1..).zip(table.notes()) {
-            printer.talk(format!("[{number}] {note}"));
-        }
+        table.notes().iter().for_each(|note| printer.talk(note));
     }
     Ok(())
 }

@@ -38,7 +38,15 @@ fn an_extended_run_is_the_longer_run() {
         ("semifl", &["method.threshold=0.3"]),
         ("fedavg-fixmatch", &["method.threshold=0.3"]),
         ("fedcon", &["method.predictor=32"]),
-        ("fedmatch", &["method.refresh=1", "method.threshold=0.3", "method.distance=0.1"]),
+        (
+            "fedmatch",
+            &[
+                "batch_norm.statistics=static-server",
+                "method.refresh=1",
+                "method.threshold=0.3",
+                "method.distance=0.1",
+            ],
+        ),
         ("supervised", &[]),
         ("server-only", &[]),
     ] {
@@ -137,6 +145,13 @@ fn another_experiment_is_refused() {
     let forced = ["--force", "--set", "optimiser.lr=0.01", "--set", "rounds=3"];
     place.succeed(&mut resume(&place, "run", &forced));
     assert_eq!(place.records("run").len(), 4);
+    // Another network's checkpoint does not fit, and nothing is changed.
+    let before = place.content("run");
+    refused(
+        &["--force", "--set", "model.name=cnn", "--set", "rounds=4"],
+        "does not fit this experiment",
+    );
+    assert!(before == place.content("run"));
     // Other pictures under the same name.
     crate::place::draw(&place.at("drawn"), 17);
     refused(&["--set", "rounds=4"], "the data set's pixels or labels");

@@ -83,7 +83,22 @@ fn a_sweep_goes_on_where_it_was_broken_off() {
     // A finished run of another experiment is not taken for this one's.
     let output = sweep(&place, &["some.toml", "floor", "--set", "rounds=3"]).output().unwrap();
     let said = text(&output.stderr);
-    assert!(said.contains("another experiment (it differs in rounds)"), "{said}");
+    assert!(said.contains("another experiment (it differs in "), "{said}");
+
+    let output =
+        sweep(&place, &["some.toml", "floor", "--set", "server.batch=12"]).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("it differs in server.batch (there 10, now 12)"), "{said}");
+
+    // An unfinished run of another experiment is left alone, and that is said.
+    std::fs::remove_file(place.at("runs/some/floor/seed0").join(files::SUMMARY)).unwrap();
+    let output = sweep(&place, &["some.toml", "floor", "--seeds", "0", "--set", "server.batch=12"])
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("failed: floor seed 0: ") && said.contains("server.batch"), "{said}");
+    assert_eq!(place.records("runs/some/floor/seed0").len(), 3);
+    place.succeed(&mut sweep(&place, &["some.toml", "floor"]));
 
     // And the table by itself, in every format.
     for (format, part) in [

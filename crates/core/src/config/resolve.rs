@@ -160,6 +160,16 @@ fn merge(base: &mut Table, over: Table, path: &str) -> Result<()> {
     for (key, value) in over {
         let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         match (base.get_mut(&key), value) {
+            // Another rule has other keys; a rule named by a word alone is a table with that rule.
+            (Some(base), Value::Table(over)) if path == "method.threshold" => match base {
+                Value::Table(base) if !over.contains_key("rule") => base.extend(over),
+                Value::String(rule) if !over.contains_key("rule") => {
+                    let rule = Value::String(rule.clone());
+                    *base =
+                        Value::Table(over.into_iter().chain([("rule".to_owned(), rule)]).collect());
+                }
+                base => *base = Value::Table(over),
+            },
             (Some(Value::Table(base)), Value::Table(over)) => merge(base, over, &path)?,
             (Some(Value::Table(_)), other) if path != "method.threshold" => {
                 return Err(Error::config(

@@ -47,8 +47,9 @@ fn first_seed() -> Vec<u64> {
     vec![0]
 }
 
-/// Reads a sweep; `settings` (`key=value`) are laid over every cell.
-pub fn sweep(text: &str, settings: &[String]) -> Result<Sweep> {
+/// Reads a sweep: the cells whose names match one of `patterns`, in which `*` stands for anything, or all
+/// of them without a pattern. `settings` (`key=value`) are laid over each.
+pub fn sweep(text: &str, patterns: &[String], settings: &[String]) -> Result<Sweep> {
     let file: File = toml::from_str(text)
         .map_err(|error| Error::config("the sweep file", error.to_string().trim_end()))?;
     if file.seeds.is_empty() {
@@ -70,6 +71,25 @@ pub fn sweep(text: &str, settings: &[String]) -> Result<Sweep> {
         cells = product(&cells, &choices);
     }
     let seed = file.seeds[0];
+    let sets_seed = |table: &Table| table.contains_key("seed");
+    if sets_seed(&file.base)
+        || cells.iter().any(|(_, layers)| layers.iter().any(sets_seed))
+        || settings.iter().any(|setting| setting.split('=').next().map(str::trim) == Some("seed"))
+    {
+        return Err(Error::config(
+            "seed",
+            "is not a key of a sweep: list them in `seeds`, or use --seeds",
+        ));
+    }
+    check_names(&cells)?;
+    if let Some(pattern) =
+        patterns.iter().find(|pattern| !cells.iter().any(|(name, _)| matches(pattern, name)))
+    {
+        let names: Vec<&str> = cells.iter().map(|(name, _)| name.as_str()).collect();
+        let problem = format!("no cell of that name; there are {}", names.join(", "));
+        return Err(Error::config(pattern, problem));
+    }
+    cells.retain(|(name, _)| patterns.is_empty() || patterns.iter().any(|p| matches(p, name)));
     let cells = cells.into_iter().map(|(name, layers)| {
         let mut table = file.base.clone();
         let mut method = named_method(&table);
@@ -89,34 +109,22 @@ pub fn sweep(text: &str, settings: &[String]) -> Result<Sweep> {
             .map_err(|error| Error::config(format!("cell {name}"), error.to_string()))?;
         Ok(Cell { name, experiment })
     });
-    let cells: Vec<Cell> = cells.collect::<Result<_>>()?;
-    for (index, cell) in cells.iter().enumerate() {
-        if cells[..index].iter().any(|other| other.name == cell.name) {
-            return Err(Error::config(format!("cell {}", cell.name), "is there twice"));
-        }
-        if cell.name.contains(['/', '\\']) || cell.name.starts_with('.') {
-            return Err(Error::config(format!("cell {}", cell.name), "cannot be a folder's name"));
-        }
-    }
-    Ok(Sweep { seeds: file.seeds, cells })
+    Ok(Sweep { cells: cells.collect::<Result<_>>()?, seeds: file.seeds })
 }
 
-impl Sweep {
-    /// The cells whose names match one of these patterns, in which `*` stands for anything; all of
-    /// them without a pattern.
-    pub fn chosen(&self, patterns: &[String]) -> Result<Vec<&Cell>> {
-        for pattern in patterns {
-            if !self.cells.iter().any(|cell| matches(pattern, &cell.name)) {
-                let names: Vec<&str> = self.cells.iter().map(|cell| cell.name.as_str()).collect();
-                let problem = format!("no cell of that name; there are {}", names.join(", "));
-                return Err(Error::config(pattern, problem));
+/// Names must differ, and be names of folders.
+fn check_names(cells: &Layers) -> Result<()> {
+    for (index, (name, _)) in cells.iter().enumerate() {
+        let problem = match name {
+            name if cells[..index].iter().any(|(other, _)| other == name) => "is there twice",
+            name if name.contains(['/', '\\']) || name.starts_with('.') => {
+                "cannot be a folder's name"
             }
-        }
-        let wanted = |cell: &&Cell| {
-            patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, &cell.name))
+            _ => continue,
         };
-        Ok(self.cells.iter().filter(wanted).collect())
+        return Err(Error::config(format!("cell {name}"), problem));
     }
+    Ok(())
 }
 
 fn in_order<T>(table: BTreeMap<String, Spanned<T>>) -> Vec<(String, T)> {
@@ -228,7 +236,7 @@ client.batch = [10, 32]
 
     #[test]
     fn a_cell_is_one_choice_of_every_axis() {
-        let sweep = sweep(FILE, &["rounds=9".to_owned()]).unwrap();
+        let sweep = sweep(FILE, &[], &["rounds=9".to_owned()]).unwrap();
         let names: Vec<&str> = sweep.cells.iter().map(|cell| cell.name.as_str()).collect();
         assert_eq!(
             names,
@@ -253,10 +261,9 @@ client.batch = [10, 32]
 
     #[test]
     fn cells_are_chosen_by_name() {
-        let sweep = sweep(FILE, &[]).unwrap();
         let count = |patterns: &[&str]| {
             let patterns: Vec<String> = patterns.iter().map(|p| (*p).to_owned()).collect();
-            sweep.chosen(&patterns).map(|cells| cells.len()).map_err(|error| error.to_string())
+            sweep(FILE, &patterns, &[]).map(|s| s.cells.len()).map_err(|error| error.to_string())
         };
         assert_eq!(count(&[]), Ok(8));
         assert_eq!(count(&["ten-semifl-client.batch=10"]), Ok(1));
@@ -266,13 +273,19 @@ client.batch = [10, 32]
 
     #[test]
     fn mistakes_are_named() {
-        let problem = |text: &str| sweep(text, &[]).unwrap_err().to_string();
+        let problem = |text: &str| sweep(text, &[], &[]).unwrap_err().to_string();
         assert!(problem("seed = [1]").contains("unknown field `seed`"));
         assert!(problem("seeds = []").contains("names no seed"));
         assert!(problem("[grid]\nrounds = 3").contains("grid.rounds: expected a list of values"));
         assert!(problem("[axes.a]").contains("axes.a: has no choice"));
         let cell = problem("[axes.a]\nx = { rounds = 0 }");
         assert!(cell.contains("cell x") && cell.contains("rounds: must be at least 1"), "{cell}");
+        assert!(problem("[grid]\nseed = [1, 2]").contains("list them in `seeds`"));
+        // A key that only some methods have may be set where only those are chosen.
+        let only = |pattern: &str| {
+            sweep(FILE, &[pattern.to_owned()], &["method.score=softmax".to_owned()]).is_ok()
+        };
+        assert!(only("*fedanchor*") && !only("*semifl*"));
         assert!(problem("[axes.a]\n\"a/b\" = {}").contains("cannot be a folder's name"));
     }
 }

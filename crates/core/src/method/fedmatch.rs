@@ -18,7 +18,7 @@ use crate::loss::cross_entropy_each;
 use crate::model::{Network, Pass, Statistics};
 use crate::params::{Params, Part};
 use crate::schedule::{Sample, Task};
-use crate::server::Server;
+use crate::server::{Server, step_towards};
 use crate::server_epochs::supervised_epoch;
 use crate::setting::{Setting, View};
 use crate::training::{StepLoss, Terms};
@@ -86,8 +86,10 @@ impl Method for FedMatch {
 
     fn hear(&self, server: &mut Server, update: &Update) -> Result<()> {
         if let Some(memory) = &mut server.memory {
-            let psi = memory.psi.copy()?;
-            let psi = psi.with(update.params.copy()?, server.params.layout.clone());
+            // Where statistics are not sent up, a helper has the global model's.
+            let mut psi = memory.psi.copy()?;
+            psi.assign(&server.params.subset(|entry| entry.statistic))?;
+            psi.assign(&update.params)?;
             memory.heard.insert(update.client, psi);
         }
         Ok(())
@@ -100,7 +102,8 @@ impl Method for FedMatch {
         round: u32,
     ) -> Result<Losses> {
         if let (Some(mean), Some(memory)) = (mean, &mut server.memory) {
-            memory.psi.assign(&mean)?;
+            let momentum = server.setting.experiment.server.momentum;
+            step_towards(&mut memory.psi, &mut server.velocity, &mean, momentum)?;
             server.params.assign(&mean.subset(|entry| entry.statistic))?;
         }
         let experiment = &server.setting.experiment;
@@ -157,7 +160,8 @@ impl FedMatch {
 
 impl Memory {
     fn start(params: &Params) -> Result<Self> {
-        let psi = params.zeros_like()?;
+        let mut psi = params.zeros_like()?;
+        psi.assign(&params.subset(|entry| entry.statistic))?;
         let (heard, helpers, places) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Ok(Self { sigma: params.copy()?, psi, heard, helpers, places })
     }
@@ -214,6 +218,8 @@ impl Memory {
     /// Every client's helpers: the nearest models of others. A client that was never heard of is
     /// taken to lie where the global model does.
     fn choose(&self, setting: &Setting, global: &Params, count: usize) -> Result<super::Helpers> {
+        // The same number for all, so that a cohort is one network: a helper is not its own.
+        let count = count.min(self.helpers.len().saturating_sub(1));
         let models = self.helpers.iter().map(|(&id, psi)| Ok((id, psi.copy()?)));
         let models = models.collect::<Result<BTreeMap<_, _>>>()?;
         let places: BTreeMap<u32, &Vec<f32>> =
