@@ -148,7 +148,7 @@ fn another_experiment_is_refused() {
     // Another network's checkpoint does not fit, and nothing is changed.
     let before = place.content("run");
     refused(
-        &["--force", "--set", "model.name=cnn", "--set", "rounds=4"],
+        &["--force", "--set", "model.name=wrn28x2", "--set", "rounds=4"],
         "does not fit this experiment",
     );
     assert!(before == place.content("run"));
