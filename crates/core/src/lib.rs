@@ -33,6 +33,7 @@ pub mod server;
 pub mod server_epochs;
 pub mod setting;
 pub mod simulation;
+mod tally;
 pub mod training;
 mod two_views;
 mod wire;

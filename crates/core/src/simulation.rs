@@ -14,6 +14,7 @@ use crate::load;
 use crate::method::{Broadcast, Client, ClientReport, Cohort, Kept, Method, Update, goes_up};
 use crate::server::{Evaluation, Server};
 use crate::setting::Setting;
+use crate::tally::{Tally, Watch, peak_memory};
 use crate::training::check_finite;
 use fedanchor_data::split::Split;
 use fedanchor_data::stream::SERVER;
@@ -22,7 +23,6 @@ use fedanchor_record::{Dropped, LabelAccuracy, Losses, Outcome, RoundRecord, Tim
 use rand::seq::index::sample;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 use tch::Device;
 
 /// Data, partition and setting of a simulated federation.
@@ -450,93 +450,4 @@ struct Intake {
     /// As it will be if the round comes to its end.
     ledger: Ledger,
     aggregator: Aggregator,
-}
-
-/// The figures of a round while its clients report.
-#[derive(Debug, Default)]
-struct Tally {
-    trained: usize,
-    seen: usize,
-    kept: usize,
-    anchor: Right,
-    classifier: Right,
-    fix: Average,
-    mix: Average,
-    /// Taken over when the round's clients are done, so that they can be trained once more.
-    kept_by_clients: Vec<(u32, Kept)>,
-    /// Updates that the method wants to see one by one.
-    heard: Vec<Update>,
-    dropped: Vec<Dropped>,
-    bytes_down: u64,
-    bytes_up: u64,
-}
-
-impl Tally {
-    fn add_losses(&mut self, losses: &Losses) {
-        self.fix.add(losses.client_fix);
-        self.mix.add(losses.client_mix);
-    }
-}
-
-/// How often one head's labels were right; nothing for a head that was not asked.
-#[derive(Debug, Default)]
-struct Right {
-    all: Average,
-    kept: Average,
-}
-
-impl Right {
-    fn add(&mut self, right: bool, kept: bool) {
-        let right = if right { 100.0 } else { 0.0 };
-        self.all.add(Some(right));
-        self.kept.add(kept.then_some(right));
-    }
-
-    fn accuracy(&self) -> LabelAccuracy {
-        LabelAccuracy { all: self.all.mean(), kept: self.kept.mean() }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Average {
-    sum: f64,
-    count: u32,
-}
-
-impl Average {
-    fn add(&mut self, value: Option<f64>) {
-        self.sum += value.unwrap_or_default();
-        self.count += u32::from(value.is_some());
-    }
-
-    fn mean(&self) -> Option<f64> {
-        (self.count > 0).then(|| self.sum / f64::from(self.count))
-    }
-}
-
-/// Seconds since the last look.
-struct Watch {
-    start: Instant,
-    last: Instant,
-}
-
-impl Watch {
-    fn start() -> Self {
-        let now = Instant::now();
-        Self { start: now, last: now }
-    }
-
-    fn lap(&mut self) -> f64 {
-        let now = Instant::now();
-        let seconds = now.duration_since(self.last).as_secs_f64();
-        self.last = now;
-        seconds
-    }
-}
-
-/// Largest resident memory of this process in bytes, where the system tells it.
-pub fn peak_memory() -> Option<u64> {
-    let status = fs_err::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }

@@ -315,3 +315,85 @@ pub fn check_finite(
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::resolve;
+    use fedanchor_data::{Normalisation, Shape};
+
+    fn setting() -> Setting {
+        let keys = ["model.name=small", "optimiser.clip=0", "optimiser.weight_decay=0.5"];
+        let experiment = resolve("", &keys.map(str::to_owned)).unwrap();
+        let shape = Shape { side: 16, channels: 1 };
+        let normalisation = Normalisation { mean: vec![0.0], std: vec![1.0] };
+        Setting::new(experiment, shape, 3, &normalisation, false, Some(1)).unwrap()
+    }
+
+    /// A client that leaves a step out stays as it is, momentum and statistics included; the other
+    /// makes it.
+    #[test]
+    fn a_step_that_is_left_out_leaves_no_trace() {
+        let setting = setting();
+        let start = setting.network.init(0, setting.device).unwrap().broadcast(2).unwrap();
+        let images = Tensor::ones([4, 2, 16, 16], (Kind::Float, setting.device)) / 3.0;
+        let mut learner =
+            Learner::new(&setting, "test", start.copy().unwrap(), Momentum::default(), |_| true)
+                .unwrap()
+                .with_skipped_steps();
+        let mut step = |made: &[f32]| {
+            let made = Tensor::from_slice(made);
+            let loss = |pass: &Pass| {
+                let features = setting.network.features(&images, pass)?;
+                let logits = setting.network.logits(&features, pass)?;
+                let sum =
+                    logits.f_square()?.f_sum_dim_intlist(&[1i64, 2][..], false, Kind::Float)?;
+                Ok(Terms { terms: vec![(1.0, sum)], made: Some(made.shallow_clone()) })
+            };
+            learner.step(2, 0.1, loss).unwrap();
+            let first = learner.momentum.copy().unwrap();
+            (learner.params.copy().unwrap(), first)
+        };
+        let of = |params: &Params, client: i64| -> Vec<Tensor> {
+            params.client(client).unwrap().copy().unwrap().tensors
+        };
+        let (one, _) = step(&[1.0, 0.0]);
+        assert_eq!(of(&one, 1), of(&start, 1));
+        assert_ne!(of(&one, 0), of(&start, 0));
+        // The second client's first step is the first client's: no momentum was left behind.
+        let (two, _) = step(&[0.0, 1.0]);
+        assert_eq!(of(&two, 0), of(&one, 0));
+        let close =
+            of(&two, 1).iter().zip(of(&one, 0)).all(|(a, b)| a.allclose(&b, 1e-5, 1e-6, false));
+        assert!(close);
+    }
+
+    /// The first of the other networks follows as a moving average: d of it and 1 - d of the trained one.
+    #[test]
+    fn a_follower_keeps_its_share() {
+        let setting = setting();
+        let start = setting.network.init(0, setting.device).unwrap();
+        let target = start.subset(|entry| entry.part == crate::params::Part::Backbone);
+        let images = Tensor::ones([4, 1, 16, 16], (Kind::Float, setting.device)) / 3.0;
+        let mut learner =
+            Learner::new(&setting, "test", start.copy().unwrap(), Momentum::default(), |_| true)
+                .unwrap()
+                .with_others(vec![target.copy().unwrap()], Some(0.75))
+                .unwrap();
+        let loss = |pass: &Pass| {
+            let logits = setting.network.logits(&setting.network.features(&images, pass)?, pass)?;
+            let sum = logits.f_square()?.f_sum_dim_intlist(&[1i64, 2][..], false, Kind::Float)?;
+            Ok(vec![(1.0, sum)].into())
+        };
+        learner.step(1, 0.1, loss).unwrap();
+        let trained = learner.params.subset(|entry| entry.part == crate::params::Part::Backbone);
+        let all = learner.others[0].tensors.iter().zip(&target.tensors).zip(&trained.tensors);
+        let mut moved = 0.0;
+        for ((now, before), trained) in all {
+            let expected = before * 0.75 + trained * 0.25;
+            assert!(now.allclose(&expected, 1e-5, 1e-6, false));
+            moved += (now - before).abs().sum(Kind::Double).double_value(&[]);
+        }
+        assert!(moved > 0.0);
+    }
+}
