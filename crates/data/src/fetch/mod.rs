@@ -18,6 +18,7 @@ use md5::{Digest, Md5};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+pub use unpack::unpack;
 
 /// Where the files of a data set come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +93,7 @@ pub fn get(
     fs::create_dir(&content).map_err(|error| DataError::io(&content, error))?;
     for (path, file) in files {
         if file.name.ends_with(".tar.gz") {
-            unpack::unpack(&path, &content, progress)?;
+            unpack(&path, &content, progress)?;
         } else {
             let to = content.join(file.name);
             fs::copy(&path, &to).map_err(|error| DataError::io(&to, error))?;

@@ -5,7 +5,7 @@
 //! (which also restores links, owners and permissions that no data set needs), and the whole
 //! decompressed stream, headers included, is limited by the archive's size.
 
-use super::{PIECE, Phase, Progress, Report};
+use super::{PIECE, Phase, Progress};
 use crate::{DataError, Result};
 use flate2::bufread::GzDecoder;
 use std::fs;
@@ -20,9 +20,11 @@ const MOST_RATIO: u64 = 16;
 const MOST_EXTRA: u64 = 1 << 20;
 /// More entries than any data set here has.
 const MOST_ENTRIES: usize = 1000;
+/// The longest name of an entry, in bytes: systems take no longer path.
+const MOST_NAME: usize = 4096;
 
-/// Unpacks the archive into a folder, which must exist and be empty.
-pub(super) fn unpack(archive: &Path, into: &Path, progress: Report) -> Result<()> {
+/// Unpacks a `.tar.gz` into a folder, which must exist and be empty.
+pub fn unpack(archive: &Path, into: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
     let cannot_read = |error| DataError::io(archive, error);
     let file = fs::File::open(archive).map_err(cannot_read)?;
     let total = file.metadata().map_err(cannot_read)?.len();
@@ -60,6 +62,12 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, tell: &mut dyn FnMut(
     for (number, entry) in entries.enumerate() {
         let mut entry =
             entry.map_err(|error| damaged(archive, &format!("entry {number}"), &error))?;
+        let length = entry.path_bytes().len();
+        if length > MOST_NAME {
+            let expected = format!("a name of at most {MOST_NAME} bytes");
+            let place = format!("entry {number}");
+            return Err(DataError::malformed(archive, place, expected, length.to_string()));
+        }
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let place = format!("entry `{name}`");
         if number >= MOST_ENTRIES {

@@ -16,6 +16,12 @@ pub(super) const MAX_SIDE: usize = 16_384;
 /// and a damaged size field does not fill the memory with decompressed nonsense.
 const MAX_BYTES: u64 = 16 << 30;
 
+/// Packed data may unpack to this many times its size (MNIST unpacks to 5 times its own, photographs
+/// to 10 to 80 times theirs) ...
+const MOST_RATIO: u64 = 128;
+/// ... plus this much, so that what is small may be as uniform as it likes.
+const MOST_EXTRA: u64 = 16 << 20;
+
 /// The shape of square images, or why they cannot be used.
 pub(super) fn shape(path: &Path, height: usize, width: usize, channels: usize) -> Result<Shape> {
     let found = format!("{height} x {width} with {channels} channels");
@@ -80,6 +86,27 @@ pub(super) fn volume(path: &Path, place: &str, dims: &[usize]) -> Result<usize> 
         let expected = format!("dimensions with a product of at most {MAX_BYTES}");
         DataError::malformed(path, place, expected, format!("{dims:?}"))
     })
+}
+
+/// The most bytes that a file of this size may unpack to.
+pub(super) fn most_unpacked(file: u64) -> u64 {
+    file.saturating_mul(MOST_RATIO).saturating_add(MOST_EXTRA)
+}
+
+/// Refuses what would unpack to more than that, before memory is filled with it.
+pub(super) fn check_unpacked(
+    path: &Path,
+    place: &str,
+    file: u64,
+    bytes: u64,
+    advice: &str,
+) -> Result<()> {
+    let most = most_unpacked(file);
+    if bytes > most {
+        let expected = format!("at most {most} bytes unpacked from {file} ({advice})");
+        return Err(DataError::malformed(path, place, expected, bytes.to_string()));
+    }
+    Ok(())
 }
 
 /// Exactly `bytes` bytes of a reader, which may well have fewer.
@@ -157,9 +184,10 @@ impl Number {
         }
     }
 
-    /// Little-endian bytes as numbers; exact for every possible class number.
-    pub(super) fn decode(self, bytes: &[u8]) -> Vec<f64> {
-        let decode = |item: &[u8]| {
+    /// Little-endian bytes as numbers; exact for every possible class number. One at a time: all at
+    /// once they could be eight times the file.
+    pub(super) fn decode(self, bytes: &[u8]) -> impl Iterator<Item = f64> {
+        let decode = move |item: &[u8]| {
             // Sign extension is decided by the most significant byte, the last one.
             let negative = item.last().is_some_and(|&byte| byte >= 0x80);
             let signed = matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64);
@@ -173,20 +201,23 @@ impl Number {
                 _ => bits as f64,
             }
         };
-        bytes.chunks_exact(self.size()).map(decode).collect()
+        bytes.chunks_exact(self.size()).map(decode)
     }
 }
 
 /// Numbers as class numbers, if that is what they are.
-pub(super) fn class_numbers(path: &Path, numbers: &[f64]) -> Result<Vec<u16>> {
-    let convert = |(index, &number): (usize, &f64)| {
+pub(super) fn class_numbers(
+    path: &Path,
+    numbers: impl IntoIterator<Item = f64>,
+) -> Result<Vec<u16>> {
+    let convert = |(index, number): (usize, f64)| {
         if number.fract() == 0.0 && (0.0..=f64::from(u16::MAX)).contains(&number) {
             return Ok(number as u16);
         }
         let place = format!("label of image {index}");
         Err(DataError::malformed(path, place, "a class number from 0", number.to_string()))
     };
-    numbers.iter().enumerate().map(convert).collect()
+    numbers.into_iter().enumerate().map(convert).collect()
 }
 
 /// Damaged copies of a valid file: every decoder must take them without a panic.
@@ -268,6 +299,15 @@ mod tests {
     }
 
     #[test]
+    fn packed_sizes_are_believed_within_reason() {
+        let check = |bytes| check_unpacked(Path::new("f"), "data", 10, bytes, "save it plain");
+        check((16 << 20) + 1280).unwrap();
+        let error = check((16 << 20) + 1281).unwrap_err().to_string();
+        let wrong = "f: data: expected at most 16778496 bytes unpacked from 10 (save it plain)";
+        assert_eq!(error, format!("{wrong}, found 16778497"));
+    }
+
+    #[test]
     fn channels_go_last() {
         let shape = Shape { side: 2, channels: 3 };
         let planar: Vec<u8> = (0..24).collect();
@@ -291,15 +331,15 @@ mod tests {
             (Number::F64, &10f64.to_le_bytes(), 10.0),
         ];
         for (number, bytes, value) in cases {
-            assert_eq!(number.decode(bytes), [value], "{number:?}");
+            assert_eq!(number.decode(bytes).collect::<Vec<_>>(), [value], "{number:?}");
         }
     }
 
     #[test]
     fn class_numbers_are_whole() {
-        assert_eq!(class_numbers(Path::new("f"), &[0.0, 65_535.0]).unwrap(), [0, 65_535]);
+        assert_eq!(class_numbers(Path::new("f"), [0.0, 65_535.0]).unwrap(), [0, 65_535]);
         for wrong in [-1.0, 0.5, 65_536.0, f64::NAN, f64::INFINITY] {
-            assert!(class_numbers(Path::new("f"), &[1.0, wrong]).is_err(), "{wrong}");
+            assert!(class_numbers(Path::new("f"), [1.0, wrong]).is_err(), "{wrong}");
         }
     }
 }

@@ -139,8 +139,8 @@ fn read_python(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
     let pickle = Pickle::load(path, bytes)?;
     let fine = pickle.has("fine_labels");
     let (known, key) = if fine { (CIFAR100, "fine_labels") } else { (CIFAR10, "labels") };
-    let numbers: Vec<f64> = pickle.integers(key)?.into_iter().map(|label| label as f64).collect();
-    let labels = class_numbers(path, &numbers)?;
+    let numbers = pickle.integers(key)?.into_iter().map(|label| label as f64);
+    let labels = class_numbers(path, numbers)?;
     let Array { shape, fortran, data } = pickle.array("data")?;
     let &[count, IMAGE] = shape else {
         let expected = format!("dimensions [count, {IMAGE}]");

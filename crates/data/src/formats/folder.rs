@@ -6,7 +6,7 @@
 //! makes the set the same on every machine. Hidden files and files of other types are passed over;
 //! a class without images, and images beside class folders, are mistakes and said to be.
 
-use super::checks::{MAX_SIDE, finish, shape, volume};
+use super::checks::{MAX_SIDE, check_unpacked, finish, most_unpacked, shape, volume};
 use crate::{DataError, ImageSet, Result, Shape};
 use image::imageops::{FilterType, resize};
 use image::{ColorType, GrayImage, ImageDecoder, ImageReader, Limits, RgbImage};
@@ -134,6 +134,8 @@ struct Header {
 fn header(file: &Path) -> Result<Header> {
     let decoder = open(file)?.into_decoder().map_err(|error| unreadable(file, &error))?;
     let (width, height) = decoder.dimensions();
+    // Pixels are made before a file shows how many it really has.
+    check_unpacked(file, "image", size(file)?, decoder.total_bytes(), "save it smaller")?;
     let grey = matches!(
         decoder.color_type(),
         ColorType::L8 | ColorType::La8 | ColorType::L16 | ColorType::La16
@@ -157,14 +159,19 @@ fn common_shape(files: &[PathBuf], headers: &[Header], channels: usize) -> Resul
     shape(files.first().map_or(Path::new(""), PathBuf::as_path), side, side, channels)
 }
 
-/// A decoder for the file, whatever its name says, within limits: 16,384 pixels a side, and the
-/// image library's own 512 MiB.
+fn size(file: &Path) -> Result<u64> {
+    Ok(std::fs::metadata(file).map_err(|source| DataError::io(file, source))?.len())
+}
+
+/// A decoder for the file, whatever its name says, within limits: 16,384 pixels a side, and memory
+/// by the size of the file up to the image library's own 512 MiB.
 fn open(file: &Path) -> Result<ImageReader<BufReader<File>>> {
     let reader = ImageReader::open(file).and_then(ImageReader::with_guessed_format);
     let mut reader = reader.map_err(|source| DataError::io(file, source))?;
     let mut limits = Limits::default();
     limits.max_image_width = Some(MAX_SIDE as u32);
     limits.max_image_height = Some(MAX_SIDE as u32);
+    limits.max_alloc = limits.max_alloc.min(Some(most_unpacked(size(file)?)));
     reader.limits(limits);
     Ok(reader)
 }
@@ -290,6 +297,23 @@ mod tests {
         let whole = std::fs::read(at("cat/1.png")).unwrap();
         std::fs::write(at("dog/2.jpg"), &whole[..whole.len() - 20]).unwrap();
         assert!(failure(root.path(), None).contains("2.jpg: image: expected a PNG or JPEG"));
+    }
+
+    #[test]
+    fn announced_pixels_are_not_believed() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("a.jpg");
+        colour(file.clone(), 16, 16, [1, 2, 3]);
+        let mut bytes = std::fs::read(&file).unwrap();
+        // The frame header: its marker, its length, the bits of a sample, height and width.
+        let at = bytes.windows(2).position(|window| window == [0xff, 0xc0]).unwrap();
+        assert_eq!(bytes[at + 5..at + 9], [0, 16, 0, 16]);
+        bytes[at + 5..at + 9].copy_from_slice(&[0x40, 0, 0x40, 0]);
+        std::fs::write(&file, bytes).unwrap();
+        for size in [None, Some(8)] {
+            let error = failure(root.path(), size);
+            assert!(error.contains("save it smaller), found 805306368"), "{error}");
+        }
     }
 
     #[test]

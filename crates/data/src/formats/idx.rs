@@ -5,7 +5,7 @@
 //! bytes, not its name, because both kinds circulate under both names. Images may come without
 //! their label file; they are an unlabelled set then.
 
-use super::checks::{at_end, finish, read_exactly, read_file, shape, volume};
+use super::checks::{at_end, check_unpacked, finish, read_exactly, read_file, shape, volume};
 use super::known::Known;
 use crate::{DataError, ImageSet, Result};
 use flate2::read::MultiGzDecoder;
@@ -65,7 +65,9 @@ fn decode(path: &Path, bytes: &[u8], rank: usize) -> Result<(Vec<usize>, Vec<u8>
     }
     let big_endian = |size: &[u8]| size.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
     let dims: Vec<usize> = sizes.chunks_exact(4).map(big_endian).collect();
-    let elements = read_exactly(path, "data", &mut reader, volume(path, "header", &dims)?)?;
+    let count = volume(path, "header", &dims)?;
+    check_unpacked(path, "header", bytes.len() as u64, count as u64, "unpack it with gunzip")?;
+    let elements = read_exactly(path, "data", &mut reader, count)?;
     at_end(path, "data", &mut reader)?;
     Ok((dims, elements))
 }
@@ -142,6 +144,9 @@ mod tests {
         assert!(read(&images, &file(1, &[2], &[0, 10])).contains("label of image 1"));
         let huge = file(3, &[u32::MAX; 3], &[]);
         assert!(read(&huge, &labels).contains("product of at most"));
+        // 20 MB of zeros in 20 KB.
+        let bomb = gzip(&file(3, &[20, 1000, 1000], &vec![0; 20_000_000]));
+        assert!(read(&bomb, &labels).contains("unpack it with gunzip"));
         let packed = gzip(&images);
         for length in 2..packed.len() {
             read(&packed[..length], &labels);

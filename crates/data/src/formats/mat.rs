@@ -7,7 +7,9 @@
 //! HDF5, a different format altogether, and big-endian files have not been written for decades:
 //! both are refused by name.
 
-use super::checks::{Number, at_end, finish, read_exactly, read_file, shape, volume};
+use super::checks::{
+    Number, at_end, check_unpacked, finish, read_exactly, read_file, shape, volume,
+};
 use super::known::SVHN;
 use crate::{DataError, ImageSet, Result};
 use flate2::read::ZlibDecoder;
@@ -32,7 +34,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
     let mut rest = &bytes[HEADER..];
     while !rest.is_empty() {
         let place = format!("element at byte {}", bytes.len() - rest.len());
-        let source = Source { path, place: &place };
+        let source = Source { path, size: bytes.len() as u64, place: &place };
         let tag = source.tag(&mut rest)?;
         let fail = || source.fail(format!("{} bytes", tag.size), rest.len().to_string());
         let (body, after) = rest.split_at_checked(tag.size).ok_or_else(fail)?;
@@ -104,7 +106,7 @@ fn assemble(path: &Path, images: &Variable, labels: &Variable) -> Result<ImageSe
             }
         }
     });
-    let numbers = labels.number.decode(&labels.data).into_iter().enumerate();
+    let numbers = labels.number.decode(&labels.data).enumerate();
     let classes = numbers.map(|(index, number)| {
         if number.fract() == 0.0 && (1.0..=10.0).contains(&number) {
             return Ok(number as u16 % 10);
@@ -153,9 +155,10 @@ impl Tag {
     }
 }
 
-/// Where data comes from, for error messages.
+/// Where data comes from, for error messages, and the size of the file.
 struct Source<'a> {
     path: &'a Path,
+    size: u64,
     place: &'a str,
 }
 
@@ -216,7 +219,7 @@ impl Source<'_> {
         if !matches!(flags.as_slice(), [6..=15, bits, ..] if bits & 8 == 0) {
             return Err(self.fail(format!("{name} to be numeric"), format!("flags {flags:02x?}")));
         }
-        let dims = Number::I32.decode(&dims).into_iter().map(|dim| dim.max(0.0) as usize);
+        let dims = Number::I32.decode(&dims).map(|dim| dim.max(0.0) as usize);
         let dims: Vec<usize> = dims.collect();
         let tag = self.tag(reader)?;
         let fail = || self.fail(format!("{name} to hold numbers"), format!("type {}", tag.kind));
@@ -226,6 +229,8 @@ impl Source<'_> {
             let expected = format!("{bytes} bytes for the dimensions {dims:?} of {name}");
             return Err(self.fail(expected, tag.size.to_string()));
         }
+        let advice = "save it with the option -v6";
+        check_unpacked(self.path, self.place, self.size, bytes as u64, advice)?;
         let data = self.data(reader, &tag)?;
         Ok(Some(Variable { name, dims, number, data }))
     }
@@ -338,7 +343,10 @@ mod tests {
         let lying = variable("X", 9, &[2, 2, 3, 9], 2, &[0; 24]);
         assert!(failure(&[lying, labels.clone()]).contains("108 bytes for the dimensions"));
         let huge = variable("X", 9, &[i32::MAX; 4], 2, &[0; 24]);
-        assert!(failure(&[huge, labels]).contains("product of at most"));
+        assert!(failure(&[huge, labels.clone()]).contains("product of at most"));
+        // 20 MB of zeros in 20 KB.
+        let bomb = compressed(&variable("X", 9, &[1000, 1000, 1, 20], 2, &vec![0; 20_000_000]));
+        assert!(failure(&[bomb, labels]).contains("save it with the option -v6"));
         assert!(failure(&[compressed(&element(2, &[0; 8]))]).contains("found type"));
     }
 

@@ -6,11 +6,11 @@
 //! dictionary with three keys in a fixed spelling; it is searched for these, not parsed as Python.
 
 use super::checks::{
-    Number, at_end, class_numbers, finish, interleave, read_exactly, shape, volume,
+    Number, at_end, check_unpacked, class_numbers, finish, interleave, read_exactly, shape, volume,
 };
 use crate::{DataError, ImageSet, Result};
 use std::fs::File;
-use std::io::{BufReader, Read, Seek};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use zip::ZipArchive;
 
@@ -24,15 +24,16 @@ pub fn read(path: &Path, classes: Option<&[String]>) -> Result<ImageSet> {
     parse(path, BufReader::new(file), classes)
 }
 
-fn parse(path: &Path, file: impl Read + Seek, classes: Option<&[String]>) -> Result<ImageSet> {
+fn parse(path: &Path, mut file: impl Read + Seek, classes: Option<&[String]>) -> Result<ImageSet> {
+    let size = file.seek(SeekFrom::End(0)).map_err(|source| DataError::io(path, source))?;
     let zip = ZipArchive::new(file);
     let mut zip =
         zip.map_err(|error| DataError::malformed(path, "file", "a zip file", error.to_string()))?;
-    let Some(images) = array(path, &mut zip, "X")? else {
+    let Some(images) = array(path, size, &mut zip, "X")? else {
         return Err(DataError::malformed(path, "arrays", "X, the images", "no such array"));
     };
     let (shape, pixels) = arrange(path, images)?;
-    let labels = match array(path, &mut zip, "y")? {
+    let labels = match array(path, size, &mut zip, "y")? {
         Some(labels) => Some(flatten(path, &labels)?),
         None => None,
     };
@@ -72,7 +73,7 @@ fn arrange(path: &Path, images: Array) -> Result<(crate::Shape, Vec<u8>)> {
 /// The labels, from `[count]` or `[count, 1]`.
 fn flatten(path: &Path, labels: &Array) -> Result<Vec<u16>> {
     match labels.dims[..] {
-        [_] | [_, 1] => class_numbers(path, &labels.number.decode(&labels.data)),
+        [_] | [_, 1] => class_numbers(path, labels.number.decode(&labels.data)),
         _ => {
             let found = format!("{:?}", labels.dims);
             Err(DataError::malformed(path, "y", "[count] or [count, 1]", found))
@@ -87,16 +88,21 @@ struct Array {
     data: Vec<u8>,
 }
 
-/// The array of this name, if the archive has it.
-fn array(path: &Path, zip: &mut ZipArchive<impl Read + Seek>, name: &str) -> Result<Option<Array>> {
+/// The array of this name, if the archive of this size has it.
+fn array(
+    path: &Path,
+    size: u64,
+    zip: &mut ZipArchive<impl Read + Seek>,
+    name: &str,
+) -> Result<Option<Array>> {
     match zip.by_name(&format!("{name}.npy")) {
-        Ok(mut entry) => npy(path, name, &mut entry).map(Some),
+        Ok(mut entry) => npy(path, size, name, &mut entry).map(Some),
         Err(zip::result::ZipError::FileNotFound) => Ok(None),
         Err(error) => Err(DataError::malformed(path, name, "a zip entry", error.to_string())),
     }
 }
 
-fn npy(path: &Path, name: &str, reader: &mut dyn Read) -> Result<Array> {
+fn npy(path: &Path, size: u64, name: &str, reader: &mut dyn Read) -> Result<Array> {
     let fail = |expected: &str, found: &str| DataError::malformed(path, name, expected, found);
     let magic = read_exactly(path, name, reader, 8)?;
     let length_bytes = match magic[..] {
@@ -122,6 +128,7 @@ fn npy(path: &Path, name: &str, reader: &mut dyn Read) -> Result<Array> {
         return Err(fail("an array in C order (np.ascontiguousarray)", "Fortran order"));
     }
     let bytes = volume(path, name, &dims)?.saturating_mul(number.size());
+    check_unpacked(path, name, size, bytes as u64, "save it with np.savez")?;
     let mut data = read_exactly(path, name, reader, bytes)?;
     at_end(path, name, reader)?;
     if big_endian {
@@ -266,6 +273,9 @@ mod tests {
         assert!(images("|u1", "False", "(1, -2, 2)", &[]).contains("a numpy header"));
         assert!(images("|u1", "False", "(4294967295, 4294967295, 9)", &[]).contains("product"));
         assert!(failure(&[("X", b"\x93NUMPX\x01\0\0\0".to_vec())]).contains("the start of a"));
+        // 20 MB of zeros in 20 KB.
+        let bomb = images("|u1", "False", "(20, 1000, 1000)", &vec![0; 20_000_000]);
+        assert!(bomb.contains("save it with np.savez"), "{bomb}");
         let short = npy("|u1", "False", "(2,)", &[0, 1]);
         assert!(failure(&[("X", grey()), ("y", short)]).contains("expected 3, one per image"));
         let square = npy("|u1", "False", "(1, 3)", &[0, 1, 2]);
@@ -281,7 +291,7 @@ mod tests {
             drop(parse(Path::new("f"), Cursor::new(bytes), None));
         }
         for bytes in damaged(&grey(), 5000) {
-            drop(super::npy(Path::new("f"), "X", &mut &bytes[..]));
+            drop(super::npy(Path::new("f"), bytes.len() as u64, "X", &mut &bytes[..]));
         }
     }
 }

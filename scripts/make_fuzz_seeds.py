@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Makes the files that fuzzing starts from: one of every kind the decoders read, as small as can be.
+
+    python3 -m pip install numpy scipy pillow
+    python3 scripts/make_fuzz_seeds.py
+
+Writes crates/data/fuzz/seeds/FAMILY/NAME. They come from the programs that write such files
+elsewhere, not from this project. Those in the repository were made with Python 3.11, numpy 2.4.6,
+scipy 1.17.1 and Pillow 13.0.0.
+"""
+
+import gzip
+import io
+import pathlib
+import pickle
+import struct
+import tarfile
+
+import numpy as np
+import scipy.io
+from PIL import Image
+
+SEEDS = pathlib.Path(__file__).parent.parent / "crates/data/fuzz/seeds"
+
+
+def write(name, content):
+    path = SEEDS / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def cifar():
+    image = np.arange(3072, dtype=np.uint8).reshape(1, 3072)
+    write("cifar/ten.bin", b"\x06" + image.tobytes())
+    write("cifar/hundred.bin", b"\x0b\x2a" + image.tobytes())
+    batch = {"batch_label": "training batch 1 of 5", "labels": [6], "data": image, "filenames": ["a.png"]}
+    fine = {"fine_labels": [42], "coarse_labels": [8], "data": image}
+    for protocol in (2, 3, 4, 5):
+        write(f"cifar/ten-{protocol}.pkl", pickle.dumps(batch, protocol))
+        write(f"cifar/hundred-{protocol}.pkl", pickle.dumps(fine, protocol))
+        # Not CIFAR, but hardly anything except structure.
+        small = {b"data": np.ones((2, 3), np.uint8), b"labels": (1, 2), b"none": [None, -70000, 2**40]}
+        write(f"cifar/small-{protocol}.pkl", pickle.dumps(small, protocol))
+
+
+def mat():
+    images = {"X": np.arange(24, dtype=np.uint8).reshape(2, 2, 3, 2), "y": np.array([[10.0], [3.0]])}
+    for name, packed in (("plain", False), ("packed", True)):
+        file = io.BytesIO()
+        scipy.io.savemat(file, images | {"info": "none"}, do_compression=packed)
+        content = bytearray(file.getvalue())
+        content[:116] = b"MATLAB 5.0 MAT-file".ljust(116)  # without the date
+        write(f"mat/{name}.mat", content)
+
+
+def idx():
+    images = bytes([0, 0, 8, 3]) + struct.pack(">III", 3, 2, 2) + bytes(range(12))
+    labels = bytes([0, 0, 8, 1]) + struct.pack(">I", 3) + bytes([7, 0, 9])
+    for name, content in (("images", images), ("labels", labels)):
+        write(f"idx/{name}", content)
+        write(f"idx/{name}.gz", gzip.compress(content, mtime=0))
+
+
+def npz():
+    first = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
+    labels = np.array([1, 0])
+    for name, save in (("plain", np.savez), ("packed", np.savez_compressed)):
+        file = io.BytesIO()
+        save(file, X=first, y=labels)
+        write(f"npz/{name}.npz", file.getvalue())
+    # The arrays alone, one after the other; fuzzing packs them after it has damaged them.
+    for name, images, labels in (
+        ("last", first, labels),
+        ("first", first.reshape(2, 3, 2, 2), labels.astype(">f4").reshape(2, 1)),
+        ("grey", first[:, :, :, 0], labels.astype(np.uint8)),
+    ):
+        file = io.BytesIO()
+        np.save(file, np.ascontiguousarray(images))
+        np.save(file, labels)
+        write(f"npz/{name}.npy", file.getvalue())
+
+
+def pictures():
+    y, x = np.mgrid[0:9, 0:9]
+    colour = Image.fromarray(np.stack([x * 28, y * 28, x * y * 3], 2).astype(np.uint8))
+    grey, clear = colour.convert("L"), colour.convert("RGBA")
+    clear.putalpha(grey)
+    wide = Image.fromarray((x * y * 1000).astype(np.uint16))
+    saved = {
+        "colour.png": (colour, {}),
+        "clear.png": (clear, {}),
+        "grey.png": (grey, {}),
+        "wide.png": (wide, {}),
+        "bits.png": (grey.convert("1"), {}),
+        "palette.png": (colour.quantize(5), {"transparency": 1}),
+        "profile.png": (grey, {"icc_profile": b"profile" * 9, "dpi": (72, 72), "exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0"}),
+        "colour.jpg": (colour, {"quality": 60}),
+        "grey.jpg": (grey, {"quality": 60}),
+        "progressive.jpg": (colour, {"quality": 60, "progressive": True}),
+        "restart.jpg": (colour.resize((33, 17)), {"quality": 30, "restart_marker_blocks": 1, "subsampling": "4:2:0"}),
+        "four.jpg": (colour.convert("CMYK"), {"quality": 60}),
+    }
+    for name, (image, options) in saved.items():
+        file = io.BytesIO()
+        family = "png" if name.endswith("png") else "jpeg"
+        image.save(file, family, **options)
+        write(f"{family}/{name}", file.getvalue())
+
+
+def archive():
+    for name, form, folder in (
+        ("plain", tarfile.USTAR_FORMAT, "set"),
+        ("long", tarfile.GNU_FORMAT, "set/" + "long" * 30),
+        ("pax", tarfile.PAX_FORMAT, "set/\u00e9" + "long" * 30),
+    ):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=form) as tar:
+            entry = tarfile.TarInfo("set")
+            entry.type = tarfile.DIRTYPE
+            tar.addfile(entry)
+            for number in range(2):
+                entry = tarfile.TarInfo(f"{folder}/{number}.bin")
+                entry.size = 5
+                tar.addfile(entry, io.BytesIO(b"first"))
+        # Two empty blocks end an archive; the writer adds more.
+        content = file.getvalue().rstrip(b"\0")
+        content += bytes(-len(content) % 512 + 1024)
+        write(f"archive/{name}.tar", content)
+        write(f"archive/{name}.tar.gz", gzip.compress(content, mtime=0))
+
+
+for make in (cifar, mat, idx, npz, pictures, archive):
+    make()
