@@ -47,7 +47,7 @@ impl Aggregator {
             return Ok(None);
         }
         // As many as may be hostile, and always less than half.
-        let hostile = ((share * count as f64).floor() as usize).min((count - 1) / 2);
+        let hostile = ((share * count as f64 + 1e-9).floor() as usize).min((count - 1) / 2);
         Ok(match rule {
             AggregationRule::Mean => mean.finish(),
             AggregationRule::ClippedMean => Some(clipped_mean(&all, sent)?),

@@ -4,11 +4,13 @@
 //! the round, and which experiment and data it belongs to. What clients keep between their rounds lies
 //! in files of their own, one a client and round: a checkpoint names the round of each, and only clients
 //! that trained are written again. A file is complete or it is not there: written aside, synced, renamed,
-//! and sealed by a hash that is checked before anything is believed. One file for everything, rewritten in
+//! and sealed by a hash that is checked before anything is believed. A round is finished when its
+//! checkpoint is complete: its lines stand in there, and only then in the records. One file for everything, rewritten in
 //! place, was rejected: a kill in the middle would lose the run.
 
 use crate::door::Ledger;
 use crate::error::{Error, Result};
+use crate::folder::{Lines, Log};
 use fs_err::File;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,8 @@ pub struct About {
     pub best: bool,
     /// What the server remembers of its clients.
     pub ledger: Ledger,
+    /// The round's lines in the records and timings.
+    pub lines: Lines,
 }
 
 /// A checkpoint on its way to the disk.
@@ -132,12 +136,15 @@ impl Bundle {
 /// Writes a file so that it is whole or not there: aside, sealed, synced, renamed.
 fn write_sealed(path: &Path, payload: &[u8]) -> std::io::Result<()> {
     let aside = path.with_extension("part");
-    let mut file = File::create(&aside)?;
-    file.write_all(MAGIC)?;
-    file.write_all(blake3::hash(payload).as_bytes())?;
-    file.write_all(payload)?;
-    file.sync_all()?;
-    fs_err::rename(&aside, path)?;
+    let write = || {
+        let mut file = File::create(&aside)?;
+        file.write_all(MAGIC)?;
+        file.write_all(blake3::hash(payload).as_bytes())?;
+        file.write_all(payload)?;
+        file.sync_all()?;
+        fs_err::rename(&aside, path)
+    };
+    write().inspect_err(|_| drop(fs_err::remove_file(&aside)))?; // a full disk needs the room
     // The name itself must survive a power failure.
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
@@ -169,8 +176,8 @@ pub(crate) struct Saver {
 }
 
 impl Saver {
-    /// Saves into a run folder; `records` is synced before a checkpoint counts.
-    pub(crate) fn start(folder: &Path, records: File) -> Result<Self> {
+    /// Saves into a run folder and finishes each round in its log.
+    pub(crate) fn start(folder: &Path, mut log: Log) -> Result<Self> {
         let clients = folder.join(FOLDER).join(CLIENTS);
         fs_err::create_dir_all(&clients).map_err(|error| Error::file(&clients, error))?;
         let (sender, receiver) = mpsc::sync_channel::<Checkpoint>(0);
@@ -183,8 +190,10 @@ impl Saver {
                 there.push(read(&folder, round).map_or(nobody, |found| found.about));
             }
             for checkpoint in receiver {
-                records.sync_data().map_err(|error| Error::file(&folder, error))?;
-                save(&folder, &checkpoint)?;
+                // The lines of the rounds before must be as safe as this checkpoint.
+                let saved = log.sync().and_then(|()| save(&folder, &checkpoint));
+                let saved = saved.and_then(|()| log.append(&checkpoint.about.lines));
+                saved.map_err(|error| in_a_run(&folder, &error))?;
                 there.retain(|other| other.round != checkpoint.about.round);
                 if checkpoint.about.best {
                     there.iter_mut().for_each(|other| other.best = false);
@@ -212,6 +221,18 @@ impl Saver {
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         }
     }
+}
+
+/// What to do when the disk fails a run.
+fn in_a_run(folder: &Path, error: &Error) -> Error {
+    let folder = folder.display();
+    Error::file(
+        folder.to_string(),
+        format!(
+            "{error}; what was saved before is intact: see to the disk, then go on with \
+             `fedanchor run --resume {folder}`"
+        ),
+    )
 }
 
 fn save(folder: &Path, checkpoint: &Checkpoint) -> Result<()> {
@@ -330,8 +351,8 @@ mod tests {
     #[test]
     fn the_last_complete_one_is_found_and_older_ones_go() {
         let folder = tempfile::tempdir().unwrap();
-        let records = File::create(folder.path().join("rounds.jsonl")).unwrap();
-        let mut saver = Saver::start(folder.path(), records).unwrap();
+        let log = crate::folder::RunFolder::create(folder.path()).unwrap().log().unwrap();
+        let mut saver = Saver::start(folder.path(), log).unwrap();
         saver.save(checkpoint(0, &[])).unwrap();
         let mut lasting = checkpoint(1, &[(7, 1)]);
         lasting.about.lasting = true;
@@ -355,8 +376,8 @@ mod tests {
     #[test]
     fn a_torn_or_changed_file_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
-        let records = File::create(folder.path().join("rounds.jsonl")).unwrap();
-        let mut saver = Saver::start(folder.path(), records).unwrap();
+        let log = crate::folder::RunFolder::create(folder.path()).unwrap().log().unwrap();
+        let mut saver = Saver::start(folder.path(), log).unwrap();
         saver.save(checkpoint(5, &[(1, 5)])).unwrap();
         saver.save(checkpoint(6, &[(1, 5)])).unwrap();
         saver.finish().unwrap();

@@ -40,6 +40,10 @@ pub enum Offence {
     Duplicate,
     /// Made for another round.
     OtherRound(u32),
+    /// After the round was over.
+    Late,
+    /// More bytes than allowed: how many, and the limit.
+    Size(u64, u64),
     /// A tensor that is not there.
     Missing(String),
     /// One that does not belong there.
@@ -60,6 +64,8 @@ impl fmt::Display for Offence {
             Self::Unexpected => write!(f, "was not asked in this round"),
             Self::Duplicate => write!(f, "answered twice"),
             Self::OtherRound(round) => write!(f, "answered for round {round}"),
+            Self::Late => write!(f, "answered after the round was over"),
+            Self::Size(bytes, limit) => write!(f, "sent {bytes} bytes, more than {limit}"),
             Self::Missing(name) => write!(f, "`{name}` is missing"),
             Self::Extra(name) => write!(f, "`{name}` does not belong to this network"),
             Self::Shape(name) => write!(f, "`{name}` has another shape or number type"),
@@ -82,6 +88,10 @@ pub struct Door {
     sent: Params,
     /// The furthest an update may go; none if it may go anywhere.
     limit: Option<f64>,
+    /// The largest message.
+    bytes: u64,
+    /// Whether anything is checked.
+    checked: bool,
 }
 
 impl Door {
@@ -91,8 +101,16 @@ impl Door {
             true => Some(checks.distance * length(sent.weights())?),
             false => None,
         };
-        let asked = asked.iter().copied().collect();
-        Ok(Self { round, asked, answered: BTreeSet::new(), sent, limit })
+        let expected = crate::wire::message_bytes(sent.wire_tensors());
+        Ok(Self {
+            round,
+            asked: asked.iter().copied().collect(),
+            answered: BTreeSet::new(),
+            bytes: (checks.size * expected as f64) as u64,
+            sent,
+            limit,
+            checked: checks.updates,
+        })
     }
 
     /// What was sent.
@@ -100,8 +118,16 @@ impl Door {
         &self.sent
     }
 
+    /// The most bytes a message may have: what comes as bytes is refused before it is decoded.
+    pub fn largest_message(&self) -> u64 {
+        self.bytes
+    }
+
     /// Looks at an update; `None` if nothing is wrong with it.
     pub fn look(&mut self, update: &Update, ledger: &mut Ledger) -> Result<Option<Offence>> {
+        if !self.checked {
+            return Ok(None);
+        }
         if !self.asked.contains(&update.client) {
             return Ok(Some(Offence::Unexpected));
         }
@@ -111,13 +137,17 @@ impl Door {
         if self.answered.contains(&update.client) {
             return Ok(Some(Offence::Duplicate));
         }
+        if update.wire_bytes() > self.bytes {
+            return Ok(Some(Offence::Size(update.wire_bytes(), self.bytes)));
+        }
         if let Some(offence) = self.look_at_tensors(&update.params)? {
             return Ok(Some(offence));
         }
-        let most = *ledger.sizes.entry(update.client).or_insert(update.samples);
+        let most = ledger.sizes.get(&update.client).copied().unwrap_or(usize::MAX);
         if update.samples == 0 || update.samples > most {
             return Ok(Some(Offence::Samples(update.samples)));
         }
+        ledger.sizes.entry(update.client).or_insert(update.samples);
         self.answered.insert(update.client);
         Ok(None)
     }
@@ -204,16 +234,28 @@ mod tests {
         assert_eq!(look(&update(1, &GOOD[..1])), Some(Offence::Missing("mean".into())));
         assert_eq!(look(&update(1, extra)), Some(Offence::Extra("b".into())));
         assert_eq!(look(&update(1, shape)), Some(Offence::Shape("a".into())));
+        let blown_up = [0.0; 1000];
+        let large: &[(&str, &[f32])] = &[("a", &blown_up), ("mean", &[1.0])];
+        let (bytes, most) = (update(1, large).wire_bytes(), 2 * update(1, GOOD).wire_bytes());
+        assert_eq!(look(&update(1, large)), Some(Offence::Size(bytes, most)));
         assert_eq!(look(&update(1, infinite)), Some(Offence::NotFinite("a".into())));
         assert_eq!(look(&update(1, far)), Some(Offence::TooFar(10.5, 10.0)));
         assert_eq!(look(&Update { samples: 0, ..update(1, GOOD) }), Some(Offence::Samples(0)));
-        // Statistics may go far, and the first good one fixes the size.
+        // Statistics may go far; the first good one fixes the number of samples, no bad one does.
         assert_eq!(look(&update(2, GOOD)), None);
         assert_eq!(look(&update(2, GOOD)), Some(Offence::Duplicate));
         assert_eq!(ledger.sizes[&2], 10);
         let mut later = Door::new(3, &[2], params(SENT), &checks).unwrap();
         let more = Update { samples: 11, ..update(2, GOOD) };
         assert_eq!(later.look(&more, &mut ledger).unwrap(), Some(Offence::Samples(11)));
+    }
+
+    #[test]
+    fn an_open_door_lets_everything_in() {
+        let checks = resolve("", &["checks.updates=false".to_owned()]).unwrap().checks;
+        let mut door = Door::new(3, &[1], params(SENT), &checks).unwrap();
+        let nothing: &[(&str, &[f32])] = &[("a", &[f32::NAN])];
+        assert_eq!(door.look(&update(9, nothing), &mut Ledger::default()).unwrap(), None);
     }
 
     #[test]

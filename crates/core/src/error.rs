@@ -18,16 +18,14 @@ pub enum Error {
     /// Something about the data.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A number that is not finite: training on would only hide it.
+    /// A number of the server's own that is not finite: training on would only hide it.
     #[error(
-        "round {round}, {who}, {phase}: {what} is not finite; lower the learning rate, keep \
+        "round {round}, server, {phase}: {what} is not finite; lower the learning rate, keep \
          gradient clipping on, or raise method.contrastive.batch"
     )]
     NotFinite {
         /// The round; 0 is pre-training.
         round: u32,
-        /// `client 17` or `server`.
-        who: String,
         /// What was being done.
         phase: &'static str,
         /// A loss or a parameter, by name.

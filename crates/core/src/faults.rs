@@ -35,7 +35,12 @@ impl Faults {
         Self { kind, clients: clients.into_iter().map(|client| client as u32).collect() }
     }
 
-    /// What arrives at the server of what a client sends: none, one or two messages.
+    /// Whether what a client sends comes after the round is over.
+    pub fn is_late(&self, client: u32) -> bool {
+        self.kind == FaultKind::Late && self.clients.contains(&client)
+    }
+
+    /// What arrives in time at the server of what a client sends: none, one or two messages.
     pub fn arrive(&self, update: Update, sent: &Params) -> Result<Vec<Update>> {
         if !self.clients.contains(&update.client) {
             return Ok(vec![update]);
@@ -50,7 +55,6 @@ impl Faults {
         };
         Ok(match self.kind {
             FaultKind::None => vec![update],
-            // A message that comes after the round is over counts as little as none.
             FaultKind::DropOut | FaultKind::Late => Vec::new(),
             FaultKind::NonFinite => {
                 let params = update.params.copy()?;

@@ -6,7 +6,7 @@ use crate::params::Params;
 use fedanchor_data::picture::{histogram_csv, quoted};
 use fedanchor_record::{Assignment, RoundRecord, Summary, Timing, files};
 use fs_err::{File, OpenOptions};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::io::Write;
@@ -16,8 +16,52 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
+    log: Log,
+}
+
+/// The two files that get a line a round.
+#[derive(Debug)]
+pub(crate) struct Log {
     rounds: File,
     timings: File,
+}
+
+/// A round's line in each of them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lines {
+    /// The [`RoundRecord`].
+    pub record: String,
+    /// The [`Timing`].
+    pub timing: String,
+}
+
+impl Lines {
+    /// Of a round.
+    pub fn new(record: &RoundRecord, timing: &Timing) -> Result<Self> {
+        Ok(Self { record: json(record)?, timing: json(timing)? })
+    }
+}
+
+impl Log {
+    /// Adds a round's lines.
+    pub(crate) fn append(&mut self, lines: &Lines) -> Result<()> {
+        for (file, line) in [(&mut self.rounds, &lines.record), (&mut self.timings, &lines.timing)]
+        {
+            let path = file.path().to_owned();
+            // In one piece: another process that reads sees whole lines.
+            let written = file.write_all(format!("{line}\n").as_bytes());
+            written.map_err(|error| Error::file(path, error))?;
+        }
+        Ok(())
+    }
+
+    /// Has everything on the disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        for file in [&self.rounds, &self.timings] {
+            file.sync_data().map_err(|error| Error::file(file.path(), error))?;
+        }
+        Ok(())
+    }
 }
 
 impl RunFolder {
@@ -47,7 +91,7 @@ impl RunFolder {
         }
         let timings = open(files::TIMINGS)?;
         timings.set_len(0).map_err(|error| Error::file(path, error))?;
-        Ok(Self { path: path.to_owned(), rounds, timings })
+        Ok(Self { path: path.to_owned(), log: Log { rounds, timings } })
     }
 
     /// Opens the folder of a run that did not come to its end, to go on with it.
@@ -61,7 +105,8 @@ impl RunFolder {
         if rounds.file().try_lock().is_err() {
             return Err(Error::file(path, "another run is writing here"));
         }
-        Ok(Self { path: path.to_owned(), rounds, timings: open(files::TIMINGS)? })
+        let log = Log { rounds, timings: open(files::TIMINGS)? };
+        Ok(Self { path: path.to_owned(), log })
     }
 
     /// The records that are whole, from round 0 on without a gap.
@@ -93,9 +138,9 @@ impl RunFolder {
 
     /// Cuts both files off behind this many lines, whatever follows.
     pub fn keep_lines(&self, lines: usize) -> Result<()> {
-        for (file, name) in [(&self.rounds, files::ROUNDS), (&self.timings, files::TIMINGS)] {
-            let path = self.path.join(name);
-            let bytes = fs_err::read(&path).map_err(|error| Error::file(&path, error))?;
+        for file in [&self.log.rounds, &self.log.timings] {
+            let path = file.path();
+            let bytes = fs_err::read(path).map_err(|error| Error::file(path, error))?;
             let length: usize =
                 bytes.split_inclusive(|b| *b == b'\n').take(lines).map(<[u8]>::len).sum();
             file.set_len(length as u64).map_err(|error| Error::file(path, error))?;
@@ -114,9 +159,10 @@ impl RunFolder {
         }
     }
 
-    /// A second handle on the records, for whoever syncs them.
-    pub(crate) fn records_file(&self) -> Result<File> {
-        self.rounds.try_clone().map_err(|error| Error::file(&self.path, error))
+    /// The log, for whoever finishes rounds.
+    pub(crate) fn log(&self) -> Result<Log> {
+        let clone = |file: &File| file.try_clone().map_err(|error| Error::file(&self.path, error));
+        Ok(Log { rounds: clone(&self.log.rounds)?, timings: clone(&self.log.timings)? })
     }
 
     /// Writes a file aside and renames it: a run that is killed leaves none half written.
@@ -147,15 +193,9 @@ impl RunFolder {
         Ok(histogram_csv(histogram, classes, &self.path.join(files::PARTITION))?)
     }
 
-    /// Adds a round's two lines.
-    pub fn append(&mut self, record: &RoundRecord, timing: &Timing) -> Result<()> {
-        for (file, line) in [(&mut self.rounds, json(record)?), (&mut self.timings, json(timing)?)]
-        {
-            let path = file.path().to_owned();
-            let written = file.write_all((line + "\n").as_bytes()).and_then(|()| file.flush());
-            written.map_err(|error| Error::file(path, error))?;
-        }
-        Ok(())
+    /// Adds a round's lines.
+    pub(crate) fn append(&mut self, lines: &Lines) -> Result<()> {
+        self.log.append(lines)
     }
 
     /// A matrix over the classes.

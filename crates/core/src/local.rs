@@ -6,7 +6,7 @@ use crate::method::{Client, ClientReport, Cohort, Kept, Update, goes_up};
 use crate::optimiser::Momentum;
 use crate::params::{Params, Part};
 use crate::schedule::{Schedule, Task};
-use crate::training::{Learner, StepLoss, check_finite};
+use crate::training::{Learner, StepLoss};
 use fedanchor_record::Losses;
 
 /// How the clients of a method train.
@@ -103,19 +103,20 @@ impl<'a> Local<'a> {
             .train(lr, steps, loss.bytes(order.len()), fill, |x, pass| loss.loss(x, pass))
             .in_phase("training clients")?;
 
-        let mut trained: Vec<Option<(Update, Losses, Kept)>> =
+        let mut trained: Vec<Option<(Update, Losses, Option<Kept>)>> =
             clients.iter().map(|_| None).collect();
         let finite = learner.params.first_not_finite()?;
         for (slot, &at) in order.iter().enumerate() {
             let task = &tasks[at];
             let means = learner.mean_losses(slot, loss.terms(), schedule.steps_of(task))?;
-            check_finite(round, task.who, "client training", &means, finite[slot].as_deref())?;
-            let mut losses = Losses { client_fix: means.first().copied(), ..Losses::default() };
+            let sound = means.iter().all(|mean| mean.is_finite()) && finite[slot].is_none();
+            let first = means.first().copied().filter(|_| sound);
+            let mut losses = Losses { client_fix: first, ..Losses::default() };
             match means.get(1).copied() {
                 // The mean over the steps that were made; without any there is nothing to send.
                 Some(made) if self.may_skip && made == 0.0 => continue,
-                Some(made) if self.may_skip => losses.client_fix = Some(means[0] / made),
-                mix => losses.client_mix = mix,
+                Some(made) if self.may_skip => losses.client_fix = first.map(|sum| sum / made),
+                mix => losses.client_mix = mix.filter(|_| sound),
             }
             let params = learner.params.client(slot as i64)?;
             let update = Update {
@@ -131,13 +132,15 @@ impl<'a> Local<'a> {
                 let own = params.subset(|entry| entry.part == Part::Predictor).copy()?;
                 kept.params = vec![own, learner.others[0].client(slot as i64)?.copy()?];
             }
-            trained[at] = Some((update, losses, kept));
+            // Who went astray says so in its update, which the server turns away, and keeps what it had.
+            trained[at] = Some((update, losses, sound.then_some(kept)));
         }
         drop(tasks);
         let reports =
             clients.into_iter().zip(labels).zip(trained).map(|((client, labels), trained)| {
                 match trained {
                     Some((update, losses, kept)) => {
+                        let kept = kept.unwrap_or(client.kept);
                         ClientReport { update: Some(update), labels, losses, kept }
                     }
                     // It did not train: what it had it keeps.

@@ -5,7 +5,7 @@ use crate::checkpoint::{self, About, Found, Saver};
 use crate::config::{Experiment, LatentSource, MethodConfig, Send};
 use crate::crew::ComputeThreads;
 use crate::error::{Error, Result, guard};
-use crate::folder::RunFolder;
+use crate::folder::{Lines, RunFolder};
 use crate::load::load;
 use crate::server::Evaluation;
 use crate::setting::Setting;
@@ -61,12 +61,8 @@ pub fn resume(
     let mut other = Vec::new();
     differences(&stored, &settled, "", &mut other);
     let folder = RunFolder::reopen(out)?;
-    let records = folder.records()?;
-    let complete = records.len().checked_sub(1).map(|last| last as u32);
-    let (found, broken) = match complete {
-        Some(last) => checkpoint::last(out, last)?,
-        None => (None, Vec::new()),
-    };
+    // A checkpoint brings its own round's lines along; those before must be there.
+    let (found, broken) = checkpoint::last(out, folder.records()?.len() as u32)?;
     if let Some(found) = &found {
         let version = env!("CARGO_PKG_VERSION");
         if found.about.version != version {
@@ -183,21 +179,25 @@ impl Run<'_> {
                 Error::file(self.out, problem)
             })?;
         }
-        let lines = found.as_ref().map_or(0, |found| found.about.round as usize + 1);
-        self.folder.keep_lines(lines)?;
+        let before = found.as_ref().map_or(0, |found| found.about.round as usize);
+        self.folder.keep_lines(before)?;
+        if let Some(found) = &found {
+            self.folder.append(&found.about.lines)?;
+        }
         self.folder.remove_summary()?;
         self.write_setting()?;
         let before = self.folder.seconds()?;
         let mut progress = Progress::default();
-        let mut saver = Saver::start(self.out, self.folder.records_file()?)?;
-        let about = |round: u32, progress: &Progress| About {
-            round,
+        let mut saver = Saver::start(self.out, self.folder.log()?)?;
+        let about = |lines: Lines, progress: &Progress| About {
+            round: progress.rounds,
+            lines,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data: self.data.clone(),
             lasting: experiment.checkpoint.every > 0
-                && round > 0
-                && round.is_multiple_of(experiment.checkpoint.every),
-            best: experiment.checkpoint.best && progress.best_round == round,
+                && progress.rounds > 0
+                && progress.rounds.is_multiple_of(experiment.checkpoint.every),
+            best: experiment.checkpoint.best && progress.best_round == progress.rounds,
             ..About::default()
         };
         let mut test = None;
@@ -208,10 +208,12 @@ impl Run<'_> {
                 guard(|| simulation.pretrain(&mut state, &*method, stop))?;
             test = Some(tested);
             progress.add(&record);
-            self.folder.append(&record, &timing)?;
+            let lines = Lines::new(&record, &timing)?;
             // Pre-training that was ended early is no round to go on from.
-            if !stop.load(Ordering::Relaxed) {
-                saver.save(state.save(about(0, &progress))?)?;
+            if stop.load(Ordering::Relaxed) {
+                self.folder.append(&lines)?;
+            } else {
+                saver.save(state.save(about(lines, &progress))?)?;
             }
             observer.round(&record, &timing);
         }
@@ -225,8 +227,7 @@ impl Run<'_> {
             if let Some(text) = simulation.setting.take_notice() {
                 observer.notice(&text);
             }
-            self.folder.append(&record, &timing)?;
-            saver.save(state.save(about(round, &progress))?)?;
+            saver.save(state.save(about(Lines::new(&record, &timing)?, &progress))?)?;
             observer.round(&record, &timing);
         }
         saver.finish()?;

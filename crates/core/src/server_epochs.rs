@@ -132,7 +132,7 @@ pub fn supervised_epoch(
         .in_phase("training on the anchors")?;
     let losses = learner.mean_losses(0, loss.terms(), steps)?;
     server.supervised_momentum = server.take_back(learner)?;
-    check_finite(round, SERVER, "the supervised epoch", &losses, server.not_finite()?.as_deref())?;
+    check_finite(round, "the supervised epoch", &losses, server.not_finite()?.as_deref())?;
     Ok(losses)
 }
 
@@ -201,7 +201,7 @@ pub fn contrastive_epoch(
     let momentum = server.take_back(learner)?;
     *(if shared { &mut server.supervised_momentum } else { &mut server.contrastive_momentum }) =
         momentum;
-    check_finite(round, SERVER, "the contrastive epoch", &losses, server.not_finite()?.as_deref())?;
+    check_finite(round, "the contrastive epoch", &losses, server.not_finite()?.as_deref())?;
     Ok(losses.first().copied().filter(|_| steps > 0))
 }
 

@@ -6,7 +6,7 @@ use crate::anchors::AnchorSet;
 use crate::checkpoint::{About, Checkpoint, Found};
 use crate::config::{Experiment, Schedule, Weights, WithoutSamples};
 use crate::crew;
-use crate::door::{Door, Ledger};
+use crate::door::{Door, Ledger, Offence};
 use crate::error::{Error, InPhase, Result};
 use crate::faults::Faults;
 use crate::labels::PseudoLabels;
@@ -192,6 +192,7 @@ impl Simulation {
             bytes_up: 0,
             anchor_accuracy: None,
             dropped: Vec::new(),
+            set_aside: Vec::new(),
             outcome: Outcome::Taken,
         };
         Ok((record, self.finish(&watch, timing), test))
@@ -209,7 +210,7 @@ impl Simulation {
         timing.broadcast = watch.lap();
 
         let (mut drawn, mut tally, mut mean) = (Vec::new(), Tally::default(), None);
-        let mut outcome = Outcome::Taken;
+        let (mut outcome, mut set_aside) = (Outcome::Taken, Vec::new());
         if let Some(broadcast) = &broadcast {
             let checks = &self.setting.experiment.checks;
             drawn = self.draw_clients(round);
@@ -227,11 +228,9 @@ impl Simulation {
             };
             let kept = tally.kept_by_clients.drain(..);
             state.kept.extend(kept.map(|(client, kept)| (client, (round, kept))));
-            for update in tally.heard.drain(..) {
-                method.hear(&mut state.server, &update)?;
-            }
             state.ledger = intake.ledger;
-            if intake.aggregator.count() < checks.quorum {
+            set_aside.extend(drawn.iter().filter(|&&id| state.ledger.is_set_aside(id, checks)));
+            if tally.answers < checks.quorum {
                 outcome = Outcome::NoQuorum;
             } else {
                 mean = intake.aggregator.finish(intake.door.sent())?;
@@ -245,10 +244,13 @@ impl Simulation {
                 outcome = Outcome::RolledBack;
             }
         }
-        let mut losses = match outcome {
-            Outcome::RolledBack => Losses::default(),
-            _ => method.server_update(&mut state.server, mean, round)?,
-        };
+        let mut losses = Losses::default();
+        if outcome == Outcome::Taken {
+            for update in &tally.heard {
+                method.hear(&mut state.server, update)?;
+            }
+            losses = method.server_update(&mut state.server, mean, round)?;
+        }
         timing.server = watch.lap();
         let test = self.test(state, round)?;
         timing.test = watch.lap();
@@ -269,6 +271,7 @@ impl Simulation {
             bytes_up: tally.bytes_up,
             anchor_accuracy,
             dropped: tally.dropped,
+            set_aside,
             outcome,
         };
         Ok((record, self.finish(&watch, timing), test))
@@ -379,6 +382,11 @@ impl Simulation {
             Some(update) => {
                 tally.trained += 1;
                 tally.add_losses(&report.losses);
+                if self.faults.is_late(client) {
+                    // Slow is not hostile: named, and no offence.
+                    let reason = Offence::Late.to_string();
+                    tally.dropped.push(Dropped { client, reason });
+                }
                 for update in self.faults.arrive(update, intake.door.sent())? {
                     tally.bytes_up += update.wire_bytes();
                     if let Some(offence) = intake.door.look(&update, &mut intake.ledger)? {
@@ -386,6 +394,7 @@ impl Simulation {
                         tally.dropped.push(Dropped { client, reason: offence.to_string() });
                         continue;
                     }
+                    tally.answers += 1;
                     intake.aggregator.add(&update.params, weight(aggregation.weights, &update))?;
                     if self.setting.experiment.method.remembers_clients() {
                         tally.heard.push(update);
@@ -393,12 +402,13 @@ impl Simulation {
                 }
             }
             None if aggregation.without_samples == WithoutSamples::Unchanged => {
+                tally.answers += 1;
                 let samples = report.labels.label.len();
                 let params = intake.door.sent().copy()?;
                 let update = Update { client, round: 0, params, samples, kept: 0 };
                 intake.aggregator.add(&update.params, weight(aggregation.weights, &update))?;
             }
-            None => {}
+            None => tally.answers += 1,
         }
         Ok(())
     }
@@ -429,7 +439,7 @@ impl Simulation {
             .in_phase("measuring batch norm statistics")?;
         let test = state.server.evaluate(&self.test, &self.test_labels).in_phase("testing")?;
         let parameter = state.server.not_finite()?;
-        check_finite(round, SERVER, "testing", &[test.loss], parameter.as_deref())?;
+        check_finite(round, "testing", &[test.loss], parameter.as_deref())?;
         Ok(test)
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Tally {
     /// Updates that the method wants to see one by one.
     pub(crate) heard: Vec<Update>,
     pub(crate) dropped: Vec<Dropped>,
+    /// Good updates, and clients that had nothing to send.
+    pub(crate) answers: usize,
     pub(crate) bytes_down: u64,
     pub(crate) bytes_up: u64,
 }

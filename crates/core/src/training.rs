@@ -10,7 +10,6 @@ use crate::optimiser::{Momentum, per_client, sgd_step, sgd_step_on_gpu};
 use crate::params::{Entry, Params};
 use crate::schedule::{Sample, Task};
 use crate::setting::Setting;
-use fedanchor_data::stream::SERVER;
 use tch::{Kind, Tensor};
 
 /// Parameters in training: K clients, their momentum and how steps are made.
@@ -295,18 +294,14 @@ pub(crate) fn put_back(now: &Tensor, before: &Tensor, made: &Tensor) -> Result<(
     Ok(())
 }
 
-/// An error if someone ended with a loss or a parameter that is not finite; `parameter` is its name.
+/// An error if the server ended with a loss or a parameter that is not finite; `parameter` is its name.
 pub fn check_finite(
     round: u32,
-    who: u32,
     phase: &'static str,
     losses: &[f64],
     parameter: Option<&str>,
 ) -> Result<()> {
-    let not_finite = |what: String| {
-        let who = if who == SERVER { "server".to_owned() } else { format!("client {who}") };
-        Error::NotFinite { round, who, phase, what }
-    };
+    let not_finite = |what: String| Error::NotFinite { round, phase, what };
     if losses.iter().any(|loss| !loss.is_finite()) {
         return Err(not_finite("the loss".to_owned()));
     }

@@ -64,6 +64,9 @@ pub struct RoundRecord {
     /// Updates that did not count, and why.
     #[serde(default)]
     pub dropped: Vec<Dropped>,
+    /// Clients set aside in this round for too many bad updates: they are not asked again.
+    #[serde(default)]
+    pub set_aside: Vec<u32>,
     /// What became of the round.
     #[serde(default)]
     pub outcome: Outcome,
@@ -85,7 +88,7 @@ pub enum Outcome {
     /// The global model took the clients' updates in, if there were any.
     #[default]
     Taken,
-    /// Too few good updates: the clients' part was left out.
+    /// Too few good answers: the model is what it was before.
     NoQuorum,
     /// The aggregated model had lost too much on the anchors: the model is what it was before.
     RolledBack,

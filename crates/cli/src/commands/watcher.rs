@@ -5,7 +5,7 @@ use crate::printer::Printer;
 use fedanchor::config::MethodConfig;
 use fedanchor::simulation::Simulation;
 use fedanchor::{Experiment, Observer};
-use fedanchor_record::{RoundRecord, Timing};
+use fedanchor_record::{Outcome, RoundRecord, Timing};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -48,6 +48,42 @@ impl<'a> Watcher<'a> {
     /// A line, whether or not a bar is shown.
     fn talk(&self, text: impl AsRef<str>) {
         self.bar.suspend(|| self.printer.talk(format!("{}{}", self.name, text.as_ref())));
+    }
+
+    /// Whatever in a round was not as it should be.
+    fn warn(&self, record: &RoundRecord) {
+        const NAMED: usize = 3;
+        let RoundRecord { round, dropped, set_aside, .. } = record;
+        let mut said = Vec::new();
+        if !dropped.is_empty() {
+            let named = dropped.iter().take(NAMED);
+            let mut named: Vec<String> =
+                named.map(|update| format!("client {} {}", update.client, update.reason)).collect();
+            named.extend(
+                dropped.len().checked_sub(NAMED + 1).map(|more| format!("{} more", more + 1)),
+            );
+            let updates = if dropped.len() == 1 { "update" } else { "updates" };
+            said.push(format!("{} {updates} dropped: {}", dropped.len(), named.join("; ")));
+        }
+        if !set_aside.is_empty() {
+            let clients: Vec<String> = set_aside.iter().map(u32::to_string).collect();
+            said.push(format!("not asked again: client {}", clients.join(", ")));
+        }
+        match record.outcome {
+            Outcome::Taken => {}
+            Outcome::NoQuorum => said.push(
+                "skipped: fewer good answers than checks.quorum asks for; the model stays as it was"
+                    .to_owned(),
+            ),
+            Outcome::RolledBack => said.push(format!(
+                "rolled back: with the clients' updates {:.1} % of the anchors are right, too few \
+                 against the rounds before; the model stays as it was",
+                record.anchor_accuracy.unwrap_or_default()
+            )),
+        }
+        for text in said {
+            self.talk(format!("note: round {round}: {text}"));
+        }
     }
 
     fn has_bar(&self) -> bool {
@@ -110,6 +146,7 @@ impl Observer for Watcher<'_> {
         self.bar.set_message(format!(
             "accuracy {test_accuracy:.2} %, kept {kept} of {seen}, {left} left"
         ));
+        self.warn(record);
         if self.has_bar() {
             return;
         }

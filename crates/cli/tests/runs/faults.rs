@@ -26,33 +26,60 @@ fn bad_updates_are_dropped_and_named() {
             assert!(dropped[0].reason.contains(reason), "{kind}: {dropped:?}");
             assert_eq!(record.outcome, Outcome::Taken);
         }
-        // After two offences it is not asked again.
+        // After two offences it is not asked again, and that is on record.
+        assert_eq!(
+            (&records[1].set_aside[..], &records[2].set_aside[..]),
+            (&[][..], &[client][..])
+        );
         assert_eq!((records[2].clients.len(), records[3].clients.len()), (4, 3), "{kind}");
         assert!(!records[3].clients.contains(&client) && records[3].dropped.is_empty());
     }
-    for kind in ["drop-out", "late"] {
+    // Who is silent has sent nothing that could be dropped; who is slow is named and asked again.
+    let away = |kind: &str| {
         let kind_key = format!("faults.kind={kind}");
-        let records = place.run(kind, &[DRAWN, ALL, &[&kind_key, "faults.share=0.25"]]);
-        assert!(records.iter().all(|record| record.dropped.is_empty()), "{kind}");
-        assert_eq!(records[3].trained, 4, "{kind}");
+        place.run(kind, &[DRAWN, ALL, &[&kind_key, "faults.share=0.25", "checks.offences=1"]])
+    };
+    let (silent, slow) = (away("drop-out"), away("late"));
+    assert!(silent.iter().all(|record| record.dropped.is_empty()));
+    for (silent, slow) in silent.iter().zip(&slow).skip(1) {
+        assert_eq!(slow.dropped.len(), 1);
+        assert_eq!(slow.dropped[0].reason, "answered after the round was over");
+        assert_eq!((slow.clients.len(), slow.test_loss), (4, silent.test_loss));
+        assert!(slow.bytes_up > 0 && slow.bytes_up == silent.bytes_up);
     }
 }
 
-/// Without enough good updates the clients have no part in the round: as if there were none.
+/// With the door open everything counts, as in plain averaging: one bad update is enough.
 #[test]
-fn a_round_without_quorum_leaves_the_clients_out() {
+fn plain_averaging_is_ruined_by_one_client() {
+    let place = Place::with_pictures(16);
+    let faulty = ["faults.kind=non-finite", "faults.share=0.25", "checks.updates=false"];
+    let output = place.command("run", &[DRAWN, ALL, &faulty]).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("round 1, server, ") && said.contains("not finite"), "{said}");
+}
+
+/// Without enough good updates the round is skipped, and that is said.
+#[test]
+fn a_round_without_quorum_leaves_the_model_as_it_was() {
     let place = Place::with_pictures(16);
     let faulty =
         ["faults.kind=non-finite", "faults.share=0.5", "checks.quorum=3", "checks.offences=0"];
-    let records = place.run("faulty", &[DRAWN, ALL, &faulty]);
-    assert!(records[1..].iter().all(|record| record.outcome == Outcome::NoQuorum));
-    assert!(records[1..].iter().all(|record| record.dropped.len() == 2));
-    let alone = ["faults.kind=drop-out", "faults.share=1"];
-    let alone = place.run("alone", &[DRAWN, ALL, &alone]);
-    let accuracy = |records: &[fedanchor_record::RoundRecord]| -> Vec<f64> {
-        records.iter().map(|record| record.test_loss).collect()
-    };
-    assert_eq!(accuracy(&records), accuracy(&alone));
+    let output = place.succeed(&mut place.command("faulty", &[DRAWN, ALL, &faulty]));
+    let said = text(&output.stderr);
+    assert!(said.contains("note: round 1: 2 updates dropped: client "), "{said}");
+    assert!(said.contains("note: round 1: skipped: fewer good answers"), "{said}");
+    let records = place.records("faulty");
+    for record in &records[1..] {
+        assert_eq!((record.outcome, record.dropped.len()), (Outcome::NoQuorum, 2));
+        assert_eq!(record.test_loss, records[0].test_loss);
+    }
+    // A client that has kept nothing has answered all the same: the server goes on training.
+    let nothing = ["method.threshold=1", "checks.quorum=4"];
+    let records = place.run("nothing", &[DRAWN, ALL, &nothing]);
+    assert!(records[1..].iter().all(|record| record.outcome == Outcome::Taken));
+    assert_ne!(records[3].test_loss, records[0].test_loss);
 }
 
 /// Hostile updates that pass the door, because it is told to let them: the anchors show what they do.
@@ -77,6 +104,7 @@ fn a_collapsed_round_is_rolled_back_and_the_fourth_in_a_row_ends_the_run() {
     let output = command.output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("note: round 6: rolled back: "), "{said}");
     assert!(said.contains("for the fourth time in a row"), "{said}");
     let records = place.records("run");
     let (usual, hostile) = records.split_at(6);

@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used)] // the setting for tests does not reach the functions they share
 
 mod choices;
+mod disks;
 mod faults;
 mod folder;
 mod interrupts;

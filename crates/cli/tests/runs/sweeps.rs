@@ -51,7 +51,7 @@ fn a_sweep_goes_on_where_it_was_broken_off() {
         .collect();
     let axes = "[axes.method]\nfloor = { method = { name = \"server-only\", contrastive.batch = 18 } }\n\
                 bound = { method.name = \"supervised\" }\n\
-                ill = { method.name = \"supervised\", optimiser = { lr = 100.0, clip = 0 }, server.epochs = 3 }\n";
+                ill = { method.name = \"supervised\", optimiser.clip = 0, pretrain = { lr = 100.0, epochs = 20 } }\n";
     let file = format!("seeds = [0, 1]\n[base]\n{base}{axes}");
     std::fs::write(place.at("some.toml"), &file).unwrap();
 

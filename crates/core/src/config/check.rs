@@ -59,6 +59,7 @@ impl Experiment {
             ));
         }
         within("aggregation.hostile", self.aggregation.hostile, 0.0, 0.5)?;
+        within("checks.size", self.checks.size, 1.0, 1000.0)?;
         within("checks.distance", self.checks.distance, 0.0, f64::MAX)?;
         within("checks.anchor_margin", self.checks.anchor_margin, 0.0, 100.0)?;
         if self.checks.quorum > self.client.per_round {

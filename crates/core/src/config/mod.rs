@@ -217,11 +217,15 @@ pub struct AggregationConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChecksConfig {
+    /// Whether updates are checked at all.
+    pub updates: bool,
+    /// The largest message, in sizes of what is expected.
+    pub size: f64,
     /// The furthest an update may go from what was sent, in lengths of what was sent; 0 for anywhere.
     pub distance: f64,
     /// Bad updates after which a client is set aside; 0 for never.
     pub offences: u32,
-    /// Good updates that a round needs; with fewer the model stays as it is.
+    /// Good answers that a round needs; with fewer it is skipped and the model stays as it is.
     pub quorum: usize,
     /// Points of accuracy on the anchors that an aggregated model may lose against the median of the
     /// last ten rounds; with more the round is rolled back. 0 for any number.

@@ -1,0 +1,75 @@
+//! Disks that are full or may not be written: a clear error, and what was saved before goes on.
+
+use crate::kills::{checkpoints, outcome, resume};
+use crate::place::{DRAWN, Place, text};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A run of two rounds, to be extended on a disk that fails, and the run it must become in the end.
+fn begun() -> Place {
+    let place = Place::with_pictures(16);
+    place.run("whole", &[DRAWN, &["rounds=4"]]);
+    place.run("run", &[DRAWN]);
+    place
+}
+
+/// Resumes the run through a shell that makes the disk fail first.
+fn resume_behind(place: &Place, before: &str) -> Output {
+    let plain = resume(place, "run", &["--set", "rounds=4"]);
+    let mut command = Command::new("bash");
+    command.current_dir(place.at("")).env("OMP_NUM_THREADS", "1");
+    command.args(["-c", &format!("{before} && exec \"$0\" \"$@\"")]);
+    command.arg(plain.get_program()).args(plain.get_args());
+    command.output().unwrap()
+}
+
+fn bytes(files: Vec<PathBuf>) -> BTreeMap<PathBuf, Vec<u8>> {
+    files.into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
+/// No file may grow beyond 100 KiB, which a checkpoint does: as on a disk without room.
+#[test]
+fn a_full_disk_costs_the_round_in_flight() {
+    let place = begun();
+    let before = bytes(checkpoints(&place, "run"));
+    let output = resume_behind(&place, "trap '' XFSZ && ulimit -f 100");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("error: run: ") && last.contains("round-000003"), "{said}");
+    assert!(last.contains("what was saved before is intact"), "{said}");
+    assert!(last.ends_with("go on with `fedanchor run --resume run`"), "{said}");
+    assert!(before == bytes(checkpoints(&place, "run")), "checkpoints were changed");
+    assert_eq!(place.records("run").len(), 3); // no line of a round that was not saved
+    place.succeed(&mut resume(&place, "run", &["--set", "rounds=4"]));
+    assert!(outcome(&place, "whole") == outcome(&place, "run"));
+}
+
+/// A folder that may not be written is refused and left as it is.
+#[test]
+fn a_read_only_disk_is_refused() {
+    let place = begun();
+    let before = (place.content("run"), bytes(checkpoints(&place, "run")));
+    // Whoever is root may write everywhere, but for what is mounted read-only.
+    let mount = "mount --bind run run && mount -o remount,bind,ro run";
+    let mounts = Command::new("unshare").args(["-rm", "true"]).status();
+    let output = if mounts.is_ok_and(|status| status.success()) {
+        let plain = resume(&place, "run", &["--set", "rounds=4"]);
+        let mut command = Command::new("unshare");
+        command.current_dir(place.at("")).env("OMP_NUM_THREADS", "1");
+        command.args(["-rm", "bash", "-c", &format!("{mount} && exec \"$0\" \"$@\"")]);
+        command.arg(plain.get_program()).args(plain.get_args()).output().unwrap()
+    } else {
+        resume_behind(&place, "chmod -R a-w run")
+    };
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("error: run/rounds.jsonl: "), "{said}");
+    assert!(last.contains("Read-only") || last.contains("denied"), "{said}");
+    Command::new("chmod").args(["-R", "u+w", "run"]).current_dir(place.at("")).status().unwrap();
+    assert!(before == (place.content("run"), bytes(checkpoints(&place, "run"))));
+    place.succeed(&mut resume(&place, "run", &["--set", "rounds=4"]));
+    assert!(outcome(&place, "whole") == outcome(&place, "run"));
+}
