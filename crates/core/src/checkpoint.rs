@@ -125,6 +125,9 @@ impl Bundle {
         let file = SafeTensors::deserialize(bytes).ok()?;
         let mut tensors = BTreeMap::new();
         for (name, view) in file.tensors() {
+            if view.dtype() != Dtype::F32 {
+                return None;
+            }
             let shape: Vec<i64> = view.shape().iter().map(|&size| size as i64).collect();
             let tensor = Tensor::f_from_data_size(view.data(), &shape, Kind::Float).ok()?;
             tensors.insert(name, tensor);
@@ -151,7 +154,10 @@ fn write_sealed(path: &Path, payload: &[u8]) -> std::io::Result<()> {
 
 /// The payload of a sealed file; `None` if it is torn, or not one of ours.
 fn read_sealed(path: &Path) -> Option<Vec<u8>> {
-    let mut bytes = fs_err::read(path).ok()?;
+    unseal(fs_err::read(path).ok()?)
+}
+
+fn unseal(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let hash = bytes.strip_prefix(MAGIC)?.get(..32)?;
     let payload = bytes.get(MAGIC.len() + 32..)?;
     if blake3::hash(payload).as_bytes() != hash {
@@ -330,8 +336,13 @@ fn read(folder: &Path, round: u32) -> Option<Found> {
 }
 
 #[cfg(test)]
+#[path = "../../data/fuzz/src/damage.rs"]
+mod damage;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use fedanchor_data::{Purpose, Stream};
 
     fn checkpoint(round: u32, clients: &[(u32, u32)]) -> Checkpoint {
         let mut server = Bundle::default();
@@ -398,5 +409,33 @@ mod tests {
         let (found, broken) = last(folder.path(), u32::MAX).unwrap();
         assert!(found.is_none());
         assert_eq!(broken, [6, 5]);
+    }
+
+    /// As in `crates/core/tests/mutated.rs`, for what that cannot reach: sealed files, and what is behind
+    /// the seal.
+    #[test]
+    fn damaged_bytes_are_no_checkpoint_and_no_panic() {
+        let checkpoint = checkpoint(3, &[(1, 3), (2, 1)]);
+        let about = serde_json::to_string(&checkpoint.about).unwrap();
+        let payload = checkpoint.server.encode(&about).unwrap();
+        let sealed = [MAGIC, &blake3::hash(&payload).as_bytes()[..], &payload].concat();
+        assert_eq!(unseal(sealed.clone()).as_ref(), Some(&payload));
+        let stream = Stream::new(2026, Purpose::Shuffle, 1, 0);
+        let count = std::env::var("FEDANCHOR_MUTATIONS").map_or(2000, |text| text.parse().unwrap());
+        let mut readable = 0;
+        for case in 0..count {
+            let bytes = damage::damage(&mut stream.at(2 * case), std::slice::from_ref(&sealed));
+            assert!(bytes == sealed || unseal(bytes).is_none(), "input {case}");
+            let bytes =
+                damage::damage(&mut stream.at(2 * case + 1), std::slice::from_ref(&payload));
+            if let Some((bundle, about)) = Bundle::decode(&bytes) {
+                readable += 1;
+                drop((bundle, serde_json::from_str::<About>(&about)));
+            }
+        }
+        assert!(
+            readable > 0 && readable < count,
+            "{readable}: the damage is too much, or too little"
+        );
     }
 }

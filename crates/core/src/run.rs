@@ -210,10 +210,10 @@ impl Run<'_> {
             progress.add(&record);
             let lines = Lines::new(&record, &timing)?;
             // Pre-training that was ended early is no round to go on from.
-            if stop.load(Ordering::Relaxed) {
-                self.folder.append(&lines)?;
-            } else {
+            if experiment.checkpoint.write && !stop.load(Ordering::Relaxed) {
                 saver.save(state.save(about(lines, &progress))?)?;
+            } else {
+                self.folder.append(&lines)?;
             }
             observer.round(&record, &timing);
         }
@@ -227,7 +227,12 @@ impl Run<'_> {
             if let Some(text) = simulation.setting.take_notice() {
                 observer.notice(&text);
             }
-            saver.save(state.save(about(Lines::new(&record, &timing)?, &progress))?)?;
+            let lines = Lines::new(&record, &timing)?;
+            if experiment.checkpoint.write {
+                saver.save(state.save(about(lines, &progress))?)?;
+            } else {
+                self.folder.append(&lines)?;
+            }
             observer.round(&record, &timing);
         }
         saver.finish()?;

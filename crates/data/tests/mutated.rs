@@ -1,160 +1,26 @@
-//! Damaged files against every decoder: none may panic, none may use more memory than its limit.
-//!
-//! Two thousand inputs for each decoder, so that `make test` stays quick; `FEDANCHOR_MUTATIONS=1000000`
-//! asks for more. An input is determined by its number: a failure comes again. It is kept as a file,
-//! too, for a fuzz target or a debugger.
+//! Damaged files against every decoder of this crate; `mutate.rs` says how.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+#[path = "../fuzz/src/damage.rs"]
+mod damage;
+#[path = "../fuzz/src/decoder.rs"]
+mod decoder;
 #[path = "../fuzz/src/decoders.rs"]
 mod decoders;
+#[path = "../fuzz/src/mutate.rs"]
+mod mutate;
 
-use decoders::{DECODERS, Decoder};
-use fedanchor_data::{Purpose, Stream};
-use rand::{Rng, RngExt};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
-
-/// Inputs for each decoder unless `FEDANCHOR_MUTATIONS` says otherwise.
-const MUTATIONS: u64 = 2000;
-
-/// Memory is counted for the whole process: one decoder at a time.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn survives(name: &str) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let count = std::env::var("FEDANCHOR_MUTATIONS").map_or(MUTATIONS, |count| {
-        count.parse().expect("FEDANCHOR_MUTATIONS is the number of inputs for each decoder")
-    });
-    let number = DECODERS.iter().position(|decoder| decoder.name == name).unwrap();
-    // On a thread of its own pool a decoder does its parallel work itself: no time goes to waking
-    // others up, which takes longer than these inputs.
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    pool.install(|| mutate(&DECODERS[number], number as u32, count));
-}
-
-fn mutate(decoder: &Decoder, number: u32, count: u64) {
-    let folder = decoders::scratch().unwrap();
-    let mut seeds = Vec::new();
-    for path in seed_paths(decoder) {
-        let seed = std::fs::read(&path).unwrap();
-        let outcome = decoder.run(folder.path(), &(decoder.wrap)(seed.clone()));
-        // A seed that is refused anyway hides what damage does; the small pickles are no CIFAR.
-        assert!(outcome.accepted || path.to_str().unwrap().contains("small-"), "{path:?}");
-        seeds.push(seed);
-    }
-    let stream = Stream::new(2026, Purpose::Shuffle, 0, number);
-    let (mut accepted, mut memory, mut slowest, start) = (0, (0, 0), 0, Instant::now());
-    for case in 0..count {
-        let bytes = (decoder.wrap)(damage(&mut stream.at(case), &seeds));
-        let begun = Instant::now();
-        let run = catch_unwind(AssertUnwindSafe(|| decoder.run(folder.path(), &bytes)));
-        slowest = slowest.max(begun.elapsed().as_millis());
-        let Ok(outcome) = run else {
-            let kept = std::env::temp_dir().join(format!("mutated-{}-{case}", decoder.name));
-            std::fs::write(&kept, &bytes).unwrap();
-            panic!("{}: input {case} is kept in {}", decoder.name, kept.display());
-        };
-        accepted += u64::from(outcome.accepted);
-        memory = memory.max((outcome.memory, bytes.len()));
-    }
-    println!(
-        "{}: {count} inputs, {accepted} accepted, at most {} KiB of memory (for {} bytes), \
-         slowest {slowest} ms, {:.0} s in all",
-        decoder.name,
-        memory.0.div_ceil(1024),
-        memory.1,
-        start.elapsed().as_secs_f64()
-    );
-}
-
-/// The committed files that a decoder starts from.
-fn seed_paths(decoder: &Decoder) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(decoder.family);
-    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let is_seed = |path: &PathBuf| {
-        decoder.seeds.iter().any(|end| path.file_name().unwrap().to_str().unwrap().ends_with(end))
-    };
-    let mut paths: Vec<PathBuf> = paths.filter(is_seed).collect();
-    paths.sort();
-    assert!(!paths.is_empty(), "{} has no seeds", decoder.name);
-    paths
-}
-
-/// One seed with one to eight mutations.
-fn damage(rng: &mut impl Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = seeds[rng.random_range(0..seeds.len())].clone();
-    for _ in 0..rng.random_range(1..=8) {
-        let at = place(rng, bytes.len());
-        let end = bytes.len().min(at + length(rng));
-        match rng.random_range(0..10) {
-            0 | 1 => {
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte ^= 1 << rng.random_range(0..8);
-                }
-            }
-            2 => bytes[at..end].fill([0, 0xff, 0x7f, 0x80][rng.random_range(0..4)]),
-            3 => rng.fill_bytes(&mut bytes[at..end]),
-            4 => number(rng, &mut bytes[at..]),
-            5 => bytes.truncate(at),
-            6 => drop(bytes.drain(at..end)),
-            7 => {
-                let mut new = vec![0; length(rng)];
-                rng.fill_bytes(&mut new);
-                drop(bytes.splice(at..at, new));
-            }
-            8 => {
-                let again = bytes[at..end].repeat(rng.random_range(1..5));
-                let to = place(rng, bytes.len());
-                drop(bytes.splice(to..to, again));
-            }
-            _ => {
-                // From here on as another seed goes on somewhere.
-                let other = &seeds[rng.random_range(0..seeds.len())];
-                let from = place(rng, other.len());
-                bytes.truncate(at);
-                bytes.extend(&other[from..]);
-            }
-        }
-    }
-    bytes
-}
-
-/// A place in a file, often near one of its ends: that is where headers and directories are.
-fn place(rng: &mut impl Rng, length: usize) -> usize {
-    let near = rng.random_range(0..=length.min(128));
-    match rng.random_range(0..4) {
-        0 => near,
-        1 => length - near,
-        _ => rng.random_range(0..=length),
-    }
-}
-
-/// The length of a range, mostly short.
-fn length(rng: &mut impl Rng) -> usize {
-    1 << rng.random_range(0..8) >> rng.random_range(0..4)
-}
-
-/// Overwrites the start with a number of the kind that breaks sizes.
-fn number(rng: &mut impl Rng, bytes: &mut [u8]) {
-    let width = [1, 2, 4, 8][rng.random_range(0..4)];
-    let around = 1u64 << rng.random_range(0..64);
-    let value = around.wrapping_add(rng.random_range(0..3)).wrapping_sub(1);
-    let mut number = if width == 8 { value } else { value % (1 << (8 * width)) }.to_le_bytes();
-    if rng.random() {
-        number[..width].reverse();
-    }
-    let width = width.min(bytes.len());
-    bytes[..width].copy_from_slice(&number[..width]);
-}
+use decoder::scratch;
+use decoders::DECODERS;
+use mutate::{TURN, survives};
+use std::sync::PoisonError;
 
 /// Damage hardly ever makes the files that cost most for their size; these are made on purpose.
 #[test]
 fn limits_hold_for_the_costliest_files() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = decoders::scratch().unwrap();
+    let folder = scratch().unwrap();
     let run = |name: &str, bytes: &[u8]| {
         let decoder = DECODERS.iter().find(|decoder| decoder.name == name).unwrap();
         let folder = tempfile::tempdir_in(folder.path()).unwrap();
@@ -232,7 +98,7 @@ fn limits_hold_for_the_costliest_files() {
 
 macro_rules! every_decoder {
     ($($test:ident: $name:literal),*) => {
-        $(#[test] fn $test() { survives($name) })*
+        $(#[test] fn $test() { survives(&DECODERS, $name) })*
 
         #[test]
         fn none_is_forgotten() {

@@ -8,7 +8,7 @@
 //! what follows from their own settings. The program gets one thread of libtorch, because these
 //! tests run beside one another and threads that wait for one another would take most of the time.
 
-#![allow(clippy::unwrap_used)] // the setting for tests does not reach the functions they share
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // the setting for tests does not reach the functions they share
 
 mod choices;
 mod disks;

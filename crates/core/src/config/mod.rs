@@ -246,6 +246,8 @@ pub struct FaultsConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointConfig {
+    /// Whether there are any.
+    pub write: bool,
     /// Every so many rounds one that stays; 0 for none.
     pub every: u32,
     /// The best round's, by test accuracy.

@@ -61,14 +61,14 @@ pub fn sweep(text: &str, patterns: &[String], settings: &[String]) -> Result<Swe
         if choices.is_empty() {
             return Err(Error::config(format!("axes.{axis}"), "has no choice"));
         }
-        cells = product(&cells, &choices);
+        cells = product(&cells, &choices)?;
     }
     for (key, values) in grid(file.grid)? {
         let choices: Vec<(String, Table)> = values
             .into_iter()
             .map(|value| (format!("{key}={}", plain(&value)), nested(&key, value)))
             .collect();
-        cells = product(&cells, &choices);
+        cells = product(&cells, &choices)?;
     }
     let seed = file.seeds[0];
     let sets_seed = |table: &Table| table.contains_key("seed");
@@ -160,14 +160,22 @@ fn flatten(key: &str, value: Value, out: &mut Vec<(String, Vec<Value>)>) -> Resu
 
 type Layers = Vec<(String, Vec<Table>)>;
 
-fn product(cells: &Layers, choices: &[(String, Table)]) -> Layers {
+/// More cells than this are a mistake, not an experiment.
+const MOST_CELLS: usize = 10_000;
+
+fn product(cells: &Layers, choices: &[(String, Table)]) -> Result<Layers> {
+    let count = cells.len().saturating_mul(choices.len());
+    if count > MOST_CELLS {
+        let problem = format!("has {count} cells or more; at most {MOST_CELLS} are allowed");
+        return Err(Error::config("the sweep file", problem));
+    }
     let each = cells.iter().flat_map(|(name, layers)| {
         choices.iter().map(move |(choice, keys)| {
             let joined = if name.is_empty() { choice.clone() } else { format!("{name}-{choice}") };
             (joined, layers.iter().chain([keys]).cloned().collect())
         })
     });
-    each.collect()
+    Ok(each.collect())
 }
 
 fn named_method(table: &Table) -> Option<String> {
@@ -286,6 +294,10 @@ client.batch = [10, 32]
             sweep(FILE, &[pattern.to_owned()], &["method.score=softmax".to_owned()]).is_ok()
         };
         assert!(only("*fedanchor*") && !only("*semifl*"));
+        let rounds: Vec<String> = (1..=101).map(|n| n.to_string()).collect();
+        let (a, b) = (rounds.join(","), rounds.join(","));
+        let many = problem(&format!("[grid]\nrounds = [{a}]\nclient.batch = [{b}]"));
+        assert!(many.contains("has 10201 cells or more; at most 10000"), "{many}");
         assert!(problem("[axes.a]\n\"a/b\" = {}").contains("cannot be a folder's name"));
     }
 }

@@ -5,35 +5,15 @@
 //! knows. Checksums and compression keep damage away from what lies behind them; so some decoders
 //! are here twice, as the file comes and with its wrapping made anew around the damage.
 
+use crate::decoder::{Decoder, as_it_is};
 use fedanchor_data::formats::{cifar, folder, idx, known, mat, npz};
 use fedanchor_data::{ImageSet, Result, fetch};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use flate2::{Compression, Crc};
-use peak_alloc::PeakAlloc;
 use std::fs::{self, File};
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 use zip::write::{SimpleFileOptions, ZipWriter};
-
-#[global_allocator]
-static MEMORY: PeakAlloc = PeakAlloc;
-
-/// A decoder and what it may cost.
-pub struct Decoder {
-    /// What it is called in reports.
-    pub name: &'static str,
-    /// The folder of its seeds, and its fuzz target.
-    pub family: &'static str,
-    /// How the names of its seeds end.
-    pub seeds: &'static [&'static str],
-    /// Wraps damaged bytes so that they get past checksums and compression.
-    pub wrap: fn(Vec<u8>) -> Vec<u8>,
-    /// Decodes a file with this content in this folder; whether it was accepted.
-    decode: fn(&Path, &[u8]) -> bool,
-    /// The most memory in use while a file of so many bytes is decoded.
-    pub most: fn(usize) -> usize,
-}
 
 /// Every decoder of this crate that reads what others wrote.
 pub const DECODERS: [Decoder; 13] = [
@@ -143,29 +123,6 @@ pub const DECODERS: [Decoder; 13] = [
     },
 ];
 
-/// What one decoding did.
-#[derive(Debug, Clone, Copy)]
-pub struct Outcome {
-    /// Whether the file was accepted.
-    pub accepted: bool,
-    /// The most memory in use at once, in bytes, beyond what was in use before.
-    pub memory: usize,
-}
-
-impl Decoder {
-    /// Decodes a file with this content. Panics if that took more memory than allowed.
-    pub fn run(&self, folder: &Path, bytes: &[u8]) -> Outcome {
-        let before = MEMORY.current_usage();
-        MEMORY.reset_peak_usage();
-        let accepted = (self.decode)(folder, bytes);
-        let memory = MEMORY.peak_usage().saturating_sub(before);
-        let (name, most) = (self.name, (self.most)(bytes.len()));
-        let length = bytes.len();
-        assert!(memory <= most, "{name}: {memory} bytes of memory for {length}, limit {most}");
-        Outcome { accepted, memory }
-    }
-}
-
 /// What packed data may unpack to, as in `formats/checks.rs`.
 fn unpacked(bytes: usize) -> usize {
     128 * bytes + (16 << 20)
@@ -187,12 +144,6 @@ fn pictures(bytes: usize) -> usize {
 /// buffer that doubles.
 fn archives(bytes: usize) -> usize {
     4 * (16 * bytes + (1 << 20))
-}
-
-/// A folder for the files to decode: in memory where the system has one there, because decoding takes
-/// less time than a disk.
-pub fn scratch() -> std::io::Result<TempDir> {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
 // Decoding.
@@ -267,10 +218,6 @@ fn archive(folder: &Path, bytes: &[u8]) -> bool {
 }
 
 // Wrapping.
-
-fn as_it_is(bytes: Vec<u8>) -> Vec<u8> {
-    bytes
-}
 
 fn gzip(bytes: Vec<u8>) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());

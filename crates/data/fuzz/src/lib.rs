@@ -1,5 +1,6 @@
 //! Fuzzing of the decoders: see `decoders.rs` for what is decoded, `docs/reliability.md` for how.
 
+pub mod decoder;
 pub mod decoders;
 
 use decoders::DECODERS;
@@ -15,7 +16,7 @@ pub fn fuzz(family: &str, bytes: &[u8]) {
     });
     for decoder in DECODERS.iter().filter(|decoder| decoder.family == family) {
         // A new folder every time: the fuzzer never returns, so nobody would remove an old one.
-        let folder = decoders::scratch().expect("temporary folders can be made");
+        let folder = decoder::scratch().expect("temporary folders can be made");
         decoder.run(folder.path(), &(decoder.wrap)(bytes.to_vec()));
     }
 }
