@@ -3,13 +3,13 @@
 //! set aside. One client's NaN or wrong shape ends no run and enters no model.
 
 use crate::config::ChecksConfig;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::method::Update;
 use crate::params::Params;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// What the server remembers of its clients from round to round.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -155,32 +155,54 @@ impl Door {
     fn look_at_tensors(&self, params: &Params) -> Result<Option<Offence>> {
         let there: BTreeMap<&str, &Tensor> =
             params.layout.iter().map(|entry| entry.name.as_str()).zip(&params.tensors).collect();
-        let mut squares = Vec::new();
+        let mut pairs = Vec::new();
         for (entry, sent) in self.sent.layout.iter().zip(&self.sent.tensors) {
-            let Some(tensor) = there.get(entry.name.as_str()) else {
+            let Some(&tensor) = there.get(entry.name.as_str()) else {
                 return Ok(Some(Offence::Missing(entry.name.clone())));
             };
             if tensor.size() != sent.size() || tensor.kind() != sent.kind() {
                 return Ok(Some(Offence::Shape(entry.name.clone())));
             }
-            // Finite numbers whose square is not are too far as well.
-            squares.push(tensor.f_sub(sent)?.f_norm()?.f_to_kind(Kind::Double)?);
+            pairs.push((entry, tensor, sent));
         }
         let known: BTreeSet<&str> =
             self.sent.layout.iter().map(|entry| entry.name.as_str()).collect();
         if let Some(extra) = there.keys().find(|name| !known.contains(**name)) {
             return Ok(Some(Offence::Extra((*extra).to_owned())));
         }
-        // One question to the device for all tensors.
-        let lengths = Vec::<f64>::try_from(Tensor::f_stack(&squares, 0)?)?;
-        let entries = || self.sent.layout.iter().zip(&lengths);
-        if let Some((entry, _)) = entries().find(|(_, length)| !length.is_finite()) {
-            return Ok(Some(Offence::NotFinite(entry.name.clone())));
+        // All tensors at once, and one question to the device: a good update has nothing to name.
+        let distance = |statistic: bool| {
+            let chosen = || pairs.iter().filter(move |(entry, ..)| entry.statistic == statistic);
+            if chosen().next().is_none() {
+                return Ok(None);
+            }
+            let (tensors, sent) = (chosen().map(|pair| pair.1), chosen().map(|pair| pair.2));
+            Ok::<_, Error>(Some(in_a_row(tensors)?.f_sub(&in_a_row(sent)?)?.f_norm()?))
+        };
+        let distances: Vec<Tensor> =
+            [distance(false)?, distance(true)?].into_iter().flatten().collect();
+        let distances = Tensor::f_stack(&distances, 0)?.f_to_kind(Kind::Double)?;
+        let distances = Vec::<f64>::try_from(distances.f_to_device(Device::Cpu)?)?;
+        if distances.iter().any(|distance| !distance.is_finite()) {
+            for (entry, tensor, sent) in pairs {
+                // Finite numbers whose square is not are too far as well.
+                if !tensor.f_sub(sent)?.f_norm()?.f_double_value(&[])?.is_finite() {
+                    return Ok(Some(Offence::NotFinite(entry.name.clone())));
+                }
+            }
         }
-        let weights = entries().filter(|(entry, _)| !entry.statistic).map(|(_, length)| length);
-        let length = weights.map(|length| length * length).sum::<f64>().sqrt();
+        let length = distances[0];
         Ok(self.limit.filter(|limit| length > *limit).map(|limit| Offence::TooFar(length, limit)))
     }
+}
+
+/// Tensors as one row of numbers, in the order of their memory: the same for tensors of one layout.
+fn in_a_row<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Tensor> {
+    let rows = tensors.map(|tensor| match tensor.dim() {
+        5 => tensor.f_permute([0, 1, 3, 4, 2])?.f_flatten(0, -1), // channels last
+        _ => tensor.f_flatten(0, -1),
+    });
+    Ok(Tensor::f_cat(&rows.collect::<Result<Vec<_>, _>>()?, 0)?)
 }
 
 /// The length of some tensors taken together.
