@@ -27,5 +27,5 @@ pub use error::{ReportError, Result};
 pub use heading::{Heading, Partition};
 pub use published::Published;
 pub use render::{Format, render};
-pub use runs::{Run, Runs, Unfinished, find_runs};
+pub use runs::{Complete, Run, Runs, Unfinished, find_runs};
 pub use table::{Figure, Row, Table};

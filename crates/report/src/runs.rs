@@ -71,6 +71,17 @@ pub fn find_runs(dirs: &[PathBuf]) -> Result<Runs> {
     Ok(runs)
 }
 
+impl Runs {
+    /// Every run with its config as [`Run::completed`] reads it.
+    pub fn completed(mut self, complete: Complete) -> Self {
+        self.finished = self.finished.into_iter().map(|run| run.completed(complete)).collect();
+        self
+    }
+}
+
+/// Reads a config as the program does today and writes it out in full; `None` where it cannot.
+pub type Complete<'a> = &'a dyn Fn(&Table) -> Option<String>;
+
 #[derive(Default)]
 struct Search {
     runs: Runs,
@@ -139,6 +150,21 @@ impl Run {
         }
         let run = Self::read(folder.to_owned())?;
         Ok((run.summary.rounds >= run.summary.rounds_planned).then_some(run))
+    }
+
+    /// The run with its config in full: a setting that came with a later version has its default there,
+    /// and does not set the run apart.
+    pub fn completed(mut self, complete: Complete) -> Self {
+        let read = || {
+            let text = complete(&self.config)?;
+            let config: Table = text.parse().ok()?;
+            Some((settings(&text, &config).ok()?, config))
+        };
+        if let Some((mut all, config)) = read() {
+            all.extend(self.settings.pop()); // the fingerprint
+            (self.settings, self.config) = (all, config);
+        }
+        self
     }
 
     fn read(path: PathBuf) -> Result<Self> {

@@ -10,8 +10,15 @@ use crate::runs::{Run, Runs};
 use std::collections::BTreeMap;
 
 /// Settings that may differ within a row: none changes what is learnt.
-const IRRELEVANT: [&str; 6] =
-    ["seed", "device", "compare", "data.path", "checkpoint.every", "checkpoint.best"];
+const IRRELEVANT: [&str; 7] = [
+    "seed",
+    "device",
+    "compare",
+    "data.path",
+    "checkpoint.write",
+    "checkpoint.every",
+    "checkpoint.best",
+];
 
 /// The method that sees every label.
 const SUPERVISED: &str = "supervised";

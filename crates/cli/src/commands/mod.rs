@@ -67,3 +67,9 @@ fn grouped(number: impl ToString) -> String {
 fn bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
 }
+
+/// A run's config in full, as this version reads it.
+fn complete(config: &toml::Table) -> Option<String> {
+    let experiment = fedanchor::config::resolve(&config.to_string(), &[]).ok()?;
+    toml::to_string(&experiment).ok()
+}

@@ -99,7 +99,8 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     }
     // Where nothing came to its end there is nothing to show.
     if let Ok(runs) = find_runs(std::slice::from_ref(&out)) {
-        printer.line(render(&Table::new(&runs), Format::Text).trim_end());
+        let table = Table::new(&runs.completed(&super::complete));
+        printer.line(render(&table, Format::Text).trim_end());
     }
     if failed.is_empty() {
         return Ok(());
@@ -176,6 +177,7 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
 /// Whether the run's folder holds it, finished. A finished run of another experiment is an error.
 fn is_finished(job: &Job) -> Result<bool> {
     let Some(run) = Run::finished(&job.folder)? else { return Ok(false) };
+    let run = run.completed(&super::complete);
     let mut other = Vec::new();
     differences(&run.config, &job.settled, "", &mut other);
     if run.summary.rounds != job.experiment.rounds {

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use fedanchor_report::{Format, Table, find_runs, render};
 
 pub fn table(args: &TableArgs, printer: &Printer) -> Result<()> {
-    let runs = find_runs(&args.folders)?;
+    let runs = find_runs(&args.folders)?.completed(&super::complete);
     let table = Table::new(&runs);
     if table.rows.is_empty() {
         table.notes().iter().for_each(|note| printer.talk(note));

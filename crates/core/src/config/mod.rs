@@ -228,7 +228,7 @@ pub struct ChecksConfig {
     /// Good answers that a round needs; with fewer it is skipped and the model stays as it is.
     pub quorum: usize,
     /// Points of accuracy on the anchors that an aggregated model may lose against the median of the
-    /// last ten rounds; with more the round is rolled back. 0 for any number.
+    /// last ten rounds; with more the round is rolled back. 0 for any number; by method if left out.
     pub anchor_margin: f64,
 }
 

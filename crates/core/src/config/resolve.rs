@@ -61,6 +61,12 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     let on_gpu = table.get("device").and_then(Value::as_str).is_some_and(|d| d.starts_with("cuda"));
     let precision = if on_gpu { "bf16" } else { "f32" };
     table.entry("precision").or_insert_with(|| Value::String(precision.to_owned()));
+    // Clean rounds of the other methods swing too much on the anchors to tell a hostile one by that.
+    let by_anchors = named(&table).as_deref() == Some(DEFAULT_METHOD);
+    if let Some(Value::Table(checks)) = table.get_mut("checks") {
+        let margin = if by_anchors { 30.0 } else { 0.0 };
+        checks.entry("anchor_margin").or_insert(Value::Float(margin));
+    }
     if let Some(Value::Table(method)) = table.get("method") {
         check_method(method.clone())?;
     }
@@ -217,6 +223,17 @@ mod tests {
         assert_eq!(precision(&[]), Precision::F32);
         assert_eq!(precision(&["device=cuda:0"]), Precision::Bf16);
         assert_eq!(precision(&["device=cuda:0", "precision=f32"]), Precision::F32);
+    }
+
+    #[test]
+    fn rounds_are_rolled_back_where_clean_ones_are_steady() {
+        let margin = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+            resolve("", &settings).unwrap().checks.anchor_margin
+        };
+        assert_eq!((margin(&[]), margin(&["method.name=semifl"])), (30.0, 0.0));
+        assert_eq!(margin(&["checks.anchor_margin=5", "method.name=semifl"]), 5.0);
+        assert_eq!(margin(&["checks.anchor_margin=0"]), 0.0);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which runs form a row, and its figures.
 
 use crate::folders::{Folders, Made};
-use fedanchor_report::{Figure, Table};
+use fedanchor_report::{Figure, Table, find_runs};
 
 fn settings(table: &Table) -> Vec<&str> {
     table.rows.iter().map(|row| row.settings.as_str()).collect()
@@ -20,6 +20,29 @@ fn runs_that_differ_in_the_seed_alone_are_averaged() {
     assert_eq!(row.last, Figure { mean: 82.0, std: Some(7.0_f64.sqrt()) });
     assert_eq!(row.best, Figure { mean: 83.0, std: Some(7.0_f64.sqrt()) });
     assert!(table.notes().is_empty());
+}
+
+/// A setting that an earlier version did not have stands at its default once configs are completed.
+#[test]
+fn settings_that_came_later_set_nobody_apart() {
+    let folders = Folders::new();
+    folders.run("old", 0, 80.0, &[("epochs = 5\n", "")]);
+    folders.run("new", 1, 82.0, &[]);
+    folders.run("other", 2, 70.0, &[("epochs = 5", "epochs = 6")]);
+    let complete = |config: &toml::Table| {
+        let mut config = config.clone();
+        let client = config.get_mut("client")?.as_table_mut()?;
+        client.entry("epochs").or_insert(toml::Value::Integer(5));
+        toml::to_string(&config).ok()
+    };
+    let found = || find_runs(&[folders.path("")]).unwrap();
+    assert_eq!(Table::new(&found()).rows.len(), 3);
+    let table = Table::new(&found().completed(&complete));
+    let rows: Vec<(usize, f64)> = table.rows.iter().map(|row| (row.seeds, row.last.mean)).collect();
+    assert_eq!(rows, [(2, 81.0), (1, 70.0)]);
+    assert_eq!(settings(&table), ["client.epochs=5", "client.epochs=6"]);
+    // What cannot be completed stays as it is.
+    assert_eq!(Table::new(&found().completed(&|_| None)).rows.len(), 3);
 }
 
 #[test]
