@@ -35,7 +35,7 @@ target/tools/bin/typos:
 	target/tools/bin/python -m pip install --quiet typos==1.51.1
 
 # Damaged files against every decoder, guided by coverage, SECONDS for each family. Its flags are of the nightly compiler;
-# RUSTC_BOOTSTRAP has the stable one take them. Without a sanitizer where libtorch, which has none, is linked.
+# RUSTC_BOOTSTRAP has the stable one take them. Without address checks where libtorch, which has none, is linked.
 FUZZED := data/cifar data/mat data/idx data/npz data/png data/jpeg data/archive core/experiment core/sweep core/safetensors
 SECONDS := 60
 fuzz: libtorch target/tools/bin/cargo-fuzz
@@ -43,7 +43,7 @@ fuzz: libtorch target/tools/bin/cargo-fuzz
 		name=$${family#*/}; \
 		cd $(CURDIR)/crates/$${family%/*} && mkdir -p fuzz/corpus/$$name; \
 		RUSTC_BOOTSTRAP=1 PATH="$(CURDIR)/target/tools/bin:$$PATH" $(CARGO) fuzz run \
-			$$(test $${family%/*} = data || echo --sanitizer=none) $$name \
+			$$(test $${family%/*} = data || echo -snone) $$name \
 			fuzz/corpus/$$name fuzz/seeds/$$name -- -max_total_time=$(SECONDS) -print_final_stats=1 || exit 1; \
 	done
 

@@ -8,9 +8,9 @@
 //! checkpoint is complete: its lines stand in there, and only then in the records. One file for everything, rewritten in
 //! place, was rejected: a kill in the middle would lose the run.
 
-use crate::door::Ledger;
 use crate::error::{Error, Result};
 use crate::folder::{Lines, Log};
+use crate::ledger::Ledger;
 use fs_err::File;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};

@@ -4,32 +4,12 @@
 
 use crate::config::ChecksConfig;
 use crate::error::{Error, Result};
+use crate::ledger::Ledger;
 use crate::method::Update;
 use crate::params::Params;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use tch::{Device, Kind, Tensor};
-
-/// What the server remembers of its clients from round to round.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ledger {
-    /// Samples each client gave at first contact.
-    pub sizes: BTreeMap<u32, usize>,
-    /// Bad updates of each client.
-    pub offences: BTreeMap<u32, u32>,
-    /// How well the aggregated models of the last rounds did on the anchors.
-    pub anchor_scores: Vec<f64>,
-    /// Rounds rolled back in a row.
-    pub rollbacks: u32,
-}
-
-impl Ledger {
-    /// Whether a client has offended too often to be asked again.
-    pub fn is_set_aside(&self, client: u32, checks: &ChecksConfig) -> bool {
-        checks.offences > 0 && self.offences.get(&client).is_some_and(|n| *n >= checks.offences)
-    }
-}
 
 /// Why an update does not count.
 #[derive(Debug, Clone, PartialEq)]
@@ -278,15 +258,5 @@ mod tests {
         let mut door = Door::new(3, &[1], params(SENT), &checks).unwrap();
         let nothing: &[(&str, &[f32])] = &[("a", &[f32::NAN])];
         assert_eq!(door.look(&update(9, nothing), &mut Ledger::default()).unwrap(), None);
-    }
-
-    #[test]
-    fn who_offends_too_often_is_set_aside() {
-        let checks = resolve("", &["checks.offences=2".to_owned()]).unwrap().checks;
-        let mut ledger = Ledger::default();
-        ledger.offences.insert(5, 1);
-        assert!(!ledger.is_set_aside(5, &checks));
-        ledger.offences.insert(5, 2);
-        assert!(ledger.is_set_aside(5, &checks) && !ledger.is_set_aside(6, &checks));
     }
 }

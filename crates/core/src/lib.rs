@@ -18,6 +18,7 @@ pub mod fix_mix;
 pub mod folder;
 mod inference;
 pub mod labels;
+pub mod ledger;
 pub mod load;
 mod local;
 pub mod loss;

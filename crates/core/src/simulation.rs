@@ -6,10 +6,11 @@ use crate::anchors::AnchorSet;
 use crate::checkpoint::{About, Checkpoint, Found};
 use crate::config::{Experiment, Schedule, Weights, WithoutSamples};
 use crate::crew;
-use crate::door::{Door, Ledger, Offence};
+use crate::door::{Door, Offence};
 use crate::error::{Error, InPhase, Result};
 use crate::faults::Faults;
 use crate::labels::PseudoLabels;
+use crate::ledger::Ledger;
 use crate::load;
 use crate::method::{Broadcast, Client, ClientReport, Cohort, Kept, Method, Update, goes_up};
 use crate::server::{Evaluation, Server};
@@ -84,9 +85,6 @@ impl State<'_> {
         Ok(())
     }
 }
-
-/// Rounds that may be rolled back in a row.
-const ROLLBACKS: u32 = 3;
 
 /// Clients of a cohort on a GPU: more do not make it faster, and memory stays the same however many
 /// take part in a round.
@@ -240,7 +238,9 @@ impl Simulation {
         let mut anchor_accuracy = None;
         if let Some(mean) = &mean {
             anchor_accuracy = state.server.accuracy_with(mean)?;
-            if self.has_collapsed(state, anchor_accuracy, round)? {
+            if let Some(accuracy) = anchor_accuracy
+                && state.ledger.must_roll_back(round, accuracy, &self.setting.experiment.checks)?
+            {
                 outcome = Outcome::RolledBack;
             }
         }
@@ -275,30 +275,6 @@ impl Simulation {
             outcome,
         };
         Ok((record, self.finish(&watch, timing), test))
-    }
-
-    /// Whether an aggregated model has lost so much on the anchors that its round must be rolled back.
-    /// The server owns labels: what no look at updates can see shows there.
-    fn has_collapsed(&self, state: &mut State, accuracy: Option<f64>, round: u32) -> Result<bool> {
-        let (margin, ledger) = (self.setting.experiment.checks.anchor_margin, &mut state.ledger);
-        let Some(accuracy) = accuracy else { return Ok(false) };
-        let mut sorted = ledger.anchor_scores.clone();
-        sorted.sort_by(f64::total_cmp);
-        // A few rounds are needed to know what is usual.
-        let usual = (sorted.len() >= 3).then(|| sorted[sorted.len() / 2]);
-        if margin > 0.0 && usual.is_some_and(|usual| accuracy < usual - margin) {
-            ledger.rollbacks += 1;
-            if ledger.rollbacks > ROLLBACKS {
-                return Err(Error::Collapsed { round, accuracy, usual: usual.unwrap_or_default() });
-            }
-            return Ok(true);
-        }
-        ledger.rollbacks = 0;
-        ledger.anchor_scores.push(accuracy);
-        if ledger.anchor_scores.len() > 10 {
-            ledger.anchor_scores.remove(0);
-        }
-        Ok(false)
     }
 
     fn finish(&self, watch: &Watch, timing: Timing) -> Timing {
