@@ -42,7 +42,8 @@ fuzz: libtorch target/tools/bin/cargo-fuzz
 	for family in $(FUZZED); do \
 		name=$${family#*/}; \
 		cd $(CURDIR)/crates/$${family%/*} && mkdir -p fuzz/corpus/$$name; \
-		RUSTC_BOOTSTRAP=1 PATH="$(CURDIR)/target/tools/bin:$$PATH" $(CARGO) fuzz run \
+		LD_LIBRARY_PATH="$(CURDIR)/libtorch/lib:$$LD_LIBRARY_PATH" RUSTC_BOOTSTRAP=1 \
+			PATH="$(CURDIR)/target/tools/bin:$$PATH" $(CARGO) fuzz run \
 			$$(test $${family%/*} = data || echo -snone) $$name \
 			fuzz/corpus/$$name fuzz/seeds/$$name -- -max_total_time=$(SECONDS) -print_final_stats=1 || exit 1; \
 	done
