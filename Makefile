@@ -21,6 +21,7 @@ test: libtorch
 test-slow: libtorch
 	$(CARGO) test -p fedanchor-cli --test runs -- --ignored --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor-data -p fedanchor --test mutated -- --nocapture
+	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor --lib damaged_bytes
 
 # Licences, banned crates and spelling; the tools it needs go into target/tools.
 check: target/tools/bin/cargo-deny target/tools/bin/typos

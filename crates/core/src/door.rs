@@ -3,7 +3,7 @@
 //! set aside. One client's NaN or wrong shape ends no run and enters no model.
 
 use crate::config::ChecksConfig;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ledger::Ledger;
 use crate::method::Update;
 use crate::params::Params;
@@ -32,6 +32,8 @@ pub enum Offence {
     Shape(String),
     /// Infinite or no number.
     NotFinite(String),
+    /// A variance below 0.
+    Negative(String),
     /// Further from what was sent than allowed: its length and the limit.
     TooFar(f64, f64),
     /// Samples that cannot be: none, or more than at first contact.
@@ -50,6 +52,7 @@ impl fmt::Display for Offence {
             Self::Extra(name) => write!(f, "`{name}` does not belong to this network"),
             Self::Shape(name) => write!(f, "`{name}` has another shape or number type"),
             Self::NotFinite(name) => write!(f, "`{name}` is not finite"),
+            Self::Negative(name) => write!(f, "`{name}` is a variance below 0"),
             Self::TooFar(length, limit) => {
                 write!(f, "went {length:.3e} from what was sent, more than {limit:.3e}")
             }
@@ -57,6 +60,9 @@ impl fmt::Display for Offence {
         }
     }
 }
+
+/// How much further statistics may go than weights: they follow the client's images, not a step size.
+const STATISTICS: f64 = 100.0;
 
 /// The door of one round.
 #[derive(Debug)]
@@ -66,8 +72,8 @@ pub struct Door {
     answered: BTreeSet<u32>,
     /// What was sent, of the entries that come back.
     sent: Params,
-    /// The furthest an update may go; none if it may go anywhere.
-    limit: Option<f64>,
+    /// The furthest the weights of an update may go, and its statistics; none if anywhere.
+    limit: Option<(f64, f64)>,
     /// The largest message.
     bytes: u64,
     /// Whether anything is checked.
@@ -78,7 +84,12 @@ impl Door {
     /// For the updates of these clients to what was sent to them.
     pub fn new(round: u32, asked: &[u32], sent: Params, checks: &ChecksConfig) -> Result<Self> {
         let limit = match checks.distance > 0.0 {
-            true => Some(checks.distance * length(sent.weights())?),
+            true => {
+                let statistics = sent.layout.iter().zip(&sent.tensors);
+                let statistics = statistics.filter(|(entry, _)| entry.statistic).map(|(_, t)| t);
+                let far = STATISTICS * checks.distance * (1.0 + length(statistics)?);
+                Some((checks.distance * length(sent.weights())?, far))
+            }
             false => None,
         };
         let expected = crate::wire::message_bytes(sent.wire_tensors());
@@ -104,7 +115,7 @@ impl Door {
     }
 
     /// Looks at an update; `None` if nothing is wrong with it.
-    pub fn look(&mut self, update: &Update, ledger: &mut Ledger) -> Result<Option<Offence>> {
+    pub fn look(&mut self, update: &Update, ledger: &Ledger) -> Result<Option<Offence>> {
         if !self.checked {
             return Ok(None);
         }
@@ -123,11 +134,10 @@ impl Door {
         if let Some(offence) = self.look_at_tensors(&update.params)? {
             return Ok(Some(offence));
         }
-        let most = ledger.sizes.get(&update.client).copied().unwrap_or(usize::MAX);
+        let most = ledger.sizes.get(&update.client).copied().unwrap_or_default();
         if update.samples == 0 || update.samples > most {
             return Ok(Some(Offence::Samples(update.samples)));
         }
-        ledger.sizes.entry(update.client).or_insert(update.samples);
         self.answered.insert(update.client);
         Ok(None)
     }
@@ -151,29 +161,59 @@ impl Door {
             return Ok(Some(Offence::Extra((*extra).to_owned())));
         }
         // All tensors at once, and one question to the device: a good update has nothing to name.
-        let distance = |statistic: bool| {
-            let chosen = || pairs.iter().filter(move |(entry, ..)| entry.statistic == statistic);
-            if chosen().next().is_none() {
-                return Ok(None);
+        let (mut weights, mut statistics, mut variances) = (Pairs::new(), Pairs::new(), Vec::new());
+        for &(entry, tensor, sent) in &pairs {
+            if entry.statistic { &mut statistics } else { &mut weights }.push((tensor, sent));
+            if entry.name.ends_with("var") && entry.statistic {
+                variances.push(tensor);
             }
-            let (tensors, sent) = (chosen().map(|pair| pair.1), chosen().map(|pair| pair.2));
-            Ok::<_, Error>(Some(in_a_row(tensors)?.f_sub(&in_a_row(sent)?)?.f_norm()?))
+        }
+        let zero = Tensor::f_zeros([0i64; 0], (Kind::Float, self.sent.device()))?;
+        let lowest = match variances[..] {
+            [] => zero.shallow_clone(),
+            _ => in_a_row(variances.iter().copied())?.f_min()?,
         };
-        let distances: Vec<Tensor> =
-            [distance(false)?, distance(true)?].into_iter().flatten().collect();
-        let distances = Tensor::f_stack(&distances, 0)?.f_to_kind(Kind::Double)?;
-        let distances = Vec::<f64>::try_from(distances.f_to_device(Device::Cpu)?)?;
-        if distances.iter().any(|distance| !distance.is_finite()) {
-            for (entry, tensor, sent) in pairs {
+        let mut found = Vec::new();
+        for pairs in [&weights, &statistics] {
+            found.push(if pairs.is_empty() { zero.shallow_clone() } else { distance(pairs)? });
+        }
+        found.push(lowest);
+        let found =
+            Tensor::f_stack(&found, 0)?.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?;
+        let found = Vec::<f64>::try_from(found)?;
+        let (far, statistics, lowest) = (found[0], found[1], found[2]);
+        if !(far + statistics).is_finite() {
+            for &(entry, tensor, sent) in &pairs {
                 // Finite numbers whose square is not are too far as well.
                 if !tensor.f_sub(sent)?.f_norm()?.f_double_value(&[])?.is_finite() {
                     return Ok(Some(Offence::NotFinite(entry.name.clone())));
                 }
             }
         }
-        let length = distances[0];
-        Ok(self.limit.filter(|limit| length > *limit).map(|limit| Offence::TooFar(length, limit)))
+        if lowest < 0.0 {
+            let negative = pairs.iter().find(|(entry, tensor, _)| {
+                let lowest = tensor.f_min().and_then(|lowest| lowest.f_double_value(&[]));
+                entry.name.ends_with("var") && lowest.is_ok_and(|lowest| lowest < 0.0)
+            });
+            let name = negative.map_or_else(String::new, |(entry, ..)| entry.name.clone());
+            return Ok(Some(Offence::Negative(name)));
+        }
+        let Some((most, most_of_statistics)) = self.limit else { return Ok(None) };
+        Ok(match (far > most, statistics > most_of_statistics) {
+            (true, _) => Some(Offence::TooFar(far, most)),
+            (_, true) => Some(Offence::TooFar(statistics, most_of_statistics)),
+            _ => None,
+        })
     }
+}
+
+/// Tensors of an update, each with what was sent.
+type Pairs<'a> = Vec<(&'a Tensor, &'a Tensor)>;
+
+/// How far an update went.
+fn distance(pairs: &Pairs) -> Result<Tensor> {
+    let there = in_a_row(pairs.iter().map(|pair| pair.0))?;
+    Ok(there.f_sub(&in_a_row(pairs.iter().map(|pair| pair.1))?)?.f_norm()?)
 }
 
 /// Tensors as one row of numbers, in the order of their memory: the same for tensors of one layout.
@@ -208,7 +248,7 @@ mod tests {
             name: (*name).to_owned(),
             shape: vec![values.len() as i64],
             part: Part::Backbone,
-            statistic: name.ends_with("mean"),
+            statistic: name.ends_with("mean") || name.ends_with("var"),
         };
         let tensors = values.iter().map(|(_, v)| Tensor::from_slice(v).unsqueeze(0)).collect();
         Params { layout: Arc::new(values.iter().map(entry).collect()), tensors }
@@ -218,38 +258,47 @@ mod tests {
         Update { client, round: 3, params: params(values), samples: 10, kept: 5 }
     }
 
-    const SENT: &[(&str, &[f32])] = &[("a", &[3.0, 4.0]), ("mean", &[1.0])]; // weights of length 5
-    const GOOD: &[(&str, &[f32])] = &[("a", &[3.0, 5.0]), ("mean", &[900.0])];
+    // Weights of length 5, statistics of length 5^0.5.
+    const SENT: &[(&str, &[f32])] = &[("a", &[3.0, 4.0]), ("mean", &[1.0]), ("var", &[2.0])];
+    const GOOD: &[(&str, &[f32])] = &[("a", &[3.0, 5.0]), ("mean", &[600.0]), ("var", &[0.0])];
 
     #[test]
     fn every_offence_is_seen() {
         let checks = resolve("", &["checks.distance=2".to_owned()]).unwrap().checks;
         let mut ledger = Ledger::default();
+        (1..=2).for_each(|client| ledger.meet(client, 10));
         let mut door = Door::new(3, &[1, 2, 4], params(SENT), &checks).unwrap();
-        let mut look = |update: &Update| door.look(update, &mut ledger).unwrap();
-        let far: &[(&str, &[f32])] = &[("a", &[3.0, 4.0 + 10.5]), ("mean", &[1.0])];
-        let infinite: &[(&str, &[f32])] = &[("a", &[3.0, f32::NAN]), ("mean", &[1.0])];
-        let shape: &[(&str, &[f32])] = &[("a", &[3.0]), ("mean", &[1.0])];
-        let extra: &[(&str, &[f32])] = &[("a", &[3.0, 4.0]), ("mean", &[1.0]), ("b", &[0.0])];
+        let mut look = |update: &Update| door.look(update, &ledger).unwrap();
+        let far: &[(&str, &[f32])] =
+            &[("a", &[3.0, 4.0 + 10.5]), ("mean", &[1.0]), ("var", &[2.0])];
+        let infinite: &[(&str, &[f32])] =
+            &[("a", &[3.0, f32::NAN]), ("mean", &[1.0]), ("var", &[2.0])];
+        let shape: &[(&str, &[f32])] = &[("a", &[3.0]), ("mean", &[1.0]), ("var", &[2.0])];
+        let extra: &[(&str, &[f32])] =
+            &[("a", &[3.0, 4.0]), ("mean", &[1.0]), ("var", &[2.0]), ("b", &[0.0])];
         assert_eq!(look(&update(3, GOOD)), Some(Offence::Unexpected));
         assert_eq!(look(&Update { round: 2, ..update(1, GOOD) }), Some(Offence::OtherRound(2)));
         assert_eq!(look(&update(1, &GOOD[..1])), Some(Offence::Missing("mean".into())));
         assert_eq!(look(&update(1, extra)), Some(Offence::Extra("b".into())));
         assert_eq!(look(&update(1, shape)), Some(Offence::Shape("a".into())));
         let blown_up = [0.0; 1000];
-        let large: &[(&str, &[f32])] = &[("a", &blown_up), ("mean", &[1.0])];
+        let large: &[(&str, &[f32])] = &[("a", &blown_up), ("mean", &[1.0]), ("var", &[2.0])];
         let (bytes, most) = (update(1, large).wire_bytes(), 2 * update(1, GOOD).wire_bytes());
         assert_eq!(look(&update(1, large)), Some(Offence::Size(bytes, most)));
         assert_eq!(look(&update(1, infinite)), Some(Offence::NotFinite("a".into())));
         assert_eq!(look(&update(1, far)), Some(Offence::TooFar(10.5, 10.0)));
         assert_eq!(look(&Update { samples: 0, ..update(1, GOOD) }), Some(Offence::Samples(0)));
-        // Statistics may go far; the first good one fixes the number of samples, no bad one does.
+        assert_eq!(look(&Update { samples: 11, ..update(1, GOOD) }), Some(Offence::Samples(11)));
+        // Nobody has met this one.
+        assert_eq!(look(&update(4, GOOD)), Some(Offence::Samples(10)));
+        // Statistics may go further than weights, but not anywhere, and no variance is below 0.
         assert_eq!(look(&update(2, GOOD)), None);
         assert_eq!(look(&update(2, GOOD)), Some(Offence::Duplicate));
-        assert_eq!(ledger.sizes[&2], 10);
-        let mut later = Door::new(3, &[2], params(SENT), &checks).unwrap();
-        let more = Update { samples: 11, ..update(2, GOOD) };
-        assert_eq!(later.look(&more, &mut ledger).unwrap(), Some(Offence::Samples(11)));
+        let mean: &[(&str, &[f32])] = &[("a", &[3.0, 4.0]), ("mean", &[1e10]), ("var", &[2.0])];
+        let most = 100.0 * 2.0 * (1.0 + 5.0f64.sqrt());
+        assert_eq!(look(&update(1, mean)), Some(Offence::TooFar(1e10, most)));
+        let below: &[(&str, &[f32])] = &[("a", &[3.0, 4.0]), ("mean", &[1.0]), ("var", &[-0.1])];
+        assert_eq!(look(&update(1, below)), Some(Offence::Negative("var".into())));
     }
 
     #[test]
@@ -257,6 +306,6 @@ mod tests {
         let checks = resolve("", &["checks.updates=false".to_owned()]).unwrap().checks;
         let mut door = Door::new(3, &[1], params(SENT), &checks).unwrap();
         let nothing: &[(&str, &[f32])] = &[("a", &[f32::NAN])];
-        assert_eq!(door.look(&update(9, nothing), &mut Ledger::default()).unwrap(), None);
+        assert_eq!(door.look(&update(9, nothing), &Ledger::default()).unwrap(), None);
     }
 }

@@ -40,6 +40,12 @@ impl Faults {
         self.kind == FaultKind::Late && self.clients.contains(&client)
     }
 
+    /// Whether nothing of a client comes in time.
+    pub fn is_away(&self, client: u32) -> bool {
+        let away = matches!(self.kind, FaultKind::DropOut | FaultKind::Late);
+        away && self.clients.contains(&client)
+    }
+
     /// What arrives in time at the server of what a client sends: none, one or two messages.
     pub fn arrive(&self, update: Update, sent: &Params) -> Result<Vec<Update>> {
         if !self.clients.contains(&update.client) {

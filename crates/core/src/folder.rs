@@ -74,6 +74,11 @@ impl RunFolder {
         if !before && let Some(name) = files::ALL.iter().find(|name| path.join(name).exists()) {
             return taken(format!("holds a {name} already, which a run would overwrite"));
         }
+        let recorded = fs_err::metadata(path.join(files::ROUNDS)).is_ok_and(|file| file.len() > 0);
+        if !recorded && !crate::checkpoint::rounds(path)?.is_empty() {
+            let problem = "holds checkpoints of a run: go on with it by --resume".to_owned();
+            return Err(Error::file(path, format!("{problem}, or {advice}")));
+        }
         fs_err::create_dir_all(path).map_err(|error| Error::file(path, error))?;
         let open = |name: &str| {
             let mut options = OpenOptions::new();
@@ -94,12 +99,17 @@ impl RunFolder {
         Ok(Self { path: path.to_owned(), log: Log { rounds, timings } })
     }
 
-    /// Opens the folder of a run that did not come to its end, to go on with it.
-    pub fn reopen(path: &Path) -> Result<Self> {
+    /// Opens the folder of a run that did not come to its end, to go on with it; only with `force` where
+    /// the records are missing.
+    pub fn reopen(path: &Path, force: bool) -> Result<Self> {
         let open = |name: &str| {
             let mut options = OpenOptions::new();
-            options.read(true).create(true).append(true);
-            options.open(path.join(name)).map_err(|error| Error::file(path.join(name), error))
+            options.read(true).create(force).append(true);
+            options.open(path.join(name)).map_err(|error| {
+                let missing = error.kind() == std::io::ErrorKind::NotFound;
+                let advice = if missing { "; --force starts without it" } else { "" };
+                Error::file(path.join(name), format!("{error}{advice}"))
+            })
         };
         let rounds = open(files::ROUNDS)?;
         if rounds.file().try_lock().is_err() {
@@ -168,9 +178,15 @@ impl RunFolder {
     /// Writes a file aside and renames it: a run that is killed leaves none half written.
     fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<()> {
         let (path, aside) = (self.path.join(name), self.path.join(format!("{name}.part")));
-        fs_err::write(&aside, content)
-            .and_then(|()| fs_err::rename(&aside, &path))
-            .map_err(|error| Error::file(path, error))
+        let written = File::create(&aside).and_then(|mut file| {
+            file.write_all(content.as_ref())?;
+            file.sync_all()?;
+            fs_err::rename(&aside, &path)
+        });
+        written.map_err(|error| {
+            drop(fs_err::remove_file(&aside)); // a full disk needs the room
+            Error::file(path, error)
+        })
     }
 
     /// The resolved config.

@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 
 /// Rounds that may be rolled back in a row.
 const ROLLBACKS: u32 = 3;
-/// Rounds whose median is what is usual, and how many are needed to know it.
+/// Rounds whose median is what is usual.
 const MEDIAN_OF: usize = 10;
-const NEEDED: usize = 3;
 
 /// The server's memory of its clients; a part of every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -26,6 +25,11 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// Notes how many samples a client has, at its first contact.
+    pub fn meet(&mut self, client: u32, samples: usize) {
+        self.sizes.entry(client).or_insert(samples);
+    }
+
     /// Whether a client has offended too often to be asked again.
     pub fn is_set_aside(&self, client: u32, checks: &ChecksConfig) -> bool {
         checks.offences > 0 && self.offences.get(&client).is_some_and(|n| *n >= checks.offences)
@@ -42,7 +46,7 @@ impl Ledger {
     ) -> Result<bool> {
         let mut sorted = self.anchor_scores.clone();
         sorted.sort_by(f64::total_cmp);
-        let usual = (sorted.len() >= NEEDED).then(|| sorted[sorted.len() / 2]);
+        let usual = sorted.get(sorted.len() / 2).copied(); // nothing is before the first round
         if let Some(usual) = usual.filter(|usual| accuracy < usual - checks.anchor_margin) {
             self.rollbacks += 1;
             if self.rollbacks > ROLLBACKS {
@@ -83,8 +87,10 @@ mod tests {
         let checks = checks("checks.anchor_margin=10");
         let mut ledger = Ledger::default();
         let mut judge = |round, accuracy| ledger.must_roll_back(round, accuracy, &checks);
-        // Nothing is usual yet.
-        for (round, accuracy) in [(1, 50.0), (2, 20.0), (3, 60.0)] {
+        // Nothing is usual at first.
+        assert!(!judge(1, 20.0).unwrap());
+        assert!(judge(2, 9.9).unwrap());
+        for (round, accuracy) in [(2, 50.0), (3, 60.0)] {
             assert!(!judge(round, accuracy).unwrap());
         }
         // The median is 50; what is rolled back does not change it.

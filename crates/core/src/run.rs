@@ -39,7 +39,9 @@ pub fn run(
 ) -> Result<Summary> {
     let (simulation, data) = prepare(experiment, workers)?;
     let folder = RunFolder::create(out)?;
-    Run { experiment, simulation, data, folder, out }.go(None, stop, observer)
+    let settled = toml::Table::try_from(simulation.setting.settled()?);
+    let config = config_fingerprint(&settled.map_err(|error| Error::file(out, error))?);
+    Run { experiment, simulation, data, config, folder, out }.go(None, stop, observer)
 }
 
 /// Goes on with a run from its last complete round, or from the start where none is complete. The
@@ -58,22 +60,54 @@ pub fn resume(
     let (simulation, data) = prepare(experiment, workers)?;
     let settled = toml::Table::try_from(simulation.setting.settled()?)
         .map_err(|error| Error::file(&path, error))?;
+    let config = config_fingerprint(&settled);
     let mut other = Vec::new();
     differences(&stored, &settled, "", &mut other);
-    let folder = RunFolder::reopen(out)?;
+    let longer = stored.get("rounds") != settled.get("rounds");
+    let folder = RunFolder::reopen(out, force)?;
+    let recorded = folder.records()?.len() as u32;
+    let (mut found, mut broken) = checkpoint::last(out, u32::MAX)?;
     // A checkpoint brings its own round's lines along; those before must be there.
-    let (found, broken) = checkpoint::last(out, folder.records()?.len() as u32)?;
-    if let Some(found) = &found {
-        let version = env!("CARGO_PKG_VERSION");
-        if found.about.version != version {
-            other.push(format!("version (there {}, now {version})", found.about.version));
+    if let Some(later) = found.as_ref().map(|found| found.about.round).filter(|r| *r > recorded) {
+        if !force {
+            let problem = format!(
+                "line {} is damaged or missing, and the checkpoint of round {later} needs all before it; \
+                 --force goes on from what is whole and does the rounds behind it again",
+                recorded + 1
+            );
+            return Err(Error::file(out.join(fedanchor_record::files::ROUNDS), problem));
         }
-        if found.about.data != data {
-            other.push("the data set's pixels or labels".to_owned());
+        (found, broken) = checkpoint::last(out, recorded)?;
+    }
+    match &found {
+        Some(found) if found.about.round > experiment.rounds => {
+            let (done, asked) = (found.about.round, experiment.rounds);
+            return Err(Error::config("rounds", format!("{done} are done, more than {asked}")));
         }
-        if found.about.round > experiment.rounds {
-            other.push(format!("rounds (there {} are done)", found.about.round));
+        Some(found) => {
+            let About { version, data: seen, config: made, round, .. } = &found.about;
+            let now = env!("CARGO_PKG_VERSION");
+            if version != now {
+                other.push(format!("version (there {version}, now {now})"));
+            }
+            if *seen != data {
+                other.push("the data set's pixels or labels".to_owned());
+            }
+            if *made != config && other.is_empty() {
+                other.push(format!(
+                    "the settings that the checkpoint of round {round} was made with"
+                ));
+            }
         }
+        // Round 0 alone may be pre-training that was ended early.
+        None if recorded > 1 && !force => {
+            let problem = format!(
+                "{} rounds are on record and there is no checkpoint to go on from; --force starts again",
+                recorded - 1
+            );
+            return Err(Error::file(out, problem));
+        }
+        None => {}
     }
     if !other.is_empty() && !force {
         let problem =
@@ -91,8 +125,31 @@ pub fn resume(
         Some(found) => observer.notice(&format!("going on after round {}", found.about.round)),
         None => observer.notice("no round is complete: starting again"),
     }
-    Run { experiment, simulation, data, folder, out }.go(found, stop, observer)
+    if longer && experiment.spans_all_rounds() {
+        observer.notice(
+            "optimiser.schedule or method.threshold follows the number of rounds: extended, this is not \
+             the run that was planned longer",
+        );
+    }
+    Run { experiment, simulation, data, config, folder, out }.go(found, stop, observer)
 }
+
+/// What must be the same for a checkpoint to be gone on from, in a few letters.
+fn config_fingerprint(settled: &toml::Table) -> String {
+    let mut table = settled.clone();
+    FREE.iter().filter(|key| !key.contains('.')).for_each(|key| drop(table.remove(*key)));
+    table.remove("rounds");
+    if let Some(toml::Value::Table(data)) = table.get_mut("data") {
+        data.remove("path");
+    }
+    if let Some(toml::Value::String(device)) = table.get_mut("device") {
+        device.truncate(4); // another GPU is as good
+    }
+    blake3::hash(table.to_string().as_bytes()).to_hex().to_string()
+}
+
+/// Keys that do not change what is learnt.
+const FREE: [&str; 3] = ["compare", "checkpoint", "data.path"];
 
 /// The experiment with every choice written down that is left to the data, and with the checks that
 /// need it: what a run folder's config holds.
@@ -116,7 +173,7 @@ pub fn differences(there: &toml::Table, now: &toml::Table, path: &str, out: &mut
     let keys: std::collections::BTreeSet<&String> = there.keys().chain(now.keys()).collect();
     for key in keys {
         let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        if ["compare", "checkpoint", "data.path"].contains(&name.as_str()) {
+        if FREE.contains(&name.as_str()) {
             continue;
         }
         match (there.get(key), now.get(key)) {
@@ -143,7 +200,9 @@ pub fn differences(there: &toml::Table, now: &toml::Table, path: &str, out: &mut
 struct Run<'a> {
     experiment: &'a Experiment,
     simulation: Simulation,
+    /// Fingerprints.
     data: String,
+    config: String,
     folder: RunFolder,
     out: &'a Path,
 }
@@ -159,8 +218,29 @@ impl Run<'_> {
         self.folder.write_assignment(&assignment, &simulation.histogram(), &simulation.classes)
     }
 
+    /// Does what is left to do, and says how to go on should the disk fail.
     fn go(
         mut self,
+        found: Option<Found>,
+        stop: &AtomicBool,
+        observer: &mut dyn Observer,
+    ) -> Result<Summary> {
+        self.rounds(found, stop, observer).map_err(|error| match error {
+            Error::File { path, problem } => {
+                let quote = if self.out.to_string_lossy().contains(' ') { "'" } else { "" };
+                let problem = format!(
+                    "{problem}; what was saved before is intact: see to the disk, then go on with \
+                     `fedanchor run --resume {quote}{}{quote}`",
+                    self.out.display()
+                );
+                Error::file(path, problem)
+            }
+            other => other,
+        })
+    }
+
+    fn rounds(
+        &mut self,
         found: Option<Found>,
         stop: &AtomicBool,
         observer: &mut dyn Observer,
@@ -175,25 +255,30 @@ impl Run<'_> {
         if let Some(found) = &found {
             // Before anything in the folder is changed.
             state.restore(found).map_err(|error| {
-                let problem = format!("the checkpoint does not fit this experiment: {error}");
-                Error::file(self.out, problem)
+                let problem = format!("the checkpoint there does not fit this experiment: {error}");
+                Error::config("--resume", problem)
             })?;
+            if found.about.config != self.config {
+                state.forget_sizes();
+            }
         }
         let before = found.as_ref().map_or(0, |found| found.about.round as usize);
+        self.write_setting()?;
+        self.folder.remove_summary()?;
         self.folder.keep_lines(before)?;
         if let Some(found) = &found {
             self.folder.append(&found.about.lines)?;
         }
-        self.folder.remove_summary()?;
-        self.write_setting()?;
         let before = self.folder.seconds()?;
         let mut progress = Progress::default();
-        let mut saver = Saver::start(self.out, self.folder.log()?)?;
+        let mut saver =
+            Saver::start(self.out, self.folder.log()?, found.as_ref().map(|f| f.about.round))?;
         let about = |lines: Lines, progress: &Progress| About {
             round: progress.rounds,
             lines,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data: self.data.clone(),
+            config: self.config.clone(),
             lasting: experiment.checkpoint.every > 0
                 && progress.rounds > 0
                 && progress.rounds.is_multiple_of(experiment.checkpoint.every),

@@ -4,7 +4,8 @@
 use crate::aggregation::Aggregator;
 use crate::anchors::AnchorSet;
 use crate::checkpoint::{About, Checkpoint, Found};
-use crate::config::{Experiment, Schedule, Weights, WithoutSamples};
+use crate::config::{Experiment, MethodConfig, Schedule, Threshold, ThresholdRule};
+use crate::config::{Weights, WithoutSamples};
 use crate::crew;
 use crate::door::{Door, Offence};
 use crate::error::{Error, InPhase, Result};
@@ -73,6 +74,11 @@ impl State<'_> {
         Ok(Checkpoint { about, server: self.server.save()?, clients: bundles })
     }
 
+    /// Has every client give its number of samples anew.
+    pub(crate) fn forget_sizes(&mut self) {
+        self.ledger.sizes.clear();
+    }
+
     /// Takes up where a checkpoint was written.
     pub(crate) fn restore(&mut self, found: &Found) -> Result<()> {
         self.server.restore(&found.server)?;
@@ -91,6 +97,17 @@ impl State<'_> {
 const GPU_COHORT: usize = 64;
 
 impl Experiment {
+    /// Whether what a round does depends on how many there are to be.
+    pub(crate) fn spans_all_rounds(&self) -> bool {
+        let quantile = match &self.method {
+            MethodConfig::Fedanchor(method) => {
+                matches!(method.threshold, Threshold::Rule(ThresholdRule::Quantile { .. }))
+            }
+            _ => false,
+        };
+        self.optimiser.schedule == Schedule::Cosine || quantile
+    }
+
     /// The learning rate of a round.
     pub fn lr(&self, round: u32) -> f64 {
         let lr = self.optimiser.lr;
@@ -213,6 +230,9 @@ impl Simulation {
             let checks = &self.setting.experiment.checks;
             drawn = self.draw_clients(round);
             drawn.retain(|&client| !state.ledger.is_set_aside(client, checks));
+            for &client in &drawn {
+                state.ledger.meet(client, self.partition.clients[client as usize].len());
+            }
             let intake;
             (tally, intake) = loop {
                 let shares = (&mut watch, &mut timing);
@@ -351,7 +371,7 @@ impl Simulation {
     ) -> Result<()> {
         let aggregation = &self.setting.experiment.aggregation;
         self.compare(client, &report.labels, tally);
-        if !report.kept.is_empty() {
+        if report.update.is_some() && !report.kept.is_empty() {
             tally.kept_by_clients.push((client, report.kept));
         }
         match report.update {
@@ -365,7 +385,7 @@ impl Simulation {
                 }
                 for update in self.faults.arrive(update, intake.door.sent())? {
                     tally.bytes_up += update.wire_bytes();
-                    if let Some(offence) = intake.door.look(&update, &mut intake.ledger)? {
+                    if let Some(offence) = intake.door.look(&update, &intake.ledger)? {
                         *intake.ledger.offences.entry(client).or_default() += 1;
                         tally.dropped.push(Dropped { client, reason: offence.to_string() });
                         continue;
@@ -377,6 +397,8 @@ impl Simulation {
                     }
                 }
             }
+            // Who is away has not answered, whether or not it kept something.
+            None if self.faults.is_away(client) => {}
             None if aggregation.without_samples == WithoutSamples::Unchanged => {
                 tally.answers += 1;
                 let samples = report.labels.label.len();

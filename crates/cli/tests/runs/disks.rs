@@ -37,7 +37,7 @@ fn a_full_disk_costs_the_round_in_flight() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     let last = said.lines().last().unwrap();
-    assert!(last.starts_with("error: run: ") && last.contains("round-000003"), "{said}");
+    assert!(last.starts_with("error: run/checkpoints/round-000003.checkpoint: "), "{said}");
     assert!(last.contains("what was saved before is intact"), "{said}");
     assert!(last.ends_with("go on with `fedanchor run --resume run`"), "{said}");
     assert!(before == bytes(checkpoints(&place, "run")), "checkpoints were changed");

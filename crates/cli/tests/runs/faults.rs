@@ -80,6 +80,10 @@ fn a_round_without_quorum_leaves_the_model_as_it_was() {
     let records = place.run("nothing", &[DRAWN, ALL, &nothing]);
     assert!(records[1..].iter().all(|record| record.outcome == Outcome::Taken));
     assert_ne!(records[3].test_loss, records[0].test_loss);
+    // Not if it is away.
+    let away = ["faults.kind=drop-out", "faults.share=1"];
+    let records = place.run("away", &[DRAWN, ALL, &nothing, &away]);
+    assert!(records[1..].iter().all(|record| record.outcome == Outcome::NoQuorum));
 }
 
 /// Hostile updates that pass the door, because it is told to let them: the anchors show what they do.

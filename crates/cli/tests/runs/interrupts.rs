@@ -89,6 +89,11 @@ fn a_folder_belongs_to_one_process() {
     assert_eq!(refused.status.code(), Some(1));
     let said = text(&refused.stderr);
     assert!(said.contains("another run is writing here"), "{said}");
+    wait_for(&place.at("one").join(files::CONFIG), "checkpoint");
+    let set = ["--set", "pretrain.epochs=100000000"];
+    let refused = crate::kills::resume(&place, "one", &set).output().unwrap();
+    let said = text(&refused.stderr);
+    assert!(said.contains("another run is writing here"), "{said}");
     run.0.kill().unwrap();
     run.0.wait().unwrap();
     assert_eq!(place.run("one", &[DRAWN]).len(), 3);

@@ -93,7 +93,9 @@ fn kill(times: u32) {
             let from = talk
                 .split_once("going on after round ")
                 .map(|(_, rest)| rest.split_whitespace().next().unwrap().parse::<usize>().unwrap());
-            assert!(from.is_none_or(|round| round + 1 >= finished), "{finished} rounds: {talk}");
+            let from = from.map_or(0, |round| round + 1);
+            let said = from > 0 || talk.contains("starting again");
+            assert!(!said || from >= finished, "{finished} rounds on record: {talk}");
             if ended {
                 break;
             }
@@ -151,7 +153,8 @@ fn another_experiment_is_refused() {
         assert!(said.contains(expected), "{said}");
     };
     refused(&["--set", "client.batch=4"], "client.batch (there 8, now 4)");
-    refused(&["--set", "rounds=1"], "rounds (there 2, now 1)");
+    refused(&["--set", "rounds=1"], "rounds: 2 are done, more than 1");
+    refused(&["--force", "--set", "rounds=1"], "rounds: 2 are done, more than 1");
     refused(
         &["--set", "optimiser.lr=0.5", "--set", "rounds=3"],
         "optimiser.lr (there 0.03, now 0.5)",
@@ -173,6 +176,109 @@ fn another_experiment_is_refused() {
     assert!(text(&output.stderr).contains("nothing/config.toml"), "{}", text(&output.stderr));
 }
 
+/// Nothing that is on record is thrown away unasked, and no checkpoint of another run is taken up.
+#[test]
+fn what_cannot_be_gone_on_with_is_refused() {
+    let place = Place::with_pictures(16);
+    let settings = [DRAWN, &["rounds=3", "client.keep_momentum=true"][..]];
+    place.run("run", &settings);
+    let whole = outcome(&place, "run");
+    let copy = |to: &str| {
+        let copied = Command::new("cp").args(["-r", "run", to]).current_dir(place.at("")).status();
+        assert!(copied.unwrap().success());
+    };
+    let refused = |out: &str, more: &[&str], expected: &str| {
+        let before = place.content(out);
+        let output = resume(&place, out, more).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected), "{said}");
+        assert!(before == place.content(out), "{out} was changed");
+    };
+    let goes_on = |out: &str, expected: &str| {
+        let output = place.succeed(&mut resume(&place, out, &["--force"]));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+        assert!(whole == outcome(&place, out), "{out}");
+    };
+
+    // A record in the middle that is no record.
+    copy("torn");
+    let records = place.read("torn", files::ROUNDS).replacen("\"round\":1", "\"rxxxx\":1", 1);
+    std::fs::write(place.at("torn").join(files::ROUNDS), records).unwrap();
+    refused("torn", &[], "rounds.jsonl: line 2 is damaged or missing");
+    goes_on("torn", "no round is complete: starting again"); // rounds 2 and 3 were kept
+    copy("gone");
+    std::fs::remove_file(place.at("gone").join(files::ROUNDS)).unwrap();
+    refused("gone", &[], "--force starts without it");
+    goes_on("gone", "starting again");
+    // No checkpoint.
+    copy("bare");
+    std::fs::remove_dir_all(place.at("bare").join("checkpoints")).unwrap();
+    refused("bare", &[], "3 rounds are on record and there is no checkpoint");
+    goes_on("bare", "starting again");
+
+    // Settings that were changed behind its back, and a checkpoint of another run.
+    copy("edited");
+    let config = place.read("edited", files::CONFIG).replacen("lr = 0.03", "lr = 0.5", 1);
+    std::fs::write(place.at("edited").join(files::CONFIG), config).unwrap();
+    let made = "the settings that the checkpoint of round 3 was made with";
+    refused("edited", &["--set", "rounds=4"], made);
+    place.run("other", &[settings[0], settings[1], &["seed=5"]]);
+    copy("mixed");
+    let last = checkpoints(&place, "other").pop().unwrap();
+    let name = last.file_name().unwrap();
+    std::fs::copy(&last, place.at("mixed").join("checkpoints").join(name)).unwrap();
+    let clients = |out: &str| {
+        let entries = std::fs::read_dir(place.at(out).join("checkpoints/clients")).unwrap();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    };
+    for path in clients("other") {
+        std::fs::copy(&path, place.at("mixed/checkpoints/clients").join(path.file_name().unwrap()))
+            .unwrap();
+    }
+    refused("mixed", &["--set", "rounds=4"], made);
+    // Two clients' files in each other's place.
+    copy("swapped");
+    let [first, .., last] = &clients("swapped")[..] else { panic!() };
+    let [a, b] = [first, last].map(|path| std::fs::read(path).unwrap());
+    std::fs::write(first, b).unwrap();
+    std::fs::write(last, a).unwrap();
+    let output = resume(&place, "swapped", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("no checkpoint to go on from"), "{output:?}");
+
+    // A checkpoint of another version: the seal made anew around it.
+    copy("later");
+    for path in checkpoints(&place, "later") {
+        let bytes = std::fs::read(&path).unwrap();
+        let now = format!("\\\"version\\\":\\\"{}\\\"", env!("CARGO_PKG_VERSION"));
+        let at = bytes.windows(now.len()).position(|window| window == now.as_bytes()).unwrap();
+        let mut payload = bytes[40..].to_vec();
+        payload[at - 40 + now.len() - 3] = b'9';
+        let sealed = [&bytes[..8], blake3::hash(&payload).as_bytes(), &payload].concat();
+        std::fs::write(path, sealed).unwrap();
+    }
+    refused("later", &["--set", "rounds=4"], "this run differs in version (there ");
+
+    // A folder that holds nothing but checkpoints is no place for a new run.
+    std::fs::create_dir(place.at("left")).unwrap();
+    std::fs::rename(place.at("other/checkpoints"), place.at("left/checkpoints")).unwrap();
+    let output = place.command("left", &settings).output().unwrap();
+    assert!(text(&output.stderr).contains("holds checkpoints of a run"), "{output:?}");
+}
+
+/// A schedule over all rounds is another one when there are more of them, and that is said.
+#[test]
+fn a_schedule_that_is_extended_is_said() {
+    let place = Place::with_pictures(16);
+    place.run("run", &[DRAWN, &["optimiser.schedule=cosine"]]);
+    let said =
+        |more: &[&str]| text(&place.succeed(&mut resume(&place, "run", more)).stderr).to_owned();
+    assert!(!said(&[]).contains("follows the number of rounds"));
+    assert!(said(&["--set", "rounds=3"]).contains("follows the number of rounds"));
+}
+
 /// Old checkpoints go, those that were asked for stay.
 #[test]
 pub fn checkpoints_are_thinned() {
@@ -185,6 +291,18 @@ pub fn checkpoints_are_thinned() {
         .collect();
     let rounds = [2, 4, 5, 6].map(|round| format!("round-{round:06}.checkpoint"));
     assert_eq!(names, rounds);
+    // The best alone stays, also after a resume.
+    let best = |out: &str, rounds: &[&str]| {
+        place.run(out, &[DRAWN, &["checkpoint.best=true", rounds[0]]]);
+        for rounds in &rounds[1..] {
+            place.succeed(&mut resume(&place, out, &["--set", rounds]));
+        }
+        let files = checkpoints(&place, out).into_iter();
+        files.map(|path| path.file_name().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let whole = best("whole", &["rounds=6"]);
+    assert!(whole.len() <= 3, "{whole:?}");
+    assert_eq!(whole, best("parts", &["rounds=1", "rounds=2", "rounds=3", "rounds=6"]));
     // Four clients, at most one file each for every checkpoint that stays.
     let clients = std::fs::read_dir(place.at("run").join("checkpoints/clients")).unwrap().count();
     assert!((4..=16).contains(&clients), "{clients}");

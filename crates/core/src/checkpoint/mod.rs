@@ -35,6 +35,8 @@ pub struct About {
     pub version: String,
     /// Fingerprint of the data.
     pub data: String,
+    /// Fingerprint of the settings, but for those that may change.
+    pub config: String,
     /// The round in which each client that keeps something last trained.
     pub clients: BTreeMap<u32, u32>,
     /// Whether it stays when later ones are there.
@@ -61,11 +63,16 @@ fn round_file(folder: &Path, round: u32) -> PathBuf {
 }
 
 fn client_file(folder: &Path, client: u32, round: u32) -> PathBuf {
-    folder.join(FOLDER).join(CLIENTS).join(format!("{client}-{round:06}.checkpoint"))
+    let name = format!("{}.checkpoint", client_name(client, round));
+    folder.join(FOLDER).join(CLIENTS).join(name)
+}
+
+fn client_name(client: u32, round: u32) -> String {
+    format!("{client}-{round:06}")
 }
 
 /// The rounds that have a checkpoint, rising.
-fn rounds(folder: &Path) -> Result<Vec<u32>> {
+pub(crate) fn rounds(folder: &Path) -> Result<Vec<u32>> {
     let place = folder.join(FOLDER);
     if !place.exists() {
         return Ok(Vec::new());
@@ -111,8 +118,8 @@ fn read(folder: &Path, round: u32) -> Option<Found> {
         return None;
     }
     let clients = about.clients.iter().map(|(&client, &round)| {
-        let (bundle, _) = Bundle::decode(&read_sealed(&client_file(folder, client, round))?)?;
-        Some((client, bundle))
+        let (bundle, whose) = Bundle::decode(&read_sealed(&client_file(folder, client, round))?)?;
+        (whose == client_name(client, round)).then_some((client, bundle))
     });
     let clients = clients.collect::<Option<_>>()?;
     Some(Found { about, server, clients })
@@ -142,7 +149,7 @@ mod tests {
     fn the_last_complete_one_is_found_and_older_ones_go() {
         let folder = tempfile::tempdir().unwrap();
         let log = crate::folder::RunFolder::create(folder.path()).unwrap().log().unwrap();
-        let mut saver = Saver::start(folder.path(), log).unwrap();
+        let mut saver = Saver::start(folder.path(), log, None).unwrap();
         saver.save(checkpoint(0, &[])).unwrap();
         let mut lasting = checkpoint(1, &[(7, 1)]);
         lasting.about.lasting = true;
@@ -167,7 +174,7 @@ mod tests {
     fn a_torn_or_changed_file_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         let log = crate::folder::RunFolder::create(folder.path()).unwrap().log().unwrap();
-        let mut saver = Saver::start(folder.path(), log).unwrap();
+        let mut saver = Saver::start(folder.path(), log, None).unwrap();
         saver.save(checkpoint(5, &[(1, 5)])).unwrap();
         saver.save(checkpoint(6, &[(1, 5)])).unwrap();
         saver.finish().unwrap();

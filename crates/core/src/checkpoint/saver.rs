@@ -1,6 +1,7 @@
 //! The thread that writes checkpoints, so that the next round need not wait for the disk.
 
-use super::{About, CLIENTS, Checkpoint, FOLDER, client_file, read, round_file, rounds};
+use super::{About, CLIENTS, Checkpoint, FOLDER};
+use super::{client_file, client_name, read, round_file, rounds};
 use crate::checkpoint::sealed::write_sealed;
 use crate::error::{Error, Result};
 use crate::folder::Log;
@@ -17,24 +18,20 @@ pub(crate) struct Saver {
 }
 
 impl Saver {
-    /// Saves into a run folder and finishes each round in its log.
-    pub(crate) fn start(folder: &Path, mut log: Log) -> Result<Self> {
+    /// Saves into a run folder and finishes each round in its log. The run goes on after round `from`, or
+    /// starts: what is later, or cannot be read, goes.
+    pub(crate) fn start(folder: &Path, mut log: Log, from: Option<u32>) -> Result<Self> {
         let clients = folder.join(FOLDER).join(CLIENTS);
         fs_err::create_dir_all(&clients).map_err(|error| Error::file(&clients, error))?;
         let (sender, receiver) = mpsc::sync_channel::<Checkpoint>(0);
         let folder = folder.to_owned();
         let thread = std::thread::spawn(move || {
-            let mut there = Vec::new();
-            for round in rounds(&folder)? {
-                // One that cannot be read names nobody; it goes in its time.
-                let nobody = About { round, ..About::default() };
-                there.push(read(&folder, round).map_or(nobody, |found| found.about));
-            }
+            let mut there = tidy(&folder, from)?;
             for checkpoint in receiver {
                 // The lines of the rounds before must be as safe as this checkpoint.
                 let saved = log.sync().and_then(|()| save(&folder, &checkpoint));
                 let saved = saved.and_then(|()| log.append(&checkpoint.about.lines));
-                saved.map_err(|error| in_a_run(&folder, &error))?;
+                saved?;
                 there.retain(|other| other.round != checkpoint.about.round);
                 if checkpoint.about.best {
                     there.iter_mut().for_each(|other| other.best = false);
@@ -64,16 +61,40 @@ impl Saver {
     }
 }
 
-/// What to do when the disk fails a run.
-fn in_a_run(folder: &Path, error: &Error) -> Error {
-    let folder = folder.display();
-    Error::file(
-        folder.to_string(),
-        format!(
-            "{error}; what was saved before is intact: see to the disk, then go on with \
-             `fedanchor run --resume {folder}`"
-        ),
-    )
+/// Removes what a run that goes on after `from` cannot use, and tells what stays.
+fn tidy(folder: &Path, from: Option<u32>) -> Result<Vec<About>> {
+    let mut there: Vec<About> = Vec::new();
+    for round in rounds(folder)? {
+        match read(folder, round).filter(|_| from.is_some_and(|from| round <= from)) {
+            Some(found) => there.push(found.about),
+            None => remove(&round_file(folder, round))?,
+        }
+    }
+    // In the files every one that was the best in its time says so.
+    let best = there.iter().rposition(|about| about.best);
+    for (place, about) in there.iter_mut().enumerate() {
+        about.best = Some(place) == best;
+    }
+    thin(folder, &mut there)?;
+    let named: HashSet<PathBuf> = there
+        .iter()
+        .flat_map(|about| about.clients.iter().map(|(&id, &round)| client_file(folder, id, round)))
+        .collect();
+    let clients = folder.join(FOLDER).join(CLIENTS);
+    for entry in fs_err::read_dir(&clients).map_err(|error| Error::file(&clients, error))? {
+        let path = entry.map_err(|error| Error::file(&clients, error))?.path();
+        if !named.contains(&path) {
+            remove(&path)?;
+        }
+    }
+    Ok(there)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs_err::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file(path, error)),
+        _ => Ok(()),
+    }
 }
 
 fn save(folder: &Path, checkpoint: &Checkpoint) -> Result<()> {
@@ -82,7 +103,8 @@ fn save(folder: &Path, checkpoint: &Checkpoint) -> Result<()> {
         write_sealed(&path, &payload).map_err(|error| Error::file(path, error))
     };
     for (client, bundle) in &checkpoint.clients {
-        write(client_file(folder, *client, round), bundle.encode("")?)?;
+        let name = client_name(*client, round);
+        write(client_file(folder, *client, round), bundle.encode(&name)?)?;
     }
     let about =
         serde_json::to_string(&checkpoint.about).map_err(|error| Error::file(folder, error))?;
@@ -92,10 +114,6 @@ fn save(folder: &Path, checkpoint: &Checkpoint) -> Result<()> {
 /// Removes all checkpoints but the last two and those that are to last, and clients' files that none
 /// of the remaining ones names.
 fn thin(folder: &Path, there: &mut Vec<About>) -> Result<()> {
-    let remove = |path: PathBuf| match fs_err::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file(path, error)),
-        _ => Ok(()),
-    };
     let newest = there.len().saturating_sub(2);
     let (mut left, mut gone) = (Vec::new(), Vec::new());
     for (place, checkpoint) in there.drain(..).enumerate() {
@@ -106,10 +124,10 @@ fn thin(folder: &Path, there: &mut Vec<About>) -> Result<()> {
     let named: HashSet<(u32, u32)> =
         there.iter().flat_map(|c| c.clients.iter().map(|(&id, &round)| (id, round))).collect();
     for checkpoint in gone {
-        remove(round_file(folder, checkpoint.round))?;
+        remove(&round_file(folder, checkpoint.round))?;
         for (client, round) in checkpoint.clients {
             if !named.contains(&(client, round)) {
-                remove(client_file(folder, client, round))?;
+                remove(&client_file(folder, client, round))?;
             }
         }
     }

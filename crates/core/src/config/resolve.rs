@@ -18,6 +18,7 @@ const DEFAULT_METHOD: &str = "fedanchor";
 
 /// Preset < the experiment file's text < `key=value` settings; then parsed and checked.
 pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
+    check_length("the experiment file", file)?;
     let mut given: Table = file.parse().map_err(|error: toml::de::Error| {
         Error::config("the experiment file", error.to_string().trim_end())
     })?;
@@ -74,6 +75,17 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
         .map_err(|error| Error::config(error.path().to_string(), error.inner().message()))?;
     experiment.check()?;
     Ok(experiment)
+}
+
+/// Settings are read into some hundred times their size.
+pub(super) fn check_length(what: &str, text: &str) -> Result<()> {
+    const MOST: usize = 1 << 20;
+    match text.len() {
+        length if length > MOST => {
+            Err(Error::config(what, format!("has {length} bytes; at most {MOST} are allowed")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Replaces `table.section` by the listed defaults of what `section.key` names.

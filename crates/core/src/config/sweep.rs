@@ -5,6 +5,7 @@
 //! every grid key, and is named by them; it is run once for every seed. A file for every cell was
 //! rejected: a reader compares cells, not files.
 
+use super::resolve::check_length;
 use super::{Experiment, resolve};
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -50,6 +51,7 @@ fn first_seed() -> Vec<u64> {
 /// Reads a sweep: the cells whose names match one of `patterns`, in which `*` stands for anything, or all
 /// of them without a pattern. `settings` (`key=value`) are laid over each.
 pub fn sweep(text: &str, patterns: &[String], settings: &[String]) -> Result<Sweep> {
+    check_length("the sweep file", text)?;
     let file: File = toml::from_str(text)
         .map_err(|error| Error::config("the sweep file", error.to_string().trim_end()))?;
     if file.seeds.is_empty() {
