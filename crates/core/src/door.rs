@@ -81,14 +81,22 @@ pub struct Door {
 }
 
 impl Door {
-    /// For the updates of these clients to what was sent to them.
-    pub fn new(round: u32, asked: &[u32], sent: Params, checks: &ChecksConfig) -> Result<Self> {
+    /// For the updates of these clients to what was sent to them. `beside` are models that are sent with it
+    /// and stay as they are: what a client trains is measured by all of it.
+    pub fn new(
+        round: u32,
+        asked: &[u32],
+        sent: Params,
+        beside: &[Params],
+        checks: &ChecksConfig,
+    ) -> Result<Self> {
         let limit = match checks.distance > 0.0 {
             true => {
                 let statistics = sent.layout.iter().zip(&sent.tensors);
                 let statistics = statistics.filter(|(entry, _)| entry.statistic).map(|(_, t)| t);
                 let far = STATISTICS * checks.distance * (1.0 + length(statistics)?);
-                Some((checks.distance * length(sent.weights())?, far))
+                let all = sent.weights().chain(beside.iter().flat_map(Params::weights));
+                Some((checks.distance * length(all)?, far))
             }
             false => None,
         };
@@ -267,7 +275,7 @@ mod tests {
         let checks = resolve("", &["checks.distance=2".to_owned()]).unwrap().checks;
         let mut ledger = Ledger::default();
         (1..=2).for_each(|client| ledger.meet(client, 10));
-        let mut door = Door::new(3, &[1, 2, 4], params(SENT), &checks).unwrap();
+        let mut door = Door::new(3, &[1, 2, 4], params(SENT), &[], &checks).unwrap();
         let mut look = |update: &Update| door.look(update, &ledger).unwrap();
         let far: &[(&str, &[f32])] =
             &[("a", &[3.0, 4.0 + 10.5]), ("mean", &[1.0]), ("var", &[2.0])];
@@ -301,10 +309,26 @@ mod tests {
         assert_eq!(look(&update(1, below)), Some(Offence::Negative("var".into())));
     }
 
+    /// FedMatch's psi is 0 at first; its clients train the sum of it and sigma.
+    #[test]
+    fn the_way_is_measured_by_all_that_was_sent() {
+        let checks = resolve("", &["checks.distance=1".to_owned()]).unwrap().checks;
+        let mut ledger = Ledger::default();
+        ledger.meet(1, 10);
+        let nothing: &[(&str, &[f32])] = &[("a", &[0.0, 0.0])];
+        let near: &[(&str, &[f32])] = &[("a", &[3.0, 3.9])];
+        let look = |beside: &[Params]| {
+            let mut door = Door::new(3, &[1], params(nothing), beside, &checks).unwrap();
+            door.look(&update(1, near), &ledger).unwrap()
+        };
+        assert!(matches!(look(&[]), Some(Offence::TooFar(..))));
+        assert_eq!(look(&[params(&SENT[..1])]), None);
+    }
+
     #[test]
     fn an_open_door_lets_everything_in() {
         let checks = resolve("", &["checks.updates=false".to_owned()]).unwrap().checks;
-        let mut door = Door::new(3, &[1], params(SENT), &checks).unwrap();
+        let mut door = Door::new(3, &[1], params(SENT), &[], &checks).unwrap();
         let nothing: &[(&str, &[f32])] = &[("a", &[f32::NAN])];
         assert_eq!(door.look(&update(9, nothing), &Ledger::default()).unwrap(), None);
     }

@@ -27,6 +27,7 @@ pub mod model;
 pub mod optimiser;
 mod packing;
 pub mod params;
+mod resume;
 mod run;
 pub mod schedule;
 pub mod selection;
@@ -41,4 +42,5 @@ mod wire;
 
 pub use config::Experiment;
 pub use error::{Error, Result, engine_message};
-pub use run::{Observer, differences, resume, run, server_only, settle};
+pub use resume::{differences, resume};
+pub use run::{Observer, run, server_only, settle};

@@ -1,12 +1,13 @@
 //! A run: rounds until they are done or someone asks to stop, every one of them recorded.
 
 use crate::anchors::Anchors;
-use crate::checkpoint::{self, About, Found, Saver};
+use crate::checkpoint::{About, Found, Saver};
 use crate::config::{Experiment, LatentSource, MethodConfig, Send};
 use crate::crew::ComputeThreads;
 use crate::error::{Error, Result, guard};
 use crate::folder::{Lines, RunFolder};
 use crate::load::load;
+use crate::resume::config_fingerprint;
 use crate::server::Evaluation;
 use crate::setting::Setting;
 use crate::simulation::{Simulation, State};
@@ -39,117 +40,9 @@ pub fn run(
 ) -> Result<Summary> {
     let (simulation, data) = prepare(experiment, workers)?;
     let folder = RunFolder::create(out)?;
-    let settled = toml::Table::try_from(simulation.setting.settled()?);
-    let config = config_fingerprint(&settled.map_err(|error| Error::file(out, error))?);
+    let config = config_fingerprint(&settled_table(&simulation)?);
     Run { experiment, simulation, data, config, folder, out }.go(None, stop, observer)
 }
-
-/// Goes on with a run from its last complete round, or from the start where none is complete. The
-/// experiment must be the one it was started with, but for more rounds; `force` lets others pass.
-pub fn resume(
-    experiment: &Experiment,
-    out: &Path,
-    workers: Option<usize>,
-    force: bool,
-    stop: &AtomicBool,
-    observer: &mut dyn Observer,
-) -> Result<Summary> {
-    let path = out.join(fedanchor_record::files::CONFIG);
-    let stored = fs_err::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
-    let stored: toml::Table = stored.parse().map_err(|error| Error::file(&path, error))?;
-    let (simulation, data) = prepare(experiment, workers)?;
-    let settled = toml::Table::try_from(simulation.setting.settled()?)
-        .map_err(|error| Error::file(&path, error))?;
-    let config = config_fingerprint(&settled);
-    let mut other = Vec::new();
-    differences(&stored, &settled, "", &mut other);
-    let longer = stored.get("rounds") != settled.get("rounds");
-    let folder = RunFolder::reopen(out, force)?;
-    let recorded = folder.records()?.len() as u32;
-    let (mut found, mut broken) = checkpoint::last(out, u32::MAX)?;
-    // A checkpoint brings its own round's lines along; those before must be there.
-    if let Some(later) = found.as_ref().map(|found| found.about.round).filter(|r| *r > recorded) {
-        if !force {
-            let problem = format!(
-                "line {} is damaged or missing, and the checkpoint of round {later} needs all before it; \
-                 --force goes on from what is whole and does the rounds behind it again",
-                recorded + 1
-            );
-            return Err(Error::file(out.join(fedanchor_record::files::ROUNDS), problem));
-        }
-        (found, broken) = checkpoint::last(out, recorded)?;
-    }
-    match &found {
-        Some(found) if found.about.round > experiment.rounds => {
-            let (done, asked) = (found.about.round, experiment.rounds);
-            return Err(Error::config("rounds", format!("{done} are done, more than {asked}")));
-        }
-        Some(found) => {
-            let About { version, data: seen, config: made, round, .. } = &found.about;
-            let now = env!("CARGO_PKG_VERSION");
-            if version != now {
-                other.push(format!("version (there {version}, now {now})"));
-            }
-            if *seen != data {
-                other.push("the data set's pixels or labels".to_owned());
-            }
-            if *made != config && other.is_empty() {
-                other.push(format!(
-                    "the settings that the checkpoint of round {round} was made with"
-                ));
-            }
-        }
-        // Round 0 alone may be pre-training that was ended early.
-        None if recorded > 1 && !force => {
-            let problem = format!(
-                "{} rounds are on record and there is no checkpoint to go on from; --force starts again",
-                recorded - 1
-            );
-            return Err(Error::file(out, problem));
-        }
-        None => {}
-    }
-    if !other.is_empty() && !force {
-        let problem =
-            format!("this run differs in {}; --force goes on all the same", other.join(", "));
-        return Err(Error::file(out, problem));
-    }
-    if !broken.is_empty() {
-        let rounds: Vec<String> = broken.iter().map(u32::to_string).collect();
-        observer.notice(&format!(
-            "the checkpoint of round {} is damaged and not used",
-            rounds.join(", ")
-        ));
-    }
-    match &found {
-        Some(found) => observer.notice(&format!("going on after round {}", found.about.round)),
-        None => observer.notice("no round is complete: starting again"),
-    }
-    if longer && experiment.spans_all_rounds() {
-        observer.notice(
-            "optimiser.schedule or method.threshold follows the number of rounds: extended, this is not \
-             the run that was planned longer",
-        );
-    }
-    Run { experiment, simulation, data, config, folder, out }.go(found, stop, observer)
-}
-
-/// What must be the same for a checkpoint to be gone on from, in a few letters.
-fn config_fingerprint(settled: &toml::Table) -> String {
-    let mut table = settled.clone();
-    FREE.iter().filter(|key| !key.contains('.')).for_each(|key| drop(table.remove(*key)));
-    table.remove("rounds");
-    if let Some(toml::Value::Table(data)) = table.get_mut("data") {
-        data.remove("path");
-    }
-    if let Some(toml::Value::String(device)) = table.get_mut("device") {
-        device.truncate(4); // another GPU is as good
-    }
-    blake3::hash(table.to_string().as_bytes()).to_hex().to_string()
-}
-
-/// Keys that do not change what is learnt.
-const FREE: [&str; 3] = ["compare", "checkpoint", "data.path"];
 
 /// The experiment with every choice written down that is left to the data, and with the checks that
 /// need it: what a run folder's config holds.
@@ -157,7 +50,16 @@ pub fn settle(experiment: &Experiment, data: &DataSet) -> Result<Experiment> {
     Setting::settle(experiment, data.train.shape, data.train.classes.len(), data.flip)
 }
 
-fn prepare(experiment: &Experiment, workers: Option<usize>) -> Result<(Simulation, String)> {
+/// The settings of a simulation as they stand in its run folder.
+pub(crate) fn settled_table(simulation: &Simulation) -> Result<toml::Table> {
+    toml::Table::try_from(simulation.setting.settled()?)
+        .map_err(|error| Error::config("the experiment", error.to_string()))
+}
+
+pub(crate) fn prepare(
+    experiment: &Experiment,
+    workers: Option<usize>,
+) -> Result<(Simulation, String)> {
     let data = load(experiment)?;
     let fingerprint = fingerprint(&data);
     let simulation = Simulation::new(experiment.clone(), data, workers)?;
@@ -168,43 +70,15 @@ fn prepare(experiment: &Experiment, workers: Option<usize>) -> Result<(Simulatio
     Ok((simulation, fingerprint))
 }
 
-/// The keys in which two configs differ, but for what does not change what is learnt and for more rounds.
-pub fn differences(there: &toml::Table, now: &toml::Table, path: &str, out: &mut Vec<String>) {
-    let keys: std::collections::BTreeSet<&String> = there.keys().chain(now.keys()).collect();
-    for key in keys {
-        let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        if FREE.contains(&name.as_str()) {
-            continue;
-        }
-        match (there.get(key), now.get(key)) {
-            (Some(toml::Value::Table(there)), Some(toml::Value::Table(now))) => {
-                differences(there, now, &name, out);
-            }
-            (Some(toml::Value::Integer(there)), Some(toml::Value::Integer(now)))
-                if name == "rounds" && now >= there => {}
-            (there, now) if there == now => {}
-            // Another GPU is as good.
-            (Some(toml::Value::String(there)), Some(toml::Value::String(now)))
-                if name == "device" && there.starts_with("cuda") && now.starts_with("cuda") => {}
-            (there, now) => {
-                let text = |value: Option<&toml::Value>| {
-                    value.map_or("left out".to_owned(), toml::Value::to_string)
-                };
-                out.push(format!("{name} (there {}, now {})", text(there), text(now)));
-            }
-        }
-    }
-}
-
 /// A run that is ready to go.
-struct Run<'a> {
-    experiment: &'a Experiment,
-    simulation: Simulation,
+pub(crate) struct Run<'a> {
+    pub(crate) experiment: &'a Experiment,
+    pub(crate) simulation: Simulation,
     /// Fingerprints.
-    data: String,
-    config: String,
-    folder: RunFolder,
-    out: &'a Path,
+    pub(crate) data: String,
+    pub(crate) config: String,
+    pub(crate) folder: RunFolder,
+    pub(crate) out: &'a Path,
 }
 
 impl Run<'_> {
@@ -219,7 +93,7 @@ impl Run<'_> {
     }
 
     /// Does what is left to do, and says how to go on should the disk fail.
-    fn go(
+    pub(crate) fn go(
         mut self,
         found: Option<Found>,
         stop: &AtomicBool,

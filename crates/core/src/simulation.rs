@@ -14,6 +14,7 @@ use crate::labels::PseudoLabels;
 use crate::ledger::Ledger;
 use crate::load;
 use crate::method::{Broadcast, Client, ClientReport, Cohort, Kept, Method, Update, goes_up};
+use crate::params::Params;
 use crate::server::{Evaluation, Server};
 use crate::setting::Setting;
 use crate::tally::{Tally, Watch, peak_memory};
@@ -318,9 +319,11 @@ impl Simulation {
     ) -> Result<(Tally, Intake)> {
         let mut tally = Tally::default();
         let experiment = &self.setting.experiment;
-        let sent = broadcast.params.subset(|entry| goes_up(&self.setting, entry));
+        let up = |params: &Params| params.subset(|entry| goes_up(&self.setting, entry));
+        let (sent, beside) = (up(&broadcast.params), broadcast.others.iter().map(up));
+        let beside: Vec<Params> = beside.collect();
         let mut intake = Intake {
-            door: Door::new(round, drawn, sent, &experiment.checks)?,
+            door: Door::new(round, drawn, sent, &beside, &experiment.checks)?,
             ledger: state.ledger.clone(),
             aggregator: Aggregator::new(&experiment.aggregation),
         };

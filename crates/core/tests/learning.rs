@@ -46,6 +46,7 @@ fn learns_from_clients(settings: &[&str], margin: f64, beyond: Option<f64>) {
     for round in 1..=experiment.rounds {
         let (record, ..) = simulation.round(&mut state, &*method, round).unwrap();
         (last, trained) = (record.test_accuracy, trained + record.trained);
+        assert!(record.dropped.is_empty(), "{settings:?}: {:?}", record.dropped);
     }
     eprintln!("{settings:?}: {:.1} -> {last:.1} %, {trained} updates", start.test_accuracy);
     assert!(

@@ -27,6 +27,7 @@ fn every_method_runs() {
         let settings = [&shared()[..], &[&name, "client.keep_momentum=true"]];
         let records = place.run(method, &settings);
         assert_eq!(place.summary(method).method, method);
+        assert!(records.iter().all(|record| record.dropped.is_empty()), "{method}: {records:?}");
         // What labels are compared: none of true labels and of nobody's, one head or both.
         let last = &records[2];
         assert_eq!(last.anchor_head.all.is_some(), method == "fedanchor", "{method}");
