@@ -3,10 +3,10 @@
 //! set aside. One client's NaN or wrong shape ends no run and enters no model.
 
 use crate::config::ChecksConfig;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ledger::Ledger;
 use crate::method::Update;
-use crate::params::Params;
+use crate::params::{Entry, Params};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use tch::{Device, Kind, Tensor};
@@ -151,43 +151,21 @@ impl Door {
     }
 
     fn look_at_tensors(&self, params: &Params) -> Result<Option<Offence>> {
-        let there: BTreeMap<&str, &Tensor> =
-            params.layout.iter().map(|entry| entry.name.as_str()).zip(&params.tensors).collect();
-        let mut pairs = Vec::new();
-        for (entry, sent) in self.sent.layout.iter().zip(&self.sent.tensors) {
-            let Some(&tensor) = there.get(entry.name.as_str()) else {
-                return Ok(Some(Offence::Missing(entry.name.clone())));
-            };
-            if tensor.size() != sent.size() || tensor.kind() != sent.kind() {
-                return Ok(Some(Offence::Shape(entry.name.clone())));
-            }
-            pairs.push((entry, tensor, sent));
-        }
-        let known: BTreeSet<&str> =
-            self.sent.layout.iter().map(|entry| entry.name.as_str()).collect();
-        if let Some(extra) = there.keys().find(|name| !known.contains(**name)) {
-            return Ok(Some(Offence::Extra((*extra).to_owned())));
-        }
-        // All tensors at once, and one question to the device: a good update has nothing to name.
-        let (mut weights, mut statistics, mut variances) = (Pairs::new(), Pairs::new(), Vec::new());
-        for &(entry, tensor, sent) in &pairs {
-            if entry.statistic { &mut statistics } else { &mut weights }.push((tensor, sent));
-            if entry.name.ends_with("var") && entry.statistic {
-                variances.push(tensor);
-            }
-        }
-        let zero = Tensor::f_zeros([0i64; 0], (Kind::Float, self.sent.device()))?;
-        let lowest = match variances[..] {
-            [] => zero.shallow_clone(),
-            _ => in_a_row(variances.iter().copied())?.f_min()?,
+        let pairs = match self.pair_up(params) {
+            Ok(pairs) => pairs,
+            Err(offence) => return Ok(Some(offence)),
         };
-        let mut found = Vec::new();
-        for pairs in [&weights, &statistics] {
-            found.push(if pairs.is_empty() { zero.shallow_clone() } else { distance(pairs)? });
-        }
-        found.push(lowest);
-        let found =
-            Tensor::f_stack(&found, 0)?.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?;
+        // All tensors at once, and one question to the device: a good update has nothing to name.
+        let row = |tensors: Vec<&Tensor>| in_a_row(tensors, self.sent.device());
+        let distance = |statistic: bool| {
+            let chosen = pairs.iter().filter(|(entry, ..)| entry.statistic == statistic);
+            let (there, sent) = chosen.map(|&(_, there, sent)| (there, sent)).unzip();
+            Ok::<_, Error>(row(there)?.f_sub(&row(sent)?)?.f_norm()?)
+        };
+        let variances = pairs.iter().filter(|(entry, ..)| is_variance(entry));
+        let lowest = row(variances.map(|&(_, there, _)| there).collect())?.f_min()?;
+        let found = Tensor::f_stack(&[distance(false)?, distance(true)?, lowest], 0)?;
+        let found = found.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?;
         let found = Vec::<f64>::try_from(found)?;
         let (far, statistics, lowest) = (found[0], found[1], found[2]);
         if !(far + statistics).is_finite() {
@@ -199,12 +177,11 @@ impl Door {
             }
         }
         if lowest < 0.0 {
-            let negative = pairs.iter().find(|(entry, tensor, _)| {
-                let lowest = tensor.f_min().and_then(|lowest| lowest.f_double_value(&[]));
-                entry.name.ends_with("var") && lowest.is_ok_and(|lowest| lowest < 0.0)
-            });
-            let name = negative.map_or_else(String::new, |(entry, ..)| entry.name.clone());
-            return Ok(Some(Offence::Negative(name)));
+            for &(entry, tensor, _) in pairs.iter().filter(|(entry, ..)| is_variance(entry)) {
+                if tensor.f_min()?.f_double_value(&[])? < 0.0 {
+                    return Ok(Some(Offence::Negative(entry.name.clone())));
+                }
+            }
         }
         let Some((most, most_of_statistics)) = self.limit else { return Ok(None) };
         Ok(match (far > most, statistics > most_of_statistics) {
@@ -213,24 +190,45 @@ impl Door {
             _ => None,
         })
     }
+
+    /// Every tensor that was sent with the one that came back, if they are the same ones.
+    fn pair_up<'a>(&'a self, params: &'a Params) -> Result<Vec<Pair<'a>>, Offence> {
+        let mut there: BTreeMap<&str, &Tensor> =
+            params.layout.iter().map(|entry| entry.name.as_str()).zip(&params.tensors).collect();
+        let mut pairs = Vec::new();
+        for (entry, sent) in self.sent.layout.iter().zip(&self.sent.tensors) {
+            let tensor = there.remove(entry.name.as_str());
+            let tensor = tensor.ok_or_else(|| Offence::Missing(entry.name.clone()))?;
+            if tensor.size() != sent.size() || tensor.kind() != sent.kind() {
+                return Err(Offence::Shape(entry.name.clone()));
+            }
+            pairs.push((entry, tensor, sent));
+        }
+        match there.keys().next() {
+            Some(extra) => Err(Offence::Extra((*extra).to_owned())),
+            None => Ok(pairs),
+        }
+    }
 }
 
-/// Tensors of an update, each with what was sent.
-type Pairs<'a> = Vec<(&'a Tensor, &'a Tensor)>;
+/// What a tensor is, as it came back, as it was sent.
+type Pair<'a> = (&'a Entry, &'a Tensor, &'a Tensor);
 
-/// How far an update went.
-fn distance(pairs: &Pairs) -> Result<Tensor> {
-    let there = in_a_row(pairs.iter().map(|pair| pair.0))?;
-    Ok(there.f_sub(&in_a_row(pairs.iter().map(|pair| pair.1))?)?.f_norm()?)
+fn is_variance(entry: &Entry) -> bool {
+    entry.statistic && entry.name.ends_with("var")
 }
 
-/// Tensors as one row of numbers, in the order of their memory: the same for tensors of one layout.
-fn in_a_row<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Tensor> {
-    let rows = tensors.map(|tensor| match tensor.dim() {
-        5 => tensor.f_permute([0, 1, 3, 4, 2])?.f_flatten(0, -1), // channels last
-        _ => tensor.f_flatten(0, -1),
-    });
-    Ok(Tensor::f_cat(&rows.collect::<Result<Vec<_>, _>>()?, 0)?)
+/// Tensors as one row of numbers, in the order of their memory: the same for tensors of one layout. A 0
+/// stands in front, so that a row of none has a length and a lowest number too.
+fn in_a_row(tensors: Vec<&Tensor>, device: Device) -> Result<Tensor> {
+    let mut row = vec![Tensor::f_zeros([1], (Kind::Float, device))?];
+    for tensor in tensors {
+        row.push(match tensor.dim() {
+            5 => tensor.f_permute([0, 1, 3, 4, 2])?.f_flatten(0, -1)?, // channels last
+            _ => tensor.f_flatten(0, -1)?,
+        });
+    }
+    Ok(Tensor::f_cat(&row, 0)?)
 }
 
 /// The length of some tensors taken together.
@@ -248,7 +246,7 @@ pub(crate) fn length<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<f6
 mod tests {
     use super::*;
     use crate::config::resolve;
-    use crate::params::{Entry, Part};
+    use crate::params::Part;
     use std::sync::Arc;
 
     fn params(values: &[(&str, &[f32])]) -> Params {

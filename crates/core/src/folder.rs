@@ -1,6 +1,7 @@
 //! The run folder: everything a later table or figure needs, without the data or the model.
 
 use crate::config::Experiment;
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::params::Params;
 use fedanchor_data::picture::{histogram_csv, quoted};
@@ -160,13 +161,7 @@ impl RunFolder {
 
     /// A run that goes on is not at its end any more.
     pub(crate) fn remove_summary(&self) -> Result<()> {
-        let path = self.path.join(files::SUMMARY);
-        match fs_err::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::file(path, error))
-            }
-            _ => Ok(()),
-        }
+        disk::remove(&self.path.join(files::SUMMARY))
     }
 
     /// The log, for whoever finishes rounds.
@@ -175,18 +170,8 @@ impl RunFolder {
         Ok(Log { rounds: clone(&self.log.rounds)?, timings: clone(&self.log.timings)? })
     }
 
-    /// Writes a file aside and renames it: a run that is killed leaves none half written.
     fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<()> {
-        let (path, aside) = (self.path.join(name), self.path.join(format!("{name}.part")));
-        let written = File::create(&aside).and_then(|mut file| {
-            file.write_all(content.as_ref())?;
-            file.sync_all()?;
-            fs_err::rename(&aside, &path)
-        });
-        written.map_err(|error| {
-            drop(fs_err::remove_file(&aside)); // a full disk needs the room
-            Error::file(path, error)
-        })
+        disk::write(&self.path.join(name), &[content.as_ref()])
     }
 
     /// The resolved config.

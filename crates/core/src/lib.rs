@@ -10,6 +10,7 @@ pub mod anchors;
 mod checkpoint;
 pub mod config;
 mod crew;
+mod disk;
 pub mod door;
 mod engine;
 mod error;

@@ -8,7 +8,7 @@
 use crate::checkpoint::Bundle;
 use crate::error::{Error, Result};
 use crate::method::WireTensor;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -231,19 +231,9 @@ impl Params {
 
     /// One client as a safetensors message, without the cohort axis.
     pub fn encode(&self, metadata: Option<HashMap<String, String>>) -> Result<Vec<u8>> {
-        let mut data = Vec::with_capacity(self.tensors.len());
-        for (entry, tensor) in self.layout.iter().zip(&self.tensors) {
-            let mut bytes = vec![0; entry.numel() as usize * 4];
-            let host = tensor.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
-            host.f_copy_data_u8(&mut bytes, entry.numel() as usize)?;
-            data.push(bytes);
-        }
-        let views = self.layout.iter().zip(&data).map(|(entry, bytes)| {
-            let shape = entry.shape.iter().map(|&n| n as usize).collect();
-            let view = TensorView::new(Dtype::F32, shape, bytes);
-            Ok((entry.name.as_str(), view.map_err(unreadable)?))
-        });
-        safetensors::serialize(views.collect::<Result<Vec<_>>>()?, metadata).map_err(unreadable)
+        let entries = self.layout.iter().zip(&self.tensors);
+        let entries = entries.map(|(entry, tensor)| (&*entry.name, entry.shape.clone(), tensor));
+        crate::wire::encode(entries, metadata)
     }
 
     /// Reads a safetensors message: every entry of `layout`, of the right shape, and nothing else.

@@ -102,10 +102,14 @@ fn find(out: &Path, folder: &RunFolder, force: bool) -> Result<(Option<Found>, V
 /// What must be the same for a checkpoint to be gone on from, in a few letters.
 pub(crate) fn config_fingerprint(settled: &toml::Table) -> String {
     let mut table = settled.clone();
-    FREE.iter().filter(|key| !key.contains('.')).for_each(|key| drop(table.remove(*key)));
-    table.remove("rounds");
-    if let Some(toml::Value::Table(data)) = table.get_mut("data") {
-        data.remove("path");
+    for key in FREE.iter().chain(&["rounds"]) {
+        match key.split_once('.') {
+            None => drop(table.remove(*key)),
+            Some((section, key)) => {
+                let section = table.get_mut(section).and_then(toml::Value::as_table_mut);
+                section.map(|section| section.remove(key));
+            }
+        }
     }
     if let Some(toml::Value::String(device)) = table.get_mut("device") {
         device.truncate(4); // another GPU is as good

@@ -159,35 +159,28 @@ impl Run<'_> {
             best: experiment.checkpoint.best && progress.best_round == progress.rounds,
             ..About::default()
         };
-        let mut test = None;
+        let (mut test, mut first) = (None, 0);
         if found.is_some() {
             self.folder.records()?.iter().for_each(|record| progress.add(record));
-        } else {
-            let (record, timing, tested) =
-                guard(|| simulation.pretrain(&mut state, &*method, stop))?;
-            test = Some(tested);
-            progress.add(&record);
-            let lines = Lines::new(&record, &timing)?;
-            // Pre-training that was ended early is no round to go on from.
-            if experiment.checkpoint.write && !stop.load(Ordering::Relaxed) {
-                saver.save(state.save(about(lines, &progress))?)?;
-            } else {
-                self.folder.append(&lines)?;
-            }
-            observer.round(&record, &timing);
+            first = progress.rounds + 1;
         }
-        for round in progress.rounds + 1..=experiment.rounds {
-            if stop.load(Ordering::Relaxed) {
+        for round in first..=experiment.rounds {
+            if round > 0 && stop.load(Ordering::Relaxed) {
                 break;
             }
-            let (record, timing, tested) = guard(|| simulation.round(&mut state, &*method, round))?;
+            let (record, timing, tested) = guard(|| match round {
+                0 => simulation.pretrain(&mut state, &*method, stop),
+                _ => simulation.round(&mut state, &*method, round),
+            })?;
             test = Some(tested);
             progress.add(&record);
             if let Some(text) = simulation.setting.take_notice() {
                 observer.notice(&text);
             }
             let lines = Lines::new(&record, &timing)?;
-            if experiment.checkpoint.write {
+            // Pre-training that was ended early is no round to go on from.
+            let complete = round > 0 || !stop.load(Ordering::Relaxed);
+            if experiment.checkpoint.write && complete {
                 saver.save(state.save(about(lines, &progress))?)?;
             } else {
                 self.folder.append(&lines)?;

@@ -1,9 +1,37 @@
-//! The size of a message, counted from what is sent: a safetensors file.
+//! Messages and files of tensors, as safetensors, and the size of a message, counted from what is sent.
 //!
 //! Counting builds the same header as the encoder and adds the data it points to, without copying
 //! a single weight; a test holds it equal to the encoder's output.
 
+use crate::error::{Error, Result};
 use crate::method::WireTensor;
+use safetensors::tensor::{Dtype, TensorView};
+use std::collections::HashMap;
+use tch::{Device, Kind, Tensor};
+
+/// Named tensors of these shapes in single precision, with a description.
+pub(crate) fn encode<'a>(
+    tensors: impl Iterator<Item = (&'a str, Vec<i64>, &'a Tensor)>,
+    metadata: Option<HashMap<String, String>>,
+) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    for (name, shape, tensor) in tensors {
+        let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
+        let host = tensor.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
+        host.f_copy_data_u8(&mut bytes, tensor.numel())?;
+        content.push((name, shape, bytes));
+    }
+    let broken = |error: safetensors::SafeTensorError| Error::Engine {
+        phase: "encoding tensors",
+        message: error.to_string(),
+    };
+    let views = content.iter().map(|(name, shape, bytes)| {
+        let shape = shape.iter().map(|&size| size as usize).collect();
+        Ok((*name, TensorView::new(Dtype::F32, shape, bytes)?))
+    });
+    let views = views.collect::<Result<Vec<_>, _>>().map_err(broken)?;
+    safetensors::serialize(views, metadata).map_err(broken)
+}
 
 /// Bytes of a safetensors message with these tensors.
 pub(crate) fn message_bytes<'a>(tensors: impl Iterator<Item = WireTensor<'a>>) -> u64 {
@@ -29,8 +57,6 @@ pub(crate) fn message_bytes<'a>(tensors: impl Iterator<Item = WireTensor<'a>>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use safetensors::Dtype;
-    use safetensors::tensor::TensorView;
 
     #[test]
     fn the_count_is_the_length_of_the_encoded_message() {

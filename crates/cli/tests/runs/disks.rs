@@ -15,10 +15,10 @@ fn begun() -> Place {
 }
 
 /// Resumes the run through a shell that makes the disk fail first.
-fn resume_behind(place: &Place, before: &str) -> Output {
+fn resume_behind(place: &Place, shell: &[&str], before: &str) -> Output {
     let plain = resume(place, "run", &["--set", "rounds=4"]);
-    let mut command = Command::new("bash");
-    command.current_dir(place.at("")).env("OMP_NUM_THREADS", "1");
+    let mut command = Command::new(shell[0]);
+    command.current_dir(place.at("")).env("OMP_NUM_THREADS", "1").args(&shell[1..]);
     command.args(["-c", &format!("{before} && exec \"$0\" \"$@\"")]);
     command.arg(plain.get_program()).args(plain.get_args());
     command.output().unwrap()
@@ -33,7 +33,7 @@ fn bytes(files: Vec<PathBuf>) -> BTreeMap<PathBuf, Vec<u8>> {
 fn a_full_disk_costs_the_round_in_flight() {
     let place = begun();
     let before = bytes(checkpoints(&place, "run"));
-    let output = resume_behind(&place, "trap '' XFSZ && ulimit -f 100");
+    let output = resume_behind(&place, &["bash"], "trap '' XFSZ && ulimit -f 100");
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     let last = said.lines().last().unwrap();
@@ -55,13 +55,9 @@ fn a_read_only_disk_is_refused() {
     let mount = "mount --bind run run && mount -o remount,bind,ro run";
     let mounts = Command::new("unshare").args(["-rm", "true"]).status();
     let output = if mounts.is_ok_and(|status| status.success()) {
-        let plain = resume(&place, "run", &["--set", "rounds=4"]);
-        let mut command = Command::new("unshare");
-        command.current_dir(place.at("")).env("OMP_NUM_THREADS", "1");
-        command.args(["-rm", "bash", "-c", &format!("{mount} && exec \"$0\" \"$@\"")]);
-        command.arg(plain.get_program()).args(plain.get_args()).output().unwrap()
+        resume_behind(&place, &["unshare", "-rm", "bash"], mount)
     } else {
-        resume_behind(&place, "chmod -R a-w run")
+        resume_behind(&place, &["bash"], "chmod -R a-w run")
     };
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

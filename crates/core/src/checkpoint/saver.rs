@@ -1,8 +1,9 @@
 //! The thread that writes checkpoints, so that the next round need not wait for the disk.
 
+use super::sealed::write_sealed;
 use super::{About, CLIENTS, Checkpoint, FOLDER};
 use super::{client_file, client_name, read, round_file, rounds};
-use crate::checkpoint::sealed::write_sealed;
+use crate::disk::remove;
 use crate::error::{Error, Result};
 use crate::folder::Log;
 use std::collections::HashSet;
@@ -29,9 +30,9 @@ impl Saver {
             let mut there = tidy(&folder, from)?;
             for checkpoint in receiver {
                 // The lines of the rounds before must be as safe as this checkpoint.
-                let saved = log.sync().and_then(|()| save(&folder, &checkpoint));
-                let saved = saved.and_then(|()| log.append(&checkpoint.about.lines));
-                saved?;
+                log.sync()?;
+                save(&folder, &checkpoint)?;
+                log.append(&checkpoint.about.lines)?;
                 there.retain(|other| other.round != checkpoint.about.round);
                 if checkpoint.about.best {
                     there.iter_mut().for_each(|other| other.best = false);
@@ -90,25 +91,15 @@ fn tidy(folder: &Path, from: Option<u32>) -> Result<Vec<About>> {
     Ok(there)
 }
 
-fn remove(path: &Path) -> Result<()> {
-    match fs_err::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file(path, error)),
-        _ => Ok(()),
-    }
-}
-
 fn save(folder: &Path, checkpoint: &Checkpoint) -> Result<()> {
     let About { round, .. } = checkpoint.about;
-    let write = |path: PathBuf, payload: Vec<u8>| {
-        write_sealed(&path, &payload).map_err(|error| Error::file(path, error))
-    };
     for (client, bundle) in &checkpoint.clients {
         let name = client_name(*client, round);
-        write(client_file(folder, *client, round), bundle.encode(&name)?)?;
+        write_sealed(&client_file(folder, *client, round), &bundle.encode(&name)?)?;
     }
     let about =
         serde_json::to_string(&checkpoint.about).map_err(|error| Error::file(folder, error))?;
-    write(round_file(folder, round), checkpoint.server.encode(&about)?)
+    write_sealed(&round_file(folder, round), &checkpoint.server.encode(&about)?)
 }
 
 /// Removes all checkpoints but the last two and those that are to last, and clients' files that none

@@ -1,10 +1,9 @@
 //! The files that checkpoints are made of: named tensors with a description, as safetensors behind a seal.
 
-use crate::error::{Error, Result};
-use fs_err::File;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use crate::disk;
+use crate::error::Result;
+use safetensors::tensor::{Dtype, SafeTensors};
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -49,27 +48,9 @@ impl Bundle {
     }
 
     pub(super) fn encode(&self, about: &str) -> Result<Vec<u8>> {
-        let broken = |error: &dyn std::fmt::Display| Error::Engine {
-            phase: "writing a checkpoint",
-            message: error.to_string(),
-        };
-        let mut bytes = Vec::with_capacity(self.tensors.len());
-        for tensor in self.tensors.values() {
-            let mut numbers = vec![0; tensor.numel() * size_of::<f32>()];
-            tensor.f_copy_data_u8(&mut numbers, tensor.numel())?;
-            bytes.push(numbers);
-        }
-        let shapes = self
-            .tensors
-            .values()
-            .map(|tensor| tensor.size().iter().map(|&size| size as usize).collect::<Vec<usize>>());
-        let views = self.tensors.keys().zip(shapes).zip(&bytes).map(|((name, shape), bytes)| {
-            let view = TensorView::new(Dtype::F32, shape, bytes).map_err(|error| broken(&error))?;
-            Ok((name.as_str(), view))
-        });
-        let views = views.collect::<Result<Vec<_>>>()?;
+        let tensors = self.tensors.iter().map(|(name, t)| (name.as_str(), t.size(), t));
         let metadata = HashMap::from([(ABOUT.to_owned(), about.to_owned())]);
-        safetensors::serialize(views, Some(metadata)).map_err(|error| broken(&error))
+        crate::wire::encode(tensors, Some(metadata))
     }
 
     /// Reads what [`Bundle::encode`] wrote; the description comes with it.
@@ -90,20 +71,9 @@ impl Bundle {
     }
 }
 
-/// Writes a file so that it is whole or not there: aside, sealed, synced, renamed.
-pub(super) fn write_sealed(path: &Path, payload: &[u8]) -> std::io::Result<()> {
-    let aside = path.with_extension("part");
-    let write = || {
-        let mut file = File::create(&aside)?;
-        file.write_all(MAGIC)?;
-        file.write_all(blake3::hash(payload).as_bytes())?;
-        file.write_all(payload)?;
-        file.sync_all()?;
-        fs_err::rename(&aside, path)
-    };
-    write().inspect_err(|_| drop(fs_err::remove_file(&aside)))?; // a full disk needs the room
-    // The name itself must survive a power failure.
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+/// Writes a payload behind its seal.
+pub(super) fn write_sealed(path: &Path, payload: &[u8]) -> Result<()> {
+    disk::write(path, &[MAGIC, blake3::hash(payload).as_bytes(), payload])
 }
 
 /// The payload of a sealed file; `None` if it is torn, or not one of ours.
