@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The public CIFAR-10 setting of pfl-research, here and with pfl 0.6.0 beside it:  python3 benches/fedavg.py
+"""Compare this engine with pfl 0.6.0 on the public CIFAR-10 setting of pfl-research:  python3 benches/fedavg.py
 
-1,000 users with 50 images, 50 users a round, batch 10, one local epoch, lr 0.1, two-layer CNN, supervised FedAvg: 2,500 image
-passes a round. Counted are local training and aggregation; tests are left out on all sides.
+1,000 users with 50 images each, 50 users per round, batch 10, one local epoch, lr 0.1, two-layer CNN, supervised FedAvg: 2,500
+image passes per round. Times include local training and aggregation, but no tests.
 
-pfl must be importable, or lie in the folder that PFL_SITE names; for a machine without a package registry
+pfl must be importable, or be in the folder named by PFL_SITE; for a machine without a package registry
 
     python3 benches/fedavg.py --prepare DIR
 
-fills such a folder with pfl and what it needs (pure Python, 3 MB). What cannot run is printed as not measured.
+fills such a folder with pfl and its dependencies (pure Python, 3 MB). What cannot run is printed as not measured.
 """
 import json
 import os
@@ -36,7 +36,7 @@ def prepare(folder):
 
 
 def ours(device, settings):
-    """Seconds of training and aggregation in the round in the middle; passes a round."""
+    """Median seconds of training and aggregation per round, and image passes per round."""
     command = [*benchmark(), "cnn", device, str(ROUNDS if device != "cpu" else 3), *SETTING, *settings]
     text = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=True).stdout
     rounds = [line.split() for line in text.splitlines() if line.startswith("round ")]
@@ -47,7 +47,7 @@ def ours(device, settings):
 
 def theirs(torch, who, device):
     if torch is None:
-        return None, "no Python with PyTorch here"
+        return None, "no Python with PyTorch found"
     environment, program, _ = torch
     command = [program, str(HERE / "fedavg_torch.py"), who, device, str(ROUNDS if device != "cpu" else 2)]
     outcome = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
@@ -63,18 +63,18 @@ def main():
     formats = ["bf16", "f32"] if device != "cpu" else ["f32"]
     found = {precision: ours(device, [f"precision={precision}"]) for precision in formats}
     passes = found[formats[0]][1]
-    print(f"supervised FedAvg, 50 of 1,000 users, CNN, on {device}: {passes:,} image passes a round")
+    print(f"supervised FedAvg, 50 of 1,000 users, CNN, on {device}: {passes:,} image passes per round")
     for precision, (seconds, _) in found.items():
-        print(f"  this engine, {precision:5} {seconds:8.4f} s a round")
+        print(f"  this engine, {precision:5} {seconds:8.4f} s per round")
     for who, name in (("pfl", "pfl 0.6.0, f32"), ("eager", "PyTorch eager, f32")):
         peer, why = theirs(torch, who, device)
         if peer is None:
             print(f"  {name:18} not measured: {why}")
             continue
         if peer["images"] != passes:
-            sys.exit(f"error: {name} made {peer['images']} image passes, not {passes}")
+            sys.exit(f"error: {name}: expected {passes} image passes per round, found {peer['images']}")
         ratios = ", ".join(f"{peer['median'] / seconds:.1f} times ours in {precision}" for precision, (seconds, _) in found.items())
-        print(f"  {name:18} {peer['median']:8.4f} s a round, one process: {ratios}")
+        print(f"  {name:18} {peer['median']:8.4f} s per round, one process: {ratios}")
 
 
 if __name__ == "__main__":

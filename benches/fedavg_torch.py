@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The peers of benches/fedavg.py: seconds a round of pfl 0.6.0, or of plain PyTorch, on pfl-research's CIFAR-10 setting.
+"""Measure pfl 0.6.0 or plain PyTorch for benches/fedavg.py: seconds per round in pfl-research's CIFAR-10 setting.
 
     fedavg_torch.py pfl|eager DEVICE ROUNDS
 
-1,000 users with 50 images, 50 users a round, batch 10, one local epoch, SGD 0.1 without momentum, central SGD 1.0, single
-precision; the two-layer CNN of that benchmark, its dropout left out as in ours. Images are noise around a colour a class and
-lie ready on the device, as pfl's own benchmark keeps them. Prints one line of JSON.
+1,000 users with 50 images each, 50 users per round, batch 10, one local epoch, SGD 0.1 without momentum, central SGD 1.0,
+single precision; the two-layer CNN of that benchmark, without dropout as in this engine. Images are noise around one colour per
+class and are on the device before the measurement, as in pfl's own benchmark. Prints one line of JSON.
 
 `pfl` is pfl's own simulation (FederatedAveraging, SimulatedBackend, PyTorchModel, FederatedDataset) without its console and
-CSV callbacks and without evaluation; `eager` resets one model in place, user after user. pfl imports privacy accountants that
-this setting does not use; where their packages are missing, names that raise when called stand in for them.
+CSV callbacks and without evaluation; `eager` resets one model in place for one user after the other. pfl imports privacy
+accountants that this setting does not use; missing ones are replaced by stand-ins that raise an error when called.
 """
 import importlib.abc
 import importlib.machinery
@@ -33,7 +33,7 @@ class Cnn(nn.Module):
         self.conv1, self.conv2 = nn.Conv2d(3, 32, 3), nn.Conv2d(32, 64, 3)
         self.hidden, self.out = nn.Linear(64 * 14 * 14, 128), nn.Linear(128, CLASSES)
 
-    def forward(self, images):  # height x width x channel, as pfl's data sets have them
+    def forward(self, images):  # height x width x channel, as in pfl's data sets
         x = F.relu(self.conv2(F.relu(self.conv1(images.permute(0, 3, 1, 2)))))
         return self.out(F.relu(self.hidden(F.max_pool2d(x, 2).flatten(1))))
 
@@ -41,7 +41,7 @@ class Cnn(nn.Module):
         self.train()
         return F.cross_entropy(self(images), labels.squeeze(1).long())
 
-    def metrics(self, images, labels):  # pfl asks for it before the first round
+    def metrics(self, images, labels):  # called by pfl before the first round
         from pfl.metrics import Weighted
 
         with torch.no_grad():
@@ -49,7 +49,7 @@ class Cnn(nn.Module):
 
 
 def data(device):
-    """Images and labels of all users, one tensor each."""
+    """The images and labels of all users, as one tensor each."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(USERS * IMAGES) % CLASSES
     colours = torch.randn(CLASSES, 1, 1, 3, generator=generator)
@@ -91,7 +91,7 @@ def eager(device, rounds):
 
 
 class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules whose every name raises when called."""
+    """Modules in which every name raises an error when called."""
 
     def __init__(self, names):
         self.names = names
@@ -106,7 +106,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module):
         def absent(name):
             def call(*_, **__):
-                raise RuntimeError(f"{module.__name__}.{name} is a stand-in: the package is not installed")
+                raise RuntimeError(f"{module.__name__}.{name} is not available: the package is not installed")
 
             if name.startswith("__"):
                 raise AttributeError(name)

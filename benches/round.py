@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A round of this engine beside the same work in PyTorch, on whatever device there is:  python3 benches/round.py
+"""Compare a round of this engine with the same work in PyTorch, on a GPU if there is one:  python3 benches/round.py
 
-The engine runs whole rounds (labels, clients, aggregation, server, test); PyTorch runs the clients' part
-alone, one client after the other, operation by operation and as a captured CUDA graph. Both make the same
-number of image passes, which is printed and compared. The floor is the same arithmetic at the speed of a
-large bfloat16 matrix product. What cannot run here is printed as not measured.
+The engine runs whole rounds (labels, clients, aggregation, server, test); PyTorch runs only the clients' part, one
+client after the other, in eager mode and as a captured CUDA graph. Both make the same number of image passes, which
+is printed and compared. The floor is the same arithmetic at the speed of a large bfloat16 matrix product. What
+cannot run is printed as not measured.
 
-FEDANCHOR_ROUND_BENCH names a built benchmark binary; left out, cargo builds it.
+FEDANCHOR_ROUND_BENCH names a built benchmark binary [default: built by cargo].
 """
 import json
 import os
@@ -21,7 +21,7 @@ ROUNDS = 4
 
 
 def python_with_torch():
-    """A Python that has PyTorch: this one, or the CUDA set of libtorch, which is one."""
+    """A Python with PyTorch: this one, or one with the CUDA version of libtorch, which contains PyTorch."""
     candidates = [({}, os.environ.get("TORCH_PYTHON", sys.executable))]
     libtorch = (HERE.parent / "libtorch").resolve()
     if (libtorch / "__init__.py").exists():
@@ -49,7 +49,7 @@ def benchmark():
 
 
 class Busy(threading.Thread):
-    """Share of the time in which a kernel ran, as the driver counts it."""
+    """The share of time in which a kernel ran, as measured by the driver."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -71,7 +71,7 @@ class Busy(threading.Thread):
 
 
 def ours(model, device, settings):
-    """The phases of a settled round: the one in the middle by total time, the first left out."""
+    """The phases of the round with median total time, without the first round."""
     busy = Busy()
     if device != "cpu":
         busy.start()
@@ -85,7 +85,7 @@ def ours(model, device, settings):
 
 def torch_way(torch, way, model, device, sizes):
     if torch is None:
-        return None, "no Python with PyTorch here"
+        return None, "no Python with PyTorch found"
     environment, program, _ = torch
     command = [program, str(HERE / "round_torch.py"), model, device, *map(str, sizes), way]
     outcome = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
@@ -101,21 +101,21 @@ def main():
     if gpu:
         models, settings, sizes = ["resnet18", "wrn28x2"], [], (10, 500, 5, 10)
     else:
-        # The same in small: two clients of 50 images, one epoch.
+        # A smaller version: two clients with 50 images each, one epoch.
         models, settings, sizes = ["small"], ["data.clients=1000", "client.per_round=2", "client.epochs=1", "pretrain.epochs=0"], (2, 50, 1, 10)
     wanted = sys.argv[1:] or models
     for model in wanted:
         found, share = ours(model, device, settings)
         passes = int(found["passes"])
         expected = 2 * sizes[0] * sizes[1] * sizes[2]
-        print(f"\n{model} on {device}: {passes:,} image passes a round")
+        print(f"\n{model} on {device}: {passes:,} image passes per round")
         if passes != expected:
-            sys.exit(f"error: {passes} image passes, but {expected} were asked for")
+            sys.exit(f"error: expected {expected} image passes per round, found {passes}")
         phases = ", ".join(f"{name} {found[name]:.3f}" for name in ("broadcast", "clients", "aggregate", "server", "test"))
-        print(f"  this engine        {found['total']:8.3f} s a round: {phases}")
-        print(f"                     {passes / found['clients']:8,.0f} images/s in the clients' part, labels included")
+        print(f"  this engine        {found['total']:8.3f} s per round: {phases}")
+        print(f"                     {passes / found['clients']:8,.0f} images/s in the clients' part, including labels")
         if share is not None:
-            print(f"                     {share:8.0f} % of the time a kernel ran")
+            print(f"                     {share:8.0f} % GPU utilisation")
         for way, name in (("eager", "PyTorch, eager"), ("graph", "PyTorch, graph")):
             if way == "graph" and not gpu:
                 print(f"  {name:18} not measured: needs a GPU")
@@ -125,8 +125,8 @@ def main():
                 print(f"  {name:18} not measured: {why}")
                 continue
             if theirs["passes"] != passes:
-                sys.exit(f"error: PyTorch made {theirs['passes']} image passes, not {passes}")
-            print(f"  {name:18} {theirs['seconds']:8.3f} s for the clients' part alone: {theirs['seconds'] / found['clients']:.1f} times ours")
+                sys.exit(f"error: PyTorch: expected {passes} image passes, found {theirs['passes']}")
+            print(f"  {name:18} {theirs['seconds']:8.3f} s for the clients' part: {theirs['seconds'] / found['clients']:.1f} times ours")
         theirs, why = torch_way(torch, "floor", model, device, sizes)
         if theirs is None:
             print(f"  arithmetic floor   not measured: {why}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The clients' part of a round in plain PyTorch, one client after the other: the same networks, the same
-step (fix and mix view through batch norm apart, L_fix + L_mix, clipping, SGD), the same number of image
-passes as `crates/core/benches/round.rs`. Inputs lie ready on the device, so preparing them costs nothing here.
+"""Measure the clients' part of a round in plain PyTorch, one client after the other: the same networks, the same step
+(fix and mix view in separate batch norm passes, L_fix + L_mix, clipping, SGD) and the same number of image passes as
+`crates/core/benches/round.rs`. Inputs are on the device before the measurement, so preparing them takes no time.
 
     python3 benches/round_torch.py MODEL DEVICE CLIENTS IMAGES EPOCHS BATCH [eager|graph|floor]
 
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 
 class Post(nn.Module):
-    """A residual block, normalised after each convolution (ResNet-18)."""
+    """A residual block with norms after the convolutions (ResNet-18)."""
 
     def __init__(self, a, b, stride):
         super().__init__()
@@ -33,7 +33,7 @@ class Post(nn.Module):
 
 
 class Pre(nn.Module):
-    """A residual block, normalised before each convolution (WRN-28-2 and `small`)."""
+    """A residual block with norms before the convolutions (WRN-28-2 and `small`)."""
 
     def __init__(self, a, b, stride):
         super().__init__()
@@ -72,7 +72,7 @@ class Net(nn.Module):
 
 
 def operations(net, device):
-    """Multiplications of one image's forward pass through the convolutions."""
+    """Multiplications in the convolutions per image and forward pass."""
     total = 0
 
     def count(module, inputs, output):
@@ -89,7 +89,7 @@ def operations(net, device):
 
 
 def floor(device):
-    """Operations a second of a large matrix product in bfloat16 on random numbers."""
+    """Operations per second of a large matrix product in bfloat16 on random numbers."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     best = float("inf")
@@ -139,7 +139,7 @@ def main():
 
     make = lambda: torch.optim.SGD(net.parameters(), lr=0.03, momentum=0.9, weight_decay=5e-4)
     share = torch.tensor(0.6, device=device)
-    for index in range(5):  # libraries choose their ways
+    for index in range(5):  # warm-up: libraries choose their algorithms
         step(make(), fix[index % count], mixed[index % count], labels[0], others[0], share)
     wait(device)
     graph = None

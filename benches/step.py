@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The client's training step beside the same step in PyTorch 2.11, on the same cores.
+"""Compare the client's training step with the same step in PyTorch 2.11, on the same cores.
 
     make bench                       or    python3 benches/step.py [STEPS]
 
 Both run WRN-28-2 in single precision on two views of 32 images, with backward, clipping and SGD, on
-inputs that lie ready. The programs take turns step by step, and only one of them works at a time: the
-speed of a shared machine drifts by more than they differ. Printed are medians over the steps, and the
-median of the ratios within a turn. The first steps warm up and are not counted.
+prepared inputs. The programs alternate step by step, and only one of them runs at a time: the speed of
+a shared machine varies by more than they differ. The output is the median over the steps, and the
+median ratio of steps taken in turn. The first steps are a warm-up and are not counted.
 
-PyTorch is taken from the interpreter that runs this script, or from the one named in TORCH_PYTHON;
-where it cannot be imported its line reads "not measured" (python3 -m pip install torch==2.11.0).
+PyTorch is that of the interpreter that runs this script, or of the one named by TORCH_PYTHON; if it
+cannot be imported its line reads "not measured" (python3 -m pip install torch==2.11.0).
 """
 import json
 import os
@@ -21,16 +21,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 40
 WARM_UP = 3
-# Threads that spin while they wait make timings on a busy machine worthless; both get the same policy.
+# Spinning threads distort timings on a busy machine; both programs get the same policy.
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ
 
 
 def build():
-    """Builds the benchmark and returns the path of its program."""
+    """Build the benchmark and return the path of its program."""
     command = ["cargo", "bench", "--bench", "step", "--no-run", "--message-format=json-render-diagnostics", "-p", "fedanchor"]
     outcome = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if outcome.returncode != 0:
-        sys.exit("error: the benchmark did not build")
+        sys.exit("error: cannot build the benchmark")
     artefacts = map(json.loads, outcome.stdout.splitlines())
     return next(a["executable"] for a in artefacts if a.get("executable") and a["target"]["name"] == "step")
 
@@ -40,7 +40,7 @@ def start(command):
 
 
 def step(process):
-    """Lets one program do one step; its seconds."""
+    """Run one step of one program and return its seconds."""
     process.stdin.write("\n")
     process.stdin.flush()
     return float(process.stdout.readline())
@@ -49,16 +49,16 @@ def step(process):
 def main():
     python = os.environ.get("TORCH_PYTHON", sys.executable)
     has_torch = subprocess.run([python, "-W", "ignore", "-c", "import torch"], capture_output=True).returncode == 0
-    contestants = {"fedanchor": start([build()])}
+    programs = {"fedanchor": start([build()])}
     if has_torch:
         for layout in ("contiguous_format", "channels_last"):
-            contestants[f"PyTorch, {layout}"] = start([python, "-W", "ignore", "benches/step_torch.py", layout])
-    turns = [{name: step(process) for name, process in contestants.items()} for _ in range(WARM_UP + STEPS)][WARM_UP:]
+            programs[f"PyTorch, {layout}"] = start([python, "-W", "ignore", "benches/step_torch.py", layout])
+    turns = [{name: step(process) for name, process in programs.items()} for _ in range(WARM_UP + STEPS)][WARM_UP:]
     print(f"WRN-28-2, two views of 32 images, f32, {os.cpu_count()} cores, {STEPS} steps each")
-    for name in contestants:
+    for name in programs:
         median = statistics.median(turn[name] for turn in turns)
         ratio = statistics.median(turn[name] / turn["fedanchor"] for turn in turns)
-        print(f"  {name:28} {median * 1000:7.1f} ms a step, {64 / median:5.0f} images/s, {ratio:.3f} x fedanchor's time")
+        print(f"  {name:28} {median * 1000:7.1f} ms per step, {64 / median:5.0f} images/s, {ratio:.3f} x fedanchor's time")
     if not has_torch:
         print("  PyTorch                      not measured: it cannot be imported")
 

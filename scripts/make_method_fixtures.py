@@ -1,47 +1,47 @@
 #!/usr/bin/env python3
-"""Makes the fixtures that hold SemiFL and FedMatch to PyTorch.
+"""Make the fixtures for testing SemiFL and FedMatch against PyTorch.
 
     python3 -m pip install torch==2.11.0
     python3 scripts/make_method_fixtures.py
 
 Writes crates/core/tests/fixtures/methods.safetensors; the file in the repository was made with
 PyTorch 2.11.0 on x86-64. Network, filling and precision are those of make_torch_fixtures.py: the
-network `small` on 16x16 images of 3 channels, weights and inputs hashed from names, results in
-double precision stored in single. All training uses the batch's statistics in batch norm and
-leaves the running ones alone; every view is a pass of its own.
+network `small` on 16x16 images with 3 channels, weights and inputs hashed from names, results
+computed in double precision and stored in single. All training uses the batch statistics in batch
+norm and does not update the running ones; every view is a separate pass.
 
-A weight that trains is stored by how far it moved: `.../length/{entry}`, the Euclidean length, and
-`.../change/{entry}`, all of it or, of more than 256 numbers, those at the 256 places hashed from
-`places/{entry}`. Classes and masks are stored as floating-point numbers. What is stored:
+A trained weight is stored as its change: `.../length/{entry}`, the Euclidean length, and
+`.../change/{entry}`, the whole change or, if it has more than 256 numbers, those at the 256 places
+hashed from `places/{entry}`. Classes and masks are stored as floating-point numbers. The entries:
 
 - `semifl/labels/{class,score}`: argmax and largest softmax of filling 0, with its running
   statistics, on the images `semifl images`.
 - `semifl/round{1,2}/{loss/{step},change,length}`: a client's two steps in each of two rounds, in
-  which it receives fillings 0 and 1. The momentum stays, the learning rate falls from 0.1 to 0.05.
-  Steps are counted on (0 to 3); changes are against what the round received. Views, labels and
-  one lambda per sample are named as in `steps/` of the other fixture.
-- `semifl/server/{change,length}`: the server's w, filling 0, after it was led to the means of
-  fillings 1 and 2 and then of 3 and 4: v <- v / 2 + (w - mean), w <- w - v. Changes are against
-  the start. The anchor head is treated as any other weight.
+  which it receives fillings 0 and 1. The momentum is kept, the learning rate decays from 0.1 to
+  0.05. Steps are numbered 0 to 3 over both rounds; changes are relative to the received weights.
+  Views, labels and one lambda per sample are named as in `steps/` of the other fixture.
+- `semifl/server/{change,length}`: the server's w, filling 0, after two updates towards the means of
+  fillings 1 and 2 and then of 3 and 4: v <- v / 2 + (w - mean), w <- w - v. Changes are relative to
+  the start. The anchor head is treated like any other weight.
 - `fedmatch/client/{case}/...`: two steps of psi. Backbone and classifier are sigma, filling 0, plus
-  psi, 0.1 times filling 1 (a product in single precision); the anchor head has no part in it.
+  psi, 0.1 times filling 1 (a product in single precision); the anchor head is not used.
   - `threshold`, `weights` (of consistency, agreement, L1, L2), `optimiser` (learning rate,
     momentum, weight decay) and `helpers` (two fillings, with their own running statistics)
   - `consistency/{step}`, `agreement/{step}`, `l1/{step}`, `l2/{step}`: the terms, without weights
   - `loss/{step}`: their weighted sum
   - `confident/{step}`, `label/{step}`: which samples are confident, and the vote on every sample
   - `change`, `length`: of psi
-- `fedmatch/server/{case}/...`: two steps of sigma at the same start, psi fixed; `weights` (of the
+- `fedmatch/server/{case}/...`: two steps of sigma from the same start, psi fixed; `weights` (of the
   cross entropy), `optimiser`, `loss/{step}` (weighted), `change` and `length` of sigma. Images are
   `server view of step {step}`, labels `server of step {step}`.
-- `fedmatch/votes/label`: the vote of 256 samples among the classes `own vote` and `vote of helper
-  {0 to 3}`.
+- `fedmatch/votes/label`: the result of voting for 256 samples, with the classes `own vote` and
+  `vote of helper {0 to 3}`.
 
-FedMatch has two cases. `published` has the published numbers, with a lower threshold. There the L2
-term outweighs the others by so much, and at the server the gradient the weight decay, that a
-change says next to nothing about them. In `visible` they are weighed so that each shows, and the
-helpers at times agree against the client. Two helpers cannot tie against the client's own class;
-the four of `votes` do.
+FedMatch has two cases. `published` uses the published weights, with a lower threshold. There the L2
+term dominates the other terms, and at the server the gradient dominates the weight decay, so that
+the changes hardly test them. In `visible` the weights are chosen so that every term has an effect,
+and the helpers sometimes outvote the client. Two helpers cannot tie without the client's own class;
+the four of `votes` can.
 """
 
 import argparse
@@ -58,7 +58,7 @@ from make_torch_fixtures import (
 FIXTURE = pathlib.Path(__file__).parent.parent / "crates/core/tests/fixtures/methods.safetensors"
 
 THRESHOLD = 0.2  # of confidence
-CLEAR = 1e-5  # a class or a confident sample that is decided by less says nothing
+CLEAR = 1e-5  # decisions by a smaller margin could depend on rounding
 
 # Weights of consistency, agreement, L1 and L2; learning rate, momentum and decay; helpers.
 CLIENTS = {
@@ -73,7 +73,7 @@ SERVERS = {
 
 
 class StaticNetwork(Network):
-    """Running statistics are read in evaluation and never moved."""
+    """Running statistics are used in evaluation and never updated."""
 
     def norm(self, x, name):
         if not self.training:
@@ -85,12 +85,12 @@ class StaticNetwork(Network):
 
 def small(filling):
     net = StaticNetwork(BODIES["small"], filling=str(filling))
-    net(noise("warm-up", 1, 3, 16, 16))  # all entries come into being
+    net(noise("warm-up", 1, 3, 16, 16))  # creates all entries
     return net
 
 
 def shapes():
-    """Of the weights, without running statistics."""
+    """Shapes of the weights, without running statistics."""
     return {name: tuple(value.shape) for name, value in small(0).weights.items()}
 
 
@@ -107,7 +107,7 @@ def changes(case, now, start):
 
 
 def clear_classes(probabilities):
-    """The likeliest class of each sample, which must be so by more than rounding."""
+    """The most likely class of each sample, which must not depend on rounding."""
     best = probabilities.topk(2, dim=1)
     assert (best.values[:, 0] - best.values[:, 1]).min() > CLEAR, best.values
     return best.indices[:, 0].tolist()
@@ -150,7 +150,7 @@ def semifl_client():
             optimiser.zero_grad()
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(net.weights.values(), 1.0)
-            assert norm > 1.0, "a step that is not clipped says nothing about clipping"
+            assert norm > 1.0, "the step must be clipped to test clipping"
             optimiser.step()
             yield f"{case}/loss/{step}", loss.reshape(1)
         yield from changes(case, net.weights, received)
@@ -159,7 +159,7 @@ def semifl_client():
 
 
 def semifl_server():
-    """PyTorch's SGD, given the difference to the mean as a gradient."""
+    """PyTorch's SGD, with the difference to the mean as the gradient."""
     weights = small(0).weights
     start = copied(weights)
     optimiser = torch.optim.SGD(weights.values(), lr=1.0, momentum=0.5)
@@ -191,21 +191,21 @@ def summed_logits(sigma, psi, images):
 
 
 def voted(own, helpers):
-    """The class with most votes; of several the client's own, else the lowest."""
+    """The class with most votes; in a tie the client's own class, else the lowest."""
     votes = [0] * CLASSES
-    for voice in (own, *helpers):
-        votes[voice] += 1
+    for vote in (own, *helpers):
+        votes[vote] += 1
     most = [c for c in range(CLASSES) if votes[c] == max(votes)]
     return own if own in most else most[0]
 
 
 def divergence(log_p, log_q):
-    """KL(p || q) of one sample."""
+    """KL(p || q) for one sample."""
     return sum(p.exp() * (p - q) for p, q in zip(log_p, log_q))
 
 
 def fedmatch_terms(sigma, psi, helpers, step):
-    """The four terms without weights, the confident samples, and the labels of all."""
+    """The four terms without weights, the confident samples, and the labels of all samples."""
     weak = noise(f"weak view of step {step}", 8, 3, 16, 16)
     strong = noise(f"strong view of step {step}", 8, 3, 16, 16)
     log_q = functional.log_softmax(summed_logits(sigma, psi, weak), dim=1)
@@ -250,7 +250,7 @@ def fedmatch_client():
         start = copied(psi)
         optimiser = sgd(psi, numbers)
         for step in range(2):
-            # Where psi is nearly zero, rounding decides on the sign that L1 sees.
+            # If psi is nearly zero, its sign in the L1 term could depend on rounding.
             smallest = min(value.detach().abs().min() for value in psi.values())
             assert smallest > 1e-8, smallest
             terms, confident, label = fedmatch_terms(sigma, psi, helpers, step)
@@ -293,7 +293,7 @@ def fedmatch_votes():
     helpers = list(zip(*(labels(f"vote of helper {h}", 256).tolist() for h in range(4))))
     label = [voted(*sample) for sample in zip(own, helpers)]
     samples = list(zip(own, label, helpers))
-    # The ways to win: more votes, a tie with the client's class, the lowest of a tie without it.
+    # All outcomes occur: most votes, a tie with the client's class, the lowest of a tie without it.
     assert any(to != mine and of.count(to) > 2 for mine, to, of in samples)
     assert any(to == mine and len({mine, *of}) == 5 for mine, to, of in samples)
     assert any(mine not in of and len(set(of)) == 2 and of.count(to) == 2

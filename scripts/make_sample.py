@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes the sample that is part of the program: a balanced subset of Fashion-MNIST.
+"""Make the sample that is embedded in the program: a balanced subset of Fashion-MNIST.
 
-Takes the first 600 images of every class of the training file and the first 100 of every class of
-the test file, in file order. They are written without labels, one of each class in turn, so that
-image i is of class i % 10 and every prefix is balanced: first the 6,000 training images, then the
-1,000 test images, 28 x 28 bytes each, as one zlib stream.
+It has the first 600 images per class of the training file and the first 100 per class of the test
+file, in file order. They are written without labels, one of each class in turn, so that image i is
+of class i % 10 and every prefix is balanced: first the 6,000 training images, then the 1,000 test
+images, 28 x 28 bytes each, as one zlib stream.
 
 Usage: make_sample.py FOLDER OUTPUT
 
-FOLDER holds the four official files (train-images-idx3-ubyte.gz, ...), for example
-/usr/share/datasets/fashion-mnist of Debian's package dataset-fashion-mnist; OUTPUT is
+FOLDER contains the four official files (train-images-idx3-ubyte.gz, ...), for example
+/usr/share/datasets/fashion-mnist from Debian's package dataset-fashion-mnist; OUTPUT is
 crates/data/assets/fashion-mnist.zlib. The same input gives the same bytes.
 """
 
@@ -29,17 +29,17 @@ def read_idx(path: Path, *shape: int) -> tuple[int, bytes]:
     header = 4 * (2 + len(shape))
     magic, count, *found = struct.unpack(f">{header // 4}I", content[:header])
     if magic != 0x0801 + len(shape) or tuple(found) != shape:
-        sys.exit(f"{path}: not an IDX file of bytes in the shape {shape}")
+        sys.exit(f"error: {path}: not an IDX file of bytes with items of shape {shape}")
     return count, content[header:]
 
 
 def balanced(folder: Path, split: str, per_class: int) -> bytes:
-    """The first images of every class, one of each class in turn."""
+    """The first `per_class` images of every class, one of each class in turn."""
     _, images = read_idx(folder / f"{split}-images-idx3-ubyte.gz", SIDE, SIDE)
     count, labels = read_idx(folder / f"{split}-labels-idx1-ubyte.gz")
     of_class = [[i for i in range(count) if labels[i] == c][:per_class] for c in range(CLASSES)]
     if any(len(members) < per_class for members in of_class):
-        sys.exit(f"{folder}: fewer than {per_class} images of some class in `{split}`")
+        sys.exit(f"error: {folder}: a class has fewer than {per_class} images in `{split}`")
     size = SIDE * SIDE
     return b"".join(images[i * size : (i + 1) * size] for row in zip(*of_class) for i in row)
 

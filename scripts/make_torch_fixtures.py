@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the fixtures that hold networks, losses and training steps to PyTorch.
+"""Make the fixtures for testing networks, losses and training steps against PyTorch.
 
     python3 -m pip install torch==2.11.0
     python3 scripts/make_torch_fixtures.py
@@ -7,14 +7,14 @@
 Writes crates/core/tests/fixtures/torch.safetensors; the tests are in crates/core/tests/parity. The
 file in the repository was made with PyTorch 2.11.0 on x86-64.
 
-The networks and losses are written here a second time, from their descriptions and with
-PyTorch's own layers, optimiser and clipping; the losses are plain loops. Two decisions:
+The networks and losses are implemented here independently, from their descriptions and with
+PyTorch's layers, optimiser and clipping; the losses are plain loops. Two decisions:
 
-- Weights are not stored. ResNet-18 has 11 million; both sides fill them, and the inputs, by one
-  integer hash of a name and a place, whose numbers are exact in single precision. Only results
-  are stored. A seeded generator was rejected: the other side would have to copy it.
-- Everything is computed in double precision and stored in single. The expected values then have no
-  rounding error of their own, and a test's tolerance is about the tested side alone.
+- Weights are not stored: ResNet-18 has 11 million. The script and the tests fill them, and the
+  inputs, with an integer hash of name and position, whose values are exact in single precision. A
+  seeded generator was rejected: the tests would have to reimplement it.
+- Everything is computed in double precision and stored in single, so that the expected values have
+  no rounding error and tolerances account for the tested code alone.
 """
 
 import itertools
@@ -31,15 +31,15 @@ FIXTURE = pathlib.Path(__file__).parent.parent / "crates/core/tests/fixtures/tor
 CLASSES = 10
 LATENT_DIM = 16
 GROUPS = 8
-BATCH = 3  # images of a forward pass
+BATCH = 3  # images per forward pass
 WORD = 0xFFFFFFFF
 
 
-# The filling: numbers from names.
+# Filling: numbers hashed from names.
 
 
 def hashed(text, count):
-    """`count` numbers of 24 bits. All products stay below 2^63, so none wraps around unseen."""
+    """`count` numbers of 24 bits. All products stay below 2^63, so none overflows."""
     key = 0
     for byte in text.encode():
         key = (key * 31 + byte) & WORD
@@ -60,7 +60,7 @@ def labels(text, count):
 
 
 def filled(filling, name, shape):
-    """An entry of a network: `filling` tells clients apart, `name` is the entry's own."""
+    """An entry of a network: `filling` identifies the client, `name` the entry."""
     u = noise(f"{filling}/{name}", *shape)
     if len(shape) > 1:
         fan_in = math.prod(shape[1:])
@@ -76,7 +76,7 @@ def filled(filling, name, shape):
 
 
 class Network:
-    """A network whose entries come into being, filled, when the first pass asks for them."""
+    """A network whose entries are created and filled in the first pass."""
 
     def __init__(self, body, norm="batch", latent_stage=None, filling="0"):
         self.body, self.kind, self.latent_stage, self.filling = body, norm, latent_stage, filling
@@ -131,7 +131,7 @@ def pool(x):
 
 
 def post_block(net, x, name, to, stride):
-    """Convolution, norm, ReLU, convolution, norm; the sum is activated."""
+    """Convolution, norm, ReLU, convolution, norm; ReLU after the sum."""
     y = net.norm(net.conv(x, f"{name}.conv1", to, 3, stride), f"{name}.bn1").relu()
     y = net.norm(net.conv(y, f"{name}.conv2", to, 3, 1), f"{name}.bn2")
     if stride != 1 or x.shape[1] != to:
@@ -140,7 +140,7 @@ def post_block(net, x, name, to, stride):
 
 
 def pre_block(net, x, name, to, stride):
-    """Norm and ReLU before each convolution; a convolved shortcut starts at the activated input."""
+    """Norm and ReLU before each convolution; a convolved shortcut uses the activated input."""
     active = net.norm(x, f"{name}.bn1").relu()
     if stride != 1 or x.shape[1] != to:
         x = net.conv(active, f"{name}.shortcut", to, 1, stride)
@@ -183,11 +183,11 @@ BODIES = {
 }
 
 
-# The losses, as loops over one client's batch.
+# Losses, as loops over one client's batch.
 
 
 def cross_entropy_each(logits, classes):
-    """-log of the probability of each sample's class."""
+    """-log of the probability of the class of each sample."""
     return [-(row[c] - torch.log(torch.exp(row).sum())) for row, c in zip(logits, classes)]
 
 
@@ -222,11 +222,11 @@ def label_contrastive(latents, of, classes, tau, self_pairs, denominator, divide
     return sum(terms) / (len(terms) if divide_by == "present" else classes)
 
 
-# The fixtures, by name.
+# Fixtures, by name.
 
 
 def networks():
-    """Outputs with running statistics and with those of the batch, which move the running ones."""
+    """Outputs with running statistics and with batch statistics, which update the running ones."""
     cases = [(body, norm, size, None) for body in BODIES for norm in ("batch", "group")
              for size in ((16, 3), (28, 1), (32, 3))]
     cases += [("resnet18", "batch", (16, 3), 2), ("small", "batch", (16, 3), 2)]
@@ -240,14 +240,14 @@ def networks():
                 net.training = mode == "batch"
                 for what, value in net(images).items():
                     yield f"{case}/{mode}/{what}", value
-        # The smallest images show best whether the running variance is the unbiased one.
+        # The smallest images show most clearly whether the running variance is unbiased.
         if side == 16 and latent_stage is None:
             for name, value in net.statistics.items():
                 yield f"{case}/after/{name}", value
 
 
 def losses():
-    """Values and gradients: of two clients, and of every form of the contrastive loss."""
+    """Values and gradients for two clients, and for every variant of the contrastive loss."""
     for client in range(2):
         logits = (3 * noise(f"logits {client}", 5, CLASSES)).double().requires_grad_()
         fix, mix = labels(f"fix {client}", 5), labels(f"mix {client}", 5)
@@ -259,7 +259,7 @@ def losses():
             yield f"losses/{what}/{client}/value", loss.reshape(1)
             yield f"losses/{what}/{client}/gradient", torch.autograd.grad(loss, logits)[0]
 
-    of = [0, 3, 0, 2, 3, 0, 5, 2]  # class 5 alone; 1 and 4 absent
+    of = [0, 3, 0, 2, 3, 0, 5, 2]  # one sample of class 5, none of 1 and 4
     latents = noise("contrastive", len(of), 6).double().requires_grad_()
     forms = itertools.product((0.1, 0.5), (False, True), ("batch", "class"), ("present", "all"))
     for form in forms:
@@ -270,10 +270,10 @@ def losses():
 
 
 def steps():
-    """Two steps of a client: how far each weight moved, and where the running statistics ended."""
+    """Two steps of a client: the change of each weight, and the final running statistics."""
     for rule in ("plain", "nesterov"):
         net = Network(BODIES["small"])
-        net(noise("warm-up", 1, 3, 16, 16))  # all entries come into being
+        net(noise("warm-up", 1, 3, 16, 16))  # creates all entries
         net.training = True
         start = {name: value.detach().clone() for name, value in net.weights.items()}
         nesterov = rule == "nesterov"
@@ -289,7 +289,7 @@ def steps():
             optimiser.zero_grad()
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(net.weights.values(), 1.0)
-            assert norm > 1.0, "a step that is not clipped says nothing about clipping"
+            assert norm > 1.0, "the step must be clipped to test clipping"
             optimiser.step()
             yield f"steps/{rule}/loss/{step}", loss.reshape(1)
         for name, value in net.weights.items():
@@ -302,7 +302,7 @@ def steps():
 
 
 def save(path, tensors, metadata):
-    """Writes the safetensors format: the header's length, the header, the numbers."""
+    """Write the safetensors format: the length of the header, the header, the numbers."""
     header, data = {"__metadata__": metadata}, bytearray()
     for name, tensor in tensors.items():
         begin = len(data)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the README's picture: test accuracy by round, as SVG, from two run folders.
+"""Draw the figure of the README: test accuracy by round, as SVG, from run folders.
 
     python3 scripts/readme_figure.py docs/images/quick.svg "FedAnchor=runs/quick-fedanchor-seed0" "anchors alone=runs/quick-server-only-seed0"
 """

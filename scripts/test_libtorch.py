@@ -1,4 +1,4 @@
-"""What can go wrong while libtorch is set up ends in one line that says what to do."""
+"""Every failure to set up libtorch gives one line that says what to do."""
 import contextlib
 import hashlib
 import io
@@ -32,7 +32,7 @@ class SetUp(unittest.TestCase):
         self.addCleanup(quiet.__exit__, None, None, None)
 
     def pip_that_serves(self, members):
-        """A pip whose download is a wheel with these members; returns it with the wheel's sha256."""
+        """A pip that downloads a wheel with these members, and the wheel's sha256."""
         source = self.folder / "source.whl"
         digest = fake_wheel(source, members)
 
@@ -43,7 +43,7 @@ class SetUp(unittest.TestCase):
 
         return pip, digest
 
-    def test_the_cpu_set_holds_headers_and_cpu_libraries_only(self):
+    def test_the_cpu_version_has_only_headers_and_cpu_libraries(self):
         members = {f"torch/lib/{name}": name for name in libtorch.CPU_LIBRARIES}
         members |= {"torch/lib/libtorch_cuda.so": "x", "torch/include/a/b.h": "header", "torch/nn/x.py": "x"}
         pip, digest = self.pip_that_serves(members)
@@ -53,19 +53,19 @@ class SetUp(unittest.TestCase):
         self.assertEqual((target / "include/a/b.h").read_text(), "header")
         self.assertEqual(sorted(p.name for p in target.iterdir()), ["include", "lib"])
 
-    def test_a_wrong_checksum_is_refused_and_leaves_nothing(self):
+    def test_a_wrong_checksum_is_rejected_and_leaves_no_files(self):
         pip, digest = self.pip_that_serves({"torch/lib/libtorch.so": "changed"})
         target = self.folder / "set"
         with self.assertRaises(libtorch.SetupError) as caught:
             libtorch.install_cpu(target, pip, [("fake", "1", "0" * 64)])
-        self.assertRegex(str(caught.exception), f"wrong checksum, sha256 {digest}, expected 0+: .*run the same command again")
+        self.assertRegex(str(caught.exception), f"wrong checksum: expected sha256 0+, found {digest}: .*run the same command again")
         self.assertFalse(target.exists())
 
-    def test_a_download_that_breaks_off_says_so_in_one_line(self):
+    def test_a_failed_download_is_reported_in_one_line(self):
         outcomes = [mock.Mock(returncode=0), mock.Mock(returncode=1, stderr="noise\nERROR: Connection broken: 3 bytes read\nmore\n")]
         with mock.patch.object(subprocess, "run", side_effect=outcomes), self.assertRaises(libtorch.SetupError) as caught:
             libtorch.run_pip(["download"])
-        self.assertIn("broke off (Connection broken: 3 bytes read): check the network", str(caught.exception))
+        self.assertIn("the download failed (Connection broken: 3 bytes read): check the network", str(caught.exception))
         self.assertNotIn("\n", str(caught.exception))
 
     def test_a_missing_pip_is_named(self):
@@ -83,12 +83,12 @@ class SetUp(unittest.TestCase):
             with self.assertRaisesRegex(libtorch.SetupError, "^cargo is missing: install Rust"):
                 libtorch.check_tools()
 
-    def test_other_systems_are_told_what_to_do(self):
+    def test_unsupported_systems_get_instructions(self):
         with mock.patch("platform.machine", return_value="riscv64"):
             with self.assertRaisesRegex(libtorch.SetupError, "not Linux on riscv64: put libtorch"):
                 libtorch.check_tools()
 
-    def test_a_link_moves_but_a_folder_of_the_users_stays(self):
+    def test_a_link_is_replaced_but_a_folder_is_not(self):
         repository = self.folder / "clone"
         repository.mkdir()
         libtorch.link(self.folder / "one", repository)
@@ -99,7 +99,7 @@ class SetUp(unittest.TestCase):
         with self.assertRaisesRegex(libtorch.SetupError, "is not a link made by this script"):
             libtorch.link(self.folder / "one", repository)
 
-    def test_a_set_that_is_there_is_kept(self):
+    def test_an_existing_libtorch_is_kept(self):
         with mock.patch.dict(os.environ):
             os.environ.pop("LIBTORCH", None)
             self.assertFalse(libtorch.is_ready(self.folder))
@@ -108,7 +108,7 @@ class SetUp(unittest.TestCase):
                 (self.folder / place).write_text("")
             self.assertTrue(libtorch.is_ready(self.folder))
 
-    def test_interrupted_commands_end_without_a_stack_trace(self):
+    def test_an_interrupt_gives_no_stack_trace(self):
         with mock.patch.object(libtorch, "check_tools", side_effect=KeyboardInterrupt), mock.patch.object(sys, "argv", ["x"]):
             with self.assertRaises(SystemExit) as caught:
                 libtorch.main()

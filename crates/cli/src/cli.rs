@@ -1,100 +1,107 @@
-//! What can be typed.
+//! The command line's arguments.
 
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Trains one classifier from labelled anchors on a server and unlabelled images on clients.
+/// Train one classifier from labelled anchors on a server and unlabelled images on clients
 #[derive(Debug, Parser)]
 #[command(name = "fedanchor", version, propagate_version = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+    /// Log what happens inside; repeat for more detail (`RUST_LOG` sets it by module)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    pub verbose: u8,
+    /// Print results and errors only
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Runs an experiment and writes a run folder.
+    /// Run an experiment and write a run folder
     Run(RunArgs),
-    /// Lists, fetches, checks, shows and partitions data sets.
+    /// List, download, check, show and partition data sets
     #[command(subcommand)]
     Data(DataCommand),
-    /// Runs every cell of a sweep file for every seed, and prints the table.
+    /// Run every cell of a sweep file for every seed, and print the table
     Sweep(SweepArgs),
-    /// Prints run folders as a table: mean and deviation over seeds, beside the published numbers.
+    /// Print run folders as a table: mean and deviation over seeds, beside the published numbers
     Table(TableArgs),
-    /// Prints what sending the anchors costs, for the paper's data sets and models.
+    /// Print what sending the anchors costs, for the paper's data sets and models
     Overhead,
-    /// Prints a model's layers and number of parameters.
+    /// Print a model's layers and number of parameters
     Model(ModelArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The experiment, a TOML file; left out: the quick one on the embedded sample.
+    /// Experiment file (TOML) [default: the quick experiment on the embedded sample]
     pub experiment: Option<PathBuf>,
-    /// Changes one key of the experiment, for example `--set client.batch=32`; may be repeated.
+    /// Change one key of the experiment, for example `--set client.batch=32`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// Runs the experiment once for each of these seeds, for example `--seeds 0,1,2`: side by side on a
-    /// GPU in bf16, one after the other elsewhere.
+    /// Run the experiment once per seed, for example `--seeds 0,1,2`: side by side on a GPU in bf16, one
+    /// after the other elsewhere
     #[arg(long, value_name = "SEEDS", value_delimiter = ',')]
     pub seeds: Vec<u64>,
-    /// Goes on with the run in this folder after its last complete round; `--set rounds=N` extends it.
+    /// Resume the run in this folder after its last complete round; `--set rounds=N` extends it
     #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "seeds"])]
     pub resume: Option<PathBuf>,
-    /// With `--resume`: goes on although settings, data or version differ.
+    /// With `--resume`: resume although settings, data or version differ
     #[arg(long, requires = "resume")]
     pub force: bool,
-    /// The run folder to make [default: a new one under `runs`]; with `--seeds` the folder for them.
+    /// Run folder to create; with `--seeds` the folder that holds one run per seed [default: a new one
+    /// under `runs`]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Where to compute: `cpu` or `cuda:N` [default: the experiment's].
+    /// Device to compute on: `cpu` or `cuda:N` [default: the experiment's]
     #[arg(long)]
     pub device: Option<String>,
-    /// Number format of activations: `f32` or `bf16` [default: the experiment's].
+    /// Number format of activations: `f32` or `bf16` [default: the experiment's]
     #[arg(long)]
     pub precision: Option<String>,
-    /// Threads that augment images; the records do not depend on it [default: one a core].
+    /// Number of threads that augment images; records do not depend on it [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
 }
 
 #[derive(Debug, Args)]
 pub struct SweepArgs {
-    /// The sweep, a TOML file.
+    /// Sweep file (TOML)
     pub file: PathBuf,
-    /// Runs these cells alone; `*` stands for anything [default: all].
+    /// Run only these cells; `*` matches anything [default: all]
     #[arg(value_name = "CELL")]
     pub cells: Vec<String>,
-    /// Prints the names of the cells and runs nothing.
+    /// Print the names of the cells without running them
     #[arg(long)]
     pub list: bool,
-    /// Runs these seeds instead of the file's.
+    /// Run these seeds instead of the file's
     #[arg(long, value_name = "SEEDS", value_delimiter = ',')]
     pub seeds: Vec<u64>,
-    /// Changes one key of every cell, for example `--set rounds=100`; may be repeated.
+    /// Change one key of every cell, for example `--set rounds=100`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// The folder for the runs, `CELL/seedN` each [default: `runs/` and the file's name].
+    /// Folder for the runs, each in `CELL/seedN` [default: `runs/` and the file's name]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Where to compute: `cpu` or `cuda:N` [default: the file's].
+    /// Device to compute on: `cpu` or `cuda:N` [default: the file's]
     #[arg(long)]
     pub device: Option<String>,
-    /// Runs at once [default: 3 on a GPU in bf16, else 1].
+    /// Number of runs at once [default: 3 on a GPU in bf16, otherwise 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub jobs: Option<u8>,
-    /// Threads that augment images, for each run [default: one a core].
+    /// Number of threads per run that augment images [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
 }
 
 #[derive(Debug, Args)]
 pub struct TableArgs {
-    /// Run folders, or folders that hold some.
+    /// Run folders, or folders that contain run folders
     #[arg(required = true, value_name = "DIR")]
     pub folders: Vec<PathBuf>,
-    /// How to write it.
+    /// Output format
     #[arg(long, value_enum, default_value_t = TableFormat::Text)]
     pub format: TableFormat,
 }
@@ -109,38 +116,38 @@ pub enum TableFormat {
 
 #[derive(Debug, Subcommand)]
 pub enum DataCommand {
-    /// Lists the data sets that can be fetched.
+    /// List the data sets that can be downloaded
     List,
-    /// Fetches a data set's official files, verifies and unpacks them.
+    /// Download a data set's official files, verify and unpack them
     Get(GetArgs),
-    /// Reads a data set and says what is in it, or what is wrong with it.
+    /// Read a data set and report what is in it, or what is wrong with it
     Check(PathArgs),
-    /// Prints the class counts and writes a contact sheet as PNG.
+    /// Print the class counts and write a contact sheet as PNG
     Show(ShowArgs),
-    /// Deals a data set to clients as an experiment would, and prints and draws who holds what.
+    /// Partition a data set as an experiment would, and show which client holds what
     Partition(PartitionArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// A name from `fedanchor data list`.
+    /// Name from `fedanchor data list`
     pub name: String,
-    /// The folder under which data sets are kept.
+    /// Folder that holds the data sets
     #[arg(long, default_value = "data", value_name = "DIR")]
     pub dir: PathBuf,
-    /// Takes this file instead of downloading; repeat it for a set of several files.
+    /// Use this file instead of downloading; repeat it for a data set of several files
     #[arg(long, value_name = "ARCHIVE", conflicts_with = "mirror")]
     pub from: Vec<PathBuf>,
-    /// Downloads from this address instead of the official one.
+    /// Download from this address instead of the official one
     #[arg(long, value_name = "URL")]
     pub mirror: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct PathArgs {
-    /// The folder or file of a data set, or `sample` for the embedded one.
+    /// Folder or file of a data set, or `sample` for the embedded one
     pub path: PathBuf,
-    /// Resizes all images to this many pixels a side.
+    /// Resize all images to this many pixels per side
     #[arg(long, value_name = "PIXELS")]
     pub size: Option<usize>,
 }
@@ -149,37 +156,37 @@ pub struct PathArgs {
 pub struct ShowArgs {
     #[command(flatten)]
     pub data: PathArgs,
-    /// The contact sheet to write.
+    /// Contact sheet to write
     #[arg(long, default_value = "contact-sheet.png", value_name = "PNG")]
     pub out: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub struct PartitionArgs {
-    /// The experiment, a TOML file; left out: the quick one on the embedded sample.
+    /// Experiment file (TOML) [default: the quick experiment on the embedded sample]
     pub experiment: Option<PathBuf>,
-    /// Changes one key, for example `--set partition.alpha=0.1`; may be repeated.
+    /// Change one key, for example `--set partition.alpha=0.1`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// Writes the histogram to this name with the endings `.csv` and `.png`.
+    /// Write the histogram to files of this name, with `.csv` and `.png` appended
     #[arg(long, default_value = "partition", value_name = "NAME")]
     pub out: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// `resnet18`, `wrn28x2`, `small` or `cnn`.
+    /// `resnet18`, `wrn28x2`, `small` or `cnn`
     pub name: String,
-    /// Number of classes.
+    /// Number of classes
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..))]
     pub classes: u16,
-    /// Channels of the images.
+    /// Channels of the images
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     pub channels: u8,
-    /// Pixels a side of the images.
+    /// Pixels per side of the images
     #[arg(long, default_value_t = 32)]
     pub size: usize,
-    /// Changes one key, for example `--set model.norm=group`; may be repeated.
+    /// Change one key, for example `--set model.norm=group`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }

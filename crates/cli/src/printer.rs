@@ -3,36 +3,39 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, Write};
 
-/// Prints data to standard output and talk to standard error.
+/// Prints results to standard output, and what happens meanwhile to standard error.
 #[derive(Debug)]
 pub struct Printer {
     terminal: bool,
+    quiet: bool,
 }
 
 impl Printer {
-    pub fn new() -> Self {
-        Self { terminal: std::io::stderr().is_terminal() }
+    pub fn new(quiet: bool) -> Self {
+        Self { terminal: std::io::stderr().is_terminal() && !quiet, quiet }
     }
 
-    /// A line of data.
+    /// A line of results.
     pub fn line(&self, text: impl AsRef<str>) {
         if let Err(error) = writeln!(std::io::stdout(), "{}", text.as_ref()) {
             // A reader that has gone away is no reason to fail; a full disk is.
             if error.kind() != std::io::ErrorKind::BrokenPipe {
-                self.talk(format!("error: standard output: {error}"));
+                to_stderr(&format!("error: standard output: {error}"));
                 std::process::exit(1);
             }
         }
     }
 
-    /// A line of talk.
-    pub fn talk(&self, text: impl AsRef<str>) {
-        let _ = writeln!(std::io::stderr(), "{}", text.as_ref());
+    /// A line about what happens; not with `--quiet`.
+    pub fn status(&self, text: impl AsRef<str>) {
+        if !self.quiet {
+            to_stderr(text.as_ref());
+        }
     }
 
     /// What went wrong, with its causes, on one line.
     pub fn error(&self, error: &anyhow::Error) {
-        self.talk(format!("error: {error:#}"));
+        to_stderr(&format!("error: {error:#}"));
     }
 
     /// Whether a person is watching.
@@ -49,4 +52,9 @@ impl Printer {
             .progress_chars("=> ");
         ProgressBar::with_draw_target(Some(length), target).with_style(style)
     }
+}
+
+fn to_stderr(text: &str) {
+    // Nothing is left to do if the terminal is gone.
+    let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -1,15 +1,13 @@
 //! Times whole rounds of preset `paper` on random images of CIFAR-10's shape: 10 clients with 500
 //! images each, five epochs, batch 10, both views, 500 anchors, a test on 10,000 images. A threshold of
-//! -1 keeps every sample, so the work is the same for everyone: 50,000 image passes, forward and
+//! -1 keeps every sample, so the work is the same on both sides: 50,000 image passes, forward and
 //! backward. `benches/round.py` runs it beside the same work in PyTorch.
 //!
 //! Other settings (`key=value`) make it another benchmark: `benches/fedavg.py` has one.
 //!
 //!     cargo bench --bench round -- MODEL DEVICE ROUNDS [key=value ...]
 
-use fedanchor::Result;
-use fedanchor::config::{MethodConfig, resolve};
-use fedanchor::simulation::Simulation;
+use fedanchor::{Result, Simulation, resolve};
 use fedanchor_data::{DataSet, ImageSet, Normalisation, Shape};
 use std::sync::atomic::AtomicBool;
 
@@ -65,16 +63,14 @@ fn main() -> Result<()> {
     // 500 anchors and 100 clients of 500 images.
     let simulation = Simulation::new(experiment.clone(), data, None)?;
     let _queue = simulation.enter()?;
-    let method = experiment.method.build();
-    let mut state = simulation.start()?;
-    let (record, timing, _) = simulation.pretrain(&mut state, &*method, &AtomicBool::new(false))?;
-    println!("pretrain {:.3} accuracy {:.2}", timing.total, record.test_accuracy);
-    let views = match &experiment.method {
-        MethodConfig::Fedanchor(method) if method.client_mixup => 2,
-        _ => 1,
-    };
+    let (mut coordinator, mut fleet) = (simulation.coordinator()?, simulation.fleet());
+    let start = coordinator.pretrain(&AtomicBool::new(false))?;
+    println!("pretrain {:.3} accuracy {:.2}", start.timing.total, start.record.test_accuracy);
+    let mixup = experiment.method.settings.get("client_mixup").and_then(|value| value.as_bool());
+    let views = if mixup == Some(true) { 2 } else { 1 };
     for round in 1..=rounds {
-        let (record, timing, _) = simulation.round(&mut state, &*method, round)?;
+        let done = coordinator.round(&mut fleet, round)?;
+        let (record, timing) = (done.record, done.timing);
         println!(
             "round {round} passes {} total {:.4} broadcast {:.4} clients {:.4} aggregate {:.4} server {:.4} test {:.4} accuracy {:.2} gpu_bytes {}",
             record.kept * views * experiment.client.epochs as usize,

@@ -1,47 +1,44 @@
 //! FedAnchor and the methods it is compared with.
 //!
-//! Where to look: [`method`] holds the paper's algorithm, one file a method; [`loss`] and
-//! [`anchors`] its equations; [`model`] the networks; [`training`] how a cohort of clients is trained
-//! as one network; [`simulation`] a federation in one process; [`run()`] rounds, records and results.
-//! Arrows point one way: data and record below, this crate above them, the command line on top.
+//! One classifier is trained from labelled *anchors* on a server and from unlabelled images on clients,
+//! which send weights only. The folders follow the data: [`config`] (an experiment as a value), [`labels`]
+//! (anchors and pseudo-labels), [`messages`] (what travels), [`server`] (the global model and its
+//! training), [`methods`] (one file per method), [`experiment`] (files and sweeps), [`federation`] (the
+//! coordinator and its fleet), [`simulation`] (clients in this process) and `run` (folders, checkpoints,
+//! resuming). Imports point the same way, and [`engine`], which trains a cohort as one network, knows
+//! nothing of any of them.
+//!
+//! ```no_run
+//! use std::sync::atomic::AtomicBool;
+//!
+//! let experiment = fedanchor::resolve("rounds = 10", &["data.name=sample".to_owned()])?;
+//! let data = fedanchor::simulation::load(&experiment)?;
+//! let simulation = fedanchor::Simulation::new(experiment, data, None)?;
+//! let (mut coordinator, mut fleet) = (simulation.coordinator()?, simulation.fleet());
+//! coordinator.pretrain(&AtomicBool::new(false))?;
+//! for round in 1..=10 {
+//!     let done = coordinator.round(&mut fleet, round)?;
+//!     assert_eq!(done.record.round, round);
+//! }
+//! # Ok::<(), fedanchor::Error>(())
+//! ```
 
-pub mod aggregation;
-pub mod anchors;
-mod checkpoint;
 pub mod config;
-mod crew;
-mod disk;
-pub mod door;
-mod engine;
 mod error;
-pub mod faults;
-pub mod fix_mix;
-pub mod folder;
-mod inference;
+pub mod experiment;
+pub mod federation;
 pub mod labels;
-pub mod ledger;
-pub mod load;
-mod local;
-pub mod loss;
-pub mod method;
-pub mod model;
-pub mod optimiser;
-mod packing;
-pub mod params;
-mod resume;
+pub mod messages;
+pub mod methods;
 mod run;
-pub mod schedule;
-pub mod selection;
 pub mod server;
-pub mod server_epochs;
-pub mod setting;
 pub mod simulation;
-mod tally;
-pub mod training;
-mod two_views;
-mod wire;
 
 pub use config::Experiment;
-pub use error::{Error, Result, engine_message};
-pub use resume::{differences, resume};
-pub use run::{Observer, run, server_only, settle};
+pub use error::{Error, Result};
+pub use experiment::resolve;
+pub use fedanchor_engine as engine;
+pub use federation::{Coordinator, Fleet};
+pub use methods::{Method, register};
+pub use run::{Observer, WrapFleet, resume, run, run_with, server_only};
+pub use simulation::Simulation;

@@ -3,9 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-use fedanchor::config::resolve;
-use fedanchor::params::Params;
-use fedanchor::simulation::Simulation;
+use fedanchor::engine::tensors::Params;
+use fedanchor::{Simulation, resolve};
 use fedanchor_data::sample;
 use fedanchor_record::RoundRecord;
 use std::sync::atomic::AtomicBool;
@@ -41,17 +40,15 @@ struct Outcome {
 fn play(settings: &[&[&str]], rounds: u32) -> Outcome {
     let keys: Vec<String> = settings.iter().copied().flatten().map(|&key| key.to_owned()).collect();
     let experiment = resolve("", &keys).unwrap();
-    let simulation = Simulation::new(experiment.clone(), sample::load().unwrap(), Some(2)).unwrap();
+    let simulation = Simulation::new(experiment, sample::load().unwrap(), Some(2)).unwrap();
     let _queue = simulation.enter().unwrap();
-    let method = experiment.method.build();
-    let mut state = simulation.start().unwrap();
-    let start = state.server.params.copy().unwrap();
-    let mut records =
-        vec![simulation.pretrain(&mut state, &*method, &AtomicBool::new(false)).unwrap().0];
+    let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
+    let start = coordinator.server.params.copy().unwrap();
+    let mut records = vec![coordinator.pretrain(&AtomicBool::new(false)).unwrap().record];
     for round in 1..=rounds {
-        records.push(simulation.round(&mut state, &*method, round).unwrap().0);
+        records.push(coordinator.round(&mut fleet, round).unwrap().record);
     }
-    Outcome { start, end: state.server.params.copy().unwrap(), records }
+    Outcome { start, end: coordinator.server.params.copy().unwrap(), records }
 }
 
 /// The way from start to end, of all weights, as one vector on the host.
@@ -153,6 +150,7 @@ fn every_method_goes_the_cpus_way() {
         &["method.name=server-only"],
         &["method.threshold=softmatch"],
         &["method.threshold=anchor-relative"],
+        &["aggregation.rule=fltrust"],
     ] {
         let small = ["model.name=small", "data.clients=40", "client.per_round=30"];
         let both = |device: &[&str]| play(&[BRIEF, &["rounds=2"], &small, method, device], 2);

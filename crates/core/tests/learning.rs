@@ -4,8 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-use fedanchor::config::resolve;
-use fedanchor::simulation::Simulation;
+use fedanchor::{Simulation, resolve};
 use fedanchor_data::sample;
 use std::sync::atomic::AtomicBool;
 
@@ -39,14 +38,14 @@ fn learns_from_clients(settings: &[&str], margin: f64, beyond: Option<f64>) {
     let keys: Vec<String> = SETTING.iter().chain(settings).map(|&key| key.to_owned()).collect();
     let experiment = resolve("", &keys).unwrap();
     let simulation = Simulation::new(experiment.clone(), sample::load().unwrap(), Some(2)).unwrap();
-    let method = experiment.method.build();
-    let mut state = simulation.start().unwrap();
-    let (start, ..) = simulation.pretrain(&mut state, &*method, &AtomicBool::new(false)).unwrap();
+    let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
+    let start = coordinator.pretrain(&AtomicBool::new(false)).unwrap().record;
     let (mut last, mut trained) = (start.test_accuracy, 0);
     for round in 1..=experiment.rounds {
-        let (record, ..) = simulation.round(&mut state, &*method, round).unwrap();
+        let record = coordinator.round(&mut fleet, round).unwrap().record;
         (last, trained) = (record.test_accuracy, trained + record.trained);
-        assert!(record.dropped.is_empty(), "{settings:?}: {:?}", record.dropped);
+        assert!(record.rejected.is_empty(), "{settings:?}: {:?}", record.rejected);
+        assert!(record.failed.is_empty(), "{settings:?}: {:?}", record.failed);
     }
     eprintln!("{settings:?}: {:.1} -> {last:.1} %, {trained} updates", start.test_accuracy);
     assert!(
@@ -54,10 +53,10 @@ fn learns_from_clients(settings: &[&str], margin: f64, beyond: Option<f64>) {
         "{settings:?}: {:.1} -> {last:.1}",
         start.test_accuracy
     );
-    assert_eq!(trained > 0, experiment.method.name() != "server-only");
+    assert_eq!(trained > 0, simulation.method.has_clients());
     if let Some(beyond) = beyond {
         let stop = AtomicBool::new(false);
-        let alone = fedanchor::server_only(&simulation, &experiment, experiment.rounds, &stop);
+        let alone = fedanchor::server_only(&simulation, experiment.rounds, &stop);
         let alone = alone.unwrap().unwrap().accuracy;
         assert!(last >= alone + beyond, "{settings:?}: {alone:.1} without clients, {last:.1} with");
     }

@@ -31,10 +31,20 @@ fn safetensors() {
 }
 
 #[test]
+fn broadcasts() {
+    survives(&DECODERS, "broadcast");
+}
+
+#[test]
+fn answers() {
+    survives(&DECODERS, "answer");
+}
+
+#[test]
 fn none_is_forgotten() {
     assert_eq!(
         DECODERS.map(|decoder| decoder.name),
-        ["experiment", "sweep", "safetensors"],
+        ["experiment", "sweep", "safetensors", "broadcast", "answer"],
         "a test for each"
     );
 }

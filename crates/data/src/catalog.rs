@@ -1,41 +1,41 @@
-//! The data sets that can be had by name: where they officially live, under what terms, and how to
-//! tell that a file is the real one.
+//! The data sets that can be fetched by name: their official addresses, their terms of use, and the
+//! sizes and checksums of their files.
 //!
-//! Sizes and MD5 sums are those the authors or the usual loaders publish. MD5 is no protection
-//! against a forger, but it is what exists for these files, and it tells a broken transfer or an
-//! error page from the real thing. No data set is part of the program or its packages except the
-//! small sample ([`crate::sample`]), whose licence allows it.
+//! Sizes and MD5 sums are those published by the authors or in common loaders. MD5 does not protect
+//! against a forged file, but it is the only checksum published for these files, and it detects a
+//! broken transfer or an error page. Only the small sample ([`crate::sample`]) is distributed with
+//! the program, as its licence allows.
 
 use crate::{DataError, Result};
 
 /// One official file of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct File {
-    /// Its name at the official address. Names ending in `.tar.gz` are unpacked, others kept.
+    /// Its name at the official address. Files ending in `.tar.gz` are unpacked.
     pub name: &'static str,
-    /// Its length.
+    /// Its size.
     pub bytes: u64,
-    /// Its MD5 sum in lower-case hexadecimal digits.
+    /// Its MD5 sum in lower-case hexadecimal.
     pub md5: &'static str,
 }
 
 /// One data set that can be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The name users type; also the name of the folder it is kept in.
+    /// Its name on the command line; also the name of its folder.
     pub name: &'static str,
-    /// What it contains, in one line.
+    /// Its content, in one line.
     pub about: &'static str,
     /// The terms of use, in a few words.
     pub terms: &'static str,
-    /// The authors' page about it.
+    /// The authors' web page.
     pub page: &'static str,
     /// The official address of the files, without their names and the last slash.
     pub base_url: &'static str,
-    /// What is downloaded: the whole data set.
+    /// The files to download; together the whole data set.
     pub files: &'static [File],
-    /// Other official packagings, each the whole data set in one file: accepted from a local
-    /// copy, because many people have one already.
+    /// Other official archives, each the whole data set in one file: accepted as a local copy,
+    /// because many people have one already.
     pub also: &'static [File],
 }
 
@@ -45,7 +45,7 @@ impl Entry {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// The official address of every file that is downloaded.
+    /// The official addresses of the files to download.
     pub fn urls(&self) -> impl Iterator<Item = String> {
         self.files.iter().map(|file| format!("{}/{}", self.base_url, file.name))
     }
@@ -56,16 +56,16 @@ pub fn entries() -> &'static [Entry] {
     ENTRIES
 }
 
-/// The data set of this name, or an error that lists the names there are.
+/// The data set with this name, or an error that lists the known names.
 pub fn find(name: &str) -> Result<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name).ok_or_else(|| {
         if name == crate::sample::NAME {
-            let problem = "`sample` is part of the program: there is nothing to fetch";
+            let problem = "the data set `sample` is part of the program and needs no download";
             return DataError::Unusable(problem.to_owned());
         }
         let known: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
         DataError::Unusable(format!(
-            "no data set is called `{name}`: there are {}",
+            "unknown data set `{name}`: expected one of {}",
             known.join(", ")
         ))
     })
@@ -110,7 +110,7 @@ static ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "svhn",
-        about: "99,289 colour house-number digits, 32x32, 10 classes (without the extra part)",
+        about: "99,289 colour images of house numbers, 32x32, 10 classes (without the extra part)",
         terms: "non-commercial use only, cite Netzer et al. 2011",
         page: "http://ufldl.stanford.edu/housenumbers/",
         base_url: "http://ufldl.stanford.edu/housenumbers",
@@ -130,7 +130,7 @@ static ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "mnist",
-        about: "70,000 grey handwritten digits, 28x28, 10 classes",
+        about: "70,000 grey images of handwritten digits, 28x28, 10 classes",
         terms: "CC BY-SA 3.0, cite LeCun et al. 1998",
         page: "http://yann.lecun.com/exdb/mnist/",
         base_url: "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -160,7 +160,7 @@ static ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "fashion-mnist",
-        about: "70,000 grey pictures of clothes, 28x28, 10 classes",
+        about: "70,000 grey images of clothing, 28x28, 10 classes",
         terms: "MIT licence, Zalando SE",
         page: "https://github.com/zalandoresearch/fashion-mnist",
         base_url: "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
@@ -218,7 +218,8 @@ mod tests {
     fn an_unknown_name_lists_the_known_ones() {
         assert_eq!(
             find("cifar").unwrap_err().to_string(),
-            "no data set is called `cifar`: there are cifar10, cifar100, svhn, mnist, fashion-mnist"
+            "unknown data set `cifar`: expected one of cifar10, cifar100, svhn, mnist, \
+             fashion-mnist"
         );
     }
 }

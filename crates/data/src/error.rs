@@ -1,41 +1,41 @@
-//! One error type for everything that can be wrong with data: it names the file, the place in it,
-//! what was expected there and what was found, so that the person reading it can act.
+//! The error type of this crate. Messages name the file, the place in it, what was expected and
+//! what was found.
 
 use std::path::{Path, PathBuf};
 
-/// What went wrong with a data set, a download or a partition.
+/// An error in a data set, a download or a partition.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// The operating system refused to open, read or write a file.
+    /// A file could not be opened, read or written.
     #[error("{}: {reason}", path.display())]
     Io {
-        /// The file in question.
+        /// The file.
         path: PathBuf,
-        /// What the operating system said. Not a `source`: it is part of the text already.
+        /// The operating system's error. Not a `source`: it is part of the text already.
         reason: std::io::Error,
     },
-    /// A file's content is not what its format promises.
+    /// The content of a file does not match its format.
     #[error("{}: {place}: expected {expected}, found {found}", path.display())]
     Malformed {
-        /// The file in question.
+        /// The file.
         path: PathBuf,
         /// Where in the file: a byte offset, an image number, a field name.
         place: String,
-        /// What should have been there.
+        /// What was expected.
         expected: String,
-        /// What was there.
+        /// What was found.
         found: String,
     },
     /// A setting does not fit the data: too many anchors, no clients, an unknown data set.
     #[error("{0}")]
     Unusable(String),
-    /// A transfer failed; what has arrived so far is kept and the next attempt goes on from there.
+    /// A download failed; received data is kept, and the next attempt resumes after it.
     #[error("{url}: {reason}")]
     Download {
-        /// What was being fetched.
+        /// The address of the file.
         url: String,
-        /// Why it ended.
+        /// Why it failed.
         reason: String,
     },
 }

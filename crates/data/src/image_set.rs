@@ -1,9 +1,9 @@
-//! The one in-memory form of images: 8-bit, square, channels last.
+//! Images in memory: 8-bit, square, channels last.
 
 use crate::{DataError, Result};
 use serde::{Deserialize, Serialize};
 
-/// The shape every image of a set has.
+/// The shape of every image of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Width and height in pixels.
@@ -20,7 +20,7 @@ impl std::fmt::Display for Shape {
 }
 
 impl Shape {
-    /// Bytes of one image.
+    /// Bytes per image.
     pub fn bytes(&self) -> usize {
         self.side * self.side * self.channels
     }
@@ -33,7 +33,7 @@ pub struct ImageSet {
     pub shape: Shape,
     /// All pixels: `[count, side, side, channels]`.
     pub pixels: Vec<u8>,
-    /// One class number per image; `None` for unlabelled sets.
+    /// One class number per image; `None` for an unlabelled set.
     pub labels: Option<Vec<u16>>,
     /// Names of the classes, by class number.
     pub classes: Vec<String>,
@@ -60,12 +60,12 @@ impl ImageSet {
     pub fn require_labels(&self, what_for: &str) -> Result<&[u16]> {
         self.labels.as_deref().ok_or_else(|| {
             DataError::Unusable(format!(
-                "these images have no labels, but {what_for} needs them: give one subfolder a class"
+                "{what_for} needs labels, but these images have none: use one subfolder per class"
             ))
         })
     }
 
-    /// Images per class; empty for unlabelled sets.
+    /// Images per class; all zero for an unlabelled set.
     pub fn class_counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.classes.len()];
         for &label in self.labels.iter().flatten() {
@@ -85,7 +85,7 @@ pub struct Normalisation {
 }
 
 impl Normalisation {
-    /// Measured on a set of images; for data sets without published figures.
+    /// Measures a set of images; for data sets without published values.
     pub fn measure(images: &ImageSet) -> Self {
         let channels = images.shape.channels;
         let mut sum = vec![0u64; channels];
@@ -100,7 +100,7 @@ impl Normalisation {
         let mean: Vec<f64> = sum.iter().map(|&s| s as f64 / count / 255.0).collect();
         let std = square.iter().zip(&mean).map(|(&s, m)| {
             let variance = s as f64 / count / (255.0 * 255.0) - m * m;
-            // A constant channel has no spread; 1 leaves it at zero instead of dividing by it.
+            // A constant channel has no deviation: 1 maps it to zero and avoids dividing by 0.
             if variance > 1e-8 { variance.sqrt() as f32 } else { 1.0 }
         });
         Self { std: std.collect(), mean: mean.iter().map(|&m| m as f32).collect() }
@@ -115,9 +115,9 @@ pub struct DataSet {
     pub name: String,
     /// Images for anchors and clients.
     pub train: ImageSet,
-    /// Images for measuring.
+    /// Images for testing.
     pub test: ImageSet,
-    /// How pixels become network input.
+    /// The normalisation of the network input.
     pub normalisation: Normalisation,
     /// Whether a mirrored image still belongs to its class (false for digits).
     pub flip: bool,

@@ -1,9 +1,9 @@
 //! Images on the host, and everything that happens to them before they become tensors.
 //!
-//! Pixels stay 8-bit from the file to the network's door: a data set is a quarter of its
-//! floating-point size, augmentation is the arithmetic of the published recipes (which are defined
-//! on 8-bit pixels), and the same bytes come out whatever the number of threads. This crate knows
-//! no tensor library, so that reading, checking and partitioning data compiles in seconds.
+//! Pixels stay 8-bit until they become network input: a data set takes a quarter of its
+//! floating-point size, augmentation uses the arithmetic of the published recipes (which are
+//! defined on 8-bit pixels), and the result does not depend on the number of threads. This crate
+//! has no tensor library as a dependency, so it compiles in seconds.
 
 pub mod augment;
 pub mod catalog;

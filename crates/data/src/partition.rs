@@ -1,16 +1,16 @@
 //! Which client holds which image.
 //!
-//! Four ways, because the papers compared here use four. The two Dirichlet schemes differ in what
-//! they hold fixed: [`Scheme::Lda`] draws a mixture of *classes* for every client and keeps client
-//! sizes equal; [`Scheme::Dirichlet`] draws a mixture of *clients* for every class and lets sizes
-//! vary. Papers often say just "Dirichlet" for either, so both are here under different names.
+//! There are four schemes, because the compared papers use four. The two Dirichlet schemes differ
+//! in what is fixed: [`Scheme::Lda`] draws a mixture of *classes* per client and keeps client sizes
+//! equal; [`Scheme::Dirichlet`] draws a mixture of *clients* per class and lets sizes vary. Papers
+//! often call either just "Dirichlet", so both exist here under different names.
 //!
-//! Dirichlet weights are drawn and normalised as logarithms. With small concentration the gamma
-//! variates they are made of underflow to zero all at once, and dividing by their sum, as usual
-//! implementations do, gives NaN; in logarithms the largest is always exact.
+//! Dirichlet weights are drawn and normalised as logarithms. With a small concentration all the
+//! gamma variates can underflow to zero, and dividing by their sum, as most implementations do,
+//! gives NaN; with logarithms the largest is always exact.
 //!
-//! Everything is decided on counts first and only then cut from shuffled lists, so the cost is
-//! about `clients * classes + samples`, never `clients * samples`.
+//! Counts are drawn first, then images are cut from shuffled lists, so the cost is about
+//! `clients * classes + samples`, not `clients * samples`.
 
 use crate::stream::{ChaCha8Rng, SERVER};
 use crate::{DataError, Purpose, Result, Stream};
@@ -25,35 +25,35 @@ use std::collections::BinaryHeap;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Scheme {
-    /// Shuffled and dealt evenly: sizes differ by at most one.
-    Iid {}, // braces, so that a key it does not take is refused
+    /// Shuffled and distributed evenly: sizes differ by at most one.
+    Iid {}, // with braces, serde rejects unknown keys here too
     /// Latent Dirichlet allocation: every client draws a class mixture from Dir(alpha) and fills
-    /// its equal share (within one) from it. A class that has run out is left out of the mixture,
-    /// so late clients take what is left. Alpha 1000 is close to IID.
+    /// its equal share (within one) from it. An exhausted class is removed from the mixture, so the
+    /// last clients get what remains. Alpha 1000 is close to IID.
     Lda {
         /// Concentration: small is skewed.
         alpha: f64,
     },
-    /// As SemiFL does it: every class is cut over the clients by proportions from Dir(alpha),
-    /// leaving out clients that already hold their fair share; all is drawn again until the
-    /// smallest client holds [`SMALLEST`] samples. Sizes vary.
+    /// SemiFL's scheme: every class is divided over the clients in proportions from Dir(alpha),
+    /// skipping clients that already hold their fair share. The draw is repeated until the smallest
+    /// client holds [`SMALLEST`] samples. Sizes vary.
     Dirichlet {
         /// Concentration: small is skewed.
         alpha: f64,
     },
     /// Every client holds exactly this many classes, in sizes as equal as the classes allow.
     Classes {
-        /// Classes a client holds.
+        /// Classes per client.
         per_client: usize,
     },
 }
 
-/// Samples the smallest client must hold under [`Scheme::Dirichlet`]; half the fair share where
+/// Samples the smallest client must hold under [`Scheme::Dirichlet`], or half the fair share if
 /// that is less.
 pub const SMALLEST: usize = 10;
 
-/// The images of every client, as sorted indices into the training set: disjoint, and together
-/// the whole pool.
+/// The images of every client, as sorted indices into the training set: disjoint, and covering the
+/// whole pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     /// The image indices of every client.
@@ -61,7 +61,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Samples of each class, `[client][class]`.
+    /// Samples per class, `[client][class]`.
     pub fn histogram(&self, labels: &[u16], classes: usize) -> Vec<Vec<u32>> {
         let count = |client: &Vec<u32>| {
             let mut counts = vec![0; classes];
@@ -76,7 +76,7 @@ impl Partition {
 
 /// Distributes the pool (indices into `labels`) over the clients.
 ///
-/// [`Scheme::Iid`] does not look at labels: they may be empty for it.
+/// [`Scheme::Iid`] ignores the labels, which may be empty.
 pub fn partition(
     scheme: Scheme,
     labels: &[u16],
@@ -120,13 +120,13 @@ fn check(scheme: Scheme, samples: usize, classes: usize, clients: usize) -> Resu
             unusable(format!("partition.alpha must be a positive number, found {alpha}"))
         }
         Scheme::Classes { per_client } if !(1..=classes).contains(&per_client) => unusable(
-            format!("classes per client must be between 1 and {classes}, found {per_client}"),
+            format!("partition.per_client must be between 1 and {classes}, found {per_client}"),
         ),
         _ => Ok(()),
     }
 }
 
-/// The pool's images of every class, each list in random order.
+/// The images of the pool by class, each list shuffled.
 fn by_class(labels: &[u16], pool: &[u32], classes: usize, stream: Stream) -> Result<Vec<Vec<u32>>> {
     let mut members = vec![Vec::new(); classes];
     for &index in pool {
@@ -148,7 +148,7 @@ fn by_class(labels: &[u16], pool: &[u32], classes: usize, stream: Stream) -> Res
     Ok(members)
 }
 
-/// Equal shares of `total`, the first ones larger by one where it does not divide.
+/// The size of a part of `total` divided evenly: the first parts are larger by one if necessary.
 fn share(total: usize, parts: usize, part: usize) -> usize {
     total / parts + usize::from(part < total % parts)
 }
@@ -175,7 +175,7 @@ fn lda(mut members: Vec<Vec<u32>>, alpha: f64, clients: usize, stream: Stream) -
         while images.len() < size {
             let draw = rng.random::<f64>() * cumulative[classes - 1];
             let class = cumulative.partition_point(|&up_to| up_to <= draw);
-            // Nothing to pop only where the product was rounded up to the total: draw again.
+            // Fails only if the product was rounded up to the total: draw again.
             let Some(image) = members.get_mut(class).and_then(Vec::pop) else { continue };
             images.push(image);
             if members[class].is_empty() {
@@ -195,14 +195,14 @@ fn dirichlet(
 ) -> Result<Vec<Vec<u32>>> {
     let samples: usize = members.iter().map(Vec::len).sum();
     let smallest = SMALLEST.min(samples / clients / 2).max(1);
-    // Small problems get a thousand tries; large ones as many as take a second or two.
+    // A thousand tries for small problems; for large ones as many as take a second or two.
     let tries = (30_000_000 / (clients * members.len())).clamp(20, 1000);
     for attempt in 0..tries {
         let mut rng = stream.at(attempt as u64);
         let mut sizes = vec![0; clients];
         let mut cuts = Vec::with_capacity(members.len());
         for images in members {
-            // Somebody is below the fair share as long as images are left to hand out.
+            // Some client is below its fair share as long as images remain.
             let below = |client: usize| sizes[client] * clients < samples;
             let cumulative = cumulative_softmax(&log_gammas(alpha, clients, &mut rng), below);
             let scale = images.len() as f64 / cumulative[clients - 1];
@@ -222,12 +222,12 @@ fn dirichlet(
         }
     }
     Err(DataError::Unusable(format!(
-        "in {tries} draws from Dir({alpha}) some of the {clients} clients always held fewer than \
-         {smallest} of the {samples} samples: raise alpha or take fewer clients"
+        "cannot give each of {clients} clients at least {smallest} of {samples} samples: \
+         {tries} draws from Dir({alpha}) failed; raise alpha or use fewer clients"
     )))
 }
 
-/// Hands out every class's images, client k taking those up to `cuts[class][k]`.
+/// Distributes the images of every class: client k gets those up to `cuts[class][k]`.
 fn cut(members: &[Vec<u32>], cuts: &[Vec<usize>], sizes: &[usize]) -> Vec<Vec<u32>> {
     let mut clients: Vec<Vec<u32>> = sizes.iter().map(|&size| Vec::with_capacity(size)).collect();
     for (images, ends) in members.iter().zip(cuts) {
@@ -248,7 +248,7 @@ fn log_gammas(alpha: f64, count: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
 }
 
 /// Running sums of exp(logs) over the items that are `open`, relative to the largest of them;
-/// closed items add nothing. Uniform over the open ones where all logarithms are minus infinity.
+/// others add nothing. Uniform over the open items if all logarithms are minus infinity.
 fn cumulative_softmax(logs: &[f64], open: impl Fn(usize) -> bool) -> Vec<f64> {
     let of_open = (0..logs.len()).filter(|&item| open(item)).map(|item| logs[item]);
     let largest = of_open.fold(f64::NEG_INFINITY, f64::max);
@@ -271,12 +271,13 @@ fn some_classes(
 ) -> Result<Vec<Vec<u32>>> {
     let shards = shard_counts(members, per_client, clients)?;
     let mut left = shards.clone();
-    let mut next = vec![0; members.len()]; // where each class's next shard begins
+    let mut next = vec![0; members.len()]; // the start of each class's next shard
     let mut hand_out = |client: usize| {
-        // Invariant: no class has more shards left than there are clients left, and together they
-        // are exactly `per_client` for each. A class with as many as clients left must be taken
-        // now; the others are drawn in proportion to what they have left (as exponential clocks:
-        // the first to ring are taken). So the last client finds different classes too.
+        // Invariant: no class has more shards left than there are clients left, and there are
+        // exactly `per_client` shards per client left. A class with as many shards as clients left
+        // must be chosen now; the others are drawn in proportion to their remaining shards (by
+        // exponential clocks: the earliest are chosen). So the last client gets different classes
+        // too.
         let clients_left = clients - client;
         let mut rng = stream.at(client as u64);
         let mut clocks: Vec<(f64, usize)> = (0..members.len())
@@ -301,8 +302,8 @@ fn some_classes(
     Ok((0..clients).map(&mut hand_out).collect())
 }
 
-/// Into how many shards every class is cut: one for each non-empty class, then always one more for
-/// the class whose shards are largest, up to one a client and one an image.
+/// Shards per class: one for each non-empty class, then one more for the class with the largest
+/// shards, repeatedly, up to one per client and one per image.
 fn shard_counts(members: &[Vec<u32>], per_client: usize, clients: usize) -> Result<Vec<usize>> {
     let most = |class: usize| members[class].len().min(clients);
     let wanted = clients * per_client;
@@ -310,18 +311,18 @@ fn shard_counts(members: &[Vec<u32>], per_client: usize, clients: usize) -> Resu
     let possible: usize = (0..members.len()).map(most).sum();
     if wanted < filled {
         return Err(DataError::Unusable(format!(
-            "{clients} clients with {per_client} classes each can hold at most {wanted} of the \
-             {filled} classes: take more clients or more classes per client"
+            "{clients} clients with {per_client} classes each hold at most {wanted} of the \
+             {filled} classes: use more clients or more classes per client"
         )));
     }
     if wanted > possible {
         return Err(DataError::Unusable(format!(
-            "there are too few images to give each of {clients} clients {per_client} different \
-             classes: take fewer clients or fewer classes per client"
+            "too few images to give each of {clients} clients {per_client} different classes: use \
+             fewer clients or fewer classes per client"
         )));
     }
     let mut shards = vec![0; members.len()];
-    // Sizes times 2^32 so that fractions compare as integers; ties go to the later class.
+    // Sizes times 2^32, to compare fractions as integers; ties go to the later class.
     let size = |class: usize, shards: usize| ((members[class].len() as u64) << 32) / shards as u64;
     let mut heap: BinaryHeap<(u64, usize)> = (0..members.len())
         .filter(|&class| most(class) > 0)

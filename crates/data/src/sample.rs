@@ -1,21 +1,21 @@
-//! The sample that is part of the program, so that a first experiment needs no download.
+//! The sample embedded in the program, so that a first experiment needs no download.
 //!
 //! A balanced subset of Fashion-MNIST (MIT licence, `assets/fashion-mnist.LICENSE`): the first 600
-//! training and 100 test images of every class, in file order, picked by `scripts/make_sample.py`.
-//! It is one zlib stream of raw pixels, one image of each class in turn, so that labels follow
-//! from positions. PNG sheets were rejected: hardly smaller, and more to decode.
+//! training and 100 test images of every class, in file order, made by `scripts/make_sample.py`. It
+//! is one zlib stream of raw pixels, one image of each class in turn, so labels follow from
+//! positions. PNG sheets were rejected: hardly smaller, and slower to decode.
 
 use crate::formats::known::FASHION_MNIST;
 use crate::{DataError, DataSet, ImageSet, Result, Shape};
 use std::io::Read;
 
-/// Training images of every class.
+/// Training images per class.
 pub const TRAIN_PER_CLASS: usize = 600;
-/// Test images of every class.
+/// Test images per class.
 pub const TEST_PER_CLASS: usize = 100;
 
 const SHAPE: Shape = Shape { side: 28, channels: 1 };
-/// What the sample is called in an experiment's `data.name`.
+/// The name of the sample in an experiment's `data.name`.
 pub const NAME: &str = "sample";
 
 /// Unpacks the sample.
@@ -66,17 +66,17 @@ mod tests {
     }
 
     #[test]
-    fn images_have_the_class_their_position_says() {
+    fn the_class_of_an_image_follows_from_its_position() {
         // The first image of the official training file is an ankle boot: the first of class 9.
         let train = load().unwrap().train;
         assert_eq!(train.classes[usize::from(train.labels.as_ref().unwrap()[9])], "Ankle boot");
         let boot = train.image(9);
-        assert_eq!(boot[..28 * 3], [0; 28 * 3]); // nothing above it
+        assert_eq!(boot[..28 * 3], [0; 28 * 3]); // the background above it
         assert_eq!(boot[14 * 28 + 14], 217);
     }
 
     #[test]
-    fn the_published_figures_fit_the_subset() {
+    fn the_published_normalisation_fits_the_subset() {
         let sample = load().unwrap();
         let measured = Normalisation::measure(&sample.train);
         assert!((measured.mean[0] - sample.normalisation.mean[0]).abs() < 0.01);

@@ -1,11 +1,10 @@
-//! Which training images become the server's labelled anchors; the rest is the clients' pool.
+//! Which training images become the server's labelled anchors; the others form the clients' pool.
 //!
 //! The paper says "randomly split" and also "25 samples per label" for 250 anchors of ten classes;
-//! only a class-balanced draw fits both, so it is the usual choice. A uniform draw is kept for
-//! studying what an unbalanced anchor set costs. Either way every class has at least one anchor:
-//! a class without one would have no mean to compare latents with, and it is better to say so here
-//! than to find a NaN in round 1. Each class draws from its own stream, so that adding a class
-//! leaves the anchors of the others as they were.
+//! only a class-balanced draw fits both, so it is the default. A uniform draw is available to study
+//! the cost of an unbalanced anchor set. Either way every class needs an anchor: without one it has
+//! no mean to compare latents with, which would give NaN in round 1. Each class draws from its own
+//! stream, so adding a class does not change the anchors of the others.
 
 use crate::stream::SERVER;
 use crate::{DataError, ImageSet, Purpose, Result, Stream};
@@ -16,17 +15,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AnchorChoice {
-    /// The same number of every class; what does not divide evenly goes to random classes.
+    /// The same number per class; a remainder goes to random classes.
     #[default]
     Balanced,
-    /// Any image with the same probability.
+    /// Every image with the same probability.
     Uniform,
 }
 
-/// The training images, cut in two. Both lists are sorted indices into the training set.
+/// The training images, divided in two. Both lists are sorted indices into the training set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
-    /// Images whose labels the server knows.
+    /// The labelled images on the server.
     pub anchors: Vec<u32>,
     /// All other images, to be distributed over the clients.
     pub pool: Vec<u32>,
@@ -38,7 +37,7 @@ pub fn split(train: &ImageSet, anchors: usize, choice: AnchorChoice, seed: u64) 
     let classes = train.classes.len();
     if classes < 2 {
         return Err(DataError::Unusable(format!(
-            "a classifier needs two classes or more, and these images have {classes}"
+            "a classifier needs at least two classes, but these images have {classes}"
         )));
     }
     if anchors < classes {
@@ -48,7 +47,7 @@ pub fn split(train: &ImageSet, anchors: usize, choice: AnchorChoice, seed: u64) 
     }
     if anchors > labels.len() {
         return Err(DataError::Unusable(format!(
-            "{anchors} anchors asked for, but there are only {} training images",
+            "cannot draw {anchors} anchors from {} training images",
             labels.len()
         )));
     }
@@ -70,7 +69,7 @@ pub fn split(train: &ImageSet, anchors: usize, choice: AnchorChoice, seed: u64) 
     }
     if let Some(class) = has_anchor.iter().position(|has| !has) {
         return Err(DataError::Unusable(format!(
-            "none of the {anchors} anchors drawn is of class `{}`: draw more, or balanced",
+            "none of the {anchors} anchors is of class `{}`: draw more anchors, or balanced ones",
             train.classes[class]
         )));
     }
@@ -85,23 +84,23 @@ fn balanced(train: &ImageSet, labels: &[u16], anchors: usize, stream: Stream) ->
     }
     let each = anchors / members.len();
     let mut quota = vec![each; members.len()];
-    let mut roomy: Vec<usize> = (0..members.len()).filter(|&c| members[c].len() > each).collect();
+    let mut larger: Vec<usize> = (0..members.len()).filter(|&c| members[c].len() > each).collect();
     let rest = anchors % members.len();
     if let Some(class) = members.iter().position(|images| images.len() < each) {
         return Err(DataError::Unusable(format!(
-            "{anchors} balanced anchors need {each} images of every class, but class `{}` has {}",
+            "{anchors} balanced anchors need {each} images per class, but class `{}` has {}",
             train.classes[class],
             members[class].len()
         )));
     }
-    if roomy.len() < rest {
+    if larger.len() < rest {
         return Err(DataError::Unusable(format!(
-            "{anchors} balanced anchors need {} images of {rest} classes, but only {} have them",
+            "{anchors} balanced anchors need {rest} classes with {} images, but only {} have them",
             each + 1,
-            roomy.len()
+            larger.len()
         )));
     }
-    for &mut class in roomy.partial_shuffle(&mut stream.rng(), rest).0 {
+    for &mut class in larger.partial_shuffle(&mut stream.rng(), rest).0 {
         quota[class] += 1;
     }
     let mut chosen = Vec::with_capacity(anchors);
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn balanced_takes_the_same_number_of_every_class() {
+    fn balanced_draws_the_same_number_per_class() {
         let train = images(100, 5);
         let split = split(&train, 25, AnchorChoice::Balanced, 3).unwrap();
         assert_eq!(counts(&train, &split.anchors), [5; 5]);
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides_and_uniform_is_not_balanced() {
+    fn draws_depend_on_the_seed_and_uniform_is_not_balanced() {
         let train = images(1000, 4);
         for choice in [AnchorChoice::Balanced, AnchorChoice::Uniform] {
             let first = split(&train, 40, choice, 1).unwrap();
@@ -178,22 +177,22 @@ mod tests {
     }
 
     #[test]
-    fn impossible_wishes_are_errors_that_say_why() {
+    fn impossible_splits_are_errors_that_say_why() {
         let why = |train: &ImageSet, anchors, choice| {
             split(train, anchors, choice, 0).unwrap_err().to_string()
         };
         let train = images(10, 5);
         assert!(why(&train, 4, AnchorChoice::Balanced).contains("too few for 5 classes"));
-        assert!(why(&train, 11, AnchorChoice::Uniform).contains("only 10 training images"));
+        assert!(why(&train, 11, AnchorChoice::Uniform).contains("from 10 training images"));
         let lopsided = ImageSet { labels: Some(vec![0, 0, 0, 0, 0, 1]), ..images(6, 2) };
         assert_eq!(
             why(&lopsided, 4, AnchorChoice::Balanced),
-            "4 balanced anchors need 2 images of every class, but class `class 1` has 1"
+            "4 balanced anchors need 2 images per class, but class `class 1` has 1"
         );
         assert!(split(&lopsided, 3, AnchorChoice::Balanced, 0).is_ok());
         let absent = ImageSet { labels: Some(vec![0; 6]), ..images(6, 2) };
         assert!(why(&absent, 4, AnchorChoice::Uniform).contains("of class `class 1`"));
         let unlabelled = ImageSet { labels: None, ..images(6, 2) };
-        assert!(why(&unlabelled, 4, AnchorChoice::Balanced).contains("no labels"));
+        assert!(why(&unlabelled, 4, AnchorChoice::Balanced).contains("needs labels"));
     }
 }

@@ -1,16 +1,16 @@
-//! Randomness is an argument.
+//! Keyed random streams.
 //!
-//! Every draw in the project comes from a stream named by what it is for: (seed, purpose, round,
-//! client, epoch, index). The name *is* the 256-bit key of a ChaCha8 generator, so two different
-//! names give independent streams with no hashing and no state to carry: a run resumes from a
-//! round number alone, and an image is augmented with the same bits on any number of threads.
-//! A generator handed from call to call was rejected: its draws depend on the order of the calls.
+//! Every draw in the project comes from a stream with a key: (seed, purpose, round, client, epoch,
+//! index). The key is that of a ChaCha8 generator, 256 bits, so different keys give independent
+//! streams without hashing and without state: a run can be resumed from a round number alone, and
+//! an image is augmented with the same bits on any number of threads. A generator passed from call
+//! to call was rejected: its draws would depend on the order of the calls.
 
 use rand::SeedableRng;
 pub use rand::rngs::ChaCha8Rng;
 
-/// What a stream of random numbers is for. The numbers are part of every recorded run: add at the
-/// end, never renumber.
+/// The purpose of a random stream. Recorded runs depend on the numbers: add new ones at the end and
+/// never renumber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Purpose {
@@ -40,20 +40,23 @@ pub enum Purpose {
     ContrastiveShuffle = 12,
     /// Augmentation of the anchors in a contrastive epoch.
     ContrastiveAugment = 13,
-    /// Weak views of the anchors by which a threshold is found.
+    /// Weak views of the anchors used to find a threshold.
     AnchorScores = 14,
-    /// A client's own weights: FedCon's predictor.
+    /// Weights that belong to a client: FedCon's predictor.
     ClientInit = 15,
-    /// Noise by which FedMatch compares models.
+    /// The noise on which FedMatch compares models.
     Probe = 16,
     /// Which clients are faulty.
     Faults = 17,
 }
 
+/// The client number of draws for the server's own update, trained on the anchors as a client
+/// would.
+pub const ROOT: u32 = u32::MAX - 1;
 /// The client number of draws made by the server.
 pub const SERVER: u32 = u32::MAX;
 
-/// A named family of random generators, one for every index.
+/// A family of random generators, one per index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
     seed: u64,
@@ -86,7 +89,7 @@ impl Stream {
         ChaCha8Rng::from_seed(key)
     }
 
-    /// The generator for draws that concern the whole epoch, such as its order.
+    /// The generator for draws of the whole epoch, for example its order.
     pub fn rng(&self) -> ChaCha8Rng {
         self.at(u64::MAX)
     }
@@ -98,7 +101,7 @@ mod tests {
     use rand::RngExt;
 
     #[test]
-    fn every_part_of_the_name_matters() {
+    fn every_part_of_the_key_matters() {
         let base = Stream::new(1, Purpose::Weak, 2, 3).epoch(4);
         let others = [
             Stream::new(9, Purpose::Weak, 2, 3).epoch(4).at(5),
@@ -118,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_first_draw_is_pinned() {
-        // Recorded runs depend on this value: a change of generator or key layout must be seen.
+        // Recorded runs depend on this value: it changes with the generator and the key layout.
         let draw: u64 = Stream::new(0, Purpose::Partition, 0, SERVER).at(0).random();
         assert_eq!(draw, 14_940_793_296_871_955_502);
     }

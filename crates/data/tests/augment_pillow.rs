@@ -1,5 +1,5 @@
-//! Every augmentation operation gives the bytes Pillow gives, and the weak crop those of numpy's
-//! reflecting padding. The fixtures are made by `scripts/make_augment_fixtures.py`.
+//! Every augmentation operation gives the same bytes as Pillow, and the weak crop the same as
+//! numpy's reflect padding. The fixtures are made by `scripts/make_augment_fixtures.py`.
 
 use std::io::Read;
 
@@ -22,7 +22,7 @@ struct Image {
 
 struct Fixtures {
     index: Index,
-    /// The images, then every operation on every image, then every weak draw on every image.
+    /// The images, then all images after each operation, then all images after each weak draw.
     pixels: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ impl Fixtures {
         fixtures
     }
 
-    /// Bytes of all images together.
+    /// Bytes of all images.
     fn block_bytes(&self) -> usize {
         self.index.images.iter().map(|image| image.shape.bytes()).sum()
     }
@@ -68,7 +68,7 @@ fn assert_same(got: &[u8], expected: &[u8], image: &Image, what: &dyn std::fmt::
         got.iter().zip(expected).position(|(a, b)| a != b).map(|i| (i, got[i], expected[i]));
     assert!(
         got == expected,
-        "{what:?} on {} {:?}: {differences} values differ, first (place, got, expected) {first:?}",
+        "{what:?} on {} {:?}: {differences} values differ, first (index, got, expected) {first:?}",
         image.name,
         image.shape,
     );

@@ -1,5 +1,5 @@
-//! Fetching from a server that may misbehave, and unpacking archives that mean harm. Everything
-//! happens on the loopback interface and in temporary folders, with a data set of a few kilobytes.
+//! Fetching from faulty servers, and unpacking malicious archives. Everything happens on the
+//! loopback interface and in temporary folders, with a data set of a few kilobytes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,22 +15,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// How the server answers requests for the one file it has.
+/// How the server responds to requests for its only file.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
-    /// As it should, ranges included.
+    /// Correctly, ranges included.
     Good,
-    /// Announces the whole length and breaks off after this many bytes of the body.
+    /// Announces the whole length and closes the connection after this many bytes of the body.
     BreaksOff(usize),
-    /// Sends the whole file whatever range is asked for.
+    /// Sends the whole file whatever range is requested.
     IgnoresRange,
-    /// Answers 416 to every range.
+    /// Responds with 416 to every range.
     RefusesRange,
-    /// Answers 206, but from the byte after the one asked for.
+    /// Responds with 206, but starts at the byte after the requested one.
     WrongRange,
-    /// Sends no length, and goes on sending after the end of the file.
+    /// Sends no length, and continues after the end of the file.
     NeverStops,
-    /// Answers 404.
+    /// Responds with 404.
     NotFound,
 }
 
@@ -52,7 +52,7 @@ impl Server {
         thread::spawn(move || {
             for connection in listener.incoming() {
                 let Ok(connection) = connection else { break };
-                // The peer may hang up on us on purpose: a failed write is not an error here.
+                // The client may close the connection on purpose: a failed write is not an error.
                 let answered = answer(&connection, &content, manner, &log);
                 drop(answered);
             }
@@ -141,7 +141,7 @@ fn gz(tar: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A tar archive of one entry. The name is written as it is: the usual builder refuses bad ones.
+/// A tar archive of one entry. The name is written directly, since the builder rejects bad ones.
 fn tar_of(name: &str, kind: tar::EntryType, content: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -165,7 +165,7 @@ fn quietly(entry: &Entry, dir: &Path, source: Source) -> Result<PathBuf, String>
     get(entry, dir, source, &mut |_| {}).map_err(|error| error.to_string())
 }
 
-/// Unpacks an archive given as a local file; the folder, and the outcome.
+/// Unpacks an archive given as a local file; returns the folder and the outcome.
 fn unpacked(archive: &[u8]) -> (tempfile::TempDir, Result<PathBuf, String>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("set.tar.gz");
@@ -176,7 +176,7 @@ fn unpacked(archive: &[u8]) -> (tempfile::TempDir, Result<PathBuf, String>) {
 }
 
 #[test]
-fn a_whole_download_leaves_only_the_complete_folder() {
+fn a_complete_download_leaves_only_the_complete_folder() {
     let (dir, server) = (tempfile::tempdir().unwrap(), Server::start(content(), Manner::Good));
     let entry = entry("set.mat", &content());
     let mut last = None;
@@ -193,19 +193,19 @@ fn a_whole_download_leaves_only_the_complete_folder() {
     phases.dedup();
     assert_eq!((phases, last), (vec![Phase::Downloading, Phase::Verifying], Some(20_000)));
 
-    // Again: no request is made.
+    // The second time no request is made.
     assert_eq!(quietly(&entry, dir.path(), mirror(&server)).unwrap(), folder);
     assert_eq!(server.requests(), [(None, 20_000)]);
 }
 
 #[test]
-fn a_broken_transfer_goes_on_where_it_stopped() {
+fn a_broken_download_is_resumed() {
     let dir = tempfile::tempdir().unwrap();
     let entry = entry("set.mat", &content());
     let bad = Server::start(content(), Manner::BreaksOff(7_000));
     let why = quietly(&entry, dir.path(), mirror(&bad)).unwrap_err();
     assert!(why.contains("after 7000 of 20000 bytes"), "{why}");
-    assert!(why.contains("again goes on from there"), "{why}");
+    assert!(why.contains("run the same command again to resume"), "{why}");
     assert!(!dir.path().join("tiny").exists());
 
     let good = Server::start(content(), Manner::Good);
@@ -214,7 +214,7 @@ fn a_broken_transfer_goes_on_where_it_stopped() {
     assert_eq!(fs::read(folder.join("set.mat")).unwrap(), content());
 }
 
-/// Puts a part of `bytes` bytes in place and fetches; the requests the server has seen.
+/// Fetches with an existing part of `bytes` bytes; returns the requests the server received.
 fn with_part(bytes: usize, manner: Manner) -> Log {
     let (dir, server) = (tempfile::tempdir().unwrap(), Server::start(content(), manner));
     let mut part = content();
@@ -227,7 +227,7 @@ fn with_part(bytes: usize, manner: Manner) -> Log {
 }
 
 #[test]
-fn a_server_that_cannot_resume_is_asked_for_everything() {
+fn without_support_for_ranges_the_whole_file_is_requested() {
     let range = || Some("bytes=7000-".to_owned());
     assert_eq!(with_part(7_000, Manner::IgnoresRange), [(range(), 20_000)]);
     assert_eq!(with_part(7_000, Manner::RefusesRange), [(range(), 0), (None, 20_000)]);
@@ -237,7 +237,7 @@ fn a_server_that_cannot_resume_is_asked_for_everything() {
 }
 
 #[test]
-fn a_wrong_checksum_deletes_what_arrived() {
+fn a_wrong_checksum_deletes_the_download() {
     let dir = tempfile::tempdir().unwrap();
     let mut wrong = content();
     wrong[123] ^= 1;
@@ -245,7 +245,7 @@ fn a_wrong_checksum_deletes_what_arrived() {
     let why = quietly(&entry, dir.path(), mirror(&Server::start(wrong.clone(), Manner::Good)))
         .unwrap_err();
     assert!(why.contains(md5(&content())) && why.contains(md5(&wrong)), "{why}");
-    assert!(why.contains("running the same command again"), "{why}");
+    assert!(why.contains("run the same command again to start over"), "{why}");
     assert!(!dir.path().join("tiny.incomplete/set.mat.part").exists());
     assert!(!dir.path().join("tiny").exists());
     quietly(&entry, dir.path(), mirror(&Server::start(content(), Manner::Good))).unwrap();
@@ -259,14 +259,14 @@ fn the_wrong_file_is_not_downloaded() {
         quietly(&entry("set.mat", &self::content()), dir.path(), mirror(&server)).unwrap_err()
     };
     let why = fetch(content(), Manner::NotFound);
-    assert!(why.contains("/mirror/set.mat: the server answered 404"), "{why}");
+    assert!(why.contains("/mirror/set.mat: the server responded with 404"), "{why}");
     let why = fetch(vec![0; 20_005], Manner::Good);
     assert!(why.contains("offers 20005 bytes") && why.contains("has 20000"), "{why}");
     let why = fetch(content(), Manner::NeverStops);
-    assert!(why.contains("more than the 20000 bytes expected"), "{why}");
+    assert!(why.contains("more than the expected 20000 bytes"), "{why}");
     let dir = tempfile::tempdir().unwrap();
     let why = quietly(&entry("set.mat", &content()), dir.path(), Source::Official).unwrap_err();
-    assert!(why.contains("http://127.0.0.1:1/set.mat: no answer"), "{why}");
+    assert!(why.contains("http://127.0.0.1:1/set.mat: no response"), "{why}");
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn archives_are_unpacked() {
     assert_eq!(fs::read(folder.join("batches/one.bin")).unwrap(), b"first");
     assert_eq!(fs::read(folder.join("batches/deep/two.bin")).unwrap(), b"other");
     assert_eq!(fs::read_dir(dir.path().join("data")).unwrap().count(), 1);
-    assert!(dir.path().join("set.tar.gz").exists(), "the user's own file stays");
+    assert!(dir.path().join("set.tar.gz").exists(), "the user's file is kept");
 
     // The same over HTTP.
     let dir = tempfile::tempdir().unwrap();
@@ -294,15 +294,15 @@ fn archives_are_unpacked() {
 }
 
 #[test]
-fn harmful_archives_write_nothing_outside() {
+fn malicious_archives_write_nothing_outside_the_folder() {
     use tar::EntryType::{Block, Link, Regular, Symlink};
     for (name, kind, complaint) in [
-        ("../evil", Regular, "leads out of it"),
-        ("a/../../../evil", Regular, "leads out of it"),
-        ("/fedanchor-evil", Regular, "leads out of it"),
-        ("link", Symlink, "found Symlink"),
-        ("link", Link, "found Link"),
-        ("device", Block, "found Block"),
+        ("../evil", Regular, "found a path outside it"),
+        ("a/../../../evil", Regular, "found a path outside it"),
+        ("/fedanchor-evil", Regular, "found a path outside it"),
+        ("link", Symlink, "found a symbolic link"),
+        ("link", Link, "found a hard link"),
+        ("device", Block, "found a device"),
     ] {
         let (dir, outcome) = unpacked(&gz(&tar_of(name, kind, b"")));
         let why = outcome.unwrap_err();
@@ -315,14 +315,14 @@ fn harmful_archives_write_nothing_outside() {
 }
 
 #[test]
-fn bombs_and_broken_archives_are_refused() {
-    let refusal = |archive: &[u8]| {
+fn bombs_and_broken_archives_are_rejected() {
+    let rejection = |archive: &[u8]| {
         let (dir, outcome) = unpacked(archive);
         assert!(!dir.path().join("data/tiny").exists());
         outcome.unwrap_err()
     };
     // 8 MiB of zeros in 8 KiB: more than 16 times the archive and a megabyte.
-    let why = refusal(&gz(&tar_of("zeros", tar::EntryType::Regular, &vec![0; 8 << 20])));
+    let why = rejection(&gz(&tar_of("zeros", tar::EntryType::Regular, &vec![0; 8 << 20])));
     assert!(why.contains("bytes unpacked, found more"), "{why}");
     let mut many = tar::Builder::new(Vec::new());
     for number in 0..1001 {
@@ -330,33 +330,33 @@ fn bombs_and_broken_archives_are_refused() {
         header.set_size(0);
         many.append_data(&mut header, format!("{number}"), &b""[..]).unwrap();
     }
-    let why = refusal(&gz(&many.into_inner().unwrap()));
+    let why = rejection(&gz(&many.into_inner().unwrap()));
     assert!(why.contains("entry `1000`: expected at most 1000 entries"), "{why}");
 
     let mut long = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
     header.set_size(0);
     long.append_data(&mut header, "a/".repeat(50_000), &b""[..]).unwrap();
-    let why = refusal(&gz(&long.into_inner().unwrap()));
+    let why = rejection(&gz(&long.into_inner().unwrap()));
     assert!(why.contains("entry 0: expected a name of at most 4096 bytes, found 100000"), "{why}");
 
     let whole = gz(&tar_of("file", tar::EntryType::Regular, &content()));
     for cut in [0, 5, 100, whole.len() / 2, whole.len() - 4] {
-        let why = refusal(&whole[..cut]);
+        let why = rejection(&whole[..cut]);
         assert!(why.contains("intact tar.gz archive"), "cut at {cut}: {why}");
     }
-    refusal(b"<html>not an archive</html>");
+    rejection(b"<html>not an archive</html>");
     let twice = [
         &tar_of("f", tar::EntryType::Regular, b"1")[..512 * 2],
         &tar_of("f", tar::EntryType::Regular, b"2"),
     ]
     .concat();
-    let why = refusal(&gz(&twice));
-    assert!(why.contains("entry `f`: expected every path once"), "{why}");
+    let why = rejection(&gz(&twice));
+    assert!(why.contains("entry `f`: expected unique paths"), "{why}");
 }
 
 #[test]
-fn local_files_are_known_by_content() {
+fn local_files_are_recognised_by_content() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two, other) =
         (content(), vec![7; 30], gz(&tar_of("x", tar::EntryType::Regular, b"y")));
@@ -376,7 +376,7 @@ fn local_files_are_known_by_content() {
     let data = |name: &str| dir.path().join(name);
 
     let why = quietly(&entry, &data("a"), Source::Local(vec![first.clone()])).unwrap_err();
-    assert_eq!(why, "tiny is not complete: two.mat is not among the files given");
+    assert_eq!(why, "incomplete data set tiny: two.mat is not among the given files");
     let folder = quietly(&entry, &data("a"), Source::Local(vec![second, first])).unwrap();
     assert_eq!(fs::read(folder.join("one.mat")).unwrap(), one);
     assert_eq!(fs::read(folder.join("two.mat")).unwrap(), two);
@@ -395,7 +395,7 @@ fn local_files_are_known_by_content() {
 }
 
 #[test]
-fn two_at_once_are_told_apart() {
+fn a_second_process_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("tiny.incomplete")).unwrap();
     let lock = fs::File::create(dir.path().join("tiny.incomplete/lock")).unwrap();

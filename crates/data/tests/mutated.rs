@@ -1,4 +1,4 @@
-//! Damaged files against every decoder of this crate; `mutate.rs` says how.
+//! Runs every decoder of this crate on damaged files; see `mutate.rs`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -16,7 +16,8 @@ use decoders::DECODERS;
 use mutate::{TURN, survives};
 use std::sync::PoisonError;
 
-/// Damage hardly ever makes the files that cost most for their size; these are made on purpose.
+/// Random damage rarely produces the files that need the most memory for their size, so these are
+/// built on purpose.
 #[test]
 fn limits_hold_for_the_costliest_files() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -28,12 +29,12 @@ fn limits_hold_for_the_costliest_files() {
         let outcome = decoder.run(folder.path(), &bytes);
         let (memory, length) = (outcome.memory.div_ceil(1024), bytes.len());
         let most = (decoder.most)(length) / 1024;
-        println!("{name}: {length} bytes, at most {memory} KiB of memory (limit {most} KiB)");
+        println!("{name}: {length} bytes, peak memory {memory} KiB (limit {most} KiB)");
         outcome.accepted
     };
 
-    // Programs for the stack machine in which a byte or two make a value, a memo entry, a mark; and
-    // one that makes the same array of 32 dimensions again and again.
+    // Programs for the stack machine that make a value, a memo entry or a mark from a byte or two;
+    // and one that makes the same array of 32 dimensions repeatedly.
     let shape = [&b"("[..], &b"K\x01".repeat(32), b"t"].concat();
     let arguments = [b"(Ncnumpy\ndtype\nU\x02u1\x85R", &shape[..], b"U\x01Ctq\x01"].concat();
     let array = [b"cnumpy.core.numeric\n_frombuffer\nq\x00", &arguments[..]].concat();
@@ -51,7 +52,7 @@ fn limits_hold_for_the_costliest_files() {
         run("cifar-python", &[b"\x80\x02", start, &again.repeat(count)].concat());
     }
 
-    // Nothing but ones, just within what a file may unpack to.
+    // Arrays of ones, just within the limit of unpacking.
     let ones = vec![1; 16 << 20];
     let images = [&[0, 0, 8, 3, 0, 0, 0, 16, 0, 0, 4, 0, 0, 0, 4, 0], &ones[..]].concat();
     assert!(run("idx-wrapped", &images));
@@ -88,7 +89,7 @@ fn limits_hold_for_the_costliest_files() {
         assert!(run(name, file.get_ref()));
     }
 
-    // An entry whose name is a megabyte.
+    // An entry with a name of one megabyte.
     let mut header = tar::Header::new_gnu();
     header.set_size(0);
     let mut builder = tar::Builder::new(Vec::new());
@@ -101,7 +102,7 @@ macro_rules! every_decoder {
         $(#[test] fn $test() { survives(&DECODERS, $name) })*
 
         #[test]
-        fn none_is_forgotten() {
+        fn every_decoder_is_tested() {
             assert_eq!(DECODERS.map(|decoder| decoder.name), [$($name),*]);
         }
     };

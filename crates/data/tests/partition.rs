@@ -1,4 +1,4 @@
-//! Properties every partition has, whatever the scheme, and what makes each scheme itself.
+//! Properties of all partitions, and those specific to each scheme.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,8 +29,8 @@ fn equal_within_one(partition: &Partition) -> bool {
     sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1
 }
 
-/// Mean over clients of the share of the client's most frequent class: 1 / classes for perfectly
-/// even clients, 1 for clients with a single class.
+/// Mean over clients of the share of the most frequent class: 1 / classes for perfectly even
+/// clients, 1 for clients with a single class.
 fn skew(partition: &Partition, labels: &[u16], classes: usize) -> f64 {
     let histogram = partition.histogram(labels, classes);
     let share = |counts: &Vec<u32>| {
@@ -81,7 +81,7 @@ proptest! {
                 let again = partition(scheme, &labels, &pool, 6, clients, seed).unwrap();
                 prop_assert_eq!(parts, again);
             }
-            // Only wishes that cannot be granted may fail.
+            // Only impossible requests may fail.
             Err(DataError::Unusable(why)) => {
                 let may_fail = !matches!(scheme, Scheme::Iid {} | Scheme::Lda { .. });
                 prop_assert!(may_fail || clients > pool.len(), "{why}");
@@ -123,9 +123,9 @@ fn large_alpha_is_near_iid_and_small_alpha_is_skewed() {
 }
 
 #[test]
-fn vanishing_alpha_gives_one_class_a_client() {
-    // Gamma variates of shape 1e-4 underflow; in logarithms one class still wins. Ten clients of
-    // 100 and ten classes of 100: the first client takes all of one class.
+fn a_tiny_alpha_gives_one_class_per_client() {
+    // Gamma variates of shape 1e-4 underflow; with logarithms one class still dominates. Ten
+    // clients with 100 images each and ten classes of 100: the first client gets all of one class.
     let labels = even_labels(1000, 10);
     let parts = all(Scheme::Lda { alpha: 1e-4 }, &labels, 10, 10, 3);
     let histogram = parts.histogram(&labels, 10);
@@ -143,7 +143,7 @@ fn dirichlet_sizes_vary_above_the_minimum() {
 
 #[test]
 fn classes_per_client_are_exact_and_mixed() {
-    // 100 clients with 2 of 10 classes: 20 shards of 25 images a class, 50 images a client.
+    // 100 clients with 2 of 10 classes: 20 shards of 25 images per class, 50 images per client.
     let labels = even_labels(5000, 10);
     let parts = all(Scheme::Classes { per_client: 2 }, &labels, 10, 100, 0);
     assert_eq!(sizes(&parts), vec![50; 100]);
@@ -168,13 +168,13 @@ fn a_frequent_class_is_cut_into_more_shards() {
 }
 
 #[test]
-fn histogram_counts_by_hand() {
+fn histograms_match_hand_computed_counts() {
     let parts = Partition { clients: vec![vec![0, 1, 3], vec![2]] };
     assert_eq!(parts.histogram(&[1, 0, 2, 1], 3), [[1, 2, 0], [0, 0, 1]]);
 }
 
 #[test]
-fn impossible_wishes_are_errors_that_say_why() {
+fn impossible_partitions_are_errors_that_say_why() {
     let labels = even_labels(100, 10);
     let why = |scheme, clients| {
         partition(scheme, &labels, &whole(&labels), 10, clients, 0).unwrap_err().to_string()
@@ -199,7 +199,7 @@ fn impossible_wishes_are_errors_that_say_why() {
 }
 
 #[test]
-fn schemes_read_as_they_are_written() {
+fn schemes_are_read_and_written() {
     let read = |text| serde_json::from_str::<Scheme>(text);
     assert_eq!(read(r#"{"kind":"iid"}"#).unwrap(), Scheme::Iid {});
     assert_eq!(read(r#"{"kind":"lda","alpha":0.1}"#).unwrap(), Scheme::Lda { alpha: 0.1 });
@@ -219,7 +219,7 @@ fn a_hundred_thousand_clients_take_seconds() {
     ] {
         let start = Instant::now();
         assert_eq!(all(scheme, &labels, 10, 100_000, 1).clients.len(), 100_000);
-        // A cost of clients times samples would take hours; this leaves room for a busy machine.
+        // A cost of clients times samples would take hours; the limit allows for a busy machine.
         let took = start.elapsed();
         assert!(took.as_secs() < 60, "{scheme:?} took {took:?}");
     }

@@ -632,6 +632,9 @@ char* fa_upload_new(int device, size_t size, fa_upload** out) {
     upload->there = at::empty({static_cast<int64_t>(size)},
                               at::TensorOptions().dtype(at::kByte).device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
     check(cudaHostAlloc(&upload->host, size, cudaHostAllocDefault), "allocating pinned memory");
+    // The allocator may hand out memory that work queued on the current stream still reads; the first copy comes
+    // on another stream and has to wait for that work.
+    upload->taken.record(at::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
     *out = upload.release();
   });
 }

@@ -7,10 +7,10 @@ use std::ptr::null_mut;
 use tch::Tensor;
 use torch_sys::C_tensor;
 
-/// What a norm does with its statistics.
+/// How a norm uses its statistics.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Statistics {
-    /// Normalise by the batch and move the running statistics by this share.
+    /// Normalise by the batch and update the running statistics with this momentum.
     Update(f64),
     /// Normalise by the batch.
     Batch,
@@ -18,7 +18,7 @@ pub enum Statistics {
     Running,
 }
 
-/// One batch norm of a cohort over `views` equal parts of the batch, each with statistics of its own:
+/// One batch norm of a cohort over `views` equal parts of the batch, each with separate statistics:
 /// `x` is `[views * batch, columns, H, W]`, channels last; the parameters are `[columns]`.
 #[derive(Debug)]
 pub struct Norm<'a> {
@@ -30,13 +30,13 @@ pub struct Norm<'a> {
     pub mean: &'a Tensor,
     /// Running variance.
     pub variance: &'a Tensor,
-    /// What happens to them.
+    /// How the statistics are used.
     pub statistics: Statistics,
     /// Equal parts of the batch.
     pub views: i64,
     /// Added to the variance.
     pub epsilon: f64,
-    /// ReLU afterwards.
+    /// Whether ReLU follows.
     pub relu: bool,
 }
 
@@ -53,7 +53,7 @@ impl Norm<'_> {
             Statistics::Running => (2, 0.0),
         };
         let (mut first, mut second) = (null_mut(), null_mut());
-        // SAFETY: all tensors are alive; on success both results are new tensors that are ours.
+        // SAFETY: all tensors are alive; on success both results are new tensors that we own.
         unsafe {
             check(fa_norm(
                 raw(x),
@@ -75,13 +75,13 @@ impl Norm<'_> {
         }
     }
 
-    /// act(norm(x)), twice: the same values with gradients of their own, so that two consumers cost no
+    /// act(norm(x)), twice: the same values with separate gradients, so that two consumers need no
     /// addition of gradients.
     pub fn forward(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         self.call(x, None, None)
     }
 
-    /// act(norm(x) + residual), twice likewise.
+    /// act(norm(x) + residual), twice as in [`Self::forward`].
     pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         self.call(x, None, Some(residual))
     }
@@ -97,31 +97,32 @@ impl Norm<'_> {
 }
 
 /// The convolution of a cohort in bfloat16: `x` `[batch, K * inputs, H, W]`, channels last; `w`
-/// `[K, outputs, inputs, k, k]` with the inputs last in memory, k being 1 or 3. Channels of a group are
-/// 8, 16, 32 and so on; an `x` with more of them than `w` counts as padded.
+/// `[K, outputs, inputs, k, k]` with the inputs last in memory, where k is 1 or 3. A group has 8,
+/// 16, 32 and so on channels; if `x` has more of them than `w`, the rest is padding.
 pub fn conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<Tensor> {
     let mut out = null_mut();
-    // SAFETY: both tensors are alive; the result is ours.
+    // SAFETY: both tensors are alive; we own the result.
     unsafe {
         check(fa_conv(raw(x), raw(w), stride, padding, &mut out))?;
         Ok(Tensor::from_ptr(out))
     }
 }
 
-/// The second view of a batch of images: `lambda` `[K, batch]` of the first and the rest of the second.
+/// The second view of a batch of images: `lambda * first + (1 - lambda) * second`, with `lambda` of
+/// `[K, batch]`.
 #[derive(Debug)]
 pub struct Mixture<'a> {
     /// 8-bit images.
     pub first: &'a Tensor,
     /// 8-bit images.
     pub second: &'a Tensor,
-    /// Share of the first.
+    /// The weight of the first.
     pub lambda: &'a Tensor,
 }
 
-/// 8-bit images `[batch, K, H, W, C]` to a network's input `[views * batch, K * C, H, W]`, channels
-/// last: x * scale - shift by channel, and where it is given a mixture as the second view. In half
-/// precision C is padded to eight, as [`conv`] wants it.
+/// Converts 8-bit images `[batch, K, H, W, C]` to network input `[views * batch, K * C, H, W]`,
+/// channels last: x * scale - shift by channel, with the mixture, if given, as the second view. In
+/// half precision C is padded to eight, as [`conv`] requires.
 pub fn images(
     fix: &Tensor,
     mixture: Option<&Mixture>,
@@ -131,10 +132,14 @@ pub fn images(
 ) -> Result<Tensor> {
     let channels = fix.size().last().copied().unwrap_or_default() as usize;
     if scale.len() != channels || shift.len() != channels {
-        return Err(GraphError(format!("{channels} channels, but {} scales", scale.len())));
+        let (scales, shifts) = (scale.len(), shift.len());
+        return Err(GraphError(format!(
+            "expected a scale and a shift for each of {channels} channels, found {scales} scales \
+             and {shifts} shifts"
+        )));
     }
     let mut out = null_mut();
-    // SAFETY: all tensors are alive and the numbers as many as channels; the result is ours.
+    // SAFETY: all tensors are alive and there is one number per channel; we own the result.
     unsafe {
         check(fa_images(
             raw(fix),
@@ -150,33 +155,33 @@ pub fn images(
     }
 }
 
-/// One entry of a step of SGD, all of `[K, ...]`.
+/// One parameter of an SGD step; all tensors are `[K, ...]`.
 #[derive(Debug)]
 pub struct SgdEntry<'a> {
-    /// The value that is changed.
+    /// The value to update.
     pub value: &'a Tensor,
     /// Its momentum.
     pub momentum: Option<&'a Tensor>,
     /// Its gradient, in single precision or bfloat16.
     pub gradient: &'a Tensor,
-    /// A bfloat16 copy of the value to keep up to date.
+    /// A bfloat16 copy of the value, updated with it.
     pub shadow: Option<&'a Tensor>,
 }
 
-/// The numbers of a step of SGD.
+/// The settings of an SGD step.
 #[derive(Debug, Clone, Copy)]
 pub struct Sgd {
     /// Momentum.
     pub momentum: f64,
     /// Weight decay.
     pub decay: f64,
-    /// Largest norm of a client's gradient; 0 for none.
+    /// The largest norm of a client's gradient; 0 for no limit.
     pub clip: f64,
-    /// Nesterov's form.
+    /// Nesterov momentum.
     pub nesterov: bool,
 }
 
-/// One step in place, with the learning rate in a tensor of one number on the GPU.
+/// One step in place, with the learning rate in a one-element tensor on the GPU.
 pub fn sgd(config: Sgd, lr: &Tensor, entries: &[SgdEntry]) -> Result<()> {
     if entries.is_empty() {
         return Ok(());
@@ -187,7 +192,7 @@ pub fn sgd(config: Sgd, lr: &Tensor, entries: &[SgdEntry]) -> Result<()> {
     let momenta = column(&|entry| raw_option(entry.momentum));
     let gradients = column(&|entry| raw(entry.gradient));
     let shadows = column(&|entry| raw_option(entry.shadow));
-    // SAFETY: four lists of the same length of live tensors, or null where the shim expects it.
+    // SAFETY: four lists of the same length, of live tensors or null where the shim allows it.
     check(unsafe {
         fa_sgd(
             entries.len(),

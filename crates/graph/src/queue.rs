@@ -1,4 +1,4 @@
-//! Work on a GPU: streams, captured graphs, uploads.
+//! Streams, captured graphs and uploads.
 
 use crate::GraphError;
 use crate::shim::*;
@@ -7,57 +7,57 @@ use std::marker::PhantomData;
 use std::ptr::null_mut;
 use tch::Tensor;
 
-/// A queue of work on a GPU.
+/// A stream: a queue of work on a GPU.
 #[derive(Debug)]
-pub struct Stream(*mut c_void);
+pub struct Queue(*mut c_void);
 
 // SAFETY: the handle is a plain value; CUDA streams may be used from any thread.
-unsafe impl Send for Stream {}
-// SAFETY: nothing of the handle changes after `new`.
-unsafe impl Sync for Stream {}
+unsafe impl Send for Queue {}
+// SAFETY: the handle does not change after `new`.
+unsafe impl Sync for Queue {}
 
-impl Stream {
-    /// A stream of its own on this GPU.
+impl Queue {
+    /// Creates a stream on this GPU.
     pub fn new(device: usize) -> Result<Self> {
         let mut out = null_mut();
-        // SAFETY: `out` takes a handle that `drop` frees.
+        // SAFETY: `out` receives a handle that `drop` frees.
         check(unsafe { fa_stream_new(device as c_int, &mut out) })?;
         Ok(Self(out))
     }
 
-    /// Makes it this thread's current stream until the answer is dropped.
+    /// Makes it this thread's current stream until the returned guard is dropped.
     pub fn enter(&self) -> Result<Entered> {
         let mut before = null_mut();
-        // SAFETY: both are handles of live streams; `before` is freed when the guard goes.
+        // SAFETY: both are handles of live streams; `before` is freed when the guard is dropped.
         check(unsafe { fa_stream_enter(self.0, &mut before) })?;
-        Ok(Entered { before: Stream(before), _here: PhantomData })
+        Ok(Entered { before: Queue(before), _here: PhantomData })
     }
 
-    /// Waits until everything queued so far is done.
+    /// Waits until all work queued so far is done.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: a live handle.
         check(unsafe { fa_stream_synchronize(self.0) })
     }
 }
 
-impl Drop for Stream {
+impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours and not used again.
+        // SAFETY: we own the handle and do not use it again.
         unsafe { fa_stream_free(self.0) }
     }
 }
 
-/// A thread's current stream was changed; dropping this changes it back.
+/// A guard that restores the thread's previous stream when dropped.
 #[derive(Debug)]
 pub struct Entered {
-    before: Stream,
-    _here: PhantomData<*const ()>, // of this thread
+    before: Queue,
+    _here: PhantomData<*const ()>, // not `Send`: belongs to this thread
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         let mut left = null_mut();
-        // SAFETY: a live handle; the stream that is left keeps its own handle, so this one is freed.
+        // SAFETY: a live handle; the stream that is left has its own handle, so this one is freed.
         unsafe {
             if fa_stream_enter(self.before.0, &mut left).is_null() {
                 fa_stream_free(left);
@@ -66,7 +66,7 @@ impl Drop for Entered {
     }
 }
 
-/// Work that was captured once and can be repeated with one call.
+/// Work that was captured once and can be replayed with one call.
 #[derive(Debug)]
 pub struct Graph(*mut c_void);
 
@@ -74,19 +74,19 @@ pub struct Graph(*mut c_void);
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Captures what `work` queues on the current stream, which must not be the default one; nothing
-    /// is executed. `share`: a graph whose working memory this one may use, because the two never
-    /// run at the same time.
+    /// Captures the work that `work` queues on the current stream, which must not be the default
+    /// one; nothing is executed. `share` is a graph whose working memory this one may reuse,
+    /// because the two never run at the same time.
     pub fn capture<T, E: From<GraphError>>(
         share: Option<&Graph>,
         work: impl FnOnce() -> std::result::Result<T, E>,
     ) -> std::result::Result<(Self, T), E> {
         let mut out = null_mut();
-        // SAFETY: `out` takes a handle that `drop` frees.
+        // SAFETY: `out` receives a handle that `drop` frees.
         check(unsafe { fa_graph_new(&mut out) })?;
         let graph = Self(out);
         let shared = share.map_or(null_mut(), |graph| graph.0);
-        // SAFETY: live handles; a capture that began is ended below whatever `work` does.
+        // SAFETY: live handles; the capture is ended below even if `work` fails.
         check(unsafe { fa_graph_begin(graph.0, shared) })?;
         let outcome = work();
         // SAFETY: as above.
@@ -96,7 +96,7 @@ impl Graph {
         Ok((graph, value))
     }
 
-    /// Queues the captured work once more.
+    /// Queues the captured work again.
     pub fn replay(&self) -> Result<()> {
         // SAFETY: a live handle.
         check(unsafe { fa_graph_replay(self.0) })
@@ -105,13 +105,13 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours and not used again.
+        // SAFETY: we own the handle and do not use it again.
         unsafe { fa_graph_free(self.0) }
     }
 }
 
-/// A batch on its way to the GPU: filled in pinned memory, copied up on one stream, and from there to
-/// where it is used on another, so that neither the host nor the computation waits.
+/// A buffer for uploading batches: filled in pinned memory, copied to the GPU on one stream, and
+/// from there to its destination on another, so that neither the host nor the computation waits.
 #[derive(Debug)]
 pub struct Upload {
     handle: *mut c_void,
@@ -122,23 +122,23 @@ pub struct Upload {
 unsafe impl Send for Upload {}
 
 impl Upload {
-    /// Room for `size` bytes on both sides.
+    /// Allocates `size` bytes on the host and on the GPU.
     pub fn new(device: usize, size: usize) -> Result<Self> {
         let mut handle = null_mut();
-        // SAFETY: `handle` takes a handle that `drop` frees.
+        // SAFETY: `handle` receives a handle that `drop` frees.
         check(unsafe { fa_upload_new(device as c_int, size, &mut handle) })?;
         Ok(Self { handle, size })
     }
 
-    /// Bytes there is room for.
+    /// Capacity in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The memory, once the copy that was started last has left it.
+    /// The pinned memory; waits until the last copy from it is done.
     pub fn memory(&mut self) -> Result<&mut [u8]> {
-        // SAFETY: a live handle. The memory is `size` bytes, ours alone, and no copy reads it any more;
-        // the exclusive borrow keeps `start` away as long as the slice lives.
+        // SAFETY: a live handle. The memory is `size` bytes, not shared, and no copy reads it any
+        // more; the exclusive borrow prevents `start` as long as the slice lives.
         unsafe {
             check(fa_upload_wait(self.handle))?;
             Ok(std::slice::from_raw_parts_mut(fa_upload_memory(self.handle), self.size))
@@ -146,12 +146,12 @@ impl Upload {
     }
 
     /// Queues the copy of the first bytes to the GPU on `stream`.
-    pub fn start(&mut self, stream: &Stream, bytes: usize) -> Result<()> {
+    pub fn start(&mut self, stream: &Queue, bytes: usize) -> Result<()> {
         // SAFETY: live handles; the shim checks the size.
         check(unsafe { fa_upload_start(self.handle, stream.0, bytes) })
     }
 
-    /// Queues the copy to where it is used on the current stream, which waits for the first copy.
+    /// Queues the copy to its destination on the current stream, which waits for the first copy.
     pub fn take(&mut self, to: &Tensor) -> Result<()> {
         // SAFETY: a live handle and tensor; the shim checks both sizes.
         check(unsafe { fa_upload_take(self.handle, raw(to)) })
@@ -160,7 +160,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours and not used again; the shim waits for a copy under way.
+        // SAFETY: we own the handle and do not use it again; the shim waits for a copy in progress.
         unsafe { fa_upload_free(self.handle) }
     }
 }

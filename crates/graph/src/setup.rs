@@ -1,4 +1,4 @@
-//! Preparing a GPU: kernels that are compiled for it once and kept, and memory.
+//! Preparing a GPU: compiling and caching kernels, and memory.
 
 use crate::shim::*;
 use std::ffi::c_int;
@@ -6,16 +6,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::ptr::null_mut;
 
-/// The kernels, compiled for the GPU at hand when the program first meets it.
+/// The kernels, compiled for a GPU the first time the program uses it.
 const SOURCE: &str = concat!(
     include_str!("../cpp/kernels.cu"),
     include_str!("../cpp/conv.cu"),
     include_str!("../cpp/hopper.cu")
 );
 
-/// Prepares a GPU: loads the kernels, compiled for it once and kept in the folder `cache` if there is
-/// one; and says whether products in single precision may be computed in TF32, which is a setting of
-/// the whole process.
+/// Prepares a GPU: loads the kernels, compiled for it once and kept in the folder `cache` if there
+/// is one; and sets, for the whole process, whether products in single precision may be computed in
+/// TF32.
 pub fn setup(device: usize, tf32: bool, cache: Option<&Path>) -> Result<()> {
     let number = device as c_int;
     let (mut loaded, mut architecture) = (0, 0);
@@ -25,7 +25,7 @@ pub fn setup(device: usize, tf32: bool, cache: Option<&Path>) -> Result<()> {
         let name = format!("kernels-{:016x}-sm{architecture}.cubin", hash(SOURCE.as_bytes()));
         let file = cache.map(|folder| folder.join(name));
         let kept = file.as_deref().and_then(read_kept);
-        // A file that cannot be used is as good as none.
+        // A file that cannot be used is ignored.
         if kept.is_none_or(|code| load(&code, number).is_err()) {
             let code = compile(number)?;
             load(&code, number)?;
@@ -40,7 +40,7 @@ pub fn setup(device: usize, tf32: bool, cache: Option<&Path>) -> Result<()> {
 
 fn compile(device: c_int) -> Result<Vec<u8>> {
     let (mut code, mut size) = (null_mut(), 0);
-    // SAFETY: the text outlives the call; on success `code` is `size` bytes that are ours to free.
+    // SAFETY: the text outlives the call; on success `code` is `size` bytes that we must free.
     unsafe {
         check(fa_compile(SOURCE.as_ptr().cast(), SOURCE.len(), device, &mut code, &mut size))?;
         let copy = std::slice::from_raw_parts(code.cast::<u8>(), size).to_vec();
@@ -60,8 +60,8 @@ fn hash(bytes: &[u8]) -> u64 {
     hash.finish()
 }
 
-/// Compiled kernels from a file that [`keep`] wrote: the code and its hash. The loader trusts the lengths
-/// it reads in the code, so nothing else is handed to it.
+/// Reads compiled kernels from a file written by [`keep`]: the code and its hash. The loader trusts
+/// the lengths in the code, so it must not get any other file.
 fn read_kept(file: &Path) -> Option<Vec<u8>> {
     let mut code = std::fs::read(file).ok()?;
     let end = code.len().checked_sub(8)?;
@@ -69,8 +69,8 @@ fn read_kept(file: &Path) -> Option<Vec<u8>> {
     (kept == hash(&code)).then_some(code)
 }
 
-/// Writes compiled kernels aside and renames them, so that nobody reads half of them. Where that fails
-/// they are compiled again the next time.
+/// Writes compiled kernels to a temporary file and renames it, so that no process reads a partial
+/// file. If that fails they are compiled again the next time.
 fn keep(file: &Path, code: &[u8]) {
     let aside = file.with_extension(format!("{}", std::process::id()));
     let folder = file.parent().unwrap_or(Path::new("."));
@@ -82,7 +82,7 @@ fn keep(file: &Path, code: &[u8]) {
     }
 }
 
-/// Most memory that libtorch held on this GPU so far, in bytes.
+/// Peak memory held by libtorch on this GPU so far, in bytes.
 pub fn peak_memory(device: usize) -> Result<u64> {
     let mut out = 0;
     // SAFETY: `out` is written once.
@@ -90,7 +90,7 @@ pub fn peak_memory(device: usize) -> Result<u64> {
     Ok(out)
 }
 
-/// Gives memory that libtorch holds but does not use back to the GPU.
+/// Releases GPU memory that libtorch holds but does not use.
 pub fn empty_cache() -> Result<()> {
     // SAFETY: no argument.
     check(unsafe { fa_empty_cache() })

@@ -1,4 +1,4 @@
-//! The shim's functions, and how their answers and arguments cross the border.
+//! The functions of the shim, and conversions of their arguments and results.
 
 use crate::GraphError;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -9,7 +9,7 @@ use torch_sys::C_tensor;
 pub(crate) type Result<T> = std::result::Result<T, GraphError>;
 pub(crate) type Message = *mut c_char;
 
-/// Declares the shim's functions; without the shim they are functions that say so.
+/// Declares the functions of the shim; without the shim, functions that return an error.
 macro_rules! shim {
     ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
         #[cfg(fedanchor_cuda)]
@@ -26,7 +26,9 @@ macro_rules! shim {
             use super::*;
             $(#[allow(clippy::too_many_arguments)]
             pub(crate) unsafe fn $name($(_: $kind),*) -> Message {
-                c"built without CUDA: run `make libtorch CUDA=1` and build again".as_ptr().cast_mut()
+                c"built without CUDA support: run `make libtorch CUDA=1` and build again"
+                    .as_ptr()
+                    .cast_mut()
             })*
             pub(crate) unsafe fn fa_free(_: Message) {}
             pub(crate) unsafe fn fa_stream_free(_: *mut c_void) {}
@@ -112,12 +114,12 @@ shim! {
     );
 }
 
-/// Turns the shim's answer into a result.
+/// Converts a message of the shim to a result.
 pub(crate) fn check(message: Message) -> Result<()> {
     if message.is_null() {
         return Ok(());
     }
-    // SAFETY: a message is a C string that belongs to us until it is freed, once, here.
+    // SAFETY: a message is a C string that we own until it is freed, once, here.
     unsafe {
         let text = CStr::from_ptr(message).to_string_lossy().into_owned();
         fa_free(message);

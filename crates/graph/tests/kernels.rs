@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use fedanchor_graph::{
-    AVAILABLE, Graph, GraphError, Mixture, Norm, Sgd, SgdEntry, Statistics, Stream, Upload, conv,
+    AVAILABLE, Graph, GraphError, Mixture, Norm, Queue, Sgd, SgdEntry, Statistics, Upload, conv,
     images, setup, sgd,
 };
 use tch::{Cuda, Device, Kind, Tensor};
@@ -376,8 +376,8 @@ fn images_are_normalised_and_mixed() {
 #[ignore = "needs a GPU"]
 fn a_graph_repeats_what_was_captured() {
     gpu();
-    let stream = Stream::new(0).unwrap();
-    let copies = Stream::new(0).unwrap();
+    let stream = Queue::new(0).unwrap();
+    let copies = Queue::new(0).unwrap();
     let _entered = stream.enter().unwrap();
     let input = Tensor::zeros([4], (Kind::Uint8, GPU));
     let total = Tensor::zeros([4], (Kind::Float, GPU));

@@ -1,8 +1,15 @@
 //! What a run folder contains, as plain records.
 //!
-//! `rounds.jsonl` holds what the algorithm did and is the same bytes for the same seed on the same
-//! kind of CPU with as many compute threads; `timings.jsonl` holds what the machine did and never is. Whoever reads a run folder (tables,
-//! curves, a later session) needs this crate and no tensor library. Accuracies are percentages.
+//! `rounds.jsonl` holds what the algorithm did and is the same bytes for the same seed on the same kind
+//! of CPU with as many compute threads; `timings.jsonl` holds what the machine did and never is. A
+//! reader of run folders (tables, curves) needs this crate and no tensor library. Accuracies are
+//! percentages. Keys of earlier versions are still read.
+
+mod keys;
+mod line;
+
+pub use keys::KeyRole;
+pub use line::Checksums;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +17,9 @@ use serde::{Deserialize, Serialize};
 pub mod files {
     /// The resolved config, written before round 1.
     pub const CONFIG: &str = "config.toml";
-    /// One [`RoundRecord`](crate::RoundRecord) a line.
+    /// One [`RoundRecord`](crate::RoundRecord) per line, each with a checksum.
     pub const ROUNDS: &str = "rounds.jsonl";
-    /// One [`Timing`](crate::Timing) a line.
+    /// One [`Timing`](crate::Timing) per line.
     pub const TIMINGS: &str = "timings.jsonl";
     /// The [`Summary`](crate::Summary).
     pub const SUMMARY: &str = "summary.json";
@@ -36,21 +43,22 @@ pub mod files {
 pub struct RoundRecord {
     /// The round, from 1; 0 is the state after pre-training.
     pub round: u32,
-    /// Percent of the test images that the global model classifies rightly after this round.
+    /// Accuracy of the global model on the test images after this round, in percent.
     pub test_accuracy: f64,
     /// Mean cross entropy on the test images.
     pub test_loss: f64,
     /// The clients drawn.
     pub clients: Vec<u32>,
-    /// How many of them kept a sample and trained.
+    /// How many of them sent an update, whether or not it was accepted.
     pub trained: usize,
-    /// Samples labelled by the drawn clients.
+    /// Samples of the clients that answered, as they report them.
     pub seen: usize,
-    /// Samples whose score passed the threshold.
+    /// Those whose score passed the threshold.
     pub kept: usize,
-    /// How often the pseudo-labels of the anchor head are right.
+    /// Accuracy of the anchor head's pseudo-labels; known only where the true labels are, in a
+    /// simulation.
     pub anchor_head: LabelAccuracy,
-    /// The same for the classification head's labels, on the same samples.
+    /// The same for the classification head, on the same samples.
     pub classifier_head: LabelAccuracy,
     /// Mean losses.
     pub losses: Losses,
@@ -58,26 +66,32 @@ pub struct RoundRecord {
     pub bytes_down: u64,
     /// Bytes sent from the clients to the server.
     pub bytes_up: u64,
-    /// Percent of the anchors that the aggregated model classifies rightly, before the server trains.
+    /// Accuracy of the broadcast model on the anchors, in percent: what the clients started from.
+    #[serde(default)]
+    pub anchor_accuracy_before: Option<f64>,
+    /// Accuracy of the aggregated model on the anchors, in percent, before the server trains.
     #[serde(default)]
     pub anchor_accuracy: Option<f64>,
-    /// Updates that did not count, and why.
+    /// Updates that were rejected, and why.
+    #[serde(default, alias = "dropped")]
+    pub rejected: Vec<ClientNote>,
+    /// Clients that could not train, and why.
     #[serde(default)]
-    pub dropped: Vec<Dropped>,
-    /// Clients set aside in this round for too many bad updates: they are not asked again.
-    #[serde(default)]
-    pub set_aside: Vec<u32>,
+    pub failed: Vec<ClientNote>,
+    /// Clients excluded in this round for too many rejected updates: they are not drawn again.
+    #[serde(default, alias = "set_aside")]
+    pub excluded: Vec<u32>,
     /// What became of the round.
     #[serde(default)]
     pub outcome: Outcome,
 }
 
-/// An update that did not count.
+/// Something about one client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Dropped {
-    /// Whose it was.
+pub struct ClientNote {
+    /// The client.
     pub client: u32,
-    /// What was wrong with it.
+    /// What happened.
     pub reason: String,
 }
 
@@ -85,16 +99,17 @@ pub struct Dropped {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// The global model took the clients' updates in, if there were any.
+    /// The global model took in the clients' updates, if there were any.
     #[default]
-    Taken,
-    /// Too few good answers: the model is what it was before.
+    #[serde(alias = "taken")]
+    Applied,
+    /// Too few valid answers: the model is what it was before.
     NoQuorum,
-    /// The aggregated model had lost too much on the anchors: the model is what it was before.
+    /// The aggregated model had lost too much accuracy on the anchors: the model is what it was before.
     RolledBack,
 }
 
-/// Percent of right pseudo-labels; `None` where there is no sample.
+/// Accuracy of pseudo-labels in percent; `None` where there is no sample or the truth is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LabelAccuracy {
     /// Over all samples of the drawn clients.
@@ -103,14 +118,14 @@ pub struct LabelAccuracy {
     pub kept: Option<f64>,
 }
 
-/// Mean losses of a round; `None` for a loss that had no part in it.
+/// Mean losses of a round; `None` for a loss that was not computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Losses {
     /// L_fix on the clients that trained.
     pub client_fix: Option<f64>,
     /// L_mix on the clients that trained.
     pub client_mix: Option<f64>,
-    /// L_fix of the last supervised epoch on the server: its plain cross entropy.
+    /// L_fix of the last supervised epoch on the server: cross entropy.
     pub server_fix: Option<f64>,
     /// L_mix of that epoch, in FedAnchor (mix).
     pub server_mix: Option<f64>,
@@ -123,11 +138,11 @@ pub struct Losses {
 pub struct Timing {
     /// The round, as in [`RoundRecord`].
     pub round: u32,
-    /// What is sent: static statistics where asked for, and the anchors' latents.
+    /// Preparing the broadcast: the anchors' latents.
     pub broadcast: f64,
     /// Pseudo-labels and local training.
     pub clients: f64,
-    /// Averaging.
+    /// Checking updates and aggregating them.
     pub aggregate: f64,
     /// The server's epochs.
     pub server: f64,
@@ -162,20 +177,20 @@ pub struct Summary {
     pub data_fingerprint: String,
     /// Names of the classes.
     pub classes: Vec<String>,
-    /// Rounds that were to be run.
+    /// Rounds planned.
     pub rounds_planned: u32,
-    /// Rounds that were run.
+    /// Rounds completed.
     pub rounds: u32,
     /// Test accuracy after the last round, in percent.
     pub final_accuracy: f64,
     /// The best test accuracy of any round, in percent: optimistic, since it is chosen on the test images.
     pub best_accuracy: f64,
-    /// The round that had it.
+    /// The round with it.
     pub best_round: u32,
     /// Test accuracy after pre-training, in percent.
     pub pretrained_accuracy: f64,
     /// Test accuracy of the same model trained on the anchors alone for as many server epochs, in
-    /// percent, where that was asked for.
+    /// percent, where `compare` asks for it.
     pub server_only_accuracy: Option<f64>,
     /// Bytes from server to clients in all rounds.
     pub bytes_down: u64,
@@ -192,7 +207,7 @@ pub struct Summary {
     pub compute_threads: i32,
 }
 
-/// `partition.json`: numbers of training images, by place.
+/// `partition.json`: which training image is where, by index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     /// The anchors on the server.

@@ -1,4 +1,4 @@
-//! What can be wrong with folders that should hold runs; every error names the path.
+//! Errors in finding and reading runs; every message names the path.
 
 use std::path::PathBuf;
 
@@ -6,33 +6,38 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// The operating system refused to read a file or folder; the text names it. Not a `source`:
-    /// it is the whole text already.
+    /// A file or folder cannot be read; the text names it. Not a `source`: it is the whole text
+    /// already.
     #[error("{0}")]
     Io(std::io::Error),
-    /// A file of a run folder is not what a run writes.
-    #[error("{}: {problem}; run it again, or name folders without it", path.display())]
+    /// A file of a run folder is missing, damaged, or was not written by a run.
+    #[error("{}: {problem}; remove this run folder and run the experiment again", path.display())]
     Malformed {
-        /// The file in question.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
-    /// A symbolic link leads back to a folder that contains it.
-    #[error("{}: a link back to {}, which contains it: remove the link", path.display(), folder.display())]
+    /// A symbolic link points to a folder that contains it.
+    #[error(
+        "{}: links to {}, which contains it: remove the link",
+        path.display(),
+        folder.display()
+    )]
     Loop {
         /// The link.
         path: PathBuf,
-        /// Where it leads.
+        /// Its target.
         folder: PathBuf,
     },
-    /// A folder was named that has no run in it.
+    /// A folder that was given contains no run.
     #[error(
-        "{}: no run in it: name a folder that `fedanchor run` wrote, or one that contains such folders",
+        "{}: contains no run: give a folder written by `fedanchor run`, or one that contains such \
+         folders",
         path.display()
     )]
     NoRun {
-        /// The folder as it was named.
+        /// The folder as it was given.
         path: PathBuf,
     },
 }
@@ -45,6 +50,17 @@ impl ReportError {
     pub(crate) fn malformed(path: impl Into<PathBuf>, problem: impl ToString) -> Self {
         let problem = problem.to_string().trim_end().to_owned();
         Self::Malformed { path: path.into(), problem }
+    }
+
+    /// What is wrong in a run folder, in one line and without advice.
+    pub(crate) fn in_run_folder(&self) -> String {
+        match self {
+            Self::Malformed { path, problem } => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                format!("{name}: {problem}")
+            }
+            other => other.to_string(),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
-//! Text that other formats would take for their own marks.
+//! Escaping text for other formats.
 
-/// A field of a CSV file, quoted where that is needed.
+/// A field of a CSV file, quoted if necessary.
 pub(crate) fn csv(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -9,8 +9,8 @@ pub(crate) fn csv(text: &str) -> String {
     }
 }
 
-/// Text in a cell or a list of Markdown. Underscores stay: within a word they mean nothing, and
-/// keys are full of them.
+/// Text in a Markdown table cell or list. Underscores are not escaped: within a word they have no
+/// meaning, and keys contain many.
 pub(crate) fn markdown(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -22,7 +22,7 @@ pub(crate) fn markdown(text: &str) -> String {
     one_line(&escaped)
 }
 
-/// Text in a cell of a LaTeX table.
+/// Text in a LaTeX table cell.
 pub(crate) fn latex(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -33,7 +33,7 @@ pub(crate) fn latex(text: &str) -> String {
             '^' => escaped.push_str("\\textasciicircum{}"),
             '<' => escaped.push_str("\\textless{}"),
             '>' => escaped.push_str("\\textgreater{}"),
-            // At the start of a row it would be an argument of the `\\` before.
+            // At the start of a row it would be an argument of the preceding `\\`.
             '[' => escaped.push_str("{[}"),
             '±' => escaped.push_str("$\\pm$"),
             '−' => escaped.push_str("$-$"),
@@ -43,7 +43,7 @@ pub(crate) fn latex(text: &str) -> String {
     one_line(&escaped)
 }
 
-/// Text that must not begin a line of its own: in plain text, or behind a comment sign.
+/// Text that must stay on one line: in plain text, or after a comment sign.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn csv_quotes_what_needs_it() {
+    fn csv_quotes_only_where_needed() {
         assert_eq!(csv("LDA 0.1"), "LDA 0.1");
         assert_eq!(csv("a=1, b=2"), "\"a=1, b=2\"");
         assert_eq!(csv("the \"small\" one"), "\"the \"\"small\"\" one\"");
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn markdown_keeps_columns_and_stars_apart() {
+    fn markdown_escapes_its_markup() {
         assert_eq!(markdown(r"a|b*c\d"), r"a\|b\*c\\d");
         assert_eq!(markdown("server_mixup=true"), "server_mixup=true");
         assert_eq!(markdown("two\nlines"), "two lines");

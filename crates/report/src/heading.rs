@@ -1,15 +1,15 @@
-//! What a person calls an experiment, and the order in which a reader expects to find it.
+//! The settings that identify an experiment to a reader, and the order of rows.
 
 use serde::Deserialize;
 use std::cmp::Ordering;
 use std::fmt;
 use toml::{Table, Value};
 
-/// Methods in the order of the paper's tables; any other comes after them.
+/// Methods in the order of the paper's tables; all others follow.
 const METHODS: [&str; 7] =
     ["supervised", "server-only", "fedcon", "fedavg-fixmatch", "fedmatch", "semifl", "fedanchor"];
 
-/// The settings by which people tell experiments apart.
+/// The settings that identify an experiment to a reader.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heading {
     /// Name of the data set.
@@ -18,7 +18,7 @@ pub struct Heading {
     pub model: String,
     /// Labelled images on the server.
     pub anchors: usize,
-    /// How the other images are spread over the clients.
+    /// How the other images are distributed over the clients.
     pub partition: Partition,
     /// Name of the method.
     pub method: String,
@@ -26,31 +26,31 @@ pub struct Heading {
     pub preset: String,
 }
 
-/// How images are spread over the clients, as in a config.
+/// How images are distributed over the clients, as in a config.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Partition {
-    /// Dealt evenly.
+    /// Evenly.
     Iid,
-    /// A mixture of classes for every client.
+    /// A mixture of classes per client.
     Lda {
         /// Concentration: small is skewed.
         alpha: f64,
     },
-    /// A mixture of clients for every class.
+    /// A mixture of clients per class.
     Dirichlet {
         /// Concentration: small is skewed.
         alpha: f64,
     },
-    /// So many classes a client.
+    /// A fixed number of classes per client.
     Classes {
-        /// Classes a client holds.
+        /// Classes per client.
         per_client: usize,
     },
 }
 
 impl Heading {
-    /// Reads it from a resolved config; the error names the key.
+    /// The heading of a resolved config; the error names the key.
     pub(crate) fn of(config: &Table) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Config {
@@ -86,7 +86,7 @@ impl Heading {
         })
     }
 
-    /// The order of rows.
+    /// Compares two headings by the order of rows.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
         let method = |heading: &Self| METHODS.iter().position(|name| *name == heading.method);
         (&self.data, &self.model, self.anchors)
@@ -99,7 +99,7 @@ impl Heading {
             .then_with(|| (&self.method, &self.preset).cmp(&(&other.method, &other.preset)))
     }
 
-    /// Whether two experiments set the same task, so that their methods can be compared.
+    /// Whether two experiments share a task, so that their methods can be compared.
     pub(crate) fn same_task(&self, other: &Self) -> bool {
         (&self.data, &self.model, self.anchors, self.partition)
             == (&other.data, &other.model, other.anchors, other.partition)
@@ -107,7 +107,7 @@ impl Heading {
 }
 
 impl Partition {
-    /// By kind, the most even first: the paper's tables begin with IID too.
+    /// By kind, the most even first, as in the paper's tables.
     fn order(&self, other: &Self) -> Ordering {
         let place = |partition: &Self| match *partition {
             Self::Iid => (0, 0.0),
@@ -132,7 +132,7 @@ impl fmt::Display for Partition {
     }
 }
 
-/// `1000` and `0.1`, and `1e-300` rather than three hundred zeros.
+/// `1000` and `0.1`, but `1e-300` rather than three hundred zeros.
 fn short(alpha: f64) -> String {
     if (1e-4..1e7).contains(&alpha) { alpha.to_string() } else { format!("{alpha:e}") }
 }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_named_as_people_name_them() {
+    fn partitions_have_short_names() {
         let shown = |partition: Partition| partition.to_string();
         assert_eq!(shown(Partition::Iid), "IID");
         assert_eq!(shown(Partition::Lda { alpha: 1000.0 }), "LDA 1000");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_stand_in_the_order_of_the_papers_tables() {
+    fn headings_sort_in_the_order_of_the_papers_tables() {
         let even = Partition::Lda { alpha: 1000.0 };
         let skewed = Partition::Lda { alpha: 0.1 };
         let wanted = [
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_without_a_heading_says_which_key_is_missing() {
+    fn a_missing_or_unknown_key_is_named() {
         let problem = |text: &str| Heading::of(&text.parse().unwrap()).unwrap_err();
         assert_eq!(problem("seed = 1"), "missing field `preset`");
         let start = "preset = \"paper\"\n[data]\nanchors = 5";

@@ -1,10 +1,9 @@
-//! Tables over run folders: one row an experiment, averaged over its seeds, beside the number the
-//! paper published for it.
+//! Tables over run folders: one row per experiment, averaged over its seeds, with the number the
+//! paper reports for it.
 //!
 //! Everything is read from the folders each time. An index of runs was rejected: it would have to
-//! be kept in step with folders that people move, rename and delete, and reading a thousand of
-//! them takes less than a second. This crate knows no tensor library and prints nothing; text is
-//! returned.
+//! follow folders that people move, rename and delete, and reading a thousand of them takes
+//! seconds. This crate depends on no tensor library and prints nothing; text is returned.
 //!
 //! ```no_run
 //! use fedanchor_report::{Format, Table, find_runs, render};
@@ -27,5 +26,5 @@ pub use error::{ReportError, Result};
 pub use heading::{Heading, Partition};
 pub use published::Published;
 pub use render::{Format, render};
-pub use runs::{Complete, Run, Runs, Unfinished, find_runs};
+pub use runs::{Complete, Damaged, Run, Runs, Unfinished, find_runs};
 pub use table::{Figure, Row, Table};

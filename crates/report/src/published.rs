@@ -1,10 +1,9 @@
-//! What the paper reports, from its tables 1 to 3.
+//! The accuracies the paper reports in its tables 1 to 3.
 //!
-//! The figures lie in `published.csv` beside this file as they were printed, those that two tables
-//! share included: where the tables disagree (FedAnchor (mix) on SVHN, table 2 against table 3) the
-//! first is shown and the other is named in a note, since nothing tells which one is right. A
-//! switch that decides between two printed numbers must stand in the config; one that is missing
-//! is not guessed.
+//! `published.csv` holds the numbers as printed, including those that appear in two tables. Where
+//! the tables disagree (FedAnchor (mix) on SVHN, table 2 and table 3) the first is shown and a note
+//! gives the other, since it is not known which is right. A switch that decides between two printed
+//! numbers must be set in the config: no default is assumed for a missing one.
 
 use crate::heading::Partition;
 use crate::runs::Run;
@@ -14,17 +13,17 @@ use toml::{Table, Value};
 /// Rounds after which the paper reports accuracies.
 pub(crate) const ROUNDS: u32 = 500;
 
-/// The concentration that the paper calls IID.
+/// The concentration the paper calls IID.
 const IID: f64 = 1000.0;
 
 /// An accuracy as printed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Published {
-    /// The table it stands in.
+    /// The number of its table.
     pub table: u32,
     /// Mean over the paper's seeds, in percent.
     pub mean: f64,
-    /// Standard deviation over them.
+    /// Standard deviation over those seeds.
     pub std: f64,
 }
 
@@ -34,7 +33,7 @@ impl fmt::Display for Published {
     }
 }
 
-/// Every different number printed for this experiment, in the order of the tables.
+/// The distinct numbers printed for this experiment, in the order of the tables.
 pub(crate) fn published(run: &Run) -> Vec<Published> {
     let mut found: Vec<Published> = Vec::new();
     for line in lines().filter(|line| line.is_for(run)) {
@@ -124,7 +123,7 @@ mod tests {
         let of_table = |table| lines().filter(move |line| line.number.table == table);
         assert_eq!([1, 2, 3].map(|table| of_table(table).count()), [84, 84, 20]);
         assert!(lines().all(|line| (0.0..=100.0).contains(&line.number.mean)));
-        // Sums over the printed tables, so that no figure is changed by mistake.
+        // Sums over the printed tables, to catch a number changed by mistake.
         let cents = |number: f64| (number * 100.0).round() as u64;
         let means = |table| cents(of_table(table).map(|line| line.number.mean).sum());
         let stds = |table| cents(of_table(table).map(|line| line.number.std).sum());
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_switches_are_those_of_methods_that_have_them() {
+    fn lines_have_exactly_the_switches_of_their_method() {
         for line in lines() {
             let switches = [line.client_mixup, line.server_mixup, line.contrastive];
             let given = switches.map(|switch| switch.is_some());

@@ -1,27 +1,26 @@
 //! A table as text.
 //!
-//! Three of the formats are for readers: they share the columns, leave out those that are empty,
-//! and explain themselves below. CSV is for programs: always the same columns, plain numbers,
-//! nothing else. A crate for tables was rejected: aligned columns are a dozen lines, and none
-//! writes LaTeX.
+//! Three of the formats are for people: they share the columns, omit empty ones, and explain them
+//! in notes below. CSV is for programs: always the same columns, plain numbers, no notes. A crate
+//! for tables was rejected: aligned columns take a dozen lines, and none writes LaTeX.
 
 use crate::escape;
 use crate::table::{Figure, Row, Table, rounded};
 
-/// How a table is written.
+/// The format of a rendered table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Aligned columns.
     Text,
     /// A pipe table.
     Markdown,
-    /// Comma-separated values with a line of names; [`Table::notes`] are not in it.
+    /// Comma-separated values with a header, without [`Table::notes`].
     Csv,
-    /// A `tabular` of the package `booktabs`.
+    /// A `tabular` for the package `booktabs`.
     Latex,
 }
 
-/// Writes the table; the text ends with a newline.
+/// Renders the table; the text ends with a newline.
 pub fn render(table: &Table, format: Format) -> String {
     match format {
         Format::Text => text(table),
@@ -33,12 +32,12 @@ pub fn render(table: &Table, format: Format) -> String {
 
 struct Column {
     title: &'static str,
-    /// Whole numbers stand to the right.
+    /// Right-aligned: for integers.
     right: bool,
     cells: Vec<String>,
 }
 
-/// The columns that have something in them. `last` writes the accuracy that may be marked.
+/// The columns that are not empty. `last` formats the final accuracy, which a format may mark.
 fn columns(table: &Table, last: fn(&Row) -> String) -> Vec<Column> {
     let column = |title, right, cell: &dyn Fn(&Row) -> String| Column {
         title,
@@ -75,7 +74,7 @@ fn shown(figure: &Figure) -> String {
     }
 }
 
-/// With a sign, and a true minus; what rounds to nothing is +0.00.
+/// With a sign, using a typographic minus; what rounds to zero is +0.00.
 fn signed(difference: f64) -> String {
     let difference = rounded(difference);
     format!("{}{:.2}", if difference < 0.0 { '−' } else { '+' }, difference.abs())
@@ -85,24 +84,24 @@ fn numbers(row: &Row, between: &str) -> String {
     row.notes.iter().map(usize::to_string).collect::<Vec<_>>().join(between)
 }
 
-/// What the columns mean; `mark` is how the format shows the leading row.
+/// Explains the columns; `mark` is how the format marks the leading row.
 fn legend(table: &Table, mark: Option<&str>) -> Vec<String> {
     let mut lines = vec![
         "final, best: test accuracy in percent, mean ± sample standard deviation over seeds; best \
-         is optimistic, its round being chosen on the test images"
+         is optimistic because its round is chosen on the test images"
             .to_owned(),
     ];
     if table.rows.iter().any(|row| row.published.is_some()) {
         lines.push(
             "published: Qiu et al., FedAnchor, arXiv 2402.10191, tables 1 to 3; difference: final \
-             less published"
+             minus published"
                 .to_owned(),
         );
     }
     if let Some(mark) = mark.filter(|_| table.rows.iter().any(|row| row.leads)) {
         lines.push(format!(
             "{mark}: highest final mean for the same data, model, anchors and partition, \
-             supervised left out"
+             excluding supervised"
         ));
     }
     lines
@@ -111,7 +110,7 @@ fn legend(table: &Table, mark: Option<&str>) -> Vec<String> {
 fn text(table: &Table) -> String {
     let all =
         columns(table, |row| format!("{}{}", if row.leads { '*' } else { ' ' }, shown(&row.last)));
-    // What all rows share is said once: a terminal is narrow.
+    // Values that all rows share are printed once, to save width.
     let (shared, columns): (Vec<Column>, Vec<Column>) = all.into_iter().partition(|column| {
         let task = ["data", "model", "anchors", "partition", "preset"].contains(&column.title);
         let cells = &column.cells;
@@ -136,7 +135,7 @@ fn text(table: &Table) -> String {
     if !shared.is_empty() {
         let named = shared.iter().map(|column| format!("{} {}", column.title, column.cells[0]));
         let named = named.collect::<Vec<_>>().join(", ");
-        text += &format!("in all rows: {}\n\n", escape::one_line(&named));
+        text += &format!("same in all rows: {}\n\n", escape::one_line(&named));
     }
     text += &line(&|column| column.title.to_owned());
     let whole = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
@@ -173,7 +172,7 @@ fn markdown(table: &Table) -> String {
 
 fn latex(table: &Table) -> String {
     let mut columns = columns(table, |row| shown(&row.last));
-    // The notes are comments, so their numbers are.
+    // The notes are comments, so their numbers are too.
     columns.retain(|column| column.title != "note");
     let line = |cells: Vec<String>| format!("{} \\\\", cells.join(" & "));
     let kinds: String = columns.iter().map(|column| if column.right { 'r' } else { 'l' }).collect();
@@ -198,7 +197,7 @@ fn csv(table: &Table) -> String {
     let mut text = "data,model,anchors,partition,method,preset,settings,rounds,seeds,final_mean,\
                     final_std,best_mean,best_std,published_mean,published_std,difference,notes\n"
         .to_owned();
-    // Six decimals hide what binary fractions add, and no accuracy is known that well.
+    // Six decimals hide binary rounding and exceed the precision of any accuracy.
     let plain = |number: f64| ((number * 1e6).round() / 1e6).to_string();
     let number = |number: Option<f64>| number.map_or(String::new(), plain);
     for row in &table.rows {

@@ -1,61 +1,51 @@
-//! One row an experiment: runs that differ in nothing but the seed are averaged.
+//! One row per experiment: the runs of an experiment are averaged over their seeds.
 //!
-//! Whether two runs are the same experiment is decided on the whole resolved config, not on names
-//! of folders or on the few settings a table shows: those forget the key that someone changed.
-//! What the shown settings cannot tell apart, a column of the differing keys does.
+//! Two runs belong to the same experiment if their whole resolved configs agree on every key of
+//! [`KeyRole::Experiment`]. Folder names and the few settings in a table's columns do not decide:
+//! they would miss a changed key. A column of the differing keys tells such rows apart.
 
 use crate::heading::Heading;
 use crate::published::{self, Published, published};
 use crate::runs::{Run, Runs};
+use fedanchor_record::KeyRole;
 use std::collections::BTreeMap;
 
-/// Settings that may differ within a row: none changes what is learnt.
-const IRRELEVANT: [&str; 7] = [
-    "seed",
-    "device",
-    "compare",
-    "data.path",
-    "checkpoint.write",
-    "checkpoint.every",
-    "checkpoint.best",
-];
-
-/// The method that sees every label.
+/// The method that trains on every label.
 const SUPERVISED: &str = "supervised";
 
 /// A table over runs, ready to be rendered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    /// One row an experiment, in the order of the paper's tables.
+    /// One row per experiment, in the order of the paper's tables.
     pub rows: Vec<Row>,
-    /// What the rows refer to by number, from 1.
+    /// Notes that rows refer to by number, from 1.
     remarks: Vec<String>,
     /// Runs that are in no row, and why.
-    unfinished: Vec<String>,
+    left_out: Vec<String>,
 }
 
 /// An experiment and its accuracies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// The settings by which people know it.
+    /// The settings that identify it to a reader.
     pub heading: Heading,
-    /// `client.batch=32, method.server_mixup=true`: the keys that tell it from rows of the same
-    /// heading; empty where there is no such row.
+    /// The keys that distinguish it from other rows of the same heading, for example
+    /// `client.batch=32, method.server_mixup=true`; empty if there is no such row.
     pub settings: String,
-    /// Rounds of every run.
+    /// Rounds of each run.
     pub rounds: u32,
-    /// Number of runs, each with a seed of its own.
+    /// Number of runs, each with a different seed.
     pub seeds: usize,
     /// Test accuracy after the last round, in percent.
     pub last: Figure,
     /// Test accuracy of the best round, in percent: optimistic, since the round is chosen on the
     /// test images.
     pub best: Figure,
-    /// What the paper reports.
+    /// The accuracy the paper reports.
     pub published: Option<Published>,
-    /// Whether no other row of the same data, model, anchors and partition ends higher.
+    /// Whether no other row of the same data, model, anchors and partition has a higher final mean.
     pub leads: bool,
-    /// Numbers of the notes about it.
+    /// Numbers of its notes.
     pub notes: Vec<usize>,
 }
 
@@ -64,7 +54,7 @@ pub struct Row {
 pub struct Figure {
     /// The mean.
     pub mean: f64,
-    /// The standard deviation, dividing by n - 1; none of a single number.
+    /// The standard deviation, dividing by n - 1; `None` for a single number.
     pub std: Option<f64>,
 }
 
@@ -77,26 +67,26 @@ impl Figure {
     }
 }
 
-/// Two decimals, as numbers are shown: rows that look alike must count as alike.
+/// Rounded to two decimals, as shown: rows that show the same number compare as equal.
 pub(crate) fn rounded(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }
 
 impl Row {
-    /// Our accuracy after the last round, less the published one.
+    /// The mean accuracy after the last round minus the published one.
     pub fn difference(&self) -> Option<f64> {
         self.published.map(|published| self.last.mean - published.mean)
     }
 }
 
-/// Runs of one experiment, by path, and their settings without those that do not matter.
+/// The runs of one experiment, by path, and the settings that define it.
 struct Group<'a> {
     settings: BTreeMap<&'a str, &'a str>,
     runs: Vec<&'a Run>,
 }
 
 impl Table {
-    /// Groups the finished runs, averages each group, and finds its published number.
+    /// Groups the finished runs, averages each group, and looks up its published number.
     pub fn new(runs: &Runs) -> Self {
         let groups = group(&runs.finished);
         let mut rows: Vec<(Row, Vec<String>)> = groups.iter().map(|one| one.row(&groups)).collect();
@@ -116,16 +106,17 @@ impl Table {
         });
         let mut rows: Vec<Row> = rows.collect();
         mark_leaders(&mut rows);
-        let unfinished = runs.unfinished.iter().map(ToString::to_string).collect();
-        Self { rows, remarks, unfinished }
+        let unfinished = runs.unfinished.iter().map(ToString::to_string);
+        let left_out = unfinished.chain(runs.damaged.iter().map(ToString::to_string)).collect();
+        Self { rows, remarks, left_out }
     }
 
-    /// What stands below the table: the numbered notes, then the runs that are in no row.
+    /// The text below the table: the numbered notes, then the runs that are in no row.
     pub fn notes(&self) -> Vec<String> {
         let remarks = self.remarks.iter().enumerate();
         let remarks = remarks.map(|(index, text)| format!("[{}] {text}", index + 1));
-        let unfinished = self.unfinished.iter().map(|run| format!("not in the table: {run}"));
-        remarks.chain(unfinished).collect()
+        let left_out = self.left_out.iter().map(|run| format!("not in the table: {run}"));
+        remarks.chain(left_out).collect()
     }
 }
 
@@ -133,7 +124,8 @@ fn group(runs: &[Run]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
         let settings = run.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let settings = settings.filter(|(key, _)| !IRRELEVANT.contains(key)).collect();
+        let settings = settings.filter(|(key, _)| KeyRole::of(key) == KeyRole::Experiment);
+        let settings = settings.collect();
         match groups.iter_mut().find(|group| group.settings == settings) {
             Some(group) => group.runs.push(run),
             None => groups.push(Group { settings, runs: vec![run] }),
@@ -156,7 +148,7 @@ impl Group<'_> {
             match runs.iter().find(|other| other.summary.seed == seed) {
                 None => runs.push(run),
                 Some(first) => notes.push(format!(
-                    "seed {seed}: {} is left out, {} has the same seed and settings",
+                    "seed {seed}: {} is left out: {} is a run of the same experiment and seed",
                     run.path.display(),
                     first.path.display()
                 )),
@@ -173,7 +165,7 @@ impl Group<'_> {
             notes.push(format!("published with the paper's recipe, ours with preset {preset}"));
         }
         notes.extend(published.iter().skip(1).map(|other| {
-            format!("table {} of the paper prints {other} for the same setting", other.table)
+            format!("table {} of the paper gives {other} for the same setting", other.table)
         }));
         let row = Row {
             heading: self.heading().clone(),
@@ -189,13 +181,13 @@ impl Group<'_> {
         (row, notes)
     }
 
-    /// The settings that tell this group from others of the same heading, in the order of configs.
+    /// The settings that distinguish this group from others of the same heading, in config order.
     fn distinction(&self, all: &[Group]) -> String {
         let peers: Vec<&Group> =
             all.iter().filter(|other| other.heading() == self.heading()).collect();
         let mut keys: Vec<&str> = Vec::new();
         for peer in &peers {
-            // A key that earlier peers lack goes behind the one it follows here.
+            // A key that earlier peers lack is inserted after its predecessor here.
             let mut place = 0;
             for (key, _) in &peer.runs[0].settings {
                 match keys.iter().position(|known| known == key) {
@@ -215,19 +207,19 @@ impl Group<'_> {
     }
 }
 
-/// Finds the best row of every task. Supervised training does not compete, and a row that is alone
-/// in its task has won nothing.
+/// Marks the best rows of every task. Supervised training is excluded, and so is a row without
+/// another to compare it with.
 fn mark_leaders(rows: &mut [Row]) {
     let leads: Vec<bool> = rows
         .iter()
         .map(|row| {
-            let contest = || {
+            let compared = || {
                 let same = rows.iter().filter(|other| other.heading.same_task(&row.heading));
                 same.filter(|other| other.heading.method != SUPERVISED)
             };
             row.heading.method != SUPERVISED
-                && contest().count() > 1
-                && contest().all(|other| rounded(other.last.mean) <= rounded(row.last.mean))
+                && compared().count() > 1
+                && compared().all(|other| rounded(other.last.mean) <= rounded(row.last.mean))
         })
         .collect();
     for (row, leads) in rows.iter_mut().zip(leads) {
@@ -240,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deviation_is_that_of_a_sample() {
+    fn figures_have_the_sample_standard_deviation() {
         // Mean 82, squares 4 + 0 + 4, divided by 2.
         let three = Figure::of([80.0, 82.0, 84.0].into_iter());
         assert_eq!(three, Figure { mean: 82.0, std: Some(2.0) });

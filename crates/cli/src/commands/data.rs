@@ -35,7 +35,7 @@ pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
     let bar = printer.bar(0, "{msg} [{bar:30}] {bytes}/{total_bytes} {eta}");
     let path = fetch::get(entry, &args.dir, source, &mut |progress| {
         let what = match progress.phase {
-            Phase::Downloading => "fetching",
+            Phase::Downloading => "downloading",
             Phase::Verifying => "verifying",
             Phase::Unpacking => "unpacking",
         };
@@ -73,7 +73,7 @@ pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
         }
     };
     picture::contact_sheet(&name, &images, 16, &args.out)?;
-    printer.talk(format!("wrote {}", args.out.display()));
+    printer.status(format!("wrote {}", args.out.display()));
     Ok(())
 }
 
@@ -87,7 +87,7 @@ fn read(args: &PathArgs) -> Result<Read> {
     if args.path.as_os_str() == sample::NAME && !args.path.exists() {
         anyhow::ensure!(
             args.size.is_none(),
-            "--size: the embedded sample has 28 pixels a side: leave it out"
+            "--size: the embedded sample has 28 pixels per side and cannot be resized"
         );
         return Ok(Read::Set(sample::load()?));
     }

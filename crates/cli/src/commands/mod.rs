@@ -1,13 +1,13 @@
-//! One file a subcommand.
+//! One file per subcommand.
 
 mod data;
 mod model;
 mod overhead;
 mod partition;
+mod progress;
 mod run;
 mod sweep;
 mod table;
-mod watcher;
 
 use crate::cli::{Cli, Command, DataCommand};
 use crate::printer::Printer;
@@ -20,8 +20,14 @@ const QUICK: &str = include_str!("../../../../experiments/quick.toml");
 
 pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
     match cli.command {
-        Command::Run(args) => run::run(args, printer),
-        Command::Sweep(args) => sweep::sweep(args, printer),
+        Command::Run(args) => {
+            run::wait_without_spinning();
+            run::run(args, printer)
+        }
+        Command::Sweep(args) => {
+            run::wait_without_spinning();
+            sweep::sweep(args, printer)
+        }
         Command::Table(args) => table::table(&args, printer),
         Command::Overhead => overhead::overhead(printer),
         Command::Model(args) => model::model(&args, printer),
@@ -36,7 +42,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
     }
 }
 
-/// Resolves an experiment file (the quick one if there is none) with settings laid over it.
+/// Resolves an experiment file [default: the quick experiment] with settings laid over it.
 fn experiment(file: Option<&Path>, settings: &[String]) -> Result<Experiment> {
     let (name, text) = match file {
         None => ("experiments/quick.toml".to_owned(), QUICK.to_owned()),
@@ -46,8 +52,8 @@ fn experiment(file: Option<&Path>, settings: &[String]) -> Result<Experiment> {
             (name, text)
         }
     };
-    let blame = if settings.is_empty() { name } else { format!("{name} with the given settings") };
-    fedanchor::config::resolve(&text, settings).with_context(|| blame)
+    let origin = if settings.is_empty() { name } else { format!("{name} with --set") };
+    fedanchor::resolve(&text, settings).with_context(|| origin)
 }
 
 /// 12345678 as 12,345,678.
@@ -68,8 +74,8 @@ fn bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
 }
 
-/// A run's config in full, as this version reads it.
+/// A run's config with every key, as this version reads it.
 fn complete(config: &toml::Table) -> Option<String> {
-    let experiment = fedanchor::config::resolve(&config.to_string(), &[]).ok()?;
+    let experiment = fedanchor::resolve(&config.to_string(), &[]).ok()?;
     toml::to_string(&experiment).ok()
 }

@@ -1,10 +1,10 @@
-//! `fedanchor overhead`: what the anchors add to a broadcast. Computed from shapes, not trained.
+//! `fedanchor overhead`: what the anchors add to a broadcast. Computed from shapes, without training.
 
 use super::grouped;
 use crate::printer::Printer;
 use anyhow::Result;
-use fedanchor::config::resolve;
-use fedanchor::model::Network;
+use fedanchor::engine::model::Network;
+use fedanchor::{methods, resolve};
 use fedanchor_data::Shape;
 
 /// The paper's columns: data set, classes, number of anchors, published percentage.
@@ -19,7 +19,7 @@ const COLUMNS: [(&str, usize, u64, f64); 7] = [
 ];
 
 pub fn overhead(printer: &Printer) -> Result<()> {
-    printer.line("numbers of the anchors in a broadcast, in percent of the model's parameters (without the anchor head)");
+    printer.line("values sent for the anchors, in percent of the model's parameters (without the anchor head)");
     printer.line("");
     printer.line(format!(
         "{:9}  {:8}  {:>7}  {:>10}  {:>12}  {:>9}  {:>11}",
@@ -29,12 +29,12 @@ pub fn overhead(printer: &Printer) -> Result<()> {
         let experiment = resolve("", &[format!("model.name={model}")])?;
         let shape = Shape { side: 32, channels: 3 };
         for (data, classes, anchors, published) in COLUMNS {
-            let heads = experiment.method.heads();
+            let heads = methods::build(&experiment.method)?.heads();
             let network = Network::new(&experiment.model, heads, shape, classes)?;
             let (parameters, _) = network.parameter_counts();
             let latent = experiment.model.latent_dim as f64;
             let percent = |vectors: f64| 100.0 * vectors * latent / parameters as f64;
-            // The paper gives ResNet-18's alone.
+            // The paper gives only ResNet-18's.
             let published =
                 if model == "resnet18" { format!("{published:.2}") } else { "-".to_owned() };
             printer.line(format!(
@@ -47,6 +47,6 @@ pub fn overhead(printer: &Printer) -> Result<()> {
         }
     }
     printer.line("");
-    printer.line("class means give the same labels as every latent; method.send chooses (default class-means)");
+    printer.line("class means give the same labels as every latent; choose with method.send [default: class-means]");
     Ok(())
 }

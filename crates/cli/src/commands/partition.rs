@@ -1,22 +1,22 @@
-//! `fedanchor data partition`: who holds what.
+//! `fedanchor data partition`: which client holds what.
 
 use super::grouped;
 use crate::cli::PartitionArgs;
 use crate::printer::Printer;
 use anyhow::Result;
-use fedanchor::load;
+use fedanchor::simulation;
 use fedanchor_data::picture::{histogram_csv, partition_chart};
 
 /// Clients printed one by one; the files hold all.
 const PRINTED: usize = 20;
 
 pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
-    // How many clients a round draws has no part in who holds what.
+    // How many clients a round draws does not change the partition.
     let mut settings = vec!["client.per_round=1".to_owned()];
     settings.extend_from_slice(&args.settings);
     let experiment = super::experiment(args.experiment.as_deref(), &settings)?;
-    let data = load::load(&experiment)?;
-    let (split, partition) = load::assign(&experiment, &data)?;
+    let data = simulation::load(&experiment)?;
+    let (split, partition) = simulation::assign(&experiment, &data)?;
     let labels = data.train.require_labels("a partition")?;
     let histogram = partition.histogram(labels, data.train.classes.len());
 
@@ -44,6 +44,6 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     let scheme =
         toml::to_string(&experiment.partition)?.trim().replace('\n', ", ").replace('"', "");
     partition_chart(&format!("{}: {scheme}", data.name), &histogram, &data.train.classes, &png)?;
-    printer.talk(format!("wrote {} and {}", csv.display(), png.display()));
+    printer.status(format!("wrote {} and {}", csv.display(), png.display()));
     Ok(())
 }

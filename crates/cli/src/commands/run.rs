@@ -1,7 +1,7 @@
 //! `fedanchor run`: an experiment from start to finish.
 
 use super::bytes;
-use super::watcher::Watcher;
+use super::progress::Progress;
 use crate::cli::RunArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
-    wait_without_spinning();
     let mut settings = args.settings;
     settings.extend(args.device.map(|device| format!("device={device}")));
     settings.extend(args.precision.map(|precision| format!("precision={precision}")));
@@ -26,21 +25,21 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     if let Some(folder) = &args.resume {
         let config = folder.join(files::CONFIG);
         let experiment = super::experiment(Some(file.unwrap_or(&config)), &settings)?;
-        let mut watcher = Watcher::new(printer, &experiment, folder);
-        let stop = stop_on_interrupt(watcher.bar())?;
+        let mut progress = Progress::new(printer, &experiment, folder);
+        let stop = stop_on_interrupt(progress.bar())?;
         let summary =
-            fedanchor::resume(&experiment, folder, workers, args.force, &stop, &mut watcher)?;
-        watcher.finish();
+            fedanchor::resume(&experiment, folder, workers, args.force, &stop, &mut progress)?;
+        progress.finish();
         report(&summary, folder, printer, "");
         return Ok(());
     }
     let experiment = super::experiment(file, &settings)?;
     if args.seeds.is_empty() {
         let out = args.out.unwrap_or_else(|| new_folder(file, &experiment));
-        let mut watcher = Watcher::new(printer, &experiment, &out);
-        let stop = stop_on_interrupt(watcher.bar())?;
-        let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut watcher)?;
-        watcher.finish();
+        let mut progress = Progress::new(printer, &experiment, &out);
+        let stop = stop_on_interrupt(progress.bar())?;
+        let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut progress)?;
+        progress.finish();
         report(&summary, &out, printer, "");
         return Ok(());
     }
@@ -55,7 +54,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     run_seeds(&runs.collect::<Vec<_>>(), workers, printer)
 }
 
-/// One run a seed; one that fails does not end the others.
+/// One run per seed; one that fails does not end the others.
 fn run_seeds(
     runs: &[(Experiment, PathBuf)],
     workers: Option<usize>,
@@ -63,13 +62,13 @@ fn run_seeds(
 ) -> Result<()> {
     for (number, (experiment, _)) in runs.iter().enumerate() {
         if runs[..number].iter().any(|(other, _)| other.seed == experiment.seed) {
-            bail!("--seeds: {} is there twice", experiment.seed);
+            bail!("--seeds: {} is given twice", experiment.seed);
         }
     }
     let stop = stop_on_interrupt(ProgressBar::hidden())?;
     let one = |(experiment, out): &(Experiment, PathBuf)| {
-        let mut watcher = Watcher::of_seed(printer, experiment, out);
-        let summary = fedanchor::run(experiment, out, workers, &stop, &mut watcher)?;
+        let mut progress = Progress::of_seed(printer, experiment, out);
+        let summary = fedanchor::run(experiment, out, workers, &stop, &mut progress)?;
         report(&summary, out, printer, &format!("seed {}: ", experiment.seed));
         Ok(summary)
     };
@@ -82,7 +81,7 @@ fn run_seeds(
             joined.collect()
         })
     } else {
-        // No seed is begun after Ctrl-C.
+        // No seed is started after Ctrl-C.
         runs.iter().take_while(|_| !stop.load(Ordering::Relaxed)).map(one).collect()
     };
     let mut accuracies = Vec::new();
@@ -94,13 +93,13 @@ fn run_seeds(
             }
             Ok(_) => {}
             Err(error) => {
-                printer.talk(format!("seed {}: error: {error}", experiment.seed));
+                printer.status(format!("seed {}: error: {error}", experiment.seed));
                 failed = Some(error);
             }
         }
     }
     if accuracies.len() < runs.len() && failed.is_none() {
-        bail!("interrupted: {} of {} seeds came to their end", accuracies.len(), runs.len());
+        bail!("interrupted: {} of {} seeds finished", accuracies.len(), runs.len());
     }
     if let [_, _, ..] = accuracies[..] {
         let count = accuracies.len() as f64;
@@ -118,17 +117,17 @@ fn run_seeds(
     }
 }
 
-/// Whether runs share a device well. A CPU's cores are all in use by one; in single precision a run
-/// beside another was seen to fail on a GPU: cuDNN searches for its algorithms there, perhaps while the
-/// other captures its steps.
+/// Whether runs share a device well. One run uses all cores of a CPU; in single precision a run beside
+/// another was seen to fail on a GPU: cuDNN searches for its algorithms there, perhaps while the other
+/// captures its steps.
 pub(super) fn side_by_side(experiment: &Experiment) -> bool {
     experiment.device != "cpu" && experiment.precision == Precision::Bf16
 }
 
-/// `runs/NAME-METHOD-seedN`, with a number behind it if that is taken.
+/// `runs/NAME-METHOD-seedN`, with a number appended if that exists.
 fn new_folder(file: Option<&Path>, experiment: &Experiment) -> PathBuf {
     let name = file.and_then(Path::file_stem).map_or("quick".into(), |stem| stem.to_string_lossy());
-    let base = format!("{name}-{}-seed{}", experiment.method.name(), experiment.seed);
+    let base = format!("{name}-{}-seed{}", experiment.method.name, experiment.seed);
     let runs = Path::new("runs");
     let numbered = (2..).map(|number| runs.join(format!("{base}-{number}")));
     std::iter::once(runs.join(&base))
@@ -137,9 +136,9 @@ fn new_folder(file: Option<&Path>, experiment: &Experiment) -> PathBuf {
         .unwrap_or_else(|| runs.join(&base))
 }
 
-/// OpenMP's threads spin while they wait for one another. On a machine that does anything else
-/// beside, they then keep each other from running, and a round takes ten times as long. The policy is
-/// read before `main`, so the program starts itself once more with it; a policy of the user's stays.
+/// OpenMP's threads spin while they wait for one another. On a machine that does anything else at the same
+/// time, they then keep each other from running, and a round takes ten times as long. The policy is read
+/// before `main`, so the program starts itself again with it; a policy of the user's stays.
 pub(super) fn wait_without_spinning() {
     const POLICY: &str = "OMP_WAIT_POLICY";
     if std::env::var_os(POLICY).is_none()
@@ -151,7 +150,7 @@ pub(super) fn wait_without_spinning() {
     }
 }
 
-/// Ctrl-C (or a polite kill) ends the run after the current round; a second one ends it at once.
+/// The first Ctrl-C (or SIGTERM) stops the run after the current round, a second one at once.
 pub(super) fn stop_on_interrupt(bar: ProgressBar) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
@@ -163,7 +162,8 @@ pub(super) fn stop_on_interrupt(bar: ProgressBar) -> Result<Arc<AtomicBool>> {
                 signal_hook::low_level::exit(130);
             }
             bar.suspend(|| {
-                Printer::new().talk("ending after this round; once more to end at once")
+                let message = "stopping after this round; press Ctrl-C again to stop now";
+                Printer::new(false).status(message);
             });
         }
     });
@@ -171,17 +171,15 @@ pub(super) fn stop_on_interrupt(bar: ProgressBar) -> Result<Arc<AtomicBool>> {
 }
 
 fn report(summary: &Summary, out: &Path, printer: &Printer, name: &str) {
-    let memory = summary
-        .peak_memory
-        .map_or(String::new(), |peak| format!(", {} of memory at most", bytes(peak)));
-    let gpu = summary
-        .peak_gpu_memory
-        .map_or(String::new(), |peak| format!(" and {} on the GPU", bytes(peak)));
-    printer.talk(format!(
-        "{name}{} of {} rounds in {:.0} s{memory}{gpu}; {} down, {} up; best round {} with {:.2} %; wrote {}",
+    let memory = summary.peak_memory.map(|peak| format!(", peak memory {}", bytes(peak)));
+    let gpu = summary.peak_gpu_memory.map(|peak| format!(", {} on the GPU", bytes(peak)));
+    printer.status(format!(
+        "{name}{} of {} rounds in {:.0} s{}{}; {} down, {} up; best round {} with {:.2} %; wrote {}",
         summary.rounds,
         summary.rounds_planned,
         summary.seconds,
+        memory.unwrap_or_default(),
+        gpu.unwrap_or_default(),
         bytes(summary.bytes_down),
         bytes(summary.bytes_up),
         summary.best_round,

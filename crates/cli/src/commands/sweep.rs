@@ -1,15 +1,15 @@
-//! `fedanchor sweep`: the runs of a sweep file, as many at once as a device is good for. Runs that came
-//! to their end are not run again, so a sweep that was broken off is started again as it was.
+//! `fedanchor sweep`: the runs of a sweep file, as many at once as suit the device. Finished runs are
+//! skipped and interrupted ones resumed, so an interrupted sweep continues with the same command.
 
-use super::run::{side_by_side, stop_on_interrupt, wait_without_spinning};
+use super::run::{side_by_side, stop_on_interrupt};
 use crate::cli::SweepArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
-use fedanchor::config::sweep as read_sweep;
-use fedanchor::differences;
-use fedanchor::simulation::Simulation;
-use fedanchor::{Experiment, Observer};
-use fedanchor_record::{RoundRecord, Summary, Timing, files};
+use fedanchor::config::differences;
+use fedanchor::experiment::{settle, sweep as read_sweep};
+use fedanchor::simulation::load;
+use fedanchor::{Experiment, Observer, Simulation};
+use fedanchor_record::{KeyRole, RoundRecord, Summary, Timing, files};
 use fedanchor_report::{Format, Run, Table, find_runs, render};
 use indicatif::ProgressBar;
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     let out = args.out.or(stem).context("the sweep file has no name; use --out")?;
     let seeds = if args.seeds.is_empty() { sweep.seeds.clone() } else { args.seeds };
     if let Some(twice) = (1..seeds.len()).find(|&at| seeds[..at].contains(&seeds[at])) {
-        bail!("seed {} is there twice", seeds[twice]);
+        bail!("seed {} is given twice", seeds[twice]);
     }
     let jobs: Vec<Job> = cells
         .iter()
@@ -69,11 +69,12 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
         let data = match sets.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let data = fedanchor::load::load(&job.experiment);
+                let data = load(&job.experiment);
                 place.insert(data.with_context(|| format!("cell {}", job.name))?)
             }
         };
-        let settled = fedanchor::settle(&job.experiment, data);
+        let classes = data.train.classes.len();
+        let settled = settle(&job.experiment, data.train.shape, classes, data.flip);
         job.settled =
             toml::Table::try_from(settled.with_context(|| format!("cell {}", job.name))?)?;
         if is_finished(&job)? {
@@ -84,10 +85,7 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     }
     drop(sets);
     if skipped > 0 {
-        printer.talk(format!("{skipped} of {total} runs are there already"));
-    }
-    if !waiting.is_empty() {
-        wait_without_spinning();
+        printer.status(format!("skipping {skipped} of {total} runs, which are finished"));
     }
     let many = waiting.iter().all(|job| side_by_side(&job.experiment));
     let at_once = args.jobs.map_or(if many { ON_GPU } else { 1 }, usize::from);
@@ -95,9 +93,9 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     let failed = run_all(&waiting, at_once.min(waiting.len()), workers, printer)?;
 
     for (name, error) in &failed {
-        printer.talk(format!("failed: {name}: {error}"));
+        printer.status(format!("failed: {name}: {error}"));
     }
-    // Where nothing came to its end there is nothing to show.
+    // Where nothing finished there is nothing to show.
     if let Ok(runs) = find_runs(std::slice::from_ref(&out)) {
         let table = Table::new(&runs.completed(&super::complete));
         printer.line(render(&table, Format::Text).trim_end());
@@ -106,12 +104,12 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "{} of {total} runs did not come to their end; the same command goes on with them",
+        "{} of {total} runs did not finish; run the same command again to resume them",
         failed.len()
     );
 }
 
-/// Runs the jobs, some at once, and returns the names of those that failed or were not begun.
+/// Runs the jobs, some at once, and returns the names of those that failed or were not started.
 fn run_all(
     jobs: &[Job],
     at_once: usize,
@@ -131,10 +129,10 @@ fn run_all(
             scope.spawn(|| {
                 while let Some((number, job)) = next() {
                     if stop.load(Ordering::Relaxed) {
-                        fail(job, "interrupted before it began".to_owned());
+                        fail(job, "interrupted before it started".to_owned());
                         continue;
                     }
-                    printer.talk(format!("{} of {}: {}", number + 1, jobs.len(), job.name));
+                    printer.status(format!("{} of {}: {}", number + 1, jobs.len(), job.name));
                     match one(job, workers, &stop, printer) {
                         Ok(summary) if summary.rounds < summary.rounds_planned => fail(
                             job,
@@ -143,12 +141,12 @@ fn run_all(
                                 summary.rounds, summary.rounds_planned
                             ),
                         ),
-                        Ok(summary) => printer.talk(format!(
+                        Ok(summary) => printer.status(format!(
                             "{}: {:.2} % after {} rounds in {:.0} s",
                             job.name, summary.final_accuracy, summary.rounds, summary.seconds
                         )),
                         Err(error) => {
-                            printer.talk(format!("{}: error: {error:#}", job.name));
+                            printer.status(format!("{}: error: {error:#}", job.name));
                             fail(job, format!("{error:#}"));
                         }
                     }
@@ -160,31 +158,31 @@ fn run_all(
 }
 
 fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) -> Result<Summary> {
-    let mut watcher =
+    let mut progress =
         Tenths { printer, name: &job.name, rounds: job.experiment.rounds, start: Instant::now() };
     let (experiment, folder) = (&job.experiment, &job.folder);
-    // What another process has finished meanwhile is not done again.
+    // A run that another process has finished meanwhile is skipped.
     if let Some(run) = Run::finished(folder)? {
         return Ok(run.summary);
     }
-    // A run that was broken off goes on; one of another experiment is left alone, and that is said.
+    // An interrupted run is resumed; one of another experiment is an error.
     if folder.join(files::CONFIG).exists() {
-        return Ok(fedanchor::resume(experiment, folder, workers, false, stop, &mut watcher)?);
+        return Ok(fedanchor::resume(experiment, folder, workers, false, stop, &mut progress)?);
     }
-    Ok(fedanchor::run(experiment, folder, workers, stop, &mut watcher)?)
+    Ok(fedanchor::run(experiment, folder, workers, stop, &mut progress)?)
 }
 
 /// Whether the run's folder holds it, finished. A finished run of another experiment is an error.
 fn is_finished(job: &Job) -> Result<bool> {
     let Some(run) = Run::finished(&job.folder)? else { return Ok(false) };
     let run = run.completed(&super::complete);
-    let mut other = Vec::new();
-    differences(&run.config, &job.settled, "", &mut other);
+    // Where a run was computed does not matter once it is finished.
+    let other = differences(&run.config, &job.settled);
+    let other = other.iter().filter(|key| KeyRole::of(&key.key) != KeyRole::Machine);
+    let mut other: Vec<String> = other.map(ToString::to_string).collect();
     if run.summary.rounds != job.experiment.rounds {
-        other.push("rounds".to_owned());
+        other.push(format!("rounds (there {}, now {})", run.summary.rounds, job.experiment.rounds));
     }
-    // Where a run was made does not matter once it is there.
-    other.retain(|key| !key.starts_with("device ") && !key.starts_with("precision "));
     if other.is_empty() {
         return Ok(true);
     }
@@ -213,7 +211,7 @@ impl Observer for Tenths<'_> {
         if record.round > 0 && record.round < self.rounds && record.round.is_multiple_of(tenth) {
             let seconds = self.start.elapsed().as_secs_f64();
             let left = seconds / f64::from(record.round) * f64::from(self.rounds - record.round);
-            self.printer.talk(format!(
+            self.printer.status(format!(
                 "{}: round {}/{}, {:.2} %, {left:.0} s left",
                 self.name, record.round, self.rounds, record.test_accuracy
             ));
@@ -223,6 +221,6 @@ impl Observer for Tenths<'_> {
     fn comparing(&mut self) {}
 
     fn notice(&mut self, text: &str) {
-        self.printer.talk(format!("{}: note: {text}", self.name));
+        self.printer.status(format!("{}: note: {text}", self.name));
     }
 }

@@ -9,7 +9,7 @@ pub fn table(args: &TableArgs, printer: &Printer) -> Result<()> {
     let runs = find_runs(&args.folders)?.completed(&super::complete);
     let table = Table::new(&runs);
     if table.rows.is_empty() {
-        table.notes().iter().for_each(|note| printer.talk(note));
+        table.notes().iter().for_each(|note| printer.status(note));
         bail!("no finished run");
     }
     let format = match args.format {
@@ -20,7 +20,7 @@ pub fn table(args: &TableArgs, printer: &Printer) -> Result<()> {
     };
     printer.line(render(&table, format).trim_end());
     if args.format == TableFormat::Csv {
-        table.notes().iter().for_each(|note| printer.talk(note));
+        table.notes().iter().for_each(|note| printer.status(note));
     }
     Ok(())
 }

@@ -1,25 +1,25 @@
 //! Every setting has the effect it must have.
 
-use crate::place::{DRAWN, Place};
+use crate::workspace::{DRAWN, Workspace};
 use fedanchor_record::files;
 use std::collections::BTreeMap;
 
 /// Runs every case and demands that it differs from the run without its last setting, which is
 /// the one in question; those before it prepare the ground.
 fn each_has_an_effect(cases: &[&[&str]]) {
-    let place = Place::with_pictures(16);
+    let workspace = Workspace::with_pictures(16);
     let mut known: BTreeMap<Vec<&str>, String> = BTreeMap::new();
     for (number, case) in cases.iter().enumerate() {
         let (_, ground) = case.split_last().unwrap();
         let plain = known.entry(ground.to_vec()).or_insert_with(|| {
             let out = format!("plain-{number}");
-            place.run(&out, &[DRAWN, ground]);
-            place.read(&out, files::ROUNDS)
+            workspace.run(&out, &[DRAWN, ground]);
+            workspace.read(&out, files::ROUNDS)
         });
         let out = number.to_string();
-        let records = place.run(&out, &[DRAWN, case]);
+        let records = workspace.run(&out, &[DRAWN, case]);
         assert_eq!(records.iter().map(|r| r.round).collect::<Vec<_>>(), [0, 1, 2], "{case:?}");
-        assert!(place.read(&out, files::ROUNDS) != *plain, "{case:?} changes nothing");
+        assert!(workspace.read(&out, files::ROUNDS) != *plain, "{case:?} changes nothing");
     }
 }
 
@@ -45,7 +45,7 @@ fn every_choice_of_data_and_model_has_an_effect() {
 /// The large models, with as little to do as can be, each on another kind of partition.
 #[test]
 fn every_model_and_partition_runs() {
-    let place = Place::with_pictures(16);
+    let workspace = Workspace::with_pictures(16);
     let own = |setting: &&&str| !setting.starts_with("partition.");
     let settings: Vec<&str> = DRAWN.iter().filter(own).copied().collect();
     let brief = [
@@ -62,9 +62,9 @@ fn every_model_and_partition_runs() {
         ("wrn28x2", ["partition.kind=lda", "partition.alpha=1"]),
     ] {
         let (out, name) = (others.join(","), format!("model.name={model}"));
-        let records = place.run(&out, &[&settings, &brief, &[&name], &others]);
+        let records = workspace.run(&out, &[&settings, &brief, &[&name], &others]);
         assert_eq!((records.len(), records[1].trained), (2, 1));
-        assert_eq!(place.summary(&out).model, model);
+        assert_eq!(workspace.summary(&out).model, model);
     }
 }
 

@@ -1,17 +1,20 @@
-//! What lands in the run folder, and whether it is the same again.
+//! What a run folder contains, and whether it is the same again.
 
-use crate::place::{Place, SMALL, lines, table, text};
-use fedanchor::Experiment;
-use fedanchor::model::Network;
-use fedanchor::params::{Params, Part};
+use crate::workspace::{SMALL, Workspace, lines, table, text};
+use fedanchor::engine::model::Network;
+use fedanchor::engine::tensors::{Params, Part};
+use fedanchor::labels::Anchors;
+use fedanchor::messages::{Answer, Broadcast, ClientLosses, ClientOutcome, Update};
+use fedanchor::{Experiment, methods};
 use fedanchor_data::{Shape, sample};
 use fedanchor_record::{Assignment, RoundRecord, Summary, Timing, files};
+use tch::{Kind, Tensor};
 
 #[test]
 fn a_run_folder_tells_everything() {
-    let place = Place::new();
-    let records = place.run("run", &[SMALL]);
-    let names: Vec<String> = place.content("run").into_keys().collect();
+    let workspace = Workspace::new();
+    let records = workspace.run("run", &[SMALL]);
+    let names: Vec<String> = workspace.content("run").into_keys().collect();
     let mut expected = [
         files::CONFIG,
         files::ROUNDS,
@@ -27,26 +30,26 @@ fn a_run_folder_tells_everything() {
     assert_eq!(names, expected);
 
     // The config is the experiment, and running it again is the same run.
-    let config = place.read("run", files::CONFIG);
-    let experiment = fedanchor::config::resolve(&config, &[]).unwrap();
+    let config = workspace.read("run", files::CONFIG);
+    let experiment = fedanchor::resolve(&config, &[]).unwrap();
     assert_eq!((experiment.rounds, experiment.data.clients), (2, 200));
-    place.succeed(&mut place.command_of("run/config.toml", "again"));
-    let (run, again) = (place.content("run"), place.content("again"));
+    workspace.succeed(&mut workspace.command_of("run/config.toml", "again"));
+    let (run, again) = (workspace.content("run"), workspace.content("again"));
     for file in [files::CONFIG, files::ROUNDS, files::MODEL] {
         assert!(again[file] == run[file], "{file} is not the same");
     }
 
-    let assignment = check_assignment(&place);
+    let assignment = check_assignment(&workspace);
     check_records(&records, &assignment);
-    check_model_and_bytes(&place, &experiment, &records);
-    let summary = check_summary(&place, &records);
-    check_matrices(&place, &summary);
+    check_model_and_bytes(&workspace, &experiment, &records);
+    let summary = check_summary(&workspace, &records);
+    check_matrices(&workspace, &summary);
 }
 
 /// Anchors and clients share all images between them, and the histogram counts the same.
-fn check_assignment(place: &Place) -> Assignment {
+fn check_assignment(workspace: &Workspace) -> Assignment {
     let assignment: Assignment =
-        serde_json::from_str(&place.read("run", files::ASSIGNMENT)).unwrap();
+        serde_json::from_str(&workspace.read("run", files::ASSIGNMENT)).unwrap();
     assert_eq!((assignment.anchors.len(), assignment.clients.len()), (50, 200));
     let mut all = assignment.anchors.clone();
     all.extend(assignment.clients.iter().flatten());
@@ -54,7 +57,7 @@ fn check_assignment(place: &Place) -> Assignment {
     assert_eq!(all, (0..6000).collect::<Vec<u32>>());
 
     let labels = sample::load().unwrap().train.labels.unwrap();
-    let (_, histogram) = table(&place.read("run", files::PARTITION));
+    let (_, histogram) = table(&workspace.read("run", files::PARTITION));
     assert_eq!(histogram.len(), 200);
     for (client, row) in histogram.iter().enumerate() {
         let mut counts = [0.0; 10];
@@ -90,26 +93,37 @@ fn check_records(records: &[RoundRecord], assignment: &Assignment) {
 
 /// The model file holds exactly the network's entries; a client sends all but the anchor head, and
 /// gets all of it and ten means of 128 numbers.
-fn check_model_and_bytes(place: &Place, experiment: &Experiment, records: &[RoundRecord]) {
+fn check_model_and_bytes(workspace: &Workspace, experiment: &Experiment, records: &[RoundRecord]) {
     let shape = Shape { side: 28, channels: 1 };
-    let network = Network::new(&experiment.model, experiment.method.heads(), shape, 10).unwrap();
+    let heads = methods::build(&experiment.method).unwrap().heads();
+    let network = Network::new(&experiment.model, heads, shape, 10).unwrap();
     let device = experiment.device().unwrap();
     // Refuses an entry too many, too few or of another shape.
     let params =
-        Params::load(&network.layout, &place.at("run").join(files::MODEL), device).unwrap();
-    let up = params.subset(|entry| entry.part != Part::Anchor).encode(None).unwrap().len() as u64;
-    let all = params.encode(None).unwrap().len() as u64;
+        Params::load(&network.layout, &workspace.at("run").join(files::MODEL), device).unwrap();
+    let update = || Update {
+        params: params.subset(|entry| entry.part != Part::Anchor),
+        samples: 30,
+        kept: 10,
+        losses: ClientLosses::default(),
+    };
     for record in &records[1..] {
-        assert_eq!(record.bytes_up, up * record.trained as u64);
-        // 128 numbers of four bytes for each class; a name and a place in the header.
-        let anchors = record.bytes_down / 2 - all;
-        assert!((10 * 128 * 4..10 * 128 * 4 + 100).contains(&anchors), "{anchors}");
-        assert_eq!(record.bytes_down % 2, 0);
+        let round = record.round;
+        let mut broadcast = Broadcast::new("fedanchor", round, params.shallow_copy());
+        let means = Tensor::zeros([10, 128], (Kind::Float, device));
+        broadcast.anchors = Some(Anchors::ClassMeans { means });
+        let down = record.clients.iter().map(|&client| broadcast.encode(client).unwrap().len());
+        assert_eq!(record.bytes_down, down.sum::<usize>() as u64);
+        // The losses' digits are not known here.
+        let (method, outcome) = ("fedanchor".to_owned(), ClientOutcome::Update(update()));
+        let answer = Answer { method, round, client: record.clients[0], outcome };
+        let up = (answer.encode().unwrap().len() * record.trained) as u64;
+        assert!((up..up + 100 * record.trained as u64).contains(&record.bytes_up), "{record:?}");
     }
 }
 
-fn check_summary(place: &Place, records: &[RoundRecord]) -> Summary {
-    let summary = place.summary("run");
+fn check_summary(workspace: &Workspace, records: &[RoundRecord]) -> Summary {
+    let summary = workspace.summary("run");
     let last = records.last().unwrap();
     let best = records.iter().map(|record| record.test_accuracy).fold(0.0, f64::max);
     assert_eq!((summary.rounds, summary.rounds_planned), (2, 2));
@@ -125,7 +139,7 @@ fn check_summary(place: &Place, records: &[RoundRecord]) -> Summary {
     assert_eq!(summary.data_fingerprint.len(), 64);
     assert_eq!(summary.version, env!("CARGO_PKG_VERSION"));
 
-    let timings: Vec<Timing> = lines(&place.read("run", files::TIMINGS));
+    let timings: Vec<Timing> = lines(&workspace.read("run", files::TIMINGS));
     assert_eq!(timings.iter().map(|t| t.round).collect::<Vec<_>>(), [0, 1, 2]);
     for t in &timings {
         let parts = t.broadcast + t.clients + t.aggregate + t.server + t.test;
@@ -136,8 +150,8 @@ fn check_summary(place: &Place, records: &[RoundRecord]) -> Summary {
     summary
 }
 
-fn check_matrices(place: &Place, summary: &Summary) {
-    let confusion = place.read("run", files::CONFUSION);
+fn check_matrices(workspace: &Workspace, summary: &Summary) {
+    let confusion = workspace.read("run", files::CONFUSION);
     let (names, confusion) = table(&confusion);
     assert_eq!(names, summary.classes);
     // The sample has 100 test images of every class.
@@ -145,7 +159,7 @@ fn check_matrices(place: &Place, summary: &Summary) {
     let right: f64 = (0..10).map(|class| confusion[class][class]).sum();
     assert_eq!(right / 10.0, summary.final_accuracy);
 
-    let similarity = place.read("run", files::SIMILARITY);
+    let similarity = workspace.read("run", files::SIMILARITY);
     let (names, similarity) = table(&similarity);
     assert_eq!(names, summary.classes);
     for (a, row) in similarity.iter().enumerate() {
@@ -158,13 +172,13 @@ fn check_matrices(place: &Place, summary: &Summary) {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let run = |out: &str, workers: &str, seed: &str| {
-        let mut command = place.command(out, &[SMALL, &["rounds=1", seed]]);
+        let mut command = workspace.command(out, &[SMALL, &["rounds=1", seed]]);
         // Several threads in libtorch too: the order of its sums must not depend on who comes first.
         command.env("OMP_NUM_THREADS", "2").env("OMP_WAIT_POLICY", "PASSIVE");
-        place.succeed(command.args(["--workers", workers]));
-        place.content(out)
+        workspace.succeed(command.args(["--workers", workers]));
+        workspace.content(out)
     };
     let (one, three, other) =
         (run("1", "1", "seed=0"), run("3", "3", "seed=0"), run("o", "1", "seed=1"));
@@ -176,8 +190,8 @@ fn the_same_seed_gives_the_same_bytes() {
     }
 
     // A folder that holds a run is left as it is.
-    let refused = place.command("1", &[SMALL]).output().unwrap();
+    let refused = workspace.command("1", &[SMALL]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("holds a run already"), "{}", text(&refused.stderr));
-    assert!(place.content("1") == one);
+    assert!(workspace.content("1") == one);
 }

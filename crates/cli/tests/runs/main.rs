@@ -16,6 +16,6 @@ mod faults;
 mod folder;
 mod interrupts;
 mod kills;
-mod place;
 mod sweeps;
 mod wholes;
+mod workspace;

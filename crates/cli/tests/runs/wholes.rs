@@ -1,20 +1,20 @@
 //! Whole runs compared with one another, and runs that fail.
 
-use crate::place::{DRAWN, Place, SMALL, table, text};
+use crate::workspace::{DRAWN, SMALL, Workspace, table, text};
 use fedanchor_record::{Assignment, Outcome, RoundRecord, files};
 
 #[test]
 fn class_means_do_what_all_latents_do_for_fewer_bytes() {
-    let place = Place::new();
-    let means = place.run("means", &[SMALL]);
-    let latents = place.run("latents", &[SMALL, &["method.send=latents"]]);
+    let workspace = Workspace::new();
+    let means = workspace.run("means", &[SMALL]);
+    let latents = workspace.run("latents", &[SMALL, &["method.send=latents"]]);
     for (means, latents) in means.iter().zip(&latents) {
         // Equal labels make equal training: nothing else may differ.
         assert_eq!(RoundRecord { bytes_down: means.bytes_down, ..latents.clone() }, *means);
         // 50 latents of 128 numbers with labels of two bytes, instead of ten means.
         let more = (latents.bytes_down - means.bytes_down) / 2;
         let data = 50 * (128 * 4 + 2) - 10 * 128 * 4;
-        let header = 100; // one more name and place
+        let header = 100; // one more name and workspace
         let expected = if means.round == 0 { 0..=0 } else { data..=data + header };
         assert!(expected.contains(&more), "{more}");
     }
@@ -22,34 +22,35 @@ fn class_means_do_what_all_latents_do_for_fewer_bytes() {
 
 #[test]
 fn seeds_run_as_if_alone() {
-    let place = Place::new();
-    let mut both = place.command("both", &[SMALL]);
-    let output = place.succeed(both.args(["--seeds", "3,5"]));
+    let workspace = Workspace::new();
+    let mut both = workspace.command("both", &[SMALL]);
+    let output = workspace.succeed(both.args(["--seeds", "3,5"]));
     for seed in [3, 5] {
         let alone = format!("alone{seed}");
-        place.run(&alone, &[SMALL, &[&format!("seed={seed}")]]);
-        let (alone, beside) = (place.content(&alone), place.content(&format!("both/seed{seed}")));
+        workspace.run(&alone, &[SMALL, &[&format!("seed={seed}")]]);
+        let (alone, beside) =
+            (workspace.content(&alone), workspace.content(&format!("both/seed{seed}")));
         for file in [files::CONFIG, files::ROUNDS, files::MODEL] {
             assert!(alone[file] == beside[file], "{file} of seed {seed}");
         }
     }
-    let accuracy = |seed: u32| place.summary(&format!("both/seed{seed}")).final_accuracy;
+    let accuracy = |seed: u32| workspace.summary(&format!("both/seed{seed}")).final_accuracy;
     let mean = (accuracy(3) + accuracy(5)) / 2.0;
     let deviation = (accuracy(3) - accuracy(5)).abs() / 2f64.sqrt();
     let last = text(&output.stdout).lines().last().unwrap().to_owned();
     assert_eq!(last, format!("mean of 2 seeds: {mean:.2} %, standard deviation {deviation:.2}"));
 
-    let mut twice = place.command("twice", &[SMALL]);
+    let mut twice = workspace.command("twice", &[SMALL]);
     let refused = twice.args(["--seeds", "3,3"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
-    assert!(text(&refused.stderr).contains("3 is there twice"), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("3 is given twice"), "{}", text(&refused.stderr));
 }
 
 #[test]
 fn the_comparison_is_a_run_without_clients() {
-    let place = Place::new();
-    let output = place.succeed(&mut place.command("both", &[SMALL, &["compare=true"]]));
-    let summary = place.summary("both");
+    let workspace = Workspace::new();
+    let output = workspace.succeed(&mut workspace.command("both", &[SMALL, &["compare=true"]]));
+    let summary = workspace.summary("both");
     let alone = summary.server_only_accuracy.unwrap();
     // Standard output holds the result and nothing else.
     let expected = format!(
@@ -58,7 +59,7 @@ fn the_comparison_is_a_run_without_clients() {
     );
     assert_eq!(text(&output.stdout), expected);
 
-    let records = place.run("alone", &[SMALL, &["method.name=server-only"]]);
+    let records = workspace.run("alone", &[SMALL, &["method.name=server-only"]]);
     for record in &records {
         assert!(record.clients.is_empty(), "{record:?}");
         assert_eq!((record.seen, record.kept, record.trained), (0, 0, 0));
@@ -70,38 +71,67 @@ fn the_comparison_is_a_run_without_clients() {
 
 #[test]
 fn a_folder_of_pictures_is_a_data_set() {
-    let place = Place::with_pictures(24);
-    let records = place.run("run", &[DRAWN, &["method.threshold=0.85"]]);
-    let summary = place.summary("run");
+    let workspace = Workspace::with_pictures(24);
+    let records = workspace.run("run", &[DRAWN, &["method.threshold=0.85"]]);
+    let summary = workspace.summary("run");
     assert_eq!(summary.data, "drawn");
     assert_eq!(summary.classes, ["leaning", "lying", "standing"]);
-    let (_, confusion) = table(&place.read("run", files::CONFUSION));
+    let (_, confusion) = table(&workspace.read("run", files::CONFUSION));
     assert_eq!(confusion.iter().flatten().sum::<f64>(), 15.0);
     let assignment: Assignment =
-        serde_json::from_str(&place.read("run", files::ASSIGNMENT)).unwrap();
+        serde_json::from_str(&workspace.read("run", files::ASSIGNMENT)).unwrap();
     assert_eq!(assignment.clients.iter().map(Vec::len).sum::<usize>() + 36, 96);
     assert!(records[1].kept > 0 && records[1].kept < records[1].seen, "{:?}", records[1]);
 }
 
 #[test]
 fn training_that_runs_away_is_an_error() {
-    let place = Place::with_pictures(16);
+    let workspace = Workspace::with_pictures(16);
     let fail = |out: &str, settings: &[&str]| {
-        let output = place.command(out, &[DRAWN, settings]).output().unwrap();
+        let output = workspace.command(out, &[DRAWN, settings]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
         let stderr = text(&output.stderr).to_owned();
         stderr.lines().last().unwrap().to_owned()
     };
     let error = fail("0", &["pretrain.epochs=20", "pretrain.lr=100", "optimiser.clip=0"]);
-    assert!(error.starts_with("error: round 0, server, "), "{error}");
-    assert!(error.contains("supervised epoch: ") && error.contains("not finite"), "{error}");
+    assert!(error.starts_with("error: round 0: the "), "{error}");
+    let problem = "is not finite after the supervised epoch; lower the learning rate";
+    assert!(error.contains(problem), "{error}");
     // Clients that run away harm nobody but themselves: nothing of theirs enters the model.
     let runaway = ["client.epochs=30", "optimiser.lr=100", "optimiser.clip=0"];
-    let output = place.succeed(&mut place.command("1", &[DRAWN, &runaway]));
+    let output = workspace.succeed(&mut workspace.command("1", &[DRAWN, &runaway]));
     let said = text(&output.stderr);
-    assert!(said.contains("note: round 1: 3 updates dropped: client "), "{said}");
-    assert!(said.contains("note: round 1: skipped: fewer good answers"), "{said}");
-    let records = place.records("1");
+    assert!(said.contains("note: round 1: 3 updates rejected: client "), "{said}");
+    assert!(said.contains("note: round 1: skipped: fewer valid answers"), "{said}");
+    let records = workspace.records("1");
     assert_eq!(records[2].outcome, Outcome::NoQuorum);
     assert_eq!(records[2].test_loss, records[0].test_loss);
+}
+
+/// FedMatch without pre-training: its server has its two halves from the start, and round 1 has clients.
+#[test]
+fn fedmatch_starts_without_pretraining() {
+    let workspace = Workspace::with_pictures(16);
+    let drawn: Vec<&str> =
+        DRAWN.iter().copied().filter(|key| !key.starts_with("method.")).collect();
+    let records = workspace.run("run", &[&drawn, &["method.name=fedmatch", "pretrain.epochs=0"]]);
+    assert_eq!((records[1].clients.len(), records[1].trained), (3, 3), "{:?}", records[1]);
+    assert!(records[1].bytes_down > 0 && records[1].rejected.is_empty());
+}
+
+/// `-q` leaves the result, `-v` adds a log; neither changes the other stream.
+#[test]
+fn quiet_and_verbose() {
+    let workspace = Workspace::with_pictures(16);
+    let said = |out: &str, flag: &str| {
+        let output =
+            workspace.succeed(workspace.command(out, &[DRAWN]).arg(flag).env_remove("RUST_LOG"));
+        (text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+    };
+    let (plain, quiet, verbose) = (said("1", "--set=seed=0"), said("2", "-q"), said("3", "-vv"));
+    assert_eq!((&plain.0, &plain.0), (&quiet.0, &verbose.0));
+    assert_eq!(quiet.1, "");
+    assert!(plain.1.contains("round 1/2: ") && !plain.1.contains("DEBUG"), "{}", plain.1);
+    let line = verbose.1.lines().find(|line| line.contains("training a cohort")).unwrap();
+    assert!(line.contains("DEBUG round{round=1}"), "{line}");
 }

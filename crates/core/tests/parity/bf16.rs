@@ -1,12 +1,12 @@
 //! bfloat16 activations: coarse agreement with single precision, and parameters that stay in it.
 
 use crate::filling::{filled, labels, noise};
-use crate::{assert_close, setting};
+use crate::{assert_close, context};
 use fedanchor::Result;
-use fedanchor::loss::cross_entropy;
-use fedanchor::model::Statistics;
-use fedanchor::optimiser::Momentum;
-use fedanchor::training::Learner;
+use fedanchor::engine::model::Statistics;
+use fedanchor::engine::training::Learner;
+use fedanchor::engine::training::Momentum;
+use fedanchor::engine::training::losses::cross_entropy;
 use tch::{Kind, Tensor};
 
 /// Of the largest output. bfloat16 keeps 8 bits, a relative error of 2e-3 at each of up to 60
@@ -28,12 +28,12 @@ fn outputs_agree_coarsely_with_single_precision() -> Result<()> {
         for norm in ["model.norm=batch", "model.norm=group"] {
             let keys = [keys, &[norm]].concat();
             let outputs = |precision: &str| -> Result<[Tensor; 3]> {
-                let setting = setting(&[&keys[..], &[precision]].concat(), 16, 3)?;
-                let params = filled(&setting.network.layout, "0")?;
-                let pass = setting.pass(&params.tensors, Statistics::Running);
-                let features = setting.network.features(&images, &pass)?;
-                let logits = setting.network.logits(&features, &pass)?;
-                let latents = setting.network.latents(&features, &pass)?;
+                let context = context(&[&keys[..], &[precision]].concat(), 16, 3)?;
+                let params = filled(&context.network.layout, "0")?;
+                let pass = context.pass(&params.tensors, Statistics::Running);
+                let features = context.network.features(&images, &pass)?;
+                let logits = context.network.logits(&features, &pass)?;
+                let latents = context.network.latents(&features, &pass)?;
                 Ok([logits, latents, features.pooled])
             };
             let (coarse, fine) = (outputs("precision=bf16")?, outputs("precision=f32")?);
@@ -48,12 +48,12 @@ fn outputs_agree_coarsely_with_single_precision() -> Result<()> {
 
 #[test]
 fn parameters_stay_in_single_precision() -> Result<()> {
-    let setting = setting(&["model.name=small", "precision=bf16"], 16, 3)?;
-    let start = filled(&setting.network.layout, "0")?;
-    let mut learner = Learner::new(&setting, "test", start.copy()?, Momentum::default(), |_| true)?;
+    let context = context(&["model.name=small", "precision=bf16"], 16, 3)?;
+    let start = filled(&context.network.layout, "0")?;
+    let mut learner = Learner::new(&context, "test", start.copy()?, Momentum::default(), |_| true)?;
     learner.step(1, 0.1, |pass| {
         let images = noise("images", &[4, 3, 16, 16]);
-        let logits = setting.network.logits(&setting.network.features(&images, pass)?, pass)?;
+        let logits = context.network.logits(&context.network.features(&images, pass)?, pass)?;
         Ok(vec![(1.0, cross_entropy(&logits, &labels("labels", 4))?)].into())
     })?;
     let now = learner.params.layout.iter().zip(&learner.params.tensors);

@@ -5,14 +5,15 @@
 //! compared within a tolerance. A client that has finished is compared bit for bit.
 
 use crate::filling::{filled, labels, noise};
-use crate::{assert_close, setting};
+use crate::{assert_close, context};
 use fedanchor::Result;
-use fedanchor::loss::cross_entropy;
-use fedanchor::model::Pass;
-use fedanchor::optimiser::Momentum;
-use fedanchor::params::Params;
-use fedanchor::setting::Setting;
-use fedanchor::training::Learner;
+use fedanchor::engine::Result as EngineResult;
+use fedanchor::engine::model::Pass;
+use fedanchor::engine::tensors::Params;
+use fedanchor::engine::training::Context;
+use fedanchor::engine::training::Learner;
+use fedanchor::engine::training::Momentum;
+use fedanchor::engine::training::losses::cross_entropy;
 use tch::{Kind, Tensor};
 
 /// Of the largest change in an entry over all steps; see `steps` for why not less. Weights move by
@@ -23,37 +24,37 @@ const CLIENTS: usize = 3;
 
 /// Cross entropy of these clients' batches in this step, each client its own images and labels.
 fn loss(
-    setting: &Setting,
+    context: &Context,
     pass: &Pass,
     clients: std::ops::Range<usize>,
     step: usize,
-) -> Result<Vec<(f64, Tensor)>> {
+) -> EngineResult<Vec<(f64, Tensor)>> {
     let of = |what: &str, client: usize| format!("{what} of client {client} in step {step}");
     let images: Vec<Tensor> =
         clients.clone().map(|k| noise(&of("images", k), &[4, 3, 16, 16])).collect();
     let labels: Vec<Tensor> = clients.map(|k| labels(&of("labels", k), 4)).collect();
     let images = Tensor::f_cat(&images, 1)?; // [batch, K * C, H, W]
     let labels = Tensor::f_cat(&labels, 0)?; // [K, batch]
-    let logits = setting.network.logits(&setting.network.features(&images, pass)?, pass)?;
+    let logits = context.network.logits(&context.network.features(&images, pass)?, pass)?;
     Ok(vec![(1.0, cross_entropy(&logits, &labels)?)])
 }
 
-fn learner(setting: &Setting, params: Params) -> Result<Learner<'_>> {
-    Learner::new(setting, "test", params, Momentum::default(), |_| true)
+fn learner(context: &Context, params: Params) -> EngineResult<Learner<'_>> {
+    Learner::new(context, "test", params, Momentum::default(), |_| true)
 }
 
 /// Trains with `active[t]` clients in step t and compares with each client alone.
 fn check(norm: &str, active: &[usize]) -> Result<()> {
     let norm = format!("model.norm={norm}");
-    let setting = setting(&["model.name=small", &norm, "optimiser.clip=1.0"], 16, 3)?;
+    let context = context(&["model.name=small", &norm, "optimiser.clip=1.0"], 16, 3)?;
     let start: Vec<Params> = (0..CLIENTS)
-        .map(|client| filled(&setting.network.layout, &client.to_string()))
+        .map(|client| filled(&context.network.layout, &client.to_string()))
         .collect::<Result<_>>()?;
 
-    let mut cohort = learner(&setting, Params::stack(&start.iter().collect::<Vec<_>>())?)?;
+    let mut cohort = learner(&context, Params::stack(&start.iter().collect::<Vec<_>>())?)?;
     for (step, &active) in active.iter().enumerate() {
         let before = cohort.params.copy()?;
-        cohort.step(active, LR, |pass| Ok(loss(&setting, pass, 0..active, step)?.into()))?;
+        cohort.step(active, LR, |pass| Ok(loss(&context, pass, 0..active, step)?.into()))?;
         for client in active..CLIENTS {
             let (now, before) =
                 (cohort.params.client(client as i64)?, before.client(client as i64)?);
@@ -65,10 +66,10 @@ fn check(norm: &str, active: &[usize]) -> Result<()> {
 
     for (client, start) in start.iter().enumerate() {
         let steps = active.iter().filter(|&&active| active > client).count();
-        let mut alone = learner(&setting, start.copy()?)?;
+        let mut alone = learner(&context, start.copy()?)?;
         for step in 0..steps {
             let clients = client..client + 1;
-            alone.step(1, LR, |pass| Ok(loss(&setting, pass, clients, step)?.into()))?;
+            alone.step(1, LR, |pass| Ok(loss(&context, pass, clients, step)?.into()))?;
         }
         let together = cohort.mean_losses(client, 1, steps)?[0];
         let alone_loss = alone.mean_losses(0, 1, steps)?[0];

@@ -2,7 +2,7 @@
 
 use crate::CLASSES;
 use fedanchor::Result;
-use fedanchor::params::{Layout, Params};
+use fedanchor::engine::tensors::{Layout, Params};
 use tch::Tensor;
 
 /// `count` numbers of 24 bits.

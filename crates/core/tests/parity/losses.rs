@@ -2,9 +2,9 @@
 
 use crate::filling::{labels, lambda, noise};
 use crate::{Fixture, assert_close};
-use fedanchor::Result;
-use fedanchor::config::resolve;
-use fedanchor::loss::{cross_entropy, label_contrastive, mix_loss};
+use fedanchor::engine::training::losses::{cross_entropy, mix_loss};
+use fedanchor::server::{ContrastiveConfig, label_contrastive};
+use fedanchor::{Result, resolve};
 use tch::{Kind, Tensor};
 
 /// A few rounding errors of single precision; at temperature 0.1 a cosine's are multiplied by 10.
@@ -59,8 +59,9 @@ fn every_form_of_the_contrastive_loss_agrees() -> Result<()> {
                     ];
                     let keys = keys.map(|(key, value)| format!("method.contrastive.{key}={value}"));
                     let experiment = resolve("", &keys)?;
-                    let config = experiment.method.contrastive().expect("FedAnchor has one");
-                    let loss = label_contrastive(&latents, &labels, 6, config)?;
+                    let config = experiment.method.settings["contrastive"].clone();
+                    let config: ContrastiveConfig = config.try_into().expect("a config");
+                    let loss = label_contrastive(&latents, &labels, 6, &config)?;
                     let name = format!(
                         "losses/contrastive/{temperature}/{self_pairs}/{denominator}/{divide_by}"
                     );

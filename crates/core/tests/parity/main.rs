@@ -18,9 +18,8 @@ mod methods;
 mod networks;
 mod steps;
 
-use fedanchor::config::resolve;
-use fedanchor::setting::Setting;
-use fedanchor::{Error, Result};
+use fedanchor::engine::training::Context;
+use fedanchor::{Experiment, Result, resolve};
 use fedanchor_data::{Normalisation, Shape};
 use safetensors::SafeTensors;
 use tch::{Device, Kind, Tensor};
@@ -29,13 +28,20 @@ use tch::{Device, Kind, Tensor};
 const CLASSES: usize = 10;
 const LATENT_DIM: usize = 16;
 
-/// The setting of an experiment with these keys changed, for images of this shape.
-fn setting(keys: &[&str], side: usize, channels: usize) -> Result<Setting> {
+/// The experiment with these keys changed.
+fn experiment(keys: &[&str]) -> Result<Experiment> {
     let mut keys: Vec<String> = keys.iter().map(|&key| key.to_owned()).collect();
     keys.push(format!("model.latent_dim={LATENT_DIM}"));
+    resolve("", &keys)
+}
+
+/// Its context, for images of this shape.
+fn context(keys: &[&str], side: usize, channels: usize) -> Result<Context> {
     let normalisation = Normalisation { mean: vec![0.0; channels], std: vec![1.0; channels] };
-    let shape = Shape { side, channels };
-    Setting::new(resolve("", &keys)?, shape, CLASSES, &normalisation, false, Some(1))
+    let (experiment, shape) = (experiment(keys)?, Shape { side, channels });
+    let heads = fedanchor::methods::build(&experiment.method)?.heads();
+    let settings = experiment.training(heads)?;
+    Ok(Context::new(settings, shape, CLASSES, &normalisation, false, Some(1))?)
 }
 
 /// The expected tensors, by name.
@@ -56,10 +62,7 @@ impl Fixture {
     }
 
     fn tensor(&self, name: &str) -> Result<Tensor> {
-        let view = self.0.tensor(name).map_err(|error| Error::Engine {
-            phase: "reading the fixture",
-            message: format!("{name}: {error}"),
-        })?;
+        let view = self.0.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}"));
         let shape: Vec<i64> = view.shape().iter().map(|&n| n as i64).collect();
         Ok(Tensor::f_from_data_size(view.data(), &shape, Kind::Float)?)
     }

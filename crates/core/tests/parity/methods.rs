@@ -2,18 +2,19 @@
 
 use crate::filling::{filled, labels, noise};
 use crate::steps::{CHANGE, STATISTIC, check_change, terms};
-use crate::{CLASSES, Fixture, assert_close, setting};
+use crate::{CLASSES, Fixture, assert_close, context, experiment};
 use fedanchor::Result;
-use fedanchor::anchors::AnchorSet;
-use fedanchor::config::MethodConfig;
-use fedanchor::loss::cross_entropy;
-use fedanchor::method::fedmatch::{client_terms, summed, vote};
-use fedanchor::model::{Pass, Statistics};
-use fedanchor::optimiser::Momentum;
-use fedanchor::params::{Params, WeightedMean};
+use fedanchor::engine::model::{Pass, Statistics};
+use fedanchor::engine::tensors::Params;
+use fedanchor::engine::training::Context;
+use fedanchor::engine::training::Learner;
+use fedanchor::engine::training::Momentum;
+use fedanchor::engine::training::losses::cross_entropy;
+use fedanchor::federation::aggregation::WeightedMean;
+use fedanchor::labels::AnchorSet;
+use fedanchor::methods::fedmatch::{FedMatchConfig, client_terms, summed, vote};
+use fedanchor::methods::read_settings;
 use fedanchor::server::Server;
-use fedanchor::setting::Setting;
-use fedanchor::training::Learner;
 use fedanchor_data::{ImageSet, Shape};
 use tch::{Kind, Tensor};
 
@@ -26,11 +27,11 @@ fn one(value: f64) -> Tensor {
 #[test]
 fn semifls_labels_agree() -> Result<()> {
     let fixture = Fixture::methods();
-    let setting = setting(&SMALL, 16, 3)?;
-    let params = filled(&setting.network.layout, "0")?;
-    let pass = setting.pass(&params.tensors, Statistics::Running);
+    let context = context(&SMALL, 16, 3)?;
+    let params = filled(&context.network.layout, "0")?;
+    let pass = context.pass(&params.tensors, Statistics::Running);
     let images = noise("semifl images", &[32, 3, 16, 16]);
-    let logits = setting.network.logits(&setting.network.features(&images, &pass)?, &pass)?;
+    let logits = context.network.logits(&context.network.features(&images, &pass)?, &pass)?;
     let (score, class) = logits.softmax(-1, Kind::Float).max_dim(-1, false);
     assert_close(&score, &fixture.tensor("semifl/labels/score")?, STATISTIC, "score");
     assert_close(&class, &fixture.tensor("semifl/labels/class")?, 0.0, "class");
@@ -44,15 +45,15 @@ fn semifls_client_agrees() -> Result<()> {
     let mut keys = SMALL.to_vec();
     keys.extend(["optimiser.nesterov=true", "optimiser.momentum=0.9", "optimiser.clip=1.0"]);
     keys.push("optimiser.weight_decay=0.0005");
-    let setting = setting(&keys, 16, 3)?;
+    let context = context(&keys, 16, 3)?;
     let mut momentum = Momentum::default();
     for round in 1..=2 {
-        let start = filled(&setting.network.layout, if round == 1 { "0" } else { "1" })?;
+        let start = filled(&context.network.layout, if round == 1 { "0" } else { "1" })?;
         let lr = if round == 1 { 0.1 } else { 0.05 };
-        let mut learner = Learner::new(&setting, "test", start.copy()?, momentum, |_| true)?;
+        let mut learner = Learner::new(&context, "test", start.copy()?, momentum, |_| true)?;
         let mut before = 0.0;
         for step in 2 * round - 2..2 * round {
-            learner.step(1, lr, |pass| Ok(terms(&setting, pass, step, 1.0)?.into()))?;
+            learner.step(1, lr, |pass| Ok(terms(&context, pass, step, 1.0)?.into()))?;
             let sum = learner.mean_losses(0, 2, 1)?.iter().sum::<f64>();
             let name = format!("semifl/round{round}/loss/{step}");
             assert_close(&one(sum - before), &fixture.tensor(&name)?, STATISTIC, &name);
@@ -71,11 +72,12 @@ fn semifls_server_agrees() -> Result<()> {
     let fixture = Fixture::methods();
     let mut keys = SMALL.to_vec();
     keys.push("server.momentum=0.5");
-    let setting = setting(&keys, 16, 3)?;
-    let layout = setting.network.layout.clone();
+    let (experiment, context) = (experiment(&keys)?, context(&keys, 16, 3)?);
+    let layout = context.network.layout.clone();
     let shape = Shape { side: 16, channels: 3 };
     let images = ImageSet { shape, pixels: Vec::new(), labels: None, classes: Vec::new() };
-    let mut server = Server::new(&setting, AnchorSet { images: &images, local: &[], labels: &[] })?;
+    let anchors = AnchorSet { images: &images, local: &[], labels: &[] };
+    let mut server = Server::new(&experiment, &context, anchors)?;
     server.params = filled(&layout, "0")?;
     for clients in [["1", "2"], ["3", "4"]] {
         let mut mean = WeightedMean::default();
@@ -114,7 +116,7 @@ fn numbers(fixture: &Fixture, name: &str) -> Result<Vec<f64>> {
     Ok(Vec::<f64>::try_from(fixture.tensor(name)?.to_kind(Kind::Double))?)
 }
 
-fn fedmatch(fixture: &Fixture, side: &str, case: &str) -> Result<(Setting, f64)> {
+fn fedmatch(fixture: &Fixture, side: &str, case: &str) -> Result<(Context, FedMatchConfig, f64)> {
     let place = |what: &str| format!("fedmatch/{side}/{case}/{what}");
     let weights = numbers(fixture, &place("weights"))?;
     let optimiser = numbers(fixture, &place("optimiser"))?;
@@ -133,12 +135,13 @@ fn fedmatch(fixture: &Fixture, side: &str, case: &str) -> Result<(Setting, f64)>
         keys.push(format!("method.supervised={}", weights[0]));
     }
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    Ok((setting(&keys, 16, 3)?, optimiser[0]))
+    let config = read_settings(&experiment(&keys)?.method.settings)?;
+    Ok((context(&keys, 16, 3)?, config, optimiser[0]))
 }
 
 /// sigma and psi of the fixture.
-fn halves(setting: &Setting) -> Result<(Params, Params)> {
-    let layout = &setting.network.layout;
+fn halves(context: &Context) -> Result<(Params, Params)> {
+    let layout = &context.network.layout;
     let mut psi = filled(layout, "1")?;
     for tensor in &mut psi.tensors {
         let _ = tensor.f_mul_scalar_(0.1)?;
@@ -150,23 +153,22 @@ fn halves(setting: &Setting) -> Result<(Params, Params)> {
 fn fedmatchs_client_agrees() -> Result<()> {
     let fixture = Fixture::methods();
     for case in ["published", "visible"] {
-        let (setting, lr) = fedmatch(&fixture, "client", case)?;
-        let MethodConfig::Fedmatch(config) = &setting.experiment.method else { panic!() };
+        let (context, config, lr) = fedmatch(&fixture, "client", case)?;
         let place = |what: &str| format!("fedmatch/client/{case}/{what}");
-        let (sigma, psi) = halves(&setting)?;
+        let (sigma, psi) = halves(&context)?;
         let mut others = vec![sigma];
         for helper in numbers(&fixture, &place("helpers"))? {
-            others.push(filled(&setting.network.layout, &format!("{helper}"))?);
+            others.push(filled(&context.network.layout, &format!("{helper}"))?);
         }
         let mut learner =
-            Learner::new(&setting, "test", psi.copy()?, Momentum::default(), |_| true)?
-                .with_others(others, None)?;
+            Learner::new(&context, "test", psi.copy()?, Momentum::default(), |_| true)?
+                .with_others(others)?;
         let mut before = vec![0.0; 4];
         for step in 0..2 {
             let view = |kind: &str| noise(&format!("{kind} view of step {step}"), &[8, 3, 16, 16]);
             let (weak, strong) = (view("weak"), view("strong"));
             learner.step(1, lr, |pass| {
-                Ok(client_terms(&setting.network, config, &weak, &strong, pass)?.into())
+                Ok(client_terms(&context.network, &config, &weak, &strong, pass)?.into())
             })?;
             let sums = learner.mean_losses(0, 4, 1)?;
             for (index, term) in ["agreement", "consistency", "l1", "l2"].into_iter().enumerate() {
@@ -196,12 +198,11 @@ fn fedmatchs_vote_agrees() -> Result<()> {
 fn fedmatchs_server_agrees() -> Result<()> {
     let fixture = Fixture::methods();
     for case in ["published", "visible"] {
-        let (setting, lr) = fedmatch(&fixture, "server", case)?;
-        let MethodConfig::Fedmatch(config) = &setting.experiment.method else { panic!() };
-        let (sigma, psi) = halves(&setting)?;
+        let (context, config, lr) = fedmatch(&fixture, "server", case)?;
+        let (sigma, psi) = halves(&context)?;
         let mut learner =
-            Learner::new(&setting, "test", sigma.copy()?, Momentum::default(), |_| true)?
-                .with_others(vec![psi], None)?;
+            Learner::new(&context, "test", sigma.copy()?, Momentum::default(), |_| true)?
+                .with_others(vec![psi])?;
         let mut before = 0.0;
         for step in 0..2 {
             let images = noise(&format!("server view of step {step}"), &[8, 3, 16, 16]);
@@ -209,8 +210,8 @@ fn fedmatchs_server_agrees() -> Result<()> {
             learner.step(1, lr, |pass| {
                 let w = summed(&pass.others[0], pass.tensors)?;
                 let pass = Pass { tensors: &w, ..*pass };
-                let features = setting.network.features(&images, &pass)?;
-                let logits = setting.network.logits(&features, &pass)?;
+                let features = context.network.features(&images, &pass)?;
+                let logits = context.network.logits(&features, &pass)?;
                 Ok(vec![(config.supervised, cross_entropy(&logits, &labels)?)].into())
             })?;
             let sum = learner.mean_losses(0, 1, 1)?[0];

@@ -1,10 +1,10 @@
 //! Forward passes of every network: logits, latents, pooled features and running statistics.
 
 use crate::filling::{filled, noise};
-use crate::{Fixture, assert_close, setting};
+use crate::{Fixture, assert_close, context};
 use fedanchor::Result;
-use fedanchor::model::Statistics;
-use fedanchor::params::Entry;
+use fedanchor::engine::model::Statistics;
+use fedanchor::engine::tensors::Entry;
 
 /// Single precision through at most 26 convolutions, against double: four times what is seen.
 const TOLERANCE: f64 = 1e-5;
@@ -26,24 +26,24 @@ fn check(
     channels: usize,
 ) -> Result<usize> {
     let _no_grad = tch::no_grad_guard();
-    let setting = setting(keys, side, channels)?;
-    let params = filled(&setting.network.layout, "0")?;
+    let context = context(keys, side, channels)?;
+    let params = filled(&context.network.layout, "0")?;
     let images = noise("images", &[3, channels as i64, side as i64, side as i64]);
     let mut used = 0;
     // The last pass moves the running statistics, which the other two must find as they were.
     for (mode, statistics) in [
         ("running", Statistics::Running),
         ("batch", Statistics::Batch),
-        ("batch", Statistics::Update(setting.experiment.batch_norm.momentum)),
+        ("batch", Statistics::Update(context.batch_norm.momentum)),
     ] {
         if statistics == Statistics::Batch && side > 16 {
             continue; // the same arithmetic as `Update`: once a network is enough
         }
-        let pass = setting.pass(&params.tensors, statistics);
-        let features = setting.network.features(&images, &pass)?;
+        let pass = context.pass(&params.tensors, statistics);
+        let features = context.network.features(&images, &pass)?;
         for (what, found) in [
-            ("logits", setting.network.logits(&features, &pass)?),
-            ("latents", setting.network.latents(&features, &pass)?),
+            ("logits", context.network.logits(&features, &pass)?),
+            ("latents", context.network.latents(&features, &pass)?),
             ("pooled", features.pooled.shallow_clone()),
         ] {
             let name = format!("{case}/{mode}/{what}");
@@ -51,7 +51,7 @@ fn check(
             used += usize::from(statistics != Statistics::Batch);
         }
         if statistics == Statistics::Batch {
-            let start = filled(&setting.network.layout, "0")?;
+            let start = filled(&context.network.layout, "0")?;
             assert!(params.tensors.iter().zip(&start.tensors).all(|(a, b)| a == b), "{case}");
         }
     }

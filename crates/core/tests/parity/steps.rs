@@ -2,13 +2,14 @@
 //! b L_mix, backward, clipping, SGD.
 
 use crate::filling::{filled, labels, lambda, noise, places};
-use crate::{Fixture, assert_close, setting};
+use crate::{Fixture, assert_close, context};
 use fedanchor::Result;
-use fedanchor::loss::{cross_entropy, mix_loss};
-use fedanchor::model::Pass;
-use fedanchor::optimiser::Momentum;
-use fedanchor::setting::Setting;
-use fedanchor::training::Learner;
+use fedanchor::engine::Result as EngineResult;
+use fedanchor::engine::model::Pass;
+use fedanchor::engine::training::Context;
+use fedanchor::engine::training::Learner;
+use fedanchor::engine::training::Momentum;
+use fedanchor::engine::training::losses::{cross_entropy, mix_loss};
 use tch::{Kind, Tensor};
 
 /// Of the largest change in an entry. The weights of norms are near 1, are rounded to 6e-8 and move
@@ -23,15 +24,15 @@ const MIX_WEIGHT: f64 = 0.5;
 
 /// The terms of the loss on the fix and the mix view of a step.
 pub fn terms(
-    setting: &Setting,
+    context: &Context,
     pass: &Pass,
     step: usize,
     mix_weight: f64,
-) -> Result<Vec<(f64, Tensor)>> {
+) -> EngineResult<Vec<(f64, Tensor)>> {
     let of = |what: &str| format!("{what} of step {step}");
     let logits = |what: &str| {
         let images = noise(&of(what), &[4, 3, 16, 16]);
-        setting.network.logits(&setting.network.features(&images, pass)?, pass)
+        context.network.logits(&context.network.features(&images, pass)?, pass)
     };
     let (fix, mix) = (labels(&of("fix"), 4), labels(&of("mix"), 4));
     let fix_loss = cross_entropy(&logits("fix view")?, &fix)?;
@@ -73,13 +74,13 @@ fn check(rule: &str, nesterov: bool) -> Result<()> {
         "optimiser.clip=1.0",
         &nesterov,
     ];
-    let setting = setting(&keys, 16, 3)?;
-    let start = filled(&setting.network.layout, "0")?;
+    let context = context(&keys, 16, 3)?;
+    let start = filled(&context.network.layout, "0")?;
     // Everything may train, the anchor head too: it is the loss that does not reach it.
-    let mut learner = Learner::new(&setting, "test", start.copy()?, Momentum::default(), |_| true)?;
+    let mut learner = Learner::new(&context, "test", start.copy()?, Momentum::default(), |_| true)?;
     let mut before = vec![0.0; 2];
     for step in 0..2 {
-        learner.step(1, 0.1, |pass| Ok(terms(&setting, pass, step, MIX_WEIGHT)?.into()))?;
+        learner.step(1, 0.1, |pass| Ok(terms(&context, pass, step, MIX_WEIGHT)?.into()))?;
         let sums = learner.mean_losses(0, 2, 1)?;
         let loss = sums[0] - before[0] + MIX_WEIGHT * (sums[1] - before[1]);
         let loss = Tensor::from_slice(&[loss]);

@@ -1,4 +1,4 @@
-//! Damage of the kinds that break decoders.
+//! Mutations that tend to break decoders.
 
 use rand::{Rng, RngExt};
 
@@ -30,7 +30,7 @@ pub fn damage(rng: &mut impl Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
                 drop(bytes.splice(to..to, again));
             }
             _ => {
-                // From here on as another seed goes on somewhere.
+                // Replace the rest by the end of another seed.
                 let other = &seeds[rng.random_range(0..seeds.len())];
                 let from = place(rng, other.len());
                 bytes.truncate(at);
@@ -41,7 +41,7 @@ pub fn damage(rng: &mut impl Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// A place in a file, often near one of its ends: that is where headers and directories are.
+/// A position in a file, often near its start or end, where headers and directories are.
 fn place(rng: &mut impl Rng, length: usize) -> usize {
     let near = rng.random_range(0..=length.min(128));
     match rng.random_range(0..4) {
@@ -51,12 +51,12 @@ fn place(rng: &mut impl Rng, length: usize) -> usize {
     }
 }
 
-/// The length of a range, mostly short.
+/// The length of a range, usually short.
 fn length(rng: &mut impl Rng) -> usize {
     1 << rng.random_range(0..8) >> rng.random_range(0..4)
 }
 
-/// Overwrites the start with a number of the kind that breaks sizes.
+/// Overwrites the start with a number close to a power of two, to break size fields.
 fn number(rng: &mut impl Rng, bytes: &mut [u8]) {
     let width = [1, 2, 4, 8][rng.random_range(0..4)];
     let around = 1u64 << rng.random_range(0..64);

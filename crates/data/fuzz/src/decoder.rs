@@ -1,5 +1,5 @@
-//! A decoder under test: how it is called and what it may cost. Shared by the lists of decoders, here and
-//! in `crates/core/fuzz`, and by the tests of mutated files.
+//! A decoder under test and its memory limit. Shared by the lists of decoders, here and in
+//! `crates/core/fuzz`, and by the tests of mutated files.
 
 use peak_alloc::PeakAlloc;
 use std::path::Path;
@@ -8,33 +8,33 @@ use tempfile::TempDir;
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// A decoder and what it may cost.
+/// A decoder and its memory limit.
 pub struct Decoder {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: &'static str,
     /// The folder of its seeds, and its fuzz target.
     pub family: &'static str,
-    /// How the names of its seeds end.
+    /// Suffixes of the names of its seeds.
     pub seeds: &'static [&'static str],
-    /// Wraps damaged bytes so that they get past checksums and compression.
+    /// Wraps damaged bytes so that they pass checksums and decompression.
     pub wrap: fn(Vec<u8>) -> Vec<u8>,
-    /// Decodes a file with this content in this folder; whether it was accepted.
+    /// Decodes a file with this content in this folder; returns whether it was accepted.
     pub decode: fn(&Path, &[u8]) -> bool,
-    /// The most memory in use while a file of so many bytes is decoded.
+    /// The memory limit in bytes for a file of this many bytes.
     pub most: fn(usize) -> usize,
 }
 
-/// What one decoding did.
+/// The result of decoding one file.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
     /// Whether the file was accepted.
     pub accepted: bool,
-    /// The most memory in use at once, in bytes, beyond what was in use before.
+    /// Peak memory in bytes, beyond what was in use before.
     pub memory: usize,
 }
 
 impl Decoder {
-    /// Decodes a file with this content. Panics if that took more memory than allowed.
+    /// Decodes a file with this content. Panics if that takes more memory than the limit.
     pub fn run(&self, folder: &Path, bytes: &[u8]) -> Outcome {
         let before = MEMORY.current_usage();
         MEMORY.reset_peak_usage();
@@ -47,8 +47,7 @@ impl Decoder {
     }
 }
 
-/// A folder for the files to decode: in memory where the system has one there, because decoding takes
-/// less time than a disk.
+/// A folder for the files to decode: in memory if possible, because a disk is slower than decoding.
 pub fn scratch() -> std::io::Result<TempDir> {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }

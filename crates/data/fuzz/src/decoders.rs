@@ -1,9 +1,9 @@
-//! The decoders that meet foreign bytes, each as a function of bytes, with what it may cost.
+//! The decoders of untrusted files, each as a function of bytes, with its memory limit.
 //!
-//! One list for both who throw damaged bytes at them: the fuzz targets beside this file, and
-//! `crates/data/tests/mutated.rs`, which includes it, so that neither can forget a decoder the other
-//! knows. Checksums and compression keep damage away from what lies behind them; so some decoders
-//! are here twice, as the file comes and with its wrapping made anew around the damage.
+//! The fuzz targets and `crates/data/tests/mutated.rs`, which includes this file, share this list,
+//! so that neither can miss a decoder. Checksums and compression keep damage from the code after
+//! them, so some decoders are listed twice: with the damaged file as it is, and with damaged
+//! content that is then compressed or given valid checksums.
 
 use crate::decoder::{Decoder, as_it_is};
 use fedanchor_data::formats::{cifar, folder, idx, known, mat, npz};
@@ -15,7 +15,7 @@ use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use zip::write::{SimpleFileOptions, ZipWriter};
 
-/// Every decoder of this crate that reads what others wrote.
+/// Every decoder of untrusted files in this crate.
 pub const DECODERS: [Decoder; 13] = [
     Decoder {
         name: "cifar-binary",
@@ -123,33 +123,32 @@ pub const DECODERS: [Decoder; 13] = [
     },
 ];
 
-/// What packed data may unpack to, as in `formats/checks.rs`.
+/// The limit of unpacking, as in `formats/checks.rs`.
 fn unpacked(bytes: usize) -> usize {
     128 * bytes + (16 << 20)
 }
 
-/// The file, the bytes of two arrays in buffers that double, pixels, and labels as numbers, again in
-/// a buffer that doubles: two, two, one and three times what is unpacked.
+/// The file, the bytes of two arrays in doubling buffers, pixels, and labels as numbers, also in a
+/// doubling buffer: two, two, one and three times the unpacked size.
 fn arrays(bytes: usize) -> usize {
     9 * unpacked(bytes)
 }
 
-/// The file, the pixels decoded and at their place, and the 16-bit coefficients of up to four
-/// components from which they are computed.
+/// The file, the decoded pixels and their copy in the set, and the 16-bit coefficients of up to
+/// four components.
 fn pictures(bytes: usize) -> usize {
     6 * unpacked(bytes)
 }
 
-/// Nothing is kept but the name of an entry, which may be all that the archive unpacks to, in a
-/// buffer that doubles.
+/// Only the name of an entry is kept, which may be the whole unpacked archive, in a doubling
+/// buffer.
 fn archives(bytes: usize) -> usize {
     4 * (16 * bytes + (1 << 20))
 }
 
 // Decoding.
 
-/// Writes a file over what was there. Emptying it first, as usual, makes some file systems wait for
-/// the disk.
+/// Overwrites a file. Truncating it first, as usual, makes some file systems wait for the disk.
 fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     let path = folder.join(name);
     let file = File::options().create(true).truncate(false).write(true).open(&path);
@@ -157,11 +156,11 @@ fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
         file.write_all(bytes)?;
         file.set_len(bytes.len() as u64)
     });
-    written.expect("a temporary file can be written");
+    written.expect("cannot write a temporary file");
     path
 }
 
-/// Whether there is a set. If so it must be consistent, or training panics later.
+/// Whether a set was read. If so it must be consistent, or training would panic.
 fn sound(set: Result<ImageSet>) -> bool {
     let Ok(set) = set else { return false };
     assert!(!set.is_empty() && set.pixels.len() == set.len() * set.shape.bytes());
@@ -172,7 +171,7 @@ fn sound(set: Result<ImageSet>) -> bool {
 }
 
 fn cifar_binary(folder: &Path, bytes: &[u8]) -> bool {
-    // Where the length fits both sets or neither, the name decides.
+    // If the length fits both sets or neither, the name decides.
     let [ten, hundred] =
         ["data_batch_1.bin", "train.bin"].map(|name| sound(cifar::read(&put(folder, name, bytes))));
     ten || hundred
@@ -198,7 +197,7 @@ fn numpy(folder: &Path, bytes: &[u8]) -> bool {
 }
 
 fn picture(folder: &Path, bytes: &[u8]) -> bool {
-    // Whatever it holds: the content decides, not the name.
+    // The content decides on the format, not the name.
     put(folder, "a.png", bytes);
     let [as_it_is, resized] = [None, Some(8)].map(|size| sound(folder::read(folder, size)));
     as_it_is || resized
@@ -208,23 +207,25 @@ fn archive(folder: &Path, bytes: &[u8]) -> bool {
     let path = put(folder, "set.tar.gz", bytes);
     let content = folder.join("content");
     if content.exists() {
-        fs::remove_dir_all(&content).expect("what was unpacked can be removed");
+        fs::remove_dir_all(&content).expect("cannot remove the unpacked files");
     }
-    fs::create_dir(&content).expect("a folder can be made");
+    fs::create_dir(&content).expect("cannot create a folder");
     let outcome = fetch::unpack(&path, &content, &mut |_| {});
-    let beside = fs::read_dir(folder).expect("a folder can be listed").count();
-    assert_eq!(beside, 2, "nothing is written beside the folder for the content");
+    let entries = fs::read_dir(folder).expect("cannot list a folder").count();
+    assert_eq!(entries, 2, "files were written outside the target folder");
     outcome.is_ok()
 }
 
 // Wrapping.
 
+const IN_MEMORY: &str = "writing to memory cannot fail";
+
 fn gzip(bytes: Vec<u8>) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(&bytes).and_then(|()| encoder.finish()).expect("memory takes all")
+    encoder.write_all(&bytes).and_then(|()| encoder.finish()).expect(IN_MEMORY)
 }
 
-/// The variables of a MATLAB file, each compressed.
+/// Compresses each variable of a MATLAB file.
 fn compress_variables(bytes: Vec<u8>) -> Vec<u8> {
     let (header, mut rest) = bytes.split_at(bytes.len().min(128));
     let mut file = header.to_vec();
@@ -233,7 +234,7 @@ fn compress_variables(bytes: Vec<u8>) -> Vec<u8> {
         let (variable, after) = rest.split_at(rest.len().min(8 + size));
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
         let packed = encoder.write_all(variable).and_then(|()| encoder.finish());
-        let packed = packed.expect("memory takes all");
+        let packed = packed.expect(IN_MEMORY);
         file.extend(15u32.to_le_bytes());
         file.extend((packed.len() as u32).to_le_bytes());
         file.extend(packed);
@@ -242,7 +243,7 @@ fn compress_variables(bytes: Vec<u8>) -> Vec<u8> {
     file
 }
 
-/// Numpy arrays that follow one another, as the arrays X and y of an archive.
+/// Packs two consecutive numpy arrays as the arrays X and y of an archive.
 fn zip_arrays(bytes: Vec<u8>) -> Vec<u8> {
     const START: &[u8] = b"\x93NUMPY";
     let second = bytes.windows(START.len()).skip(1).position(|window| window == START);
@@ -250,14 +251,14 @@ fn zip_arrays(bytes: Vec<u8>) -> Vec<u8> {
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     for (name, array) in [("X.npy", images), ("y.npy", labels)] {
         if !array.is_empty() {
-            zip.start_file(name, SimpleFileOptions::default()).expect("memory takes all");
-            zip.write_all(array).expect("memory takes all");
+            zip.start_file(name, SimpleFileOptions::default()).expect(IN_MEMORY);
+            zip.write_all(array).expect(IN_MEMORY);
         }
     }
-    zip.finish().expect("memory takes all").into_inner()
+    zip.finish().expect(IN_MEMORY).into_inner()
 }
 
-/// A PNG file with the right checksum behind every chunk.
+/// Corrects the checksum of every chunk of a PNG file.
 fn mend_chunks(mut bytes: Vec<u8>) -> Vec<u8> {
     let mut at = 8;
     while let Some(length) = bytes.get(at..at + 4) {
@@ -274,7 +275,7 @@ fn mend_chunks(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A tar archive with the right checksum in everything that looks like a header.
+/// Corrects the checksum of everything in a tar archive that looks like a header.
 fn mend_headers(mut bytes: Vec<u8>) -> Vec<u8> {
     for block in bytes.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {
         block[148..156].fill(b' ');

@@ -1,8 +1,8 @@
-//! Damaged files against a decoder: it may not panic, nor use more memory than its limit.
+//! Runs a decoder on damaged files: it must not panic, nor use more memory than its limit.
 //!
-//! Two thousand inputs for each decoder, so that `make test` stays quick; `FEDANCHOR_MUTATIONS=1000000`
-//! asks for more. An input is determined by its number: a failure comes again. It is kept as a file,
-//! too, for a fuzz target or a debugger.
+//! Two thousand inputs per decoder keep `make test` fast; set `FEDANCHOR_MUTATIONS=1000000` for
+//! more. An input is determined by its number, so failures are reproducible. A failing input is
+//! also saved to a file, for a fuzz target or a debugger.
 
 use crate::damage::damage;
 use crate::decoder::{Decoder, scratch};
@@ -12,21 +12,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Inputs for each decoder unless `FEDANCHOR_MUTATIONS` says otherwise.
+/// Inputs per decoder unless `FEDANCHOR_MUTATIONS` is set.
 const MUTATIONS: u64 = 2000;
 
-/// Memory is counted for the whole process: one decoder at a time.
+/// Memory is measured for the whole process, so only one decoder may run at a time.
 pub static TURN: Mutex<()> = Mutex::new(());
 
-/// Throws damaged seeds at a decoder of this list.
+/// Runs a decoder of this list on damaged seeds.
 pub fn survives(decoders: &[Decoder], name: &str) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let count = std::env::var("FEDANCHOR_MUTATIONS").map_or(MUTATIONS, |count| {
-        count.parse().expect("FEDANCHOR_MUTATIONS is the number of inputs for each decoder")
+        count.parse().expect("FEDANCHOR_MUTATIONS must be a number, the inputs per decoder")
     });
     let number = decoders.iter().position(|decoder| decoder.name == name).unwrap();
-    // On a thread of its own pool a decoder does its parallel work itself: no time goes to waking
-    // others up, which takes longer than these inputs.
+    // A pool of one thread: waking others takes longer than decoding these inputs.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     pool.install(|| mutate(&decoders[number], number as u32, count));
 }
@@ -37,7 +36,7 @@ fn mutate(decoder: &Decoder, number: u32, count: u64) {
     for path in seed_paths(decoder) {
         let seed = std::fs::read(&path).unwrap();
         let outcome = decoder.run(folder.path(), &(decoder.wrap)(seed.clone()));
-        // A seed that is refused anyway hides what damage does; the small pickles are no CIFAR.
+        // A seed must be valid to show the effect of damage; the small pickles are not CIFAR.
         assert!(outcome.accepted || path.to_str().unwrap().contains("small-"), "{path:?}");
         seeds.push(seed);
     }
@@ -51,14 +50,14 @@ fn mutate(decoder: &Decoder, number: u32, count: u64) {
         let Ok(outcome) = run else {
             let kept = std::env::temp_dir().join(format!("mutated-{}-{case}", decoder.name));
             std::fs::write(&kept, &bytes).unwrap();
-            panic!("{}: input {case} is kept in {}", decoder.name, kept.display());
+            panic!("{}: failing input {case} saved to {}", decoder.name, kept.display());
         };
         accepted += u64::from(outcome.accepted);
         memory = memory.max((outcome.memory, bytes.len()));
     }
     println!(
-        "{}: {count} inputs, {accepted} accepted, at most {} KiB of memory (for {} bytes), \
-         slowest {slowest} ms, {:.0} s in all",
+        "{}: {count} inputs, {accepted} accepted, peak memory {} KiB (for {} bytes), \
+         slowest {slowest} ms, {:.0} s in total",
         decoder.name,
         memory.0.div_ceil(1024),
         memory.1,
@@ -66,7 +65,7 @@ fn mutate(decoder: &Decoder, number: u32, count: u64) {
     );
 }
 
-/// The committed files that a decoder starts from.
+/// The committed seeds of a decoder.
 fn seed_paths(decoder: &Decoder) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(decoder.family);
     let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

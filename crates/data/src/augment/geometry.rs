@@ -1,29 +1,28 @@
 //! Operations that move pixels.
 //!
-//! Pillow walks over the result and asks for each pixel where it came from. The nearest pixel is
-//! found in 16.16 fixed point and the bilinear mean in double precision; both are followed here to
-//! the bit, because a coordinate rounded differently moves a whole pixel. What comes from outside
-//! the image is black.
+//! Pillow computes the source position of each pixel of the result: in 16.16 fixed point for the
+//! nearest pixel, in double precision for the bilinear mean. This code reproduces both exactly,
+//! because a coordinate rounded differently moves a whole pixel. Outside the image is black.
 //!
-//! One general affine map serves rotation and both shears; translations by whole pixels, for which
-//! the two filters agree, are copies of rows.
+//! Rotation and both shears use one affine map; translations by whole pixels, for which the two
+//! filters agree, copy rows.
 
 use serde::{Deserialize, Serialize};
 
-/// How a position between pixels gets its value.
+/// How a position between pixels is interpolated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Filter {
-    /// The pixel the position lies in.
+    /// The pixel that contains the position.
     Nearest,
-    /// The mean of the four pixels around it, weighted by closeness.
+    /// The mean of the four surrounding pixels, weighted by distance.
     Bilinear,
 }
 
-/// `[a, b, c, d, e, f]`: the value at (x, y) comes from (a x + b y + c, d x + e y + f).
+/// `[a, b, c, d, e, f]`: the source of (x, y) is (a x + b y + c, d x + e y + f).
 pub(super) type Matrix = [f64; 6];
 
-/// Counter-clockwise about the centre of the image.
+/// A counter-clockwise rotation about the centre of the image.
 pub(super) fn rotation(degrees: f64, side: usize) -> Matrix {
     let (sin, cos) = (-degrees.to_radians()).sin_cos();
     let centre = side as f64 / 2.0;
@@ -54,7 +53,7 @@ fn nearest<const C: usize>(matrix: Matrix, side: usize, src: &[[u8; C]], out: &m
     for row in out.chunks_exact_mut(side) {
         let (mut x, mut y) = (row_x, row_y);
         for pixel in row {
-            // Negative coordinates become huge ones.
+            // Negative coordinates wrap to large ones, which are outside.
             let (column, line) = ((x >> 16) as usize, (y >> 16) as usize);
             *pixel = if column < side && line < side { src[line * side + column] } else { [0; C] };
             x += a;
@@ -87,8 +86,8 @@ fn bilinear<const C: usize>(matrix: Matrix, side: usize, src: &[[u8; C]], out: &
     }
 }
 
-/// The pixels before and after a position in [-0.5, side - 0.5), edges repeated, and how far it is
-/// from the first to the second.
+/// The pixels before and after a position in [-0.5, side - 0.5), with edges repeated, and the
+/// position between them from 0 to 1.
 fn neighbours(position: f64, side: usize) -> (usize, usize, f64) {
     if position < 0.0 {
         return (0, 0, position + 1.0);
@@ -101,7 +100,7 @@ fn mix(from: f64, to: f64, share: f64) -> f64 {
     from + (to - from) * share
 }
 
-/// The value at (x, y) comes from (x + dx, y + dy).
+/// The source of (x, y) is (x + dx, y + dy).
 pub(super) fn translate<const C: usize>(
     dx: i32,
     dy: i32,
@@ -109,7 +108,7 @@ pub(super) fn translate<const C: usize>(
     src: &[[u8; C]],
     out: &mut [[u8; C]],
 ) {
-    // Along one axis: where in the result the image starts, and which part of it is seen.
+    // Along one axis: the start of the image in the result, and its visible part.
     let overlap = |shift: i32| {
         let distance = (shift.unsigned_abs() as usize).min(side);
         if shift < 0 { (distance, 0..side - distance) } else { (0, distance..side) }
@@ -121,8 +120,7 @@ pub(super) fn translate<const C: usize>(
     }
 }
 
-/// Paints the box from (left, top) up to but excluding (right, bottom) gray, where it meets the
-/// image.
+/// Paints the box from (left, top) up to but excluding (right, bottom) gray, clipped to the image.
 pub(super) fn cutout<const C: usize>(
     [left, top, right, bottom]: [usize; 4],
     side: usize,
@@ -143,7 +141,7 @@ mod tests {
     const IMAGE: [[u8; 1]; 9] = [[1], [2], [3], [4], [5], [6], [7], [8], [9]];
 
     #[test]
-    fn translation_by_hand() {
+    fn translations_match_hand_computed_values() {
         let shifted = |dx, dy| {
             let mut out = [[99]; 9];
             translate(dx, dy, 3, &IMAGE, &mut out);
@@ -164,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn bilinear_halfway() {
-        // Half a pixel to the right of every pixel of the top row 0 10 20; outside is black.
+    fn bilinear_shift_by_half_a_pixel() {
+        // Half a pixel to the right of each pixel of the top row 0 10 20; outside is black.
         let image = [[0], [10], [20], [0], [0], [0], [0], [0], [0]];
         let mut out = [[99]; 9];
         affine([1.0, 0.0, 0.5, 0.0, 1.0, 0.0], Filter::Bilinear, 3, &image, &mut out);
@@ -173,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_matrices_give_black_or_pixels() {
+    fn extreme_matrices_give_black_or_pixels() {
         for filter in [Filter::Nearest, Filter::Bilinear] {
             for slope in [1e300, -1e300, f64::INFINITY, f64::NAN] {
                 let mut out = [[99]; 9];

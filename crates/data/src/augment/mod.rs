@@ -1,15 +1,14 @@
 //! Weak and strong views of an image, and the coefficient of mixup.
 //!
-//! The recipes this project compares are defined by code that calls Pillow, and networks notice the
-//! difference between two ways to round. So every operation here computes what Pillow computes, bit
-//! for bit, on 8-bit pixels ([`Op`], held to fixtures made with Pillow). Augmenting floating-point
-//! tensors on the accelerator was rejected: faster per image, but another augmentation, and the
-//! host prepares the next batch while the accelerator trains anyway.
+//! The compared recipes are defined by code that calls Pillow, and different rounding changes what
+//! networks learn. So every operation here computes the same as Pillow, bit for bit, on 8-bit
+//! pixels ([`Op`], tested against fixtures made with Pillow). Augmenting floating-point tensors on
+//! the accelerator was rejected: faster per image, but a different augmentation, and the host
+//! prepares the next batch while the accelerator trains.
 //!
-//! What is drawn and what is done to pixels are kept apart: [`draw_weak`] and [`Strong::draw`] turn
-//! random numbers into a description, [`apply_weak`] and [`Op::apply`] are pure functions of pixels.
-//! The draws can therefore be tested against the published probabilities, and one draw can be
-//! applied to two images.
+//! Drawing is separate from applying: [`draw_weak`] and [`Strong::draw`] turn random numbers into a
+//! description, [`apply_weak`] and [`Op::apply`] are pure functions of pixels. So the draws can be
+//! tested against the published probabilities, and one draw can be applied to two images.
 
 mod geometry;
 mod ops;
@@ -28,11 +27,11 @@ pub use geometry::Filter;
 pub use ops::Op;
 pub use randaugment::Strong;
 
-/// One draw of the weak augmentation: perhaps a mirror image, then a crop from the image continued
-/// by reflection.
+/// One draw of the weak augmentation: possibly a mirror image, then a crop of the image padded by
+/// reflection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeakDraw {
-    /// Left and right are exchanged, before the crop.
+    /// Whether the image is mirrored left to right, before the crop.
     pub mirror: bool,
     /// Pixel (x, y) of the result is pixel (x + dx, y + dy) of the (mirrored) image.
     pub dx: i32,
@@ -40,8 +39,8 @@ pub struct WeakDraw {
     pub dy: i32,
 }
 
-/// Draws a weak augmentation: a mirror image half of the time if `flip`, and a crop from an eighth
-/// of the side of padding (4 pixels at 32), every crop equally likely.
+/// Draws a weak augmentation: with `flip`, a mirror image half of the time; then a crop after
+/// padding by an eighth of the side (4 pixels at 32), with every crop equally likely.
 pub fn draw_weak(shape: Shape, flip: bool, rng: &mut ChaCha8Rng) -> WeakDraw {
     let padding = i32::try_from(shape.side / 8).unwrap_or(i32::MAX);
     WeakDraw {
@@ -51,7 +50,7 @@ pub fn draw_weak(shape: Shape, flip: bool, rng: &mut ChaCha8Rng) -> WeakDraw {
     }
 }
 
-/// Applies a drawn weak augmentation to `src`, into `out`.
+/// Applies a weak augmentation to `src` and writes the result to `out`.
 ///
 /// # Panics
 /// If the slices are not images of this shape, or the shape has neither 1 nor 3 channels.
@@ -73,7 +72,7 @@ pub fn weak(shape: Shape, flip: bool, src: &[u8], rng: &mut ChaCha8Rng, out: &mu
     apply_weak(shape, draw, src, out);
 }
 
-/// The strong view of an image: the weak one, then the operations the preset draws.
+/// The strong view of an image: the weak view, then the operations drawn by the preset.
 ///
 /// # Panics
 /// As [`apply_weak`].
@@ -93,7 +92,7 @@ pub fn strong(
     SCRATCH.with_borrow_mut(|scratch| ops.iter().for_each(|op| op.apply(shape, out, scratch)));
 }
 
-/// A mixup coefficient from Beta(alpha, alpha); 1, that is no mixing, unless alpha is positive.
+/// A mixup coefficient from Beta(alpha, alpha); 1, which means no mixing, unless alpha is positive.
 pub fn mixup_lambda(alpha: f64, rng: &mut ChaCha8Rng) -> f32 {
     Beta::new(alpha, alpha).map_or(1.0, |beta| beta.sample(rng) as f32)
 }
@@ -105,9 +104,9 @@ fn check(shape: Shape, pixels: &[u8]) {
 }
 
 fn crop<const C: usize>(side: usize, draw: WeakDraw, src: &[[u8; C]], out: &mut [[u8; C]]) {
-    // Reflection commutes with mirroring: a mirrored row is a row cropped the other way, reversed.
+    // Reflection commutes with mirroring: crop the row in the other direction, then reverse it.
     let dx = if draw.mirror { -i64::from(draw.dx) } else { i64::from(draw.dx) };
-    // Columns whose source is inside the image are copied as one piece.
+    // Columns whose source is inside the image are copied as one slice.
     let first = (-dx).clamp(0, side as i64) as usize;
     let last = (side as i64 - dx).clamp(first as i64, side as i64) as usize;
     for y in 0..side {
@@ -126,8 +125,8 @@ fn crop<const C: usize>(side: usize, draw: WeakDraw, src: &[[u8; C]], out: &mut 
     }
 }
 
-/// The index that `i` falls on when 0, 1, ..., side-1 is continued by reflection without repeating
-/// the edge: -1 is 1, side is side-2.
+/// The index of `i` when 0, 1, ..., side-1 is extended by reflection without repeating the edge: -1
+/// is 1, side is side-2.
 fn reflect(i: i64, side: usize) -> usize {
     let period = (2 * side as i64 - 2).max(1);
     let i = i.rem_euclid(period);
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crop_by_hand() {
+    fn crops_match_hand_computed_values() {
         #[rustfmt::skip]
         let src = [
             0, 1, 2, 3,
@@ -170,13 +169,13 @@ mod tests {
             21, 20, 21, 22,
             11, 10, 11, 12,
         ]);
-        // Mirrored rows read 3 2 1 0; one to the left of them, reflected, is 2.
+        // The first mirrored row is 3 2 1 0; reflection puts a 2 to the left of it.
         apply_weak(GREY4, WeakDraw { mirror: true, dx: -1, dy: 0 }, &src, &mut out);
         assert_eq!(out[..8], [2, 3, 2, 1, 12, 13, 12, 11]);
     }
 
     #[test]
-    fn absurd_offsets_still_reflect() {
+    fn extreme_offsets_are_reflected() {
         let src: Vec<u8> = (0..16).collect();
         let mut out = [0; 16];
         for extreme in [i32::MIN, -7, 7, i32::MAX] {

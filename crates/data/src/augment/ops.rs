@@ -1,9 +1,9 @@
-//! The operations strong augmentation is made of, each a pure function of pixels.
+//! The operations of strong augmentation, each a pure function of pixels.
 //!
-//! Every operation gives the bytes Pillow gives for the same argument. Where Pillow's result does
-//! not depend on how it is computed, integers replace its floating point (the smoothing filter, the
-//! mean grey); where it does (blending two images, stretching contrast), the same precision is used
-//! in the same order. Pillow builds without fused multiply-add, as on x86-64, are the reference.
+//! Every operation gives the same bytes as Pillow for the same argument. Where Pillow's result does
+//! not depend on rounding, integers replace its floating point (the smoothing filter, the mean
+//! grey); where it does (blending two images, stretching contrast), the same precision is used in
+//! the same order. The reference is Pillow without fused multiply-add, as on x86-64.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,11 +15,11 @@ use crate::Shape;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
-    /// Nothing.
+    /// No change.
     Identity,
     /// Stretches each channel so that its darkest value becomes 0 and its brightest 255.
     AutoContrast,
-    /// Maps each channel so that its values are spread evenly.
+    /// Maps each channel so that its values are distributed evenly.
     Equalize,
     /// 255 minus each value.
     Invert,
@@ -28,32 +28,32 @@ pub enum Op {
         /// How many, 1 to 8.
         bits: u8,
     },
-    /// Inverts the values that reach a threshold.
+    /// Inverts the values at or above a threshold.
     Solarize {
         /// The lowest value that is inverted; 0 inverts all, 256 none.
         threshold: u16,
     },
-    /// Away from black (factor above 1) or towards it.
+    /// Blends the image with black.
     Brightness {
-        /// 0 gives black, 1 the image.
+        /// 0 gives black, 1 the image; more than 1 extrapolates.
         factor: f32,
     },
-    /// Away from the grey image or towards it; nothing on grey images.
+    /// Blends the image with its grey version; no change to grey images.
     Color {
-        /// 0 gives the grey image, 1 the image.
+        /// 0 gives the grey version, 1 the image; more than 1 extrapolates.
         factor: f32,
     },
-    /// Away from the image's mean grey or towards it.
+    /// Blends the image with its mean grey.
     Contrast {
-        /// 0 gives mean grey, 1 the image.
+        /// 0 gives the mean grey, 1 the image; more than 1 extrapolates.
         factor: f32,
     },
-    /// Away from the smoothed image or towards it; the outermost pixels stay.
+    /// Blends the image with its smoothed version; the outermost pixels do not change.
     Sharpness {
-        /// 0 gives the smoothed image, 1 the image.
+        /// 0 gives the smoothed version, 1 the image; more than 1 extrapolates.
         factor: f32,
     },
-    /// Turns the image about its centre; nearest pixel.
+    /// Rotates the image about its centre; nearest pixel.
     Rotate {
         /// Counter-clockwise.
         degrees: f64,
@@ -62,17 +62,17 @@ pub enum Op {
     ShearX {
         /// Pixels to the left per row.
         slope: f64,
-        /// How positions between pixels get their value.
+        /// How positions between pixels are interpolated.
         filter: Filter,
     },
     /// Shifts columns in proportion to their distance from the left.
     ShearY {
         /// Pixels upwards per column.
         slope: f64,
-        /// How positions between pixels get their value.
+        /// How positions between pixels are interpolated.
         filter: Filter,
     },
-    /// Shifts the image sideways.
+    /// Shifts the image horizontally.
     TranslateX {
         /// To the left.
         pixels: i32,
@@ -88,16 +88,16 @@ pub enum Op {
         left: usize,
         /// First row.
         top: usize,
-        /// One past the last column; may lie outside the image.
+        /// One past the last column; may be outside the image.
         right: usize,
-        /// One past the last row; may lie outside the image.
+        /// One past the last row; may be outside the image.
         bottom: usize,
     },
 }
 
 impl Op {
-    /// Applies the operation in place. `scratch` holds a copy of the image where one is needed; its
-    /// content before and after does not matter.
+    /// Applies the operation in place. `scratch` is a buffer for a copy of the image; its content
+    /// is ignored and overwritten.
     ///
     /// # Panics
     /// If `pixels` is not an image of this shape, or the shape has neither 1 nor 3 channels.
@@ -174,13 +174,13 @@ fn each_value<const C: usize>(pixels: &mut [[u8; C]], map: impl Fn(u8) -> u8) {
     }
 }
 
-/// From one value (factor 0) to another (factor 1) and beyond, truncated into 0..=255.
+/// Interpolates from one value (factor 0) to another (factor 1) or beyond, truncated to 0..=255.
 fn blend(from: u8, to: u8, factor: f32) -> u8 {
     let (from, to) = (f32::from(from), f32::from(to));
     (from + factor * (to - from)) as u8
 }
 
-/// Blends the image with one of a single grey value.
+/// Blends the image with a single grey value.
 fn blend_from<const C: usize>(grey: u8, pixels: &mut [[u8; C]], factor: f32) {
     let table = identity_table().map(|value| blend(grey, value, factor));
     each_value(pixels, |value| table[usize::from(value)]);
@@ -200,7 +200,7 @@ fn luma<const C: usize>(pixel: &[u8; C]) -> u8 {
 fn mean_luma<const C: usize>(pixels: &[[u8; C]]) -> u8 {
     let sum: u64 = pixels.iter().map(|pixel| u64::from(luma(pixel))).sum();
     let count = pixels.len() as u64;
-    ((2 * sum + count) / (2 * count)) as u8 // rounded, halves up
+    ((2 * sum + count) / (2 * count)) as u8 // rounded half up
 }
 
 /// Replaces each value by its entry in the table of its channel.
@@ -241,7 +241,7 @@ fn equalize<const C: usize>(pixels: &mut [[u8; C]]) {
     }
     let tables = histograms.map(|histogram| {
         let brightest = histogram.iter().rfind(|count| **count > 0).unwrap_or(&0);
-        // Pixels per grey level. Below one there is nothing to spread.
+        // Pixels per grey level; if it is 0 the image is left unchanged.
         let step = (pixels.len() - brightest) / 255;
         if step == 0 {
             return identity_table();
@@ -260,12 +260,12 @@ fn identity_table() -> [u8; 256] {
     std::array::from_fn(|value| value as u8)
 }
 
-/// Blends with the image smoothed by a 3 x 3 kernel of weights 1, with 5 in the middle.
-/// `row` and `step` are the distances, in values, to the neighbours below and to the right.
+/// Blends with the image smoothed by a 3 x 3 kernel of weights 1 with 5 in the centre. `row` and
+/// `step` are the distances, in values, to the neighbours below and to the right.
 fn sharpness(factor: f32, row: usize, step: usize, src: &[u8], out: &mut [u8]) {
-    let columns = row.saturating_sub(2 * step); // the outermost pixels stay
+    let columns = row.saturating_sub(2 * step); // without the outermost pixels
     for start in (row..src.len().saturating_sub(row)).step_by(row) {
-        // Three neighbours side by side, for the line above, this one and the one below.
+        // Three adjacent neighbours each for the line above, this line and the line below.
         let [above, line, below] = [start - row, start, start + row]
             .map(|start| [0, step, 2 * step].map(|shift| &src[start + shift..][..columns]));
         for (i, out) in out[start + step..][..columns].iter_mut().enumerate() {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn values_by_hand() {
+    fn values_match_hand_computed_ones() {
         let image = [0, 100, 200, 255];
         assert_eq!(grey(Op::Invert, &image), [255, 155, 55, 0]);
         assert_eq!(grey(Op::Posterize { bits: 4 }, &image), [0, 96, 192, 240]);
@@ -304,9 +304,9 @@ mod tests {
     }
 
     #[test]
-    fn the_smoothed_middle_by_hand() {
+    fn smoothing_matches_a_hand_computed_value() {
         let image = [0, 0, 0, 0, 130, 0, 0, 0, 26];
-        // (5 * 130 + 26) / 13 = 52 in the middle; the border has no full neighbourhood.
+        // (5 * 130 + 26) / 13 = 52 in the centre; border pixels lack neighbours.
         let smooth = [0, 0, 0, 0, 52, 0, 0, 0, 26];
         assert_eq!(grey(Op::Sharpness { factor: 0.0 }, &image), smooth);
         assert_eq!(grey(Op::Sharpness { factor: 1.0 }, &image), image);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_images_pass_through_every_op() {
+    fn every_op_handles_the_smallest_images() {
         let ops = [
             Op::AutoContrast,
             Op::Equalize,

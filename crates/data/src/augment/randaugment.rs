@@ -1,10 +1,9 @@
-//! Three published ways to draw strong augmentations.
+//! Three published recipes for strong augmentation.
 //!
-//! All three take two operations with replacement from a pool and differ in pool, strength and
-//! probability. They are kept as published, mistakes included, because the accuracies they are
-//! compared by contain them: in SemiFL's pool the constants made for 224-pixel images turn about
-//! one small image in seven black or gray. One pool with adjustable strength was rejected for that
-//! reason.
+//! Each draws two operations with replacement from a pool; they differ in pool, strength and
+//! probability. They are kept as published, mistakes included, because the published accuracies
+//! depend on them: SemiFL's constants, made for 224-pixel images, turn about one small image in
+//! seven black or gray. One pool with adjustable strength was rejected for that reason.
 
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
@@ -13,22 +12,22 @@ use super::{Filter, Op};
 use crate::Shape;
 use crate::stream::ChaCha8Rng;
 
-/// A recipe for strong views. It comes after the weak augmentation.
+/// A recipe for strong views, applied after the weak augmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strong {
-    /// FixMatch's RandAugment: 14 operations, strength 1 to 9 of 10 drawn for each, each left out
-    /// half of the time; then always a gray box of half the side.
+    /// FixMatch's RandAugment: 14 operations, each with a random strength of 1 to 9 out of 10 and
+    /// skipped half of the time; then always a gray box of half the side.
     Fixmatch,
-    /// SemiFL's RandAugment: 15 operations, always at full strength, each left out half of the time.
+    /// SemiFL's RandAugment: 15 operations, always at full strength, skipped half of the time.
     Semifl,
-    /// RandAugment with torchvision's default arguments: 14 operations, strength 9 on a scale to
-    /// 30, never left out.
+    /// RandAugment with torchvision's default arguments: 14 operations, strength 9 out of 30, never
+    /// skipped.
     Torchvision,
 }
 
 impl Strong {
-    /// Draws the operations for one image, in their order; [`Op::Identity`] where one is left out.
+    /// Draws the operations for one image, in order; [`Op::Identity`] where one is skipped.
     pub fn draw(self, shape: Shape, rng: &mut ChaCha8Rng) -> [Op; 3] {
         match self {
             Self::Fixmatch => [
@@ -36,8 +35,8 @@ impl Strong {
                 half_the_time(fixmatch, shape, rng),
                 centred_box(shape.side, rng),
             ],
-            // The published code applies each operation with a probability that it first draws
-            // from U(0.2, 0.8): the same as a fair coin.
+            // The published code draws the probability of each operation from U(0.2, 0.8), which is
+            // equivalent to 0.5.
             Self::Semifl => {
                 [half_the_time(semifl, shape, rng), half_the_time(semifl, shape, rng), Op::Identity]
             }
@@ -78,10 +77,10 @@ fn fixmatch(shape: Shape, rng: &mut ChaCha8Rng) -> Op {
     }
 }
 
-/// A box of half the side, its centre anywhere in the image with equal probability.
+/// A box of half the side, with its centre uniform over the image.
 fn centred_box(side: usize, rng: &mut ChaCha8Rng) -> Op {
     let size = side / 2;
-    // What lies left of or above the image is cut off here, the rest when the box is painted.
+    // The box is clipped at the left and top here, at the right and bottom when it is painted.
     let mut span = || {
         let end = rng.random_range(0..side.max(1) as u32) as usize + size - size / 2;
         (end.saturating_sub(size), end)
@@ -112,8 +111,8 @@ fn semifl(shape: Shape, rng: &mut ChaCha8Rng) -> Op {
     }
 }
 
-/// SemiFL's gray box: its upper left corner is pushed into the image before the 40 pixels are
-/// measured from it, and the far edge is painted too.
+/// SemiFL's gray box: its upper left corner is moved into the image before the 40 pixels are
+/// measured from it, and the far edge is included.
 fn forty_pixel_box(side: usize, rng: &mut ChaCha8Rng) -> Op {
     let mut start = || (rng.random::<f64>() * side as f64 - 20.0).max(0.0) as usize;
     let (left, top) = (start(), start());
@@ -162,7 +161,7 @@ mod tests {
         draws(preset).into_iter().flat_map(|[first, second, _]| [first, second]).collect()
     }
 
-    /// That a share is as expected, within five standard errors.
+    /// Asserts that a share is as expected within five standard errors.
     fn assert_share(count: usize, of: usize, expected: f64, what: &str) {
         let share = count as f64 / of as f64;
         let error = (expected * (1.0 - expected) / of as f64).sqrt();
@@ -174,7 +173,7 @@ mod tests {
         text.split(' ').next().unwrap().to_owned()
     }
 
-    /// Every operation that can be drawn, with its arguments, and how often it was.
+    /// How often each operation was drawn, by arguments.
     fn frequencies(ops: &[Op]) -> Vec<(Op, usize)> {
         let mut found: Vec<(Op, usize)> = Vec::new();
         for op in ops {
@@ -216,11 +215,11 @@ mod tests {
         for (bits, strengths) in [(4, 2.0), (5, 2.0), (6, 3.0), (7, 2.0)] {
             expect(Op::Posterize { bits }, pool * nine * strengths);
         }
-        // 0.96 v pixels at side 32: 0, 1, ..., 8, both ways.
+        // 0.96 v pixels at side 32: 0, 1, ..., 8, in both directions.
         expect(Op::TranslateX { pixels: 0 }, pool * nine);
         expect(Op::TranslateX { pixels: -4 }, pool * nine / 2.0);
         expect(Op::TranslateY { pixels: 8 }, pool * nine / 2.0);
-        // The above, and seven more distances in either direction of either translation.
+        // The above, and the other distances of both translations.
         assert_eq!(found.len(), 3 + 5 * 9 + 3 * 18 + 4 + 2 * 17);
     }
 
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_settings() {
+    fn names_in_configs() {
         let presets = [Strong::Fixmatch, Strong::Semifl, Strong::Torchvision];
         let text = serde_json::to_string(&presets).unwrap();
         assert_eq!(text, r#"["fixmatch","semifl","torchvision"]"#);

@@ -1,13 +1,12 @@
-//! Getting a data set into a folder: downloaded, or from files the user already has.
+//! Fetching a data set into a folder: by download, or from local files.
 //!
-//! A folder called `<name>` is always complete. Everything unfinished lives next to it in
-//! `<name>.incomplete`: transfers as `<file>.part`, verified files under their own names, and the
-//! content being put together, which is renamed to `<name>` as the last step. So an interrupted
-//! command leaves nothing that could be mistaken for data, and running it again goes on where it
-//! stopped. A marker file inside a folder was rejected: a reader that does not know it sees half
-//! a data set.
+//! A folder `<name>` is always complete. Unfinished work is kept next to it in `<name>.incomplete`:
+//! downloads as `<file>.part`, verified files under their own names, and the content of the data
+//! set, which is renamed to `<name>` as the last step. So an interrupted command leaves nothing
+//! that could be mistaken for data, and running it again resumes the work. A marker file in the
+//! folder was rejected: a reader that does not know about it would see half a data set.
 //!
-//! The library prints nothing; whoever wants to show progress passes a closure.
+//! The library prints nothing; progress is reported to a closure.
 
 mod transfer;
 mod unpack;
@@ -20,50 +19,49 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 pub use unpack::unpack;
 
-/// Where the files of a data set come from.
+/// The source of a data set's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// The official address in the catalogue.
     Official,
-    /// The same files at another address: its part before `/<file name>`.
+    /// The same files at another address, without `/<file name>`.
     Mirror(String),
-    /// Files on this machine, recognised by content whatever their names, or folders that hold
-    /// them under their official names.
+    /// Local files, recognised by content whatever their names, or folders that contain them under
+    /// their official names.
     Local(Vec<PathBuf>),
 }
 
-/// What is being done with a file.
+/// The current step for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Bytes are arriving.
+    /// It is being downloaded.
     Downloading,
-    /// The checksum is being computed.
+    /// Its checksum is being computed.
     Verifying,
-    /// The archive is being unpacked; counted in bytes of the archive.
+    /// It is being unpacked; progress counts bytes of the archive.
     Unpacking,
 }
 
-/// How far the work has come.
+/// The progress of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress<'a> {
-    /// What is being done.
+    /// The step.
     pub phase: Phase,
-    /// The file it is done with.
+    /// The name of the file.
     pub file: &'a str,
-    /// Bytes dealt with; when a transfer is resumed this begins at what was there already.
+    /// Bytes processed; a resumed download starts at the bytes received before.
     pub done: u64,
-    /// Bytes there are.
+    /// Bytes in total.
     pub total: u64,
 }
 
-/// What is told about progress, often: once for every piece of a file.
+/// Called often: once per piece of a file.
 type Report<'a> = &'a mut dyn FnMut(Progress);
 
 /// Size of the pieces in which files are read and written.
 const PIECE: usize = 64 * 1024;
 
-/// Makes sure that `<dir>/<name>` holds the data set, and returns that folder. Returns at once if
-/// it is there.
+/// Fetches the data set into `<dir>/<name>`, unless that folder exists, and returns the folder.
 pub fn get(
     entry: &Entry,
     dir: &Path,
@@ -81,7 +79,7 @@ pub fn get(
         Source::Official => download(entry, entry.base_url, &staging, progress)?,
         Source::Mirror(base) => download(entry, &base, &staging, progress)?,
         Source::Local(paths) => recognise(entry, &paths, progress).inspect_err(|_| {
-            // Nothing was begun that a next attempt could go on with.
+            // There is nothing that another attempt could resume.
             let _ = fs::remove_file(staging.join("lock")).and_then(|()| fs::remove_dir(&staging));
         })?,
     };
@@ -105,13 +103,13 @@ pub fn get(
     Ok(complete)
 }
 
-/// Two processes writing one `.part` would spoil it; the second is told so instead.
+/// Locks the staging folder: two processes writing one `.part` would corrupt it.
 fn lock(path: &Path) -> Result<fs::File> {
     let file = fs::File::create(path).map_err(|error| DataError::io(path, error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => Err(DataError::Unusable(format!(
-            "{}: another process is fetching this data set: wait for it to end",
+            "{}: another process is fetching this data set: wait for it to finish",
             path.display()
         ))),
         Err(fs::TryLockError::Error(error)) => Err(DataError::io(path, error)),
@@ -134,7 +132,7 @@ fn download<'e>(
     Ok(files)
 }
 
-/// Matches local files with those of the entry by length and checksum.
+/// Matches local files with those of the entry by size and checksum.
 fn recognise<'e>(
     entry: &'e Entry,
     paths: &[PathBuf],
@@ -172,7 +170,7 @@ fn recognise<'e>(
     downloaded.or_else(|missing| match entry.also.iter().find_map(among) {
         Some(alone) => Ok(vec![alone]),
         None => Err(DataError::Unusable(format!(
-            "{} is not complete: {missing} is not among the files given",
+            "incomplete data set {}: {missing} is not among the given files",
             entry.name
         ))),
     })
@@ -182,7 +180,7 @@ fn describe(name: &str, bytes: u64, md5: &str) -> String {
     format!("{name} of {bytes} bytes with MD5 {md5}")
 }
 
-/// Length and MD5 sum of a file, which is called `name` in reports.
+/// Size and MD5 sum of a file, with progress reported under `name`.
 fn digest(path: &Path, name: &str, progress: Report) -> Result<(u64, String)> {
     let failed = |error| DataError::io(path, error);
     let mut file = fs::File::open(path).map_err(failed)?;

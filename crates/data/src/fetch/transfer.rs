@@ -1,7 +1,7 @@
-//! One file over HTTP: resumable, bounded by the length the catalogue promises, verified.
+//! Downloads one file over HTTP: resumable, limited to the size in the catalogue, and verified.
 //!
-//! The length and the checksum are known beforehand, so the server is trusted with nothing: not to
-//! honour a range, not to stop in time, not to send the right bytes.
+//! Size and checksum are known beforehand, so nothing depends on the server honouring a range,
+//! stopping in time or sending the right bytes.
 
 use super::{PIECE, Phase, Progress, Report, describe, digest};
 use crate::catalog::File;
@@ -13,10 +13,10 @@ use std::time::Duration;
 use ureq::Body;
 use ureq::http::Response;
 
-/// How long a server may take to answer, and then to send the next piece.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a server may take to respond, and to send each piece.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Makes sure that the verified file lies at `to`; its presence is the proof that it is verified.
+/// Downloads the file to `to`, unless it exists: only a verified file gets that name.
 pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> Result<()> {
     if to.is_file() {
         return Ok(());
@@ -24,7 +24,7 @@ pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> R
     let part = to.with_file_name(format!("{}.part", file.name));
     let have = match fs::metadata(&part) {
         Ok(metadata) if metadata.len() <= file.bytes => metadata.len(),
-        Ok(_) => 0, // longer than the file can be: not a part of it
+        Ok(_) => 0, // larger than the file: not a part of it
         Err(error) if error.kind() == ErrorKind::NotFound => 0,
         Err(error) => return Err(DataError::io(&part, error)),
     };
@@ -37,8 +37,8 @@ pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> R
         return Err(failed(
             url,
             format!(
-                "expected {}, found {}; what arrived has been deleted, so running the same command \
-                 again starts afresh",
+                "expected {}, found {}; the downloaded data was deleted: run the same command \
+                 again to start over",
                 describe("a file", file.bytes, file.md5),
                 describe("one", bytes, &md5)
             ),
@@ -51,7 +51,7 @@ fn failed(url: &str, reason: String) -> DataError {
     DataError::Download { url: url.into(), reason }
 }
 
-/// Receives what is missing after the first `have` bytes of the part.
+/// Downloads the rest of the part after its first `have` bytes.
 fn receive(url: &str, file: &File, part: &Path, have: u64, progress: Report) -> Result<()> {
     let response = request(url, have)?;
     let status = response.status().as_u16();
@@ -63,16 +63,17 @@ fn receive(url: &str, file: &File, part: &Path, have: u64, progress: Report) -> 
             return Err(failed(
                 url,
                 format!(
-                    "the server answered {}; another address (--mirror) or a local copy (--from) will do as well",
+                    "the server responded with {}; use another address (--mirror) or a local copy \
+                     (--from)",
                     response.status()
                 ),
             ));
         }
     };
     if begins != 0 && begins != have {
-        // The server cannot go on from where we are.
+        // The server cannot resume at this byte.
         return match have {
-            0 => Err(failed(url, format!("the server answered {status} to a plain request"))),
+            0 => Err(failed(url, format!("the server responded with {status} to a plain request"))),
             _ => receive(url, file, part, 0, progress),
         };
     }
@@ -82,8 +83,8 @@ fn receive(url: &str, file: &File, part: &Path, have: u64, progress: Report) -> 
         return Err(failed(
             url,
             format!(
-                "the server offers {rest} bytes from byte {begins} on, but the file has {}: this is \
-                 not the file expected",
+                "the server offers {rest} bytes starting at byte {begins}, but the file has {}: \
+                 this is another file",
                 file.bytes
             ),
         ));
@@ -95,9 +96,9 @@ fn request(url: &str, have: u64) -> Result<Response<Body>> {
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .user_agent(concat!("fedanchor/", env!("CARGO_PKG_VERSION")))
         .http_status_as_error(false)
-        .timeout_connect(Some(PATIENCE))
-        .timeout_recv_response(Some(PATIENCE))
-        .timeout_per_read(Some(PATIENCE))
+        .timeout_connect(Some(TIMEOUT))
+        .timeout_recv_response(Some(TIMEOUT))
+        .timeout_per_read(Some(TIMEOUT))
         .proxy(if is_loopback(url) { None } else { ureq::Proxy::try_from_env() })
         .build()
         .into();
@@ -106,11 +107,16 @@ fn request(url: &str, have: u64) -> Result<Response<Body>> {
         request = request.header("Range", format!("bytes={have}-"));
     }
     request.call().map_err(|error| {
-        failed(url, format!("no answer ({error}); another address (--mirror) or a local copy (--from) will do as well"))
+        failed(
+            url,
+            format!(
+                "no response ({error}); use another address (--mirror) or a local copy (--from)"
+            ),
+        )
     })
 }
 
-/// A server on this machine is not reached through the proxy of the environment.
+/// Whether the server is on this machine: requests to it bypass the proxy.
 fn is_loopback(url: &str) -> bool {
     ["127.0.0.1", "localhost", "[::1]"]
         .iter()
@@ -118,13 +124,13 @@ fn is_loopback(url: &str) -> bool {
         .any(|rest| rest.starts_with([':', '/']))
 }
 
-/// The first byte number of `Content-Range: bytes 100-199/200`.
+/// The number of the first byte in a header such as `Content-Range: bytes 100-199/200`.
 fn range_start(response: &Response<Body>) -> Option<u64> {
     let value = response.headers().get("Content-Range")?.to_str().ok()?;
     value.trim().strip_prefix("bytes")?.trim_start().split('-').next()?.parse().ok()
 }
 
-/// Writes the body into the part from byte `begins` on.
+/// Writes the body to the part, starting at byte `begins`.
 fn store(
     response: Response<Body>,
     url: &str,
@@ -139,15 +145,15 @@ fn store(
     let mut to = if begins > 0 { options.append(true) } else { options.write(true).truncate(true) }
         .open(part)
         .map_err(cannot_write)?;
-    // One byte more than expected is enough to know that there are too many.
+    // One byte more than expected is enough to detect too many.
     let mut body = response.into_body().into_reader().take(file.bytes - begins + 1);
     let mut piece = vec![0; PIECE];
     let mut done = begins;
-    let broken_off = loop {
+    let interruption = loop {
         let total = file.bytes;
         progress(Progress { phase: Phase::Downloading, file: file.name, done, total });
         let count = match body.read(&mut piece) {
-            Ok(0) => break "the connection ended".into(),
+            Ok(0) => break "the connection was closed".into(),
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => break error.to_string(),
@@ -157,7 +163,7 @@ fn store(
             drop(to);
             fs::remove_file(part).map_err(cannot_write)?;
             let why =
-                format!("the server sends more than the {total} bytes expected: not this file");
+                format!("the server sent more than the expected {total} bytes: not this file");
             return Err(failed(url, why));
         }
         to.write_all(&piece[..count]).map_err(cannot_write)?;
@@ -168,7 +174,7 @@ fn store(
     Err(failed(
         url,
         format!(
-            "{broken_off} after {done} of {} bytes; running the same command again goes on from there",
+            "{interruption} after {done} of {} bytes: run the same command again to resume",
             file.bytes
         ),
     ))

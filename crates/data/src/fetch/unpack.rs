@@ -1,9 +1,9 @@
-//! Unpacking a `.tar.gz` without trusting it.
+//! Unpacking an untrusted `.tar.gz`.
 //!
-//! The archive may claim any path, any kind of entry and any amount of data. Only files and folders
-//! below the target are written, by this code rather than the archive library's own extraction
-//! (which also restores links, owners and permissions that no data set needs), and the whole
-//! decompressed stream, headers included, is limited by the archive's size.
+//! The archive may contain any path, any kind of entry and any amount of data. Only files and
+//! folders below the target are written, by this code rather than the archive library's own
+//! extraction (which also restores links, owners and permissions that no data set needs), and the
+//! whole decompressed stream, headers included, is limited by the size of the archive.
 
 use super::{PIECE, Phase, Progress};
 use crate::{DataError, Result};
@@ -16,11 +16,11 @@ use tar::EntryType;
 /// An archive may unpack to this many times its size (images hardly compress: the official ones
 /// unpack to 1.1 times theirs) ...
 const MOST_RATIO: u64 = 16;
-/// ... plus this much, for small archives of mostly padding.
+/// ... plus this much, for small archives that are mostly padding.
 const MOST_EXTRA: u64 = 1 << 20;
 /// More entries than any data set here has.
 const MOST_ENTRIES: usize = 1000;
-/// The longest name of an entry, in bytes: systems take no longer path.
+/// The longest name of an entry in bytes: the limit of common systems.
 const MOST_NAME: usize = 4096;
 
 /// Unpacks a `.tar.gz` into a folder, which must exist and be empty.
@@ -32,12 +32,12 @@ pub fn unpack(archive: &Path, into: &Path, progress: &mut dyn FnMut(Progress)) -
     let mut stream = GzDecoder::new(BufReader::new(&file)).take(most);
 
     let name = archive.file_name().unwrap_or_default().to_string_lossy();
-    let mut tell = || {
+    let mut report = || {
         let done = (&file).stream_position().unwrap_or(0);
         progress(Progress { phase: Phase::Unpacking, file: &name, done, total });
     };
-    let outcome = extract(&mut stream, archive, into, &mut tell).and_then(|()| {
-        // Only at its end does the stream show whether it was cut or damaged.
+    let outcome = extract(&mut stream, archive, into, &mut report).and_then(|()| {
+        // Truncation and damage are detected only at the end of the stream.
         let drained = io::copy(&mut stream, &mut io::sink());
         drained.map(drop).map_err(|error| damaged(archive, "end", &error))
     });
@@ -56,7 +56,7 @@ fn damaged(archive: &Path, place: &str, error: &io::Error) -> DataError {
     DataError::malformed(archive, place, "an intact tar.gz archive", error.to_string())
 }
 
-fn extract(stream: impl Read, archive: &Path, into: &Path, tell: &mut dyn FnMut()) -> Result<()> {
+fn extract(stream: impl Read, archive: &Path, into: &Path, report: &mut dyn FnMut()) -> Result<()> {
     let mut tar = tar::Archive::new(stream);
     let entries = tar.entries().map_err(|error| damaged(archive, "start", &error))?;
     for (number, entry) in entries.enumerate() {
@@ -76,15 +76,15 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, tell: &mut dyn FnMut(
         }
         let kind = entry.header().entry_type();
         if kind == EntryType::XGlobalHeader {
-            continue; // a remark about the archive, not a file
+            continue; // metadata of the archive, not a file
         }
         let path = entry.path().map_err(|error| damaged(archive, &place, &error))?;
         let Some(path) = below(into, &path) else {
             return Err(DataError::malformed(
                 archive,
                 place,
-                "a path inside the archive",
-                "one that leads out of it",
+                "a relative path inside the target folder",
+                "a path outside it",
             ));
         };
         match kind {
@@ -92,10 +92,15 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, tell: &mut dyn FnMut(
                 fs::create_dir_all(&path).map_err(|error| DataError::io(&path, error))?;
             }
             EntryType::Regular | EntryType::Continuous => {
-                write(&mut entry, archive, &place, &path, tell)?;
+                write(&mut entry, archive, &place, &path, report)?;
             }
             other => {
-                let found = format!("{other:?}");
+                let found = match other {
+                    EntryType::Symlink => "a symbolic link".to_owned(),
+                    EntryType::Link => "a hard link".to_owned(),
+                    EntryType::Block | EntryType::Char => "a device".to_owned(),
+                    other => format!("entry type {:#04x}", other.as_byte()),
+                };
                 return Err(DataError::malformed(archive, place, "a file or folder", found));
             }
         }
@@ -103,7 +108,7 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, tell: &mut dyn FnMut(
     Ok(())
 }
 
-/// The place of an archive's path below a folder; `None` if it is absolute or climbs.
+/// The path of an entry below a folder; `None` if it is absolute or contains `..`.
 fn below(folder: &Path, path: &Path) -> Option<PathBuf> {
     let mut place = folder.to_owned();
     for component in path.components() {
@@ -121,7 +126,7 @@ fn write(
     archive: &Path,
     place: &str,
     path: &Path,
-    tell: &mut dyn FnMut(),
+    report: &mut dyn FnMut(),
 ) -> Result<()> {
     let cannot_write = |error| DataError::io(path, error);
     if let Some(folder) = path.parent() {
@@ -129,7 +134,7 @@ fn write(
     }
     let mut file = match fs::File::create_new(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            return Err(DataError::malformed(archive, place, "every path once", "it again"));
+            return Err(DataError::malformed(archive, place, "unique paths", "a duplicate"));
         }
         file => file.map_err(cannot_write)?,
     };
@@ -140,6 +145,6 @@ fn write(
             return Ok(());
         }
         file.write_all(&piece[..count]).map_err(cannot_write)?;
-        tell();
+        report();
     }
 }

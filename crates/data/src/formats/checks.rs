@@ -1,32 +1,33 @@
-//! What lies between the bytes of a file and an [`ImageSet`], the same for every reader.
+//! Checks shared by all readers, between the bytes of a file and an [`ImageSet`].
 //!
-//! A reader only finds pixels and labels; whether they form a usable set is decided here, once, so
-//! that the same mistake reads the same in every format. Sizes written in a file are believed only
-//! as far as bytes really follow: buffers grow with what arrives, never with what is announced.
+//! A reader only finds pixels and labels; whether they form a usable set is checked here, so that
+//! the same mistake gives the same message in every format. A size stored in a file is not trusted:
+//! buffers grow with the bytes read, not with the size announced.
 
 use crate::{DataError, ImageSet, Result, Shape};
 use rayon::prelude::*;
+use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
 /// The largest width or height of an image, in pixels.
 pub(super) const MAX_SIDE: usize = 16_384;
 
-/// The most bytes one array in a file may hold: no published set of small images comes near it,
-/// and a damaged size field does not fill the memory with decompressed nonsense.
+/// The most bytes one array in a file may hold: far more than any published set of small images
+/// has, and a damaged size field cannot fill the memory.
 const MAX_BYTES: u64 = 16 << 30;
 
-/// Packed data may unpack to this many times its size (MNIST unpacks to 5 times its own, photographs
-/// to 10 to 80 times theirs) ...
+/// Compressed data may unpack to this many times its size (MNIST unpacks to 5 times, photographs to
+/// 10 to 80 times) ...
 const MOST_RATIO: u64 = 128;
-/// ... plus this much, so that what is small may be as uniform as it likes.
+/// ... plus this much, since small files may be uniform and compress better.
 const MOST_EXTRA: u64 = 16 << 20;
 
-/// The shape of square images, or why they cannot be used.
+/// The shape of square images, or an error if they are unusable.
 pub(super) fn shape(path: &Path, height: usize, width: usize, channels: usize) -> Result<Shape> {
     let found = format!("{height} x {width} with {channels} channels");
     if height != width || !(1..=MAX_SIDE).contains(&height) {
-        let expected = format!("square images of 1 to {MAX_SIDE} pixels a side");
+        let expected = format!("square images of 1 to {MAX_SIDE} pixels per side");
         return Err(DataError::malformed(path, "image size", expected, found));
     }
     if !matches!(channels, 1 | 3) {
@@ -35,7 +36,7 @@ pub(super) fn shape(path: &Path, height: usize, width: usize, channels: usize) -
     Ok(Shape { side: height, channels })
 }
 
-/// The last step of every reader: pixels and labels become a set if they fit together.
+/// The last step of every reader: checks that pixels and labels fit together.
 pub(super) fn finish(
     path: &Path,
     shape: Shape,
@@ -63,7 +64,7 @@ pub(super) fn finish(
     Ok(ImageSet { shape, pixels, labels, classes })
 }
 
-/// Refuses a labelled set in which a class has no image: it cannot be learnt.
+/// Rejects a labelled set in which a class has no image: it cannot be learnt.
 pub(super) fn every_class(path: &Path, set: ImageSet) -> Result<ImageSet> {
     if set.labels.is_some()
         && let Some(class) = set.class_counts().iter().position(|&count| count == 0)
@@ -74,7 +75,7 @@ pub(super) fn every_class(path: &Path, set: ImageSet) -> Result<ImageSet> {
     Ok(set)
 }
 
-/// The whole file.
+/// The content of a file.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|source| DataError::io(path, source))
 }
@@ -88,12 +89,12 @@ pub(super) fn volume(path: &Path, place: &str, dims: &[usize]) -> Result<usize> 
     })
 }
 
-/// The most bytes that a file of this size may unpack to.
+/// The most bytes a file of this size may unpack to.
 pub(super) fn most_unpacked(file: u64) -> u64 {
     file.saturating_mul(MOST_RATIO).saturating_add(MOST_EXTRA)
 }
 
-/// Refuses what would unpack to more than that, before memory is filled with it.
+/// Rejects data that would unpack to more than that, before it fills the memory.
 pub(super) fn check_unpacked(
     path: &Path,
     place: &str,
@@ -109,7 +110,7 @@ pub(super) fn check_unpacked(
     Ok(())
 }
 
-/// Exactly `bytes` bytes of a reader, which may well have fewer.
+/// Reads exactly `bytes` bytes; an error if there are fewer.
 pub(super) fn read_exactly(
     path: &Path,
     place: &str,
@@ -125,22 +126,23 @@ pub(super) fn read_exactly(
     let mut data = Vec::with_capacity(bytes.min(1 << 20));
     match reader.take(bytes as u64).read_to_end(&mut data) {
         Err(error) => fail(format!("{error} after {} bytes", data.len())),
+        Ok(_) if data.len() == 1 && bytes > 1 => fail("the end after 1 byte".to_owned()),
         Ok(_) if data.len() < bytes => fail(format!("the end after {} bytes", data.len())),
         Ok(_) => Ok(data),
     }
 }
 
-/// Makes sure that a reader is at its end. Compressed streams verify their checksum there.
+/// Checks that a reader is at its end. Compressed streams verify their checksum there.
 pub(super) fn at_end(path: &Path, place: &str, reader: &mut dyn Read) -> Result<()> {
     let found = match reader.read(&mut [0]) {
         Ok(0) => return Ok(()),
-        Ok(_) => "more bytes".to_owned(),
+        Ok(_) => "more data".to_owned(),
         Err(error) => error.to_string(),
     };
     Err(DataError::malformed(path, place, "the end of the data", found))
 }
 
-/// Images stored channel by channel, `[count, channels, side, side]`, with their channels last.
+/// Moves the channels of `[count, channels, side, side]` images last.
 pub(super) fn interleave(shape: Shape, planar: Vec<u8>) -> Vec<u8> {
     if shape.channels == 1 {
         return planar;
@@ -174,7 +176,7 @@ pub(super) enum Number {
 }
 
 impl Number {
-    /// Bytes of one number.
+    /// Bytes per number.
     pub(super) fn size(self) -> usize {
         match self {
             Self::I8 | Self::U8 => 1,
@@ -184,11 +186,11 @@ impl Number {
         }
     }
 
-    /// Little-endian bytes as numbers; exact for every possible class number. One at a time: all at
-    /// once they could be eight times the file.
+    /// Little-endian bytes as numbers; exact for every possible class number. Lazy, since all of
+    /// them together could take eight times the size of the file.
     pub(super) fn decode(self, bytes: &[u8]) -> impl Iterator<Item = f64> {
         let decode = move |item: &[u8]| {
-            // Sign extension is decided by the most significant byte, the last one.
+            // The sign is in the most significant byte, the last one.
             let negative = item.last().is_some_and(|&byte| byte >= 0x80);
             let signed = matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64);
             let mut wide = [if signed && negative { 0xff } else { 0 }; 8];
@@ -205,7 +207,24 @@ impl Number {
     }
 }
 
-/// Numbers as class numbers, if that is what they are.
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::I8 => "int8",
+            Self::U8 => "uint8",
+            Self::I16 => "int16",
+            Self::U16 => "uint16",
+            Self::I32 => "int32",
+            Self::U32 => "uint32",
+            Self::I64 => "int64",
+            Self::U64 => "uint64",
+            Self::F32 => "float32",
+            Self::F64 => "float64",
+        })
+    }
+}
+
+/// Converts numbers to class numbers.
 pub(super) fn class_numbers(
     path: &Path,
     numbers: impl IntoIterator<Item = f64>,
@@ -215,12 +234,13 @@ pub(super) fn class_numbers(
             return Ok(number as u16);
         }
         let place = format!("label of image {index}");
-        Err(DataError::malformed(path, place, "a class number from 0", number.to_string()))
+        let expected = "a class number: 0, 1, 2 and so on";
+        Err(DataError::malformed(path, place, expected, number.to_string()))
     };
     numbers.into_iter().enumerate().map(convert).collect()
 }
 
-/// Damaged copies of a valid file: every decoder must take them without a panic.
+/// Damaged copies of a valid file, on which no decoder may panic.
 #[cfg(test)]
 pub(super) fn damaged(valid: &[u8], cases: u64) -> impl Iterator<Item = Vec<u8>> {
     use crate::{Purpose, Stream};
@@ -280,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_square_and_not_empty() {
+    fn shapes_are_square_and_nonempty() {
         assert_eq!(shape(Path::new("f"), 1, 1, 3).unwrap(), TWO);
         for (height, width, channels) in [(0, 0, 1), (2, 3, 1), (16_385, 16_385, 1), (2, 2, 4)] {
             assert!(shape(Path::new("f"), height, width, channels).is_err());
@@ -288,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn announced_sizes_are_not_believed() {
+    fn announced_sizes_are_not_trusted() {
         let path = Path::new("f");
         let error = read_exactly(path, "pixels", &mut &b"abc"[..], 1 << 33).unwrap_err();
         let wrong = "f: pixels: expected 8589934592 bytes of data, found the end after 3 bytes";
@@ -299,16 +319,16 @@ mod tests {
     }
 
     #[test]
-    fn packed_sizes_are_believed_within_reason() {
-        let check = |bytes| check_unpacked(Path::new("f"), "data", 10, bytes, "save it plain");
+    fn unpacked_sizes_are_limited() {
+        let check = |bytes| check_unpacked(Path::new("f"), "data", 10, bytes, "decompress it");
         check((16 << 20) + 1280).unwrap();
         let error = check((16 << 20) + 1281).unwrap_err().to_string();
-        let wrong = "f: data: expected at most 16778496 bytes unpacked from 10 (save it plain)";
+        let wrong = "f: data: expected at most 16778496 bytes unpacked from 10 (decompress it)";
         assert_eq!(error, format!("{wrong}, found 16778497"));
     }
 
     #[test]
-    fn channels_go_last() {
+    fn channels_are_moved_last() {
         let shape = Shape { side: 2, channels: 3 };
         let planar: Vec<u8> = (0..24).collect();
         let pixels = interleave(shape, planar);
@@ -317,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_every_type() {
+    fn numbers_of_every_type_are_decoded() {
         let cases: [(Number, &[u8], f64); 10] = [
             (Number::I8, &[0xff], -1.0),
             (Number::U8, &[0xff], 255.0),
@@ -336,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn class_numbers_are_whole() {
+    fn class_numbers_are_integers() {
         assert_eq!(class_numbers(Path::new("f"), [0.0, 65_535.0]).unwrap(), [0, 65_535]);
         for wrong in [-1.0, 0.5, 65_536.0, f64::NAN, f64::INFINITY] {
             assert!(class_numbers(Path::new("f"), [1.0, wrong]).is_err(), "{wrong}");

@@ -1,9 +1,9 @@
-//! CIFAR-10 and CIFAR-100 in the two forms their authors publish: binary and Python.
+//! CIFAR-10 and CIFAR-100 in the two official versions: binary and Python.
 //!
-//! The binary form is a sequence of records (label bytes, then the red, green and blue planes),
-//! the Python form a pickled dictionary with the same planes as a numpy array. Which files make up
-//! a set is data, not code: the four editions are a table. CIFAR-100 is read with its 100 fine
-//! labels; the 20 coarse ones are not used.
+//! The binary version is a sequence of records (label bytes, then the red, green and blue planes),
+//! the Python version a pickled dictionary with the same planes as a numpy array. The files of the
+//! four editions are listed in a table. CIFAR-100 is read with its 100 fine labels; the 20 coarse
+//! ones are not used.
 
 use super::checks::{class_numbers, finish, interleave, read_file};
 use super::known::{CIFAR10, CIFAR100, Known};
@@ -12,7 +12,7 @@ use crate::{DataError, ImageSet, Result, Shape};
 use std::path::Path;
 
 const SHAPE: Shape = Shape { side: 32, channels: 3 };
-/// Bytes of one image.
+/// Bytes per image.
 const IMAGE: usize = 32 * 32 * 3;
 
 /// One published archive: the folder it unpacks to and the files in it.
@@ -63,7 +63,7 @@ impl Edition {
         self.train.iter().chain([&self.test]).any(|name| folder.join(name).is_file())
     }
 
-    /// Reads the training and the test part; every file must be there.
+    /// Reads the training and the test part; every file must exist.
     pub fn read(&self, folder: &Path) -> Result<(ImageSet, ImageSet)> {
         for name in self.train.iter().chain([&self.test]) {
             if !folder.join(name).is_file() {
@@ -109,11 +109,11 @@ pub fn read(path: &Path) -> Result<ImageSet> {
     }
 }
 
-/// The first byte of a pickle of protocol 2 or later, as which these batches are published.
+/// The first byte of a pickle of protocol 2 or later, which these batches are.
 const PICKLE: u8 = 0x80;
 
 fn read_binary(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
-    // The length tells the two sets apart unless it fits both or neither; then the name does.
+    // The length tells which set it is, unless it fits both or neither; then the name does.
     let by_name = path.file_name().is_some_and(|name| name == "train.bin" || name == "test.bin");
     let fits = |label_bytes: usize| bytes.len().is_multiple_of(label_bytes + IMAGE);
     let fine = if fits(1) == fits(2) { by_name } else { fits(2) };
@@ -121,7 +121,7 @@ fn read_binary(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
     let record = label_bytes + IMAGE;
     if !fits(label_bytes) {
         let expected = format!("records of {record} bytes");
-        let found = format!("{} bytes after the last whole one", bytes.len() % record);
+        let found = format!("{} bytes after the last complete one", bytes.len() % record);
         let place = format!("record {}", bytes.len() / record);
         return Err(DataError::malformed(path, place, expected, found));
     }
@@ -147,7 +147,7 @@ fn read_python(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
         return Err(DataError::malformed(path, "key 'data'", expected, format!("{shape:?}")));
     };
     let planar = if fortran {
-        // One plane position of all images after the other.
+        // Stored position by position, each for all images.
         (0..data.len()).map(|at| data[at % IMAGE * count + at / IMAGE]).collect()
     } else {
         data.to_vec()
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_records_come_back() {
+    fn binary_records_are_read() {
         let bytes = [record(&[6], 1), record(&[9], 50)].concat();
         let set = read_binary(Path::new("data_batch_1.bin"), &bytes).unwrap();
         assert_eq!((set.len(), set.shape, set.labels.as_deref()), (2, SHAPE, Some(&[6, 9][..])));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn python_batches_come_back() {
+    fn python_batches_are_read() {
         let [first, second] = [record(&[], 1), record(&[], 50)];
         let rows = [first.clone(), second.clone()].concat();
         let columns: Vec<u8> = first.iter().zip(&second).flat_map(|(&a, &b)| [a, b]).collect();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_are_refused() {
+    fn invalid_files_are_rejected() {
         let binary =
             |name: &str, bytes: &[u8]| read_binary(Path::new(name), bytes).unwrap_err().to_string();
         let whole = [record(&[1], 0), record(&[10], 0)].concat();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_never_a_panic() {
+    fn damaged_files_never_panic() {
         let valid = pickle("labels", 1, false, &record(&[], 1), &[3]);
         for bytes in damaged(&valid, 2000) {
             drop(read_python(Path::new("f"), &bytes));

@@ -1,10 +1,10 @@
-//! Folders of PNG and JPEG images: one subfolder a class, or one flat folder without labels.
+//! Folders of PNG and JPEG images: one subfolder per class, or one flat folder without labels.
 //!
-//! Headers are read first and pixels second, each in parallel. So the shape of the set is known
-//! before a pixel is decoded, a picture that does not fit is reported at once, and every image is
-//! decoded straight to its place. Classes and images are taken in the order of their names, which
-//! makes the set the same on every machine. Hidden files and files of other types are passed over;
-//! a class without images, and images beside class folders, are mistakes and said to be.
+//! All headers are read before any pixels, each in parallel. So the shape of the set is known
+//! before decoding, an image of another shape is reported at once, and every image is decoded into
+//! its final position. Classes and images are sorted by name, which makes the set the same on every
+//! machine. Hidden files and files of other types are ignored; a class without images and images
+//! next to class folders are errors.
 
 use super::checks::{MAX_SIDE, check_unpacked, finish, most_unpacked, shape, volume};
 use crate::{DataError, ImageSet, Result, Shape};
@@ -15,8 +15,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// Reads a folder. With a size, every image is brought to `size` x `size` pixels; without, they
-/// must all be square and equal. The set is grey if every image is.
+/// Reads a folder. With a size, every image is resized to `size` x `size` pixels; without, all must
+/// be square and of the same size. The set is grey if every image is.
 pub fn read(folder: &Path, size: Option<usize>) -> Result<ImageSet> {
     let (classes, images) = list(folder)?;
     if classes.is_empty() {
@@ -24,7 +24,7 @@ pub fn read(folder: &Path, size: Option<usize>) -> Result<ImageSet> {
         return decode(folder, &files, None, Vec::new(), size);
     }
     if let Some(image) = images.first() {
-        let expected = "class folders only, because there is one beside it";
+        let expected = "only class folders, since there is one next to it";
         return Err(DataError::malformed(image, "file", expected, "an image"));
     }
     let (mut files, mut labels, mut names) = (Vec::new(), Vec::new(), Vec::new());
@@ -44,18 +44,18 @@ pub fn read(folder: &Path, size: Option<usize>) -> Result<ImageSet> {
     decode(folder, &files, Some(labels), names, size)
 }
 
-/// Reads one image file: an unlabelled set of one.
+/// Reads one image file, as an unlabelled set of one image.
 pub fn read_image(path: &Path, size: Option<usize>) -> Result<ImageSet> {
     decode(path, &[path.to_owned()], None, Vec::new(), size)
 }
 
-/// Whether the name of a file says that it is an image.
+/// Whether a file has the extension of an image.
 pub(super) fn is_image(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     ["png", "jpg", "jpeg"].iter().any(|known| extension.eq_ignore_ascii_case(known))
 }
 
-/// A set brought to another size, which must not be 0.
+/// Resizes a set; `size` must not be 0.
 pub(super) fn resize_set(set: ImageSet, size: usize) -> ImageSet {
     let shape = Shape { side: size, ..set.shape };
     let side = set.shape.side as u32;
@@ -134,8 +134,8 @@ struct Header {
 fn header(file: &Path) -> Result<Header> {
     let decoder = open(file)?.into_decoder().map_err(|error| unreadable(file, &error))?;
     let (width, height) = decoder.dimensions();
-    // Pixels are made before a file shows how many it really has.
-    check_unpacked(file, "image", size(file)?, decoder.total_bytes(), "save it smaller")?;
+    // Decoding allocates all announced pixels before it reads them.
+    check_unpacked(file, "image", size(file)?, decoder.total_bytes(), "save a smaller image")?;
     let grey = matches!(
         decoder.color_type(),
         ColorType::L8 | ColorType::La8 | ColorType::L16 | ColorType::La16
@@ -149,7 +149,7 @@ fn common_shape(files: &[PathBuf], headers: &[Header], channels: usize) -> Resul
     for (file, header) in files.iter().zip(headers) {
         if (header.width, header.height) != (side, side) {
             let expected = format!(
-                "{side} x {side} pixels (square and all the same; give a size to resize them)"
+                "{side} x {side} pixels (square and all the same; set a size to resize them)"
             );
             let found = format!("{} x {}", header.width, header.height);
             return Err(DataError::malformed(file, "image size", expected, found));
@@ -163,8 +163,8 @@ fn size(file: &Path) -> Result<u64> {
     Ok(std::fs::metadata(file).map_err(|source| DataError::io(file, source))?.len())
 }
 
-/// A decoder for the file, whatever its name says, within limits: 16,384 pixels a side, and memory
-/// by the size of the file up to the image library's own 512 MiB.
+/// A decoder chosen by the content of the file, with limits: 16,384 pixels per side, and memory in
+/// proportion to the file up to the image library's own limit of 512 MiB.
 fn open(file: &Path) -> Result<ImageReader<BufReader<File>>> {
     let reader = ImageReader::open(file).and_then(ImageReader::with_guessed_format);
     let mut reader = reader.map_err(|source| DataError::io(file, source))?;
@@ -180,18 +180,18 @@ fn unreadable(file: &Path, error: &image::ImageError) -> DataError {
     DataError::malformed(file, "image", "a PNG or JPEG image", error.to_string())
 }
 
-/// The bytes of one picture, stretched or shrunk to the shape if it has another size.
+/// The bytes of one image, resized to the shape if it has another size.
 fn fit(shape: Shape, width: u32, height: u32, bytes: Vec<u8>) -> Vec<u8> {
     let side = shape.side as u32;
     if (width, height) == (side, side) {
         return bytes;
     }
-    let whole = "a picture has as many bytes as its size says";
+    let complete = "an image has as many bytes as its size requires";
     if shape.channels == 1 {
-        let picture = GrayImage::from_raw(width, height, bytes).expect(whole);
+        let picture = GrayImage::from_raw(width, height, bytes).expect(complete);
         resize(&picture, side, side, FilterType::Lanczos3).into_raw()
     } else {
-        let picture = RgbImage::from_raw(width, height, bytes).expect(whole);
+        let picture = RgbImage::from_raw(width, height, bytes).expect(complete);
         resize(&picture, side, side, FilterType::Lanczos3).into_raw()
     }
 }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn subfolders_are_classes_in_order_of_name() {
+    fn subfolders_are_classes_sorted_by_name() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         colour(at("dog/1.png"), 2, 2, [1, 2, 3]);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_and_grey() {
+    fn flat_folders_and_grey_images_are_read() {
         let root = tempfile::tempdir().unwrap();
         for name in ["3.png", "1.jpeg", "2.jpg"] {
             grey(root.path().join(name), 8, 8, 50 * (name.as_bytes()[0] - b'0'));
@@ -249,12 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn a_size_makes_everything_fit() {
+    fn images_are_resized_if_a_size_is_given() {
         let root = tempfile::tempdir().unwrap();
         colour(root.path().join("a.png"), 4, 6, [10, 20, 30]);
         colour(root.path().join("b.png"), 3, 3, [40, 50, 60]);
         let error = failure(root.path(), None);
-        assert!(error.contains("a.png") && error.contains("give a size"), "{error}");
+        assert!(error.contains("a.png") && error.contains("set a size"), "{error}");
         assert!(error.ends_with("found 4 x 6"), "{error}");
         let set = read(root.path(), Some(5)).unwrap();
         assert_eq!(set.image(0), [10, 20, 30].repeat(25));
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn resizing_shrinks_smoothly() {
-        // A black half and a white half stay so, two pixels wide.
+        // A black half and a white half stay black and white when two pixels wide.
         let shape = Shape { side: 4, channels: 1 };
         let set =
             ImageSet { shape, pixels: [0, 0, 255, 255].repeat(4), labels: None, classes: vec![] };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_folders_are_refused() {
+    fn invalid_folders_are_rejected() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         assert!(failure(root.path(), None).contains("expected PNG or JPEG images, found none"));
@@ -287,7 +287,9 @@ mod tests {
         grey(at("dog/1.png"), 2, 2, 0);
         assert!(read(root.path(), Some(0)).is_err());
         grey(at("stray.png"), 2, 2, 0);
-        assert!(failure(root.path(), None).contains("stray.png: file: expected class folders"));
+        assert!(
+            failure(root.path(), None).contains("stray.png: file: expected only class folders")
+        );
         std::fs::remove_file(at("stray.png")).unwrap();
         std::fs::create_dir(at("dog/inner")).unwrap();
         assert!(failure(root.path(), None).contains("inner: path: expected images of one class"));
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn announced_pixels_are_not_believed() {
+    fn announced_image_sizes_are_not_trusted() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("a.jpg");
         colour(file.clone(), 16, 16, [1, 2, 3]);
@@ -312,12 +314,12 @@ mod tests {
         std::fs::write(&file, bytes).unwrap();
         for size in [None, Some(8)] {
             let error = failure(root.path(), size);
-            assert!(error.contains("save it smaller), found 805306368"), "{error}");
+            assert!(error.contains("save a smaller image), found 805306368"), "{error}");
         }
     }
 
     #[test]
-    fn damage_is_never_a_panic() {
+    fn damaged_files_never_panic() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("a.png");
         for (format, cases) in [(ImageFormat::Png, 2000), (ImageFormat::Jpeg, 300)] {

@@ -1,9 +1,9 @@
-//! IDX files: MNIST, Fashion-MNIST and everything written in their shape.
+//! IDX files: MNIST, Fashion-MNIST and others of the same format.
 //!
 //! A magic number (two zeros, the element type, the number of dimensions), the dimensions as
-//! big-endian 32-bit numbers, the bytes. Whether a file is compressed is seen from its first two
-//! bytes, not its name, because both kinds circulate under both names. Images may come without
-//! their label file; they are an unlabelled set then.
+//! big-endian 32-bit numbers, the bytes. Whether a file is compressed is decided by its first two
+//! bytes, not its name, because both kinds exist under both names. Images without a label file are
+//! an unlabelled set.
 
 use super::checks::{at_end, check_unpacked, finish, read_exactly, read_file, shape, volume};
 use super::known::Known;
@@ -29,7 +29,7 @@ pub fn read(images: &Path, labels: Option<&Path>, known: &Known) -> Result<Image
     finish(labels.unwrap_or(images), shape, pixels, numbers, known.class_names())
 }
 
-/// The image and label files of one part (`train` or `t10k`) in a folder, as far as they exist.
+/// The image and label files of one part (`train` or `t10k`) in a folder, if they exist.
 pub(super) fn part(folder: &Path, part: &str) -> (Option<PathBuf>, Option<PathBuf>) {
     let find = |kind: &str, dims: usize| {
         let spellings = ["-", "."].into_iter().flat_map(|joint| {
@@ -40,7 +40,7 @@ pub(super) fn part(folder: &Path, part: &str) -> (Option<PathBuf>, Option<PathBu
     (find("images", 3), find("labels", 1))
 }
 
-/// The label file beside an image file: the same name with `labels` and `idx1`.
+/// The label file next to an image file: the same name with `labels` and `idx1`.
 pub(super) fn labels_beside(images: &Path) -> Option<PathBuf> {
     let name = images.file_name()?.to_str()?;
     let plain = name.strip_suffix(".gz").unwrap_or(name);
@@ -50,7 +50,7 @@ pub(super) fn labels_beside(images: &Path) -> Option<PathBuf> {
     paths.find(|path| labels != plain && path.is_file())
 }
 
-/// Dimensions and elements of a file with this many dimensions.
+/// The dimensions and elements of a file with `rank` dimensions.
 fn decode(path: &Path, bytes: &[u8], rank: usize) -> Result<(Vec<usize>, Vec<u8>)> {
     let mut reader: Box<dyn Read + '_> = match bytes {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(bytes)),
@@ -66,7 +66,7 @@ fn decode(path: &Path, bytes: &[u8], rank: usize) -> Result<(Vec<usize>, Vec<u8>
     let big_endian = |size: &[u8]| size.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
     let dims: Vec<usize> = sizes.chunks_exact(4).map(big_endian).collect();
     let count = volume(path, "header", &dims)?;
-    check_unpacked(path, "header", bytes.len() as u64, count as u64, "unpack it with gunzip")?;
+    check_unpacked(path, "header", bytes.len() as u64, count as u64, "decompress it with gunzip")?;
     let elements = read_exactly(path, "data", &mut reader, count)?;
     at_end(path, "data", &mut reader)?;
     Ok((dims, elements))
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn images_and_labels_come_back() {
+    fn images_and_labels_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let pixels: Vec<u8> = (0..12).collect();
         let images = folder.path().join("t10k-images.idx3-ubyte");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_are_refused() {
+    fn invalid_files_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let read = |images: &[u8], labels: &[u8]| {
             let paths = [folder.path().join("i"), folder.path().join("l")];
@@ -135,8 +135,8 @@ mod tests {
         let (images, labels) = (file(3, &[2, 1, 1], &[5, 6]), file(1, &[2], &[0, 1]));
         assert!(read(&labels, &labels).contains("header: expected 16 bytes"));
         assert!(read(&images, &images).contains("expected 00 00 08 01"));
-        assert!(read(&file(3, &[2, 1, 1], &[5]), &labels).contains("found the end after 1 bytes"));
-        assert!(read(&file(3, &[2, 1, 1], &[5, 6, 7]), &labels).contains("found more bytes"));
+        assert!(read(&file(3, &[2, 1, 1], &[5]), &labels).contains("found the end after 1 byte"));
+        assert!(read(&file(3, &[2, 1, 1], &[5, 6, 7]), &labels).contains("found more data"));
         assert!(read(&file(3, &[2, 1, 2], &[0; 4]), &labels).contains("found 1 x 2"));
         assert!(read(&file(3, &[0, 1, 1], &[]), &labels).contains("one or more images"));
         assert!(read(&file(3, &[9, 0, 0], &[]), &labels).contains("found 0 x 0"));
@@ -146,7 +146,7 @@ mod tests {
         assert!(read(&huge, &labels).contains("product of at most"));
         // 20 MB of zeros in 20 KB.
         let bomb = gzip(&file(3, &[20, 1000, 1000], &vec![0; 20_000_000]));
-        assert!(read(&bomb, &labels).contains("unpack it with gunzip"));
+        assert!(read(&bomb, &labels).contains("decompress it with gunzip"));
         let packed = gzip(&images);
         for length in 2..packed.len() {
             read(&packed[..length], &labels);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_never_a_panic() {
+    fn damaged_files_never_panic() {
         let plain = file(3, &[2, 2, 2], &[1, 2, 3, 4, 5, 6, 7, 8]);
         let path = Path::new("f");
         let mut fine = 0;

@@ -1,23 +1,23 @@
-//! What is common knowledge about the published data sets and written in none of their files:
-//! class names, normalisation, whether a mirrored image keeps its class.
+//! Facts about the published data sets that their files do not contain: class names, normalisation,
+//! whether a mirrored image keeps its class.
 //!
-//! One constant a data set. Measuring the normalisation every time was rejected: the figures in
-//! common use keep results comparable with other code, and they are not always the measured ones.
-//! Those of CIFAR-10 are the mean over the images of each image's own deviation (0.20); over all
-//! pixels together it is 0.25.
+//! Measuring the normalisation every time was rejected: the values in common use keep results
+//! comparable with other code, and they can differ from measured ones. The deviation commonly used
+//! for CIFAR-10 is the mean over images of each image's deviation (0.20); over all pixels it is
+//! 0.25.
 
 use crate::Normalisation;
 
-/// The facts about one published data set.
+/// Facts about one published data set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Known {
-    /// How people call it.
+    /// Its common name.
     pub title: &'static str,
     /// Class names, by class number.
     pub classes: &'static [&'static str],
     /// Mean of the training pixels scaled to [0, 1], one per channel.
     pub mean: &'static [f32],
-    /// Standard deviation in common use, one per channel.
+    /// Standard deviation commonly used, one per channel.
     pub std: &'static [f32],
     /// Whether a mirrored image still belongs to its class.
     pub flip: bool,
@@ -66,7 +66,7 @@ pub const SVHN: Known = Known {
 pub const MNIST: Known =
     Known { title: "MNIST", classes: &DIGITS, mean: &[0.1307], std: &[0.3081], flip: false };
 
-/// Fashion-MNIST: 28 x 28 grey pictures of clothes, in the files of MNIST.
+/// Fashion-MNIST: 28 x 28 grey images of clothing, with the file names of MNIST.
 pub const FASHION_MNIST: Known = Known {
     title: "Fashion-MNIST",
     classes: &FASHION_CLASSES,
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_fit_together() {
+    fn facts_are_consistent() {
         for known in [CIFAR10, CIFAR100, SVHN, MNIST, FASHION_MNIST] {
             let Normalisation { mean, std } = known.normalisation();
             assert_eq!(mean.len(), std.len(), "{}", known.title);
@@ -125,7 +125,7 @@ mod tests {
             let mut names = known.class_names();
             names.sort();
             names.dedup();
-            assert_eq!(names.len(), known.classes.len(), "{}: a name is there twice", known.title);
+            assert_eq!(names.len(), known.classes.len(), "{}: duplicate class name", known.title);
         }
     }
 

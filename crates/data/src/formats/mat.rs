@@ -1,11 +1,10 @@
-//! SVHN as its authors publish it: MATLAB 5 files with the variables `X` (bytes, `[side, side,
+//! SVHN in its official version: MATLAB 5 files with the variables `X` (bytes, `[side, side,
 //! channels, count]`, first index fastest) and `y` (labels 1 to 10, where 10 is the digit 0).
 //!
 //! A file is a header and a sequence of elements, each a tag (type, size) with its data; a variable
-//! is an element made of elements, compressed as a whole or not. Both come through one `Read`, so
-//! there is one parser. Variables other than the two are skipped unread. Files of MATLAB 7.3 are
-//! HDF5, a different format altogether, and big-endian files have not been written for decades:
-//! both are refused by name.
+//! is an element made of elements, compressed as a whole or not. Both are read through one `Read`,
+//! by one parser. Other variables are skipped. Files of MATLAB 7.3, which are HDF5, and big-endian
+//! files, which have not been written for decades, are rejected with a message that says so.
 
 use super::checks::{
     Number, at_end, check_unpacked, finish, read_exactly, read_file, shape, volume,
@@ -20,10 +19,10 @@ use std::path::Path;
 const HEADER: usize = 128;
 const MATRIX: u32 = 14;
 const COMPRESSED: u32 = 15;
-/// The largest dimension list or variable name that is read; real ones have a few bytes.
+/// The largest dimension list or variable name in bytes; real ones have a few.
 const MAX_FIELD: usize = 256;
 
-/// Reads `train_32x32.mat`, `test_32x32.mat` or another file of their form.
+/// Reads `train_32x32.mat`, `test_32x32.mat` or another file of the same form.
 pub fn read(path: &Path) -> Result<ImageSet> {
     parse(path, &read_file(path)?)
 }
@@ -77,22 +76,22 @@ fn check_header(path: &Path, bytes: &[u8]) -> Result<()> {
         }
         Some(header) => match &header[124..] {
             [0, 1, b'I', b'M'] => Ok(()),
-            [1, 0, b'M', b'I'] => fail("a big-endian one"),
+            [1, 0, b'M', b'I'] => fail("a big-endian file"),
             other => fail(&format!("version and byte order {other:02x?}")),
         },
     }
 }
 
-/// The two variables as images with their channels last and class numbers.
+/// Makes a set of the two variables: images with channels last, and class numbers.
 fn assemble(path: &Path, images: &Variable, labels: &Variable) -> Result<ImageSet> {
-    // MATLAB drops a last dimension of 1, so a single image has three dimensions.
+    // MATLAB drops a trailing dimension of 1, so a single image has three dimensions.
     let &[height, width, channels, ref count @ ..] = images.dims.as_slice() else {
         let found = format!("{:?}", images.dims);
         return Err(DataError::malformed(path, "X", "[side, side, channels, count]", found));
     };
     if count.len() > 1 || images.number != Number::U8 {
-        let found = format!("{:?} of {:?}", images.dims, images.number);
-        return Err(DataError::malformed(path, "X", "bytes in 4 dimensions", found));
+        let found = format!("{} in dimensions {:?}", images.number, images.dims);
+        return Err(DataError::malformed(path, "X", "uint8 in 4 dimensions", found));
     }
     let shape = shape(path, height, width, channels)?;
     let plane = shape.side * shape.side;
@@ -125,7 +124,7 @@ struct Variable {
     data: Vec<u8>,
 }
 
-/// What precedes every piece of data. Up to four bytes are stored in the tag itself.
+/// The header of an element. Up to four bytes of data are stored in the tag itself.
 struct Tag {
     kind: u32,
     size: usize,
@@ -155,7 +154,7 @@ impl Tag {
     }
 }
 
-/// Where data comes from, for error messages, and the size of the file.
+/// The origin of data, for error messages, and the size of the file.
 struct Source<'a> {
     path: &'a Path,
     size: u64,
@@ -180,13 +179,13 @@ impl Source<'_> {
         }
     }
 
-    /// The data of a tag and the padding behind it.
+    /// Reads the data of a tag and skips the padding after it.
     fn data(&self, reader: &mut dyn Read, tag: &Tag) -> Result<Vec<u8>> {
         match tag.within {
             Some(bytes) => Ok(bytes[..tag.size].to_vec()),
             None => {
                 let data = read_exactly(self.path, self.place, reader, tag.size)?;
-                // Some writers leave the last padding out.
+                // Some writers omit the last padding.
                 let mut padding = reader.take(tag.padding() as u64);
                 let skipped = std::io::copy(&mut padding, &mut std::io::sink());
                 skipped.map_err(|error| self.fail("padding", error.to_string()))?;
@@ -195,17 +194,17 @@ impl Source<'_> {
         }
     }
 
-    /// One of the short elements at the start of a variable: its flags, dimensions, name.
+    /// Reads one of the short elements at the start of a variable: flags, dimensions or name.
     fn field(&self, reader: &mut dyn Read, what: &str, number: Number) -> Result<Vec<u8>> {
         let tag = self.tag(reader)?;
         if tag.number() != Some(number) || tag.size > MAX_FIELD {
-            let expected = format!("{what}: up to {MAX_FIELD} bytes of {number:?}");
+            let expected = format!("{what} of type {number} in at most {MAX_FIELD} bytes");
             return Err(self.fail(expected, format!("{} bytes of type {}", tag.size, tag.kind)));
         }
         self.data(reader, &tag)
     }
 
-    /// The content of a variable, or `None` if it is neither `X` nor `y`.
+    /// Reads a variable; `None` if it is neither `X` nor `y`.
     fn variable(&self, reader: &mut dyn Read) -> Result<Option<Variable>> {
         let flags = self.field(reader, "array flags", Number::U32)?;
         let dims = self.field(reader, "dimensions", Number::I32)?;
@@ -285,7 +284,7 @@ mod tests {
         bytes
     }
 
-    /// Two 2 x 2 images; red of the first is 0 1 / 2 3 in rows, stored by columns.
+    /// Two 2 x 2 images; the first one's red plane has the rows 0 1 and 2 3, stored by columns.
     fn images() -> Vec<u8> {
         let first = [0, 2, 1, 3, 10, 12, 11, 13, 20, 22, 21, 23];
         let data: Vec<u8> = first.iter().copied().chain(first.map(|value| value + 100)).collect();
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn images_and_labels_come_back() {
+    fn images_and_labels_are_read() {
         let doubles: Vec<u8> = [10f64, 3.0].iter().flat_map(|label| label.to_le_bytes()).collect();
         let as_bytes = variable("y", 9, &[2, 1], 2, &[10, 3]);
         let as_doubles = variable("y", 6, &[2, 1], 9, &doubles);
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_are_refused() {
+    fn invalid_files_are_rejected() {
         let labels = variable("y", 9, &[2, 1], 2, &[1, 2]);
         let labelled = |numbers: &[u8]| variable("y", 9, &[numbers.len() as i32, 1], 2, numbers);
         assert!(failure(&[]).contains("expected X"));
@@ -339,7 +338,8 @@ mod tests {
         let flat = variable("X", 9, &[2, 2], 2, &[0; 4]);
         assert!(failure(&[flat, labels.clone()]).contains("[side, side, channels, count]"));
         let double = variable("X", 6, &[1, 1, 1, 1], 9, &[0; 8]);
-        assert!(failure(&[double, labels.clone()]).contains("found [1, 1, 1, 1] of F64"));
+        let found = "found float64 in dimensions [1, 1, 1, 1]";
+        assert!(failure(&[double, labels.clone()]).contains(found));
         let lying = variable("X", 9, &[2, 2, 3, 9], 2, &[0; 24]);
         assert!(failure(&[lying, labels.clone()]).contains("108 bytes for the dimensions"));
         let huge = variable("X", 9, &[i32::MAX; 4], 2, &[0; 24]);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_of_matlab_files_are_named() {
+    fn other_versions_of_matlab_files_are_named() {
         let mut newer = file(&[]);
         newer[..10].copy_from_slice(b"MATLAB 7.3");
         let error = parse(Path::new("f"), &newer).unwrap_err().to_string();
@@ -363,14 +363,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_checksum_is_noticed() {
+    fn a_wrong_checksum_is_detected() {
         let mut packed = compressed(&images());
         *packed.last_mut().unwrap() ^= 1;
         assert!(failure(&[packed, variable("y", 9, &[2, 1], 2, &[1, 2])]).contains("element at"));
     }
 
     #[test]
-    fn damage_is_never_a_panic() {
+    fn damaged_files_never_panic() {
         let labels = variable("y", 9, &[2, 1], 2, &[1, 2]);
         let plain = file(&[images(), labels.clone()]);
         let packed = file(&[compressed(&images()), compressed(&labels)]);

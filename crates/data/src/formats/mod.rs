@@ -1,12 +1,12 @@
-//! Image sets in the forms in which they are published or kept.
+//! Reading image sets of every supported format.
 //!
-//! [`open`] looks at what is in a folder and reads a whole data set; [`open_images`] reads one file
-//! or one folder of images. Nothing has to be configured: the published file names say which data
-//! set it is, and with that its class names and normalisation. A folder that could be two data sets
-//! is an error that names both; picking one would train on something the user did not mean.
+//! [`open`] reads the data set in a folder; [`open_images`] reads one file or one folder of images.
+//! No configuration is needed: the published file names tell which data set it is, and so its class
+//! names and normalisation. A folder that could be two data sets is an error that names both;
+//! choosing one might train on the wrong data.
 //!
-//! Every format is a module with a function from bytes to [`ImageSet`] and is wary of its bytes:
-//! no input makes it panic or allocate more than it can fill.
+//! Every format is a module with a function from bytes to [`ImageSet`]. No input makes it panic or
+//! allocate much more than it can fill.
 
 mod checks;
 pub mod cifar;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// How to read images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Brings every image to this many pixels a side. Images that are not square are stretched.
+    /// Resizes every image to this many pixels per side. Images that are not square are stretched.
     pub size: Option<usize>,
 }
 
@@ -34,7 +34,8 @@ impl Options {
     fn check(&self) -> Result<()> {
         match self.size {
             Some(size) if !(1..=MAX_SIDE).contains(&size) => {
-                Err(DataError::Unusable(format!("the size must be 1 to {MAX_SIDE}, not {size}")))
+                let problem = format!("the size must be between 1 and {MAX_SIDE}, found {size}");
+                Err(DataError::Unusable(problem))
             }
             _ => Ok(()),
         }
@@ -50,10 +51,10 @@ impl Options {
 
 /// Reads the data set in a folder: its training and its test part.
 ///
-/// Recognised are CIFAR-10 and CIFAR-100 (binary or Python version, in the folder itself or in the
-/// one that the archive unpacks to), the cropped digits of SVHN, MNIST and Fashion-MNIST (the
-/// latter if the folder's name contains "fashion"), `train.npz` and `test.npz`, and the image
-/// folders `train` and `test` with one subfolder a class.
+/// It recognises CIFAR-10 and CIFAR-100 (binary or Python version, in the folder itself or in the
+/// one the archive unpacks to), the cropped digits of SVHN, MNIST and Fashion-MNIST (the latter if
+/// the folder's name contains "fashion"), `train.npz` and `test.npz`, and the image folders `train`
+/// and `test` with one subfolder per class.
 pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
     options.check()?;
     let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
@@ -90,7 +91,7 @@ pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
     Ok(DataSet { name: path.display().to_string(), train, test, normalisation, flip })
 }
 
-/// Whether a folder holds a data set with a training and a test part, complete or not.
+/// Whether a folder contains a data set with a training and a test part, complete or not.
 pub fn is_data_set(path: &Path) -> bool {
     path.is_dir() && !Source::find(path).is_empty()
 }
@@ -124,7 +125,7 @@ enum Source {
     Cifar(PathBuf, &'static Edition),
     Svhn(PathBuf),
     Idx(PathBuf),
-    /// The two archives, and SVHN's facts if they have its file names.
+    /// The two archives, and the facts about SVHN if they have its file names.
     Npz([PathBuf; 2], Option<&'static Known>),
     Folders([PathBuf; 2]),
 }
@@ -169,12 +170,12 @@ impl Source {
             }
             Self::Svhn(_) => "SVHN (.mat)".to_owned(),
             Self::Idx(_) => "IDX files".to_owned(),
-            Self::Npz([train, _], _) => format!("archives like {}", train.display()),
+            Self::Npz([train, _], _) => format!("numpy archives ({})", train.display()),
             Self::Folders(_) => "image folders".to_owned(),
         }
     }
 
-    /// What is known about the set, if it is a published one.
+    /// The facts about the set, if it is a published one.
     fn known(&self) -> Option<&'static Known> {
         match self {
             Self::Cifar(_, edition) => Some(edition.known),
@@ -221,8 +222,8 @@ impl Source {
 
 const SVHN_FILES: [&str; 2] = ["train_32x32.mat", "test_32x32.mat"];
 
-/// Fashion-MNIST has the file names of MNIST: only the folder can tell. Some tools put the files
-/// into a subfolder `raw`, so then it is the folder above that counts.
+/// Fashion-MNIST has the file names of MNIST, so the folder's name decides. Some tools put the
+/// files into a subfolder `raw`; then its parent's name does.
 fn idx_known(folder: &Path) -> &'static Known {
     let full = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let mut names = full.iter().rev().map(|name| name.to_string_lossy().to_ascii_lowercase());
@@ -230,16 +231,16 @@ fn idx_known(folder: &Path) -> &'static Known {
     if name.contains("fashion") { &known::FASHION_MNIST } else { &known::MNIST }
 }
 
-/// Both parts need labels, one shape and the same classes.
+/// Checks that both parts have labels, the same shape and the same classes.
 fn check_parts(path: &Path, train: &ImageSet, test: &ImageSet) -> Result<()> {
     for (part, set) in [("training part", train), ("test part", test)] {
         if set.labels.is_none() {
-            let expected = "labels (one subfolder a class, or an array y)";
+            let expected = "labels (one subfolder per class, or an array y)";
             return Err(DataError::malformed(path, part, expected, "images without labels"));
         }
     }
     if train.shape != test.shape {
-        let (expected, found) = (format!("{} as for training", train.shape), test.shape);
+        let (expected, found) = (format!("{}, as for training", train.shape), test.shape);
         return Err(DataError::malformed(path, "test part", expected, found.to_string()));
     }
     if train.classes != test.classes {
@@ -250,16 +251,16 @@ fn check_parts(path: &Path, train: &ImageSet, test: &ImageSet) -> Result<()> {
     Ok(())
 }
 
-/// What one list of names has that the other has not.
+/// How one list of names differs from the other.
 fn difference(expected: &[String], found: &[String]) -> String {
     let first = |of: &[String], other: &[String]| {
         of.iter().find(|name| !other.contains(name)).map(|name| format!("`{name}`"))
     };
     match (first(expected, found), first(found, expected)) {
-        (Some(missing), Some(more)) => format!("no {missing}, but {more}"),
-        (Some(missing), None) => format!("no {missing}"),
-        (None, Some(more)) => format!("{more} as well"),
-        (None, None) => "another order of them".to_owned(),
+        (Some(missing), Some(more)) => format!("a class {more} and no class {missing}"),
+        (Some(missing), None) => format!("no class {missing}"),
+        (None, Some(more)) => format!("an additional class {more}"),
+        (None, None) => "the same classes in another order".to_owned(),
     }
 }
 

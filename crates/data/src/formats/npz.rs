@@ -1,9 +1,9 @@
 //! Numpy archives: a zip file with the arrays `X` (images) and, unless unlabelled, `y` (labels).
 //!
-//! The simplest way to bring one's own data: `np.savez("train.npz", X=images, y=labels)`. `X` holds
+//! The simplest way to use your own data: `np.savez("train.npz", X=images, y=labels)`. `X` holds
 //! bytes, `[count, side, side]` or `[count, side, side, channels]`; `[count, channels, side, side]`
-//! is recognised where the last axis cannot be channels. The header of an array is a Python
-//! dictionary with three keys in a fixed spelling; it is searched for these, not parsed as Python.
+//! is recognised if the last axis cannot be the channels. The header of an array is a Python
+//! dictionary with three keys in a fixed spelling; these are searched for, without a Python parser.
 
 use super::checks::{
     Number, at_end, check_unpacked, class_numbers, finish, interleave, read_exactly, shape, volume,
@@ -14,11 +14,11 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use zip::ZipArchive;
 
-/// The longest header that is read; real ones have a few hundred bytes.
+/// The longest header in bytes; real ones have a few hundred.
 const MAX_HEADER: usize = 1 << 16;
 
-/// Reads an archive. Classes are numbered 0, 1, 2 ... up to the largest label in the file, unless
-/// their names are given.
+/// Reads an archive. Unless names are given, classes are named 0, 1, 2 ... up to the largest label
+/// in the file.
 pub fn read(path: &Path, classes: Option<&[String]>) -> Result<ImageSet> {
     let file = File::open(path).map_err(|source| DataError::io(path, source))?;
     parse(path, BufReader::new(file), classes)
@@ -48,10 +48,10 @@ fn parse(path: &Path, mut file: impl Read + Seek, classes: Option<&[String]>) ->
     finish(path, shape, pixels, labels, classes)
 }
 
-/// The images with their channels last.
+/// Checks the images and moves their channels last.
 fn arrange(path: &Path, images: Array) -> Result<(crate::Shape, Vec<u8>)> {
     if images.number != Number::U8 {
-        let found = format!("{:?}", images.number);
+        let found = images.number.to_string();
         return Err(DataError::malformed(path, "X", "bytes (uint8)", found));
     }
     match images.dims[..] {
@@ -88,7 +88,7 @@ struct Array {
     data: Vec<u8>,
 }
 
-/// The array of this name, if the archive of this size has it.
+/// Reads the array with this name, if the archive, of this size, has it.
 fn array(
     path: &Path,
     size: u64,
@@ -123,7 +123,7 @@ fn npy(path: &Path, size: u64, name: &str, reader: &mut dyn Read) -> Result<Arra
     let (number, big_endian) = element_type(descr).ok_or_else(|| fail("plain numbers", descr))?;
     let dims = field(&header, "shape").and_then(tuple).ok_or_else(wrong)?;
     let order = field(&header, "fortran_order").ok_or_else(wrong)?;
-    // Where only one axis is longer than 1 the order makes no difference.
+    // If only one axis is longer than 1, the order makes no difference.
     if !order.starts_with("False") && dims.iter().filter(|&&dim| dim > 1).count() > 1 {
         return Err(fail("an array in C order (np.ascontiguousarray)", "Fortran order"));
     }
@@ -137,7 +137,7 @@ fn npy(path: &Path, size: u64, name: &str, reader: &mut dyn Read) -> Result<Arra
     Ok(Array { number, dims, data })
 }
 
-/// What follows a key of the header.
+/// The text after a key of the header.
 fn field<'h>(header: &'h str, key: &str) -> Option<&'h str> {
     let (_, after) = header.split_once(&format!("'{key}':"))?;
     Some(after.trim_start())
@@ -153,7 +153,7 @@ fn tuple(text: &str) -> Option<Vec<usize>> {
     numbers.map(|number| number.parse().ok()).collect()
 }
 
-/// The number type that numpy calls by this code, and whether it is big-endian.
+/// The number type for a numpy type code, and whether it is big-endian.
 fn element_type(descr: &str) -> Option<(Number, bool)> {
     let big_endian = descr.starts_with('>');
     let number = match descr.trim_start_matches(['<', '>', '|', '=']) {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn images_of_every_layout() {
+    fn images_of_every_layout_are_read() {
         let bytes: Vec<u8> = (0..24).collect();
         let last = open(&[("X", npy("|u1", "False", "(2, 2, 2, 3)", &bytes))]).unwrap();
         assert_eq!((last.len(), last.shape.side, last.shape.channels), (2, 2, 3));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_every_type() {
+    fn labels_of_every_type_are_read() {
         let le = |numbers: [f32; 3]| numbers.map(f32::to_le_bytes).concat();
         let cases = [
             npy("|u1", "False", "(3,)", &[2, 0, 1]),
@@ -257,11 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_are_refused() {
+    fn invalid_files_are_rejected() {
         let images =
             |descr, order, shape, data: &[u8]| failure(&[("X", npy(descr, order, shape, data))]);
         assert!(failure(&[("y", grey())]).contains("expected X, the images"));
-        assert!(images("<f4", "False", "(1, 1, 1)", &[0; 4]).contains("bytes (uint8), found F32"));
+        assert!(images("<f4", "False", "(1, 1, 1)", &[0; 4]).contains("(uint8), found float32"));
         assert!(images("|O", "False", "(1, 1, 1)", &[0]).contains("plain numbers, found |O"));
         assert!(images("|u1", "True", "(2, 2, 2)", &[0; 8]).contains("Fortran order"));
         assert!(images("|u1", "False", "(2, 2)", &[0; 4]).contains("found [2, 2]"));
@@ -269,7 +269,7 @@ mod tests {
         assert!(images("|u1", "False", "(1, 1, 2)", &[0; 2]).contains("found 1 x 2"));
         assert!(images("|u1", "False", "(0, 2, 2)", &[]).contains("one or more images"));
         assert!(images("|u1", "False", "(1, 2, 2)", &[0; 3]).contains("the end after 3 bytes"));
-        assert!(images("|u1", "False", "(1, 2, 2)", &[0; 5]).contains("more bytes"));
+        assert!(images("|u1", "False", "(1, 2, 2)", &[0; 5]).contains("more data"));
         assert!(images("|u1", "False", "(1, -2, 2)", &[]).contains("a numpy header"));
         assert!(images("|u1", "False", "(4294967295, 4294967295, 9)", &[]).contains("product"));
         assert!(failure(&[("X", b"\x93NUMPX\x01\0\0\0".to_vec())]).contains("the start of a"));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_never_a_panic() {
+    fn damaged_files_never_panic() {
         let labels = npy("<i8", "False", "(3,)", &[0; 24]);
         for bytes in damaged(&archive(&[("X", grey()), ("y", labels)]), 3000) {
             drop(parse(Path::new("f"), Cursor::new(bytes), None));

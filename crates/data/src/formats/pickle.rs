@@ -1,14 +1,13 @@
-//! Just enough of Python's pickle format to read the CIFAR archives, and nothing that acts.
+//! The part of Python's pickle format needed to read the CIFAR archives; no code is executed.
 //!
-//! A pickle is a program for a stack machine that may name any Python function and have it called.
-//! This one knows dictionaries, lists, tuples, strings, integers and the calls with which numpy
-//! writes an array of bytes; any other name ends the reading with an error. Values live in one
-//! table and refer to each other by number, so that a value nested a million deep, or containing
-//! itself, costs neither recursion nor a long drop. Text and bytes are one kind of value: Python 2
-//! did not tell them apart, and whoever asks for a key does not want to either.
+//! A pickle is a program for a stack machine that may call any Python function. This one supports
+//! dictionaries, lists, tuples, strings, integers and the calls with which numpy stores an array of
+//! bytes; any other name is an error. Values are kept in one table and refer to each other by
+//! number, so that a value nested a million deep, or containing itself, needs no recursion. Text
+//! and bytes are one kind of value, because Python 2 did not distinguish them.
 //!
-//! Memory stays proportional to the file: strings are borrowed from it, the number of values is
-//! limited, and so are the bytes that decoding text may add.
+//! Memory stays proportional to the file: strings are borrowed from it, and the number of values
+//! and the bytes added by decoding text are limited.
 
 mod machine;
 
@@ -18,7 +17,7 @@ use machine::Machine;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// The most values and memo entries a file may make; CIFAR-100 needs 200,000.
+/// The most values and memo entries of a file; CIFAR-100 needs 200,000.
 const MAX_VALUES: usize = 2_000_000;
 /// The most dimensions of an array.
 const MAX_RANK: usize = 32;
@@ -35,9 +34,9 @@ enum Value<'a> {
     Tuple(Vec<Id>),
     Dict(Vec<(Id, Id)>),
     Name(Name),
-    /// The type "unsigned byte"; no other element type is known.
+    /// The type "unsigned byte", the only supported element type.
     ByteType,
-    /// An array, without content until its state arrives.
+    /// An array; `None` until its state is set.
     Array(Option<State>),
 }
 
@@ -48,7 +47,7 @@ struct State {
     data: Id,
 }
 
-/// The Python names that a file may mention.
+/// The Python names a file may use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Name {
     Reconstruct,
@@ -74,7 +73,7 @@ pub(super) struct Pickle<'a> {
 }
 
 impl<'a> Pickle<'a> {
-    /// Reads the bytes of a file; `path` is for error messages.
+    /// Parses the bytes of a file; `path` is for error messages.
     pub(super) fn load(path: &'a Path, bytes: &'a [u8]) -> Result<Self> {
         let mut machine = Machine::new(path, bytes);
         let root = machine.run()?;
@@ -133,6 +132,18 @@ impl<'a> Pickle<'a> {
     }
 }
 
+impl Name {
+    fn python(self) -> &'static str {
+        match self {
+            Self::Reconstruct => "numpy.core.multiarray._reconstruct",
+            Self::FromBuffer => "numpy.core.numeric._frombuffer",
+            Self::NdArray => "numpy.ndarray",
+            Self::DType => "numpy.dtype",
+            Self::Encode => "_codecs.encode",
+        }
+    }
+}
+
 impl Value<'_> {
     fn kind(&self) -> &'static str {
         match self {
@@ -154,7 +165,7 @@ mod tests {
     use super::super::checks::damaged;
     use super::*;
 
-    /// Bytes from parts, so that a program reads as a list of its opcodes.
+    /// Joins the parts of a program.
     fn program(parts: &[&[u8]]) -> Vec<u8> {
         parts.concat()
     }
@@ -175,7 +186,7 @@ mod tests {
     }
 
     fn failure(bytes: &[u8]) -> String {
-        load(bytes).err().expect("this file is wrong").to_string()
+        load(bytes).err().expect("this file is invalid").to_string()
     }
 
     fn check(bytes: &[u8]) {
@@ -187,12 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn what_python_2_wrote() {
+    fn python_2_pickles_are_read() {
         check(&python2());
     }
 
     #[test]
-    fn what_python_3_writes() {
+    fn python_3_pickles_are_read() {
         // Protocol 4: frames, short unicode, memoize, names from the stack, bytes.
         check(&program(&[
             b"\x80\x04\x95\0\0\0\0\0\0\0\0}\x94(\x8c\x04data\x94\x8c\x16numpy._core.multiarray\x94",
@@ -202,14 +213,14 @@ mod tests {
             b"J\xff\xff\xff\xffK\x00t\x94b\x89C\x06\x01\x02\x03\x04\x05\xff\x94t\x94b",
             b"\x8c\x06labels\x94]\x94(\x8a\x01\x04\x8a\x02\x05\x00eu.",
         ]));
-        // Protocol 5 has numpy's _frombuffer with a byte array.
+        // Protocol 5 uses numpy's _frombuffer with a byte array.
         check(&program(&[
             b"\x80\x05}(\x8c\x04data\x8c\x12numpy.core.numeric\x8c\x0b_frombuffer\x93",
             b"(\x96\x06\0\0\0\0\0\0\0\x01\x02\x03\x04\x05\xff\x8c\x05numpy\x8c\x05dtype\x93",
             b"\x8c\x02u1\x89\x88\x87RK\x02K\x03\x86\x8c\x01CtR",
             b"\x8c\x06labels(K\x04K\x05tu.",
         ]));
-        // Protocol 2 has bytes as encoded text: 255 is the two bytes c3 bf.
+        // Protocol 2 stores bytes as encoded text: 255 is the two bytes c3 bf.
         check(&program(&[
             b"\x80\x02}(X\x04\0\0\0datacnumpy._core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00",
             b"\x85NtR(K\x01K\x02K\x03\x86cnumpy\ndtype\nX\x02\0\0\0u1\x89\x88\x87R\x89c_codecs\nencode\n",
@@ -218,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_protocol() {
+    fn the_text_protocol_is_read() {
         check(&program(&[
             b"(dp0\nS'data'\np1\ncnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR",
             b"(I1\n(I2\nI3\ntcnumpy\ndtype\n(S'u1'\nI00\nI01\ntR(I3\nS'|'\nNNNI-1\nI-1\nI0\ntb",
@@ -231,16 +242,16 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_refused_by_name() {
+    fn other_python_names_are_rejected() {
         let error = failure(b"\x80\x02cos\nsystem\n(S'ls'\ntR.");
         assert!(error.contains("byte 2") && error.ends_with("found os.system"), "{error}");
         assert!(failure(b"\x8c\x08builtins\x8c\x04eval\x93.").ends_with("found builtins.eval"));
     }
 
     #[test]
-    fn wrong_programs_are_refused() {
+    fn invalid_programs_are_rejected() {
         let cases: [(&[u8], &str); 14] = [
-            (b"", "byte 0: expected 1 bytes for this opcode"),
+            (b"", "byte 0: expected 1 more byte, found 0 before the end of the file"),
             (b"K\x01.", "expected a dictionary as the outermost value, found an integer"),
             (b".", "expected a value on the stack"),
             (b"}\x81.", "expected a known opcode, found 0x81"),
@@ -249,9 +260,9 @@ mod tests {
             (b"}(\x86", "expected 2 values on the stack"),
             (b"N(Ne.", "expected a list to append to"),
             (b"}(Nu.", "pairs of key and value"),
-            (b"h\x07", "none under number 7"),
+            (b"h\x07", "found no memo entry 7"),
             (b"NNR", "expected a name to call, found None"),
-            (b"X\xff\xff\xff\xffab", "expected 4294967295 bytes"),
+            (b"X\xff\xff\xff\xffab", "expected 4294967295 more bytes"),
             (b"\x8a\x09123456789.", "at most 8 bytes"),
             (b"cnumpy\ndtype\n(S'f8'\ntR.", "expected an array of bytes (u1), found f8"),
         ];
@@ -265,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_hold_something_else() {
+    fn values_of_another_type_are_rejected() {
         let pickle = load(b"}(U\x01aNU\x01b](Neu.").unwrap();
         let error = |result: Result<Vec<i64>>| result.unwrap_err().to_string();
         assert_eq!(
@@ -278,8 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn bombs_stay_small() {
-        // A list in a list in a list, a million deep, and a list that contains itself.
+    fn bombs_use_little_memory() {
+        // Lists nested a million deep, and a list that contains itself.
         let mut deep = b"}U\x01a".to_vec();
         deep.extend([b']'; 1_000_000]);
         deep.extend([b'a'; 999_999]);
@@ -287,16 +298,16 @@ mod tests {
         assert!(load(&deep).unwrap().has("a"));
         assert!(load(b"}U\x01a]2as.").unwrap().integers("a").is_err());
         assert!(failure(&vec![b'N'; MAX_VALUES + 1]).contains("at most 2000000 values"));
-        // The same text encoded again and again.
+        // The same text encoded repeatedly.
         let mut text = b"(X\xe8\x03\0\0".to_vec();
         text.extend([b'a'; 1000]);
         text.extend(b"q\x00c_codecs\nencode\nq\x01");
         text.extend(b"h\x01h\x00\x85R".repeat(500));
-        assert!(failure(&text).contains("again and again"));
+        assert!(failure(&text).contains("encoded repeatedly"));
     }
 
     #[test]
-    fn damage_is_never_a_panic() {
+    fn damaged_files_never_panic() {
         for bytes in damaged(&python2(), 20_000) {
             if let Ok(pickle) = load(&bytes) {
                 drop((pickle.array("data"), pickle.integers("labels")));

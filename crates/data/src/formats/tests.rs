@@ -1,4 +1,4 @@
-//! Detection and agreement of the parts, over files of every format.
+//! Detection of data sets and consistency of their parts, in every format.
 
 use super::*;
 use image::{GrayImage, Luma};
@@ -114,7 +114,7 @@ fn two_data_sets_in_one_folder_are_named() {
 }
 
 #[test]
-fn nothing_to_recognise() {
+fn unrecognised_folders_and_files_are_errors() {
     let folder = Folder::new();
     folder.write("readme.txt", b"");
     assert!(folder.failure().contains("found none of them"));
@@ -127,7 +127,7 @@ fn nothing_to_recognise() {
 }
 
 #[test]
-fn the_folder_tells_mnist_from_fashion() {
+fn the_folder_name_distinguishes_mnist_from_fashion_mnist() {
     let digits: Vec<u8> = (0..10).collect();
     for (under, title) in [("mnist", &known::MNIST), ("My-Fashion/raw", &known::FASHION_MNIST)] {
         let folder = Folder::new();
@@ -163,7 +163,7 @@ fn archives_take_their_classes_from_training() {
         (npz(2, Some(&[3])), "a class number below 3, found 3"),
         (
             npz(3, Some(&[0])),
-            "test part: expected grey images of 2 x 2 pixels as for training, found grey",
+            "test part: expected grey images of 2 x 2 pixels, as for training, found grey",
         ),
         (npz(2, None), "test part: expected labels"),
     ] {
@@ -174,13 +174,13 @@ fn archives_take_their_classes_from_training() {
     let digits: Vec<u8> = (0..10).collect();
     svhn.write("train_32x32.npz", &npz(32, Some(&digits)));
     svhn.write("test_32x32.npz", &npz(32, Some(&[4])));
-    // Grey, so the published colour figures do not apply.
+    // Grey, so the published colour normalisation does not apply.
     let set = svhn.open();
     assert_eq!((set.flip, set.normalisation.mean.as_slice()), (false, &[0.2][..]));
 }
 
 #[test]
-fn a_text_is_no_batch_of_cifar() {
+fn a_text_file_is_not_a_cifar_batch() {
     let folder = Folder::new();
     folder.write("notes", b"root:x:0:0");
     let error = open_images(&folder.path().join("notes"), &Options::default()).unwrap_err();
@@ -194,10 +194,10 @@ fn image_folders_must_agree() {
     folder.image("train/dog/1.png", 2, 255);
     assert!(folder.failure().contains("test"));
     folder.image("test/cat/1.png", 2, 9);
-    assert!(folder.failure().ends_with("found no `dog`"), "{}", folder.failure());
+    assert!(folder.failure().ends_with("found no class `dog`"), "{}", folder.failure());
     folder.image("test/dog/1.png", 2, 9);
     folder.image("test/cow/1.png", 2, 9);
-    assert!(folder.failure().ends_with("found `cow` as well"), "{}", folder.failure());
+    assert!(folder.failure().ends_with("an additional class `cow`"), "{}", folder.failure());
     std::fs::remove_dir_all(folder.path().join("test/cow")).unwrap();
     let set = folder.open();
     assert_eq!(set.train.classes, ["cat", "dog"]);
@@ -212,10 +212,10 @@ fn image_folders_must_agree() {
 }
 
 #[test]
-fn sizes_within_limits() {
+fn sizes_are_limited() {
     let folder = Folder::new();
     for size in [0, MAX_SIDE + 1] {
         let error = open(folder.path(), &Options { size: Some(size) }).unwrap_err().to_string();
-        assert_eq!(error, format!("the size must be 1 to 16384, not {size}"));
+        assert_eq!(error, format!("the size must be between 1 and 16384, found {size}"));
     }
 }

@@ -1,7 +1,7 @@
-//! A drawing surface with the three things the pictures need: rectangles, images and text.
+//! A drawing surface for rectangles, images and text.
 //!
-//! Text is a small bitmap font, drawn for this crate. A font library would bring outlines, shaping
-//! and a font file for what is a few dozen labels in ASCII.
+//! Text uses a small bitmap font made for this crate. A font library would add outlines, shaping
+//! and a font file for a few dozen labels in ASCII.
 
 use super::Colour;
 use crate::{DataError, Result};
@@ -11,11 +11,11 @@ use std::path::Path;
 
 /// Height of a capital letter in font pixels.
 const CAPITAL: u32 = 7;
-/// Width of a character with the space after it, in font pixels.
+/// Width of a character including the space after it, in font pixels.
 const ADVANCE: u32 = 6;
 
-/// The characters ' ' to '~', 5 pixels wide and 9 high (the last two rows are below the line). Bit
-/// `5 * row + column`, counted from the top left.
+/// The characters ' ' to '~', 5 pixels wide and 9 high (the last two rows are below the baseline),
+/// as bit `5 * row + column` from the top left.
 #[rustfmt::skip]
 const GLYPHS: [u64; 95] = [
     0x000000000000, 0x000100421084, 0x00000000014a, 0x000295f57d4a, 0x00011f4717c4, 0x000672222273,
@@ -36,7 +36,7 @@ const GLYPHS: [u64; 95] = [
     0x0007c4447c00, 0x00030841108c, 0x000108421084, 0x000188441086, 0x0000008a8800,
 ];
 
-/// A white picture to draw on. What does not fit on it is cut off.
+/// A white picture to draw on. Drawing is clipped to it.
 pub(super) struct Canvas(RgbImage);
 
 impl Canvas {
@@ -92,7 +92,7 @@ pub(super) fn text_width(scale: u32, text: &str) -> u32 {
     (text.chars().count() as u32 * ADVANCE).saturating_sub(1) * scale
 }
 
-/// Height of a line of text in pixels, without what hangs below it.
+/// Height of a line of text in pixels, without descenders.
 pub(super) fn text_height(scale: u32) -> u32 {
     CAPITAL * scale
 }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_look_like_letters() {
+    fn letters_are_drawn_with_descenders() {
         let mut canvas = Canvas::new(11, 9);
         canvas.text(0, 0, 1, [0; 3], "Lg");
         let rows: Vec<String> = (0..9)
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn drawing_beyond_the_edge_is_cut_off() {
+    fn drawing_is_clipped_at_the_edge() {
         let mut canvas = Canvas::new(4, 4);
         canvas.rectangle(2, 2, u32::MAX, 9, [1; 3]);
         canvas.text(3, 3, 2, [0; 3], "\u{e9}W");

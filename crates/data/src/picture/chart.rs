@@ -1,22 +1,22 @@
-//! The partition as stacked bars: one bar a client, one colour a class, length the sample count.
+//! A chart of a partition: one stacked bar per client, one colour per class, samples as length.
 //!
-//! A heat map for many clients was rejected: it hides client sizes, which are half of what a
-//! partition is. Instead about two hundred clients at most are drawn, evenly spaced over all of
-//! them; skew is as visible in those as in a hundred thousand.
+//! A heat map for many clients was rejected: it does not show client sizes. Instead at most about
+//! two hundred clients are drawn, evenly spaced over all of them, which shows skew as well as a
+//! hundred thousand would.
 
 use super::canvas::{Canvas, text_height, text_width};
 use super::{Colour, FAINT, INK, MARGIN, TEXT, TITLE, shorten};
 use crate::{DataError, Result};
 use std::path::Path;
 
-/// About the most bars drawn.
+/// The approximate maximum number of bars.
 const MOST_BARS: u32 = 200;
-/// Length of the longest bar's axis in pixels.
+/// Length of the longest bar in pixels.
 const WIDTH: u32 = 1000;
-/// Height of all bars together, where there are enough of them.
+/// Height of all bars together in pixels, if there are enough of them.
 const HEIGHT: u32 = 1000;
 
-/// Neighbours differ in lightness as well as hue, for readers who do not tell all hues apart.
+/// Neighbours differ in lightness as well as hue, for colour-blind readers.
 const PALETTE: [Colour; 10] = [
     [0x44, 0x77, 0xaa], // blue
     [0xee, 0x99, 0x44], // orange
@@ -38,7 +38,7 @@ pub fn partition_chart(
     path: &Path,
 ) -> Result<()> {
     if histogram.is_empty() {
-        return Err(DataError::Unusable("there are no clients to draw".into()));
+        return Err(DataError::Unusable("no clients to draw".into()));
     }
     let every = round_step(histogram.len() as u64, MOST_BARS) as usize;
     let shown: Vec<usize> = (0..histogram.len()).step_by(every).collect();
@@ -63,7 +63,7 @@ pub fn partition_chart(
     legend.draw(&mut canvas, legend_top);
     let heading = match every {
         1 => "client".into(),
-        _ => format!("client (one in {every} of {} shown)", histogram.len()),
+        _ => format!("client (1 in {every} shown, {} in total)", histogram.len()),
     };
     canvas.text(MARGIN, heading_top, TEXT, INK, &heading);
 
@@ -98,7 +98,7 @@ pub fn partition_chart(
     canvas.save(path)
 }
 
-/// The smallest of 1, 2, 5, 10, 20, ... that cuts `length` into at most `pieces`.
+/// The smallest of 1, 2, 5, 10, 20, ... that divides `length` into at most `pieces`.
 fn round_step(length: u64, pieces: u32) -> u64 {
     let pieces = u64::from(pieces.max(1));
     let mut unit = 1;
@@ -112,7 +112,7 @@ fn round_step(length: u64, pieces: u32) -> u64 {
     }
 }
 
-/// The colour of a class: from the palette, or around the hue wheel where that is too small.
+/// The colour of a class: from the palette, or from the hue wheel if there are more classes.
 fn colour(class: usize, classes: usize) -> Colour {
     if classes <= PALETTE.len() {
         return PALETTE[class % PALETTE.len()];
@@ -128,7 +128,7 @@ fn colour(class: usize, classes: usize) -> Colour {
     })
 }
 
-/// A coloured square and a name for every class, in as many columns as fit.
+/// A coloured square and a name per class, in as many columns as fit.
 struct Legend {
     names: Vec<String>,
     columns: usize,
@@ -166,20 +166,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_are_as_long_as_their_counts() {
+    fn bars_are_proportional_to_counts() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("chart.png");
         let classes = ["a".to_owned(), "b".to_owned()];
         partition_chart("Two", &[vec![30, 10], vec![0, 20]], &classes, &path).unwrap();
         let picture = image::open(&path).unwrap().into_rgb8();
         let count = |colour| picture.pixels().filter(|pixel| pixel.0 == colour).count();
-        // Pitch 28, bar 23 high; 40 samples are 1000 pixels. The legend's squares are 16 x 16.
+        // Pitch 28, bar height 23; 40 samples are 1000 pixels. The legend's squares are 16 x 16.
         assert_eq!(count(PALETTE[0]), 750 * 23 + 256);
         assert_eq!(count(PALETTE[1]), (250 + 500) * 23 + 256);
     }
 
     #[test]
-    fn many_clients_are_thinned_out() {
+    fn of_many_clients_a_subset_is_drawn() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("chart.png");
         let classes = ["only".to_owned()];
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_classes_have_a_hundred_colours() {
+    fn a_hundred_classes_have_distinct_colours() {
         let mut colours: Vec<Colour> = (0..100).map(|class| colour(class, 100)).collect();
         colours.sort_unstable();
         colours.dedup();

@@ -1,8 +1,7 @@
-//! Pictures of data: what the images look like, and who holds what.
+//! Pictures of data, as PNG files.
 //!
-//! Plain PNG files, so that they open anywhere. They answer one question each: [`contact_sheet`]
-//! "is this the data I think it is, with the labels I think it has?", and [`partition_chart`] "how
-//! skewed are my clients?". The numbers behind the chart go to a table with [`histogram_csv`].
+//! [`contact_sheet`] shows images by class, to check data and labels by eye; [`partition_chart`]
+//! shows how skewed the clients are, and [`histogram_csv`] writes its counts as a table.
 
 mod canvas;
 mod chart;
@@ -21,19 +20,19 @@ const INK: Colour = [40, 44, 52];
 const FAINT: Colour = [225, 228, 232];
 /// Space around a picture.
 const MARGIN: u32 = 28;
-/// Size of a title's pixels, and of all other text's.
+/// Scale of the font in titles, and in all other text.
 const TITLE: u32 = 3;
 const TEXT: u32 = 2;
 
-/// Writes a sheet of images: one row a class with the first `columns` images of each, or, without
-/// labels, the first images in order.
+/// Writes a sheet of images: one row per class with its first `columns` images or, without labels,
+/// the first images in order.
 pub fn contact_sheet(title: &str, images: &ImageSet, columns: usize, path: &Path) -> Result<()> {
     if images.is_empty() {
-        return Err(DataError::Unusable("there are no images to draw".into()));
+        return Err(DataError::Unusable("no images to draw".into()));
     }
     let columns = columns.clamp(1, 50);
     let rows = sheet_rows(images, columns);
-    // As large as makes small images easy to see without making many of them an endless page.
+    // Small images are enlarged, less so if there are many rows.
     let side = images.shape.side as u32;
     let largest = if rows.len() <= 12 { 96 } else { 64 };
     let scale = (largest / side).max(1);
@@ -62,7 +61,7 @@ pub fn contact_sheet(title: &str, images: &ImageSet, columns: usize, path: &Path
     canvas.save(path)
 }
 
-/// The image numbers in every row of a contact sheet.
+/// The indices of the images in every row of a contact sheet.
 fn sheet_rows(images: &ImageSet, columns: usize) -> Vec<Vec<usize>> {
     let Some(labels) = &images.labels else {
         let shown: Vec<usize> = (0..images.len().min(10 * columns)).collect();
@@ -78,7 +77,7 @@ fn sheet_rows(images: &ImageSet, columns: usize) -> Vec<Vec<usize>> {
     rows
 }
 
-/// Writes the counts behind [`partition_chart`] as a table: `client,size,<class names...>`.
+/// Writes the counts of [`partition_chart`] as a table: `client,size,<class names...>`.
 pub fn histogram_csv(histogram: &[Vec<u32>], classes: &[String], path: &Path) -> Result<()> {
     let mut table = String::from("client,size");
     for name in classes {
@@ -106,7 +105,7 @@ pub fn quoted(name: &str) -> String {
     }
 }
 
-/// A name as it fits beside a picture.
+/// A name shortened to fit next to a picture.
 fn shorten(name: &str) -> String {
     const MOST: usize = 20;
     if name.chars().count() <= MOST {
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
     use crate::Shape;
 
-    /// Four 2x2 grey images of two classes, all pixels of image i being 10 * i.
+    /// Four 2x2 grey images of two classes; all pixels of image i are 10 * i.
     fn four(labels: Option<Vec<u16>>) -> ImageSet {
         ImageSet {
             shape: Shape { side: 2, channels: 1 },
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sheet_has_a_row_for_every_class() {
+    fn a_sheet_has_one_row_per_class() {
         let images = four(Some(vec![1, 0, 1, 1]));
         assert_eq!(sheet_rows(&images, 2), [vec![1], vec![0, 2]]);
         assert_eq!(sheet_rows(&four(None), 3), [vec![0, 1, 2], vec![3]]);
@@ -140,7 +139,7 @@ mod tests {
         let path = dir.path().join("sheet.png");
         contact_sheet("Pets", &images, 2, &path).unwrap();
         let picture = image::open(&path).unwrap().into_rgb8();
-        // Tiles of 96 with 6 between them, right of three letters (34 wide and 16 apart).
+        // Tiles of 96 pixels, 6 apart, to the right of three letters (34 wide, then 16 of space).
         let (left, top) = (28 + 34 + 16, 28 + 21 + 20);
         assert_eq!(picture.dimensions(), (left + 198 + 28, top + 198 + 28));
         assert_eq!(picture[(left, top)].0, [10; 3]);
@@ -153,11 +152,11 @@ mod tests {
     fn an_empty_set_is_an_error() {
         let empty = ImageSet { pixels: vec![], ..four(None) };
         let why = contact_sheet("", &empty, 2, Path::new("sheet.png")).unwrap_err();
-        assert_eq!(why.to_string(), "there are no images to draw");
+        assert_eq!(why.to_string(), "no images to draw");
     }
 
     #[test]
-    fn the_table_has_a_line_for_every_client() {
+    fn the_table_has_one_line_per_client() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("histogram.csv");
         let classes = ["cat".into(), "dog, \"big\"".into()];
@@ -171,6 +170,6 @@ mod tests {
     #[test]
     fn long_names_are_shortened() {
         assert_eq!(shorten("aquarium_fish"), "aquarium_fish");
-        assert_eq!(shorten("a name that goes on and on"), "a name that goes o..");
+        assert_eq!(shorten("a name of many characters"), "a name of many cha..");
     }
 }

@@ -1,6 +1,6 @@
-//! Run folders made by hand.
+//! Run folders with chosen contents.
 
-use fedanchor_record::{Summary, files};
+use fedanchor_record::{Checksums, Summary, files};
 use fedanchor_report::{Table, find_runs};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -42,15 +42,15 @@ server_mixup = false
 epochs = 1
 "#;
 
-/// A place for run folders that is gone after the test.
+/// A temporary folder for run folders.
 pub struct Folders(TempDir);
 
-/// How one run differs from the usual one: lines of the config by others, and its results.
+/// How a run differs from the default one: replaced lines of the config, and its results.
 pub struct Made<'a> {
     pub changes: &'a [(&'a str, &'a str)],
     pub last: f64,
     pub best: f64,
-    /// Rounds done; none: no summary.
+    /// Rounds completed; `None` for a run without a summary.
     pub rounds: Option<u32>,
 }
 
@@ -63,7 +63,7 @@ impl Folders {
         self.0.path().join(name)
     }
 
-    /// A finished run of this seed and final accuracy; its best round is one point better.
+    /// A finished run with this seed and final accuracy; its best round is one point better.
     pub fn run(&self, name: &str, seed: u64, last: f64, changes: &[(&str, &str)]) {
         let seed = format!("seed = {seed}");
         let mut all = vec![("seed = 0", seed.as_str())];
@@ -88,6 +88,10 @@ impl Folders {
             let summary = summary(number("seed").into(), rounds, planned, made.last, made.best);
             let text = serde_json::to_string(&summary).unwrap();
             fs_err::write(folder.join(files::SUMMARY), text).unwrap();
+            let mut checksums = Checksums::default();
+            let record = |round| checksums.seal(&format!("{{\"round\":{round}}}")) + "\n";
+            let records: String = (0..=rounds).map(record).collect();
+            fs_err::write(folder.join(files::ROUNDS), records).unwrap();
         }
     }
 
@@ -96,7 +100,7 @@ impl Folders {
         Table::new(&find_runs(&[self.path("")]).unwrap())
     }
 
-    /// Replaces the place of the folders, another in every test, by `RUNS`.
+    /// Replaces the temporary path of the folders by `RUNS`.
     pub fn relative(&self, text: &str) -> String {
         text.replace(&format!("{}/", self.0.path().display()), "RUNS/")
     }
@@ -129,7 +133,7 @@ fn summary(seed: u64, rounds: u32, rounds_planned: u32, last: f64, best: f64) ->
     }
 }
 
-/// Names of the folders, without where they lie.
+/// Names of the folders, without their parents.
 pub fn names<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<String> {
     paths.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
 }

@@ -1,10 +1,10 @@
-//! Each format, to the letter.
+//! The exact output of each format.
 
 use crate::folders::{Folders, Made};
 use fedanchor_report::{Format, render};
 
-/// Two seeds of FedAnchor, two of its mix variant after fewer rounds, one supervised run, one of
-/// a data set with an awkward name, and one that was stopped.
+/// Two seeds of FedAnchor, two of its mix variant with fewer rounds, one supervised run, one run on
+/// a data set whose name needs escaping, and one that was stopped.
 fn example() -> Folders {
     let folders = Folders::new();
     let supervised = ("name = \"fedanchor\"", "name = \"supervised\"");
@@ -27,7 +27,7 @@ fn rendered(folders: &Folders, format: Format) -> String {
 
 #[test]
 fn text() {
-    let wanted = r#"in all rows: model wrn28x2, anchors 500, partition LDA 1000, preset paper
+    let wanted = r#"same in all rows: model wrn28x2, anchors 500, partition LDA 1000, preset paper
 
 data          method      settings                               seeds  final          best          published     difference  note
 -----------------------------------------------------------------------------------------------------------------------------------
@@ -36,9 +36,9 @@ cifar10       fedanchor   rounds=50, method.server_mixup=true        2  *81.63 �
 cifar10       fedanchor   rounds=500, method.server_mixup=false      2   81.00 ± 1.41  82.00 ± 1.41  81.73 ± 0.43  −0.73
 my_|set, 50%  fedanchor                                              1   9.50          10.50
 
-final, best: test accuracy in percent, mean ± sample standard deviation over seeds; best is optimistic, its round being chosen on the test images
-published: Qiu et al., FedAnchor, arXiv 2402.10191, tables 1 to 3; difference: final less published
-*: highest final mean for the same data, model, anchors and partition, supervised left out
+final, best: test accuracy in percent, mean ± sample standard deviation over seeds; best is optimistic because its round is chosen on the test images
+published: Qiu et al., FedAnchor, arXiv 2402.10191, tables 1 to 3; difference: final minus published
+*: highest final mean for the same data, model, anchors and partition, excluding supervised
 [1] published after 500 rounds, ours after 50
 not in the table: RUNS/stopped: stopped after 12 of 500 rounds
 "#;
@@ -54,9 +54,9 @@ fn markdown() {
 | cifar10 | wrn28x2 | 500 | LDA 1000 | fedanchor | paper | rounds=500, method.server_mixup=false | 2 | 81.00 ± 1.41 | 82.00 ± 1.41 | 81.73 ± 0.43 | −0.73 |  |
 | my_\|set, 50% | wrn28x2 | 500 | LDA 1000 | fedanchor | paper |  | 1 | 9.50 | 10.50 |  |  |  |
 
-- final, best: test accuracy in percent, mean ± sample standard deviation over seeds; best is optimistic, its round being chosen on the test images
-- published: Qiu et al., FedAnchor, arXiv 2402.10191, tables 1 to 3; difference: final less published
-- bold: highest final mean for the same data, model, anchors and partition, supervised left out
+- final, best: test accuracy in percent, mean ± sample standard deviation over seeds; best is optimistic because its round is chosen on the test images
+- published: Qiu et al., FedAnchor, arXiv 2402.10191, tables 1 to 3; difference: final minus published
+- bold: highest final mean for the same data, model, anchors and partition, excluding supervised
 - [1] published after 500 rounds, ours after 50
 - not in the table: RUNS/stopped: stopped after 12 of 500 rounds
 "#;
@@ -86,8 +86,8 @@ cifar10 & wrn28x2 & 500 & LDA 1000 & fedanchor & paper & rounds=500, method.serv
 my\_|set, 50\% & wrn28x2 & 500 & LDA 1000 & fedanchor & paper &  & 1 & 9.50 & 10.50 &  &  \\
 \bottomrule
 \end{tabular}
-% final, best: test accuracy in percent, mean ± sample standard deviation over seeds; best is optimistic, its round being chosen on the test images
-% published: Qiu et al., FedAnchor, arXiv 2402.10191, tables 1 to 3; difference: final less published
+% final, best: test accuracy in percent, mean ± sample standard deviation over seeds; best is optimistic because its round is chosen on the test images
+% published: Qiu et al., FedAnchor, arXiv 2402.10191, tables 1 to 3; difference: final minus published
 % [1] published after 500 rounds, ours after 50
 % not in the table: RUNS/stopped: stopped after 12 of 500 rounds
 "#;
@@ -95,13 +95,13 @@ my\_|set, 50\% & wrn28x2 & 500 & LDA 1000 & fedanchor & paper &  & 1 & 9.50 & 10
 }
 
 #[test]
-fn an_empty_table_has_a_head_and_its_notes() {
+fn an_empty_table_has_a_header_and_notes() {
     let folders = Folders::new();
     folders.make("a", Made { changes: &[], last: 0.0, best: 0.0, rounds: None });
     let text = rendered(&folders, Format::Text);
     assert!(text.starts_with("data  model  anchors"), "{text}");
     assert!(
-        text.ends_with("not in the table: RUNS/a: no summary.json, still running or failed\n"),
+        text.ends_with("RUNS/a: summary.json is missing: still running, or failed\n"),
         "{text}"
     );
     assert_eq!(rendered(&folders, Format::Csv).lines().count(), 1);

@@ -1,4 +1,4 @@
-//! From run folders to tables: what is found, what is averaged, how it is written.
+//! From run folders to tables: finding runs, averaging them, rendering.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,4 +6,5 @@ mod finding;
 mod folders;
 mod formats;
 mod matching;
+mod records;
 mod rows;

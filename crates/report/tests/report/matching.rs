@@ -1,4 +1,4 @@
-//! Which published number stands beside a row. The expected ones are read off the paper's tables.
+//! Which published number a row gets. The expected ones are those of the paper's tables.
 
 use crate::folders::Folders;
 
@@ -11,7 +11,7 @@ const NO_CLIENT_MIXUP: (&str, &str) = ("client_mixup = true", "client_mixup = fa
 const NO_CONTRASTIVE: (&str, &str) =
     ("[method.contrastive]\nepochs = 1", "[method.contrastive]\nepochs = 0");
 
-/// What the paper prints for such a run, and the notes of the table.
+/// The published number of a run with these changes, and the notes of the table.
 fn printed(changes: &[(&str, &str)]) -> (Option<(f64, f64)>, Vec<String>) {
     let folders = Folders::new();
     folders.run("a", 0, 80.0, changes);
@@ -24,7 +24,7 @@ fn number(changes: &[(&str, &str)]) -> Option<(f64, f64)> {
     printed(changes).0
 }
 
-/// The usual run with another method, which has no switches unless they are given.
+/// The default run with another method, with only the given switches.
 fn method(settings: &str) -> Option<(f64, f64)> {
     let all = "name = \"fedanchor\"\nthreshold = 0.6\nclient_mixup = true\nserver_mixup = false\n\n\
                [method.contrastive]\nepochs = 1\n";
@@ -32,7 +32,7 @@ fn method(settings: &str) -> Option<(f64, f64)> {
 }
 
 #[test]
-fn fedanchor_and_its_mix_variant_have_numbers_of_their_own() {
+fn fedanchor_and_its_mix_variant_have_different_numbers() {
     assert_eq!(number(&[]), Some((81.73, 0.43)));
     assert_eq!(number(&[SERVER_MIXUP]), Some((81.16, 0.43)));
     assert_eq!(number(&[RESNET]), Some((85.94, 0.11)));
@@ -42,7 +42,7 @@ fn fedanchor_and_its_mix_variant_have_numbers_of_their_own() {
 }
 
 #[test]
-fn ablations_are_told_by_their_switches() {
+fn ablations_are_matched_by_their_switches() {
     assert_eq!(number(&[SKEWED, NO_CLIENT_MIXUP]), Some((63.15, 0.15)));
     assert_eq!(number(&[SKEWED, NO_CLIENT_MIXUP, SERVER_MIXUP]), Some((66.07, 0.50)));
     assert_eq!(number(&[SKEWED, RESNET, NO_CONTRASTIVE]), Some((70.90, 0.03)));
@@ -53,7 +53,7 @@ fn ablations_are_told_by_their_switches() {
 }
 
 #[test]
-fn other_methods_are_told_by_name() {
+fn other_methods_are_matched_by_name() {
     assert_eq!(method("name = \"supervised\""), Some((84.48, 0.48)));
     assert_eq!(method("name = \"fedavg-fixmatch\""), Some((54.50, 1.60)));
     assert_eq!(method("name = \"fedcon\""), Some((53.25, 1.28)));
@@ -61,7 +61,7 @@ fn other_methods_are_told_by_name() {
     assert_eq!(method("name = \"semifl\"\nclient_mixup = false"), None);
     assert_eq!(method("name = \"server-only\""), None);
     assert_eq!(method("name = \"fedmatch\""), None);
-    // Two numbers are printed for FedAnchor, so its switches are not guessed.
+    // The paper has several numbers for FedAnchor, so its switches must be set.
     assert_eq!(method("name = \"fedanchor\""), None);
 }
 
@@ -78,7 +78,7 @@ fn the_setting_must_be_the_papers() {
     assert_eq!(number(&[ANCHORS]), None);
     assert_eq!(number(&[SVHN]), None);
     assert_eq!(number(&[("wrn28x2", "small")]), None);
-    // Whatever the preset and the other keys.
+    // The preset and other keys do not matter.
     let changes = [("\"paper\"", "\"semifl\""), ("batch = 10", "batch = 32")];
     assert_eq!(number(&changes), Some((81.73, 0.43)));
 }
@@ -88,15 +88,15 @@ fn other_rounds_than_the_papers_are_noted() {
     let (number, notes) = printed(&[("rounds = 500", "rounds = 40")]);
     assert_eq!(number, Some((81.73, 0.43)));
     assert_eq!(notes, ["[1] published after 500 rounds, ours after 40"]);
-    // Nothing published, nothing to note.
+    // No note where there is no published number.
     assert_eq!(printed(&[("rounds = 500", "rounds = 40"), SVHN]), (None, vec![]));
 }
 
 #[test]
-fn where_the_papers_tables_disagree_both_numbers_are_told() {
+fn where_the_papers_tables_disagree_both_numbers_are_shown() {
     let (number, notes) = printed(&[SVHN, ANCHORS, SKEWED, SERVER_MIXUP]);
     assert_eq!(number, Some((86.09, 0.06)));
-    assert_eq!(notes, ["[1] table 3 of the paper prints 86.96 ± 0.08 for the same setting"]);
+    assert_eq!(notes, ["[1] table 3 of the paper gives 86.96 ± 0.08 for the same setting"]);
     let plain = printed(&[SVHN, ANCHORS, SKEWED]);
     assert_eq!(plain, (Some((86.39, 0.33)), vec![]));
 }

@@ -1,4 +1,4 @@
-//! Which runs form a row, and its figures.
+//! Which runs form a row, and its numbers.
 
 use crate::folders::{Folders, Made};
 use fedanchor_report::{Figure, Table, find_runs};
@@ -7,12 +7,16 @@ fn settings(table: &Table) -> Vec<&str> {
     table.rows.iter().map(|row| row.settings.as_str()).collect()
 }
 
+/// Seed, device, precision, comparison, checkpoints and the location of the data do not make
+/// another experiment.
 #[test]
-fn runs_that_differ_in_the_seed_alone_are_averaged() {
+fn runs_of_one_experiment_are_averaged() {
     let folders = Folders::new();
     folders.run("a", 0, 80.0, &[]);
-    folders.run("b", 1, 81.0, &[("\"cpu\"", "\"cuda:0\""), ("compare = false", "compare = true")]);
-    folders.run("c", 2, 85.0, &[("path = \"data/cifar10\"\n", "")]);
+    let machine = [("\"cpu\"", "\"cuda:0\""), ("\"f32\"", "\"bf16\"")];
+    folders.run("b", 1, 81.0, &[&machine[..], &[("compare = false", "compare = true")]].concat());
+    let checkpoint = ("[server]", "[checkpoint]\nevery = 50\nkeep = 3\n\n[server]");
+    folders.run("c", 2, 85.0, &[("path = \"data/cifar10\"\n", ""), checkpoint]);
     let table = folders.table();
     let [row] = &table.rows[..] else { panic!("{table:?}") };
     assert_eq!((row.seeds, row.rounds, row.settings.as_str()), (3, 500, ""));
@@ -22,9 +26,9 @@ fn runs_that_differ_in_the_seed_alone_are_averaged() {
     assert!(table.notes().is_empty());
 }
 
-/// A setting that an earlier version did not have stands at its default once configs are completed.
+/// A setting that an earlier version did not have gets its default when configs are completed.
 #[test]
-fn settings_that_came_later_set_nobody_apart() {
+fn settings_of_later_versions_do_not_split_rows() {
     let folders = Folders::new();
     folders.run("old", 0, 80.0, &[("epochs = 5\n", "")]);
     folders.run("new", 1, 82.0, &[]);
@@ -41,12 +45,12 @@ fn settings_that_came_later_set_nobody_apart() {
     let rows: Vec<(usize, f64)> = table.rows.iter().map(|row| (row.seeds, row.last.mean)).collect();
     assert_eq!(rows, [(2, 81.0), (1, 70.0)]);
     assert_eq!(settings(&table), ["client.epochs=5", "client.epochs=6"]);
-    // What cannot be completed stays as it is.
+    // A config that cannot be completed is used as it is.
     assert_eq!(Table::new(&found().completed(&|_| None)).rows.len(), 3);
 }
 
 #[test]
-fn a_seed_that_is_there_twice_counts_once() {
+fn a_repeated_seed_counts_once() {
     let folders = Folders::new();
     folders.run("b", 0, 90.0, &[]);
     folders.run("a", 0, 80.0, &[]);
@@ -56,19 +60,19 @@ fn a_seed_that_is_there_twice_counts_once() {
     assert_eq!(table.rows[0].notes, [1]);
     assert_eq!(
         folders.relative(&table.notes().join("\n")),
-        "[1] seed 0: RUNS/b is left out, RUNS/a has the same seed and settings"
+        "[1] seed 0: RUNS/b is left out: RUNS/a is a run of the same experiment and seed"
     );
 }
 
 #[test]
-fn rows_of_one_heading_show_the_keys_on_which_they_differ() {
+fn rows_of_one_heading_show_the_keys_that_differ() {
     let folders = Folders::new();
     let mix = ("server_mixup = false", "server_mixup = true");
     let batch = ("batch = 10", "batch = 32");
     folders.run("plain", 0, 80.0, &[]);
     folders.run("mix", 0, 80.0, &[mix]);
     folders.run("mix-batch", 0, 80.0, &[mix, batch]);
-    // Another heading: its keys are nobody else's business.
+    // Another heading: its keys do not appear in the other rows.
     folders.run(
         "svhn",
         0,
@@ -85,7 +89,7 @@ fn rows_of_one_heading_show_the_keys_on_which_they_differ() {
 }
 
 #[test]
-fn a_key_that_only_some_configs_have_stands_where_they_have_it() {
+fn a_key_that_only_some_configs_have_keeps_its_position() {
     let folders = Folders::new();
     let rule = "threshold = { rule = \"quantile\", to = 0.8 }";
     folders.run("a", 0, 80.0, &[]);
@@ -105,7 +109,7 @@ fn a_key_that_only_some_configs_have_stands_where_they_have_it() {
 }
 
 #[test]
-fn other_images_under_the_same_name_are_another_row() {
+fn different_images_under_one_name_are_different_rows() {
     let folders = Folders::new();
     folders.run("a", 0, 80.0, &[]);
     folders.run("b", 1, 90.0, &[]);
@@ -117,14 +121,14 @@ fn other_images_under_the_same_name_are_another_row() {
 }
 
 #[test]
-fn the_best_row_of_a_task_leads_and_supervised_does_not_compete() {
+fn the_best_row_of_a_task_leads_and_supervised_is_excluded() {
     let folders = Folders::new();
     let method = |name| ("name = \"fedanchor\"", name);
     folders.run("a", 0, 95.0, &[method("name = \"supervised\"")]);
     folders.run("b", 0, 70.0, &[method("name = \"semifl\"")]);
     folders.run("c", 0, 80.0, &[]);
     folders.run("d", 0, 80.001, &[("threshold = 0.6", "threshold = 0.5")]);
-    // Alone in its task: no contest.
+    // The only row of its task.
     folders.run("e", 0, 60.0, &[("alpha = 1000.0", "alpha = 0.1")]);
     let leads: Vec<_> = folders
         .table()
@@ -143,7 +147,7 @@ fn the_best_row_of_a_task_leads_and_supervised_does_not_compete() {
 }
 
 #[test]
-fn folders_without_a_finished_run_make_an_empty_table() {
+fn folders_without_a_finished_run_give_an_empty_table() {
     let folders = Folders::new();
     folders.make("a", Made { changes: &[], last: 0.0, best: 0.0, rounds: None });
     let table = folders.table();

@@ -1,6 +1,6 @@
-//! The stack machine of the pickle format, as far as it builds data.
+//! The stack machine of the pickle format, limited to opcodes that build data.
 //!
-//! Opcodes carry the names that Python's `pickletools` gives them.
+//! Comments give the opcodes' names in Python's `pickletools`.
 
 use super::{Id, MAX_RANK, MAX_VALUES, Name, State, Value};
 use crate::{DataError, Result};
@@ -18,7 +18,7 @@ pub(super) struct Machine<'a> {
     /// Heights of the stack at the open marks.
     marks: Vec<usize>,
     memo: HashMap<usize, Id>,
-    /// Bytes made by decoding text, as opposed to borrowed from the file.
+    /// Bytes produced by decoding text; all others are borrowed from the file.
     decoded: usize,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Machine<'a> {
         DataError::malformed(self.path, format!("byte {}", self.opcode_at), expected, found)
     }
 
-    /// Runs until STOP; the answer is the value on top of the stack then.
+    /// Runs until STOP and returns the value on top of the stack.
     pub(super) fn run(&mut self) -> Result<Id> {
         loop {
             self.opcode_at = self.at;
@@ -110,8 +110,8 @@ impl<'a> Machine<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let rest = &self.bytes[self.at..];
         let Some(taken) = rest.get(..count) else {
-            let expected = format!("{count} bytes for this opcode");
-            return Err(self.fail(expected, format!("the end of the file, {} on", rest.len())));
+            let expected = format!("{count} more byte{}", if count == 1 { "" } else { "s" });
+            return Err(self.fail(expected, format!("{} before the end of the file", rest.len())));
         };
         self.at += count;
         Ok(taken)
@@ -132,7 +132,7 @@ impl<'a> Machine<'a> {
         number.ok_or_else(|| self.fail("a decimal number", String::from_utf8_lossy(line)))
     }
 
-    /// A little-endian number of up to eight bytes that fits the memory.
+    /// A little-endian number of up to eight bytes, as a length.
     fn length(&mut self, width: usize) -> Result<usize> {
         let mut wide = [0; 8];
         wide[..width].copy_from_slice(self.take(width)?);
@@ -180,7 +180,7 @@ impl<'a> Machine<'a> {
     /// The values above the last mark.
     fn pop_marked(&mut self) -> Result<Vec<Id>> {
         let mark = self.marks.pop().ok_or_else(|| self.fail("a mark on the stack", "none"))?;
-        // Nothing below a mark is ever popped while the mark is there.
+        // Nothing below an open mark is ever popped.
         Ok(self.stack.split_off(mark))
     }
 
@@ -194,7 +194,7 @@ impl<'a> Machine<'a> {
     }
 
     fn recall(&mut self, key: usize) -> Result<()> {
-        let fail = || self.fail("a value stored before", format!("none under number {key}"));
+        let fail = || self.fail("a stored value", format!("no memo entry {key}"));
         let id = *self.memo.get(&key).ok_or_else(fail)?;
         self.stack.push(id);
         Ok(())
@@ -308,7 +308,7 @@ impl<'a> Machine<'a> {
         Err(self.fail("a dictionary and pairs of key and value", found))
     }
 
-    // The few names that may be mentioned, and what calling them means.
+    // The supported Python names and calls.
 
     fn push_name(&mut self, module: &[u8], name: &[u8]) -> Result<()> {
         let known = match (module, name) {
@@ -339,7 +339,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The values of a tuple; none for anything else.
+    /// The values of a tuple; empty for any other value.
     fn tuple(&self, id: Id) -> &[Id] {
         if let Value::Tuple(items) = self.get(id) { items } else { &[] }
     }
@@ -368,7 +368,9 @@ impl<'a> Machine<'a> {
                 self.array(shape, dtype, fortran, data)?
             }
             (Name::Encode, [text, ..]) => self.latin1(*text)?,
-            (name, _) => return Err(self.fail(format!("the arguments of {name:?}"), "others")),
+            (name, _) => {
+                return Err(self.fail(format!("the arguments of {}", name.python()), "others"));
+            }
         };
         if let Value::Bytes(bytes) = &value {
             self.decoded += bytes.len();
@@ -376,14 +378,15 @@ impl<'a> Machine<'a> {
         self.push(value)
     }
 
-    /// How Python 3 writes bytes in the old protocols: as text, each byte one character.
+    /// Decodes bytes as Python 3 stores them in the old protocols: as text, one character per byte.
     fn latin1(&self, text: Id) -> Result<Value<'a>> {
         let Value::Bytes(text) = self.get(text) else {
             return Err(self.fail("text to encode", self.get(text).kind()));
         };
-        // The same text may be encoded any number of times: count, or a small file fills memory.
+        // The same text may be encoded any number of times: without a limit a small file could fill
+        // the memory.
         if self.decoded + text.len() > 2 * self.bytes.len() {
-            return Err(self.fail("text used once", "the same text encoded again and again"));
+            return Err(self.fail("text encoded once", "the same text encoded repeatedly"));
         }
         let text = str::from_utf8(text).map_err(|error| self.fail("UTF-8", error.to_string()))?;
         let bytes = text.chars().map(|char| u8::try_from(char).ok()).collect::<Option<Vec<u8>>>();
@@ -407,7 +410,7 @@ impl<'a> Machine<'a> {
     fn build(&mut self) -> Result<()> {
         let (state, object) = (self.pop()?, self.top()?);
         match (self.get(object), self.tuple(state)) {
-            // What follows a type (byte order, flags) means nothing for single bytes.
+            // The state of a type (byte order, flags) has no effect on single bytes.
             (Value::ByteType, _) => {}
             (Value::Array(_), &[_, shape, dtype, fortran, data]) => {
                 let fortran = matches!(self.get(fortran), Value::Int(1));

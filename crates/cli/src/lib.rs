@@ -1,0 +1,70 @@
+//! The command line of fedanchor: parse, then resolve, then run. Results go to standard output, everything
+//! else to standard error; exit status 0 is success, 1 the user's mistake, 2 ours.
+//!
+//! It is a library so that a program can add a method of its own and have the whole command line with it:
+//! register the method, then call [`main()`].
+
+mod cli;
+mod commands;
+mod printer;
+
+use clap::Parser;
+use printer::Printer;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    // clap reports a wrong command line with 2, which means a fault of ours here.
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nothing is left to do if the terminal is gone.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
+        }
+    };
+    start_log(cli.verbose);
+    quiet_torch_panics();
+    let printer = Printer::new(cli.quiet);
+    match commands::run(cli, &printer) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            printer.error(&error);
+            let ours = error
+                .downcast_ref::<fedanchor::Error>()
+                .is_some_and(|error| matches!(error, fedanchor::Error::Engine(_)));
+            ExitCode::from(if ours { 2 } else { 1 })
+        }
+    }
+}
+
+/// The log on standard error: errors, and more with `-v` or by `RUST_LOG`.
+fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => "error",
+        1 => "fedanchor=info,fedanchor_engine=info,error",
+        2 => "fedanchor=debug,fedanchor_engine=debug,info",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    // A program that calls `main` may have set up a log of its own.
+    let _ = log.try_init();
+}
+
+/// A failure of libtorch is reported as an error; the panic it travels by inside the bindings has nothing
+/// to add.
+fn quiet_torch_panics() {
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let text = info.payload().downcast_ref::<String>();
+        if text.and_then(|text| fedanchor::engine::torch_message(text)).is_none() {
+            default(info);
+        }
+    }));
+}

@@ -1,0 +1,396 @@
+//! Layers of TOML become one checked [`Experiment`].
+
+use crate::config::Experiment;
+use crate::error::{Error, Result};
+use crate::methods;
+use fedanchor_data::Shape;
+use fedanchor_engine::model::Network;
+use toml::{Table, Value};
+
+/// The presets: what each changes, in the order they are layered.
+pub const PRESETS: [(&str, &[&str]); 2] = [
+    ("paper", &[include_str!("../config/paper.toml")]),
+    ("semifl", &[include_str!("../config/paper.toml"), include_str!("../config/semifl.toml")]),
+];
+
+/// The method where none is named, as in `paper.toml`.
+const DEFAULT_METHOD: &str = "fedanchor";
+
+/// Preset < the experiment file's text < `key=value` settings; then parsed and checked.
+pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
+    check_length("the experiment file", file)?;
+    let mut given: Table = file.parse().map_err(|error: toml::de::Error| {
+        Error::config("the experiment file", error.to_string().trim_end())
+    })?;
+    let mut set = Table::new();
+    for setting in settings {
+        merge(&mut set, parse_setting(setting)?, "")?;
+    }
+    // What a file says of its method says nothing about another one.
+    if let Some(other) = name_of(&set, "method", "name")?
+        && other != name_of(&given, "method", "name")?.unwrap_or(DEFAULT_METHOD.to_owned())
+    {
+        given.remove("method");
+    }
+    merge(&mut given, set, "")?;
+
+    let mut preset = preset(&given)?;
+    let partition = name_of(&given, "partition", "kind")?;
+    let partition = partition.or(name_of(&preset, "partition", "kind")?).unwrap_or_default();
+    let partitions = take_table(&mut preset, "partitions");
+    let known: Vec<&str> = partitions.keys().map(String::as_str).collect();
+    let Some(Value::Table(mut scheme)) = partitions.get(&partition).cloned() else {
+        let problem = format!("unknown kind `{partition}`; expected one of {}", known.join(", "));
+        return Err(Error::config("partition.kind", problem));
+    };
+    check_numbers(&scheme, given.get("partition").and_then(Value::as_table), "partition")?;
+    scheme.insert("kind".to_owned(), Value::String(partition));
+    preset.insert("partition".to_owned(), Value::Table(scheme));
+
+    // Each method has keys of its own: its defaults come from the preset's list, or from the method's
+    // registration, once the layers have settled which one it is.
+    let method = name_of(&given, "method", "name")?;
+    let method = method.or(name_of(&preset, "method", "name")?).unwrap_or_default();
+    let registration = methods::find(&method)?;
+    let defaults = match take_table(&mut preset, "methods").remove(&method) {
+        Some(Value::Table(defaults)) => defaults,
+        _ => registration.defaults.parse().unwrap_or_default(), // `register` has parsed them
+    };
+    preset.insert("method".to_owned(), Value::Table(defaults));
+    let beside = Table::from_iter(preset.remove_entry("thresholds"));
+
+    let mut table = preset;
+    merge(&mut table, given, "")?;
+    let mut settings = take_table(&mut table, "method");
+    settings.remove("name");
+    (registration.expand)(&mut settings, &beside)?;
+    let built = (registration.build)(&settings)?;
+    settings.insert("name".to_owned(), Value::String(method));
+    table.insert("method".to_owned(), Value::Table(settings));
+
+    // Half precision is what a GPU is fast in, and slow on most CPUs.
+    let on_gpu = table.get("device").and_then(Value::as_str).is_some_and(|d| d.starts_with("cuda"));
+    let precision = if on_gpu { "bf16" } else { "f32" };
+    table.entry("precision").or_insert_with(|| Value::String(precision.to_owned()));
+    if let Some(Value::Table(checks)) = table.get_mut("checks") {
+        let margin = Value::Float(built.default_anchor_margin());
+        checks.entry("anchor_margin").or_insert(margin);
+    }
+    let experiment: Experiment = serde_path_to_error::deserialize(Value::Table(table))
+        .map_err(|error| Error::config(error.path().to_string(), error.inner().message()))
+        .map_err(methods::in_plain_words)?;
+    experiment.check()?;
+    built.check(&experiment)?;
+    Ok(experiment)
+}
+
+/// The experiment with every choice written down that is left to the data or the model, for images of
+/// this shape, so many classes, and images that may or may not be mirrored; and with the checks that
+/// need them.
+pub fn settle(
+    experiment: &Experiment,
+    shape: Shape,
+    classes: usize,
+    flip: bool,
+) -> Result<Experiment> {
+    let mut experiment = experiment.clone();
+    let method = methods::build(&experiment.method)?;
+    let network = Network::new(&experiment.model, method.heads(), shape, classes)?;
+    experiment.augment.flip = Some(experiment.augment.flip.unwrap_or(flip));
+    experiment.model.latent_stage = Some(network.latent_stage());
+    experiment.server.batch = Some(experiment.server_batch());
+    experiment.method.settings = method.settle(&experiment, classes)?;
+    Ok(experiment)
+}
+
+/// Settings are parsed into some hundred times their size.
+pub(super) fn check_length(what: &str, text: &str) -> Result<()> {
+    const MOST: usize = 1 << 20;
+    match text.len() {
+        length if length > MOST => {
+            Err(Error::config(what, format!("has {length} bytes; at most {MOST} are allowed")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The layers of the preset that is named, as one table.
+fn preset(given: &Table) -> Result<Table> {
+    let name = match given.get("preset") {
+        None => "paper",
+        Some(Value::String(name)) => name,
+        Some(other) => {
+            return Err(Error::config("preset", format!("expected a name, found {other}")));
+        }
+    };
+    let Some((_, layers)) = PRESETS.iter().find(|(known, _)| *known == name) else {
+        let known: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
+        let problem = format!("unknown preset `{name}`; expected one of {}", known.join(", "));
+        return Err(Error::config("preset", problem));
+    };
+    let mut table = Table::new();
+    for layer in *layers {
+        let layer = layer.parse().map_err(|e| Error::config("preset", format!("{name}: {e}")))?;
+        merge(&mut table, layer, "")?;
+    }
+    Ok(table)
+}
+
+/// What `section.key` names, if anything.
+fn name_of(table: &Table, section: &str, key: &str) -> Result<Option<String>> {
+    match table.get(section).and_then(|section| section.get(key)) {
+        None => Ok(None),
+        Some(Value::String(name)) => Ok(Some(name.clone())),
+        Some(other) => {
+            let problem = format!("expected a name, found {other}");
+            Err(Error::config(format!("{section}.{key}"), problem))
+        }
+    }
+}
+
+fn take_table(table: &mut Table, key: &str) -> Table {
+    match table.remove(key) {
+        Some(Value::Table(table)) => table,
+        _ => Table::new(),
+    }
+}
+
+/// Numbers must stay numbers. For sections that are read as one of several kinds, whose own errors
+/// would not name the key.
+fn check_numbers(defaults: &Table, given: Option<&Table>, section: &str) -> Result<()> {
+    for (key, value) in given.into_iter().flatten() {
+        let number = |value: &Value| value.is_float() || value.is_integer();
+        if defaults.get(key).is_some_and(number) && !number(value) {
+            let problem = format!("expected a number, found {value}");
+            return Err(Error::config(format!("{section}.{key}"), problem));
+        }
+    }
+    Ok(())
+}
+
+/// `a.b=value`: the value is TOML; a bare word is a string.
+fn parse_setting(setting: &str) -> Result<Table> {
+    let Some((key, value)) = setting.split_once('=').filter(|(key, _)| !key.trim().is_empty())
+    else {
+        return Err(Error::config(
+            setting,
+            "expected key=value, for example --set client.batch=32",
+        ));
+    };
+    let (key, value) = (key.trim(), value.trim());
+    let quoted = || format!("{key} = \"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""));
+    format!("{key} = {value}")
+        .parse()
+        .or_else(|_| quoted().parse())
+        .map_err(|_| Error::config(key, format!("cannot read `{value}` as a value")))
+}
+
+/// Lays `over` on `base`: tables key by key, everything else replaced. A method's table with a key `rule`
+/// is a choice: another rule replaces it whole, since it has other keys, and a rule given by its name alone
+/// is the table with that rule.
+fn merge(base: &mut Table, over: Table, path: &str) -> Result<()> {
+    for (key, value) in over {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let rule = |table: &Table| path.starts_with("method.") && table.contains_key("rule");
+        match (base.get_mut(&key), value) {
+            (Some(base), Value::Table(over)) if rule(&over) => *base = Value::Table(over),
+            (Some(Value::Table(base)), Value::Table(over)) => merge(base, over, &path)?,
+            (Some(base @ Value::String(_)), Value::Table(mut over)) => {
+                over.insert("rule".to_owned(), base.clone());
+                *base = Value::Table(over);
+            }
+            (Some(Value::Table(base)), other) if !rule(base) => {
+                let problem = format!("expected a table of keys, found {other}");
+                return Err(Error::config(path, problem));
+            }
+            // `alpha = 1` is as good as `alpha = 1.0`.
+            (Some(Value::Float(base)), Value::Integer(over)) => *base = over as f64,
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{LrSchedule, Precision};
+    use crate::labels::{LatentSource, Threshold, ThresholdRule};
+    use crate::methods::fedanchor::FedAnchorConfig;
+    use fedanchor_data::partition::Scheme;
+
+    fn resolved(settings: &[&str]) -> Result<Experiment> {
+        let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+        resolve("", &settings)
+    }
+
+    fn fedanchor(experiment: &Experiment) -> FedAnchorConfig {
+        assert_eq!(experiment.method.name, "fedanchor");
+        methods::read_settings(&experiment.method.settings).unwrap()
+    }
+
+    fn problem(file: &str, settings: &[&str]) -> String {
+        let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+        resolve(file, &settings).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_empty_file_is_the_paper_preset() {
+        let experiment = resolve("", &[]).unwrap();
+        assert_eq!((experiment.rounds, experiment.client.batch), (500, 10));
+        assert_eq!(experiment.partition, Scheme::Lda { alpha: 1000.0 });
+        let method = fedanchor(&experiment);
+        assert_eq!(method.threshold, Threshold::Fixed(0.6));
+        assert_eq!(method.contrastive.temperature, 0.1);
+        let built = methods::build(&experiment.method).unwrap();
+        assert_eq!(built.latent_source(), LatentSource::Anchor);
+    }
+
+    #[test]
+    fn a_gpu_computes_in_half_precision_unless_told_otherwise() {
+        let precision = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+            resolve("", &settings).unwrap().precision
+        };
+        assert_eq!(precision(&[]), Precision::F32);
+        assert_eq!(precision(&["device=cuda:0"]), Precision::Bf16);
+        assert_eq!(precision(&["device=cuda:0", "precision=f32"]), Precision::F32);
+    }
+
+    #[test]
+    fn rounds_are_rolled_back_where_clean_ones_are_steady() {
+        let margin = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+            resolve("", &settings).unwrap().checks.anchor_margin
+        };
+        assert_eq!((margin(&[]), margin(&["method.name=semifl"])), (30.0, 0.0));
+        assert_eq!(margin(&["checks.anchor_margin=5", "method.name=semifl"]), 5.0);
+        assert_eq!(margin(&["checks.anchor_margin=0"]), 0.0);
+    }
+
+    #[test]
+    fn later_layers_win() {
+        let file = "preset = \"semifl\"\nrounds = 7\n[client]\nbatch = 32";
+        let settings =
+            ["client.batch=64", "data.name=svhn", "partition.alpha=1"].map(str::to_owned);
+        let experiment = resolve(file, &settings).unwrap();
+        assert_eq!((experiment.rounds, experiment.client.batch), (7, 64));
+        assert_eq!(experiment.data.name, "svhn");
+        assert_eq!(experiment.partition, Scheme::Dirichlet { alpha: 1.0 });
+        assert!(experiment.optimiser.nesterov);
+    }
+
+    #[test]
+    fn a_resolved_config_resolves_to_itself() {
+        for (preset, _) in PRESETS {
+            for method in methods::names() {
+                let name = format!("method.name={method}");
+                let first = resolve(&format!("preset = \"{preset}\""), &[name]).unwrap();
+                assert_eq!(first.method.name, method);
+                let text = toml::to_string(&first).unwrap();
+                assert_eq!(resolve(&text, &[]).unwrap(), first, "{preset} {method}");
+            }
+        }
+        for rule in ["anchor-relative", "client-mean", "softmatch", "quantile"] {
+            let first = resolve("", &[format!("method.threshold={rule}")]).unwrap();
+            assert!(matches!(fedanchor(&first).threshold, Threshold::Rule(_)), "{rule}");
+            assert_eq!(resolve(&toml::to_string(&first).unwrap(), &[]).unwrap(), first, "{rule}");
+        }
+    }
+
+    #[test]
+    fn another_method_leaves_the_settings_of_the_files_method_behind() {
+        let file = "[method]\nthreshold = 0.7\n[method.contrastive]\norder = \"first\"";
+        let of = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+            resolve(file, &settings).unwrap()
+        };
+        let semifl = of(&["method.name=semifl"]);
+        assert_eq!(semifl.method.settings["threshold"].as_float(), Some(0.95));
+        let same = fedanchor(&of(&["method.name=fedanchor"]));
+        assert_eq!(same.threshold, Threshold::Fixed(0.7));
+        let quantile = fedanchor(&of(&["method.threshold=quantile"]));
+        let rule = ThresholdRule::Quantile { from: 0.3, to: 0.9 };
+        assert_eq!(quantile.threshold, Threshold::Rule(rule));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (file, settings, expected) in [
+            (
+                "preset = \"x\"",
+                &[][..],
+                "preset: unknown preset `x`; expected one of paper, semifl",
+            ),
+            ("preset = 3", &[], "preset: expected a name, found 3"),
+            (
+                "[method]\nname = \"x\"",
+                &[],
+                "method.name: unknown method `x`; expected one of fedanchor",
+            ),
+            ("", &["method.name=-1"], "method.name: expected a name, found -1"),
+            ("", &["client.bacth=3"], "unknown field `bacth`"),
+            (
+                "",
+                &["client.batch=x"],
+                "client.batch: invalid type: string \"x\", expected a whole number",
+            ),
+            (
+                "",
+                &["method.mixup.alpha=x"],
+                "method.mixup.alpha: invalid type: string \"x\", expected a number",
+            ),
+            ("", &["method.x=1"], "method.x: unknown field `x`"),
+            ("", &["rounds"], "rounds: expected key=value"),
+            ("", &["=1"], "expected key=value"),
+            ("", &["partition.kind=iid", "partition.alpha=1"], "alpha"),
+            (
+                "",
+                &["partition.kind=x"],
+                "partition.kind: unknown kind `x`; expected one of classes",
+            ),
+            ("", &["partition.alpha=x"], "partition.alpha: expected a number, found \"x\""),
+            ("rounds = ", &[], "line 1"),
+            ("client = 3", &[], "client: expected a table"),
+            ("", &["aggregation=median"], "aggregation: expected a table"),
+            // A method's own words about the other settings.
+            (
+                "",
+                &["method.name=fedmatch", "checks.anchor_margin=5"],
+                "checks.anchor_margin: must be 0",
+            ),
+            (
+                "",
+                &["method.name=fedmatch", "aggregation.rule=fltrust"],
+                "aggregation.rule: `fltrust`",
+            ),
+        ] {
+            let found = problem(file, settings);
+            assert!(found.contains(expected), "{file} {settings:?}: {found}");
+        }
+    }
+
+    /// `[aggregation]` has a key `rule` too, and is no choice: its other keys stay.
+    #[test]
+    fn a_section_keeps_its_other_keys() {
+        let file = "[aggregation]\nrule = \"median\"\nweights = \"kept\"";
+        let first = resolve(file, &["aggregation.rule=multi-krum".to_owned()]).unwrap();
+        let config = &first.aggregation;
+        assert_eq!(config.rule, crate::config::AggregationRule::MultiKrum);
+        assert_eq!((config.hostile, config.weights), (0.3, crate::config::Weights::Kept));
+    }
+
+    #[test]
+    fn the_learning_rate_follows_the_schedule() {
+        let experiment =
+            resolved(&["rounds=4", "optimiser.lr=1", "optimiser.schedule=cosine"]).unwrap();
+        assert_eq!(experiment.optimiser.schedule, LrSchedule::Cosine);
+        let rates = [1, 2, 3, 4].map(|round| (experiment.lr(round) * 1e6).round() / 1e6);
+        assert_eq!(rates, [1.0, 0.853553, 0.5, 0.146447]); // half a cosine, from 1 towards 0
+        assert_eq!([1, 4].map(|round| experiment.progress(round)), [0.0, 1.0]);
+        let constant = resolved(&["rounds=1", "optimiser.lr=0.5"]).unwrap();
+        assert_eq!((constant.lr(1), constant.lr(9), constant.progress(1)), (0.5, 0.5, 0.0));
+    }
+}

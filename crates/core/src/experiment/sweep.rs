@@ -1,0 +1,305 @@
+//! A sweep is an experiment with choices: a file of a few lines that stands for a table of runs.
+//!
+//! `[base]` is an experiment. Every `[axes.NAME]` is a list of named choices, each with the keys it
+//! sets; every key in `[grid]` is a list of values. A cell is one choice of every axis and one value of
+//! every grid key, and is named by them; it is run once per seed. One file per cell was rejected: a
+//! reader compares cells, not files.
+
+use super::resolve::{check_length, resolve};
+use crate::config::Experiment;
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::{Spanned, Table, Value};
+
+/// A sweep file, read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sweep {
+    /// The seeds of every cell.
+    pub seeds: Vec<u64>,
+    /// The cells, in the file's order: the last axis turns fastest.
+    pub cells: Vec<Cell>,
+}
+
+/// One cell: a name and the experiment it stands for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    /// Its choices, joined by `-`.
+    pub name: String,
+    /// The experiment, with the first seed.
+    pub experiment: Experiment,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default = "first_seed")]
+    seeds: Vec<u64>,
+    #[serde(default)]
+    base: Table,
+    // Places in the file: a table forgets the order of its keys.
+    #[serde(default)]
+    axes: BTreeMap<String, Spanned<BTreeMap<String, Spanned<Table>>>>,
+    #[serde(default)]
+    grid: BTreeMap<String, Spanned<Value>>,
+}
+
+fn first_seed() -> Vec<u64> {
+    vec![0]
+}
+
+/// Reads a sweep: the cells whose names match one of `patterns`, in which `*` stands for anything, or all
+/// of them without a pattern. `settings` (`key=value`) are laid over each.
+pub fn sweep(text: &str, patterns: &[String], settings: &[String]) -> Result<Sweep> {
+    check_length("the sweep file", text)?;
+    let file: File = toml::from_str(text)
+        .map_err(|error| Error::config("the sweep file", error.to_string().trim_end()))?;
+    if file.seeds.is_empty() {
+        return Err(Error::config("seeds", "names no seed"));
+    }
+    let mut cells = vec![(String::new(), Vec::new())];
+    for (axis, choices) in in_order(file.axes) {
+        let choices = in_order(choices);
+        if choices.is_empty() {
+            return Err(Error::config(format!("axes.{axis}"), "has no choice"));
+        }
+        cells = product(&cells, &choices)?;
+    }
+    for (key, values) in grid(file.grid)? {
+        let choices: Vec<(String, Table)> = values
+            .into_iter()
+            .map(|value| (format!("{key}={}", plain(&value)), nested(&key, value)))
+            .collect();
+        cells = product(&cells, &choices)?;
+    }
+    let seed = file.seeds[0];
+    let sets_seed = |table: &Table| table.contains_key("seed");
+    if sets_seed(&file.base)
+        || cells.iter().any(|(_, layers)| layers.iter().any(sets_seed))
+        || settings.iter().any(|setting| setting.split('=').next().map(str::trim) == Some("seed"))
+    {
+        return Err(Error::config(
+            "seed",
+            "is not a key of a sweep: list them in `seeds`, or use --seeds",
+        ));
+    }
+    check_names(&cells)?;
+    if let Some(pattern) =
+        patterns.iter().find(|pattern| !cells.iter().any(|(name, _)| matches(pattern, name)))
+    {
+        let names: Vec<&str> = cells.iter().map(|(name, _)| name.as_str()).collect();
+        let problem = format!("no cell of that name; there are {}", names.join(", "));
+        return Err(Error::config(pattern, problem));
+    }
+    cells.retain(|(name, _)| patterns.is_empty() || patterns.iter().any(|p| matches(p, name)));
+    let cells = cells.into_iter().map(|(name, layers)| {
+        let mut table = file.base.clone();
+        let mut method = named_method(&table);
+        for layer in &layers {
+            // As with `--set`: what was said of one method says nothing of another.
+            let other = named_method(layer);
+            if other.is_some() && other.as_deref() != Some(method.as_deref().unwrap_or("fedanchor"))
+            {
+                table.remove("method");
+                method = other;
+            }
+            lay(&mut table, layer);
+        }
+        table.insert("seed".to_owned(), Value::Integer(seed as i64));
+        let name = if name.is_empty() { "all".to_owned() } else { name };
+        let experiment = resolve(&table.to_string(), settings)
+            .map_err(|error| Error::config(format!("cell {name}"), error.to_string()))?;
+        Ok(Cell { name, experiment })
+    });
+    Ok(Sweep { cells: cells.collect::<Result<_>>()?, seeds: file.seeds })
+}
+
+/// Names must differ, and be names of folders.
+fn check_names(cells: &Layers) -> Result<()> {
+    for (index, (name, _)) in cells.iter().enumerate() {
+        let problem = match name {
+            name if cells[..index].iter().any(|(other, _)| other == name) => "is given twice",
+            name if name.contains(['/', '\\']) || name.starts_with('.') => {
+                "cannot be a folder's name"
+            }
+            _ => continue,
+        };
+        return Err(Error::config(format!("cell {name}"), problem));
+    }
+    Ok(())
+}
+
+fn in_order<T>(table: BTreeMap<String, Spanned<T>>) -> Vec<(String, T)> {
+    let mut entries: Vec<(String, Spanned<T>)> = table.into_iter().collect();
+    entries.sort_by_key(|(_, value)| value.span().start);
+    entries.into_iter().map(|(name, value)| (name, value.into_inner())).collect()
+}
+
+/// Every key of the grid with its values: `client.batch = [10, 32]`, dotted or as nested tables.
+fn grid(table: BTreeMap<String, Spanned<Value>>) -> Result<Vec<(String, Vec<Value>)>> {
+    let mut flat = Vec::new();
+    for (key, value) in in_order(table) {
+        flatten(&key, value, &mut flat)?;
+    }
+    Ok(flat)
+}
+
+fn flatten(key: &str, value: Value, out: &mut Vec<(String, Vec<Value>)>) -> Result<()> {
+    match value {
+        Value::Table(table) => table
+            .into_iter()
+            .try_for_each(|(inner, value)| flatten(&format!("{key}.{inner}"), value, out)),
+        Value::Array(values) if !values.is_empty() => {
+            out.push((key.to_owned(), values));
+            Ok(())
+        }
+        other => {
+            let problem = format!("expected a list of values, found {other}");
+            Err(Error::config(format!("grid.{key}"), problem))
+        }
+    }
+}
+
+type Layers = Vec<(String, Vec<Table>)>;
+
+/// More cells than this are a mistake, not an experiment.
+const MOST_CELLS: usize = 10_000;
+
+fn product(cells: &Layers, choices: &[(String, Table)]) -> Result<Layers> {
+    let count = cells.len().saturating_mul(choices.len());
+    if count > MOST_CELLS {
+        let problem = format!("has {count} cells or more; at most {MOST_CELLS} are allowed");
+        return Err(Error::config("the sweep file", problem));
+    }
+    let each = cells.iter().flat_map(|(name, layers)| {
+        choices.iter().map(move |(choice, keys)| {
+            let joined = if name.is_empty() { choice.clone() } else { format!("{name}-{choice}") };
+            (joined, layers.iter().chain([keys]).cloned().collect())
+        })
+    });
+    Ok(each.collect())
+}
+
+fn named_method(table: &Table) -> Option<String> {
+    table.get("method")?.get("name")?.as_str().map(str::to_owned)
+}
+
+/// Lays `over` on `base`, key by key.
+fn lay(base: &mut Table, over: &Table) {
+    for (key, value) in over {
+        match (base.get_mut(key), value) {
+            (Some(Value::Table(base)), Value::Table(over)) => lay(base, over),
+            _ => {
+                base.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+fn nested(key: &str, value: Value) -> Table {
+    let (first, rest) = match key.split_once('.') {
+        Some((first, rest)) => (first, Value::Table(nested(rest, value))),
+        None => (key, value),
+    };
+    Table::from_iter([(first.to_owned(), rest)])
+}
+
+/// A value as it stands in a name.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Whether a name matches a pattern with `*`.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|left| {
+            (0..=left.len())
+                .filter(|&at| left.is_char_boundary(at))
+                .any(|at| matches(rest, &left[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+seeds = [3, 4]
+
+[base]
+rounds = 7
+method = { threshold = 0.7 }
+
+[axes.data]
+ten = { data.anchors = 250 }
+"0.1" = { data.anchors = 500, partition.alpha = 0.1 }
+
+[axes.method]
+fedanchor = {}
+semifl = { method.name = "semifl" }
+
+[grid]
+client.batch = [10, 32]
+"#;
+
+    #[test]
+    fn a_cell_is_one_choice_of_every_axis() {
+        let sweep = sweep(FILE, &[], &["rounds=9".to_owned()]).unwrap();
+        let names: Vec<&str> = sweep.cells.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "ten-fedanchor-client.batch=10",
+                "ten-fedanchor-client.batch=32",
+                "ten-semifl-client.batch=10",
+                "ten-semifl-client.batch=32",
+                "0.1-fedanchor-client.batch=10",
+                "0.1-fedanchor-client.batch=32",
+                "0.1-semifl-client.batch=10",
+                "0.1-semifl-client.batch=32",
+            ]
+        );
+        assert_eq!(sweep.seeds, [3, 4]);
+        let cell = &sweep.cells[5].experiment;
+        assert_eq!((cell.rounds, cell.seed, cell.client.batch), (9, 3, 32));
+        assert_eq!((cell.data.anchors, cell.method.name.as_str()), (500, "fedanchor"));
+        // What the base says of FedAnchor does not reach SemiFL.
+        assert_eq!(sweep.cells[2].experiment.method.name, "semifl");
+    }
+
+    #[test]
+    fn cells_are_chosen_by_name() {
+        let count = |patterns: &[&str]| {
+            let patterns: Vec<String> = patterns.iter().map(|p| (*p).to_owned()).collect();
+            sweep(FILE, &patterns, &[]).map(|s| s.cells.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(count(&[]), Ok(8));
+        assert_eq!(count(&["ten-semifl-client.batch=10"]), Ok(1));
+        assert_eq!(count(&["*semifl*", "ten-*"]), Ok(6));
+        assert!(count(&["semifl"]).unwrap_err().contains("no cell of that name; there are ten-"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let problem = |text: &str| sweep(text, &[], &[]).unwrap_err().to_string();
+        assert!(problem("seed = [1]").contains("unknown field `seed`"));
+        assert!(problem("seeds = []").contains("names no seed"));
+        assert!(problem("[grid]\nrounds = 3").contains("grid.rounds: expected a list of values"));
+        assert!(problem("[axes.a]").contains("axes.a: has no choice"));
+        let cell = problem("[axes.a]\nx = { rounds = 0 }");
+        assert!(cell.contains("cell x") && cell.contains("rounds: must be at least 1"), "{cell}");
+        assert!(problem("[grid]\nseed = [1, 2]").contains("list them in `seeds`"));
+        // A key that only some methods have may be set where only those are chosen.
+        let only = |pattern: &str| {
+            sweep(FILE, &[pattern.to_owned()], &["method.score=softmax".to_owned()]).is_ok()
+        };
+        assert!(only("*fedanchor*") && !only("*semifl*"));
+        let rounds: Vec<String> = (1..=101).map(|n| n.to_string()).collect();
+        let (a, b) = (rounds.join(","), rounds.join(","));
+        let many = problem(&format!("[grid]\nrounds = [{a}]\nclient.batch = [{b}]"));
+        assert!(many.contains("has 10201 cells or more; at most 10000"), "{many}");
+        assert!(problem("[axes.a]\n\"a/b\" = {}").contains("cannot be a folder's name"));
+    }
+}

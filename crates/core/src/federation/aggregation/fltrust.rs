@@ -1,0 +1,80 @@
+//! FLTrust: Cao, Fang, Liu and Gong, "FLTrust: Byzantine-robust Federated Learning via Trust
+//! Bootstrapping", NDSS 2021.
+//!
+//! A rule that only a server with labels can have: its own update on the anchors is the root of trust.
+//! Every client's update is weighted by its cosine with the root, clipped at 0, and scaled to the root's
+//! length; the sum is divided by the sum of the weights. It needs no honest majority. The number of a
+//! client's samples plays no part: a client could claim any.
+
+use super::Rule;
+use crate::error::Result;
+use fedanchor_engine::tensors::{Params, norm};
+use tch::{Kind, Tensor};
+
+/// The mean of updates by their agreement with the root, as a fold.
+#[derive(Debug)]
+pub struct FlTrust {
+    root: Option<Params>,
+    /// The mean so far: changes of weights, and statistics as they are.
+    mean: Option<Vec<Tensor>>,
+    total: f64,
+}
+
+impl FlTrust {
+    /// Trusts this model of the server's own; without one it trusts no client.
+    pub fn new(root: Option<Params>) -> Self {
+        Self { root, mean: None, total: 0.0 }
+    }
+}
+
+impl Rule for FlTrust {
+    fn add(&mut self, params: &Params, _: f64, sent: &Params) -> Result<()> {
+        let Some(root) = &self.root else { return Ok(()) };
+        let (root, change) = (change(root, sent)?, change(params, sent)?);
+        let weights = |tensors: &'_ [Tensor]| {
+            let entries = sent.layout.iter().zip(tensors).filter(|(entry, _)| !entry.statistic);
+            entries.map(|(_, tensor)| tensor.shallow_clone()).collect::<Vec<_>>()
+        };
+        let (root, own) = (weights(&root), weights(&change));
+        let (root_length, length) = (norm(root.iter())?, norm(own.iter())?);
+        let mut product = 0.0;
+        for (a, b) in root.iter().zip(&own) {
+            product += a.f_mul(b)?.f_sum(Kind::Double)?.f_double_value(&[])?;
+        }
+        let trust = (product / (root_length * length)).max(0.0);
+        if !(trust.is_finite() && trust > 0.0) {
+            return Ok(()); // opposed to the root, at a right angle to it, or one of the two did not move
+        }
+        self.total += trust;
+        let scaled = sent.layout.iter().zip(&change).zip(&params.tensors);
+        let scaled = scaled.map(|((entry, change), value)| match entry.statistic {
+            true => value.f_detach_copy(),
+            false => change.f_mul_scalar(root_length / length),
+        });
+        let scaled = scaled.collect::<Result<Vec<_>, _>>()?;
+        match &mut self.mean {
+            None => self.mean = Some(scaled),
+            Some(mean) => {
+                for (mean, x) in mean.iter_mut().zip(&scaled) {
+                    let _ = mean.f_lerp_(x, trust / self.total)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, sent: &Params) -> Result<Option<Params>> {
+        let Some(mean) = self.mean else { return Ok(None) };
+        let tensors = sent.layout.iter().zip(&sent.tensors).zip(mean);
+        let tensors = tensors.map(|((entry, sent), mean)| match entry.statistic {
+            true => Ok(mean),
+            false => Ok(sent.f_add(&mean)?),
+        });
+        Ok(Some(Params { layout: sent.layout.clone(), tensors: tensors.collect::<Result<_>>()? }))
+    }
+}
+
+fn change(params: &Params, sent: &Params) -> Result<Vec<Tensor>> {
+    let pairs = params.tensors.iter().zip(&sent.tensors);
+    Ok(pairs.map(|(to, from)| to.f_sub(from)).collect::<Result<_, _>>()?)
+}

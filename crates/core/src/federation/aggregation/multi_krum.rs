@@ -1,0 +1,69 @@
+//! Multi-Krum: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine
+//! Tolerant Gradient Descent", 2017.
+
+use super::{Rule, WeightedMean, hostile_count};
+use crate::error::Result;
+use fedanchor_engine::tensors::Params;
+use tch::Tensor;
+
+/// The weighted mean of the updates that are nearest to one another. Keeps all updates until the end.
+#[derive(Debug)]
+pub struct MultiKrum {
+    hostile: f64,
+    all: Vec<(Params, f64)>,
+}
+
+impl MultiKrum {
+    /// Excludes this share.
+    pub fn new(hostile: f64) -> Self {
+        Self { hostile, all: Vec::new() }
+    }
+}
+
+impl Rule for MultiKrum {
+    fn add(&mut self, params: &Params, weight: f64, _: &Params) -> Result<()> {
+        self.all.push((params.copy()?, weight));
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, _: &Params) -> Result<Option<Params>> {
+        let mut mean = WeightedMean::default();
+        for index in nearest(&self.all, hostile_count(self.hostile, self.all.len()))? {
+            let (params, weight) = &self.all[index];
+            mean.add(params, *weight)?;
+        }
+        Ok(mean.finish())
+    }
+}
+
+/// Those that are nearest to their neighbours, all but the hostile ones.
+fn nearest(all: &[(Params, f64)], hostile: usize) -> Result<Vec<usize>> {
+    let mut flat = Vec::new();
+    for (params, _) in all {
+        let weights: Vec<Tensor> =
+            params.weights().map(|t| t.f_flatten(0, -1)).collect::<Result<_, _>>()?;
+        flat.push(Tensor::f_cat(&weights, 0)?);
+    }
+    let count = all.len();
+    let mut distance = vec![vec![0.0; count]; count];
+    for a in 0..count {
+        for b in 0..a {
+            let square = flat[a].f_sub(&flat[b])?.f_norm()?.f_double_value(&[])?.powi(2);
+            (distance[a][b], distance[b][a]) = (square, square);
+        }
+    }
+    let neighbours = count.saturating_sub(hostile + 2).max(1);
+    let mut scores: Vec<(f64, usize)> = (0..count)
+        .map(|index| {
+            let mut others: Vec<f64> =
+                (0..count).filter(|&other| other != index).map(|o| distance[index][o]).collect();
+            others.sort_by(f64::total_cmp);
+            (others.iter().take(neighbours).sum(), index)
+        })
+        .collect();
+    scores.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut chosen: Vec<usize> =
+        scores.into_iter().take(count - hostile).map(|(_, index)| index).collect();
+    chosen.sort_unstable();
+    Ok(chosen)
+}

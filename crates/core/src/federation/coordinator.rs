@@ -1,0 +1,507 @@
+//! The server's half of a round: broadcast, admission, aggregation, rollback, server update, test, record.
+
+use super::admission::{Admission, Admitted, AdmittedUpdate, Rejection};
+use super::aggregation::Aggregation;
+use super::anchor_watch::AnchorWatch;
+use super::fleet::{Arrival, ClientKey, Delivery, Fleet, RoundTask};
+use super::registry::Registry;
+use super::statistics::{RoundStatistics, Stopwatch, peak_memory};
+use crate::config::{AggregationRule, Experiment, WithoutSamples};
+use crate::error::Result;
+use crate::labels::AnchorSet;
+use crate::messages::{Answer, ClientOutcome};
+use crate::methods::{Method, uploaded};
+use crate::server::{Evaluation, STEADIER, Server, check_finite};
+use fedanchor_data::stream::SERVER;
+use fedanchor_data::{ImageSet, Purpose};
+use fedanchor_engine::InPhase;
+use fedanchor_engine::tensors::{Bundle, Params};
+use fedanchor_engine::training::Context;
+use fedanchor_record::{ClientNote, LabelAccuracy, Losses, Outcome, RoundRecord, Timing};
+use rand::seq::index::sample;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What the server has.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerData<'a> {
+    /// The labelled images it trains on.
+    pub anchors: AnchorSet<'a>,
+    /// The images it tests on.
+    pub test: &'a ImageSet,
+    /// Their labels.
+    pub test_labels: &'a [u16],
+    /// All images, for `batch_norm.statistics = "static-all"`: a simulation has them, a server does not.
+    pub all: Option<&'a ImageSet>,
+}
+
+/// Runs rounds with a fleet.
+pub struct Coordinator<'a> {
+    /// The global model and its training on the anchors.
+    pub server: Server<'a>,
+    experiment: &'a Experiment,
+    context: &'a Context,
+    method: &'a dyn Method,
+    data: ServerData<'a>,
+    registry: Registry,
+    watch: AnchorWatch,
+}
+
+/// What the coordinator remembers beside tensors; a part of every checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CoordinatorState {
+    registry: Registry,
+    watch: AnchorWatch,
+}
+
+/// A round that is over.
+#[derive(Debug)]
+pub struct Finished {
+    /// What the algorithm did.
+    pub record: RoundRecord,
+    /// What the machine did.
+    pub timing: Timing,
+    /// The test.
+    pub evaluation: Evaluation,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+impl<'a> Coordinator<'a> {
+    /// A coordinator before pre-training.
+    pub fn new(
+        experiment: &'a Experiment,
+        context: &'a Context,
+        method: &'a dyn Method,
+        data: ServerData<'a>,
+    ) -> Result<Self> {
+        let mut server = Server::new(experiment, context, data.anchors)?;
+        method.start(&mut server)?;
+        let (registry, watch) = (Registry::default(), AnchorWatch::default());
+        Ok(Self { server, experiment, context, method, data, registry, watch })
+    }
+
+    /// Round 0: pre-training on the anchors, then a test. It ends after an epoch when `stop` is set.
+    pub fn pretrain(&mut self, stop: &AtomicBool) -> Result<Finished> {
+        let (mut watch, mut timing) = (Stopwatch::start(), Timing::default());
+        let mut losses = Losses::default();
+        for epoch in 0..self.experiment.pretrain.epochs {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            losses = self.method.pretrain(&mut self.server, epoch)?;
+        }
+        self.server.forget_momentum();
+        timing.server = watch.lap();
+        let evaluation = self.test(0)?;
+        timing.test = watch.lap();
+        let record = RoundRecord { losses, ..empty_record(0, &evaluation) };
+        let timing = self.finish_timing(&watch, timing);
+        Ok(Finished { record, timing, evaluation, notes: Vec::new() })
+    }
+
+    /// One round of Algorithm 1, lines 4 to 11, and a test.
+    pub fn round(&mut self, fleet: &mut dyn Fleet, round: u32) -> Result<Finished> {
+        let _span = tracing::info_span!("round", round).entered();
+        let (mut watch, mut timing) = (Stopwatch::start(), Timing { round, ..Timing::default() });
+        let drawn = if self.method.has_clients() { self.draw(fleet, round)? } else { Vec::new() };
+        let numbers: Vec<u32> = drawn.iter().map(|(number, _)| *number).collect();
+        let broadcast = self.method.broadcast(&self.server, round, &numbers)?;
+        timing.broadcast = watch.lap();
+
+        let mut collected = Collected::default();
+        let mut outcome = Outcome::Applied;
+        let mut aggregate = None;
+        if let Some(broadcast) = &broadcast {
+            let task = RoundTask { broadcast, clients: &drawn, deadline: None };
+            let shares = (&mut watch, &mut timing);
+            (collected, aggregate) = self.collect(fleet, &task, shares)?;
+            if collected.statistics.answers < self.experiment.checks.quorum {
+                (outcome, aggregate) = (Outcome::NoQuorum, None);
+            }
+            timing.aggregate += watch.lap();
+        }
+
+        let (mut anchor_accuracy, mut notes) = ((None, None), Vec::new());
+        if let Some(aggregate) = &aggregate
+            && self.experiment.checks.anchor_margin > 0.0
+        {
+            let before = self.server.anchor_accuracy(None)?;
+            let after = self.server.anchor_accuracy(Some(aggregate))?;
+            anchor_accuracy = (Some(before), Some(after));
+            if self.watch.must_roll_back(round, after, &self.experiment.checks)? {
+                outcome = Outcome::RolledBack;
+            }
+            if let Some(points) = self.watch.decline(before, after) {
+                notes.push(format!(
+                    "the clients' updates make the model worse: over the last five rounds they cost \
+                     {points:.0} points of accuracy on the anchors per round; check the clients, or try \
+                     aggregation.rule=fltrust"
+                ));
+            }
+        }
+        let mut losses = Losses::default();
+        if outcome == Outcome::Applied {
+            for (client, update) in &collected.observed {
+                self.method.observe_update(&mut self.server, *client, update.update())?;
+            }
+            losses = self.method.server_update(&mut self.server, aggregate, round)?;
+        }
+        timing.server += watch.lap();
+        let evaluation = self.test(round)?;
+        timing.test = watch.lap();
+
+        let statistics = collected.statistics;
+        let clients = statistics.losses();
+        (losses.client_fix, losses.client_mix) = (clients.fix, clients.mix);
+        let checks = &self.experiment.checks;
+        let excluded = numbers.iter().copied().filter(|&id| self.registry.is_excluded(id, checks));
+        let excluded = excluded.collect();
+        let known = fleet.observed().filter(|_| broadcast.is_some()).unwrap_or_default();
+        let record = RoundRecord {
+            clients: if broadcast.is_some() { numbers } else { Vec::new() },
+            trained: statistics.trained,
+            seen: statistics.seen,
+            kept: statistics.kept,
+            anchor_head: known.anchor_head,
+            classifier_head: known.classifier_head,
+            losses,
+            bytes_down: statistics.bytes_down,
+            bytes_up: statistics.bytes_up,
+            anchor_accuracy_before: anchor_accuracy.0,
+            anchor_accuracy: anchor_accuracy.1,
+            rejected: statistics.rejected,
+            failed: statistics.failed,
+            excluded,
+            outcome,
+            ..empty_record(round, &evaluation)
+        };
+        let timing = self.finish_timing(&watch, timing);
+        Ok(Finished { record, timing, evaluation, notes })
+    }
+
+    /// Line 4: clients drawn at random without replacement, by rising number; excluded ones are left
+    /// out.
+    fn draw(&mut self, fleet: &mut dyn Fleet, round: u32) -> Result<Vec<(u32, ClientKey)>> {
+        let members = fleet.members()?;
+        let numbers: Vec<u32> = members.iter().map(|m| self.registry.join(&m.key)).collect();
+        let mut order: Vec<usize> = (0..members.len()).collect();
+        order.sort_unstable_by_key(|&at| numbers[at]);
+        let mut rng = self.context.streams(round).of(Purpose::Cohort, SERVER).rng();
+        let count = self.experiment.client.per_round.min(members.len());
+        let mut drawn: Vec<usize> =
+            sample(&mut rng, members.len(), count).into_iter().map(|at| order[at]).collect();
+        drawn.sort_unstable_by_key(|&at| numbers[at]);
+        drawn.retain(|&at| !self.registry.is_excluded(numbers[at], &self.experiment.checks));
+        for &at in &drawn {
+            self.registry.meet(numbers[at], members[at].samples);
+        }
+        Ok(drawn.into_iter().map(|at| (numbers[at], members[at].key.clone())).collect())
+    }
+
+    /// Lines 6 to 10: has the clients train, admits their answers and aggregates them.
+    fn collect(
+        &mut self,
+        fleet: &mut dyn Fleet,
+        task: &RoundTask,
+        (watch, timing): (&mut Stopwatch, &mut Timing),
+    ) -> Result<(Collected, Option<Params>)> {
+        let Self { experiment, context, method, .. } = *self;
+        let broadcast = task.broadcast;
+        let sent = uploaded(context, &|part| method.uploads(part), &broadcast.params);
+        let root = match experiment.aggregation.rule {
+            AggregationRule::Fltrust => Some(method.root_update(&self.server, broadcast)?),
+            _ => None,
+        };
+        timing.server += watch.lap();
+        let mut collected = Collected::default();
+        for (client, _) in task.clients {
+            collected.statistics.bytes_down += broadcast.encoded_len(*client)?;
+        }
+        let mut intake = Intake {
+            experiment,
+            admission: Admission::new(broadcast, task.clients, sent, context, &experiment.checks)?,
+            aggregation: Aggregation::new(&experiment.aggregation, root),
+            registry: &mut self.registry,
+            observes: method.observes_updates(),
+            collected,
+        };
+        let mut queue = InOrder::new(task.clients);
+        fleet.train(task, &mut |delivery| {
+            timing.clients += watch.lap();
+            let done = queue.push(delivery, &mut |client, arrival| intake.take(client, arrival));
+            timing.aggregate += watch.lap();
+            done
+        })?;
+        timing.clients += watch.lap();
+        queue.finish(&mut |client, arrival| intake.take(client, arrival))?;
+        let Intake { admission, aggregation, collected, .. } = intake;
+        let aggregate = aggregation.finish(admission.sent())?;
+        Ok((collected, aggregate))
+    }
+
+    /// Tests the global model, with fresh statistics where they are static. The next round broadcasts
+    /// the same model with these.
+    pub fn test(&mut self, round: u32) -> Result<Evaluation> {
+        self.server
+            .measure_statistics(self.data.all)
+            .in_phase("measuring batch norm statistics")?;
+        let test = self.server.evaluate(self.data.test, self.data.test_labels);
+        let test = test.in_phase("testing")?;
+        let parameter = self.server.not_finite()?;
+        check_finite(round, ("testing", STEADIER), &[test.loss], parameter.as_deref())?;
+        Ok(test)
+    }
+
+    fn finish_timing(&self, watch: &Stopwatch, timing: Timing) -> Timing {
+        Timing {
+            total: watch.total(),
+            peak_memory: peak_memory(),
+            peak_gpu_memory: self.context.peak_gpu_memory(),
+            ..timing
+        }
+    }
+
+    /// The server on the anchors alone: pre-training and the server epochs of as many rounds, then a
+    /// test. `None` if `stop` was set meanwhile.
+    pub fn train_alone(&mut self, rounds: u32, stop: &AtomicBool) -> Result<Option<Evaluation>> {
+        let mut test = self.pretrain(stop)?.evaluation;
+        for round in 1..=rounds {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            self.method.server_update(&mut self.server, None, round)?;
+        }
+        if rounds > 0 {
+            test = self.test(rounds)?;
+        }
+        Ok(Some(test))
+    }
+
+    /// What a run needs to continue after this round.
+    pub(crate) fn save(&self) -> Result<(CoordinatorState, Bundle)> {
+        let state = CoordinatorState { registry: self.registry.clone(), watch: self.watch.clone() };
+        Ok((state, self.server.save()?))
+    }
+
+    /// Continues where a checkpoint was written. With `same_data` unset, clients report their samples
+    /// again.
+    pub(crate) fn restore(
+        &mut self,
+        state: &CoordinatorState,
+        server: &Bundle,
+        same_data: bool,
+    ) -> Result<()> {
+        self.server.restore(server)?;
+        self.registry = state.registry.clone();
+        self.watch = state.watch.clone();
+        if !same_data {
+            self.registry.forget_samples();
+        }
+        Ok(())
+    }
+}
+
+fn empty_record(round: u32, test: &Evaluation) -> RoundRecord {
+    RoundRecord {
+        round,
+        test_accuracy: test.accuracy,
+        test_loss: test.loss,
+        clients: Vec::new(),
+        trained: 0,
+        seen: 0,
+        kept: 0,
+        anchor_head: LabelAccuracy::default(),
+        classifier_head: LabelAccuracy::default(),
+        losses: Losses::default(),
+        bytes_down: 0,
+        bytes_up: 0,
+        anchor_accuracy_before: None,
+        anchor_accuracy: None,
+        rejected: Vec::new(),
+        failed: Vec::new(),
+        excluded: Vec::new(),
+        outcome: Outcome::Applied,
+    }
+}
+
+/// What a round's answers come to.
+#[derive(Debug, Default)]
+struct Collected {
+    statistics: RoundStatistics,
+    /// Updates that the method sees one by one.
+    observed: Vec<(u32, AdmittedUpdate)>,
+}
+
+/// Takes answers in, one after the other.
+struct Intake<'a> {
+    experiment: &'a Experiment,
+    admission: Admission,
+    aggregation: Aggregation,
+    registry: &'a mut Registry,
+    observes: bool,
+    collected: Collected,
+}
+
+impl Intake<'_> {
+    fn take(&mut self, client: u32, arrival: Arrival) -> Result<()> {
+        let statistics = &mut self.collected.statistics;
+        let note = |reason: String| ClientNote { client, reason };
+        let answer = match arrival {
+            Arrival::Absent => return Ok(()),
+            Arrival::Late => {
+                // Slow is not hostile: named, and not counted against the client.
+                statistics.trained += 1;
+                statistics.rejected.push(note(Rejection::Late.to_string()));
+                return Ok(());
+            }
+            Arrival::Answer(answer) => {
+                statistics.bytes_up += answer.encoded_len()?;
+                self.admission.admit(client, answer, None, self.registry)
+            }
+            Arrival::Encoded(bytes) => {
+                statistics.bytes_up += bytes.len() as u64;
+                self.admission.admit_encoded(client, &bytes, self.registry)
+            }
+        };
+        match answer {
+            Ok(Admitted::Update(update)) => {
+                statistics.trained += 1;
+                statistics.answers += 1;
+                statistics.seen += update.update().samples;
+                statistics.kept += update.update().kept;
+                statistics.add_losses(&update.update().losses);
+                self.aggregation.add(&update, self.admission.sent())?;
+                if self.observes {
+                    // Kept beyond this delivery, whose tensors may be views of what is trained next.
+                    self.collected.observed.push((client, update.into_owned()?));
+                }
+            }
+            Ok(Admitted::NothingKept { samples }) => {
+                statistics.answers += 1;
+                statistics.seen += samples;
+                if self.experiment.aggregation.without_samples == WithoutSamples::Unchanged {
+                    let unchanged = self.admission.unchanged(client, samples)?;
+                    self.aggregation.add(&unchanged, self.admission.sent())?;
+                }
+            }
+            Ok(Admitted::Failed { reason }) => {
+                tracing::warn!(client, reason, "client failed");
+                statistics.failed.push(note(reason));
+            }
+            Ok(Admitted::Repeated) => tracing::debug!(client, "the same answer again, ignored"),
+            Err(rejection) => {
+                tracing::warn!(client, %rejection, "update rejected");
+                statistics.trained += usize::from(rejection.is_of_an_update());
+                self.registry.reject(client);
+                statistics.rejected.push(note(rejection.to_string()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Brings deliveries into canonical order, by client number: sums do not depend on who was faster.
+struct InOrder {
+    /// Clients that have not been heard of, and what arrived from each while others came first.
+    waiting: VecDeque<(u32, ClientKey, Vec<Arrival>)>,
+    /// Clients whose turn is over.
+    done: Vec<(u32, ClientKey)>,
+}
+
+type Take<'a> = dyn FnMut(u32, Arrival) -> Result<()> + 'a;
+
+impl InOrder {
+    fn new(clients: &[(u32, ClientKey)]) -> Self {
+        let waiting = clients.iter().map(|(number, key)| (*number, key.clone(), Vec::new()));
+        Self { waiting: waiting.collect(), done: Vec::new() }
+    }
+
+    fn push(&mut self, delivery: Delivery, take: &mut Take) -> Result<()> {
+        let Delivery { from, arrival } = delivery;
+        if let Some((number, _)) = self.done.iter().find(|(_, key)| *key == from) {
+            return take(*number, arrival); // a further answer
+        }
+        match self.waiting.iter().position(|(_, key, _)| *key == from) {
+            None => tracing::warn!(%from, "a message from a client that was not drawn, ignored"),
+            Some(0) => {
+                take(self.waiting[0].0, arrival)?;
+                self.next();
+                // Those who came before their turn and have it now.
+                while self.waiting.front().is_some_and(|(_, _, arrived)| !arrived.is_empty()) {
+                    let (number, _, arrived) = &mut self.waiting[0];
+                    let (number, arrived) = (*number, std::mem::take(arrived));
+                    arrived.into_iter().try_for_each(|arrival| take(number, arrival))?;
+                    self.next();
+                }
+            }
+            Some(at) => self.waiting[at].2.push(owned(arrival)?),
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) {
+        if let Some((number, key, _)) = self.waiting.pop_front() {
+            self.done.push((number, key));
+        }
+    }
+
+    /// The round is over: whatever still waits, in order.
+    fn finish(self, take: &mut Take) -> Result<()> {
+        for (number, _, arrived) in self.waiting {
+            arrived.into_iter().try_for_each(|arrival| take(number, arrival))?;
+        }
+        Ok(())
+    }
+}
+
+/// An arrival that can wait: an answer of this process holds views that do not last.
+fn owned(arrival: Arrival) -> Result<Arrival> {
+    Ok(match arrival {
+        Arrival::Answer(Answer {
+            method,
+            round,
+            client,
+            outcome: ClientOutcome::Update(mut u),
+        }) => {
+            u.params = u.params.copy()?;
+            Arrival::Answer(Answer { method, round, client, outcome: ClientOutcome::Update(u) })
+        }
+        other => other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the order of arrival, answers are taken by rising number, the gaps at the end.
+    #[test]
+    fn answers_are_taken_in_canonical_order() {
+        let clients: Vec<(u32, ClientKey)> = [2, 5, 7, 9]
+            .into_iter()
+            .map(|number| (number, ClientKey::Id(100 - u64::from(number))))
+            .collect();
+        let arrive = |order: &[u32]| {
+            let mut taken = Vec::new();
+            let mut queue = InOrder::new(&clients);
+            let mut take = |client: u32, arrival: Arrival| {
+                let Arrival::Encoded(bytes) = arrival else { panic!() };
+                taken.push((client, bytes[0]));
+                Ok(())
+            };
+            for (at, number) in order.iter().enumerate() {
+                let from = ClientKey::Id(100 - u64::from(*number));
+                let arrival = Arrival::Encoded(vec![at as u8]);
+                queue.push(Delivery { from, arrival }, &mut take).unwrap();
+            }
+            queue.finish(&mut take).unwrap();
+            taken
+        };
+        assert_eq!(arrive(&[9, 7, 5, 2]), [(2, 3), (5, 2), (7, 1), (9, 0)]);
+        assert_eq!(arrive(&[2, 9, 5]), [(2, 0), (5, 2), (9, 1)]);
+        // A second answer, before and after its turn; and a stranger.
+        assert_eq!(arrive(&[5, 5, 2, 2, 11]), [(2, 2), (5, 0), (5, 1), (2, 3)]);
+    }
+}

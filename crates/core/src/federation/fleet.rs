@@ -1,0 +1,122 @@
+//! What the coordinator asks of its clients, wherever they are.
+
+use crate::error::Result;
+use crate::messages::{Answer, Broadcast};
+use fedanchor_engine::tensors::{Bundle, Params};
+use fedanchor_record::LabelAccuracy;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// The clients behind a transport.
+pub trait Fleet {
+    /// The clients that can take part now.
+    fn members(&mut self) -> Result<Vec<Member>>;
+
+    /// Has these clients train, and hands over what arrives until all have answered or the deadline has
+    /// passed. Answers may come in any order; an error of `take` ends the round.
+    fn train(
+        &mut self,
+        task: &RoundTask,
+        take: &mut dyn FnMut(Delivery) -> Result<()>,
+    ) -> Result<()>;
+
+    /// What is known of the last round beside the messages: nothing, unless the fleet is simulated.
+    fn observed(&mut self) -> Option<Observed> {
+        None
+    }
+
+    /// The states of its clients, for a checkpoint: those that trained in this round. Nothing, where
+    /// clients keep their own states. `like` is a model of the network.
+    fn save_states(&self, _round: u32, _like: &Params) -> Result<ClientStates> {
+        Ok(ClientStates::default())
+    }
+
+    /// Restores what the checkpoints of a run hold.
+    fn restore_states(&mut self, _states: &ClientStates, _like: &Params) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The states of clients, for a fleet that keeps them on behalf of its clients.
+#[derive(Debug, Default)]
+pub struct ClientStates {
+    /// The round in which each client that keeps a state last trained.
+    pub trained_in: BTreeMap<u32, u32>,
+    /// States by client.
+    pub bundles: Vec<(u32, Bundle)>,
+}
+
+/// How the transport knows a client.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientKey {
+    /// The fleet numbers its clients itself, from 0.
+    Number(u32),
+    /// An identifier of 64 bits.
+    Id(u64),
+    /// A name.
+    Name(String),
+}
+
+impl std::fmt::Display for ClientKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Id(id) => write!(f, "{id:#x}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A client that can take part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its key.
+    pub key: ClientKey,
+    /// The samples it reported when it joined.
+    pub samples: usize,
+}
+
+/// What the clients of a round are asked to do.
+#[derive(Debug)]
+pub struct RoundTask<'a> {
+    /// What they train on.
+    pub broadcast: &'a Broadcast,
+    /// Who they are: number and key, by rising number.
+    pub clients: &'a [(u32, ClientKey)],
+    /// When answers stop counting.
+    pub deadline: Option<Instant>,
+}
+
+/// Something that arrived.
+#[derive(Debug)]
+pub struct Delivery {
+    /// Who sent it, according to the transport.
+    pub from: ClientKey,
+    /// What it is.
+    pub arrival: Arrival,
+}
+
+/// What can arrive from a client.
+#[derive(Debug)]
+pub enum Arrival {
+    /// An answer of a client in this process. Its tensors may be overwritten once the delivery has been
+    /// taken.
+    Answer(Answer),
+    /// The bytes of an answer.
+    Encoded(Vec<u8>),
+    /// The answer came after the deadline.
+    Late,
+    /// The client will not answer.
+    Absent,
+}
+
+/// What only a simulation knows, since it has the true labels.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Observed {
+    /// Pseudo-labels of the anchor head.
+    pub anchor_head: LabelAccuracy,
+    /// Pseudo-labels of the classification head.
+    pub classifier_head: LabelAccuracy,
+}

@@ -1,0 +1,20 @@
+//! The server's half of a round: who takes part, which updates are admitted, how they become one model.
+//!
+//! The [`Coordinator`] works with any [`Fleet`]: simulated clients in this process, or devices behind a
+//! network. It sees messages and nothing else of a client.
+
+mod admission;
+pub mod aggregation;
+mod anchor_watch;
+mod coordinator;
+mod fleet;
+mod registry;
+mod statistics;
+
+pub use admission::{Admission, Admitted, AdmittedUpdate, Rejection};
+pub use coordinator::{Coordinator, Finished, ServerData};
+pub use fleet::{Arrival, ClientKey, ClientStates, Delivery, Fleet, Member, Observed, RoundTask};
+pub use registry::Registry;
+pub use statistics::{Accuracy, peak_memory};
+
+pub(crate) use coordinator::CoordinatorState;

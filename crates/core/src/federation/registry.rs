@@ -1,0 +1,102 @@
+//! What the server remembers of its clients from round to round.
+
+use super::fleet::ClientKey;
+use crate::config::ChecksConfig;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The clients that have been met; a part of every checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Registry {
+    /// Keys of the transport in the order of the numbers they were given. A fleet that numbers its
+    /// clients itself has none.
+    keys: Vec<ClientKey>,
+    /// Samples each client reported at first contact.
+    samples: BTreeMap<u32, usize>,
+    /// Rejected updates of each client.
+    rejections: BTreeMap<u32, u32>,
+}
+
+impl Registry {
+    /// The number of a client, if it has one.
+    pub fn number(&self, key: &ClientKey) -> Option<u32> {
+        match key {
+            ClientKey::Number(number) => Some(*number),
+            key => self.keys.iter().position(|known| known == key).map(|at| at as u32),
+        }
+    }
+
+    /// The number of a client; a new client gets the next one.
+    pub fn join(&mut self, key: &ClientKey) -> u32 {
+        self.number(key).unwrap_or_else(|| {
+            self.keys.push(key.clone());
+            self.keys.len() as u32 - 1
+        })
+    }
+
+    /// Remembers how many samples a client has, at first contact.
+    pub fn meet(&mut self, client: u32, samples: usize) {
+        self.samples.entry(client).or_insert(samples);
+    }
+
+    /// The samples a client reported at first contact; 0 for one that was never met.
+    pub fn samples(&self, client: u32) -> usize {
+        self.samples.get(&client).copied().unwrap_or_default()
+    }
+
+    /// Forgets how many samples clients have, where the data has changed.
+    pub fn forget_samples(&mut self) {
+        self.samples.clear();
+    }
+
+    /// Counts a rejected update.
+    pub fn reject(&mut self, client: u32) {
+        *self.rejections.entry(client).or_default() += 1;
+    }
+
+    /// Whether a client had too many updates rejected to be drawn again.
+    pub fn is_excluded(&self, client: u32, checks: &ChecksConfig) -> bool {
+        checks.offences > 0 && self.rejections.get(&client).is_some_and(|n| *n >= checks.offences)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::resolve;
+
+    #[test]
+    fn keys_keep_their_number() {
+        let mut registry = Registry::default();
+        let (first, second) = (ClientKey::Id(u64::MAX), ClientKey::Name("ward-7".to_owned()));
+        assert_eq!(registry.number(&first), None);
+        assert_eq!((registry.join(&first), registry.join(&second)), (0, 1));
+        assert_eq!((registry.join(&first), registry.number(&second)), (0, Some(1)));
+        let text = serde_json::to_string(&registry).unwrap();
+        assert_eq!(serde_json::from_str::<Registry>(&text).unwrap(), registry);
+        // A simulation's numbers are its own, and cost nothing to remember.
+        assert_eq!(Registry::default().join(&ClientKey::Number(99_999)), 99_999);
+    }
+
+    #[test]
+    fn samples_are_those_of_the_first_contact() {
+        let mut registry = Registry::default();
+        registry.meet(3, 10);
+        registry.meet(3, 1_000_000);
+        assert_eq!((registry.samples(3), registry.samples(4)), (10, 0));
+        registry.forget_samples();
+        assert_eq!(registry.samples(3), 0);
+    }
+
+    #[test]
+    fn too_many_rejections_exclude_a_client() {
+        let checks = resolve("", &["checks.offences=2".to_owned()]).unwrap().checks;
+        let never = resolve("", &["checks.offences=0".to_owned()]).unwrap().checks;
+        let mut registry = Registry::default();
+        registry.reject(5);
+        assert!(!registry.is_excluded(5, &checks));
+        registry.reject(5);
+        assert!(registry.is_excluded(5, &checks) && !registry.is_excluded(6, &checks));
+        assert!(!registry.is_excluded(5, &never));
+    }
+}

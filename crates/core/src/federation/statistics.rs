@@ -1,0 +1,107 @@
+//! What is counted during a round: samples, losses, bytes, seconds, memory.
+
+use crate::messages::ClientLosses;
+use fedanchor_record::{ClientNote, LabelAccuracy};
+use std::time::Instant;
+
+/// The figures of a round while its answers arrive.
+#[derive(Debug, Default)]
+pub(crate) struct RoundStatistics {
+    /// Clients that sent an update.
+    pub(crate) trained: usize,
+    /// Samples of the clients that answered.
+    pub(crate) seen: usize,
+    /// Samples kept by them.
+    pub(crate) kept: usize,
+    /// Admitted updates, and clients that had nothing to send.
+    pub(crate) answers: usize,
+    pub(crate) rejected: Vec<ClientNote>,
+    pub(crate) failed: Vec<ClientNote>,
+    pub(crate) bytes_down: u64,
+    pub(crate) bytes_up: u64,
+    fix: Average,
+    mix: Average,
+}
+
+impl RoundStatistics {
+    pub(crate) fn add_losses(&mut self, losses: &ClientLosses) {
+        self.fix.add(losses.fix.filter(|loss| loss.is_finite()));
+        self.mix.add(losses.mix.filter(|loss| loss.is_finite()));
+    }
+
+    /// The clients' mean losses.
+    pub(crate) fn losses(&self) -> ClientLosses {
+        ClientLosses { fix: self.fix.mean(), mix: self.mix.mean() }
+    }
+}
+
+/// How often one head's labels were right; nothing for a head that does not label.
+#[derive(Debug, Default)]
+pub struct Accuracy {
+    all: Average,
+    kept: Average,
+}
+
+impl Accuracy {
+    /// Counts a label.
+    pub fn add(&mut self, right: bool, kept: bool) {
+        let right = if right { 100.0 } else { 0.0 };
+        self.all.add(Some(right));
+        self.kept.add(kept.then_some(right));
+    }
+
+    /// In percent.
+    pub fn percent(&self) -> LabelAccuracy {
+        LabelAccuracy { all: self.all.mean(), kept: self.kept.mean() }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Average {
+    sum: f64,
+    count: u32,
+}
+
+impl Average {
+    fn add(&mut self, value: Option<f64>) {
+        self.sum += value.unwrap_or_default();
+        self.count += u32::from(value.is_some());
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
+}
+
+/// Measures the phases of a round.
+pub(crate) struct Stopwatch {
+    start: Instant,
+    last: Instant,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        let now = Instant::now();
+        Self { start: now, last: now }
+    }
+
+    /// Seconds since the last lap.
+    pub(crate) fn lap(&mut self) -> f64 {
+        let now = Instant::now();
+        let seconds = now.duration_since(self.last).as_secs_f64();
+        self.last = now;
+        seconds
+    }
+
+    /// Seconds since the start.
+    pub(crate) fn total(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+}
+
+/// Largest resident memory of this process in bytes, where the system reports it.
+pub fn peak_memory() -> Option<u64> {
+    let status = fs_err::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,295 @@
+//! Labelled anchors and what the clients receive of them: latents or class means, and scores.
+
+use crate::error::Result;
+use fedanchor_data::stream::SERVER;
+use fedanchor_data::{ImageSet, Purpose};
+use fedanchor_engine::Result as EngineResult;
+use fedanchor_engine::batches::View;
+use fedanchor_engine::model::{Features, Pass, Statistics};
+use fedanchor_engine::tensors::Params;
+use fedanchor_engine::training::Context;
+use fedanchor_engine::training::losses::unit;
+use fedanchor_engine::words;
+use tch::{Device, Kind, Tensor};
+
+words! {
+    /// What the threshold is compared with.
+    Score { /** The best average cosine. */ Cosine, /** Its softmax over the classes. */ Softmax }
+    /// What is broadcast of the anchors.
+    AnchorPayload { /** C means of unit latents. */ ClassMeans, /** Every anchor's latent and label. */ Latents }
+    /// Where latents are read.
+    LatentSource { /** The anchor head. */ Anchor, /** The pooled features. */ Pooled }
+}
+
+/// How images are scored by the anchors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scoring {
+    /// Where latents are read.
+    pub source: LatentSource,
+    /// What the threshold is compared with.
+    pub score: Score,
+    /// Temperature of [`Score::Softmax`].
+    pub temperature: f64,
+}
+
+/// The server's labelled images.
+#[derive(Debug, Clone, Copy)]
+pub struct AnchorSet<'a> {
+    /// The images `local` points into.
+    pub images: &'a ImageSet,
+    /// Which of them are anchors.
+    pub local: &'a [u32],
+    /// The label of each anchor.
+    pub labels: &'a [u16],
+}
+
+/// What is broadcast of the anchors.
+#[derive(Debug)]
+pub enum Anchors {
+    /// Every latent `[S, D]` with its label.
+    Latents {
+        /// The output of the anchor head for every anchor.
+        latents: Tensor,
+        /// Their labels.
+        labels: Vec<u16>,
+    },
+    /// The mean of the unit latents of each class `[C, D]`. The average of cosines is linear in unit
+    /// vectors, so these give the same scores (eq. 3) as all latents, for C instead of S vectors
+    /// and without showing a client any single anchor.
+    ClassMeans {
+        /// One mean per class.
+        means: Tensor,
+    },
+}
+
+impl Anchors {
+    /// Computes Z_anchor (Algorithm 1, line 5) from the raw images in evaluation mode.
+    pub fn compute(
+        context: &Context,
+        params: &Params,
+        anchors: AnchorSet,
+        source: LatentSource,
+        payload: AnchorPayload,
+    ) -> Result<Self> {
+        let views = anchors.local.iter().map(|&i| View::Raw(anchors.images.image(i as usize)));
+        let latents = latents_of(context, params, &views.collect::<Vec<_>>(), source)?;
+        let all = Anchors::Latents { latents, labels: anchors.labels.to_vec() };
+        Ok(match payload {
+            AnchorPayload::Latents => all,
+            AnchorPayload::ClassMeans => all.class_means(context.classes)?,
+        })
+    }
+
+    /// A deep copy.
+    pub fn copy(&self) -> Result<Self> {
+        Ok(match self {
+            Anchors::Latents { latents, labels } => {
+                Anchors::Latents { latents: latents.f_detach_copy()?, labels: labels.clone() }
+            }
+            Anchors::ClassMeans { means } => Anchors::ClassMeans { means: means.f_detach_copy()? },
+        })
+    }
+
+    /// Reduces latents to class means.
+    fn class_means(self, classes: usize) -> Result<Self> {
+        let Anchors::Latents { latents, labels } = &self else { return Ok(self) };
+        let means = class_average(labels, classes, latents.device())?.f_matmul(&unit(latents)?)?;
+        Ok(Anchors::ClassMeans { means })
+    }
+
+    /// Eq. 3: s_avg of every sample with every class, `[N, D]` to `[N, C]`.
+    pub fn scores(&self, latents: &Tensor, classes: usize) -> EngineResult<Tensor> {
+        let z = unit(latents)?;
+        Ok(match self {
+            Anchors::ClassMeans { means } => z.f_matmul(&means.f_tr()?)?,
+            Anchors::Latents { latents: anchors, labels } => {
+                let cosines = z.f_matmul(&unit(anchors)?.f_tr()?)?; // [N, S]
+                cosines.f_matmul(&class_average(labels, classes, z.device())?.f_tr()?)?
+            }
+        })
+    }
+
+    /// Cosine of every class's mean direction with every other's, `C x C`: how well the latent
+    /// space keeps the classes apart.
+    pub fn similarity(&self, classes: usize) -> Result<Vec<Vec<f64>>> {
+        let means = match self {
+            Anchors::ClassMeans { means } => means.shallow_clone(),
+            Anchors::Latents { latents, labels } => {
+                class_average(labels, classes, latents.device())?.f_matmul(&unit(latents)?)?
+            }
+        };
+        let directions = unit(&means)?;
+        let cosines = directions.f_matmul(&directions.f_tr()?)?.f_to_device(Device::Cpu)?;
+        let flat = Vec::<f64>::try_from(cosines.f_to_kind(Kind::Double)?.f_flatten(0, -1)?)?;
+        let flat: Vec<f64> = flat.iter().map(|cosine| (cosine * 1e6).round() / 1e6).collect();
+        Ok(flat.chunks(classes).map(<[f64]>::to_vec).collect())
+    }
+}
+
+/// The latents of a batch, `[batch, D]`.
+pub(crate) fn latents(
+    context: &Context,
+    source: LatentSource,
+    features: &Features,
+    pass: &Pass,
+) -> EngineResult<Tensor> {
+    let latents = match source {
+        LatentSource::Anchor => context.network.latents(features, pass)?,
+        LatentSource::Pooled => features.pooled.f_detach_copy()?, // the features are gone soon
+    };
+    Ok(latents.f_squeeze_dim(0)?)
+}
+
+fn latents_of(
+    context: &Context,
+    params: &Params,
+    views: &[View],
+    source: LatentSource,
+) -> Result<Tensor> {
+    let mut parts = Vec::new();
+    context.for_each_batch(
+        params,
+        |_| Statistics::Running,
+        views,
+        |_, pass, features| {
+            parts.push(latents(context, source, &features, pass)?);
+            Ok(())
+        },
+    )?;
+    Ok(Tensor::f_cat(&parts, 0)?)
+}
+
+/// Scores as the threshold sees them: cosines, or their softmax over the classes.
+pub(crate) fn as_scored(cosines: &Tensor, scoring: Scoring) -> Result<Tensor> {
+    Ok(match scoring.score {
+        Score::Cosine => cosines.shallow_clone(),
+        Score::Softmax => cosines.f_div_scalar(scoring.temperature)?.f_softmax(-1, Kind::Float)?,
+    })
+}
+
+/// How well the anchors of each class score among themselves, `[C]`: the mean score of weakly
+/// augmented anchors with their own class, each compared with the others of its class but not with
+/// itself. Augmented, because anchors are trained on: as they are they score near 1.
+pub fn own_scores(
+    context: &Context,
+    params: &Params,
+    anchors: AnchorSet,
+    scoring: Scoring,
+    views: u32,
+    round: u32,
+) -> Result<Vec<f64>> {
+    let (source, image) = (scoring.source, |i: u32| anchors.images.image(i as usize));
+    let raw: Vec<View> = anchors.local.iter().map(|&i| View::Raw(image(i))).collect();
+    let raw = unit(&latents_of(context, params, &raw, source)?)?;
+    let mut sums = vec![0.0; context.classes];
+    for view in 0..views {
+        let stream = context.streams(round).of(Purpose::AnchorScores, SERVER).epoch(view);
+        let weak = (0..).zip(anchors.local).map(|(at, &i)| View::Weak(image(i), stream, at));
+        let weak = unit(&latents_of(context, params, &weak.collect::<Vec<_>>(), source)?)?;
+        let scores = scores_among(&weak, &raw, anchors.labels, context.classes)?;
+        let scores = as_scored(&scores, scoring)?.f_to_device(Device::Cpu)?;
+        for (row, &label) in anchors.labels.iter().enumerate() {
+            let label = usize::from(label);
+            sums[label] += scores.f_double_value(&[row as i64, label as i64])?;
+        }
+    }
+    let mut counts = vec![0u32; context.classes];
+    anchors.labels.iter().for_each(|&label| counts[usize::from(label)] += views);
+    Ok(sums.iter().zip(counts).map(|(sum, count)| sum / f64::from(count.max(1))).collect())
+}
+
+/// s_avg of anchors `[S, D]` with every class of the anchors `among`, without the anchor
+/// itself in its own class, unless it is the only one there. Both are unit vectors in the same order.
+fn scores_among(z: &Tensor, among: &Tensor, labels: &[u16], classes: usize) -> Result<Tensor> {
+    let average = class_average(labels, classes, z.device())?;
+    let cosines = z.f_matmul(&among.f_tr()?)?; // [S, S]
+    let scores = cosines.f_matmul(&average.f_tr()?)?; // [S, C]
+    let counts: Vec<f32> = (labels.iter())
+        .map(|label| labels.iter().filter(|other| *other == label).count() as f32)
+        .collect();
+    let count = Tensor::f_from_slice(&counts)?.f_to_device(z.device())?; // [S]
+    let target: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
+    let target = Tensor::f_from_slice(&target)?.f_unsqueeze(1)?.f_to_device(z.device())?;
+    let own = scores.f_gather(1, &target, false)?.f_squeeze_dim(1)?; // [S]
+    let itself = cosines.f_diagonal(0, 0, 1)?;
+    let others =
+        own.f_mul(&count)?.f_sub(&itself)?.f_div(&count.f_sub_scalar(1)?.f_clamp_min(1)?)?;
+    let own = others.f_where_self(&count.f_gt(1)?, &own)?;
+    Ok(scores.f_scatter(1, &target, &own.f_unsqueeze(1)?)?)
+}
+
+/// The matrix that averages rows by class, `[C, S]`. Every class has an anchor: the split sees to it.
+fn class_average(labels: &[u16], classes: usize, device: Device) -> EngineResult<Tensor> {
+    let mut counts = vec![0f32; classes];
+    labels.iter().for_each(|&label| counts[label as usize] += 1.0);
+    let mut average = vec![0f32; classes * labels.len()];
+    for (index, &label) in labels.iter().enumerate() {
+        average[label as usize * labels.len() + index] = 1.0 / counts[label as usize];
+    }
+    Ok(Tensor::f_from_slice(&average)?.f_view([classes as i64, -1])?.f_to_device(device)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn latents() -> Anchors {
+        // Class 0: (2, 0) and (0, 5); class 1: (-3, 0).
+        let latents = Tensor::from_slice(&[2f32, 0.0, -3.0, 0.0, 0.0, 5.0]).view([3, 2]);
+        Anchors::Latents { latents, labels: vec![0, 1, 0] }
+    }
+
+    fn rows(scores: &Tensor) -> Vec<f64> {
+        Vec::<f64>::try_from(scores.to_kind(Kind::Double).flatten(0, -1)).unwrap()
+    }
+
+    #[test]
+    fn scores_by_hand() {
+        let z = Tensor::from_slice(&[3f32, 4.0, 0.0, -2.0]).view([2, 2]);
+        // (3, 4)/5: cosines .6 and .8 with class 0, -.6 with class 1. (0, -1): 0 and -1; 0.
+        let expected = [0.7, -0.6, -0.5, 0.0];
+        for anchors in [latents(), latents().class_means(2).unwrap()] {
+            let found = rows(&anchors.scores(&z, 2).unwrap());
+            assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn class_means_give_the_scores_of_all_latents() {
+        tch::manual_seed(3);
+        let options = (Kind::Float, Device::Cpu);
+        let labels: Vec<u16> = (0..500).map(|i| i % 10).collect();
+        let all = || Anchors::Latents {
+            latents: Tensor::randn([500, 128], options),
+            labels: labels.clone(),
+        };
+        tch::manual_seed(4);
+        let full = all();
+        tch::manual_seed(4);
+        let means = all().class_means(10).unwrap();
+        let z = Tensor::randn([300, 128], options);
+        let (a, b) = (full.scores(&z, 10).unwrap(), means.scores(&z, 10).unwrap());
+        assert!((&a - &b).abs().max().double_value(&[]) < 1e-6);
+        assert_eq!(a.argmax(1, false), b.argmax(1, false));
+        assert!((a.abs().max().double_value(&[])) > 0.01);
+    }
+
+    #[test]
+    fn similarity_is_one_on_the_diagonal() {
+        let similarity = latents().similarity(2).unwrap();
+        assert!((similarity[0][0] - 1.0).abs() < 1e-6 && (similarity[1][1] - 1.0).abs() < 1e-6);
+        // (1, 1)/sqrt 2 and (-1, 0).
+        assert!((similarity[0][1] + 0.5f64.sqrt()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn anchors_are_scored_without_themselves() {
+        // Class 0: (1, 0), (0, 1), (0, 1); class 1: (-1, 0) alone.
+        let z = Tensor::from_slice(&[1f32, 0.0, 0.0, 1.0, 0.0, 1.0, -1.0, 0.0]).view([4, 2]);
+        let scores = rows(&scores_among(&z, &z, &[0, 0, 0, 1], 2).unwrap());
+        // The first sees two at right angles; the second one at a right angle and one like itself;
+        // class 1 has only itself.
+        let expected = [0.0, -1.0, 0.5, 0.0, 0.5, 0.0, -1.0 / 3.0, 1.0];
+        assert!(scores.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{scores:?}");
+    }
+}

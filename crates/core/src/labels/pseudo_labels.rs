@@ -1,0 +1,220 @@
+//! A client's labels for its own images: a label, a score and whether the image is trained on. One pass of
+//! the broadcast model over the clients' images, all clients of a cohort together.
+
+use super::anchors::{Anchors, Scoring, as_scored, latents};
+use super::selection::{Selection, Threshold, select};
+use crate::error::Result;
+use fedanchor_data::{ImageSet, Purpose};
+use fedanchor_engine::Result as EngineResult;
+use fedanchor_engine::batches::View;
+use fedanchor_engine::model::{Features, Pass, Statistics};
+use fedanchor_engine::tensors::Params;
+use fedanchor_engine::training::Context;
+use tch::{Device, Kind, Tensor};
+
+/// One client's images.
+#[derive(Debug, Clone, Copy)]
+pub struct LocalImages<'a> {
+    /// The client's number: random draws about its images are keyed by it.
+    pub client: u32,
+    /// The images `local` points into.
+    pub images: &'a ImageSet,
+    /// Which of them are this client's.
+    pub local: &'a [u32],
+}
+
+/// How FedAnchor labels.
+#[derive(Debug)]
+pub struct LabelledBy<'a> {
+    /// What was broadcast of the anchors.
+    pub anchors: &'a Anchors,
+    /// How images are scored by them.
+    pub scoring: Scoring,
+    /// Weak views that vote on a label; 0: the image as it is.
+    pub views: u32,
+    /// Which samples are kept.
+    pub threshold: &'a Threshold,
+    /// One threshold per class, where the server finds them.
+    pub thresholds: &'a [f64],
+    /// 0 in the first round, 1 in the last.
+    pub progress: f64,
+}
+
+/// Labels of a client's samples. They never leave the client; a simulation compares them with the
+/// true labels.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PseudoLabels {
+    /// The label of every sample (eq. 4).
+    pub label: Vec<u16>,
+    /// The score that label was chosen by; empty for true labels.
+    pub score: Vec<f32>,
+    /// Whether the sample is trained on (eq. 5).
+    pub kept: Vec<bool>,
+    /// Its weight in the loss; empty where all count alike.
+    pub weight: Vec<f32>,
+    /// The anchor head's labels, where it labels.
+    pub anchor: Vec<u16>,
+    /// The classification head's labels.
+    pub classifier: Vec<u16>,
+}
+
+impl PseudoLabels {
+    /// True labels: all samples are trained on.
+    pub fn known(label: Vec<u16>) -> Self {
+        Self { kept: vec![true; label.len()], label, ..Self::default() }
+    }
+
+    /// Number of kept samples.
+    pub fn kept_count(&self) -> usize {
+        self.kept.iter().filter(|kept| **kept).count()
+    }
+
+    /// Local indices of the kept samples: the fix set.
+    pub fn fix_set(&self) -> Vec<u32> {
+        (0..).zip(&self.kept).filter(|(_, kept)| **kept).map(|(index, _)| index).collect()
+    }
+}
+
+/// FedAnchor's procedure Pseudo Label: by average cosine similarity to the anchors (eq. 3-5).
+pub fn by_anchors(
+    context: &Context,
+    params: &Params,
+    by: &LabelledBy,
+    round: u32,
+    clients: &[LocalImages],
+) -> Result<Vec<PseudoLabels>> {
+    let both = |features: &Features, pass: &Pass| {
+        let latents = latents(context, by.scoring.source, features, pass)?;
+        Ok([by.anchors.scores(&latents, context.classes)?, probabilities(context, features, pass)?])
+    };
+    let [cosines, probability] =
+        summed_over_views(context, params, by.views, round, clients, both)?;
+    // Views vote with their scores.
+    let cosines = cosines.f_div_scalar(f64::from(by.views.max(1)))?;
+    let (score, label) = best(&as_scored(&cosines, by.scoring)?)?;
+    let (_, classifier) = best(&probability)?;
+    let parts = split(clients, &score, &label).zip(split(clients, &score, &classifier));
+    let labels = parts.map(|((score, label), (_, classifier))| {
+        let Selection { kept, weight } =
+            select(by.threshold, by.thresholds, score, label, by.progress);
+        PseudoLabels {
+            label: label.to_vec(),
+            score: score.to_vec(),
+            kept,
+            weight,
+            anchor: label.to_vec(),
+            classifier: classifier.to_vec(),
+        }
+    });
+    Ok(labels.collect())
+}
+
+/// SemiFL's labels: by the classification head on weakly augmented images, kept if the probability is
+/// at least `threshold`.
+pub fn by_classifier(
+    context: &Context,
+    params: &Params,
+    threshold: f64,
+    round: u32,
+    clients: &[LocalImages],
+) -> Result<Vec<PseudoLabels>> {
+    let [probability] = summed_over_views(context, params, 1, round, clients, |features, pass| {
+        Ok([probabilities(context, features, pass)?])
+    })?;
+    let (score, label) = best(&probability)?;
+    let labels = split(clients, &score, &label).map(|(score, label)| PseudoLabels {
+        label: label.to_vec(),
+        score: score.to_vec(),
+        kept: score.iter().map(|&score| f64::from(score) >= threshold).collect(),
+        classifier: label.to_vec(),
+        ..PseudoLabels::default()
+    });
+    Ok(labels.collect())
+}
+
+fn probabilities(context: &Context, features: &Features, pass: &Pass) -> EngineResult<Tensor> {
+    let logits = context.network.logits(features, pass)?;
+    Ok(logits.f_softmax(-1, Kind::Float)?.f_squeeze_dim(0)?)
+}
+
+/// Runs all clients' images through the model, as they are (`views` 0) or in so many weak views, and
+/// adds up what `of` computes: `[samples, C]` each, client after client.
+fn summed_over_views<const N: usize>(
+    context: &Context,
+    params: &Params,
+    views: u32,
+    round: u32,
+    clients: &[LocalImages],
+    of: impl Fn(&Features, &Pass) -> EngineResult<[Tensor; N]>,
+) -> Result<[Tensor; N]> {
+    let nothing = || Tensor::f_zeros([0, context.classes as i64], (Kind::Float, context.device));
+    let mut sums = [(); N].map(|()| None::<Tensor>);
+    for view in 0..views.max(1) {
+        let images = clients.iter().flat_map(|client| {
+            let stream = context.streams(round).of(Purpose::LabelViews, client.client).epoch(view);
+            (0..).zip(client.local).map(move |(at, &i)| {
+                let image = client.images.image(i as usize);
+                if views == 0 { View::Raw(image) } else { View::Weak(image, stream, at) }
+            })
+        });
+        let mut parts = [(); N].map(|()| Vec::new());
+        context.for_each_batch(
+            params,
+            |_| Statistics::Running,
+            &images.collect::<Vec<_>>(),
+            |_, pass, features| {
+                let found = of(&features, pass)?;
+                parts.iter_mut().zip(found).for_each(|(parts, found)| parts.push(found));
+                Ok(())
+            },
+        )?;
+        for (sum, parts) in sums.iter_mut().zip(&parts) {
+            let next = if parts.is_empty() { nothing()? } else { Tensor::f_cat(parts, 0)? };
+            *sum = Some(match sum.take() {
+                Some(sum) => sum.f_add(&next)?,
+                None => next,
+            });
+        }
+    }
+    let mut all = Vec::with_capacity(N);
+    for sum in sums {
+        all.push(sum.map_or_else(nothing, Ok)?);
+    }
+    Ok(std::array::from_fn(|index| all[index].shallow_clone()))
+}
+
+/// The largest number of every row and its column.
+fn best(scores: &Tensor) -> Result<(Vec<f32>, Vec<u16>)> {
+    if scores.size()[0] == 0 {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let (score, label) = scores.f_max_dim(1, false)?;
+    let labels = Vec::<i64>::try_from(label.f_to_device(Device::Cpu)?)?;
+    let score = Vec::<f32>::try_from(score.f_to_device(Device::Cpu)?)?;
+    Ok((score, labels.into_iter().map(|label| label as u16).collect()))
+}
+
+/// Each client's share of what was found for all.
+fn split<'a>(
+    clients: &'a [LocalImages],
+    score: &'a [f32],
+    label: &'a [u16],
+) -> impl Iterator<Item = (&'a [f32], &'a [u16])> {
+    clients.iter().scan(0, move |start, client| {
+        let range = *start..*start + client.local.len();
+        *start = range.end;
+        Some((&score[range.clone()], &label[range]))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fix_set_is_what_passed_the_threshold() {
+        let labels = PseudoLabels { kept: vec![true, false, true], ..PseudoLabels::default() };
+        assert_eq!(labels.fix_set(), [0, 2]);
+        assert_eq!(PseudoLabels::known(vec![3, 1]).fix_set(), [0, 1]);
+    }
+}

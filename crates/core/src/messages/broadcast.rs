@@ -1,0 +1,314 @@
+//! What the server sends to the clients of a round.
+
+use super::header::{Header, Kind, PROTOCOL, undecodable};
+use crate::error::Result;
+use crate::labels::Anchors;
+use fedanchor_engine::tensors::{Data, Layout, Params, Part, decode, encode, encoded_len};
+use std::collections::{BTreeMap, BTreeSet};
+use tch::{Device, Tensor};
+
+/// What the server sends to the clients of a round.
+#[derive(Debug)]
+pub struct Broadcast {
+    /// The method's name.
+    pub method: String,
+    /// The round, from 1.
+    pub round: u32,
+    /// The model to start from, K = 1.
+    pub params: Params,
+    /// What the clients receive of the anchors, where they label by them.
+    pub anchors: Option<Anchors>,
+    /// One threshold per class, where the server finds them.
+    pub thresholds: Vec<f64>,
+    /// Further models that a method sends.
+    pub models: ExtraModels,
+}
+
+/// Named models beside the global one, for all clients or for some.
+#[derive(Debug, Default)]
+pub struct ExtraModels {
+    models: BTreeMap<String, (Params, Option<BTreeSet<u32>>)>,
+}
+
+impl ExtraModels {
+    /// Adds a model for all clients.
+    pub fn insert(&mut self, name: impl Into<String>, params: Params) {
+        self.models.insert(name.into(), (params, None));
+    }
+
+    /// Adds a model for these clients.
+    pub fn insert_for(&mut self, name: impl Into<String>, params: Params, clients: BTreeSet<u32>) {
+        self.models.insert(name.into(), (params, Some(clients)));
+    }
+
+    /// A model by name.
+    pub fn get(&self, name: &str) -> Option<&Params> {
+        self.models.get(name).map(|(params, _)| params)
+    }
+
+    /// The models for a client, by rising name.
+    pub fn of(&self, client: u32) -> impl Iterator<Item = (&str, &Params)> {
+        let mine = move |clients: &Option<BTreeSet<u32>>| {
+            clients.as_ref().is_none_or(|clients| clients.contains(&client))
+        };
+        let models = self.models.iter().filter(move |(_, (_, clients))| mine(clients));
+        models.map(|(name, (params, _))| (name.as_str(), params))
+    }
+
+    /// The models that every client receives.
+    pub fn shared(&self) -> impl Iterator<Item = &Params> {
+        self.models.values().filter(|(_, clients)| clients.is_none()).map(|(params, _)| params)
+    }
+
+    fn copy(&self) -> Result<Self> {
+        let models = self
+            .models
+            .iter()
+            .map(|(name, (params, clients))| Ok((name.clone(), (params.copy()?, clients.clone()))));
+        Ok(Self { models: models.collect::<Result<_>>()? })
+    }
+}
+
+impl Broadcast {
+    /// The model and nothing else.
+    pub fn new(method: &str, round: u32, params: Params) -> Self {
+        let (thresholds, models) = (Vec::new(), ExtraModels::default());
+        Self { method: method.to_owned(), round, params, anchors: None, thresholds, models }
+    }
+
+    /// A deep copy.
+    pub fn copy(&self) -> Result<Self> {
+        Ok(Self {
+            method: self.method.clone(),
+            round: self.round,
+            params: self.params.copy()?,
+            anchors: self.anchors.as_ref().map(Anchors::copy).transpose()?,
+            thresholds: self.thresholds.clone(),
+            models: self.models.copy()?,
+        })
+    }
+
+    /// The message to one client.
+    pub fn encode(&self, client: u32) -> Result<Vec<u8>> {
+        self.with_content(client, |tensors, header| Ok(encode(tensors, header)?))
+    }
+
+    /// The length of the message to one client.
+    pub fn encoded_len(&self, client: u32) -> Result<u64> {
+        self.with_content(client, |tensors, header| Ok(encoded_len(tensors, header)?))
+    }
+
+    fn with_content<T>(
+        &self,
+        client: u32,
+        then: impl FnOnce(&[(String, Data)], &str) -> Result<T>,
+    ) -> Result<T> {
+        let (round, method) = (self.round, self.method.clone());
+        let header = Header { protocol: PROTOCOL, round, client, method, kind: Kind::Broadcast };
+        let mut tensors: Vec<(String, Data)> = self.params.data("model").collect();
+        for (name, params) in self.models.of(client) {
+            tensors.extend(params.data(&format!("extra.{name}")).collect::<Vec<_>>());
+        }
+        let anchors = match &self.anchors {
+            Some(Anchors::Latents { latents, labels }) => {
+                tensors.push(("anchors/labels".to_owned(), Data::U16(labels)));
+                Some(("anchors/latents", latents, latents.size()))
+            }
+            Some(Anchors::ClassMeans { means }) => Some(("anchors/means", means, means.size())),
+            None => None,
+        };
+        if let Some((name, tensor, size)) = &anchors {
+            tensors.push(((*name).to_owned(), Data::F32(tensor, size)));
+        }
+        if !self.thresholds.is_empty() {
+            tensors.push(("thresholds".to_owned(), Data::F64(&self.thresholds)));
+        }
+        then(&tensors, &header.encode()?)
+    }
+
+    /// Reads a message, for a network of this layout and so many classes: the broadcast, and the number
+    /// of the client it is for.
+    pub fn decode(
+        bytes: &[u8],
+        layout: &Layout,
+        classes: usize,
+        device: Device,
+    ) -> Result<(Self, u32)> {
+        let mut decoded = decode(bytes)?;
+        let Header { round, client, method, kind, .. } = Header::decode(&decoded.header)?;
+        if kind != Kind::Broadcast {
+            return Err(undecodable("the message is no broadcast"));
+        }
+        let thresholds = decoded.f64.remove("thresholds").unwrap_or_default();
+        if ![0, classes].contains(&thresholds.len()) {
+            let problem = format!("{} thresholds for {classes} classes", thresholds.len());
+            return Err(undecodable(problem));
+        }
+        let mut groups: BTreeMap<String, BTreeMap<String, Tensor>> = BTreeMap::new();
+        for (name, tensor) in decoded.f32 {
+            let Some((group, name)) = name.split_once('/') else {
+                return Err(undecodable(format!("`{name}` does not belong to a broadcast")));
+            };
+            groups.entry(group.to_owned()).or_default().insert(name.to_owned(), tensor);
+        }
+        let anchors = groups.remove("anchors");
+        let anchors =
+            decode_anchors(anchors, decoded.u16.remove("anchors/labels"), classes, device)?;
+        if let Some(name) = decoded.f64.keys().chain(decoded.u16.keys()).next() {
+            return Err(undecodable(format!("`{name}` does not belong to a broadcast")));
+        }
+        let model = groups.remove("model").unwrap_or_default();
+        let params = decode_model(layout, model, device)?;
+        if let Some(missing) = layout.iter().find(|entry| {
+            matches!(entry.part, Part::Backbone | Part::Classifier)
+                && params.layout.iter().all(|there| there.name != entry.name)
+        }) {
+            return Err(undecodable(format!("`{}` is missing", missing.name)));
+        }
+        let mut models = ExtraModels::default();
+        for (group, tensors) in groups {
+            let Some(name) = group.strip_prefix("extra.") else {
+                return Err(undecodable(format!("`{group}` does not belong to a broadcast")));
+            };
+            models.insert(name, decode_model(layout, tensors, device)?);
+        }
+        Ok((Self { method, round, params, anchors, thresholds, models }, client))
+    }
+}
+
+/// A model that holds every entry of each part that it holds any of.
+fn decode_model(
+    layout: &Layout,
+    tensors: BTreeMap<String, Tensor>,
+    device: Device,
+) -> Result<Params> {
+    let params = Params::from_decoded(layout, tensors, device)?;
+    for part in [Part::Backbone, Part::Classifier, Part::Anchor, Part::Predictor] {
+        let count = |layout: &Layout| layout.iter().filter(|entry| entry.part == part).count();
+        let (found, all) = (count(&params.layout), count(layout));
+        if found != 0 && found != all {
+            let problem = format!("a model has {found} of the {all} entries of {part:?}");
+            return Err(undecodable(problem));
+        }
+    }
+    Ok(params)
+}
+
+fn decode_anchors(
+    tensors: Option<BTreeMap<String, Tensor>>,
+    labels: Option<Vec<u16>>,
+    classes: usize,
+    device: Device,
+) -> Result<Option<Anchors>> {
+    let Some(mut tensors) = tensors else {
+        return match labels {
+            None => Ok(None),
+            Some(_) => Err(undecodable("`anchors/labels` without latents")),
+        };
+    };
+    let anchors = match (tensors.remove("means"), tensors.remove("latents"), labels) {
+        (Some(means), None, None) => match means.size()[..] {
+            [rows, _] if rows == classes as i64 => {
+                Anchors::ClassMeans { means: means.f_to_device(device)? }
+            }
+            _ => return Err(undecodable("`anchors/means` is not one row per class")),
+        },
+        (None, Some(latents), Some(labels)) => {
+            let rows = matches!(latents.size()[..], [rows, _] if rows == labels.len() as i64);
+            let known = labels.iter().all(|&label| usize::from(label) < classes);
+            let present: BTreeSet<u16> = labels.iter().copied().collect();
+            if !rows || !known || present.len() != classes {
+                let problem = "`anchors/labels` does not fit the latents and classes";
+                return Err(undecodable(problem));
+            }
+            Anchors::Latents { latents: latents.f_to_device(device)?, labels }
+        }
+        _ => return Err(undecodable("the anchors are neither class means nor labelled latents")),
+    };
+    match tensors.keys().next() {
+        Some(name) => Err(undecodable(format!("`anchors/{name}` does not belong to a broadcast"))),
+        None => Ok(Some(anchors)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::answer::tests::{layout, params};
+    use super::*;
+
+    fn broadcast() -> Broadcast {
+        let layout = layout();
+        let latents = Tensor::from_slice(&[0.1f32, 0.2, 0.3, 0.4, 0.5, 0.6]).view([3, 2]);
+        let mut broadcast = Broadcast::new("fedmatch", 7, params(&layout, 1.0));
+        broadcast.anchors = Some(Anchors::Latents { latents, labels: vec![1, 0, 1] });
+        broadcast.thresholds = vec![0.1, 1.0 / 3.0];
+        broadcast.models.insert("sigma", params(&layout, 2.0));
+        broadcast.models.insert_for("helper.3", params(&layout, 3.0), BTreeSet::from([4, 5]));
+        broadcast
+    }
+
+    fn values(params: &Params) -> Vec<Tensor> {
+        params.copy().unwrap().tensors
+    }
+
+    #[test]
+    fn a_broadcast_arrives_exactly_and_with_what_is_the_clients_own() {
+        let sent = broadcast();
+        for client in [4, 9] {
+            let bytes = sent.encode(client).unwrap();
+            assert_eq!(bytes.len() as u64, sent.encoded_len(client).unwrap());
+            let (found, whose) = Broadcast::decode(&bytes, &layout(), 2, Device::Cpu).unwrap();
+            assert_eq!((whose, found.round, found.method.as_str()), (client, 7, "fedmatch"));
+            assert_eq!(values(&found.params), values(&sent.params));
+            assert_eq!(found.thresholds, sent.thresholds);
+            let names: Vec<&str> = found.models.of(client).map(|(name, _)| name).collect();
+            assert_eq!(names, if client == 4 { vec!["helper.3", "sigma"] } else { vec!["sigma"] });
+            let Some(Anchors::Latents { latents, labels }) = &found.anchors else { panic!() };
+            assert_eq!(labels, &[1, 0, 1]);
+            assert_eq!(latents.double_value(&[2, 1]), f64::from(0.6f32));
+        }
+    }
+
+    #[test]
+    fn a_broadcast_that_does_not_fit_is_refused() {
+        let refused = |change: &dyn Fn(&mut Broadcast), problem: &str| {
+            let mut sent = broadcast();
+            change(&mut sent);
+            let bytes = sent.encode(4).unwrap();
+            let error = Broadcast::decode(&bytes, &layout(), 2, Device::Cpu).unwrap_err();
+            assert!(error.to_string().contains(problem), "{error}");
+        };
+        refused(&|sent| sent.thresholds = vec![0.5], "1 thresholds for 2 classes");
+        refused(
+            &|sent| sent.params = sent.params.subset(|entry| entry.part == Part::Backbone),
+            "`classifier.weight` is missing",
+        );
+        refused(
+            &|sent| {
+                let half = sent.params.subset(|entry| entry.name == "conv.weight");
+                sent.models.insert("half", half);
+            },
+            "a model has 1 of the 2 entries of Backbone",
+        );
+        refused(
+            &|sent| {
+                let means = Tensor::from_slice(&[1f32, 2.0, 3.0]).view([3, 1]);
+                sent.anchors = Some(Anchors::ClassMeans { means });
+            },
+            "not one row per class",
+        );
+        refused(
+            &|sent| {
+                let latents = Tensor::from_slice(&[1f32, 2.0]).view([2, 1]);
+                sent.anchors = Some(Anchors::Latents { latents, labels: vec![0, 2] });
+            },
+            "does not fit",
+        );
+        let bytes = broadcast().encode(4).unwrap();
+        let other = String::from_utf8_lossy(&bytes).find("\\\"protocol\\\":1").unwrap();
+        let mut changed = bytes;
+        changed[other + 13] = b'2';
+        let error = Broadcast::decode(&changed, &layout(), 2, Device::Cpu).unwrap_err();
+        assert_eq!(error.to_string(), "the message has protocol version 2, not 1");
+    }
+}

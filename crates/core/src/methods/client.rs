@@ -1,0 +1,113 @@
+//! Clients as a method sees them.
+
+use crate::config::Experiment;
+use crate::error::Result;
+use crate::labels::{LocalImages, PseudoLabels};
+use crate::messages::ClientOutcome;
+use fedanchor_data::ImageSet;
+use fedanchor_engine::tensors::{Bundle, Params};
+use fedanchor_engine::training::{Context, Momentum};
+use std::collections::BTreeMap;
+
+/// A client of this round: its number, its images and its state. Labels are out of reach, except for
+/// the one method that is shown them.
+#[derive(Debug)]
+pub struct Client<'a> {
+    /// The client's number.
+    pub id: u32,
+    /// The images `local` points into.
+    pub images: &'a ImageSet,
+    /// Which of them are this client's.
+    pub local: &'a [u32],
+    /// Their labels, for supervised training.
+    pub labels: Option<Vec<u16>>,
+    /// What it kept from its last round.
+    pub state: ClientState,
+}
+
+/// What a client keeps from one of its rounds to the next. It never leaves the client.
+#[derive(Debug, Default)]
+pub struct ClientState {
+    /// Momentum, where `client.keep_momentum` asks for it.
+    pub momentum: Option<Momentum>,
+    /// The method's own models, by name.
+    pub models: BTreeMap<String, Params>,
+}
+
+const MOMENTUM: &str = "momentum";
+const MODEL: &str = "state.";
+
+impl ClientState {
+    /// A deep copy.
+    pub fn copy(&self) -> Result<Self> {
+        let models = self.models.iter().map(|(name, params)| Ok((name.clone(), params.copy()?)));
+        Ok(Self {
+            momentum: self.momentum.as_ref().map(Momentum::copy).transpose()?,
+            models: models.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Whether there is anything to keep.
+    pub fn is_empty(&self) -> bool {
+        self.momentum.is_none() && self.models.is_empty()
+    }
+
+    /// As the content of a file; `like` is a model of the network.
+    pub fn save(&self, like: &Params) -> Result<Bundle> {
+        let mut bundle = Bundle::default();
+        if let Some(momentum) = &self.momentum {
+            momentum.put_into(&mut bundle, MOMENTUM, like)?;
+        }
+        for (name, params) in &self.models {
+            params.put_into(&mut bundle, &format!("{MODEL}{name}"))?;
+        }
+        Ok(bundle)
+    }
+
+    /// Reads what [`ClientState::save`] wrote.
+    pub fn restore(bundle: &Bundle, like: &Params) -> Result<Self> {
+        let there = !bundle.group(MOMENTUM).is_empty();
+        let momentum = there.then(|| Momentum::take_from(bundle, MOMENTUM, like)).transpose()?;
+        let models = bundle
+            .groups(MODEL)
+            .into_iter()
+            .map(|name| Ok((name.to_owned(), like.take_some(bundle, &format!("{MODEL}{name}"))?)));
+        Ok(Self { momentum, models: models.collect::<Result<_>>()? })
+    }
+}
+
+/// The clients that are trained together, as one network.
+#[derive(Debug)]
+pub struct Cohort<'a> {
+    /// The settings of the run.
+    pub experiment: &'a Experiment,
+    /// The network and how to train it.
+    pub context: &'a Context,
+    /// The round, from 1.
+    pub round: u32,
+    /// The clients.
+    pub clients: Vec<Client<'a>>,
+}
+
+impl<'a> Cohort<'a> {
+    /// The clients' images.
+    pub fn images(&self) -> Vec<LocalImages<'a>> {
+        let local = |client: &Client<'a>| LocalImages {
+            client: client.id,
+            images: client.images,
+            local: client.local,
+        };
+        self.clients.iter().map(local).collect()
+    }
+}
+
+/// What became of one client in a round.
+#[derive(Debug)]
+pub struct ClientReport {
+    /// What it answers.
+    pub outcome: ClientOutcome,
+    /// Its pseudo-labels, which stay with it.
+    pub labels: PseudoLabels,
+    /// What it keeps until its next round, which stays with it too.
+    pub state: ClientState,
+}

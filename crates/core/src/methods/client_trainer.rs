@@ -1,0 +1,178 @@
+//! Local training of a cohort: every client on its fix set, all clients as one network.
+
+use super::uploaded;
+use super::{Client, ClientReport, ClientState, Cohort};
+use crate::error::Result;
+use crate::labels::PseudoLabels;
+use crate::messages::{ClientLosses, ClientOutcome, Update};
+use fedanchor_engine::InPhase;
+use fedanchor_engine::batches::{StepPlan, Task};
+use fedanchor_engine::tensors::{Params, Part};
+use fedanchor_engine::training::{Learner, Momentum, StepLoss};
+use std::collections::BTreeMap;
+
+/// How the clients of a method train.
+pub struct ClientTrainer<'a> {
+    /// The method's name.
+    pub name: &'static str,
+    /// The parts that clients send to the server.
+    pub uploads: &'a dyn Fn(Part) -> bool,
+    /// The model they all start from.
+    pub model: &'a Params,
+    /// The loss.
+    pub loss: &'a dyn StepLoss,
+    /// What a gradient changes [default: backbone and classifier].
+    pub trains: fn(Part) -> bool,
+    /// What each client contributes of its own.
+    pub own: Option<&'a OwnOf<'a>>,
+    /// Which models a client keeps, given what it trained and the further networks.
+    pub keeps: Option<&'a KeepsOf<'a>>,
+    /// Whether the loss may tell a client to skip a step. It then has a second term, which says who made
+    /// the step.
+    pub may_skip: bool,
+    /// Whether clients train on all their samples and the loss itself chooses among them.
+    pub whole: bool,
+}
+
+/// Finds what a client contributes.
+pub type OwnOf<'a> = dyn Fn(&Client) -> Result<Own> + 'a;
+/// Finds what a client keeps.
+pub type KeepsOf<'a> = dyn Fn(&Params, &[Params]) -> Result<BTreeMap<String, Params>> + 'a;
+
+/// What one client contributes, K = 1 each.
+#[derive(Debug)]
+pub struct Own {
+    /// Entries of the network that are its own, in place of the model's; possibly none.
+    pub entries: Params,
+    /// Further networks that the loss reads.
+    pub others: Vec<Params>,
+}
+
+/// A client that made steps: what it sends, and what it keeps if it is sound.
+struct Trained {
+    update: Update,
+    state: Option<ClientState>,
+}
+
+impl<'a> ClientTrainer<'a> {
+    /// From this model with this loss, for the method of this name; clients send the parts that
+    /// `uploads` accepts.
+    pub fn new(
+        name: &'static str,
+        uploads: &'a dyn Fn(Part) -> bool,
+        model: &'a Params,
+        loss: &'a dyn StepLoss,
+    ) -> Self {
+        let trains = |part| matches!(part, Part::Backbone | Part::Classifier);
+        let (own, keeps) = (None, None);
+        Self { name, uploads, model, loss, trains, own, keeps, may_skip: false, whole: false }
+    }
+
+    /// Trains every client on its fix set; one report per client, in the cohort's order.
+    pub fn train(&self, cohort: Cohort, labels: Vec<PseudoLabels>) -> Result<Vec<ClientReport>> {
+        let Cohort { experiment, context, round, clients } = cohort;
+        let (config, loss) = (&experiment.client, self.loss);
+        let tasks = clients.iter().zip(&labels).map(|(client, labels)| Task {
+            client: client.id,
+            images: client.images,
+            local: client.local,
+            labels: &labels.label,
+            weights: &labels.weight,
+            fix: if self.whole {
+                (0..client.local.len() as u32).collect()
+            } else {
+                labels.fix_set()
+            },
+        });
+        let tasks: Vec<Task> = tasks.collect();
+        tracing::debug!(method = self.name, round, clients = tasks.len(), "training a cohort");
+
+        let mut plan = StepPlan::new(&tasks, 0..config.epochs, loss.batch());
+        let order = plan.order().to_vec();
+        let momentum: Vec<Option<&Momentum>> =
+            order.iter().map(|&task| clients[task].state.momentum.as_ref()).collect();
+        let mut params = self.model.broadcast(order.len() as i64)?;
+        let mut others = Vec::new();
+        if let Some(own) = self.own.filter(|_| !order.is_empty()) {
+            let owns: Vec<Own> =
+                order.iter().map(|&at| own(&clients[at])).collect::<Result<_>>()?;
+            let entries: Vec<&Params> = owns.iter().map(|own| &own.entries).collect();
+            params = params.with(Params::stack(&entries)?, context.network.layout.clone());
+            for other in 0..owns[0].others.len() {
+                let all: Vec<&Params> = owns.iter().map(|own| &own.others[other]).collect();
+                others.push(Params::stack(&all)?);
+            }
+        }
+        let momentum = Momentum::stack(&momentum)?;
+        let trains = self.trains;
+        let mut learner = Learner::new(context, "clients", params, momentum, |e| trains(e.part))?
+            .with_others(others)?
+            .with_after_step(|trained, others| loss.after_step(trained, others));
+        if self.may_skip {
+            learner = learner.with_skipped_steps();
+        }
+        let (lr, steps) = (experiment.lr(round), plan.steps(&tasks));
+        let streams = context.streams(round);
+        let fill = |time: usize, bytes: &mut [u8]| {
+            let samples = plan.step(streams, &tasks, time);
+            let active = samples.len() / loss.batch();
+            loss.fill(&tasks, &samples, bytes);
+            (active, loss.bytes(active))
+        };
+        learner
+            .train(lr, steps, loss.bytes(order.len()), fill, |x, pass| loss.loss(x, pass))
+            .in_phase("training clients")?;
+
+        let mut trained: Vec<Option<Trained>> = clients.iter().map(|_| None).collect();
+        let not_finite = learner.params.first_not_finite()?;
+        for (slot, &at) in order.iter().enumerate() {
+            let steps = plan.steps_of(&tasks[at]);
+            let means = learner.mean_losses(slot, loss.terms(), steps)?;
+            let sound = means.iter().all(|mean| mean.is_finite()) && not_finite[slot].is_none();
+            let Some(losses) = self.losses(&means, sound) else { continue };
+            let params = learner.params.client(slot as i64)?;
+            let momentum = config.keep_momentum.then(|| learner.momentum.client(slot as i64));
+            let mut state =
+                ClientState { momentum: momentum.transpose()?, ..ClientState::default() };
+            if let Some(keeps) = self.keeps {
+                let others = learner.others.iter().map(|other| other.client(slot as i64));
+                state.models = keeps(&params, &others.collect::<Result<Vec<_>, _>>()?)?;
+            }
+            let update = Update {
+                params: uploaded(context, self.uploads, &params),
+                samples: tasks[at].local.len(),
+                kept: labels[at].kept_count(),
+                losses,
+            };
+            // A client whose training diverged sends what it has, which the server rejects, and keeps
+            // its old state.
+            trained[at] = Some(Trained { update, state: sound.then_some(state) });
+        }
+        drop(tasks);
+        let reports = clients.into_iter().zip(labels).zip(trained);
+        let reports = reports.map(|((client, labels), trained)| match trained {
+            Some(Trained { update, state }) => {
+                let outcome = ClientOutcome::Update(update);
+                ClientReport { outcome, labels, state: state.unwrap_or(client.state) }
+            }
+            None => {
+                let outcome = ClientOutcome::NothingKept { samples: client.local.len() };
+                ClientReport { outcome, labels, state: client.state }
+            }
+        });
+        Ok(reports.collect())
+    }
+
+    /// A client's mean losses from the means of the loss's terms; `None` if it made no step.
+    fn losses(&self, means: &[f64], sound: bool) -> Option<ClientLosses> {
+        let fix = means.first().copied().filter(|_| sound);
+        match means.get(1).copied() {
+            // The second term says in how many of the steps the client took part.
+            Some(made) if self.may_skip && made == 0.0 => None,
+            Some(made) if self.may_skip => {
+                Some(ClientLosses { fix: fix.map(|sum| sum / made), mix: None })
+            }
+            mix => Some(ClientLosses { fix, mix: mix.filter(|_| sound) }),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! FedAvg with FixMatch (Sohn et al., 2020) on the clients and supervised epochs on the server: the
+//! paper's plain baseline.
+//!
+//! Every batch is labelled by the client's own model as it is at that step: the weak view's largest
+//! probability must reach the threshold, and the strong view is trained on that label. The mean is over
+//! the kept samples, and a client that keeps none of a batch skips that step, as in SemiFL's code
+//! (FixMatch proper divides by the whole batch). A client that kept nothing in all its steps sends no
+//! update.
+
+use super::{ClientReport, ClientTrainer, Cohort, Method, read_settings};
+use crate::config::{Augmentation, within};
+use crate::error::Result;
+use crate::labels::by_classifier;
+use crate::messages::Broadcast;
+use crate::server::{Server, ServerEpochs};
+use fedanchor_engine::batches::{Sample, Task, TwoViews};
+use fedanchor_engine::model::{Pass, Statistics};
+use fedanchor_engine::tensors::Params;
+use fedanchor_engine::training::losses::cross_entropy_each;
+use fedanchor_engine::training::{Context, StepLoss, Terms};
+use fedanchor_engine::{InPhase, Result as EngineResult};
+use fedanchor_record::Losses;
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
+use toml::Table;
+
+const NAME: &str = "fedavg-fixmatch";
+
+/// The settings of FixMatch on the clients.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FixMatchConfig {
+    /// A sample of a batch is trained on if its largest probability is at least this.
+    threshold: f64,
+}
+
+struct FedAvgFixMatch {
+    config: FixMatchConfig,
+}
+
+impl Method for FedAvgFixMatch {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        ServerEpochs::PLAIN.pretrain(server, epoch)
+    }
+
+    fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
+        Ok(Some(Broadcast::new(NAME, round, server.params.copy()?)))
+    }
+
+    fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
+        let Cohort { experiment, context, round, .. } = cohort;
+        let (model, threshold) = (&broadcast.params, self.config.threshold);
+        // For the record only: the labels of the broadcast model. Training labels every batch again.
+        let labels = by_classifier(context, model, threshold, round, &cohort.images())
+            .in_phase("labelling the clients' images")?;
+        let views = TwoViews {
+            images: &context.images,
+            streams: context.streams(round),
+            batch: experiment.client.batch,
+            second: Augmentation::Strong,
+            number: 0.0,
+        };
+        let loss = FixMatchLoss { context, views, threshold };
+        let uploads = |part| self.uploads(part);
+        let trainer = ClientTrainer {
+            whole: true,
+            may_skip: true,
+            ..ClientTrainer::new(NAME, &uploads, model, &loss)
+        };
+        trainer.train(cohort, labels)
+    }
+
+    fn server_update(
+        &self,
+        server: &mut Server,
+        aggregate: Option<Params>,
+        round: u32,
+    ) -> Result<Losses> {
+        server.take_mean(aggregate.as_ref())?;
+        ServerEpochs::PLAIN.round(server, round)
+    }
+}
+
+/// Makes the method, or says which setting is wrong.
+pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
+    let config: FixMatchConfig = read_settings(settings)?;
+    within("method.threshold", config.threshold, 0.0, 1.0)?;
+    Ok(Box::new(FedAvgFixMatch { config }))
+}
+
+struct FixMatchLoss<'a> {
+    context: &'a Context,
+    views: TwoViews<'a>,
+    threshold: f64,
+}
+
+impl StepLoss for FixMatchLoss<'_> {
+    fn batch(&self) -> usize {
+        self.views.batch
+    }
+
+    fn terms(&self) -> usize {
+        2
+    }
+
+    fn bytes(&self, active: usize) -> usize {
+        self.views.bytes(active)
+    }
+
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+        self.views.fill(tasks, samples, out);
+    }
+
+    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
+        let network = &self.context.network;
+        let batch = self.views.read(bytes, pass.clients())?;
+        let logits = |x: &Tensor, pass: &Pass| network.logits(&network.features(x, pass)?, pass);
+        // Evaluation mode: running statistics, or the batch's where none are kept during training.
+        let statistics = match self.context.averages_statistics() {
+            true => Statistics::Running,
+            false => Statistics::Batch,
+        };
+        let weak = tch::no_grad(|| logits(&batch.first, &Pass { statistics, ..*pass }))?;
+        let strong = logits(&batch.second, pass)?;
+        fixmatch_terms(&weak, &strong, self.threshold)
+    }
+}
+
+/// Cross entropy of the strong views' logits with the weak views' labels, `[K, batch, C]` each, over
+/// the samples whose weak view reaches the threshold; and which clients have any.
+fn fixmatch_terms(weak: &Tensor, strong: &Tensor, threshold: f64) -> EngineResult<Terms> {
+    let (score, label) = weak.f_detach()?.f_softmax(-1, Kind::Float)?.f_max_dim(-1, false)?;
+    let kept = score.f_ge(threshold)?.f_to_kind(Kind::Float)?; // [K, batch]
+    let count = kept.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?; // [K]
+    let each = cross_entropy_each(strong, &label)?.f_mul(&kept)?;
+    let sum = each.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?;
+    let made = count.f_gt(0)?.f_to_kind(Kind::Float)?;
+    let loss = sum.f_div(&count.f_clamp_min(1)?)?;
+    Ok(Terms { terms: vec![(1.0, loss), (0.0, made.shallow_clone())], made: Some(made) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_confident_samples_are_trained_on() {
+        // Probabilities (1/4, 3/4), (1/2, 1/2) for client 0 and (1/2, 1/2) twice for client 1.
+        let ln3 = 3f32.ln();
+        let weak = Tensor::from_slice(&[0.0, ln3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]).view([2, 2, 2]);
+        let strong = Tensor::from_slice(&[ln3, 0.0, ln3, 0.0, ln3, 0.0, ln3, 0.0]).view([2, 2, 2]);
+        let Terms { terms, made } = fixmatch_terms(&weak, &strong, 0.75).unwrap();
+        let losses = Vec::<f64>::try_from(&terms[0].1).unwrap();
+        // Client 0: label 1 of its first sample, whose strong view gives it 1/4. Client 1: nothing.
+        assert!((losses[0] - 4f64.ln()).abs() < 1e-6 && losses[1] == 0.0, "{losses:?}");
+        assert_eq!(Vec::<f64>::try_from(made.unwrap()).unwrap(), [1.0, 0.0]);
+        let all = fixmatch_terms(&weak, &strong, 0.5).unwrap();
+        // Ties go to class 0: client 0's mean of ln 4 and ln 4/3, client 1's ln 4/3.
+        let losses = Vec::<f64>::try_from(&all.terms[0].1).unwrap();
+        let (quarter, three) = (4f64.ln(), (4.0f64 / 3.0).ln());
+        assert!((losses[0] - (quarter + three) / 2.0).abs() < 1e-6, "{losses:?}");
+        assert!((losses[1] - three).abs() < 1e-6, "{losses:?}");
+    }
+}

@@ -1,0 +1,295 @@
+//! FedCon: Long, Che, Wang, Ye, Luo, Wu, Xiao and Ma, "FedCon: A Contrastive Framework for Federated
+//! Semi-Supervised Learning", 2021.
+//!
+//! Clients learn without labels: the backbone followed by a predictor must predict, from one view of an
+//! image, the features that a slowly following target network computes from another view (as in BYOL).
+//! Predictor and target are the client's own and stay with it from round to round; backbones are
+//! averaged, and only the server has the classification head. The server learns from its labels on two
+//! views and also trains their predictions to agree, with a weight that rises over the rounds.
+//!
+//! The published script evaluates the live network in place of its moving average, confuses the clients'
+//! states, and restarts a warm-up of ten epochs in every round of one epoch, so that clients hardly learn;
+//! this is the method as the paper describes it, with SGD as in all methods here instead of LARS, and a
+//! predictor of 4,096 instead of 12,288.
+
+use super::{Client, ClientReport, ClientTrainer, Cohort, Method, Own, read_settings};
+use crate::config::{Augmentation, Heads, at_least_one, at_most, within};
+use crate::error::Result;
+use crate::labels::by_classifier;
+use crate::messages::Broadcast;
+use crate::server::{Server, supervised_epoch};
+use fedanchor_engine::batches::{Sample, Task, TwoViews};
+use fedanchor_engine::model::{Pass, Statistics};
+use fedanchor_engine::tensors::{Params, Part};
+use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch, unit};
+use fedanchor_engine::training::{Context, StepLoss, Terms};
+use fedanchor_engine::{InPhase, Result as EngineResult};
+use fedanchor_record::Losses;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tch::{Kind, Tensor};
+use toml::Table;
+
+const NAME: &str = "fedcon";
+/// What a client keeps.
+const PREDICTOR: &str = "predictor";
+const TARGET: &str = "target";
+
+/// FedCon's settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FedConConfig {
+    /// Hidden width of the predictor.
+    predictor: usize,
+    /// Share of the target network that stays in a step.
+    target_decay: f64,
+    /// Rounds over which the server's consistency loss rises to its full weight.
+    ramp_up: u32,
+}
+
+struct FedCon {
+    config: FedConConfig,
+}
+
+impl Method for FedCon {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        let lr = server.experiment.pretrain.lr;
+        self.server_epoch(server, 0, epoch, lr)
+    }
+
+    fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
+        let sent = server.params.subset(|entry| entry.part != Part::Predictor);
+        Ok(Some(Broadcast::new(NAME, round, sent.copy()?)))
+    }
+
+    fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
+        let Cohort { experiment, context, round, .. } = cohort;
+        let model = &broadcast.params;
+        // For the record only: no labels are trained on.
+        let labels = by_classifier(context, model, 0.0, round, &cohort.images())
+            .in_phase("labelling the clients' images")?;
+        let own = |client: &Client| {
+            let models = &client.state.models;
+            if let (Some(predictor), Some(target)) = (models.get(PREDICTOR), models.get(TARGET)) {
+                return Ok(Own { entries: predictor.copy()?, others: vec![target.copy()?] });
+            }
+            // Its first round: a predictor of its own, and a target that starts where it does.
+            let drawn = context.network.init_client(context.seed, client.id, context.device)?;
+            let target = model.subset(|entry| entry.part == Part::Backbone);
+            let entries = drawn.subset(|entry| entry.part == Part::Predictor);
+            Ok(Own { entries, others: vec![target.copy()?] })
+        };
+        let keeps = |trained: &Params, others: &[Params]| {
+            let predictor = trained.subset(|entry| entry.part == Part::Predictor);
+            let target = others[0].copy()?;
+            let kept = [(PREDICTOR.to_owned(), predictor.copy()?), (TARGET.to_owned(), target)];
+            Ok(BTreeMap::from(kept))
+        };
+        let views = self.views(context, round, experiment.client.batch, 0.0);
+        let loss = ClientLoss { context, views, target_decay: self.config.target_decay };
+        let uploads = |part| self.uploads(part);
+        let trainer = ClientTrainer {
+            trains: |part| matches!(part, Part::Backbone | Part::Predictor),
+            own: Some(&own),
+            keeps: Some(&keeps),
+            ..ClientTrainer::new(NAME, &uploads, model, &loss)
+        };
+        trainer.train(cohort, labels)
+    }
+
+    fn server_update(
+        &self,
+        server: &mut Server,
+        aggregate: Option<Params>,
+        round: u32,
+    ) -> Result<Losses> {
+        server.take_mean(aggregate.as_ref())?;
+        let (epochs, lr) = (server.experiment.server.epochs, server.experiment.lr(round));
+        let mut losses = Losses::default();
+        for epoch in 0..epochs {
+            losses = self.server_epoch(server, round, epoch, lr)?;
+        }
+        server.end_round();
+        Ok(losses)
+    }
+
+    fn heads(&self) -> Heads {
+        Heads { anchor: false, predictor: Some(self.config.predictor) }
+    }
+
+    fn uploads(&self, part: Part) -> bool {
+        part == Part::Backbone
+    }
+}
+
+impl FedCon {
+    fn views<'a>(
+        &self,
+        context: &'a Context,
+        round: u32,
+        batch: usize,
+        number: f32,
+    ) -> TwoViews<'a> {
+        let (images, streams) = (&context.images, context.streams(round));
+        TwoViews { images, streams, batch, second: Augmentation::Weak, number }
+    }
+
+    fn server_epoch(&self, server: &mut Server, round: u32, epoch: u32, lr: f64) -> Result<Losses> {
+        let (context, batch) = (server.context, server.experiment.server_batch());
+        let weight = ramp(round, self.config.ramp_up) as f32;
+        let loss = ServerLoss { context, views: self.views(context, round, batch, weight) };
+        let means = supervised_epoch(server, &loss, Vec::new(), round, epoch, lr)?;
+        Ok(Losses { server_fix: means.first().copied(), ..Losses::default() })
+    }
+}
+
+/// Makes the method, or says which setting is wrong.
+pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
+    let config: FedConConfig = read_settings(settings)?;
+    at_least_one("method.predictor", config.predictor)?;
+    at_most("method.predictor", config.predictor, 65_536)?;
+    at_most("method.ramp_up", config.ramp_up as usize, 1_000_000)?;
+    within("method.target_decay", config.target_decay, 0.0, 1.0)?;
+    Ok(Box::new(FedCon { config }))
+}
+
+/// exp(-5 (1 - t/T)^2), 1 from round T on.
+fn ramp(round: u32, over: u32) -> f64 {
+    let left = 1.0 - f64::from(round) / f64::from(over.max(1));
+    (-5.0 * left.max(0.0).powi(2)).exp()
+}
+
+struct ClientLoss<'a> {
+    context: &'a Context,
+    views: TwoViews<'a>,
+    target_decay: f64,
+}
+
+impl StepLoss for ClientLoss<'_> {
+    fn batch(&self) -> usize {
+        self.views.batch
+    }
+
+    fn terms(&self) -> usize {
+        1
+    }
+
+    fn bytes(&self, active: usize) -> usize {
+        self.views.bytes(active)
+    }
+
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+        self.views.fill(tasks, samples, out);
+    }
+
+    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
+        let network = &self.context.network;
+        let batch = self.views.read(bytes, pass.clients())?;
+        // The target has the backbone's entries, which come first in the layout.
+        let target =
+            Pass { tensors: &pass.others[0].tensors, statistics: Statistics::Batch, ..*pass };
+        let predicted = |x: &Tensor| network.predictions(&network.features(x, pass)?, pass);
+        let seen = |x: &Tensor| -> EngineResult<Tensor> {
+            tch::no_grad(|| Ok(network.features(x, &target)?.pooled))
+        };
+        let loss = consistency(&predicted(&batch.first)?, &seen(&batch.second)?)?
+            .f_add(&consistency(&predicted(&batch.second)?, &seen(&batch.first)?)?)?;
+        Ok(vec![(1.0, loss.f_mul_scalar(0.5)?)].into())
+    }
+
+    /// The target follows the backbone as a moving average.
+    fn after_step(&self, trained: &Params, others: &[Params]) -> EngineResult<()> {
+        others[0].follow(trained, self.target_decay)
+    }
+}
+
+/// -cos of predictions with targets, `[K, batch, F]` each, mean over the batch.
+fn consistency(predicted: &Tensor, seen: &Tensor) -> EngineResult<Tensor> {
+    let cosine = unit(predicted)?.f_mul(&unit(seen)?)?;
+    mean_of_batch(&cosine.f_sum_dim_intlist(&[-1i64][..], false, Kind::Float)?.f_neg()?)
+}
+
+struct ServerLoss<'a> {
+    context: &'a Context,
+    views: TwoViews<'a>,
+}
+
+impl StepLoss for ServerLoss<'_> {
+    fn batch(&self) -> usize {
+        self.views.batch
+    }
+
+    fn terms(&self) -> usize {
+        2
+    }
+
+    fn bytes(&self, active: usize) -> usize {
+        self.views.bytes(active)
+    }
+
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+        self.views.fill(tasks, samples, out);
+    }
+
+    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
+        let network = &self.context.network;
+        let batch = self.views.read(bytes, pass.clients())?;
+        let logits = |x: &Tensor| network.logits(&network.features(x, pass)?, pass);
+        let (first, second) = (logits(&batch.first)?, logits(&batch.second)?);
+        let supervised = cross_entropy(&first, &batch.labels)?
+            .f_add(&cross_entropy(&second, &batch.labels)?)?
+            .f_mul_scalar(0.5)?;
+        let agreement = divergence(&second, &first)?.f_add(&divergence(&first, &second)?)?;
+        let agreement = agreement.f_mul_scalar(0.5)?.f_mul(&batch.number)?;
+        Ok(vec![(1.0, supervised), (1.0, agreement)].into())
+    }
+}
+
+/// KL(other || this) of two views' predictions, without a gradient for the other; mean over the batch.
+fn divergence(other: &Tensor, this: &Tensor) -> EngineResult<Tensor> {
+    let other = other.f_detach()?.f_log_softmax(-1, Kind::Float)?;
+    let this = this.f_log_softmax(-1, Kind::Float)?;
+    let each = other.f_exp()?.f_mul(&other.f_sub(&this)?)?;
+    mean_of_batch(&each.f_sum_dim_intlist(&[-1i64][..], false, Kind::Float)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consistency_by_hand() {
+        // Client 0: cosines 1 and 0; client 1: -1 and 0.6.
+        let foreseen = [2f32, 0.0, 0.0, 3.0, 1.0, 0.0, 3.0, 4.0];
+        let seen = [5f32, 0.0, 1.0, 0.0, -2.0, 0.0, 1.0, 0.0];
+        let of = |values: &[f32]| Tensor::from_slice(values).view([2, 2, 2]);
+        let loss = Vec::<f64>::try_from(consistency(&of(&foreseen), &of(&seen)).unwrap()).unwrap();
+        assert!((loss[0] + 0.5).abs() < 1e-6 && (loss[1] - 0.2).abs() < 1e-6, "{loss:?}");
+    }
+
+    #[test]
+    fn divergence_by_hand() {
+        // Other (3/4, 1/4), this (1/2, 1/2): 3/4 ln 3/2 + 1/4 ln 1/2.
+        let other = Tensor::from_slice(&[3f32.ln(), 0.0]).view([1, 1, 2]).set_requires_grad(true);
+        let this = Tensor::from_slice(&[0f32, 0.0]).view([1, 1, 2]).set_requires_grad(true);
+        let loss = divergence(&other, &this).unwrap();
+        let expected = 0.75 * 1.5f64.ln() + 0.25 * 0.5f64.ln();
+        assert!((loss.double_value(&[0]) - expected).abs() < 1e-6);
+        loss.sum(Kind::Float).backward();
+        // The gradient for this view is its probabilities less the other's; the other has none.
+        let gradient = Vec::<f64>::try_from(this.grad().flatten(0, -1)).unwrap();
+        assert!((gradient[0] + 0.25).abs() < 1e-6 && (gradient[1] - 0.25).abs() < 1e-6);
+        assert!(!other.grad().defined());
+    }
+
+    #[test]
+    fn the_servers_consistency_rises_to_its_full_weight() {
+        assert!((ramp(0, 100) - (-5f64).exp()).abs() < 1e-12);
+        assert!((ramp(50, 100) - (-1.25f64).exp()).abs() < 1e-12);
+        assert_eq!((ramp(100, 100), ramp(300, 100)), (1.0, 1.0));
+    }
+}

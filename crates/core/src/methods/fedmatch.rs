@@ -1,0 +1,460 @@
+//! FedMatch, labels at the server: Jeong, Yoon, Yang and Hwang, "Federated Semi-Supervised Learning
+//! with Inter-Client Consistency & Disjoint Learning", 2021.
+//!
+//! Every weight is a sum, w = sigma + psi. The server trains sigma on its labels with psi fixed, the
+//! clients train psi with sigma fixed: on samples that their model is confident of they train for
+//! agreement with helpers, models of other clients that behave alike, and train the strong view on the
+//! label that model and helpers vote for; psi is kept sparse and near sigma. Clients send psi only.
+//!
+//! Where this differs from the published code, and why: psi starts at 0 instead of 0.2 sigma, so that the
+//! network is the initial one, as for every other method; helpers act in every round instead of every
+//! tenth, since the paper describes no such pause; psi is neither thresholded nor sent sparsely, since
+//! what other methods send is not compressed either.
+
+use super::{Client, ClientReport, ClientTrainer, Cohort, Method, Own, read_settings};
+use crate::config::{AggregationRule, Augmentation, Experiment, at_least_one, at_most, within};
+use crate::error::{Error, Result};
+use crate::labels::by_classifier;
+use crate::messages::{Broadcast, ExtraModels, Update};
+use crate::server::{Server, step_towards, supervised_epoch};
+use fedanchor_data::Purpose;
+use fedanchor_data::stream::SERVER;
+use fedanchor_engine::batches::{Sample, Task, TwoViews, View};
+use fedanchor_engine::model::{Network, Pass, Statistics};
+use fedanchor_engine::tensors::{Entry, Params, Part};
+use fedanchor_engine::training::losses::cross_entropy_each;
+use fedanchor_engine::training::{Context, FixMix, StepLoss, Terms};
+use fedanchor_engine::{InPhase, Result as EngineResult};
+use fedanchor_record::Losses;
+use rand_distr::{Distribution, StandardNormal};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use tch::{Kind, Tensor};
+use toml::Table;
+
+const NAME: &str = "fedmatch";
+
+// What the server keeps beside the global model, which is sigma + psi.
+const SIGMA: &str = "sigma";
+const PSI: &str = "psi";
+/// The last psi of every client that has sent one since helpers were last chosen, by client.
+const RECENT: &str = "recent.";
+/// The psi of those that can be helpers, by client; in a broadcast, the psi of a client's helpers.
+const HELPER: &str = "helper.";
+/// The answer of each client's model to the probe picture, by client.
+const PROBE: &str = "probe.";
+
+/// FedMatch's settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FedMatchConfig {
+    /// A sample is confident if its largest probability is at least this.
+    pub threshold: f64,
+    /// Helper models sent to every client.
+    pub helpers: usize,
+    /// Rounds between two choices of helpers.
+    pub refresh: u32,
+    /// Weight of the two consistency terms.
+    pub consistency: f64,
+    /// Weight of sum |psi|.
+    pub sparsity: f64,
+    /// Weight of the squared distance between sigma and psi.
+    pub distance: f64,
+    /// Weight of the server's cross entropy.
+    pub supervised: f64,
+}
+
+struct FedMatch {
+    config: FedMatchConfig,
+}
+
+impl Method for FedMatch {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// sigma is the initial model, psi is 0 with the same statistics.
+    fn start(&self, server: &mut Server) -> Result<()> {
+        let mut psi = server.params.zeros_like()?;
+        psi.assign(&server.params.subset(|entry| entry.statistic))?;
+        let sigma = server.params.copy()?;
+        server.state.models.extend([(SIGMA.to_owned(), sigma), (PSI.to_owned(), psi)]);
+        Ok(())
+    }
+
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        let lr = server.experiment.pretrain.lr;
+        self.server_epochs(server, 0, epoch..epoch + 1, lr)
+    }
+
+    fn broadcast(&self, server: &Server, round: u32, clients: &[u32]) -> Result<Option<Broadcast>> {
+        // Statistics travel with psi: they are the global model's.
+        let mut psi = kept(server, PSI)?.copy()?;
+        psi.assign(&server.params.subset(|entry| entry.statistic))?;
+        let mut broadcast = Broadcast::new(NAME, round, psi);
+        broadcast.models = self.choose_helpers(server, clients)?;
+        broadcast.models.insert(SIGMA, kept(server, SIGMA)?.copy()?);
+        Ok(Some(broadcast))
+    }
+
+    fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
+        let Cohort { experiment, context, round, .. } = cohort;
+        let psi = &broadcast.params;
+        let sigma = broadcast.models.get(SIGMA);
+        let sigma = sigma.ok_or_else(|| Error::method(NAME, "the broadcast holds no sigma"))?;
+        // For the record only: training labels every batch by its own model.
+        let (whole, threshold) = (sum(sigma, psi)?, self.config.threshold);
+        let labels = by_classifier(context, &whole, threshold, round, &cohort.images())
+            .in_phase("labelling the clients' images")?;
+        let views = TwoViews {
+            images: &context.images,
+            streams: context.streams(round),
+            batch: experiment.client.batch,
+            second: Augmentation::Strong,
+            number: 0.0,
+        };
+        let loss = ClientLoss { context, views, config: &self.config };
+        let own = |client: &Client| {
+            let mut others = vec![sigma.copy()?];
+            for (name, helper) in broadcast.models.of(client.id) {
+                if name.starts_with(HELPER) {
+                    others.push(sum(sigma, helper)?);
+                }
+            }
+            Ok(Own { entries: psi.subset(|_| false), others })
+        };
+        let uploads = |part| self.uploads(part);
+        let trainer = ClientTrainer {
+            own: Some(&own),
+            whole: true,
+            ..ClientTrainer::new(NAME, &uploads, psi, &loss)
+        };
+        trainer.train(cohort, labels)
+    }
+
+    fn observe_update(&self, server: &mut Server, client: u32, update: &Update) -> Result<()> {
+        // Where statistics are not sent up, a helper has the global model's.
+        let mut psi = kept(server, PSI)?.copy()?;
+        psi.assign(&server.params.subset(|entry| entry.statistic))?;
+        psi.assign(&update.params)?;
+        server.state.models.insert(of_client(RECENT, client), psi);
+        Ok(())
+    }
+
+    fn observes_updates(&self) -> bool {
+        true
+    }
+
+    fn server_update(
+        &self,
+        server: &mut Server,
+        aggregate: Option<Params>,
+        round: u32,
+    ) -> Result<Losses> {
+        let experiment = server.experiment;
+        if let Some(mean) = aggregate {
+            let Server { state, velocity, params, .. } = server;
+            if let Some(psi) = state.models.get_mut(PSI) {
+                step_towards(psi, velocity, &mean, experiment.server.momentum)?;
+            }
+            params.assign(&mean.subset(|entry| entry.statistic))?;
+        }
+        let (epochs, lr) = (experiment.server.epochs, experiment.lr(round));
+        let losses = self.server_epochs(server, round, 0..epochs, lr)?;
+        server.end_round();
+        if round.is_multiple_of(self.config.refresh) {
+            refresh_helpers(server)?;
+        }
+        Ok(losses)
+    }
+
+    /// What clients send is psi, which is no model by itself.
+    fn check(&self, experiment: &Experiment) -> Result<()> {
+        if experiment.checks.anchor_margin > 0.0 {
+            let problem = "must be 0 with method fedmatch: the aggregate is not a model by itself";
+            return Err(Error::config("checks.anchor_margin", problem));
+        }
+        if experiment.aggregation.rule == AggregationRule::Fltrust {
+            let problem = "`fltrust` does not work with method fedmatch: its clients train psi, \
+                           which the server never does";
+            return Err(Error::config("aggregation.rule", problem));
+        }
+        Ok(())
+    }
+}
+
+impl FedMatch {
+    /// Trains sigma and leaves the global model as sigma + psi.
+    fn server_epochs(
+        &self,
+        server: &mut Server,
+        round: u32,
+        epochs: std::ops::Range<u32>,
+        lr: f64,
+    ) -> Result<Losses> {
+        let (experiment, context) = (server.experiment, server.context);
+        let sigma = kept(server, SIGMA)?.subset(|entry| !entry.statistic);
+        server.params.assign(&sigma)?;
+        let (batch, augment) = (experiment.server_batch(), experiment.server.augment);
+        let fix = FixMix::plain(context, round, batch, augment);
+        let loss = ServerLoss { fix, weight: self.config.supervised };
+        let mut losses = Losses::default();
+        for epoch in epochs {
+            let psi = kept(server, PSI)?.copy()?;
+            let means = supervised_epoch(server, &loss, vec![psi], round, epoch, lr)?;
+            losses.server_fix = means.first().copied();
+        }
+        let sigma = server.params.copy()?;
+        // With sigma's statistics: they were trained with it.
+        server.params = sum(kept(server, PSI)?, &sigma)?;
+        server.state.models.insert(SIGMA.to_owned(), sigma);
+        Ok(losses)
+    }
+
+    /// Every client's helpers: the nearest models of others. A client that has not been probed is taken
+    /// to be where the global model is.
+    fn choose_helpers(&self, server: &Server, clients: &[u32]) -> Result<ExtraModels> {
+        let psis = by_client(&server.state.models, HELPER);
+        let probes = by_client(&server.state.numbers, PROBE);
+        // The same number for all, so that a cohort is one network: a helper is not its own.
+        let count = self.config.helpers.min(psis.len().saturating_sub(1));
+        let nearest = |to: &[f32], without: Option<u32>| {
+            let distance =
+                |probe: &[f32]| -> f32 { probe.iter().zip(to).map(|(a, b)| (a - b).powi(2)).sum() };
+            let candidates = psis.keys().filter_map(|id| Some((distance(probes.get(id)?), *id)));
+            let mut order: Vec<(f32, u32)> =
+                candidates.filter(|&(_, id)| Some(id) != without).collect();
+            order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            order.into_iter().take(count).map(|(_, id)| id).collect::<Vec<u32>>()
+        };
+        let mut recipients: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        if count > 0 {
+            let global = probe(server.context, &server.params)?;
+            for &client in clients {
+                let helpers = match probes.get(&client) {
+                    Some(own) => nearest(own, Some(client)),
+                    None => nearest(&global, None),
+                };
+                for helper in helpers {
+                    recipients.entry(helper).or_default().insert(client);
+                }
+            }
+        }
+        let mut models = ExtraModels::default();
+        for (helper, clients) in recipients {
+            models.insert_for(of_client(HELPER, helper), psis[&helper].copy()?, clients);
+        }
+        Ok(models)
+    }
+}
+
+/// Makes the method, or says which setting is wrong.
+pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
+    let config: FedMatchConfig = read_settings(settings)?;
+    within("method.threshold", config.threshold, 0.0, 1.0)?;
+    at_most("method.helpers", config.helpers, 16)?;
+    at_least_one("method.refresh", config.refresh as usize)?;
+    for (key, weight) in [
+        ("method.consistency", config.consistency),
+        ("method.sparsity", config.sparsity),
+        ("method.distance", config.distance),
+        ("method.supervised", config.supervised),
+    ] {
+        within(key, weight, 0.0, 1e6)?;
+    }
+    Ok(Box::new(FedMatch { config }))
+}
+
+/// A model that the server keeps.
+fn kept<'a>(server: &'a Server, name: &str) -> Result<&'a Params> {
+    let model = server.state.models.get(name);
+    model.ok_or_else(|| Error::method(NAME, format!("the server has no {name}")))
+}
+
+/// The name of something of a client's; names sort as the numbers do.
+fn of_client(prefix: &str, client: u32) -> String {
+    format!("{prefix}{client:010}")
+}
+
+/// Everything named by this prefix and a client.
+fn by_client<'a, T>(all: &'a BTreeMap<String, T>, prefix: &str) -> BTreeMap<u32, &'a T> {
+    let numbered = all
+        .iter()
+        .filter_map(|(name, value)| Some((name.strip_prefix(prefix)?.parse::<u32>().ok()?, value)));
+    numbered.collect()
+}
+
+/// The clients that sent an update since the last time become the helpers.
+fn refresh_helpers(server: &mut Server) -> Result<()> {
+    let recent = by_client(&server.state.models, RECENT).into_keys().collect::<Vec<_>>();
+    server.state.models.retain(|name, _| !name.starts_with(HELPER));
+    for client in recent {
+        let Some(psi) = server.state.models.remove(&of_client(RECENT, client)) else { continue };
+        let found = probe(server.context, &sum(kept(server, SIGMA)?, &psi)?)?;
+        server.state.numbers.insert(of_client(PROBE, client), found);
+        server.state.models.insert(of_client(HELPER, client), psi);
+    }
+    Ok(())
+}
+
+/// How models are compared: by their probabilities for one picture of Gaussian noise, the same for all.
+fn probe(context: &Context, params: &Params) -> Result<Vec<f32>> {
+    let mut rng = context.streams(0).of(Purpose::Probe, SERVER).rng();
+    let mut pixel = || {
+        let noise: f32 = StandardNormal.sample(&mut rng);
+        (127.5 + 50.0 * noise).round() as u8 // the cast saturates at 0 and 255
+    };
+    let picture: Vec<u8> = (0..context.images.image_bytes()).map(|_| pixel()).collect();
+    let mut found = Vec::new();
+    context.for_each_batch(
+        params,
+        |_| Statistics::Running,
+        &[View::Raw(&picture)],
+        |_, pass, features| {
+            let logits = context.network.logits(&features, pass)?;
+            let probability = logits.f_softmax(-1, Kind::Float)?.f_flatten(0, -1)?;
+            found = Vec::<f32>::try_from(probability.f_to_device(tch::Device::Cpu)?)?;
+            Ok(())
+        },
+    )?;
+    Ok(found)
+}
+
+/// sigma + psi, with psi's statistics.
+fn sum(sigma: &Params, psi: &Params) -> EngineResult<Params> {
+    Ok(Params { layout: psi.layout.clone(), tensors: summed(sigma, &psi.tensors)? })
+}
+
+/// The weights of a pass: the half that is trained, which a gradient flows to, plus the fixed one.
+/// Statistics are the trained half's.
+pub fn summed(fixed: &Params, trained: &[Tensor]) -> EngineResult<Vec<Tensor>> {
+    let entries = fixed.layout.iter().zip(trained).zip(&fixed.tensors);
+    let add = |((entry, trained), fixed): ((&Entry, &Tensor), &Tensor)| {
+        Ok(if entry.statistic { trained.shallow_clone() } else { trained.f_add(fixed)? })
+    };
+    entries.map(add).collect()
+}
+
+/// L_u(psi) on a client: the networks it reads are sigma and its helpers.
+struct ClientLoss<'a> {
+    context: &'a Context,
+    views: TwoViews<'a>,
+    config: &'a FedMatchConfig,
+}
+
+impl StepLoss for ClientLoss<'_> {
+    fn batch(&self) -> usize {
+        self.views.batch
+    }
+
+    fn terms(&self) -> usize {
+        4
+    }
+
+    fn bytes(&self, active: usize) -> usize {
+        self.views.bytes(active)
+    }
+
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+        self.views.fill(tasks, samples, out);
+    }
+
+    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
+        let batch = self.views.read(bytes, pass.clients())?;
+        let network = &self.context.network;
+        Ok(client_terms(network, self.config, &batch.first, &batch.second, pass)?.into())
+    }
+}
+
+/// Agreement on the strong view, consistency with the helpers on the weak one, sparsity, distance.
+/// `pass` holds psi, and sigma and the helpers as its other networks.
+pub fn client_terms(
+    network: &Network,
+    config: &FedMatchConfig,
+    weak: &Tensor,
+    strong: &Tensor,
+    pass: &Pass,
+) -> EngineResult<Vec<(f64, Tensor)>> {
+    let [sigma, helpers @ ..] = pass.others else { return Ok(Vec::new()) };
+    let w = summed(sigma, pass.tensors)?;
+    let pass_w = Pass { tensors: &w, ..*pass };
+    let logits = |x: &Tensor, pass: &Pass| network.logits(&network.features(x, pass)?, pass);
+    let own = logits(weak, &pass_w)?.f_log_softmax(-1, Kind::Float)?; // [K, batch, C]
+    let (score, mine) = own.f_detach()?.f_exp()?.f_max_dim(-1, false)?;
+    let confident = score.f_ge(config.threshold)?.f_to_kind(Kind::Float)?; // [K, batch]
+    let count = confident.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?.f_clamp_min(1)?;
+    let over_confident = |each: &Tensor| -> EngineResult<Tensor> {
+        let sum = each.f_mul(&confident)?.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?;
+        Ok(sum.f_div(&count)?) // [K]
+    };
+    let mut theirs = Vec::new();
+    let mut consistency = own.f_detach()?.f_select(-1, 0)?.f_zeros_like()?;
+    for helper in helpers {
+        let pass = Pass { tensors: &helper.tensors, statistics: Statistics::Running, ..*pass };
+        let found = tch::no_grad(|| logits(weak, &pass))?.f_log_softmax(-1, Kind::Float)?;
+        let each = found.f_exp()?.f_mul(&found.f_sub(&own)?)?;
+        let each = each.f_sum_dim_intlist(&[-1i64][..], false, Kind::Float)?;
+        consistency = consistency.f_add(&each.f_div_scalar(helpers.len() as f64)?)?;
+        theirs.push(found.f_argmax(-1, false)?);
+    }
+    let label = vote(&mine, &theirs, own.size()[2])?;
+    let agreement = cross_entropy_each(&logits(strong, &pass_w)?, &label)?;
+    let (mut sparsity, mut distance) = (count.f_zeros_like()?, count.f_zeros_like()?);
+    for ((entry, psi), sigma) in sigma.layout.iter().zip(pass.tensors).zip(&sigma.tensors) {
+        if entry.statistic || !matches!(entry.part, Part::Backbone | Part::Classifier) {
+            continue;
+        }
+        let total = |each: Tensor| -> EngineResult<Tensor> {
+            Ok(each.f_flatten(1, -1)?.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?)
+        };
+        sparsity = sparsity.f_add(&total(psi.f_abs()?)?)?;
+        distance = distance.f_add(&total(sigma.f_sub(psi)?.f_square()?)?)?;
+    }
+    Ok(vec![
+        (config.consistency, over_confident(&agreement)?),
+        (config.consistency, over_confident(&consistency)?),
+        (config.sparsity, sparsity),
+        (config.distance, distance),
+    ])
+}
+
+/// The class with most votes; of equals the model's own, else the lowest.
+pub fn vote(mine: &Tensor, theirs: &[Tensor], classes: i64) -> EngineResult<Tensor> {
+    let votes = |label: &Tensor| label.f_one_hot(classes);
+    let mut sum = votes(mine)?.f_mul_scalar(3)?; // two for the vote, one to win a tie
+    for their in theirs {
+        sum = sum.f_add(&votes(their)?.f_mul_scalar(2)?)?;
+    }
+    Ok(sum.f_argmax(-1, false)?)
+}
+
+/// The server's cross entropy with sigma + psi; psi is the other network.
+struct ServerLoss<'a> {
+    fix: FixMix<'a>,
+    weight: f64,
+}
+
+impl StepLoss for ServerLoss<'_> {
+    fn batch(&self) -> usize {
+        self.fix.batch()
+    }
+
+    fn terms(&self) -> usize {
+        1
+    }
+
+    fn bytes(&self, active: usize) -> usize {
+        self.fix.bytes(active)
+    }
+
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+        self.fix.fill(tasks, samples, out);
+    }
+
+    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
+        let w = summed(&pass.others[0], pass.tensors)?;
+        let mut loss = self.fix.loss(bytes, &Pass { tensors: &w, ..*pass })?;
+        loss.terms.iter_mut().for_each(|(weight, _)| *weight *= self.weight);
+        Ok(loss)
+    }
+}

@@ -1,0 +1,164 @@
+//! What a federated method is, and the methods themselves: one file each.
+//!
+//! A method does not know whether its clients are simulated: it sees a cohort and returns reports. It
+//! keeps nothing itself: what it carries from round to round lies in the server's state and in the
+//! clients' states, which are saved and restored for it.
+
+mod client;
+mod client_trainer;
+pub mod fedanchor;
+mod fedavg_fixmatch;
+mod fedcon;
+pub mod fedmatch;
+mod registry;
+mod semifl;
+mod server_only;
+mod settings;
+mod supervised;
+
+pub use client::{Client, ClientReport, ClientState, Cohort};
+pub use client_trainer::{ClientTrainer, Own};
+pub use registry::{Registration, build, find, names, register};
+pub use settings::{check_mixup, read_settings};
+
+pub(crate) use settings::in_plain_words;
+
+use crate::config::{Augmentation, Experiment, Heads};
+use crate::error::Result;
+use crate::labels::{LatentSource, PseudoLabels};
+use crate::messages::{Broadcast, ClientOutcome, Update};
+use crate::server::Server;
+use fedanchor_data::stream::ROOT;
+use fedanchor_engine::tensors::{Params, Part};
+use fedanchor_engine::training::{Context, FixMix};
+use fedanchor_record::Losses;
+
+/// A federated method. Four functions are its algorithm: one before the rounds and three of a round. The
+/// others describe it and have defaults. `Sync`: simulated clients train on several threads at once.
+pub trait Method: Send + Sync {
+    /// The name as written in a config.
+    fn name(&self) -> &'static str;
+
+    /// One epoch on the anchors before round 1.
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses>;
+
+    /// What the server sends to these clients in a round; `None` for a method without clients.
+    fn broadcast(&self, server: &Server, round: u32, clients: &[u32]) -> Result<Option<Broadcast>>;
+
+    /// Local training of a cohort: one report per client, in the cohort's order.
+    fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>>;
+
+    /// Moves to the clients' aggregate, `None` if there is none, and trains on the anchors.
+    fn server_update(
+        &self,
+        server: &mut Server,
+        aggregate: Option<Params>,
+        round: u32,
+    ) -> Result<Losses>;
+
+    /// Prepares what the method keeps on the server, before pre-training.
+    fn start(&self, _server: &mut Server) -> Result<()> {
+        Ok(())
+    }
+
+    /// Sees a single accepted update, where [`Method::observes_updates`]. Most methods see the
+    /// aggregate only.
+    fn observe_update(&self, _server: &mut Server, _client: u32, _update: &Update) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether the server sees single updates.
+    fn observes_updates(&self) -> bool {
+        false
+    }
+
+    /// The heads of its network beside the classification head.
+    fn heads(&self) -> Heads {
+        Heads::default()
+    }
+
+    /// Whether it has clients at all.
+    fn has_clients(&self) -> bool {
+        true
+    }
+
+    /// Whether its clients are shown their true labels.
+    fn sees_labels(&self) -> bool {
+        false
+    }
+
+    /// Whether clients send this part of the network to the server: what they train.
+    fn uploads(&self, part: Part) -> bool {
+        matches!(part, Part::Backbone | Part::Classifier)
+    }
+
+    /// Whether a round depends on how many rounds there will be, beyond the learning rate.
+    fn depends_on_rounds(&self) -> bool {
+        false
+    }
+
+    /// Where the final model's class similarities are read.
+    fn latent_source(&self) -> LatentSource {
+        if self.heads().anchor { LatentSource::Anchor } else { LatentSource::Pooled }
+    }
+
+    /// `checks.anchor_margin` where an experiment does not set it. 0, unless clean rounds are steady
+    /// enough on the anchors to tell a hostile one by it.
+    fn default_anchor_margin(&self) -> f64 {
+        0.0
+    }
+
+    /// Checks the method against the other settings.
+    fn check(&self, _experiment: &Experiment) -> Result<()> {
+        Ok(())
+    }
+
+    /// The method's settings with every choice written down that was left to the data; checks what
+    /// only the data can tell.
+    fn settle(&self, experiment: &Experiment, _classes: usize) -> Result<toml::Table> {
+        Ok(experiment.method.settings.clone())
+    }
+
+    /// The server's own update on the anchors, from the same broadcast and with the clients' settings:
+    /// the root of trust of `aggregation.rule = "fltrust"`.
+    fn root_update(&self, server: &Server, broadcast: &Broadcast) -> Result<Params> {
+        plain_root_update(self.name(), server, broadcast, &|part| self.uploads(part))
+    }
+}
+
+/// Cross entropy on strongly augmented anchors, for as many epochs and in the same batches as a client.
+fn plain_root_update(
+    name: &'static str,
+    server: &Server,
+    broadcast: &Broadcast,
+    uploads: &dyn Fn(Part) -> bool,
+) -> Result<Params> {
+    let Server { experiment, context, anchors, .. } = *server;
+    let client = Client {
+        id: ROOT,
+        images: anchors.images,
+        local: anchors.local,
+        labels: None,
+        state: ClientState::default(),
+    };
+    let round = broadcast.round;
+    let cohort = Cohort { experiment, context, round, clients: vec![client] };
+    let labels = vec![PseudoLabels::known(anchors.labels.to_vec())];
+    let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong);
+    let trainer = ClientTrainer::new(name, uploads, &broadcast.params, &loss);
+    match trainer.train(cohort, labels)?.pop().map(|report| report.outcome) {
+        // On a GPU the update is a view of the workspace in which the clients train next.
+        Some(ClientOutcome::Update(update)) => Ok(update.params.copy()?),
+        other => Err(crate::Error::method(
+            name,
+            format!("the server has no update of its own: {other:?}"),
+        )),
+    }
+}
+
+/// The entries of a model that clients send: of the parts that they train, and running statistics only
+/// where those are averaged.
+pub fn uploaded(context: &Context, uploads: &dyn Fn(Part) -> bool, params: &Params) -> Params {
+    let averaged = context.averages_statistics();
+    params.subset(|entry| uploads(entry.part) && (averaged || !entry.statistic))
+}

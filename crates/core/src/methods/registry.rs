@@ -1,0 +1,89 @@
+//! The methods by name. A method of this crate is one line in [`BUILT_IN`]; a method from elsewhere is
+//! one call of [`register`].
+
+use super::{
+    Method, fedanchor, fedavg_fixmatch, fedcon, fedmatch, semifl, server_only, supervised,
+};
+use crate::config::MethodConfig;
+use crate::error::{Error, Result};
+use std::sync::{PoisonError, RwLock};
+use toml::Table;
+
+/// How a method is made from its settings.
+#[derive(Debug, Clone, Copy)]
+pub struct Registration {
+    /// The name as written in a config.
+    pub name: &'static str,
+    /// Defaults of its settings, as TOML. Empty for the methods of this crate, whose defaults stand under
+    /// `[methods.NAME]` in the preset.
+    pub defaults: &'static str,
+    /// Fills in settings that are given in a short form; sees the preset's other tables.
+    pub expand: fn(&mut Table, &Table) -> Result<()>,
+    /// Makes the method, or says which setting is wrong.
+    pub build: fn(&Table) -> Result<Box<dyn Method>>,
+}
+
+impl Registration {
+    /// A method with these defaults (TOML), made by this function.
+    pub const fn new(
+        name: &'static str,
+        defaults: &'static str,
+        build: fn(&Table) -> Result<Box<dyn Method>>,
+    ) -> Self {
+        Self { name, defaults, expand: |_, _| Ok(()), build }
+    }
+}
+
+/// The methods of this crate.
+const BUILT_IN: [Registration; 7] = [
+    Registration {
+        expand: fedanchor::expand,
+        ..Registration::new("fedanchor", "", fedanchor::build)
+    },
+    Registration::new("semifl", "", semifl::build),
+    Registration::new("fedavg-fixmatch", "", fedavg_fixmatch::build),
+    Registration::new("fedcon", "", fedcon::build),
+    Registration::new("fedmatch", "", fedmatch::build),
+    Registration::new("supervised", "", supervised::build),
+    Registration::new("server-only", "", server_only::build),
+];
+
+static ADDED: RwLock<Vec<Registration>> = RwLock::new(Vec::new());
+
+fn all() -> Vec<Registration> {
+    let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
+    BUILT_IN.iter().chain(added.iter()).copied().collect()
+}
+
+/// Adds a method for the whole process: from now on `method.name` may name it. A name can be taken
+/// once.
+pub fn register(registration: Registration) -> Result<()> {
+    let name = registration.name;
+    if registration.defaults.parse::<Table>().is_err() {
+        return Err(Error::method(name, "its defaults are no TOML"));
+    }
+    let mut added = ADDED.write().unwrap_or_else(PoisonError::into_inner);
+    if BUILT_IN.iter().chain(added.iter()).any(|known| known.name == name) {
+        return Err(Error::method(name, "there is a method of this name already"));
+    }
+    added.push(registration);
+    Ok(())
+}
+
+/// The names of all methods.
+pub fn names() -> Vec<&'static str> {
+    all().iter().map(|registration| registration.name).collect()
+}
+
+/// A method by name.
+pub fn find(name: &str) -> Result<Registration> {
+    all().into_iter().find(|registration| registration.name == name).ok_or_else(|| {
+        let problem = format!("unknown method `{name}`; expected one of {}", names().join(", "));
+        Error::config("method.name", problem)
+    })
+}
+
+/// The method with these settings.
+pub fn build(config: &MethodConfig) -> Result<Box<dyn Method>> {
+    (find(&config.name)?.build)(&config.settings)
+}

@@ -1,0 +1,91 @@
+//! SemiFL: Diao, Ding and Tarokh, "SemiFL: Semi-Supervised Federated Learning for Unlabeled Clients
+//! with Alternate Training", 2022.
+//!
+//! The server trains on its labels, the clients on labels that the broadcast model gave their images
+//! once, at the start of the round: fix and mix sets as FedAnchor has them, but labelled by the
+//! classification head, on weakly augmented images, with a probability of at least 0.95. Its own recipe
+//! (static batch norm, cosine schedule, Nesterov, momentum of the global model) is preset `semifl`; the
+//! method is the same under either preset.
+
+use super::{ClientReport, ClientTrainer, Cohort, Method, check_mixup, read_settings};
+use crate::config::{Augmentation, MixupConfig, Views, within};
+use crate::error::Result;
+use crate::labels::by_classifier;
+use crate::messages::Broadcast;
+use crate::server::{Server, ServerEpochs};
+use fedanchor_engine::InPhase;
+use fedanchor_engine::tensors::Params;
+use fedanchor_engine::training::FixMix;
+use fedanchor_record::Losses;
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+const NAME: &str = "semifl";
+
+/// SemiFL's settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SemiFlConfig {
+    /// A sample is kept if its largest probability is at least this.
+    threshold: f64,
+    /// Whether batch norm sees the fix and the mix view apart.
+    views: Views,
+    /// The mix loss on the clients.
+    client_mixup: bool,
+    /// How mixtures are made.
+    mixup: MixupConfig,
+}
+
+struct SemiFl {
+    config: SemiFlConfig,
+}
+
+impl Method for SemiFl {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        ServerEpochs::PLAIN.pretrain(server, epoch)
+    }
+
+    fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
+        Ok(Some(Broadcast::new(NAME, round, server.params.copy()?)))
+    }
+
+    fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
+        let Cohort { experiment, context, round, .. } = cohort;
+        let (model, threshold) = (&broadcast.params, self.config.threshold);
+        let labels = by_classifier(context, model, threshold, round, &cohort.images())
+            .in_phase("labelling the clients' images")?;
+        let loss = FixMix {
+            context,
+            round,
+            batch: experiment.client.batch,
+            augment: Augmentation::Strong,
+            mixup: self.config.client_mixup.then_some(&self.config.mixup),
+            views: self.config.views,
+            weighted: false,
+        };
+        let uploads = |part| self.uploads(part);
+        ClientTrainer::new(NAME, &uploads, model, &loss).train(cohort, labels)
+    }
+
+    fn server_update(
+        &self,
+        server: &mut Server,
+        aggregate: Option<Params>,
+        round: u32,
+    ) -> Result<Losses> {
+        server.take_mean(aggregate.as_ref())?;
+        ServerEpochs::PLAIN.round(server, round)
+    }
+}
+
+/// Makes the method, or says which setting is wrong.
+pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
+    let config: SemiFlConfig = read_settings(settings)?;
+    within("method.threshold", config.threshold, 0.0, 1.0)?;
+    check_mixup(&config.mixup)?;
+    Ok(Box::new(SemiFl { config }))
+}

@@ -1,0 +1,88 @@
+//! The server by itself: what the anchors alone teach, and the floor every method must beat. FedAnchor's
+//! server epochs without its clients; with `contrastive.epochs = 0` every other method's.
+
+use super::{ClientReport, Cohort, Method, check_mixup, read_settings};
+use crate::config::{Experiment, Heads, MixupConfig, Views};
+use crate::error::{Error, Result};
+use crate::messages::Broadcast;
+use crate::server::{ContrastiveConfig, Server, ServerEpochs};
+use fedanchor_engine::tensors::Params;
+use fedanchor_record::Losses;
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+const NAME: &str = "server-only";
+
+/// The settings of the server by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServerOnlyConfig {
+    /// Whether batch norm sees the fix and the mix view apart.
+    views: Views,
+    /// The mix loss on the anchors.
+    server_mixup: bool,
+    /// How mixtures are made.
+    mixup: MixupConfig,
+    /// The label contrastive loss.
+    contrastive: ContrastiveConfig,
+}
+
+struct ServerOnly {
+    config: ServerOnlyConfig,
+}
+
+impl Method for ServerOnly {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        self.epochs().pretrain(server, epoch)
+    }
+
+    fn broadcast(&self, _: &Server, _: u32, _: &[u32]) -> Result<Option<Broadcast>> {
+        Ok(None)
+    }
+
+    fn client_update(&self, _: Cohort, _: &Broadcast) -> Result<Vec<ClientReport>> {
+        Err(Error::method(NAME, "it has no clients"))
+    }
+
+    fn server_update(&self, server: &mut Server, _: Option<Params>, round: u32) -> Result<Losses> {
+        self.epochs().round(server, round)
+    }
+
+    fn heads(&self) -> Heads {
+        Heads { anchor: self.config.contrastive.epochs > 0, predictor: None }
+    }
+
+    fn has_clients(&self) -> bool {
+        false
+    }
+
+    fn settle(&self, experiment: &Experiment, classes: usize) -> Result<Table> {
+        let mut config = self.config.clone();
+        let contrastive = &mut config.contrastive;
+        contrastive.batch = Some(contrastive.batch_for(classes, experiment.data.anchors)?);
+        Table::try_from(config).map_err(|error| Error::config("method", error.to_string()))
+    }
+}
+
+impl ServerOnly {
+    fn epochs(&self) -> ServerEpochs<'_> {
+        ServerEpochs {
+            augment: None,
+            mixup: self.config.server_mixup.then_some(&self.config.mixup),
+            views: self.config.views,
+            contrastive: Some(&self.config.contrastive),
+        }
+    }
+}
+
+/// Makes the method, or says which setting is wrong.
+pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
+    let config: ServerOnlyConfig = read_settings(settings)?;
+    check_mixup(&config.mixup)?;
+    config.contrastive.check()?;
+    Ok(Box::new(ServerOnly { config }))
+}

@@ -1,0 +1,80 @@
+//! FedAvg with true labels: what the clients could do if someone labelled their images. The upper bound of
+//! semi-supervised methods, with the same server epochs and the same start. Neither clients nor server
+//! use strong augmentation (appendix of the paper); `method.augment` sets it for both.
+
+use super::{ClientReport, ClientTrainer, Cohort, Method, read_settings};
+use crate::config::Augmentation;
+use crate::error::{Error, Result};
+use crate::labels::PseudoLabels;
+use crate::messages::Broadcast;
+use crate::server::{Server, ServerEpochs};
+use fedanchor_engine::tensors::Params;
+use fedanchor_engine::training::FixMix;
+use fedanchor_record::Losses;
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+const NAME: &str = "supervised";
+
+/// The settings of training with true labels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SupervisedConfig {
+    /// How images are augmented, on the clients and on the server.
+    augment: Augmentation,
+}
+
+struct Supervised {
+    config: SupervisedConfig,
+}
+
+impl Method for Supervised {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        self.epochs().pretrain(server, epoch)
+    }
+
+    fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
+        Ok(Some(Broadcast::new(NAME, round, server.params.copy()?)))
+    }
+
+    /// E epochs of cross entropy on all samples.
+    fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
+        let Cohort { experiment, context, round, ref clients } = cohort;
+        let unlabelled = || Error::method(NAME, "the clients' images have no labels");
+        let known = |labels: &Option<Vec<u16>>| labels.clone().ok_or_else(unlabelled);
+        let labels = clients.iter().map(|client| Ok(PseudoLabels::known(known(&client.labels)?)));
+        let labels = labels.collect::<Result<_>>()?;
+        let loss = FixMix::plain(context, round, experiment.client.batch, self.config.augment);
+        let uploads = |part| self.uploads(part);
+        ClientTrainer::new(NAME, &uploads, &broadcast.params, &loss).train(cohort, labels)
+    }
+
+    fn server_update(
+        &self,
+        server: &mut Server,
+        aggregate: Option<Params>,
+        round: u32,
+    ) -> Result<Losses> {
+        server.take_mean(aggregate.as_ref())?;
+        self.epochs().round(server, round)
+    }
+
+    fn sees_labels(&self) -> bool {
+        true
+    }
+}
+
+impl Supervised {
+    fn epochs(&self) -> ServerEpochs<'static> {
+        ServerEpochs { augment: Some(self.config.augment), ..ServerEpochs::PLAIN }
+    }
+}
+
+/// Makes the method, or says which setting is wrong.
+pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
+    Ok(Box::new(Supervised { config: read_settings(settings)? }))
+}

@@ -1,0 +1,126 @@
+//! The thread that writes checkpoints, so that the next round need not wait for the disk.
+
+use super::super::disk::remove;
+use super::super::folder::Log;
+use super::sealed::write_sealed;
+use super::{About, CLIENTS, Checkpoint, FOLDER};
+use super::{client_file, client_name, read, round_file, rounds};
+use crate::error::{Error, Result};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+/// Writes checkpoints in a thread of its own, so that the next round need not wait for the disk.
+#[derive(Debug)]
+pub(crate) struct Saver {
+    sender: Option<mpsc::SyncSender<Checkpoint>>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Saver {
+    /// Saves into a run folder and finishes each round in its log. The run continues after round `from`, or
+    /// starts: checkpoints that are later or unreadable are removed.
+    pub(crate) fn start(folder: &Path, log: Log, from: Option<u32>) -> Result<Self> {
+        let clients = folder.join(FOLDER).join(CLIENTS);
+        fs_err::create_dir_all(&clients).map_err(|error| Error::file(&clients, error))?;
+        let (sender, receiver) = mpsc::sync_channel::<Checkpoint>(0);
+        let folder = folder.to_owned();
+        let thread = std::thread::spawn(move || {
+            let mut there = tidy(&folder, from)?;
+            for checkpoint in receiver {
+                // The lines of the rounds before must be as safe as this checkpoint.
+                log.sync()?;
+                save(&folder, &checkpoint)?;
+                log.append(&checkpoint.about.lines)?;
+                there.retain(|other| other.round != checkpoint.about.round);
+                if checkpoint.about.best {
+                    there.iter_mut().for_each(|other| other.best = false);
+                }
+                there.push(checkpoint.about);
+                thin(&folder, &mut there)?;
+            }
+            Ok(())
+        });
+        Ok(Self { sender: Some(sender), thread: Some(thread) })
+    }
+
+    /// Saves a checkpoint as soon as the one before is complete.
+    pub(crate) fn save(&mut self, checkpoint: Checkpoint) -> Result<()> {
+        let taken = self.sender.as_ref().is_some_and(|sender| sender.send(checkpoint).is_ok());
+        if taken { Ok(()) } else { self.finish() }
+    }
+
+    /// Waits until everything is on the disk.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        drop(self.sender.take());
+        match self.thread.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(outcome)) => outcome,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+/// Removes what a run that continues after `from` cannot use, and returns what stays.
+fn tidy(folder: &Path, from: Option<u32>) -> Result<Vec<About>> {
+    let mut there: Vec<About> = Vec::new();
+    for round in rounds(folder)? {
+        match read(folder, round).filter(|_| from.is_some_and(|from| round <= from)) {
+            Some(found) => there.push(found.about),
+            None => remove(&round_file(folder, round))?,
+        }
+    }
+    // In the files, every checkpoint that was the best in its time says so.
+    let best = there.iter().rposition(|about| about.best);
+    for (place, about) in there.iter_mut().enumerate() {
+        about.best = Some(place) == best;
+    }
+    thin(folder, &mut there)?;
+    let named: HashSet<PathBuf> = there
+        .iter()
+        .flat_map(|about| about.clients.iter().map(|(&id, &round)| client_file(folder, id, round)))
+        .collect();
+    let clients = folder.join(FOLDER).join(CLIENTS);
+    for entry in fs_err::read_dir(&clients).map_err(|error| Error::file(&clients, error))? {
+        let path = entry.map_err(|error| Error::file(&clients, error))?.path();
+        if !named.contains(&path) {
+            remove(&path)?;
+        }
+    }
+    Ok(there)
+}
+
+fn save(folder: &Path, checkpoint: &Checkpoint) -> Result<()> {
+    let About { round, .. } = checkpoint.about;
+    for (client, bundle) in &checkpoint.clients {
+        let name = client_name(*client, round);
+        write_sealed(&client_file(folder, *client, round), &bundle.encode(&name)?)?;
+    }
+    let about =
+        serde_json::to_string(&checkpoint.about).map_err(|error| Error::file(folder, error))?;
+    write_sealed(&round_file(folder, round), &checkpoint.server.encode(&about)?)
+}
+
+/// Removes all checkpoints but the last two and those to be kept, and client files that none of the
+/// remaining ones names.
+fn thin(folder: &Path, there: &mut Vec<About>) -> Result<()> {
+    let newest = there.len().saturating_sub(2);
+    let (mut left, mut gone) = (Vec::new(), Vec::new());
+    for (place, checkpoint) in there.drain(..).enumerate() {
+        let keep = place >= newest || checkpoint.lasting || checkpoint.best;
+        if keep { &mut left } else { &mut gone }.push(checkpoint);
+    }
+    *there = left;
+    let named: HashSet<(u32, u32)> =
+        there.iter().flat_map(|c| c.clients.iter().map(|(&id, &round)| (id, round))).collect();
+    for checkpoint in gone {
+        remove(&round_file(folder, checkpoint.round))?;
+        for (client, round) in checkpoint.clients {
+            if !named.contains(&(client, round)) {
+                remove(&client_file(folder, client, round))?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! The run folder: everything a later table or figure needs, without the data or the model.
+
+use super::disk;
+use crate::config::Experiment;
+use crate::error::{Error, Result};
+use fedanchor_data::picture::{histogram_csv, quoted};
+use fedanchor_engine::tensors::Params;
+use fedanchor_record::{Assignment, Checksums, RoundRecord, Summary, Timing, files};
+use fs_err::{File, OpenOptions};
+use serde::{Deserialize, Serialize};
+use std::fmt::Display;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The folder of checkpoints in a run folder.
+pub(crate) const CHECKPOINTS: &str = "checkpoints";
+
+/// A run folder being written.
+#[derive(Debug)]
+pub(crate) struct RunFolder {
+    path: PathBuf,
+    log: Log,
+}
+
+/// The two files that get one line per round.
+#[derive(Debug)]
+pub(crate) struct Log {
+    rounds: File,
+    timings: File,
+}
+
+/// A round's line in each of them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Lines {
+    /// The [`RoundRecord`].
+    pub(crate) record: String,
+    /// The [`Timing`].
+    pub(crate) timing: String,
+}
+
+impl Lines {
+    /// Of a round, after the lines that `checksums` has seen.
+    pub(crate) fn new(
+        record: &RoundRecord,
+        timing: &Timing,
+        checksums: &mut Checksums,
+    ) -> Result<Self> {
+        Ok(Self { record: checksums.seal(&json(record)?), timing: json(timing)? })
+    }
+}
+
+impl Log {
+    /// Adds a round's lines.
+    pub(crate) fn append(&self, lines: &Lines) -> Result<()> {
+        for (mut file, line) in [(&self.rounds, &lines.record), (&self.timings, &lines.timing)] {
+            let path = file.path().to_owned();
+            // In one piece: another process that reads sees whole lines.
+            let written = file.write_all(format!("{line}\n").as_bytes());
+            written.map_err(|error| Error::file(path, error))?;
+        }
+        Ok(())
+    }
+
+    /// Has everything on the disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        for file in [&self.rounds, &self.timings] {
+            file.sync_data().map_err(|error| Error::file(file.path(), error))?;
+        }
+        Ok(())
+    }
+}
+
+impl RunFolder {
+    /// Creates the folder; one that holds a run already is refused.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let advice = "use another folder with --out, or remove this one";
+        let taken = |problem: &str| Err(Error::file(path, format!("{problem}: {advice}")));
+        // A run that failed before its first record may be started again in its folder.
+        let before = path.join(files::ROUNDS).exists();
+        if !before && let Some(name) = files::ALL.iter().find(|name| path.join(name).exists()) {
+            return taken(&format!("holds a {name} already, which a run would overwrite"));
+        }
+        let recorded = fs_err::metadata(path.join(files::ROUNDS)).is_ok_and(|file| file.len() > 0);
+        if !recorded && has_checkpoints(path) {
+            let problem = "holds checkpoints of a run: resume it with --resume";
+            return Err(Error::file(path, format!("{problem}, or {advice}")));
+        }
+        fs_err::create_dir_all(path).map_err(|error| Error::file(path, error))?;
+        let open = |name: &str| {
+            let mut options = OpenOptions::new();
+            options.create(true).append(true);
+            options.open(path.join(name)).map_err(|error| Error::file(path.join(name), error))
+        };
+        let rounds = open(files::ROUNDS)?;
+        lock(path, &rounds)?;
+        let length = rounds.metadata().map_err(|error| Error::file(path, error))?.len();
+        if length > 0 {
+            return taken("holds a run already");
+        }
+        let timings = open(files::TIMINGS)?;
+        timings.set_len(0).map_err(|error| Error::file(path, error))?;
+        Ok(Self { path: path.to_owned(), log: Log { rounds, timings } })
+    }
+
+    /// Opens the folder of an unfinished run to resume it; only with `force` where the records are
+    /// missing.
+    pub(crate) fn reopen(path: &Path, force: bool) -> Result<Self> {
+        let open = |name: &str| {
+            let mut options = OpenOptions::new();
+            options.read(true).create(force).append(true);
+            options.open(path.join(name)).map_err(|error| {
+                let missing = error.kind() == std::io::ErrorKind::NotFound;
+                let advice = if missing { "; --force starts without it" } else { "" };
+                Error::file(path.join(name), format!("{error}{advice}"))
+            })
+        };
+        let rounds = open(files::ROUNDS)?;
+        lock(path, &rounds)?;
+        let log = Log { rounds, timings: open(files::TIMINGS)? };
+        Ok(Self { path: path.to_owned(), log })
+    }
+
+    /// The records that are whole, from round 0 on without a gap, and their checksums.
+    pub(crate) fn records(&self) -> Result<(Vec<RoundRecord>, Checksums)> {
+        let text = self.text(files::ROUNDS)?;
+        let (mut records, mut checksums) = (Vec::new(), Checksums::default());
+        for line in text.split_inclusive('\n').map_while(|line| line.strip_suffix('\n')) {
+            let mut after = checksums.clone();
+            let Ok(record) = serde_json::from_str::<RoundRecord>(line) else { break };
+            if record.round as usize != records.len() || !after.accepts(line) {
+                break;
+            }
+            records.push(record);
+            checksums = after;
+        }
+        Ok((records, checksums))
+    }
+
+    /// Seconds that the timings add up to.
+    pub(crate) fn seconds(&self) -> Result<f64> {
+        let text = self.text(files::TIMINGS)?;
+        Ok(text
+            .lines()
+            .filter_map(|l| serde_json::from_str::<Timing>(l).ok())
+            .map(|t| t.total)
+            .sum())
+    }
+
+    fn text(&self, name: &str) -> Result<String> {
+        let path = self.path.join(name);
+        // What a torn write left need not be text.
+        let bytes = fs_err::read(&path).map_err(|error| Error::file(path, error))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Cuts both files off after this many lines.
+    pub(crate) fn keep_lines(&self, lines: usize) -> Result<()> {
+        for file in [&self.log.rounds, &self.log.timings] {
+            let path = file.path();
+            let bytes = fs_err::read(path).map_err(|error| Error::file(path, error))?;
+            let length: usize =
+                bytes.split_inclusive(|b| *b == b'\n').take(lines).map(<[u8]>::len).sum();
+            file.set_len(length as u64).map_err(|error| Error::file(path, error))?;
+        }
+        Ok(())
+    }
+
+    /// A run that is resumed is no longer finished.
+    pub(crate) fn remove_summary(&self) -> Result<()> {
+        disk::remove(&self.path.join(files::SUMMARY))
+    }
+
+    /// The log, for the thread that finishes rounds.
+    pub(crate) fn log(&self) -> Result<Log> {
+        let clone = |file: &File| file.try_clone().map_err(|error| Error::file(&self.path, error));
+        Ok(Log { rounds: clone(&self.log.rounds)?, timings: clone(&self.log.timings)? })
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<()> {
+        disk::write(&self.path.join(name), &[content.as_ref()])
+    }
+
+    /// The resolved config.
+    pub(crate) fn write_config(&self, experiment: &Experiment) -> Result<()> {
+        let path = self.path.join(files::CONFIG);
+        self.write(
+            files::CONFIG,
+            toml::to_string(experiment).map_err(|error| Error::file(path, error))?,
+        )
+    }
+
+    /// Which image is where, and the class histogram of every client.
+    pub(crate) fn write_assignment(
+        &self,
+        all: &Assignment,
+        histogram: &[Vec<u32>],
+        classes: &[String],
+    ) -> Result<()> {
+        self.write(files::ASSIGNMENT, json(all)? + "\n")?;
+        Ok(histogram_csv(histogram, classes, &self.path.join(files::PARTITION))?)
+    }
+
+    /// Adds a round's lines.
+    pub(crate) fn append(&self, lines: &Lines) -> Result<()> {
+        self.log.append(lines)
+    }
+
+    /// A matrix over the classes.
+    pub(crate) fn write_matrix<T: Display>(
+        &self,
+        name: &str,
+        classes: &[String],
+        rows: &[Vec<T>],
+    ) -> Result<()> {
+        let head: Vec<String> = classes.iter().map(|class| quoted(class)).collect();
+        let mut text = format!("class,{}\n", head.join(","));
+        for (class, row) in head.iter().zip(rows) {
+            let row: Vec<String> = row.iter().map(T::to_string).collect();
+            text += &format!("{class},{}\n", row.join(","));
+        }
+        self.write(name, text)
+    }
+
+    /// The final model, with what is needed to rebuild its network.
+    pub(crate) fn write_model(
+        &self,
+        params: &Params,
+        experiment: &Experiment,
+        classes: &[String],
+    ) -> Result<()> {
+        let about = serde_json::json!({ "model": experiment.model, "classes": classes });
+        self.write(files::MODEL, params.encode(&json(&about)?)?)
+    }
+
+    /// The run in a few numbers.
+    pub(crate) fn write_summary(&self, summary: &Summary) -> Result<()> {
+        let text = serde_json::to_string_pretty(summary)
+            .map_err(|error| Error::file(&self.path, error))?;
+        self.write(files::SUMMARY, text + "\n")
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::file("record", error))
+}
+
+/// The lock is held until the run ends, however it ends: the system releases that of a process that dies.
+fn lock(path: &Path, rounds: &File) -> Result<()> {
+    match rounds.file().try_lock() {
+        Ok(()) => Ok(()),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(Error::file(path, "another run is writing to this folder"))
+        }
+        Err(std::fs::TryLockError::Error(error)) => {
+            Err(Error::file(rounds.path(), format!("cannot be locked: {error}")))
+        }
+    }
+}
+
+fn has_checkpoints(path: &Path) -> bool {
+    let checkpoints = fs_err::read_dir(path.join(CHECKPOINTS));
+    checkpoints.is_ok_and(|mut entries| {
+        entries.any(|entry| {
+            entry.is_ok_and(|entry| entry.file_name().to_string_lossy().ends_with(".checkpoint"))
+        })
+    })
+}

@@ -1,0 +1,323 @@
+//! A run: rounds until they are done or someone asks to stop, every one of them recorded.
+
+mod checkpoint;
+mod disk;
+mod folder;
+mod progress;
+mod resume;
+
+pub use resume::resume;
+
+use crate::config::{Experiment, fingerprint};
+use crate::error::{Error, Result};
+use crate::federation::{Coordinator, Fleet, peak_memory};
+use crate::labels::{AnchorPayload, Anchors};
+use crate::server::Evaluation;
+use crate::simulation::{ComputeThreads, SimulatedFleet, Simulation, load};
+use checkpoint::{About, Checkpoint, Found, Saver};
+use fedanchor_data::DataSet;
+use fedanchor_engine::guard;
+use fedanchor_record::{Assignment, Checksums, RoundRecord, Summary, Timing, files};
+use folder::{Lines, RunFolder};
+use progress::Progress;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Watches a run.
+pub trait Observer {
+    /// Data and network are ready.
+    fn started(&mut self, simulation: &Simulation);
+    /// A round is over; round 0 is pre-training.
+    fn round(&mut self, record: &RoundRecord, timing: &Timing);
+    /// The comparison with the anchors alone begins.
+    fn comparing(&mut self);
+    /// Something that is not an error but worth knowing.
+    fn notice(&mut self, text: &str);
+}
+
+/// Puts another fleet in front of the simulated one, for example one that encodes every message.
+pub type WrapFleet = dyn for<'a> Fn(SimulatedFleet<'a>) -> Box<dyn Fleet + 'a>;
+
+fn plain(fleet: SimulatedFleet<'_>) -> Box<dyn Fleet + '_> {
+    Box::new(fleet)
+}
+
+/// Runs an experiment into a new folder.
+pub fn run(
+    experiment: &Experiment,
+    out: &Path,
+    workers: Option<usize>,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+) -> Result<Summary> {
+    run_with(experiment, out, workers, stop, observer, &plain)
+}
+
+/// The same with another fleet.
+pub fn run_with(
+    experiment: &Experiment,
+    out: &Path,
+    workers: Option<usize>,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+    wrap: &WrapFleet,
+) -> Result<Summary> {
+    let (simulation, data) = prepare(experiment, workers)?;
+    let settled = simulation.settled()?;
+    let folder = RunFolder::create(out)?;
+    let config = fingerprint(&as_table(&settled)?);
+    Run { simulation, settled, data, config, folder, out, wrap }.go(None, stop, observer)
+}
+
+/// A config as TOML.
+fn as_table(experiment: &Experiment) -> Result<toml::Table> {
+    toml::Table::try_from(experiment)
+        .map_err(|error| Error::config("the experiment", error.to_string()))
+}
+
+fn prepare(experiment: &Experiment, workers: Option<usize>) -> Result<(Simulation, String)> {
+    let data = load(experiment)?;
+    let fingerprint = data_fingerprint(&data);
+    Ok((Simulation::new(experiment.clone(), data, workers)?, fingerprint))
+}
+
+/// A run that is ready to start.
+struct Run<'a> {
+    simulation: Simulation,
+    settled: Experiment,
+    /// Fingerprints.
+    data: String,
+    config: String,
+    folder: RunFolder,
+    out: &'a Path,
+    wrap: &'a WrapFleet,
+}
+
+impl Run<'_> {
+    /// Does what is left to do; an error of the disk says how to resume.
+    fn go(
+        self,
+        found: Option<Found>,
+        stop: &AtomicBool,
+        observer: &mut dyn Observer,
+    ) -> Result<Summary> {
+        self.rounds(found, stop, observer).map_err(|error| match error {
+            Error::File { path, problem } => {
+                let quote = if self.out.to_string_lossy().contains(' ') { "'" } else { "" };
+                let problem = format!(
+                    "{problem}; what was saved before is intact: fix the disk, then resume with \
+                     `fedanchor run --resume {quote}{}{quote}`",
+                    self.out.display()
+                );
+                Error::file(path, problem)
+            }
+            other => other,
+        })
+    }
+
+    fn rounds(
+        &self,
+        found: Option<Found>,
+        stop: &AtomicBool,
+        observer: &mut dyn Observer,
+    ) -> Result<Summary> {
+        let simulation = &self.simulation;
+        let experiment = &simulation.experiment;
+        observer.started(simulation);
+        let _compute_threads = ComputeThreads::for_server(experiment.model.name);
+        let _queue = simulation.enter()?;
+        let clock = Instant::now();
+        let mut coordinator = simulation.coordinator()?;
+        let mut fleet = (self.wrap)(simulation.fleet());
+        if let Some(found) = &found {
+            // Before anything in the folder is changed.
+            self.restore(found, &mut coordinator, &mut *fleet).map_err(|error| {
+                let problem = format!("the checkpoint does not fit this experiment: {error}");
+                Error::config("--resume", problem)
+            })?;
+        }
+        let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
+        let seconds_before = self.folder.seconds()?;
+        let mut saver =
+            Saver::start(self.out, self.folder.log()?, found.as_ref().map(|f| f.about.round))?;
+        let first = if found.is_some() { progress.rounds + 1 } else { 0 };
+        let mut test = None;
+        for round in first..=experiment.rounds {
+            if round > 0 && stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let done = guard(|| match round {
+                0 => coordinator.pretrain(stop),
+                _ => coordinator.round(&mut *fleet, round),
+            })?;
+            test = Some(done.evaluation);
+            progress.add(&done.record);
+            for text in simulation.context.take_notice().into_iter().chain(done.notes) {
+                observer.notice(&text);
+            }
+            let lines = Lines::new(&done.record, &done.timing, &mut checksums)?;
+            // Pre-training that was ended early cannot be resumed from.
+            let complete = round > 0 || !stop.load(Ordering::Relaxed);
+            if experiment.checkpoint.write && complete {
+                saver.save(self.checkpoint(&coordinator, &*fleet, lines, &progress)?)?;
+            } else {
+                self.folder.append(&lines)?;
+            }
+            observer.round(&done.record, &done.timing);
+        }
+        saver.finish()?;
+        let seconds = seconds_before + clock.elapsed().as_secs_f64();
+        let test = match test {
+            Some(test) => test,
+            None => guard(|| coordinator.test(progress.rounds))?, // nothing was left to do
+        };
+        self.write_results(&coordinator, &test)?;
+        self.finish(&progress, seconds, stop, observer)
+    }
+
+    fn restore(
+        &self,
+        found: &Found,
+        coordinator: &mut Coordinator,
+        fleet: &mut dyn Fleet,
+    ) -> Result<()> {
+        let same_data = found.about.config == self.config;
+        coordinator.restore(&found.about.coordinator, &found.server, same_data)?;
+        fleet.restore_states(&found.clients, &coordinator.server.params)
+    }
+
+    /// Brings the records to where the run starts or resumes: what they amount to, and their checksums.
+    fn open_records(&self, found: Option<&Found>) -> Result<(Progress, Checksums)> {
+        self.write_setting()?;
+        self.folder.remove_summary()?;
+        self.folder.keep_lines(found.map_or(0, |found| found.about.round as usize))?;
+        if let Some(found) = found {
+            self.folder.append(&found.about.lines)?;
+        }
+        let (records, checksums) = self.folder.records()?;
+        let mut progress = Progress::default();
+        records.iter().for_each(|record| progress.add(record));
+        Ok((progress, checksums))
+    }
+
+    fn write_setting(&self) -> Result<()> {
+        let simulation = &self.simulation;
+        self.folder.write_config(&self.settled)?;
+        let assignment = Assignment {
+            anchors: simulation.split.anchors.clone(),
+            clients: simulation.partition.clients.clone(),
+        };
+        self.folder.write_assignment(&assignment, &simulation.histogram(), &simulation.classes)
+    }
+
+    fn checkpoint(
+        &self,
+        coordinator: &Coordinator,
+        fleet: &dyn Fleet,
+        lines: Lines,
+        progress: &Progress,
+    ) -> Result<Checkpoint> {
+        let (state, server) = coordinator.save()?;
+        let clients = fleet.save_states(progress.rounds, &coordinator.server.params)?;
+        let (config, round) = (&self.simulation.experiment.checkpoint, progress.rounds);
+        let about = About {
+            round,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            data: self.data.clone(),
+            config: self.config.clone(),
+            clients: clients.trained_in,
+            lasting: config.every > 0 && round > 0 && round.is_multiple_of(config.every),
+            best: config.best && progress.best_round == round,
+            coordinator: state,
+            lines,
+        };
+        Ok(Checkpoint { about, server, clients: clients.bundles })
+    }
+
+    /// The summary, and the comparison where it is asked for.
+    fn finish(
+        &self,
+        progress: &Progress,
+        seconds: f64,
+        stop: &AtomicBool,
+        observer: &mut dyn Observer,
+    ) -> Result<Summary> {
+        let Self { simulation, folder, .. } = self;
+        let experiment = &simulation.experiment;
+        let mut summary = Summary {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            method: experiment.method.name.clone(),
+            data: experiment.data.name.clone(),
+            model: experiment.model.name.to_string(),
+            parameters: simulation.context.network.parameter_counts().0,
+            anchors: experiment.data.anchors,
+            seed: experiment.seed,
+            data_fingerprint: self.data.clone(),
+            classes: simulation.classes.clone(),
+            rounds_planned: experiment.rounds,
+            rounds: progress.rounds,
+            final_accuracy: progress.last,
+            best_accuracy: progress.best,
+            best_round: progress.best_round,
+            pretrained_accuracy: progress.pretrained,
+            server_only_accuracy: None,
+            bytes_down: progress.bytes_down,
+            bytes_up: progress.bytes_up,
+            seconds,
+            peak_memory: peak_memory(),
+            peak_gpu_memory: simulation.context.peak_gpu_memory(),
+            compute_threads: tch::get_num_threads(),
+        };
+        folder.write_summary(&summary)?;
+        // A method without clients has nothing to be compared with.
+        let compare = experiment.compare && simulation.method.has_clients();
+        if compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
+            observer.comparing();
+            let alone = guard(|| server_only(simulation, progress.rounds, stop))?;
+            summary.server_only_accuracy = alone.map(|test| test.accuracy);
+            folder.write_summary(&summary)?;
+        }
+        if compare && summary.server_only_accuracy.is_none() {
+            observer.notice("stopped early: not compared with the anchors alone");
+        }
+        Ok(summary)
+    }
+
+    /// The final model and what is known of it.
+    fn write_results(&self, coordinator: &Coordinator, test: &Evaluation) -> Result<()> {
+        let Self { simulation, folder, .. } = self;
+        let (server, classes) = (&coordinator.server, &simulation.classes);
+        let (source, payload) = (simulation.method.latent_source(), AnchorPayload::ClassMeans);
+        let context = &simulation.context;
+        let anchors = Anchors::compute(context, &server.params, server.anchors, source, payload)?;
+        folder.write_matrix(files::CONFUSION, classes, &test.confusion)?;
+        let similarity = anchors.similarity(classes.len())?;
+        folder.write_matrix(files::SIMILARITY, classes, &similarity)?;
+        folder.write_model(&server.params, &self.settled, classes)
+    }
+}
+
+/// The method's server on the anchors alone: pre-training and the server epochs of as many rounds.
+/// `None` if `stop` was set meanwhile.
+pub fn server_only(
+    simulation: &Simulation,
+    rounds: u32,
+    stop: &AtomicBool,
+) -> Result<Option<Evaluation>> {
+    simulation.coordinator()?.train_alone(rounds, stop)
+}
+
+/// blake3 over pixels and labels: whether two runs saw the same data.
+fn data_fingerprint(data: &DataSet) -> String {
+    let mut hash = blake3::Hasher::new();
+    for part in [&data.train, &data.test] {
+        hash.update(&(part.shape.side as u64).to_le_bytes());
+        hash.update(&(part.shape.channels as u64).to_le_bytes());
+        hash.update(&part.pixels);
+        for label in part.labels.iter().flatten() {
+            hash.update(&label.to_le_bytes());
+        }
+    }
+    hash.finalize().to_hex().to_string()
+}

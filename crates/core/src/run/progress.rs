@@ -1,0 +1,30 @@
+//! What the records of a run amount to so far.
+
+use fedanchor_record::RoundRecord;
+
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub(super) rounds: u32,
+    pub(super) pretrained: f64,
+    pub(super) last: f64,
+    pub(super) best: f64,
+    pub(super) best_round: u32,
+    pub(super) bytes_down: u64,
+    pub(super) bytes_up: u64,
+}
+
+impl Progress {
+    pub(super) fn add(&mut self, record: &RoundRecord) {
+        let accuracy = record.test_accuracy;
+        if record.round == 0 {
+            self.pretrained = accuracy;
+        }
+        if record.round == 0 || accuracy > self.best {
+            (self.best, self.best_round) = (accuracy, record.round);
+        }
+        self.rounds = record.round;
+        self.last = accuracy;
+        self.bytes_down += record.bytes_down;
+        self.bytes_up += record.bytes_up;
+    }
+}

@@ -1,0 +1,106 @@
+//! Resuming a run: which checkpoint to continue from, and whether the run is the one that is asked for.
+//! Nothing in the folder is changed before that is known, and nothing on record is given up unless
+//! `--force` asks for it.
+
+use super::checkpoint::{self, About, Found};
+use super::folder::RunFolder;
+use super::{Observer, Run, as_table, plain, prepare};
+use crate::config::{Experiment, LrSchedule, differences, fingerprint};
+use crate::error::{Error, Result};
+use fedanchor_record::{Summary, files};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+/// Resumes a run after its last complete round, or from the start where none is complete. The experiment
+/// must be the one it was started with, except for more rounds; `force` accepts others.
+pub fn resume(
+    experiment: &Experiment,
+    out: &Path,
+    workers: Option<usize>,
+    force: bool,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+) -> Result<Summary> {
+    let path = out.join(files::CONFIG);
+    let stored = fs_err::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
+    let stored: toml::Table = stored.parse().map_err(|error| Error::file(&path, error))?;
+    let (simulation, data) = prepare(experiment, workers)?;
+    let settled = simulation.settled()?;
+    let table = as_table(&settled)?;
+    let config = fingerprint(&table);
+    let folder = RunFolder::reopen(out, force)?;
+    let (found, broken) = find(out, &folder, force)?;
+    let mut other: Vec<String> =
+        differences(&stored, &table).iter().map(ToString::to_string).collect();
+    if let Some(About { round, version, data: seen, config: made, .. }) =
+        found.as_ref().map(|found| &found.about)
+    {
+        if *round > experiment.rounds {
+            let problem = format!("{round} rounds are done, more than {}", experiment.rounds);
+            return Err(Error::config("rounds", problem));
+        }
+        let now = env!("CARGO_PKG_VERSION");
+        if version != now {
+            other.push(format!("version (there {version}, now {now})"));
+        }
+        if *seen != data {
+            other.push("the data set's pixels or labels".to_owned());
+        }
+        if *made != config && other.is_empty() {
+            other.push(format!("the settings that the checkpoint of round {round} was made with"));
+        }
+    }
+    if !other.is_empty() && !force {
+        let problem = format!(
+            "the run in this folder differs in {}; --force resumes it anyway",
+            other.join(", ")
+        );
+        return Err(Error::file(out, problem));
+    }
+    if !broken.is_empty() {
+        let rounds: Vec<String> = broken.iter().map(u32::to_string).collect();
+        let rounds = rounds.join(", ");
+        observer.notice(&format!("the checkpoint of round {rounds} is damaged and not used"));
+    }
+    match &found {
+        Some(found) => observer.notice(&format!("resuming after round {}", found.about.round)),
+        None => observer.notice("no round is complete: starting from the beginning"),
+    }
+    let follows_rounds = experiment.optimiser.schedule == LrSchedule::Cosine
+        || simulation.method.depends_on_rounds();
+    if stored.get("rounds") != table.get("rounds") && follows_rounds {
+        observer.notice(
+            "optimiser.schedule or method.threshold depends on the number of rounds: an extended run is \
+             not the run that would have been planned longer",
+        );
+    }
+    let wrap = &plain;
+    Run { simulation, settled, data, config, folder, out, wrap }.go(found, stop, observer)
+}
+
+/// The checkpoint to continue from, and the rounds whose checkpoints are damaged.
+fn find(out: &Path, folder: &RunFolder, force: bool) -> Result<(Option<Found>, Vec<u32>)> {
+    let recorded = folder.records()?.0.len() as u32;
+    let (found, broken) = checkpoint::last(out, u32::MAX)?;
+    match found.as_ref().map(|found| found.about.round) {
+        // A checkpoint has its own round's lines; those before must be in the records.
+        Some(round) if round > recorded && force => checkpoint::last(out, recorded),
+        Some(round) if round > recorded => {
+            let problem = format!(
+                "line {} is damaged or missing, and the checkpoint of round {round} needs all lines \
+                 before it; --force resumes from the last intact round and repeats the rounds after it",
+                recorded + 1
+            );
+            Err(Error::file(out.join(files::ROUNDS), problem))
+        }
+        // Round 0 alone may be pre-training that was ended early.
+        None if recorded > 1 && !force => {
+            let problem = format!(
+                "{} rounds are on record, but there is no checkpoint to resume from; --force starts over",
+                recorded - 1
+            );
+            Err(Error::file(out, problem))
+        }
+        _ => Ok((found, broken)),
+    }
+}

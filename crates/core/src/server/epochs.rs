@@ -1,0 +1,133 @@
+//! The server's training on the anchors (section 4.4 of the paper): supervised epochs, which every method
+//! has, and label contrastive epochs.
+
+use super::contrastive::{ContrastiveConfig, Order, contrastive_epoch};
+use super::{STEADIER, Server, check_finite};
+use crate::config::{Augmentation, MixupConfig, Views};
+use crate::error::Result;
+use fedanchor_data::stream::SERVER;
+use fedanchor_engine::InPhase;
+use fedanchor_engine::batches::{StepPlan, Task};
+use fedanchor_engine::tensors::{Entry, Params, Part};
+use fedanchor_engine::training::{FixMix, Learner, StepLoss};
+use fedanchor_record::Losses;
+use std::ops::Range;
+
+/// What a method's server does with the anchors: supervised epochs (L_s on the classification head:
+/// the clients' loss with all anchors as the fix set, their true labels, and a mix set only in
+/// FedAnchor (mix)), and label contrastive epochs (L_c, eq. 1-2, on the anchor head and, by default,
+/// the backbone).
+#[derive(Debug, Clone, Copy)]
+pub struct ServerEpochs<'a> {
+    /// Augmentation of the anchors in place of `server.augment`.
+    pub augment: Option<Augmentation>,
+    /// The mix loss on the anchors, or none.
+    pub mixup: Option<&'a MixupConfig>,
+    /// Whether batch norm sees the two views apart.
+    pub views: Views,
+    /// The label contrastive epochs, or none.
+    pub contrastive: Option<&'a ContrastiveConfig>,
+}
+
+impl ServerEpochs<'static> {
+    /// Cross entropy alone.
+    pub const PLAIN: Self =
+        Self { augment: None, mixup: None, views: Views::Separate, contrastive: None };
+}
+
+impl ServerEpochs<'_> {
+    /// An epoch before round 1. It is followed by a contrastive one, since round 1 already labels by
+    /// the anchor head.
+    pub fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        let pretrain = &server.experiment.pretrain;
+        let contrasts = pretrain.contrastive && self.contrastive.is_some_and(|c| c.epochs > 0);
+        let epochs = (epoch..epoch + 1, epoch..epoch + u32::from(contrasts));
+        self.run(server, 0, epochs, pretrain.lr)
+    }
+
+    /// The epochs of a round.
+    pub fn round(&self, server: &mut Server, round: u32) -> Result<Losses> {
+        let experiment = server.experiment;
+        let contrastive = self.contrastive.map_or(0, |contrastive| contrastive.epochs);
+        let epochs = (0..experiment.server.epochs, 0..contrastive);
+        let losses = self.run(server, round, epochs, experiment.lr(round))?;
+        server.end_round();
+        Ok(losses)
+    }
+
+    fn run(
+        &self,
+        server: &mut Server,
+        round: u32,
+        (supervised, contrastive): (Range<u32>, Range<u32>),
+        lr: f64,
+    ) -> Result<Losses> {
+        let mut losses = Losses::default();
+        let first = self.contrastive.is_some_and(|c| c.order == Order::First);
+        for contrast in [first, !first] {
+            if !contrast {
+                for epoch in supervised.clone() {
+                    let experiment = server.experiment;
+                    let loss = FixMix {
+                        context: server.context,
+                        round,
+                        batch: experiment.server_batch(),
+                        augment: self.augment.unwrap_or(experiment.server.augment),
+                        mixup: self.mixup,
+                        views: self.views,
+                        weighted: false,
+                    };
+                    let means = supervised_epoch(server, &loss, Vec::new(), round, epoch, lr)?;
+                    (losses.server_fix, losses.server_mix) =
+                        (means.first().copied(), means.get(1).copied());
+                }
+            } else if let Some(config) = self.contrastive {
+                for epoch in contrastive.clone() {
+                    losses.server_contrastive =
+                        contrastive_epoch(server, config, round, epoch, lr)?;
+                }
+            }
+        }
+        Ok(losses)
+    }
+}
+
+/// One epoch over the anchors with their labels; returns the means of the loss's terms. `others` are
+/// further networks that the loss reads.
+pub fn supervised_epoch(
+    server: &mut Server,
+    loss: &dyn StepLoss,
+    others: Vec<Params>,
+    round: u32,
+    epoch: u32,
+    lr: f64,
+) -> Result<Vec<f64>> {
+    let (context, anchors) = (server.context, server.anchors);
+    let tasks = [Task {
+        client: SERVER,
+        images: anchors.images,
+        local: anchors.local,
+        labels: anchors.labels,
+        weights: &[],
+        fix: (0..anchors.local.len() as u32).collect(),
+    }];
+    let mut plan = StepPlan::new(&tasks, epoch..epoch + 1, loss.batch());
+    let momentum = std::mem::take(&mut server.supervised_momentum);
+    let params = server.params.first(1)?;
+    let trains = |entry: &Entry| matches!(entry.part, Part::Backbone | Part::Classifier);
+    let mut learner =
+        Learner::new(context, "supervised epoch", params, momentum, trains)?.with_others(others)?;
+    let (steps, streams) = (plan.steps(&tasks), context.streams(round));
+    let fill = |time: usize, bytes: &mut [u8]| {
+        loss.fill(&tasks, &plan.step(streams, &tasks, time), bytes);
+        (1, loss.bytes(1))
+    };
+    learner
+        .train(lr, steps, loss.bytes(1), fill, |x, pass| loss.loss(x, pass))
+        .in_phase("training on the anchors")?;
+    let losses = learner.mean_losses(0, loss.terms(), steps)?;
+    server.supervised_momentum = server.take_back(learner)?;
+    let phase = ("the supervised epoch", STEADIER);
+    check_finite(round, phase, &losses, server.not_finite()?.as_deref())?;
+    Ok(losses)
+}

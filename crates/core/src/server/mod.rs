@@ -1,0 +1,276 @@
+//! The server's side of a run: the global model, the anchors it is trained on, and what is kept between
+//! rounds.
+
+mod contrastive;
+mod epochs;
+mod state;
+
+pub use contrastive::{
+    ContrastiveConfig, Denominator, DivideBy, MomentumOf, Order, Sampler, Trains,
+    contrastive_epoch, has_pairs, label_contrastive,
+};
+pub use epochs::{ServerEpochs, supervised_epoch};
+pub use state::MethodState;
+
+use crate::config::{Experiment, StatisticsSource};
+use crate::error::{Error, Result};
+use crate::labels::AnchorSet;
+use fedanchor_data::ImageSet;
+use fedanchor_engine::batches::View;
+use fedanchor_engine::model::Statistics;
+use fedanchor_engine::tensors::{Bundle, Params};
+use fedanchor_engine::training::losses::cross_entropy_each;
+use fedanchor_engine::training::{Context, Learner, Momentum};
+use tch::{Device, Kind, Tensor};
+
+/// The server between two phases of a round.
+#[derive(Debug)]
+pub struct Server<'a> {
+    /// The settings of the run.
+    pub experiment: &'a Experiment,
+    /// The network and how to train it.
+    pub context: &'a Context,
+    /// The labelled images.
+    pub anchors: AnchorSet<'a>,
+    /// The global model, K = 1.
+    pub params: Params,
+    /// Momentum of the supervised epochs, where it is kept.
+    pub supervised_momentum: Momentum,
+    /// Momentum of the contrastive epochs, where it is kept.
+    pub contrastive_momentum: Momentum,
+    /// Velocity of the global model, where `server.momentum` is above 0.
+    pub velocity: Option<Params>,
+    /// What the method keeps beside the global model.
+    pub state: MethodState,
+}
+
+/// The global model on the test images.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// Accuracy in percent.
+    pub accuracy: f64,
+    /// Mean cross entropy.
+    pub loss: f64,
+    /// `confusion[truth][prediction]`: number of test images.
+    pub confusion: Vec<Vec<u64>>,
+}
+
+impl<'a> Server<'a> {
+    /// A server with a freshly drawn model.
+    pub fn new(
+        experiment: &'a Experiment,
+        context: &'a Context,
+        anchors: AnchorSet<'a>,
+    ) -> Result<Self> {
+        Ok(Self {
+            experiment,
+            context,
+            anchors,
+            params: context.network.init(context.seed, context.device)?,
+            supervised_momentum: Momentum::default(),
+            contrastive_momentum: Momentum::default(),
+            velocity: None,
+            state: MethodState::default(),
+        })
+    }
+
+    /// Ends a round's training: momentum is kept only where the experiment says so.
+    pub fn end_round(&mut self) {
+        if !self.experiment.server.keep_momentum {
+            self.forget_momentum();
+        }
+    }
+
+    /// Starts the next epochs without momentum.
+    pub(crate) fn forget_momentum(&mut self) {
+        self.supervised_momentum = Momentum::default();
+        self.contrastive_momentum = Momentum::default();
+    }
+
+    /// Copies the trained model back from where it was trained, and returns the momentum.
+    pub(crate) fn take_back(&mut self, learner: Learner) -> Result<Momentum> {
+        if self.context.trains_a_copy() {
+            self.params.assign(&learner.params)?; // on a CPU it was trained in place
+            return Ok(learner.momentum.client(0)?);
+        }
+        Ok(learner.momentum)
+    }
+
+    /// Everything that is carried from round to round.
+    pub(crate) fn save(&self) -> Result<Bundle> {
+        let mut bundle = Bundle::default();
+        self.params.put_into(&mut bundle, "model")?;
+        self.supervised_momentum.put_into(&mut bundle, "supervised", &self.params)?;
+        self.contrastive_momentum.put_into(&mut bundle, "contrastive", &self.params)?;
+        if let Some(velocity) = &self.velocity {
+            velocity.put_into(&mut bundle, "velocity")?;
+        }
+        self.state.save(&mut bundle)?;
+        Ok(bundle)
+    }
+
+    /// Restores what [`Server::save`] saved.
+    pub(crate) fn restore(&mut self, bundle: &Bundle) -> Result<()> {
+        self.params = self.params.take_from(bundle, "model")?;
+        self.supervised_momentum = Momentum::take_from(bundle, "supervised", &self.params)?;
+        self.contrastive_momentum = Momentum::take_from(bundle, "contrastive", &self.params)?;
+        let there = |group| !bundle.group(group).is_empty();
+        self.velocity = match there("velocity") {
+            true => Some(self.params.take_from(bundle, "velocity")?),
+            false => None,
+        };
+        self.state = MethodState::restore(bundle, &self.params)?;
+        Ok(())
+    }
+
+    /// The name of a parameter that is not finite, if any.
+    pub(crate) fn not_finite(&self) -> Result<Option<String>> {
+        Ok(self.params.first_not_finite()?.into_iter().next().flatten())
+    }
+
+    /// Moves to the clients' mean, if there is one: all the way, or as a step with momentum from the old
+    /// model.
+    pub fn take_mean(&mut self, mean: Option<&Params>) -> Result<()> {
+        let Some(mean) = mean else { return Ok(()) };
+        let momentum = self.experiment.server.momentum;
+        step_towards(&mut self.params, &mut self.velocity, mean, momentum)
+    }
+
+    /// Static batch norm: measures the statistics of the global model again, where the experiment asks
+    /// for it, as the cumulative average over batches without augmentation.
+    pub fn measure_statistics(&mut self, all: Option<&ImageSet>) -> Result<()> {
+        if self.params.layout.iter().all(|entry| !entry.statistic) {
+            return Ok(()); // group norm has none
+        }
+        let views: Vec<View> = match self.experiment.batch_norm.statistics {
+            StatisticsSource::Average => return Ok(()),
+            StatisticsSource::StaticAll => {
+                let all = all.ok_or_else(|| {
+                    let problem =
+                        "`static-all` needs the clients' images, which only a simulation has";
+                    Error::config("batch_norm.statistics", problem)
+                })?;
+                (0..all.len()).map(|i| View::Raw(all.image(i))).collect()
+            }
+            StatisticsSource::StaticServer => self
+                .anchors
+                .local
+                .iter()
+                .map(|&i| View::Raw(self.anchors.images.image(i as usize)))
+                .collect(),
+        };
+        let share = |batch: usize| Statistics::Update(1.0 / (batch + 1) as f64);
+        Ok(self.context.for_each_batch(&self.params, share, &views, |_, _, _| Ok(()))?)
+    }
+
+    /// The accuracy on the anchors of the global model, with these entries in place of its own where
+    /// there are any, in percent.
+    pub(crate) fn anchor_accuracy(&self, with: Option<&Params>) -> Result<f64> {
+        let mut params = self.params.shallow_copy();
+        if let Some(with) = with {
+            params = self.params.copy()?;
+            params.assign(with)?;
+        }
+        // Running statistics where they come with the model; otherwise the batch's own.
+        let statistics = match self.context.averages_statistics() {
+            true => Statistics::Running,
+            false => Statistics::Batch,
+        };
+        let images = self.anchors.local.iter().map(|&i| self.anchors.images.image(i as usize));
+        let views: Vec<View> = images.map(View::Raw).collect();
+        let mut predicted = Vec::new();
+        self.context.for_each_batch(
+            &params,
+            |_| statistics,
+            &views,
+            |_, pass, features| {
+                let logits = self.context.network.logits(&features, pass)?;
+                predicted.push(logits.f_squeeze_dim(0)?.f_argmax(1, false)?);
+                Ok(())
+            },
+        )?;
+        let predicted =
+            Vec::<i64>::try_from(Tensor::f_cat(&predicted, 0)?.f_to_device(Device::Cpu)?)?;
+        let pairs = predicted.iter().zip(self.anchors.labels);
+        let right = pairs.filter(|(found, label)| **found == i64::from(**label)).count();
+        Ok(100.0 * right as f64 / self.anchors.labels.len() as f64)
+    }
+
+    /// Tests the global model.
+    pub fn evaluate(&self, test: &ImageSet, labels: &[u16]) -> Result<Evaluation> {
+        let classes = self.context.classes;
+        let views: Vec<View> = (0..test.len()).map(|i| View::Raw(test.image(i))).collect();
+        let mut logits = Vec::new();
+        self.context.for_each_batch(
+            &self.params,
+            |_| Statistics::Running,
+            &views,
+            |_, pass, features| {
+                logits.push(self.context.network.logits(&features, pass)?); // [1, batch, C]
+                Ok(())
+            },
+        )?;
+        // Read once, at the end: a GPU does not wait for the host between batches.
+        let logits = Tensor::f_cat(&logits, 1)?;
+        let truth: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
+        let target =
+            Tensor::f_from_slice(&truth)?.f_unsqueeze(0)?.f_to_device(self.context.device)?;
+        let each = cross_entropy_each(&logits, &target)?;
+        let loss = each.f_sum(Kind::Double)?.f_double_value(&[])?;
+        let predicted = logits.f_squeeze_dim(0)?.f_argmax(1, false)?.f_to_device(Device::Cpu)?;
+        let mut confusion = vec![vec![0u64; classes]; classes];
+        for (truth, predicted) in truth.iter().zip(Vec::<i64>::try_from(predicted)?) {
+            confusion[*truth as usize][predicted as usize] += 1;
+        }
+        let right: u64 = (0..classes).map(|class| confusion[class][class]).sum();
+        let count = test.len().max(1) as f64;
+        Ok(Evaluation { accuracy: 100.0 * right as f64 / count, loss: loss / count, confusion })
+    }
+}
+
+/// Moves to a mean: all the way, or as a step with momentum. Statistics are copied.
+pub fn step_towards(
+    params: &mut Params,
+    velocity: &mut Option<Params>,
+    mean: &Params,
+    momentum: f64,
+) -> Result<()> {
+    if momentum == 0.0 {
+        return Ok(params.assign(mean)?);
+    }
+    let mean_of = |name: &str| mean.layout.iter().position(|entry| entry.name == name);
+    let velocity = match velocity {
+        Some(velocity) => velocity,
+        None => velocity.insert(params.zeros_like()?),
+    };
+    for (index, entry) in params.layout.iter().enumerate() {
+        let Some(new) = mean_of(&entry.name).map(|at| &mean.tensors[at]) else { continue };
+        let global = &mut params.tensors[index];
+        if entry.statistic {
+            global.f_copy_(new)?;
+            continue;
+        }
+        let way = global.f_sub(new)?;
+        let velocity = velocity.tensors[index].f_mul_scalar_(momentum)?.f_add_(&way)?;
+        let _ = global.f_sub_(&velocity)?;
+    }
+    Ok(())
+}
+
+/// What to change where training went astray.
+pub(crate) const STEADIER: &str = "lower the learning rate or keep optimiser.clip above 0";
+
+/// An error if a loss or a parameter of the server's is not finite; `parameter` is its name.
+pub(crate) fn check_finite(
+    round: u32,
+    (phase, advice): (&'static str, &'static str),
+    losses: &[f64],
+    parameter: Option<&str>,
+) -> Result<()> {
+    let what = match parameter {
+        _ if losses.iter().any(|loss| !loss.is_finite()) => "the server's loss".to_owned(),
+        Some(name) => format!("the global model's `{name}`"),
+        None => return Ok(()),
+    };
+    Err(Error::NotFinite { round, phase, what, advice })
+}

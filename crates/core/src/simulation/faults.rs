@@ -1,0 +1,100 @@
+//! Faulty clients in a simulation, to see what a setting withstands. Who is faulty follows from the seed
+//! and stays so for the whole run; the fault happens to the client's message, on its way.
+
+use crate::config::{Experiment, FaultKind};
+use crate::error::Result;
+use crate::federation::Arrival;
+use crate::messages::{Answer, ClientOutcome, Update};
+use fedanchor_data::stream::SERVER;
+use fedanchor_data::{Purpose, Stream};
+use fedanchor_engine::tensors::{Entry, Params};
+use rand::seq::index::sample;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The factor of `scale`.
+const SCALE: f64 = 1000.0;
+
+/// The faulty clients of a run.
+#[derive(Debug)]
+pub struct Faults {
+    kind: FaultKind,
+    clients: BTreeSet<u32>,
+}
+
+impl Faults {
+    /// Draws who is faulty.
+    pub fn new(experiment: &Experiment) -> Self {
+        let kind = experiment.faults.kind;
+        let count = match kind {
+            FaultKind::None => 0,
+            _ => (experiment.faults.share * experiment.data.clients as f64).round() as usize,
+        };
+        let mut rng = Stream::new(experiment.seed, Purpose::Faults, 0, SERVER).rng();
+        let clients = sample(&mut rng, experiment.data.clients, count.min(experiment.data.clients));
+        Self { kind, clients: clients.into_iter().map(|client| client as u32).collect() }
+    }
+
+    /// What arrives of a client's answer, where `sent` is what the client started from.
+    pub fn arrive(&self, mut answer: Answer, sent: &Params) -> Result<Vec<Arrival>> {
+        if !self.clients.contains(&answer.client) {
+            return Ok(vec![Arrival::Answer(answer)]);
+        }
+        match (self.kind, &mut answer.outcome) {
+            (FaultKind::DropOut, _) => return Ok(vec![Arrival::Absent]),
+            (FaultKind::Late, ClientOutcome::Update(_)) => return Ok(vec![Arrival::Late]),
+            (FaultKind::Late, _) => return Ok(vec![Arrival::Absent]),
+            (FaultKind::Stale, _) => answer.round = answer.round.saturating_sub(1),
+            (FaultKind::Duplicate, _) => {
+                let bytes = answer.encode()?;
+                return Ok(vec![Arrival::Encoded(bytes.clone()), Arrival::Encoded(bytes)]);
+            }
+            (FaultKind::Conflicting, ClientOutcome::Update(update)) => {
+                let other = stretched(update, sent, 0.5)?;
+                let first = std::mem::replace(&mut update.params, other);
+                let second = answer.encode()?;
+                if let ClientOutcome::Update(update) = &mut answer.outcome {
+                    update.params = first;
+                }
+                return Ok(vec![Arrival::Encoded(answer.encode()?), Arrival::Encoded(second)]);
+            }
+            (FaultKind::NonFinite, ClientOutcome::Update(update)) => {
+                update.params = update.params.copy()?;
+                if let Some(tensor) = update.params.tensors.first() {
+                    let _ = tensor.f_flatten(0, -1)?.f_narrow(0, 0, 1)?.f_fill_(f64::NAN)?;
+                }
+            }
+            (FaultKind::Shape, ClientOutcome::Update(update)) => {
+                let mut layout: Vec<Entry> = update.params.layout.to_vec();
+                let tensors = &mut update.params.tensors;
+                if let (Some(tensor), Some(entry)) = (tensors.last_mut(), layout.last_mut()) {
+                    *tensor = tensor.f_flatten(1, -1)?.f_narrow(1, 0, 1)?;
+                    entry.shape = vec![1];
+                }
+                update.params.layout = Arc::new(layout);
+            }
+            (FaultKind::Scale, ClientOutcome::Update(update)) => {
+                update.params = stretched(update, sent, SCALE)?;
+            }
+            (FaultKind::Sign, ClientOutcome::Update(update)) => {
+                update.params = stretched(update, sent, -1.0)?;
+            }
+            (_, ClientOutcome::NothingKept { .. } | ClientOutcome::Failed { .. }) => {}
+            (FaultKind::None, _) => {}
+        }
+        Ok(vec![Arrival::Answer(answer)])
+    }
+}
+
+/// The update with its change of the weights multiplied by `factor`.
+fn stretched(update: &Update, sent: &Params, factor: f64) -> Result<Params> {
+    let pairs = sent.tensors.iter().zip(&update.params.tensors).zip(sent.layout.iter());
+    let tensors =
+        pairs.map(
+            |((from, to), entry)| {
+                if entry.statistic { Ok(to.shallow_clone()) } else { from.f_lerp(to, factor) }
+            },
+        );
+    let tensors = tensors.collect::<Result<_, _>>()?;
+    Ok(Params { layout: update.params.layout.clone(), tensors })
+}

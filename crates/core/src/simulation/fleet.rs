@@ -1,0 +1,218 @@
+//! Clients in this process. They run the same code as a deployed client; only the messages need not be
+//! encoded.
+
+use super::Simulation;
+use super::threads::train_on_cores;
+use crate::error::Result;
+use crate::federation::{
+    Accuracy, ClientKey, ClientStates, Delivery, Fleet, Member, Observed, RoundTask,
+};
+use crate::labels::PseudoLabels;
+use crate::messages::{Answer, Broadcast, ClientOutcome};
+use crate::methods::{Client, ClientReport, ClientState, Cohort, uploaded};
+use fedanchor_engine::guard;
+use fedanchor_engine::tensors::Params;
+use std::collections::BTreeMap;
+use tch::Device;
+
+/// Clients trained as one network on a GPU: more do not make it faster, and memory stays the same however
+/// many take part in a round.
+const GPU_COHORT: usize = 64;
+
+/// The clients of a [`Simulation`], with what each keeps between its rounds.
+pub struct SimulatedFleet<'a> {
+    simulation: &'a Simulation,
+    /// Each client's state, and the round it last trained in.
+    states: BTreeMap<u32, (u32, ClientState)>,
+    /// Clients trained as one network. On a CPU each is a network of its own, and the cores share the
+    /// clients: a grouped convolution is slower there than the plain ones it stands for. On a GPU as many
+    /// as keep it busy, and half as many whenever they turn out not to fit.
+    cohort: usize,
+    anchor_head: Accuracy,
+    classifier_head: Accuracy,
+}
+
+impl<'a> SimulatedFleet<'a> {
+    pub(super) fn new(simulation: &'a Simulation) -> Self {
+        Self {
+            simulation,
+            states: BTreeMap::new(),
+            cohort: if simulation.context.device == Device::Cpu { 1 } else { GPU_COHORT },
+            anchor_head: Accuracy::default(),
+            classifier_head: Accuracy::default(),
+        }
+    }
+
+    /// The simulation whose clients these are.
+    pub fn simulation(&self) -> &'a Simulation {
+        self.simulation
+    }
+
+    /// Trains one client on a broadcast of its own, as a deployed client does.
+    pub fn train_client(&mut self, client: u32, broadcast: &Broadcast) -> Result<Answer> {
+        let mut answer = None;
+        let reports = self.try_cohort(&[client], broadcast);
+        self.finish_cohort(&[client], reports, broadcast, &mut |_, given| {
+            answer = Some(given);
+            Ok(())
+        })?;
+        Ok(answer.expect("one client gives one answer"))
+    }
+
+    fn cohort(&self, clients: &[u32], round: u32) -> Result<Cohort<'a>> {
+        let simulation = self.simulation;
+        let Simulation { experiment, context, method, partition, images, true_labels, .. } =
+            simulation;
+        let clients = clients.iter().map(|&id| {
+            let state = self.states.get(&id).map(|(_, state)| state.copy());
+            let state = state.transpose()?.unwrap_or_default();
+            let local = &partition.clients[id as usize];
+            let labels = || local.iter().map(|&i| true_labels[i as usize]).collect();
+            let labels = method.sees_labels().then(labels);
+            Ok(Client { id, images, local, labels, state })
+        });
+        let clients = clients.collect::<Result<_>>()?;
+        Ok(Cohort { experiment, context, round, clients })
+    }
+
+    fn try_cohort(&self, clients: &[u32], broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
+        let cohort = self.cohort(clients, broadcast.round)?;
+        guard(|| self.simulation.method.client_update(cohort, broadcast))
+    }
+
+    /// Hands over the answers of a cohort in order, and keeps what is the clients' own. A cohort that
+    /// could not train answers that it failed.
+    fn finish_cohort(
+        &mut self,
+        clients: &[u32],
+        reports: Result<Vec<ClientReport>>,
+        broadcast: &Broadcast,
+        take: &mut dyn FnMut(u32, Answer) -> Result<()>,
+    ) -> Result<()> {
+        let (method, round) = (&broadcast.method, broadcast.round);
+        let answer = |client, outcome| Answer { method: method.clone(), round, client, outcome };
+        match reports {
+            Ok(reports) => {
+                for (&client, report) in clients.iter().zip(reports) {
+                    let ClientReport { outcome, labels, state } = report;
+                    self.compare(client, &labels);
+                    if matches!(outcome, ClientOutcome::Update(_)) && !state.is_empty() {
+                        self.states.insert(client, (round, state));
+                    }
+                    take(client, answer(client, outcome))?;
+                }
+            }
+            Err(error) => {
+                for &client in clients {
+                    let reason = error.to_string();
+                    take(client, answer(client, ClientOutcome::Failed { reason }))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Trains clients in cohorts on a GPU. Where a cohort does not fit into memory, it is split and the
+    /// following ones are as small; where it fails otherwise, its clients are tried one by one, so that
+    /// only those fail that fail alone.
+    fn train_in_cohorts(
+        &mut self,
+        clients: &[u32],
+        broadcast: &Broadcast,
+        take: &mut dyn FnMut(u32, Answer) -> Result<()>,
+    ) -> Result<()> {
+        let mut rest = clients;
+        while !rest.is_empty() {
+            let (cohort, after) = rest.split_at(self.cohort.min(rest.len()));
+            match self.try_cohort(cohort, broadcast) {
+                Err(error) if cohort.len() > 1 && error.is_out_of_memory() => {
+                    self.cohort = cohort.len().div_ceil(2);
+                    self.simulation.context.free(self.cohort)?;
+                    continue;
+                }
+                Err(error) if cohort.len() > 1 => {
+                    tracing::warn!(%error, "a cohort failed; training its clients one by one");
+                    for &client in cohort {
+                        let reports = self.try_cohort(&[client], broadcast);
+                        self.finish_cohort(&[client], reports, broadcast, take)?;
+                    }
+                }
+                reports => self.finish_cohort(cohort, reports, broadcast, take)?,
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Compares pseudo-labels with the true labels.
+    fn compare(&mut self, client: u32, labels: &PseudoLabels) {
+        let Simulation { partition, true_labels, .. } = self.simulation;
+        let heads = [
+            (&mut self.anchor_head, &labels.anchor),
+            (&mut self.classifier_head, &labels.classifier),
+        ];
+        for (head, labelled) in heads {
+            let local = partition.clients[client as usize].iter().zip(labelled).zip(&labels.kept);
+            for ((&index, &label), &kept) in local {
+                head.add(label == true_labels[index as usize], kept);
+            }
+        }
+    }
+}
+
+impl Fleet for SimulatedFleet<'_> {
+    fn members(&mut self) -> Result<Vec<Member>> {
+        let clients = (0..).zip(&self.simulation.partition.clients);
+        let member = |(number, local): (u32, &Vec<u32>)| Member {
+            key: ClientKey::Number(number),
+            samples: local.len(),
+        };
+        Ok(clients.map(member).collect())
+    }
+
+    fn train(
+        &mut self,
+        task: &RoundTask,
+        take: &mut dyn FnMut(Delivery) -> Result<()>,
+    ) -> Result<()> {
+        let Simulation { context, method, faults, .. } = self.simulation;
+        let broadcast = task.broadcast;
+        let sent = uploaded(context, &|part| method.uploads(part), &broadcast.params);
+        let clients: Vec<u32> = task.clients.iter().map(|(number, _)| *number).collect();
+        let mut deliver = |client: u32, answer: Answer| {
+            for arrival in faults.arrive(answer, &sent)? {
+                take(Delivery { from: ClientKey::Number(client), arrival })?;
+            }
+            Ok(())
+        };
+        if context.device != Device::Cpu {
+            return self.train_in_cohorts(&clients, broadcast, &mut deliver);
+        }
+        let parts = clients.chunks(self.cohort);
+        let cohorts = parts.map(|clients| self.cohort(clients, broadcast.round));
+        let cohorts = cohorts.collect::<Result<_>>()?;
+        train_on_cores(&**method, cohorts, broadcast, &mut |clients, reports| {
+            self.finish_cohort(&clients, reports, broadcast, &mut deliver)
+        })
+    }
+
+    fn observed(&mut self) -> Option<Observed> {
+        let anchor_head = std::mem::take(&mut self.anchor_head).percent();
+        let classifier_head = std::mem::take(&mut self.classifier_head).percent();
+        Some(Observed { anchor_head, classifier_head })
+    }
+    fn save_states(&self, round: u32, like: &Params) -> Result<ClientStates> {
+        let trained_in = self.states.iter().map(|(&client, (round, _))| (client, *round)).collect();
+        let trained = self.states.iter().filter(|(_, (trained, _))| *trained == round);
+        let bundles = trained.map(|(&client, (_, state))| Ok((client, state.save(like)?)));
+        Ok(ClientStates { trained_in, bundles: bundles.collect::<Result<_>>()? })
+    }
+
+    fn restore_states(&mut self, states: &ClientStates, like: &Params) -> Result<()> {
+        for (client, bundle) in &states.bundles {
+            let round = states.trained_in.get(client).copied().unwrap_or_default();
+            self.states.insert(*client, (round, ClientState::restore(bundle, like)?));
+        }
+        Ok(())
+    }
+}

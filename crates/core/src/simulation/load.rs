@@ -1,0 +1,55 @@
+//! From a config's `[data]` to images, anchors and clients.
+
+use crate::config::Experiment;
+use crate::error::{Error, Result};
+use fedanchor_data::split::{Split, split};
+use fedanchor_data::{DataSet, Partition, catalog, formats, partition, sample};
+use std::path::PathBuf;
+
+/// Reads the data set an experiment names: the embedded sample, or the files in `data.path` [default:
+/// `data/NAME`].
+pub fn load(experiment: &Experiment) -> Result<DataSet> {
+    let config = &experiment.data;
+    if config.name == sample::NAME && config.path.is_none() {
+        if config.size.is_some_and(|size| size != 28) {
+            let problem = "the embedded sample has 28 pixels per side: remove the key";
+            return Err(Error::config("data.size", problem));
+        }
+        return Ok(sample::load()?);
+    }
+    let path = config.path.clone().unwrap_or_else(|| PathBuf::from("data").join(&config.name));
+    if !path.exists() {
+        let (key, advice) = match catalog::find(&config.name) {
+            Ok(_) if config.path.is_none() => {
+                ("data.name", format!("run `fedanchor data get {}` first", config.name))
+            }
+            _ if config.path.is_none() => {
+                ("data.name", "set data.path to the folder of the data set".to_owned())
+            }
+            _ => ("data.path", "set it to the folder of the data set".to_owned()),
+        };
+        let problem = format!("no data set `{}` at {}: {advice}", config.name, path.display());
+        return Err(Error::config(key, problem));
+    }
+    let mut data = formats::open(&path, &formats::Options { size: config.size })?;
+    data.name.clone_from(&config.name);
+    Ok(data)
+}
+
+/// Draws the anchors and deals the other images to the clients.
+pub fn assign(experiment: &Experiment, data: &DataSet) -> Result<(Split, Partition)> {
+    let config = &experiment.data;
+    let labels =
+        data.train.require_labels("drawing anchors and dealing images to simulated clients")?;
+    let split = split(&data.train, config.anchors, config.choice, experiment.seed)?;
+    let classes = data.train.classes.len();
+    let partition = partition::partition(
+        experiment.partition,
+        labels,
+        &split.pool,
+        classes,
+        config.clients,
+        experiment.seed,
+    )?;
+    Ok((split, partition))
+}

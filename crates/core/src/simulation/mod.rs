@@ -1,0 +1,112 @@
+//! A federation in one process: the data set dealt to simulated clients, and the server's share of it.
+
+mod faults;
+mod fleet;
+mod load;
+mod threads;
+
+pub use faults::Faults;
+pub use fleet::SimulatedFleet;
+pub use load::{assign, load};
+pub use threads::ComputeThreads;
+
+use crate::config::Experiment;
+use crate::error::Result;
+use crate::experiment::settle;
+use crate::federation::{Coordinator, ServerData};
+use crate::labels::AnchorSet;
+use crate::methods::{self, Method};
+use fedanchor_data::split::Split;
+use fedanchor_data::{DataSet, ImageSet, Partition};
+use fedanchor_engine::training::Context;
+
+/// Data, partition and settings of a simulated federation. It alone knows the clients' true labels, to
+/// measure pseudo-labels by.
+pub struct Simulation {
+    /// The settings of the run.
+    pub experiment: Experiment,
+    /// The network and how to train it.
+    pub context: Context,
+    /// The method.
+    pub method: Box<dyn Method>,
+    /// Which images are anchors.
+    pub split: Split,
+    /// Which images are whose.
+    pub partition: Partition,
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// Training images without their labels: clients cannot see what they must not.
+    images: ImageSet,
+    true_labels: Vec<u16>,
+    faults: Faults,
+    anchor_labels: Vec<u16>,
+    test: ImageSet,
+    test_labels: Vec<u16>,
+}
+
+impl Simulation {
+    /// Draws anchors and clients and builds the network's description. `workers` threads augment images
+    /// [default: one per core].
+    pub fn new(experiment: Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
+        let (split, partition) = assign(&experiment, &data)?;
+        let DataSet { mut train, test, normalisation, flip, .. } = data;
+        let true_labels = train.labels.take().unwrap_or_default(); // `assign` requires them
+        let test_labels = test.require_labels("testing")?.to_vec();
+        let classes = train.classes.clone();
+        let method = methods::build(&experiment.method)?;
+        let settings = experiment.training(method.heads())?;
+        let (shape, count) = (train.shape, classes.len());
+        let context = Context::new(settings, shape, count, &normalisation, flip, workers)?;
+        let faults = Faults::new(&experiment);
+        let anchor_labels =
+            split.anchors.iter().map(|&index| true_labels[index as usize]).collect();
+        Ok(Self {
+            experiment,
+            context,
+            method,
+            split,
+            partition,
+            classes,
+            images: train,
+            true_labels,
+            faults,
+            anchor_labels,
+            test,
+            test_labels,
+        })
+    }
+
+    /// Puts this thread's work on the run's own queue of a GPU, until the guard is dropped. Rounds on a
+    /// GPU need it.
+    pub fn enter(&self) -> Result<Option<fedanchor_graph::Entered>> {
+        Ok(self.context.enter()?)
+    }
+
+    /// Images of every class on every client.
+    pub fn histogram(&self) -> Vec<Vec<u32>> {
+        self.partition.histogram(&self.true_labels, self.classes.len())
+    }
+
+    /// The experiment with every choice written down that was left to the data.
+    pub fn settled(&self) -> Result<Experiment> {
+        let images = &self.context.images;
+        settle(&self.experiment, images.shape(), self.classes.len(), images.flip())
+    }
+
+    /// The server's half, before pre-training.
+    pub fn coordinator(&self) -> Result<Coordinator<'_>> {
+        let anchors = AnchorSet {
+            images: &self.images,
+            local: &self.split.anchors,
+            labels: &self.anchor_labels,
+        };
+        let (test, test_labels, all) = (&self.test, &self.test_labels[..], Some(&self.images));
+        let data = ServerData { anchors, test, test_labels, all };
+        Coordinator::new(&self.experiment, &self.context, &*self.method, data)
+    }
+
+    /// The clients, before their first round.
+    pub fn fleet(&self) -> SimulatedFleet<'_> {
+        SimulatedFleet::new(self)
+    }
+}

@@ -1,0 +1,106 @@
+//! Every method gives the same bytes, records and model alike, whether its clients are simulated or every
+//! message is encoded and decoded on its way.
+
+#![allow(clippy::unwrap_used)]
+
+mod fleet;
+
+use fedanchor::{Observer, Simulation, methods, resolve};
+use fedanchor_record::{RoundRecord, Timing, files};
+use fleet::Loopback;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+struct Silent;
+
+impl Observer for Silent {
+    fn started(&mut self, _: &Simulation) {}
+    fn round(&mut self, _: &RoundRecord, _: &Timing) {}
+    fn comparing(&mut self) {}
+    fn notice(&mut self, _: &str) {}
+}
+
+const BRIEF: &[&str] = &[
+    "rounds=2",
+    "data.name=sample",
+    "model.name=small",
+    "data.anchors=60",
+    "data.clients=60",
+    "client.per_round=3",
+    "client.epochs=1",
+    "client.batch=16",
+    "client.keep_momentum=true",
+    "pretrain.epochs=1",
+    "optimiser.lr=0.05",
+];
+
+fn records(folder: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(folder.join(files::ROUNDS)).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn both(settings: &[&str], trains: bool) {
+    let keys: Vec<String> = BRIEF.iter().chain(settings).map(|&key| key.to_owned()).collect();
+    let experiment = resolve("", &keys).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (plain, encoded) = (folder.path().join("plain"), folder.path().join("encoded"));
+    let stop = AtomicBool::new(false);
+    fedanchor::run(&experiment, &plain, Some(1), &stop, &mut Silent).unwrap();
+    fedanchor::run_with(&experiment, &encoded, Some(1), &stop, &mut Silent, &|clients| {
+        Box::new(Loopback::new(clients, 1))
+    })
+    .unwrap();
+    let (plain_records, encoded_records) = (records(&plain), records(&encoded));
+    let trained: u64 = plain_records.iter().map(|r| r["trained"].as_u64().unwrap()).sum();
+    assert_eq!(trained > 0, trains, "{settings:?}");
+    assert_eq!(plain_records, encoded_records, "{settings:?}");
+    for name in [files::ROUNDS, files::MODEL] {
+        let read = |folder: &Path| std::fs::read(folder.join(name)).unwrap();
+        assert!(read(&plain) == read(&encoded), "{settings:?}: {name} differs");
+    }
+}
+
+#[test]
+fn every_method_gives_the_same_bytes() {
+    for name in methods::names() {
+        let name_key = format!("method.name={name}");
+        let more: &[&str] = match name {
+            "fedanchor" => &["method.send=latents", "method.threshold=anchor-relative"],
+            "semifl" | "fedavg-fixmatch" => &["method.threshold=0.11"],
+            "fedcon" => &["method.predictor=64"],
+            "fedmatch" => &["method.threshold=0.11", "method.refresh=1"],
+            _ => &[],
+        };
+        both(&[&[name_key.as_str()], more].concat(), name != "server-only");
+    }
+}
+
+#[test]
+fn settings_of_the_federation_give_the_same_bytes() {
+    both(&["method.threshold=softmatch", "aggregation.rule=fltrust"], true);
+    let krum = "aggregation.rule=multi-krum";
+    both(&["batch_norm.statistics=static-all", krum, "server.momentum=0.5"], true);
+    both(&["method.threshold=1", "aggregation.without_samples=unchanged"], false);
+}
+
+/// A network may deliver a message twice: that costs bytes and nothing else.
+#[test]
+fn repeated_messages_are_ignored() {
+    let keys: Vec<String> = BRIEF.iter().map(|&key| key.to_owned()).collect();
+    let experiment = resolve("", &keys).unwrap();
+    let data = fedanchor::simulation::load(&experiment).unwrap();
+    let simulation = Simulation::new(experiment, data, Some(1)).unwrap();
+    let play = |copies: usize| {
+        let mut coordinator = simulation.coordinator().unwrap();
+        let mut fleet = Loopback::new(simulation.fleet(), copies);
+        coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+        (1..=2)
+            .map(|round| coordinator.round(&mut fleet, round).unwrap().record)
+            .collect::<Vec<_>>()
+    };
+    for (once, twice) in play(1).into_iter().zip(play(2)) {
+        assert_eq!(twice.bytes_up, 2 * once.bytes_up);
+        assert_eq!(RoundRecord { bytes_up: once.bytes_up, ..twice }, once);
+        assert!(once.trained > 0 && once.rejected.is_empty());
+    }
+}

@@ -1,0 +1,181 @@
+//! Batches of the fix set and the mix set (appendix B of the paper): what is drawn, how the images are
+//! made, and how a step reads them on the device.
+
+use super::images::{ImagePipeline, View};
+use super::packing::{Packing, write};
+use super::plan::{Sample, Task, mix_partner};
+use super::streams::RoundStreams;
+use crate::config::{Augmentation, MixAugment, MixDraw, MixupConfig};
+use crate::error::Result;
+use fedanchor_data::{Purpose, augment};
+use tch::{Kind, Tensor};
+
+/// How fix and mix batches are made in a round.
+#[derive(Debug, Clone, Copy)]
+pub struct FixMixBatches<'a> {
+    /// How images become inputs.
+    pub images: &'a ImagePipeline,
+    /// The round's random streams.
+    pub streams: RoundStreams,
+    /// Samples per client in a batch.
+    pub batch: usize,
+    /// Augmentation of the fix view.
+    pub augment: Augmentation,
+    /// How mixtures are made, where there are any.
+    pub mixup: Option<&'a MixupConfig>,
+    /// Whether samples have weights.
+    pub weighted: bool,
+}
+
+/// A batch on the device. Labels, weights and lambda are `[K, batch]`, images 8-bit `[batch, K, H, W, C]`.
+#[derive(Debug)]
+pub struct FixMixBatch {
+    /// Labels of the fix samples.
+    pub labels: Tensor,
+    /// Their weights, where samples have any.
+    pub weights: Option<Tensor>,
+    /// The fix view.
+    pub fix: Tensor,
+    /// The mixture, where there is one.
+    pub mix: Option<Mix>,
+}
+
+/// The mixture of a batch on the device.
+#[derive(Debug)]
+pub struct Mix {
+    /// Labels of the mix samples.
+    pub labels: Tensor,
+    /// Their weights, where samples have any.
+    pub weights: Option<Tensor>,
+    /// The share of the fix sample in each mixture.
+    pub lambda: Tensor,
+    /// Weak views of the fix samples.
+    pub first: Tensor,
+    /// Weak views of the mix samples.
+    pub second: Tensor,
+}
+
+/// The parts of a batch, in their order; the last four only with mixup.
+const FIX_LABELS: usize = 0;
+const FIX_IMAGES: usize = 1;
+const MIX_LABELS: usize = 2;
+const LAMBDA: usize = 3;
+const WEAK_FIX: usize = 4;
+const WEAK_MIX: usize = 5;
+
+impl FixMixBatches<'_> {
+    fn packing(&self, active: usize) -> Packing {
+        let samples = active * self.batch;
+        let (labels, images) = (samples * 8, samples * self.images.image_bytes());
+        let mut parts = vec![labels, images];
+        if self.mixup.is_some() {
+            parts.extend([labels, samples * 4, images, images]);
+        }
+        if self.weighted {
+            parts.extend(vec![samples * 4; 1 + usize::from(self.mixup.is_some())]);
+        }
+        Packing::new(&parts)
+    }
+
+    /// The parts with weights come after all others.
+    fn fix_weights(&self) -> usize {
+        if self.mixup.is_some() { WEAK_MIX + 1 } else { FIX_IMAGES + 1 }
+    }
+
+    fn mix_weights(&self) -> usize {
+        self.fix_weights() + 1
+    }
+
+    /// Bytes of a step in which this many clients take part.
+    pub fn bytes(&self, active: usize) -> usize {
+        self.packing(active).total()
+    }
+
+    /// Draws and renders one step's inputs.
+    pub fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+        let active = samples.len() / self.batch;
+        let mut parts = self.packing(active).split(out);
+        let stream = |purpose, sample: &Sample| {
+            self.streams.of(purpose, tasks[sample.task].client).epoch(sample.epoch)
+        };
+        // Samples come row by row, one of every client; labels are kept client by client.
+        let by_client =
+            || (0..active).flat_map(|slot| (0..self.batch).map(move |row| row * active + slot));
+        let labels = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32| {
+            let label = |s: &Sample| i64::from(tasks[s.task].labels[of(s) as usize]);
+            write(part, by_client().map(|at| label(&samples[at]).to_ne_bytes()));
+        };
+        let fix_view = samples.iter().map(|s| {
+            let image = tasks[s.task].image(s.fix);
+            match self.augment {
+                Augmentation::None => View::Raw(image),
+                Augmentation::Weak => View::Weak(image, stream(Purpose::Strong, s), s.position),
+                Augmentation::Strong => View::Strong(image, stream(Purpose::Strong, s), s.position),
+            }
+        });
+        let weights = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32| {
+            let weight = |s: &Sample| tasks[s.task].weights[of(s) as usize];
+            write(part, by_client().map(|at| weight(&samples[at]).to_ne_bytes()));
+        };
+        labels(parts[FIX_LABELS], &|s| s.fix);
+        if self.weighted {
+            weights(parts[self.fix_weights()], &|s| s.fix);
+        }
+        self.images.render(&fix_view.collect::<Vec<_>>(), parts[FIX_IMAGES]);
+        let Some(mixup) = self.mixup else { return };
+
+        let partner = |s: &Sample| mix_partner(self.streams, &tasks[s.task], s, mixup.mix_set);
+        // Flip and crop only move pixels, so augmenting the mixture is augmenting both images alike.
+        let mix_purpose = match mixup.augment {
+            MixAugment::Before => Purpose::MixWeak,
+            MixAugment::After => Purpose::Weak,
+        };
+        let weak = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32, purpose| {
+            let view = |s: &Sample| (tasks[s.task].image(of(s)), stream(purpose, s), s.position);
+            let views =
+                samples.iter().map(view).map(|(image, stream, at)| View::Weak(image, stream, at));
+            self.images.render(&views.collect::<Vec<_>>(), part);
+        };
+        labels(parts[MIX_LABELS], &partner);
+        if self.weighted {
+            weights(parts[self.mix_weights()], &partner);
+        }
+        let lambda = |s: &Sample| {
+            let at = match mixup.draw {
+                MixDraw::Batch => s.step,
+                MixDraw::Sample => s.position,
+            };
+            augment::mixup_lambda(mixup.alpha, &mut stream(Purpose::MixLambda, s).at(at))
+        };
+        write(parts[LAMBDA], by_client().map(|at| lambda(&samples[at]).to_ne_bytes()));
+        weak(parts[WEAK_FIX], &|s| s.fix, Purpose::Weak);
+        weak(parts[WEAK_MIX], &partner, mix_purpose);
+    }
+
+    /// One step's inputs on the device.
+    pub fn read(&self, bytes: &Tensor, active: usize) -> Result<FixMixBatch> {
+        let packing = self.packing(active);
+        let by_client = [active as i64, self.batch as i64];
+        let images = |part| self.images.view(bytes, &packing, part, self.batch, active);
+        let labels = |part| packing.view(bytes, part, Kind::Int64, &by_client);
+        let weights = |part| {
+            let view = || packing.view(bytes, part, Kind::Float, &by_client);
+            self.weighted.then(view).transpose()
+        };
+        let mix = || -> Result<Mix> {
+            Ok(Mix {
+                labels: labels(MIX_LABELS)?,
+                weights: weights(self.mix_weights())?,
+                lambda: packing.view(bytes, LAMBDA, Kind::Float, &by_client)?,
+                first: images(WEAK_FIX)?,
+                second: images(WEAK_MIX)?,
+            })
+        };
+        Ok(FixMixBatch {
+            labels: labels(FIX_LABELS)?,
+            weights: weights(self.fix_weights())?,
+            fix: images(FIX_IMAGES)?,
+            mix: self.mixup.map(|_| mix()).transpose()?,
+        })
+    }
+}

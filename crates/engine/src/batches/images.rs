@@ -1,0 +1,156 @@
+//! From 8-bit pixels on the host to a network's normalised input on the device.
+//!
+//! Augmentation happens on the host, on 8-bit pixels, with random numbers keyed by sample: the same
+//! bits on any number of threads. Normalisation happens on the device, in one fused kernel on a GPU.
+
+use super::packing::Packing;
+use crate::config::AugmentConfig;
+use crate::error::{Error, Result};
+use fedanchor_data::augment::{self, Strong};
+use fedanchor_data::{Normalisation, Shape, Stream};
+use fedanchor_graph as graph;
+use graph::Mixture;
+use rayon::prelude::*;
+use tch::{Device, Kind, Tensor};
+
+/// How one image of a batch is made: from which pixels, and with which random numbers.
+#[derive(Debug, Clone, Copy)]
+pub enum View<'a> {
+    /// As it is.
+    Raw(&'a [u8]),
+    /// Weakly augmented, with the generator at this index of the stream.
+    Weak(&'a [u8], Stream, u64),
+    /// Strongly augmented.
+    Strong(&'a [u8], Stream, u64),
+}
+
+/// The way from 8-bit pixels to a normalised batch.
+#[derive(Debug)]
+pub struct ImagePipeline {
+    shape: Shape,
+    flip: bool,
+    strong: Strong,
+    device: Device,
+    /// Input in bfloat16, made by the GPU's fused kernel.
+    half: bool,
+    fused: bool,
+    /// (x / 255 - mean) / std as one multiplication and one subtraction, by channel.
+    scale: Vec<f32>,
+    shift: Vec<f32>,
+    workers: rayon::ThreadPool,
+}
+
+impl ImagePipeline {
+    /// For images of this shape. `fused` says whether the GPU's kernels are there, `half` whether they
+    /// write bfloat16, and `workers` how many threads augment [default: one per core].
+    pub fn new(
+        shape: Shape,
+        normalisation: &Normalisation,
+        config: &AugmentConfig,
+        flip: bool,
+        device: Device,
+        (half, fused): (bool, bool),
+        workers: Option<usize>,
+    ) -> Result<Self> {
+        let workers = rayon::ThreadPoolBuilder::new()
+            .num_threads(workers.unwrap_or(0))
+            .build()
+            .map_err(|error| Error::config("--workers", error.to_string()))?;
+        let scale = normalisation.std.iter().map(|std| 1.0 / (255.0 * std)).collect();
+        let shift = normalisation.mean.iter().zip(&normalisation.std).map(|(m, s)| m / s).collect();
+        let flip = config.flip.unwrap_or(flip);
+        Ok(Self { shape, flip, strong: config.strong, device, half, fused, scale, shift, workers })
+    }
+
+    /// The shape of an image.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Whether images are mirrored.
+    pub fn flip(&self) -> bool {
+        self.flip
+    }
+
+    /// Bytes of an image.
+    pub fn image_bytes(&self) -> usize {
+        self.shape.bytes()
+    }
+
+    /// Makes the images of a batch on the host: `views` holds sample 0 of every client, then
+    /// sample 1 of every client, and so on. The result is 8-bit: `[batch, K, H, W, C]`.
+    pub fn render(&self, views: &[View], out: &mut [u8]) {
+        let bytes = self.image_bytes();
+        let (shape, flip, strong) = (self.shape, self.flip, self.strong);
+        self.workers.install(|| {
+            out.par_chunks_exact_mut(bytes).zip(views).for_each(|(out, view)| match *view {
+                View::Raw(image) => out.copy_from_slice(image),
+                View::Weak(image, stream, at) => {
+                    augment::weak(shape, flip, image, &mut stream.at(at), out);
+                }
+                View::Strong(image, stream, at) => {
+                    augment::strong(strong, shape, flip, image, &mut stream.at(at), out);
+                }
+            });
+        });
+    }
+
+    /// Rendered images in a step's bytes, as `[batch, K, H, W, C]`.
+    pub fn view(
+        &self,
+        bytes: &Tensor,
+        packing: &Packing,
+        part: usize,
+        batch: usize,
+        clients: usize,
+    ) -> Result<Tensor> {
+        let (side, channels) = (self.shape.side as i64, self.shape.channels as i64);
+        let size = [batch as i64, clients as i64, side, side, channels];
+        packing.view(bytes, part, Kind::Uint8, &size)
+    }
+
+    /// 8-bit images `[batch, K, H, W, C]` to the network's input `[batch, K*C, H, W]`, normalised,
+    /// channels last in memory.
+    pub fn input(&self, images: &Tensor) -> Result<Tensor> {
+        match self.fused_input(images, None)? {
+            Some(x) => Ok(x),
+            None => self.to_input(&self.normalise(images)?),
+        }
+    }
+
+    /// The network's input of a mixture: x_mix = lambda x_fix + (1 - lambda) x_mixset (eq. 8).
+    pub fn mixed_input(&self, mixture: &Mixture) -> Result<Tensor> {
+        let (first, second) = (self.normalise(mixture.first)?, self.normalise(mixture.second)?);
+        let lambda = mixture.lambda.f_tr()?; // [batch, K]
+        let lambda = lambda.f_unsqueeze(-1)?.f_unsqueeze(-1)?.f_unsqueeze(-1)?;
+        self.to_input(&second.f_lerp_tensor(&first, &lambda)?)
+    }
+
+    /// Both in one batch: the images, followed by the mixture.
+    pub fn both_inputs(&self, images: &Tensor, mixture: &Mixture) -> Result<Tensor> {
+        match self.fused_input(images, Some(mixture))? {
+            Some(x) => Ok(x),
+            None => Ok(Tensor::f_cat(&[self.input(images)?, self.mixed_input(mixture)?], 0)?),
+        }
+    }
+
+    fn fused_input(&self, images: &Tensor, mixture: Option<&Mixture>) -> Result<Option<Tensor>> {
+        if !self.fused || self.shape.channels > 4 {
+            return Ok(None);
+        }
+        Ok(Some(graph::images(images, mixture, &self.scale, &self.shift, self.half)?))
+    }
+
+    /// Normalises 8-bit images `[batch, K, H, W, C]`; the shape stays.
+    fn normalise(&self, pixels: &Tensor) -> Result<Tensor> {
+        let channel = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.device);
+        let (scale, shift) = (channel(&self.scale)?, channel(&self.shift)?);
+        Ok(pixels.f_to_kind(Kind::Float)?.f_mul_(&scale)?.f_sub_(&shift)?)
+    }
+
+    /// `[batch, K, H, W, C]` to the network's input `[batch, K*C, H, W]`, channels last in memory.
+    pub fn to_input(&self, images: &Tensor) -> Result<Tensor> {
+        let images = images.f_permute([0, 2, 3, 1, 4])?; // [batch, H, W, K, C]; no copy for K = 1
+        Ok(images.f_flatten(3, 4)?.f_permute([0, 3, 1, 2])?)
+    }
+}

@@ -1,0 +1,102 @@
+//! Batches of two views of the same samples: a weakly augmented one, and a second one of any kind.
+
+use super::images::{ImagePipeline, View};
+use super::packing::{Packing, write};
+use super::plan::{Sample, Task};
+use super::streams::RoundStreams;
+use crate::config::Augmentation;
+use crate::error::Result;
+use fedanchor_data::Purpose;
+use tch::{Kind, Tensor};
+
+/// How the batches of a round are made.
+#[derive(Debug, Clone, Copy)]
+pub struct TwoViews<'a> {
+    /// How images become inputs.
+    pub images: &'a ImagePipeline,
+    /// The round's random streams.
+    pub streams: RoundStreams,
+    /// Samples per client in a batch.
+    pub batch: usize,
+    /// Augmentation of the second view.
+    pub second: Augmentation,
+    /// A number for the loss that may differ from round to round; a captured step has no other way
+    /// to see it change.
+    pub number: f32,
+}
+
+/// A batch on the device.
+#[derive(Debug)]
+pub struct TwoViewBatch {
+    /// Labels: `[K, batch]`.
+    pub labels: Tensor,
+    /// The weak view, normalised: `[batch, K*C, H, W]`.
+    pub first: Tensor,
+    /// The second view.
+    pub second: Tensor,
+    /// The number for the loss: `[1]`.
+    pub number: Tensor,
+}
+
+impl TwoViews<'_> {
+    fn packing(&self, active: usize) -> Packing {
+        let samples = active * self.batch;
+        let images = samples * self.images.image_bytes();
+        Packing::new(&[samples * 8, images, images, 4])
+    }
+
+    /// Bytes of a step in which this many clients take part.
+    pub fn bytes(&self, active: usize) -> usize {
+        self.packing(active).total()
+    }
+
+    /// Draws and renders one step's inputs.
+    pub fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+        let active = samples.len() / self.batch;
+        let mut parts = self.packing(active).split(out);
+        let by_client =
+            (0..active).flat_map(|slot| (0..self.batch).map(move |row| row * active + slot));
+        let label = |at: usize| {
+            let sample = &samples[at];
+            i64::from(tasks[sample.task].labels[sample.fix as usize])
+        };
+        write(parts[0], by_client.map(|at| label(at).to_ne_bytes()));
+        for (part, purpose, augment) in
+            [(1, Purpose::Weak, Augmentation::Weak), (2, second_purpose(self.second), self.second)]
+        {
+            let views = samples.iter().map(|sample| {
+                let task = &tasks[sample.task];
+                let stream = self.streams.of(purpose, task.client).epoch(sample.epoch);
+                let image = task.image(sample.fix);
+                match augment {
+                    Augmentation::None => View::Raw(image),
+                    Augmentation::Weak => View::Weak(image, stream, sample.position),
+                    Augmentation::Strong => View::Strong(image, stream, sample.position),
+                }
+            });
+            self.images.render(&views.collect::<Vec<_>>(), parts[part]);
+        }
+        write(parts[3], std::iter::once(self.number.to_ne_bytes()));
+    }
+
+    /// One step's inputs on the device.
+    pub fn read(&self, bytes: &Tensor, active: usize) -> Result<TwoViewBatch> {
+        let packing = self.packing(active);
+        let input = |part| {
+            let images = self.images.view(bytes, &packing, part, self.batch, active)?;
+            self.images.input(&images)
+        };
+        let by_client = [active as i64, self.batch as i64];
+        Ok(TwoViewBatch {
+            labels: packing.view(bytes, 0, Kind::Int64, &by_client)?,
+            first: input(1)?,
+            second: input(2)?,
+            number: packing.view(bytes, 3, Kind::Float, &[1])?,
+        })
+    }
+}
+
+/// A second weak view needs draws of its own.
+fn second_purpose(second: Augmentation) -> Purpose {
+    if second == Augmentation::Strong { Purpose::Strong } else { Purpose::MixWeak }
+}

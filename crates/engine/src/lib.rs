@@ -1,0 +1,15 @@
+//! Trains a cohort of clients as one network.
+//!
+//! This crate is the lower half of fedanchor and knows no federation: it sees images, labels,
+//! parameters and a loss, and makes steps of SGD for K clients at once. Its folders follow the data:
+//! [`tensors`] (named parameters and their encoding), [`model`] (the networks), [`batches`] (augmented
+//! images to the input of a step) and [`training`] (losses, SGD, steps on a CPU or a GPU, inference).
+
+pub mod batches;
+pub mod config;
+mod error;
+pub mod model;
+pub mod tensors;
+pub mod training;
+
+pub use error::{Error, InPhase, Result, guard, torch_message};

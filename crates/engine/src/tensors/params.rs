@@ -1,0 +1,387 @@
+//! Parameters of a cohort: plain named tensors with a leading axis K, one slice per client.
+//!
+//! The network (`model`) is only a description; what travels between server and clients, what is
+//! averaged and what is saved is this. Running statistics of batch norm are entries like any
+//! other, so averaging them with the weights needs no special case. A `VarStore` was rejected: it
+//! owns its variables, and a cohort must be expanded, sliced and averaged freely.
+
+use super::bundle::Bundle;
+use super::encoding::{Data, decode, encode};
+use crate::error::{Error, Result};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use tch::{Device, Kind, Tensor};
+
+/// Which part of the double-headed network an entry belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Everything up to the pooled features.
+    Backbone,
+    /// The classification head.
+    Classifier,
+    /// The anchor head, trained by the server alone.
+    Anchor,
+    /// A predictor of pooled features, which never leaves a client.
+    Predictor,
+}
+
+/// One tensor of a network, without the cohort axis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Dotted name, for example `layer1.0.conv1.weight`.
+    pub name: String,
+    /// Shape for one client.
+    pub shape: Vec<i64>,
+    /// Where it belongs.
+    pub part: Part,
+    /// True for running statistics, which no gradient reaches.
+    pub statistic: bool,
+}
+
+impl Entry {
+    /// Numbers in this entry for one client.
+    pub fn numel(&self) -> i64 {
+        self.shape.iter().product()
+    }
+}
+
+/// The entries of a network, in the order of its layers.
+pub type Layout = Arc<Vec<Entry>>;
+
+/// The tensors of K clients (K = 1: a plain network), each of shape `[K, ...entry.shape]`.
+#[derive(Debug)]
+pub struct Params {
+    /// What each tensor is.
+    pub layout: Layout,
+    /// The tensors, in the layout's order.
+    pub tensors: Vec<Tensor>,
+}
+
+impl Params {
+    /// Number of clients K.
+    pub fn clients(&self) -> i64 {
+        self.tensors.first().map_or(0, |tensor| tensor.size()[0])
+    }
+
+    /// Where the tensors live.
+    pub fn device(&self) -> Device {
+        self.tensors.first().map_or(Device::Cpu, Tensor::device)
+    }
+
+    /// Applies `change` to every tensor.
+    fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor, tch::TchError>) -> Result<Params> {
+        let tensors = self.tensors.iter().map(change).collect::<Result<_, _>>()?;
+        Ok(Params { layout: self.layout.clone(), tensors })
+    }
+
+    /// The same tensors once more, sharing memory.
+    pub fn shallow_copy(&self) -> Params {
+        let tensors = self.tensors.iter().map(Tensor::shallow_clone).collect();
+        Params { layout: self.layout.clone(), tensors }
+    }
+
+    /// A deep copy.
+    pub fn copy(&self) -> Result<Params> {
+        self.map(Tensor::f_detach_copy)
+    }
+
+    /// Uninitialised tensors of the same shapes, in the same order in memory.
+    pub(crate) fn like(&self) -> Result<Params> {
+        self.map(|tensor| channels_last(&tensor.f_empty_like()?))
+    }
+
+    /// Zeros of the same shapes.
+    pub fn zeros_like(&self) -> Result<Params> {
+        self.map(Tensor::f_zeros_like)
+    }
+
+    /// K equal copies of one network: what every client of a cohort starts from.
+    pub fn broadcast(&self, clients: i64) -> Result<Params> {
+        self.map(|tensor| {
+            let mut size = tensor.size();
+            size[0] = clients;
+            channels_last(&tensor.f_expand(&size, false)?.f_detach_copy()?)
+        })
+    }
+
+    /// A view of the first `clients` clients: updates in place reach the whole.
+    pub fn first(&self, clients: i64) -> Result<Params> {
+        self.map(|tensor| tensor.f_narrow(0, 0, clients))
+    }
+
+    /// A view of one client.
+    pub fn client(&self, index: i64) -> Result<Params> {
+        self.map(|tensor| tensor.f_narrow(0, index, 1))
+    }
+
+    /// Stacks networks of one client each into a cohort.
+    pub fn stack(all: &[&Params]) -> Result<Params> {
+        let layout = all.first().map(|first| first.layout.clone()).unwrap_or_default();
+        let tensors = (0..layout.len()).map(|index| {
+            let parts: Vec<&Tensor> = all.iter().map(|one| &one.tensors[index]).collect();
+            Ok(channels_last(&Tensor::f_cat(&parts, 0)?)?)
+        });
+        Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout })
+    }
+
+    /// These entries and `other`'s, in the order of `layout`, which has them all; `other`'s come first
+    /// where both have one.
+    pub fn with(self, other: Params, layout: Layout) -> Params {
+        let named = |params: Params| {
+            let names: Vec<String> = params.layout.iter().map(|entry| entry.name.clone()).collect();
+            names.into_iter().zip(params.tensors).collect::<Vec<_>>()
+        };
+        let mut all: HashMap<String, Tensor> = named(self).into_iter().collect();
+        all.extend(named(other));
+        let tensors = layout.iter().filter_map(|entry| all.remove(&entry.name)).collect();
+        Params { layout, tensors }
+    }
+
+    /// The entries that `keep` accepts, as views.
+    pub fn subset(&self, keep: impl Fn(&Entry) -> bool) -> Params {
+        let (layout, tensors) = self
+            .layout
+            .iter()
+            .zip(&self.tensors)
+            .filter(|(entry, _)| keep(entry))
+            .map(|(entry, tensor)| (entry.clone(), tensor.shallow_clone()))
+            .unzip();
+        Params { layout: Arc::new(layout), tensors }
+    }
+
+    /// Moves every entry towards the entry of the same name in `other`, keeping a share of `decay`.
+    pub fn follow(&self, other: &Params, decay: f64) -> Result<()> {
+        let mut at = other.layout.iter().zip(&other.tensors);
+        for (entry, tensor) in self.layout.iter().zip(&self.tensors) {
+            // Both are in the layers' order, and `other` has every entry.
+            let Some((_, to)) = at.by_ref().find(|(other, _)| other.name == entry.name) else {
+                break;
+            };
+            let _ = tensor.shallow_clone().f_lerp_(to, 1.0 - decay)?;
+        }
+        Ok(())
+    }
+
+    /// The tensors that are not running statistics.
+    pub fn weights(&self) -> impl Iterator<Item = &Tensor> {
+        let entries = self.layout.iter().zip(&self.tensors);
+        entries.filter(|(entry, _)| !entry.statistic).map(|(_, tensor)| tensor)
+    }
+
+    /// Adds the tensors to a bundle under `group`.
+    pub fn put_into(&self, bundle: &mut Bundle, group: &str) -> Result<()> {
+        let mut entries = self.layout.iter().zip(&self.tensors);
+        entries
+            .try_for_each(|(entry, tensor)| bundle.put(format!("{group}/{}", entry.name), tensor))
+    }
+
+    /// The same entries from a bundle, on this device and in this order in memory.
+    pub fn take_from(&self, bundle: &Bundle, group: &str) -> Result<Params> {
+        let found = bundle.group(group);
+        let tensors = self.layout.iter().zip(&self.tensors).map(|(entry, like)| {
+            let tensor = found.get(entry.name.as_str()).filter(|t| t.size() == like.size());
+            let tensor = tensor.ok_or_else(|| {
+                Error::tensors(format!("{group}/{} is missing or has another shape", entry.name))
+            })?;
+            let mut taken = like.f_zeros_like()?;
+            taken.f_copy_(tensor)?;
+            Ok(taken)
+        });
+        Ok(Params { layout: self.layout.clone(), tensors: tensors.collect::<Result<_>>()? })
+    }
+
+    /// Those of these entries that a group of a bundle holds, read as [`Params::take_from`] does.
+    pub fn take_some(&self, bundle: &Bundle, group: &str) -> Result<Params> {
+        let found = bundle.group(group);
+        self.subset(|entry| found.contains_key(entry.name.as_str())).take_from(bundle, group)
+    }
+
+    /// Overwrites the entries that `other` has, by name, in place.
+    pub fn assign(&mut self, other: &Params) -> Result<()> {
+        let position: HashMap<&str, usize> =
+            self.layout.iter().enumerate().map(|(i, entry)| (entry.name.as_str(), i)).collect();
+        for (entry, tensor) in other.layout.iter().zip(&other.tensors) {
+            let index = position
+                .get(entry.name.as_str())
+                .ok_or_else(|| Error::tensors(format!("the network has no `{}`", entry.name)))?;
+            self.tensors[*index].f_copy_(tensor)?;
+        }
+        Ok(())
+    }
+
+    /// For every client the name of the first entry with a number that is not finite, if any.
+    pub fn first_not_finite(&self) -> Result<Vec<Option<String>>> {
+        // x * 0 is 0 for finite x and NaN otherwise: one sum an entry and client, one look at all.
+        let sums = self.tensors.iter().map(|tensor| {
+            let sum =
+                tensor.f_flatten(1, -1)?.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?;
+            sum.f_mul_scalar(0.0)
+        });
+        let sums = Tensor::f_stack(&sums.collect::<Result<Vec<_>, _>>()?, 1)?; // [K, entries]
+        let sums = Vec::<f32>::try_from(sums.f_to_device(Device::Cpu)?.f_flatten(0, -1)?)?;
+        let clients = sums.chunks(self.tensors.len().max(1)).zip(0..);
+        let named = clients.map(|(sums, client)| {
+            for at in (0..sums.len()).filter(|&at| sums[at] != 0.0) {
+                // Not so if finite numbers have a sum that overflows.
+                let finite = self.tensors[at].f_select(0, client)?.f_isfinite()?.f_all()?;
+                if finite.f_int64_value(&[])? == 0 {
+                    return Ok(Some(self.layout[at].name.clone()));
+                }
+            }
+            Ok(None)
+        });
+        named.collect()
+    }
+
+    /// The tensors of one client under `group`, without the cohort axis, to be encoded.
+    pub fn data(&self, group: &str) -> impl Iterator<Item = (String, Data<'_>)> {
+        let entries = self.layout.iter().zip(&self.tensors);
+        entries.map(move |(entry, tensor)| {
+            (format!("{group}/{}", entry.name), Data::F32(tensor, &entry.shape))
+        })
+    }
+
+    /// One client from decoded tensors, whose names are those of `layout`'s entries: some of them, or all.
+    pub fn from_decoded(
+        layout: &Layout,
+        mut tensors: BTreeMap<String, Tensor>,
+        device: Device,
+    ) -> Result<Params> {
+        let (mut entries, mut found) = (Vec::new(), Vec::new());
+        for entry in layout.iter() {
+            let Some(tensor) = tensors.remove(&entry.name) else { continue };
+            if tensor.size() != entry.shape {
+                let (wanted, size) = (&entry.shape, tensor.size());
+                let problem = format!("`{}`: expected {wanted:?}, found {size:?}", entry.name);
+                return Err(Error::tensors(problem));
+            }
+            entries.push(entry.clone());
+            found.push(channels_last(&tensor.f_unsqueeze(0)?.f_to_device(device)?)?);
+        }
+        if let Some(extra) = tensors.keys().next() {
+            return Err(Error::tensors(format!("`{extra}` does not belong to this network")));
+        }
+        let layout = if entries.len() == layout.len() { layout.clone() } else { Arc::new(entries) };
+        Ok(Params { layout, tensors: found })
+    }
+
+    /// One client as the bytes of a model file, with a description.
+    pub fn encode(&self, about: &str) -> Result<Vec<u8>> {
+        let entries = self.layout.iter().zip(&self.tensors);
+        let tensors = entries.map(|(entry, t)| (entry.name.clone(), Data::F32(t, &entry.shape)));
+        encode(&tensors.collect::<Vec<_>>(), about)
+    }
+
+    /// Reads a model file: every entry of `layout`, of the right shape, and nothing else.
+    pub fn decode(layout: &Layout, bytes: &[u8], device: Device) -> Result<Params> {
+        let decoded = decode(bytes)?;
+        if let Some(extra) = decoded.f64.keys().chain(decoded.u16.keys()).next() {
+            return Err(Error::tensors(format!("`{extra}` does not belong to this network")));
+        }
+        if let Some(missing) = layout.iter().find(|e| !decoded.f32.contains_key(&e.name)) {
+            return Err(Error::tensors(format!("`{}` is missing", missing.name)));
+        }
+        Self::from_decoded(layout, decoded.f32, device)
+    }
+
+    /// Reads a model file written by a run.
+    pub fn load(layout: &Layout, path: &Path, device: Device) -> Result<Params> {
+        let bytes = fs_err::read(path).map_err(|error| Error::file(path, error))?;
+        Self::decode(layout, &bytes, device).map_err(|error| match error {
+            Error::Tensors(problem) => Error::file(path, problem),
+            other => other,
+        })
+    }
+}
+
+/// Lays convolution weights `[K, to, from, height, width]` out in memory as the kernels want them:
+/// channels last. Shapes stay as they are; so do all other tensors. Without it every convolution
+/// would bring its weights into that order first, in every pass.
+pub fn channels_last(tensor: &Tensor) -> Result<Tensor, tch::TchError> {
+    if tensor.dim() != 5 {
+        return tensor.f_contiguous();
+    }
+    tensor.f_permute([0, 1, 3, 4, 2])?.f_contiguous()?.f_permute([0, 1, 4, 2, 3])
+}
+
+/// The Euclidean norm of some tensors taken together.
+pub fn norm<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<f64> {
+    let norms = tensors.map(|tensor| tensor.f_norm()?.f_to_kind(Kind::Double));
+    let norms = norms.collect::<Result<Vec<_>, _>>()?;
+    Ok(if norms.is_empty() {
+        0.0
+    } else {
+        Tensor::f_stack(&norms, 0)?.f_norm()?.f_double_value(&[])?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout() -> Layout {
+        let entry = |name: &str, shape: &[i64], part, statistic| Entry {
+            name: name.into(),
+            shape: shape.into(),
+            part,
+            statistic,
+        };
+        Arc::new(vec![
+            entry("conv.weight", &[2, 1], Part::Backbone, false),
+            entry("bn.mean", &[2], Part::Backbone, true),
+            entry("anchor.weight", &[1, 2], Part::Anchor, false),
+        ])
+    }
+
+    fn params(values: [[f32; 2]; 3]) -> Params {
+        let layout = layout();
+        let tensors = layout
+            .iter()
+            .zip(values)
+            .map(|(entry, v)| {
+                let mut shape = vec![1];
+                shape.extend(&entry.shape);
+                Tensor::from_slice(&v).reshape(&shape)
+            })
+            .collect();
+        Params { layout, tensors }
+    }
+
+    fn values(params: &Params, index: usize) -> Vec<f32> {
+        Vec::try_from(params.tensors[index].flatten(0, -1)).unwrap()
+    }
+
+    #[test]
+    fn a_model_file_holds_every_entry_and_nothing_else() {
+        let saved = params([[1.5, -2.0], [0.25, f32::MIN_POSITIVE], [3.0, 4.0]]);
+        let read = Params::decode(&layout(), &saved.encode("").unwrap(), Device::Cpu).unwrap();
+        for index in 0..3 {
+            assert_eq!(values(&saved, index), values(&read, index));
+        }
+        let part = saved.subset(|entry| entry.part != Part::Anchor);
+        let error = Params::decode(&layout(), &part.encode("").unwrap(), Device::Cpu);
+        assert_eq!(error.unwrap_err().to_string(), "`anchor.weight` is missing");
+        let error = Params::decode(&part.layout, &saved.encode("").unwrap(), Device::Cpu);
+        assert!(error.unwrap_err().to_string().contains("`anchor.weight` does not belong"));
+    }
+
+    #[test]
+    fn views_share_memory_and_copies_do_not() {
+        let one = params([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+        let cohort = one.broadcast(3).unwrap();
+        assert_eq!(cohort.clients(), 3);
+        let _ = cohort.client(1).unwrap().tensors[0].fill_(9.0);
+        assert_eq!(values(&cohort, 0), [1.0, 2.0, 9.0, 9.0, 1.0, 2.0]);
+        assert_eq!(values(&one, 0), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_is_named() {
+        let mut cohort = params([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).broadcast(2).unwrap();
+        assert_eq!(cohort.first_not_finite().unwrap(), [None, None]);
+        let bad = params([[1.0, 2.0], [f32::NAN, 4.0], [5.0, 6.0]]);
+        cohort = Params::stack(&[&cohort.client(0).unwrap(), &bad]).unwrap();
+        assert_eq!(cohort.first_not_finite().unwrap(), [None, Some("bn.mean".to_owned())]);
+    }
+}

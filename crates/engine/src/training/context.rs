@@ -1,0 +1,134 @@
+//! What a computation needs beside parameters and data: the network, the device and number format, the
+//! settings of training, and the way from pixels to inputs. A simulated client, a deployed client and
+//! the server each hold one; nothing in it changes during a run.
+
+use super::gpu::Gpu;
+use crate::batches::{ImagePipeline, RoundStreams};
+use crate::config::{
+    AugmentConfig, BatchNormConfig, Heads, ModelConfig, OptimiserConfig, Precision,
+    StatisticsSource,
+};
+use crate::error::{Error, Result};
+use crate::model::{Network, Pass, Statistics};
+use fedanchor_data::{Normalisation, Shape};
+use fedanchor_graph as graph;
+use tch::{Device, Kind, Tensor};
+
+/// The settings of a cohort's training.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Where tensors live.
+    pub device: Device,
+    /// Number format of activations.
+    pub precision: Precision,
+    /// The network.
+    pub model: ModelConfig,
+    /// Its heads.
+    pub heads: Heads,
+    /// Batch norm's running statistics.
+    pub batch_norm: BatchNormConfig,
+    /// Augmentation.
+    pub augment: AugmentConfig,
+    /// SGD.
+    pub optimiser: OptimiserConfig,
+}
+
+/// Everything that stays the same from round to round.
+#[derive(Debug)]
+pub struct Context {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The network's description.
+    pub network: Network,
+    /// The way from pixels to inputs.
+    pub images: ImagePipeline,
+    /// Where tensors live.
+    pub device: Device,
+    /// Number of classes C.
+    pub classes: usize,
+    /// SGD.
+    pub optimiser: OptimiserConfig,
+    /// Batch norm's running statistics.
+    pub batch_norm: BatchNormConfig,
+    precision: Precision,
+    /// What a GPU keeps between steps; none on a CPU.
+    pub(crate) gpu: Option<Gpu>,
+}
+
+impl Context {
+    /// For images of this shape and so many classes. `flip` says whether images may be mirrored where
+    /// the settings leave it open; `workers` threads augment images [default: one per core].
+    pub fn new(
+        settings: Settings,
+        shape: Shape,
+        classes: usize,
+        normalisation: &Normalisation,
+        flip: bool,
+        workers: Option<usize>,
+    ) -> Result<Self> {
+        let Settings { seed, device, precision, model, heads, batch_norm, augment, optimiser } =
+            settings;
+        if let Device::Cuda(index) = device {
+            let found = tch::Cuda::device_count();
+            if index as i64 >= found {
+                let problem = format!("there is no `cuda:{index}`: {found} CUDA devices found");
+                return Err(Error::config("device", problem));
+            }
+        }
+        let network = Network::new(&model, heads, shape, classes)?;
+        let gpu = Gpu::new(device, precision)?;
+        let kernels = (precision == Precision::Bf16, gpu.is_some());
+        let images =
+            ImagePipeline::new(shape, normalisation, &augment, flip, device, kernels, workers)?;
+        Ok(Self { seed, network, images, device, classes, optimiser, batch_norm, precision, gpu })
+    }
+
+    /// Puts this thread's work on the run's own queue of the GPU, until the guard is dropped. Rounds
+    /// on a GPU need it: work on the common queue cannot be captured.
+    pub fn enter(&self) -> Result<Option<graph::Entered>> {
+        self.gpu.as_ref().map(Gpu::enter).transpose()
+    }
+
+    /// Something about the GPU that the user should know; each is reported once.
+    pub fn take_notice(&self) -> Option<String> {
+        self.gpu.as_ref()?.take_notice()
+    }
+
+    /// Frees the GPU of what training kept there, before another attempt with a smaller cohort.
+    pub fn free(&self, clients: usize) -> Result<()> {
+        self.gpu.as_ref().map_or(Ok(()), |gpu| gpu.free(clients))
+    }
+
+    /// Most memory held on the GPU so far, in bytes.
+    pub fn peak_gpu_memory(&self) -> Option<u64> {
+        self.gpu.as_ref()?.peak_memory()
+    }
+
+    /// Whether a learner trains a copy on the GPU rather than the parameters it was given.
+    pub fn trains_a_copy(&self) -> bool {
+        self.gpu.is_some()
+    }
+
+    /// Whether activations are bfloat16.
+    pub(crate) fn half(&self) -> bool {
+        self.precision == Precision::Bf16
+    }
+
+    /// Whether running statistics are averaged with the weights, rather than measured separately.
+    pub fn averages_statistics(&self) -> bool {
+        self.batch_norm.statistics == StatisticsSource::Average
+    }
+
+    /// A forward pass in the configured precision.
+    pub fn pass<'a>(&self, tensors: &'a [Tensor], statistics: Statistics) -> Pass<'a> {
+        let kind = if self.half() { Kind::BFloat16 } else { Kind::Float };
+        Pass { tensors, others: &[], statistics, kind, views: 1, fused: self.gpu.is_some() }
+    }
+
+    /// The random streams of a round.
+    pub fn streams(&self, round: u32) -> RoundStreams {
+        RoundStreams { seed: self.seed, round }
+    }
+}

@@ -1,0 +1,110 @@
+//! The loss L_fix + b L_mix (appendix B of the paper) for a batch of a cohort. Clients train on it with
+//! pseudo-labels; the server's supervised epoch is the same loss with true labels and all anchors as
+//! the fix set.
+
+use super::context::Context;
+use super::learner::{StepLoss, Terms};
+use super::losses::{cross_entropy_each, mean_of_batch, mixed};
+use crate::batches::{FixMixBatches, Sample, Task};
+use crate::config::{Augmentation, MixupConfig, Views};
+use crate::error::Result;
+use crate::model::Pass;
+use fedanchor_graph::Mixture;
+use tch::Tensor;
+
+/// The loss on fix and mix batches of a round.
+#[derive(Debug, Clone, Copy)]
+pub struct FixMix<'a> {
+    /// The network and how to train it.
+    pub context: &'a Context,
+    /// The round, from 1; 0 is pre-training.
+    pub round: u32,
+    /// Samples per client in a batch.
+    pub batch: usize,
+    /// Augmentation of the fix view.
+    pub augment: Augmentation,
+    /// The mix loss, or none.
+    pub mixup: Option<&'a MixupConfig>,
+    /// Whether batch norm sees the two views apart.
+    pub views: Views,
+    /// Whether samples have weights.
+    pub weighted: bool,
+}
+
+impl<'a> FixMix<'a> {
+    /// L_fix alone: cross entropy on images augmented this way.
+    pub fn plain(context: &'a Context, round: u32, batch: usize, augment: Augmentation) -> Self {
+        let (mixup, views) = (None, Views::Separate);
+        Self { context, round, batch, augment, mixup, views, weighted: false }
+    }
+
+    fn batches(&self) -> FixMixBatches<'a> {
+        FixMixBatches {
+            images: &self.context.images,
+            streams: self.context.streams(self.round),
+            batch: self.batch,
+            augment: self.augment,
+            mixup: self.mixup,
+            weighted: self.weighted,
+        }
+    }
+}
+
+impl StepLoss for FixMix<'_> {
+    fn batch(&self) -> usize {
+        self.batch
+    }
+
+    fn terms(&self) -> usize {
+        1 + usize::from(self.mixup.is_some())
+    }
+
+    fn bytes(&self, active: usize) -> usize {
+        self.batches().bytes(active)
+    }
+
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+        self.batches().fill(tasks, samples, out);
+    }
+
+    /// L_fix (eq. 7), and b with L_mix (eq. 9-10). A sample that has a weight counts by it, in the
+    /// mixture each of the two by its own.
+    fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {
+        let (network, images) = (&self.context.network, &self.context.images);
+        let logits = |x: &Tensor, pass: &Pass| network.logits(&network.features(x, pass)?, pass);
+        let batch = self.batches().read(bytes, pass.clients())?;
+        let (Some(mixup), Some(mix)) = (self.mixup, &batch.mix) else {
+            let x = images.input(&batch.fix)?;
+            let each = cross_entropy_each(&logits(&x, pass)?, &batch.labels)?;
+            return Ok(vec![(1.0, mean_of_batch(&weighted(each, &batch.weights)?)?)].into());
+        };
+        let mixture = Mixture { first: &mix.first, second: &mix.second, lambda: &mix.lambda };
+        let (fix_logits, mix_logits) = match self.views {
+            Views::Separate if !pass.fused => (
+                logits(&images.input(&batch.fix)?, pass)?,
+                logits(&images.mixed_input(&mixture)?, pass)?,
+            ),
+            views => {
+                let apart = if views == Views::Separate { 2 } else { 1 };
+                let x = images.both_inputs(&batch.fix, &mixture)?;
+                let both = logits(&x, &Pass { views: apart, ..*pass })?; // [K, 2 * batch, C]
+                let size = self.batch as i64;
+                (both.f_narrow(1, 0, size)?, both.f_narrow(1, size, size)?)
+            }
+        };
+        let fix = weighted(cross_entropy_each(&fix_logits, &batch.labels)?, &batch.weights)?;
+        let to_fix = weighted(cross_entropy_each(&mix_logits, &batch.labels)?, &batch.weights)?;
+        let to_mix = weighted(cross_entropy_each(&mix_logits, &mix.labels)?, &mix.weights)?;
+        let fix_loss = mean_of_batch(&fix)?;
+        let mix_loss = mean_of_batch(&mixed(&to_fix, &to_mix, &mix.lambda)?)?;
+        Ok(vec![(1.0, fix_loss), (mixup.weight, mix_loss)].into())
+    }
+}
+
+/// Losses `[K, batch]` times the samples' weights, where they have any.
+fn weighted(each: Tensor, weights: &Option<Tensor>) -> Result<Tensor> {
+    Ok(match weights {
+        Some(weights) => each.f_mul(weights)?,
+        None => each,
+    })
+}

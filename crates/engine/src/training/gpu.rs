@@ -1,0 +1,351 @@
+//! What a GPU keeps between steps: the run's own queue, the workspaces in which cohorts are trained, and
+//! the captured steps.
+//!
+//! A step of a cohort is some thousand small operations; starting them one by one takes longer than
+//! they run. So each kind of step is run operation by operation twice, the second time to be sure that
+//! every library has chosen its algorithm, and captured at its third call; from then on it is one call.
+//! A captured step reads and writes fixed addresses: parameters, momentum, loss sums, learning rate and
+//! inputs of a kind of training have one workspace for the whole run, and a cohort is copied in before
+//! it is trained. Cohorts shrink as their clients finish, so there is a captured step for every number
+//! of clients; they share their working memory, since they never run at once.
+
+use super::sgd::Momentum;
+use crate::config::Precision;
+use crate::error::Result;
+use crate::model::Features;
+use crate::tensors::{Entry, Params};
+use fedanchor_graph as graph;
+use graph::{Graph, Queue, Upload};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tch::{Device, Kind, Tensor};
+
+/// Calls of a step before it is captured.
+const WARM_UP: u32 = 2;
+/// Batches that may be prepared ahead of the training.
+const AHEAD: usize = 8;
+
+/// The GPU's side of a run. Shared between threads, used by one at a time.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    device: usize,
+    queue: Queue,
+    state: Mutex<GpuState>,
+}
+
+#[derive(Debug)]
+pub(crate) struct GpuState {
+    device: Device,
+    index: usize,
+    copies: Queue,
+    workspaces: HashMap<&'static str, Workspace>,
+    steps: HashMap<StepKey, Step>,
+    inputs: HashMap<usize, Tensor>,
+    /// What captured forward passes wrote last, by bytes of input.
+    pub(crate) outputs: HashMap<usize, Features>,
+    uploads: Vec<Upload>,
+    notice: Option<String>,
+    /// Whether steps are captured at all: not any more after one that could not be.
+    captures: bool,
+}
+
+/// The memory in which one kind of training happens.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    pub(crate) params: Params,
+    /// bfloat16 copies of the convolutions' weights, by entry.
+    pub(crate) shadows: Vec<Option<Tensor>>,
+    pub(crate) momentum: Momentum,
+    /// Further networks that the loss reads.
+    pub(crate) others: Vec<Params>,
+    /// Sums of the terms of the loss over the steps, `[K]` each.
+    pub(crate) sums: Vec<Tensor>,
+    pub(crate) lr: Tensor,
+}
+
+impl Workspace {
+    /// What a pass reads: the shadows, and parameters where there is none.
+    pub(crate) fn tensors(&self) -> Vec<Tensor> {
+        let pairs = self.params.tensors.iter().zip(&self.shadows);
+        pairs.map(|(tensor, shadow)| shadow.as_ref().unwrap_or(tensor).shallow_clone()).collect()
+    }
+}
+
+/// A kind of step: what is trained, how many clients, bytes of input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct StepKey {
+    pub(crate) name: &'static str,
+    pub(crate) active: usize,
+    pub(crate) bytes: usize,
+}
+
+#[derive(Debug)]
+enum Step {
+    Seen(u32),
+    Captured(Graph),
+}
+
+/// Terms that a loss may have.
+pub(crate) const TERMS: usize = 4;
+
+impl Gpu {
+    /// The state of a GPU; none on a CPU, or where the program was built without CUDA.
+    pub(crate) fn new(device: Device, precision: Precision) -> Result<Option<Self>> {
+        let Device::Cuda(index) = device else { return Ok(None) };
+        if !graph::AVAILABLE {
+            return Ok(None);
+        }
+        graph::setup(index, precision == Precision::Bf16, cache_folder().as_deref())?;
+        let state = GpuState {
+            device,
+            index,
+            copies: Queue::new(index)?,
+            workspaces: HashMap::new(),
+            steps: HashMap::new(),
+            inputs: HashMap::new(),
+            outputs: HashMap::new(),
+            uploads: Vec::new(),
+            notice: None,
+            captures: true,
+        };
+        Ok(Some(Self { device: index, queue: Queue::new(index)?, state: Mutex::new(state) }))
+    }
+
+    /// Makes the run's queue current on this thread.
+    pub(crate) fn enter(&self) -> Result<graph::Entered> {
+        Ok(self.queue.enter()?)
+    }
+
+    /// What changes from step to step.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, GpuState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Most memory held on the GPU so far.
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
+        graph::peak_memory(self.device).ok()
+    }
+
+    /// Something the user should know, once.
+    pub(crate) fn take_notice(&self) -> Option<String> {
+        self.lock().notice.take()
+    }
+
+    /// Makes `steps` steps. `fill` prepares the bytes of a step, at most `room`, and says how many
+    /// clients take part and how many bytes they are; it runs ahead in a thread of its own.
+    pub(crate) fn run_steps(
+        &self,
+        steps: usize,
+        room: usize,
+        mut fill: impl FnMut(usize, &mut [u8]) -> (usize, usize) + Send,
+        mut step: impl FnMut(&mut GpuState, usize, Tensor) -> Result<()>,
+    ) -> Result<()> {
+        let mut state = self.lock();
+        let uploads = state.take_uploads(room)?;
+        let (full, prepared) = mpsc::sync_channel(AHEAD);
+        let (give_back, free) = mpsc::channel();
+        for upload in uploads {
+            let _ = give_back.send(upload); // `free` listens
+        }
+        std::thread::scope(|scope| {
+            let feeder = scope.spawn(move || {
+                for time in 0..steps {
+                    let Ok(mut upload) = free.recv() else { break };
+                    let filled = upload.memory().map(|memory| fill(time, memory));
+                    if full.send(filled.map(|filled| (filled, upload))).is_err() {
+                        break;
+                    }
+                }
+                free // with what was not used again
+            });
+            let done = (|| {
+                for filled in prepared {
+                    let ((active, used), mut upload) = filled?;
+                    let input = state.feed(&mut upload, used)?;
+                    step(&mut state, active, input)?;
+                    let _ = give_back.send(upload); // nobody waits for it after the last step
+                }
+                Ok(())
+            })();
+            drop(give_back);
+            match feeder.join() {
+                Ok(free) => state.keep_uploads(free),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+            done
+        })
+    }
+
+    /// Frees all workspaces and steps, before another attempt with smaller cohorts.
+    pub(crate) fn free(&self, clients: usize) -> Result<()> {
+        let mut state = self.lock();
+        state.steps.clear();
+        state.workspaces.clear();
+        state.inputs.clear();
+        state.outputs.clear();
+        state.notice = Some(format!(
+            "the clients of a round do not fit into GPU memory together: training {clients} at a time"
+        ));
+        Ok(graph::empty_cache()?)
+    }
+}
+
+/// Where compiled kernels are kept: beside libtorch.
+fn cache_folder() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let shared = || {
+        Some(
+            set("XDG_CACHE_HOME")
+                .or(set("HOME").map(|home| home.join(".cache")))?
+                .join("fedanchor"),
+        )
+    };
+    set("FEDANCHOR_CACHE").or_else(shared)
+}
+
+impl GpuState {
+    /// The workspace of a kind of training, large enough for cohorts like `params`.
+    pub(crate) fn workspace(
+        &mut self,
+        name: &'static str,
+        params: &Params,
+        half: bool,
+    ) -> Result<&mut Workspace> {
+        let clients = params.clients();
+        let fits = |space: &Workspace| space.params.clients() >= clients;
+        if !self.workspaces.get(name).is_some_and(fits) {
+            self.steps.retain(|key, _| key.name != name);
+            let full = params.like()?;
+            let options = (Kind::Float, self.device);
+            let shadow = |(entry, tensor): (&Entry, &Tensor)| {
+                let wanted = half && entry.shape.len() == 4;
+                wanted.then(|| tensor.f_to_kind(Kind::BFloat16)).transpose()
+            };
+            let shadows = params.layout.iter().zip(&full.tensors).map(shadow);
+            let sums = (0..TERMS).map(|_| Tensor::f_zeros([clients], options));
+            let space = Workspace {
+                shadows: shadows.collect::<std::result::Result<_, _>>()?,
+                momentum: Momentum::default(),
+                others: Vec::new(),
+                sums: sums.collect::<std::result::Result<_, _>>()?,
+                lr: Tensor::f_zeros([1], options)?,
+                params: full,
+            };
+            self.workspaces.insert(name, space);
+        }
+        Ok(self.workspaces.get_mut(name).expect("it is there or was just put there"))
+    }
+
+    /// Copies parameters to the first clients of their workspace.
+    pub(crate) fn move_in(
+        &mut self,
+        name: &'static str,
+        params: &Params,
+        half: bool,
+    ) -> Result<&mut Workspace> {
+        let clients = params.clients();
+        let space = self.workspace(name, params, half)?;
+        let targets = space.params.tensors.iter().zip(&space.shadows);
+        for (from, (full, shadow)) in params.tensors.iter().zip(targets) {
+            for to in std::iter::once(full).chain(shadow) {
+                to.f_narrow(0, 0, clients)?.f_copy_(from)?;
+            }
+        }
+        Ok(space)
+    }
+
+    /// The same for further networks, once their cohort has a workspace.
+    pub(crate) fn move_others_in(
+        &mut self,
+        name: &'static str,
+        others: &[Params],
+    ) -> Result<Vec<Params>> {
+        let Some(space) = self.workspaces.get_mut(name) else { return Ok(Vec::new()) };
+        let clients = space.params.clients();
+        if space.others.len() != others.len() {
+            self.steps.retain(|key, _| key.name != name);
+            space.others = others
+                .iter()
+                .map(|other| other.first(1)?.broadcast(clients))
+                .collect::<Result<_>>()?;
+        }
+        space
+            .others
+            .iter()
+            .zip(others)
+            .map(|(full, from)| {
+                let here = full.first(from.clients())?;
+                for (to, from) in here.tensors.iter().zip(&from.tensors) {
+                    to.shallow_clone().f_copy_(from)?;
+                }
+                Ok(here)
+            })
+            .collect()
+    }
+
+    /// Pinned memory for prepared batches of up to `room` bytes.
+    pub(crate) fn take_uploads(&mut self, room: usize) -> Result<Vec<Upload>> {
+        let mut uploads = std::mem::take(&mut self.uploads);
+        uploads.retain(|upload| upload.size() >= room);
+        while uploads.len() < AHEAD {
+            uploads.push(Upload::new(self.index, room)?);
+        }
+        Ok(uploads)
+    }
+
+    /// Takes it back for the next time.
+    pub(crate) fn keep_uploads(&mut self, free: mpsc::Receiver<Upload>) {
+        self.uploads.extend(free.try_iter());
+    }
+
+    /// Uploads a prepared batch to its fixed address, after what was queued before.
+    pub(crate) fn feed(&mut self, upload: &mut Upload, bytes: usize) -> Result<Tensor> {
+        let input = match self.inputs.get(&bytes) {
+            Some(input) => input.shallow_clone(),
+            None => {
+                let input = Tensor::f_zeros([bytes as i64], (Kind::Uint8, self.device))?;
+                self.inputs.insert(bytes, input.shallow_clone());
+                input
+            }
+        };
+        upload.start(&self.copies, bytes)?;
+        upload.take(&input)?;
+        Ok(input)
+    }
+
+    /// Runs a step: as it is for the first times, then captured.
+    pub(crate) fn run(&mut self, key: StepKey, step: impl Fn() -> Result<()>) -> Result<()> {
+        match self.steps.get_mut(&key) {
+            Some(Step::Captured(graph)) => return Ok(graph.replay()?),
+            Some(Step::Seen(times)) if *times >= WARM_UP && self.captures => {}
+            Some(Step::Seen(times)) => {
+                *times += 1;
+                return step();
+            }
+            None => {
+                self.steps.insert(key, Step::Seen(1));
+                return step();
+            }
+        }
+        let share = self.steps.values().find_map(|step| match step {
+            Step::Captured(graph) => Some(graph),
+            Step::Seen(_) => None,
+        });
+        match Graph::capture(share, &step) {
+            Ok((graph, ())) => {
+                graph.replay()?;
+                self.steps.insert(key, Step::Captured(graph));
+                Ok(())
+            }
+            Err(error) => {
+                self.captures = false;
+                self.notice = Some(format!(
+                    "training steps cannot be captured as CUDA graphs and run one operation at a time: {error}"
+                ));
+                step()
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Which keys of a config tell experiments apart. Resuming, sweeps and tables all decide by this list.
+
+/// What a key of a config is to an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyRole {
+    /// Changes nothing that is learnt: may differ even when a run is resumed.
+    Neutral,
+    /// Where and in which number format a run is computed: the same experiment, with other rounding. A
+    /// run must be resumed with the same, but a sweep does not repeat it and a table does not split it.
+    Machine,
+    /// Tells the runs of one experiment apart.
+    Seed,
+    /// Tells experiments apart.
+    Experiment,
+}
+
+impl KeyRole {
+    /// The role of a dotted key, for example `data.path`.
+    pub fn of(key: &str) -> Self {
+        match key {
+            "compare" | "checkpoint" | "data.path" => Self::Neutral,
+            "device" | "precision" => Self::Machine,
+            "seed" => Self::Seed,
+            _ if key.starts_with("checkpoint.") => Self::Neutral,
+            _ => Self::Experiment,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_and_their_keys_have_one_role() {
+        assert_eq!(KeyRole::of("checkpoint"), KeyRole::of("checkpoint.every"));
+        assert_eq!(KeyRole::of("checkpoints"), KeyRole::Experiment);
+        assert_eq!(KeyRole::of("data.path"), KeyRole::Neutral);
+        assert_eq!(KeyRole::of("data"), KeyRole::Experiment);
+        assert_eq!(KeyRole::of("precision"), KeyRole::Machine);
+    }
+}

@@ -1,0 +1,100 @@
+//! Checksums of the lines of `rounds.jsonl`.
+//!
+//! Every line ends in a key `checksum` that covers the line itself and the checksum of the line before
+//! it: a changed digit, a missing line and two swapped lines are all noticed. It is a key like any other,
+//! so a reader that does not know it ignores it, and lines written before there were checksums are
+//! accepted as they are.
+
+const KEY: &str = ",\"checksum\":\"";
+/// Hexadecimal digits: 64 bits are plenty against accidents, which is all this is for.
+const DIGITS: usize = 16;
+
+/// The checksums of a file's lines, one after the other.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checksums {
+    last: String,
+}
+
+impl Checksums {
+    /// Adds the checksum to a JSON object, which must have a key.
+    pub fn seal(&mut self, json: &str) -> String {
+        self.last = checksum(&self.last, json);
+        let open = json.strip_suffix('}').unwrap_or(json);
+        format!("{open}{KEY}{}\"}}", self.last)
+    }
+
+    /// Whether a line is what was written, after the lines before it. A line without a checksum is
+    /// accepted before the first one that has it.
+    pub fn accepts(&mut self, line: &str) -> bool {
+        let Some((open, found)) = split(line) else { return self.last.is_empty() };
+        let expected = checksum(&self.last, &format!("{open}}}"));
+        self.last = expected;
+        self.last == found
+    }
+}
+
+/// The object without its checksum and closing brace, and the checksum.
+fn split(line: &str) -> Option<(&str, &str)> {
+    let (open, rest) = line.rsplit_once(KEY)?;
+    Some((open, rest.strip_suffix("\"}")?))
+}
+
+fn checksum(previous: &str, json: &str) -> String {
+    let mut hash = blake3::Hasher::new();
+    hash.update(previous.as_bytes());
+    hash.update(json.as_bytes());
+    hash.finalize().to_hex()[..DIGITS].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines() -> Vec<String> {
+        let mut checksums = Checksums::default();
+        (0..4).map(|round| checksums.seal(&format!("{{\"round\":{round},\"x\":70.9}}"))).collect()
+    }
+
+    fn accepted(lines: &[String]) -> usize {
+        let mut checksums = Checksums::default();
+        lines.iter().take_while(|line| checksums.accepts(line)).count()
+    }
+
+    #[test]
+    fn every_change_is_noticed() {
+        let whole = lines();
+        assert_eq!(accepted(&whole), 4);
+        assert!(whole[0].starts_with("{\"round\":0,\"x\":70.9,\"checksum\":\""), "{}", whole[0]);
+        assert!(serde_json::from_str::<serde_json::Value>(&whole[2]).is_ok());
+        // Any single character of any line.
+        for line in 0..4 {
+            for at in 0..whole[line].len() {
+                let mut changed = whole.clone();
+                let new = if &whole[line][at..=at] == "7" { "8" } else { "7" };
+                changed[line].replace_range(at..=at, new);
+                // A first line whose key is damaged looks like a line of an older version; then the
+                // second does not follow it.
+                let noticed = accepted(&changed);
+                assert!(noticed <= line.max(1), "line {line}, character {at}: {noticed}");
+            }
+        }
+        let mut swapped = whole.clone();
+        swapped.swap(1, 2);
+        assert_eq!(accepted(&swapped), 1);
+        let mut missing = whole;
+        missing.remove(1);
+        assert_eq!(accepted(&missing), 1);
+    }
+
+    #[test]
+    fn older_lines_have_none_and_stay_readable() {
+        let old = ["{\"round\":0}".to_owned(), "{\"round\":1}".to_owned()];
+        assert_eq!(accepted(&old), 2);
+        // A run of an older version that was resumed: from then on every line has one.
+        let mut checksums = Checksums::default();
+        assert!(checksums.accepts(&old[0]));
+        let sealed = checksums.seal("{\"round\":1}");
+        assert_eq!(accepted(&[old[0].clone(), sealed.clone()]), 2);
+        assert_eq!(accepted(&[sealed, old[1].clone()]), 1);
+    }
+}

@@ -1,0 +1,152 @@
+//! FedProx: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated Optimization in Heterogeneous
+//! Networks", 2020. Supervised training on the clients, each held near the model it was sent by the term
+//! mu/2 |w - w_sent|^2.
+//!
+//! An example of a method outside the crate: this file is all there is to it. `fedanchor::register` makes it
+//! known by its name, and experiments, sweeps, checkpoints, tables and fleets work with it from then on.
+
+use fedanchor::config::{Augmentation, within};
+use fedanchor::engine::Result as EngineResult;
+use fedanchor::engine::batches::{Sample, Task};
+use fedanchor::engine::model::Pass;
+use fedanchor::engine::tensors::{Params, Part};
+use fedanchor::engine::training::{FixMix, StepLoss, Terms};
+use fedanchor::labels::PseudoLabels;
+use fedanchor::messages::Broadcast;
+use fedanchor::methods::{
+    Client, ClientReport, ClientTrainer, Cohort, Own, Registration, read_settings,
+};
+use fedanchor::server::{Server, ServerEpochs};
+use fedanchor::{Error, Method, Result};
+use fedanchor_record::Losses;
+use serde::Deserialize;
+use tch::{Kind, Tensor};
+use toml::Table;
+
+const NAME: &str = "fedprox";
+
+/// What `fedanchor::register` takes: the name, the defaults of the settings, and how to make the method.
+pub const REGISTRATION: Registration =
+    Registration::new(NAME, "mu = 0.01\naugment = \"weak\"\n", build);
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FedProxConfig {
+    /// Weight of the proximal term.
+    mu: f64,
+    /// How images are augmented, on the clients and on the server.
+    augment: Augmentation,
+}
+
+struct FedProx {
+    config: FedProxConfig,
+}
+
+impl Method for FedProx {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        self.epochs().pretrain(server, epoch)
+    }
+
+    fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
+        Ok(Some(Broadcast::new(NAME, round, server.params.copy()?)))
+    }
+
+    fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
+        let Cohort { experiment, context, round, ref clients } = cohort;
+        let known = |client: &Client| {
+            let labels = client.labels.clone();
+            let labels = labels.ok_or_else(|| Error::method(NAME, "the clients have no labels"))?;
+            Ok(PseudoLabels::known(labels))
+        };
+        let labels = clients.iter().map(known).collect::<Result<_>>()?;
+        let fix = FixMix::plain(context, round, experiment.client.batch, self.config.augment);
+        let loss = ProximalLoss { fix, mu: self.config.mu };
+        // Every client brings the model it was sent as a second network, for the loss to read.
+        let own = |_: &Client| {
+            let entries = broadcast.params.subset(|_| false);
+            Ok(Own { entries, others: vec![broadcast.params.copy()?] })
+        };
+        let uploads = |part| self.uploads(part);
+        let trainer = ClientTrainer {
+            own: Some(&own),
+            ..ClientTrainer::new(NAME, &uploads, &broadcast.params, &loss)
+        };
+        trainer.train(cohort, labels)
+    }
+
+    fn server_update(
+        &self,
+        server: &mut Server,
+        aggregate: Option<Params>,
+        round: u32,
+    ) -> Result<Losses> {
+        server.take_mean(aggregate.as_ref())?;
+        self.epochs().round(server, round)
+    }
+
+    fn sees_labels(&self) -> bool {
+        true
+    }
+}
+
+impl FedProx {
+    fn epochs(&self) -> ServerEpochs<'static> {
+        ServerEpochs { augment: Some(self.config.augment), ..ServerEpochs::PLAIN }
+    }
+}
+
+fn build(settings: &Table) -> Result<Box<dyn Method>> {
+    let config: FedProxConfig = read_settings(settings)?;
+    within("method.mu", config.mu, 0.0, 1000.0)?;
+    Ok(Box::new(FedProx { config }))
+}
+
+/// Cross entropy, and mu/2 times the squared distance to the model that was sent.
+struct ProximalLoss<'a> {
+    fix: FixMix<'a>,
+    mu: f64,
+}
+
+impl StepLoss for ProximalLoss<'_> {
+    fn batch(&self) -> usize {
+        self.fix.batch()
+    }
+
+    fn terms(&self) -> usize {
+        2
+    }
+
+    fn bytes(&self, active: usize) -> usize {
+        self.fix.bytes(active)
+    }
+
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+        self.fix.fill(tasks, samples, out);
+    }
+
+    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
+        let mut terms = self.fix.loss(bytes, pass)?.terms;
+        terms.push((self.mu / 2.0, squared_distance(pass)?));
+        Ok(terms.into())
+    }
+}
+
+/// |w - w_sent|^2 of every client's trained weights, `[K]`; the model that was sent is the pass's other
+/// network.
+fn squared_distance(pass: &Pass) -> EngineResult<Tensor> {
+    let sent = &pass.others[0];
+    let options = (Kind::Float, pass.tensors[0].device());
+    let mut sum = Tensor::f_zeros([pass.clients() as i64], options)?;
+    for ((entry, now), sent) in sent.layout.iter().zip(pass.tensors).zip(&sent.tensors) {
+        if entry.statistic || !matches!(entry.part, Part::Backbone | Part::Classifier) {
+            continue;
+        }
+        let squares = now.f_sub(sent)?.f_square()?.f_flatten(1, -1)?;
+        sum = sum.f_add(&squares.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?)?;
+    }
+    Ok(sum)
+}
