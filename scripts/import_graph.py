@@ -137,6 +137,9 @@ def cycle_in(graph):
 
 
 def main(roots):
+    if not roots:
+        print(__doc__)
+        return 2
     status = 0
     for root in map(Path, roots):
         graph = graph_of(root)

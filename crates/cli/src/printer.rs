@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, Write};
 
 /// Prints results to standard output, and what happens meanwhile to standard error.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Printer {
     terminal: bool,
     quiet: bool,
@@ -31,6 +31,11 @@ impl Printer {
         if !self.quiet {
             to_stderr(text.as_ref());
         }
+    }
+
+    /// Something that failed although the program continues; also with `--quiet`.
+    pub fn failure(&self, text: impl AsRef<str>) {
+        to_stderr(text.as_ref());
     }
 
     /// What went wrong, with its causes, on one line.

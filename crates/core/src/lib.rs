@@ -5,7 +5,7 @@
 //! (anchors and pseudo-labels), [`messages`] (what travels), [`server`] (the global model and its
 //! training), [`methods`] (one file per method), [`experiment`] (files and sweeps), [`federation`] (the
 //! coordinator and its fleet), [`simulation`] (clients in this process) and `run` (folders, checkpoints,
-//! resuming). Imports point the same way, and [`engine`], which trains a cohort as one network, knows
+//! resuming, [`Model`] files). Imports point the same way, and [`engine`], which trains a cohort as one network, knows
 //! nothing of any of them.
 //!
 //! ```no_run
@@ -40,5 +40,5 @@ pub use experiment::resolve;
 pub use fedanchor_engine as engine;
 pub use federation::{Coordinator, Fleet};
 pub use methods::{Method, register};
-pub use run::{Observer, WrapFleet, resume, run, run_with, server_only};
+pub use run::{Model, Observer, WrapFleet, resume, run, run_with, server_only};
 pub use simulation::Simulation;

@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used)]
 
 use fedanchor::engine::tensors::Params;
+use fedanchor::federation::{Arrival, ClientKey, Delivery, Fleet, Member, RoundTask};
 use fedanchor::messages::{Broadcast, Update};
 use fedanchor::methods::{self, ClientReport, Cohort, Registration};
 use fedanchor::server::Server;
+use fedanchor::simulation::SimulatedFleet;
 use fedanchor::{Error, Method, Result, Simulation, register, resolve};
 use fedanchor_record::{Losses, Outcome};
 use std::sync::Once;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 use toml::Table;
 
@@ -93,7 +96,7 @@ fn a_failing_client_is_named_and_the_others_count() {
         assert_eq!(record.failed[0].reason, "method flaky: no battery");
         assert!(record.failed[1].reason.starts_with("out of memory"), "{:?}", record.failed[1]);
         assert!(record.failed[2].reason.contains("size of tensor"), "{:?}", record.failed[2]);
-        // Failing is no offence: they are drawn again.
+        // A failure does not count against a client: it is drawn again.
         assert!(record.rejected.is_empty() && record.excluded.is_empty());
     }
 }
@@ -105,4 +108,62 @@ fn a_failure_is_no_answer() {
     let start = coordinator.pretrain(&AtomicBool::new(false)).unwrap().record;
     let record = coordinator.round(&mut fleet, 1).unwrap().record;
     assert_eq!((record.outcome, record.test_loss), (Outcome::NoQuorum, start.test_loss));
+}
+
+/// A client that is slower than the deadline is named, and not counted against.
+#[test]
+fn answers_after_the_deadline_do_not_count() {
+    let simulation = simulation(&["checks.offences=1"]);
+    let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
+    let start = coordinator.pretrain(&AtomicBool::new(false)).unwrap().record;
+    coordinator.deadline = Some(Duration::ZERO);
+    for round in 1..=2 {
+        let record = coordinator.round(&mut fleet, round).unwrap().record;
+        assert_eq!((record.clients.len(), record.rejected.len()), (8, 8));
+        assert!(record.rejected.iter().all(|n| n.reason == "answered after the round was over"));
+        assert!(record.excluded.is_empty());
+        assert_eq!((record.outcome, record.test_loss), (Outcome::NoQuorum, start.test_loss));
+    }
+}
+
+/// Every client sends the same garbage many times, in reverse order.
+struct Flood<'a>(SimulatedFleet<'a>);
+
+impl Fleet for Flood<'_> {
+    fn members(&mut self) -> Result<Vec<Member>> {
+        self.0.members()
+    }
+
+    fn train(
+        &mut self,
+        task: &RoundTask,
+        take: &mut dyn FnMut(Delivery) -> Result<()>,
+    ) -> Result<()> {
+        let stranger = ClientKey::Name("nobody".to_owned());
+        take(Delivery { from: stranger, arrival: Arrival::Encoded(vec![0; 100]) })?;
+        for (_, from) in task.clients.iter().rev() {
+            for _ in 0..20 {
+                let arrival = Arrival::Encoded(b"\x08\0\0\0\0\0\0\0{\"\x1b[2J".repeat(40));
+                take(Delivery { from: from.clone(), arrival })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_flood_of_garbage_is_one_rejection_per_client() {
+    let simulation = simulation(&["checks.offences=2"]);
+    let (mut coordinator, mut fleet) =
+        (simulation.coordinator().unwrap(), Flood(simulation.fleet()));
+    let start = coordinator.pretrain(&AtomicBool::new(false)).unwrap().record;
+    let records: Vec<_> =
+        (1..=3).map(|round| coordinator.round(&mut fleet, round).unwrap().record).collect();
+    for record in &records[..2] {
+        assert_eq!((record.rejected.len(), record.trained, record.seen), (8, 0, 0), "{record:?}");
+        assert!(record.rejected.iter().all(|note| !note.reason.contains('\u{1b}')));
+        assert_eq!((record.outcome, record.test_loss), (Outcome::NoQuorum, start.test_loss));
+    }
+    assert_eq!((records[0].excluded.len(), records[1].excluded.len()), (0, 8));
+    assert!(records[2].clients.is_empty());
 }

@@ -51,9 +51,9 @@ pub struct RoundRecord {
     pub clients: Vec<u32>,
     /// How many of them sent an update, whether or not it was accepted.
     pub trained: usize,
-    /// Samples of the clients that answered, as they report them.
+    /// Samples of the clients whose answers were accepted, as they report them.
     pub seen: usize,
-    /// Those whose score passed the threshold.
+    /// Those that they kept: whose score passed the threshold.
     pub kept: usize,
     /// Accuracy of the anchor head's pseudo-labels; known only where the true labels are, in a
     /// simulation.

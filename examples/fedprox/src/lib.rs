@@ -7,7 +7,7 @@
 
 use fedanchor::config::{Augmentation, within};
 use fedanchor::engine::Result as EngineResult;
-use fedanchor::engine::batches::{Sample, Task};
+use fedanchor::engine::batches::Batches;
 use fedanchor::engine::model::Pass;
 use fedanchor::engine::tensors::{Params, Part};
 use fedanchor::engine::training::{FixMix, StepLoss, Terms};
@@ -112,20 +112,12 @@ struct ProximalLoss<'a> {
 }
 
 impl StepLoss for ProximalLoss<'_> {
-    fn batch(&self) -> usize {
-        self.fix.batch()
+    fn batches(&self) -> &dyn Batches {
+        self.fix.batches()
     }
 
     fn terms(&self) -> usize {
         2
-    }
-
-    fn bytes(&self, active: usize) -> usize {
-        self.fix.bytes(active)
-    }
-
-    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
-        self.fix.fill(tasks, samples, out);
     }
 
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {

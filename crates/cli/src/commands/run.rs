@@ -26,7 +26,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         let config = folder.join(files::CONFIG);
         let experiment = super::experiment(Some(file.unwrap_or(&config)), &settings)?;
         let mut progress = Progress::new(printer, &experiment, folder);
-        let stop = stop_on_interrupt(progress.bar())?;
+        let stop = stop_on_interrupt(progress.bar(), *printer)?;
         let summary =
             fedanchor::resume(&experiment, folder, workers, args.force, &stop, &mut progress)?;
         progress.finish();
@@ -37,7 +37,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     if args.seeds.is_empty() {
         let out = args.out.unwrap_or_else(|| new_folder(file, &experiment));
         let mut progress = Progress::new(printer, &experiment, &out);
-        let stop = stop_on_interrupt(progress.bar())?;
+        let stop = stop_on_interrupt(progress.bar(), *printer)?;
         let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut progress)?;
         progress.finish();
         report(&summary, &out, printer, "");
@@ -65,7 +65,7 @@ fn run_seeds(
             bail!("--seeds: {} is given twice", experiment.seed);
         }
     }
-    let stop = stop_on_interrupt(ProgressBar::hidden())?;
+    let stop = stop_on_interrupt(ProgressBar::hidden(), *printer)?;
     let one = |(experiment, out): &(Experiment, PathBuf)| {
         let mut progress = Progress::of_seed(printer, experiment, out);
         let summary = fedanchor::run(experiment, out, workers, &stop, &mut progress)?;
@@ -93,7 +93,7 @@ fn run_seeds(
             }
             Ok(_) => {}
             Err(error) => {
-                printer.status(format!("seed {}: error: {error}", experiment.seed));
+                printer.failure(format!("seed {}: error: {error}", experiment.seed));
                 failed = Some(error);
             }
         }
@@ -151,7 +151,7 @@ pub(super) fn wait_without_spinning() {
 }
 
 /// The first Ctrl-C (or SIGTERM) stops the run after the current round, a second one at once.
-pub(super) fn stop_on_interrupt(bar: ProgressBar) -> Result<Arc<AtomicBool>> {
+pub(super) fn stop_on_interrupt(bar: ProgressBar, printer: Printer) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for Ctrl-C")?;
@@ -162,8 +162,7 @@ pub(super) fn stop_on_interrupt(bar: ProgressBar) -> Result<Arc<AtomicBool>> {
                 signal_hook::low_level::exit(130);
             }
             bar.suspend(|| {
-                let message = "stopping after this round; press Ctrl-C again to stop now";
-                Printer::new(false).status(message);
+                printer.status("stopping after this round; press Ctrl-C again to stop now");
             });
         }
     });

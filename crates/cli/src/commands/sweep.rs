@@ -9,7 +9,7 @@ use fedanchor::config::differences;
 use fedanchor::experiment::{settle, sweep as read_sweep};
 use fedanchor::simulation::load;
 use fedanchor::{Experiment, Observer, Simulation};
-use fedanchor_record::{KeyRole, RoundRecord, Summary, Timing, files};
+use fedanchor_record::{KeyRole, Outcome, RoundRecord, Summary, Timing, files};
 use fedanchor_report::{Format, Run, Table, find_runs, render};
 use indicatif::ProgressBar;
 use std::collections::HashMap;
@@ -93,7 +93,7 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     let failed = run_all(&waiting, at_once.min(waiting.len()), workers, printer)?;
 
     for (name, error) in &failed {
-        printer.status(format!("failed: {name}: {error}"));
+        printer.failure(format!("failed: {name}: {error}"));
     }
     // Where nothing finished there is nothing to show.
     if let Ok(runs) = find_runs(std::slice::from_ref(&out)) {
@@ -116,7 +116,7 @@ fn run_all(
     workers: Option<usize>,
     printer: &Printer,
 ) -> Result<Vec<(String, String)>> {
-    let stop = stop_on_interrupt(ProgressBar::hidden())?;
+    let stop = stop_on_interrupt(ProgressBar::hidden(), *printer)?;
     let queue = Mutex::new(jobs.iter().enumerate());
     let failed = Mutex::new(Vec::new());
     let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
@@ -158,18 +158,30 @@ fn run_all(
 }
 
 fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) -> Result<Summary> {
-    let mut progress =
-        Tenths { printer, name: &job.name, rounds: job.experiment.rounds, start: Instant::now() };
+    let mut progress = Tenths {
+        printer,
+        name: &job.name,
+        rounds: job.experiment.rounds,
+        start: Instant::now(),
+        rejected: 0,
+        failed: 0,
+        skipped: 0,
+    };
     let (experiment, folder) = (&job.experiment, &job.folder);
     // A run that another process has finished meanwhile is skipped.
     if let Some(run) = Run::finished(folder)? {
         return Ok(run.summary);
     }
     // An interrupted run is resumed; one of another experiment is an error.
-    if folder.join(files::CONFIG).exists() {
-        return Ok(fedanchor::resume(experiment, folder, workers, false, stop, &mut progress)?);
+    let summary = if folder.join(files::CONFIG).exists() {
+        fedanchor::resume(experiment, folder, workers, false, stop, &mut progress)?
+    } else {
+        fedanchor::run(experiment, folder, workers, stop, &mut progress)?
+    };
+    if let Some(troubles) = progress.troubles() {
+        printer.status(format!("{}: note: {troubles}", job.name));
     }
-    Ok(fedanchor::run(experiment, folder, workers, stop, &mut progress)?)
+    Ok(summary)
 }
 
 /// Whether the run's folder holds it, finished. A finished run of another experiment is an error.
@@ -199,6 +211,24 @@ struct Tenths<'a> {
     name: &'a str,
     rounds: u32,
     start: Instant,
+    /// Updates rejected, clients failed, rounds skipped or rolled back.
+    rejected: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Tenths<'_> {
+    /// What went wrong in the run, if anything did.
+    fn troubles(&self) -> Option<String> {
+        let counts = [
+            (self.rejected, "updates rejected"),
+            (self.failed, "client failures"),
+            (self.skipped, "rounds skipped or rolled back"),
+        ];
+        let counts = counts.iter().filter(|(count, _)| *count > 0);
+        let counts: Vec<String> = counts.map(|(count, what)| format!("{what}: {count}")).collect();
+        (!counts.is_empty()).then(|| counts.join(", "))
+    }
 }
 
 impl Observer for Tenths<'_> {
@@ -207,6 +237,9 @@ impl Observer for Tenths<'_> {
     }
 
     fn round(&mut self, record: &RoundRecord, _: &Timing) {
+        self.rejected += record.rejected.len();
+        self.failed += record.failed.len();
+        self.skipped += usize::from(record.outcome != Outcome::Applied);
         let tenth = (self.rounds / 10).max(1);
         if record.round > 0 && record.round < self.rounds && record.round.is_multiple_of(tenth) {
             let seconds = self.start.elapsed().as_secs_f64();

@@ -5,7 +5,7 @@ use fedanchor::engine::model::Network;
 use fedanchor::engine::tensors::{Params, Part};
 use fedanchor::labels::Anchors;
 use fedanchor::messages::{Answer, Broadcast, ClientLosses, ClientOutcome, Update};
-use fedanchor::{Experiment, methods};
+use fedanchor::{Experiment, Model, methods};
 use fedanchor_data::{Shape, sample};
 use fedanchor_record::{Assignment, RoundRecord, Summary, Timing, files};
 use tch::{Kind, Tensor};
@@ -101,6 +101,11 @@ fn check_model_and_bytes(workspace: &Workspace, experiment: &Experiment, records
     // Refuses an entry too many, too few or of another shape.
     let params =
         Params::load(&network.layout, &workspace.at("run").join(files::MODEL), device).unwrap();
+    // And the file alone is enough to read it back.
+    let model = Model::load(&workspace.at("run").join(files::MODEL), device).unwrap();
+    assert_eq!((model.shape, model.classes.len()), (shape, 10));
+    assert_eq!(model.network.layout, network.layout);
+    assert!(model.params.tensors == params.tensors);
     let update = || Update {
         params: params.subset(|entry| entry.part != Part::Anchor),
         samples: 30,

@@ -230,6 +230,13 @@ fn what_cannot_be_resumed_is_refused() {
     assert!(text(&output.stderr).contains("line 2 does not match its checksum"), "{output:?}");
     refused("changed", &[], "rounds.jsonl: line 2 is damaged or missing");
     resumes("changed", "starting from the beginning");
+    // A first line whose checksum is damaged looks like one of an older version; the checkpoint's own
+    // line does not follow it.
+    workspace.run("short", &[DRAWN, &["rounds=1"]]);
+    let records =
+        workspace.read("short", files::ROUNDS).replacen("\"checksum\"", "\"checksun\"", 1);
+    std::fs::write(workspace.at("short").join(files::ROUNDS), records).unwrap();
+    refused("short", &["--set", "rounds=2"], "does not lead up to the checkpoint of round 1");
     copy("gone");
     std::fs::remove_file(workspace.at("gone").join(files::ROUNDS)).unwrap();
     refused("gone", &[], "--force starts without it");
@@ -264,7 +271,7 @@ fn what_cannot_be_resumed_is_refused() {
         )
         .unwrap();
     }
-    refused("mixed", &["--set", "rounds=4"], made);
+    refused("mixed", &["--set", "rounds=4"], "does not lead up to the checkpoint of round 3");
     // The files of two clients exchanged.
     copy("swapped");
     let [first, .., last] = &clients("swapped")[..] else { panic!() };
@@ -273,6 +280,15 @@ fn what_cannot_be_resumed_is_refused() {
     std::fs::write(last, a).unwrap();
     let output = resume(&workspace, "swapped", &[]).output().unwrap();
     assert!(text(&output.stderr).contains("no checkpoint to resume from"), "{output:?}");
+
+    // A checkpoint of an earlier format.
+    copy("earlier");
+    for path in checkpoints(&workspace, "earlier") {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[..8].copy_from_slice(b"fedanch1");
+        std::fs::write(path, bytes).unwrap();
+    }
+    refused("earlier", &["--set", "rounds=4"], "was written by an earlier version of fedanchor");
 
     // A checkpoint of another version, with a valid seal.
     copy("later");

@@ -16,6 +16,7 @@ impl Experiment {
         at_least_one("rounds", self.rounds as usize)?;
         at_most("rounds", self.rounds as usize, MOST_ROUNDS)?;
         at_least_one("data.anchors", self.data.anchors)?;
+        at_most("data.anchors", self.data.anchors, 100_000_000)?;
         at_least_one("data.clients", self.data.clients)?;
         at_most("data.clients", self.data.clients, MOST_CLIENTS)?;
         at_most("data.size", self.data.size.unwrap_or(0), 4096)?;
@@ -88,6 +89,8 @@ impl Experiment {
             return Err(Error::config("client.per_round", problem));
         }
         within("aggregation.hostile", self.aggregation.hostile, 0.0, 0.5)?;
+        at_most("checks.offences", self.checks.offences as usize, 1_000_000)?;
+        at_most("checkpoint.every", self.checkpoint.every as usize, MOST_ROUNDS)?;
         within("checks.size", self.checks.size, 1.0, 1000.0)?;
         within("checks.distance", self.checks.distance, 0.0, 1e6)?;
         within("checks.anchor_margin", self.checks.anchor_margin, 0.0, 100.0)?;

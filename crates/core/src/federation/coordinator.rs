@@ -1,15 +1,16 @@
 //! The server's half of a round: broadcast, admission, aggregation, rollback, server update, test, record.
 
-use super::admission::{Admission, Admitted, AdmittedUpdate, Rejection};
+use super::admission::{Admission, Admitted, AdmittedUpdate};
 use super::aggregation::Aggregation;
 use super::anchor_watch::AnchorWatch;
 use super::fleet::{Arrival, ClientKey, Delivery, Fleet, RoundTask};
+use super::in_order::InOrder;
 use super::registry::Registry;
+use super::rejection::Rejection;
 use super::statistics::{RoundStatistics, Stopwatch, peak_memory};
 use crate::config::{AggregationRule, Experiment, WithoutSamples};
 use crate::error::Result;
 use crate::labels::AnchorSet;
-use crate::messages::{Answer, ClientOutcome};
 use crate::methods::{Method, uploaded};
 use crate::server::{Evaluation, STEADIER, Server, check_finite};
 use fedanchor_data::stream::SERVER;
@@ -20,8 +21,9 @@ use fedanchor_engine::training::Context;
 use fedanchor_record::{ClientNote, LabelAccuracy, Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// What the server has.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +48,8 @@ pub struct Coordinator<'a> {
     data: ServerData<'a>,
     registry: Registry,
     watch: AnchorWatch,
+    /// How long a round waits for answers [default: until all have come].
+    pub deadline: Option<Duration>,
 }
 
 /// What the coordinator remembers beside tensors; a part of every checkpoint.
@@ -79,7 +83,8 @@ impl<'a> Coordinator<'a> {
         let mut server = Server::new(experiment, context, data.anchors)?;
         method.start(&mut server)?;
         let (registry, watch) = (Registry::default(), AnchorWatch::default());
-        Ok(Self { server, experiment, context, method, data, registry, watch })
+        let deadline = None;
+        Ok(Self { server, experiment, context, method, data, registry, watch, deadline })
     }
 
     /// Round 0: pre-training on the anchors, then a test. It ends after an epoch when `stop` is set.
@@ -114,7 +119,8 @@ impl<'a> Coordinator<'a> {
         let mut outcome = Outcome::Applied;
         let mut aggregate = None;
         if let Some(broadcast) = &broadcast {
-            let task = RoundTask { broadcast, clients: &drawn, deadline: None };
+            let deadline = self.deadline.map(|wait| Instant::now() + wait);
+            let task = RoundTask { broadcast, clients: &drawn, deadline };
             let shares = (&mut watch, &mut timing);
             (collected, aggregate) = self.collect(fleet, &task, shares)?;
             if collected.statistics.answers < self.experiment.checks.quorum {
@@ -225,11 +231,16 @@ impl<'a> Coordinator<'a> {
             aggregation: Aggregation::new(&experiment.aggregation, root),
             registry: &mut self.registry,
             observes: method.observes_updates(),
+            trained: BTreeSet::new(),
+            rejected: BTreeSet::new(),
             collected,
         };
         let mut queue = InOrder::new(task.clients);
         fleet.train(task, &mut |delivery| {
             timing.clients += watch.lap();
+            let late = task.deadline.is_some_and(|deadline| Instant::now() > deadline);
+            let arrival = if late { Arrival::Late } else { delivery.arrival };
+            let delivery = Delivery { arrival, ..delivery };
             let done = queue.push(delivery, &mut |client, arrival| intake.take(client, arrival));
             timing.aggregate += watch.lap();
             done
@@ -341,19 +352,30 @@ struct Intake<'a> {
     aggregation: Aggregation,
     registry: &'a mut Registry,
     observes: bool,
+    /// Clients with an update, and clients with a rejection: each counts once per round.
+    trained: BTreeSet<u32>,
+    rejected: BTreeSet<u32>,
     collected: Collected,
 }
 
 impl Intake<'_> {
     fn take(&mut self, client: u32, arrival: Arrival) -> Result<()> {
+        self.take_answer(client, arrival)?;
+        self.collected.statistics.trained = self.trained.len();
+        Ok(())
+    }
+
+    fn take_answer(&mut self, client: u32, arrival: Arrival) -> Result<()> {
         let statistics = &mut self.collected.statistics;
-        let note = |reason: String| ClientNote { client, reason };
+        let note = |reason: &str| ClientNote { client, reason: printable(reason) };
         let answer = match arrival {
             Arrival::Absent => return Ok(()),
             Arrival::Late => {
                 // Slow is not hostile: named, and not counted against the client.
-                statistics.trained += 1;
-                statistics.rejected.push(note(Rejection::Late.to_string()));
+                if self.rejected.insert(client) {
+                    self.trained.insert(client);
+                    statistics.rejected.push(note(&Rejection::Late.to_string()));
+                }
                 return Ok(());
             }
             Arrival::Answer(answer) => {
@@ -367,10 +389,10 @@ impl Intake<'_> {
         };
         match answer {
             Ok(Admitted::Update(update)) => {
-                statistics.trained += 1;
+                self.trained.insert(client);
                 statistics.answers += 1;
-                statistics.seen += update.update().samples;
-                statistics.kept += update.update().kept;
+                statistics.seen = statistics.seen.saturating_add(update.update().samples);
+                statistics.kept = statistics.kept.saturating_add(update.update().kept);
                 statistics.add_losses(&update.update().losses);
                 self.aggregation.add(&update, self.admission.sent())?;
                 if self.observes {
@@ -380,7 +402,7 @@ impl Intake<'_> {
             }
             Ok(Admitted::NothingKept { samples }) => {
                 statistics.answers += 1;
-                statistics.seen += samples;
+                statistics.seen = statistics.seen.saturating_add(samples);
                 if self.experiment.aggregation.without_samples == WithoutSamples::Unchanged {
                     let unchanged = self.admission.unchanged(client, samples)?;
                     self.aggregation.add(&unchanged, self.admission.sent())?;
@@ -388,120 +410,40 @@ impl Intake<'_> {
             }
             Ok(Admitted::Failed { reason }) => {
                 tracing::warn!(client, reason, "client failed");
-                statistics.failed.push(note(reason));
+                statistics.failed.push(note(&reason));
             }
             Ok(Admitted::Repeated) => tracing::debug!(client, "the same answer again, ignored"),
             Err(rejection) => {
-                tracing::warn!(client, %rejection, "update rejected");
-                statistics.trained += usize::from(rejection.is_of_an_update());
-                self.registry.reject(client);
-                statistics.rejected.push(note(rejection.to_string()));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Brings deliveries into canonical order, by client number: sums do not depend on who was faster.
-struct InOrder {
-    /// Clients that have not been heard of, and what arrived from each while others came first.
-    waiting: VecDeque<(u32, ClientKey, Vec<Arrival>)>,
-    /// Clients whose turn is over.
-    done: Vec<(u32, ClientKey)>,
-}
-
-type Take<'a> = dyn FnMut(u32, Arrival) -> Result<()> + 'a;
-
-impl InOrder {
-    fn new(clients: &[(u32, ClientKey)]) -> Self {
-        let waiting = clients.iter().map(|(number, key)| (*number, key.clone(), Vec::new()));
-        Self { waiting: waiting.collect(), done: Vec::new() }
-    }
-
-    fn push(&mut self, delivery: Delivery, take: &mut Take) -> Result<()> {
-        let Delivery { from, arrival } = delivery;
-        if let Some((number, _)) = self.done.iter().find(|(_, key)| *key == from) {
-            return take(*number, arrival); // a further answer
-        }
-        match self.waiting.iter().position(|(_, key, _)| *key == from) {
-            None => tracing::warn!(%from, "a message from a client that was not drawn, ignored"),
-            Some(0) => {
-                take(self.waiting[0].0, arrival)?;
-                self.next();
-                // Those who came before their turn and have it now.
-                while self.waiting.front().is_some_and(|(_, _, arrived)| !arrived.is_empty()) {
-                    let (number, _, arrived) = &mut self.waiting[0];
-                    let (number, arrived) = (*number, std::mem::take(arrived));
-                    arrived.into_iter().try_for_each(|arrival| take(number, arrival))?;
-                    self.next();
+                tracing::warn!(client, %rejection, "answer rejected");
+                if rejection.is_of_an_update() {
+                    self.trained.insert(client);
+                }
+                // A message that a network delivers again, or a flood of them, is one rejection.
+                if self.rejected.insert(client) {
+                    self.registry.reject(client);
+                    statistics.rejected.push(note(&rejection.to_string()));
                 }
             }
-            Some(at) => self.waiting[at].2.push(owned(arrival)?),
-        }
-        Ok(())
-    }
-
-    fn next(&mut self) {
-        if let Some((number, key, _)) = self.waiting.pop_front() {
-            self.done.push((number, key));
-        }
-    }
-
-    /// The round is over: whatever still waits, in order.
-    fn finish(self, take: &mut Take) -> Result<()> {
-        for (number, _, arrived) in self.waiting {
-            arrived.into_iter().try_for_each(|arrival| take(number, arrival))?;
         }
         Ok(())
     }
 }
 
-/// An arrival that can wait: an answer of this process holds views that do not last.
-fn owned(arrival: Arrival) -> Result<Arrival> {
-    Ok(match arrival {
-        Arrival::Answer(Answer {
-            method,
-            round,
-            client,
-            outcome: ClientOutcome::Update(mut u),
-        }) => {
-            u.params = u.params.copy()?;
-            Arrival::Answer(Answer { method, round, client, outcome: ClientOutcome::Update(u) })
-        }
-        other => other,
-    })
+/// A client's words as they may stand in records and on a terminal: not too many, and without control
+/// characters.
+fn printable(text: &str) -> String {
+    const LONGEST: usize = 300;
+    let plain = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
+    text.chars().take(LONGEST).map(plain).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Whatever the order of arrival, answers are taken by rising number, the gaps at the end.
     #[test]
-    fn answers_are_taken_in_canonical_order() {
-        let clients: Vec<(u32, ClientKey)> = [2, 5, 7, 9]
-            .into_iter()
-            .map(|number| (number, ClientKey::Id(100 - u64::from(number))))
-            .collect();
-        let arrive = |order: &[u32]| {
-            let mut taken = Vec::new();
-            let mut queue = InOrder::new(&clients);
-            let mut take = |client: u32, arrival: Arrival| {
-                let Arrival::Encoded(bytes) = arrival else { panic!() };
-                taken.push((client, bytes[0]));
-                Ok(())
-            };
-            for (at, number) in order.iter().enumerate() {
-                let from = ClientKey::Id(100 - u64::from(*number));
-                let arrival = Arrival::Encoded(vec![at as u8]);
-                queue.push(Delivery { from, arrival }, &mut take).unwrap();
-            }
-            queue.finish(&mut take).unwrap();
-            taken
-        };
-        assert_eq!(arrive(&[9, 7, 5, 2]), [(2, 3), (5, 2), (7, 1), (9, 0)]);
-        assert_eq!(arrive(&[2, 9, 5]), [(2, 0), (5, 2), (9, 1)]);
-        // A second answer, before and after its turn; and a stranger.
-        assert_eq!(arrive(&[5, 5, 2, 2, 11]), [(2, 2), (5, 0), (5, 1), (2, 3)]);
+    fn what_a_client_says_is_cut_and_cleaned() {
+        assert_eq!(printable("a\u{1b}[31mb\n"), "a\u{fffd}[31mb\u{fffd}");
+        assert_eq!(printable(&"x".repeat(10_000)).len(), 300);
     }
 }

@@ -8,13 +8,16 @@ pub mod aggregation;
 mod anchor_watch;
 mod coordinator;
 mod fleet;
+mod in_order;
 mod registry;
+mod rejection;
 mod statistics;
 
-pub use admission::{Admission, Admitted, AdmittedUpdate, Rejection};
+pub use admission::{Admission, Admitted, AdmittedUpdate};
 pub use coordinator::{Coordinator, Finished, ServerData};
 pub use fleet::{Arrival, ClientKey, ClientStates, Delivery, Fleet, Member, Observed, RoundTask};
 pub use registry::Registry;
+pub use rejection::Rejection;
 pub use statistics::{Accuracy, peak_memory};
 
 pub(crate) use coordinator::CoordinatorState;

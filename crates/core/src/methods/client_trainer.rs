@@ -87,7 +87,8 @@ impl<'a> ClientTrainer<'a> {
         let tasks: Vec<Task> = tasks.collect();
         tracing::debug!(method = self.name, round, clients = tasks.len(), "training a cohort");
 
-        let mut plan = StepPlan::new(&tasks, 0..config.epochs, loss.batch());
+        let batches = loss.batches();
+        let mut plan = StepPlan::new(&tasks, 0..config.epochs, batches.batch());
         let order = plan.order().to_vec();
         let momentum: Vec<Option<&Momentum>> =
             order.iter().map(|&task| clients[task].state.momentum.as_ref()).collect();
@@ -115,12 +116,12 @@ impl<'a> ClientTrainer<'a> {
         let streams = context.streams(round);
         let fill = |time: usize, bytes: &mut [u8]| {
             let samples = plan.step(streams, &tasks, time);
-            let active = samples.len() / loss.batch();
-            loss.fill(&tasks, &samples, bytes);
-            (active, loss.bytes(active))
+            let active = samples.len() / batches.batch();
+            batches.fill(&tasks, &samples, bytes);
+            (active, batches.bytes(active))
         };
         learner
-            .train(lr, steps, loss.bytes(order.len()), fill, |x, pass| loss.loss(x, pass))
+            .train(lr, steps, batches.bytes(order.len()), fill, |x, pass| loss.loss(x, pass))
             .in_phase("training clients")?;
 
         let mut trained: Vec<Option<Trained>> = clients.iter().map(|_| None).collect();

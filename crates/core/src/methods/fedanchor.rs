@@ -6,7 +6,8 @@
 //! fix set), and trains on L_fix + b L_mix; the server averages, then trains one supervised epoch
 //! on the classification head and one label contrastive epoch on the anchor head.
 
-use super::{ClientReport, ClientTrainer, Cohort, Method, check_mixup, read_settings};
+use super::{ClientReport, ClientTrainer, Cohort, Method};
+use super::{check_mixup, in_plain_words, read_settings};
 use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views, at_most, within};
 use crate::error::{Error, Result};
 use crate::labels::{
@@ -107,18 +108,12 @@ impl Method for FedAnchor {
             .in_phase("labelling the clients' images")?;
 
         // Line 8: E epochs of L_fix + b L_mix (eq. 6-10). The anchor head gets no gradient here.
-        let loss = FixMix {
-            context,
-            round,
-            batch: experiment.client.batch,
-            augment: Augmentation::Strong,
-            mixup: self.config.client_mixup.then_some(&self.config.mixup),
-            views: self.config.views,
-            weighted: matches!(
-                self.config.threshold,
-                Threshold::Rule(ThresholdRule::Softmatch { .. })
-            ),
-        };
+        let mixup = self.config.client_mixup.then_some(&self.config.mixup);
+        let softmatch =
+            matches!(self.config.threshold, Threshold::Rule(ThresholdRule::Softmatch { .. }));
+        let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
+            .with_mixup(mixup, self.config.views)
+            .with_weights(softmatch);
         let uploads = |part| self.uploads(part);
         ClientTrainer::new(NAME, &uploads, model, &loss).train(cohort, labels)
     }
@@ -200,7 +195,14 @@ pub(super) fn expand(settings: &mut Table, preset: &Table) -> Result<()> {
         Some(Value::Table(table)) => table.clone(),
         _ => return Ok(()),
     };
-    let rule = given.remove("rule").as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+    let rule = match given.remove("rule") {
+        Some(Value::String(rule)) => rule,
+        other => {
+            let found = other.map_or("none".to_owned(), |value| value.to_string());
+            let problem = format!("expected the name of a rule, found {found}");
+            return Err(Error::config("method.threshold.rule", problem));
+        }
+    };
     let rules = preset.get("thresholds").and_then(Value::as_table).cloned().unwrap_or_default();
     let Some(Value::Table(mut threshold)) = rules.get(&rule).cloned() else {
         let known: Vec<&str> = rules.keys().map(String::as_str).collect();
@@ -218,7 +220,7 @@ pub(super) fn expand(settings: &mut Table, preset: &Table) -> Result<()> {
     // Read by itself: an error inside the settings would not name the key.
     Value::Table(threshold.clone())
         .try_into::<ThresholdRule>()
-        .map_err(|error| Error::config("method.threshold", error.message()))?;
+        .map_err(|error| in_plain_words(Error::config("method.threshold", error.message())))?;
     settings.insert("threshold".to_owned(), Value::Table(threshold));
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::labels::by_classifier;
 use crate::messages::Broadcast;
 use crate::server::{Server, ServerEpochs};
-use fedanchor_engine::batches::{Sample, Task, TwoViews};
+use fedanchor_engine::batches::{Batches, TwoViews};
 use fedanchor_engine::model::{Pass, Statistics};
 use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::losses::cross_entropy_each;
@@ -99,20 +99,12 @@ struct FixMatchLoss<'a> {
 }
 
 impl StepLoss for FixMatchLoss<'_> {
-    fn batch(&self) -> usize {
-        self.views.batch
+    fn batches(&self) -> &dyn Batches {
+        &self.views
     }
 
     fn terms(&self) -> usize {
         2
-    }
-
-    fn bytes(&self, active: usize) -> usize {
-        self.views.bytes(active)
-    }
-
-    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
-        self.views.fill(tasks, samples, out);
     }
 
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::labels::by_classifier;
 use crate::messages::Broadcast;
 use crate::server::{Server, supervised_epoch};
-use fedanchor_engine::batches::{Sample, Task, TwoViews};
+use fedanchor_engine::batches::{Batches, TwoViews};
 use fedanchor_engine::model::{Pass, Statistics};
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch, unit};
@@ -170,20 +170,12 @@ struct ClientLoss<'a> {
 }
 
 impl StepLoss for ClientLoss<'_> {
-    fn batch(&self) -> usize {
-        self.views.batch
+    fn batches(&self) -> &dyn Batches {
+        &self.views
     }
 
     fn terms(&self) -> usize {
         1
-    }
-
-    fn bytes(&self, active: usize) -> usize {
-        self.views.bytes(active)
-    }
-
-    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
-        self.views.fill(tasks, samples, out);
     }
 
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
@@ -219,20 +211,12 @@ struct ServerLoss<'a> {
 }
 
 impl StepLoss for ServerLoss<'_> {
-    fn batch(&self) -> usize {
-        self.views.batch
+    fn batches(&self) -> &dyn Batches {
+        &self.views
     }
 
     fn terms(&self) -> usize {
         2
-    }
-
-    fn bytes(&self, active: usize) -> usize {
-        self.views.bytes(active)
-    }
-
-    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
-        self.views.fill(tasks, samples, out);
     }
 
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {

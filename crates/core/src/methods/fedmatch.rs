@@ -19,7 +19,7 @@ use crate::messages::{Broadcast, ExtraModels, Update};
 use crate::server::{Server, step_towards, supervised_epoch};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
-use fedanchor_engine::batches::{Sample, Task, TwoViews, View};
+use fedanchor_engine::batches::{Batches, TwoViews, View};
 use fedanchor_engine::model::{Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Entry, Params, Part};
 use fedanchor_engine::training::losses::cross_entropy_each;
@@ -343,20 +343,12 @@ struct ClientLoss<'a> {
 }
 
 impl StepLoss for ClientLoss<'_> {
-    fn batch(&self) -> usize {
-        self.views.batch
+    fn batches(&self) -> &dyn Batches {
+        &self.views
     }
 
     fn terms(&self) -> usize {
         4
-    }
-
-    fn bytes(&self, active: usize) -> usize {
-        self.views.bytes(active)
-    }
-
-    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
-        self.views.fill(tasks, samples, out);
     }
 
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
@@ -435,20 +427,12 @@ struct ServerLoss<'a> {
 }
 
 impl StepLoss for ServerLoss<'_> {
-    fn batch(&self) -> usize {
-        self.fix.batch()
+    fn batches(&self) -> &dyn Batches {
+        self.fix.batches()
     }
 
     fn terms(&self) -> usize {
         1
-    }
-
-    fn bytes(&self, active: usize) -> usize {
-        self.fix.bytes(active)
-    }
-
-    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
-        self.fix.fill(tasks, samples, out);
     }
 
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {

@@ -58,15 +58,9 @@ impl Method for SemiFl {
         let (model, threshold) = (&broadcast.params, self.config.threshold);
         let labels = by_classifier(context, model, threshold, round, &cohort.images())
             .in_phase("labelling the clients' images")?;
-        let loss = FixMix {
-            context,
-            round,
-            batch: experiment.client.batch,
-            augment: Augmentation::Strong,
-            mixup: self.config.client_mixup.then_some(&self.config.mixup),
-            views: self.config.views,
-            weighted: false,
-        };
+        let mixup = self.config.client_mixup.then_some(&self.config.mixup);
+        let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
+            .with_mixup(mixup, self.config.views);
         let uploads = |part| self.uploads(part);
         ClientTrainer::new(NAME, &uploads, model, &loss).train(cohort, labels)
     }

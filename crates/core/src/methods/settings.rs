@@ -26,6 +26,7 @@ pub(crate) fn in_plain_words(error: Error) -> Error {
     };
     let expected = match expected {
         "f64" | "f32" => "a number",
+        "u32" if found.starts_with("invalid value") => "a whole number up to 4294967295",
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
         "a boolean" => "true or false",
         other => other,

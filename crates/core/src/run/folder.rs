@@ -120,11 +120,13 @@ impl RunFolder {
         Ok(Self { path: path.to_owned(), log })
     }
 
-    /// The records that are whole, from round 0 on without a gap, and their checksums.
-    pub(crate) fn records(&self) -> Result<(Vec<RoundRecord>, Checksums)> {
+    /// The records that are whole, from round 0 on without a gap and at most this many, and their
+    /// checksums.
+    pub(crate) fn records(&self, most: usize) -> Result<(Vec<RoundRecord>, Checksums)> {
         let text = self.text(files::ROUNDS)?;
         let (mut records, mut checksums) = (Vec::new(), Checksums::default());
-        for line in text.split_inclusive('\n').map_while(|line| line.strip_suffix('\n')) {
+        let lines = text.split_inclusive('\n').map_while(|line| line.strip_suffix('\n'));
+        for line in lines.take(most) {
             let mut after = checksums.clone();
             let Ok(record) = serde_json::from_str::<RoundRecord>(line) else { break };
             if record.round as usize != records.len() || !after.accepts(line) {
@@ -221,15 +223,9 @@ impl RunFolder {
         self.write(name, text)
     }
 
-    /// The final model, with what is needed to rebuild its network.
-    pub(crate) fn write_model(
-        &self,
-        params: &Params,
-        experiment: &Experiment,
-        classes: &[String],
-    ) -> Result<()> {
-        let about = serde_json::json!({ "model": experiment.model, "classes": classes });
-        self.write(files::MODEL, params.encode(&json(&about)?)?)
+    /// The final model, with its description.
+    pub(crate) fn write_model(&self, params: &Params, about: &serde_json::Value) -> Result<()> {
+        self.write(files::MODEL, params.encode(&json(about)?)?)
     }
 
     /// The run in a few numbers.

@@ -3,9 +3,11 @@
 mod checkpoint;
 mod disk;
 mod folder;
+mod model;
 mod progress;
 mod resume;
 
+pub use model::Model;
 pub use resume::resume;
 
 use crate::config::{Experiment, fingerprint};
@@ -141,7 +143,7 @@ impl Run<'_> {
         let seconds_before = self.folder.seconds()?;
         let mut saver =
             Saver::start(self.out, self.folder.log()?, found.as_ref().map(|f| f.about.round))?;
-        let first = if found.is_some() { progress.rounds + 1 } else { 0 };
+        let first = found.as_ref().map_or(0, |found| found.about.round + 1);
         let mut test = None;
         for round in first..=experiment.rounds {
             if round > 0 && stop.load(Ordering::Relaxed) {
@@ -182,7 +184,8 @@ impl Run<'_> {
         coordinator: &mut Coordinator,
         fleet: &mut dyn Fleet,
     ) -> Result<()> {
-        let same_data = found.about.config == self.config;
+        let About { config, data, .. } = &found.about;
+        let same_data = *config == self.config && *data == self.data;
         coordinator.restore(&found.about.coordinator, &found.server, same_data)?;
         fleet.restore_states(&found.clients, &coordinator.server.params)
     }
@@ -195,7 +198,7 @@ impl Run<'_> {
         if let Some(found) = found {
             self.folder.append(&found.about.lines)?;
         }
-        let (records, checksums) = self.folder.records()?;
+        let (records, checksums) = self.folder.records(usize::MAX)?;
         let mut progress = Progress::default();
         records.iter().for_each(|record| progress.add(record));
         Ok((progress, checksums))
@@ -294,7 +297,8 @@ impl Run<'_> {
         folder.write_matrix(files::CONFUSION, classes, &test.confusion)?;
         let similarity = anchors.similarity(classes.len())?;
         folder.write_matrix(files::SIMILARITY, classes, &similarity)?;
-        folder.write_model(&server.params, &self.settled, classes)
+        let about = model::about(&self.settled.model, context.images.shape(), classes);
+        folder.write_model(&server.params, &about)
     }
 }
 

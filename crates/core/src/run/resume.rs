@@ -80,27 +80,46 @@ pub fn resume(
 
 /// The checkpoint to continue from, and the rounds whose checkpoints are damaged.
 fn find(out: &Path, folder: &RunFolder, force: bool) -> Result<(Option<Found>, Vec<u32>)> {
-    let recorded = folder.records()?.0.len() as u32;
+    let recorded = folder.records(usize::MAX)?.0.len() as u32;
     let (found, broken) = checkpoint::last(out, u32::MAX)?;
-    match found.as_ref().map(|found| found.about.round) {
-        // A checkpoint has its own round's lines; those before must be in the records.
-        Some(round) if round > recorded && force => checkpoint::last(out, recorded),
-        Some(round) if round > recorded => {
-            let problem = format!(
-                "line {} is damaged or missing, and the checkpoint of round {round} needs all lines \
-                 before it; --force resumes from the last intact round and repeats the rounds after it",
-                recorded + 1
-            );
-            Err(Error::file(out.join(files::ROUNDS), problem))
-        }
+    let Some(round) = found.as_ref().map(|found| found.about.round) else {
         // Round 0 alone may be pre-training that was ended early.
-        None if recorded > 1 && !force => {
+        if recorded > 1 && !force {
             let problem = format!(
                 "{} rounds are on record, but there is no checkpoint to resume from; --force starts over",
                 recorded - 1
             );
-            Err(Error::file(out, problem))
+            return Err(Error::file(out, problem));
         }
-        _ => Ok((found, broken)),
+        return Ok((found, broken));
+    };
+    // A checkpoint has its own round's lines; those before must be in the records, and lead up to them.
+    let intact = |found: &Found| -> Result<bool> {
+        let (records, mut checksums) = folder.records(found.about.round as usize)?;
+        let leads_up = checksums.accepts(&found.about.lines.record);
+        Ok(records.len() == found.about.round as usize && leads_up)
+    };
+    if found.as_ref().map(&intact).transpose()? == Some(true) {
+        return Ok((found, broken));
+    }
+    if !force {
+        let advice = "--force resumes from the last intact round and repeats the rounds after it";
+        let problem = match recorded < round {
+            true => format!(
+                "line {} is damaged or missing, and the checkpoint of round {round} needs all lines \
+                 before it; {advice}",
+                recorded + 1
+            ),
+            false => format!(
+                "does not lead up to the checkpoint of round {round}: one of the two is damaged or \
+                 belongs to another run; {advice}"
+            ),
+        };
+        return Err(Error::file(out.join(files::ROUNDS), problem));
+    }
+    let (found, broken) = checkpoint::last(out, recorded.min(round.saturating_sub(1)))?;
+    match found.as_ref().map(intact).transpose()? {
+        Some(true) => Ok((found, broken)),
+        _ => Ok((None, broken)),
     }
 }

@@ -68,15 +68,10 @@ impl ServerEpochs<'_> {
             if !contrast {
                 for epoch in supervised.clone() {
                     let experiment = server.experiment;
-                    let loss = FixMix {
-                        context: server.context,
-                        round,
-                        batch: experiment.server_batch(),
-                        augment: self.augment.unwrap_or(experiment.server.augment),
-                        mixup: self.mixup,
-                        views: self.views,
-                        weighted: false,
-                    };
+                    let augment = self.augment.unwrap_or(experiment.server.augment);
+                    let batch = experiment.server_batch();
+                    let loss = FixMix::plain(server.context, round, batch, augment)
+                        .with_mixup(self.mixup, self.views);
                     let means = supervised_epoch(server, &loss, Vec::new(), round, epoch, lr)?;
                     (losses.server_fix, losses.server_mix) =
                         (means.first().copied(), means.get(1).copied());
@@ -111,7 +106,8 @@ pub fn supervised_epoch(
         weights: &[],
         fix: (0..anchors.local.len() as u32).collect(),
     }];
-    let mut plan = StepPlan::new(&tasks, epoch..epoch + 1, loss.batch());
+    let batches = loss.batches();
+    let mut plan = StepPlan::new(&tasks, epoch..epoch + 1, batches.batch());
     let momentum = std::mem::take(&mut server.supervised_momentum);
     let params = server.params.first(1)?;
     let trains = |entry: &Entry| matches!(entry.part, Part::Backbone | Part::Classifier);
@@ -119,11 +115,11 @@ pub fn supervised_epoch(
         Learner::new(context, "supervised epoch", params, momentum, trains)?.with_others(others)?;
     let (steps, streams) = (plan.steps(&tasks), context.streams(round));
     let fill = |time: usize, bytes: &mut [u8]| {
-        loss.fill(&tasks, &plan.step(streams, &tasks, time), bytes);
-        (1, loss.bytes(1))
+        batches.fill(&tasks, &plan.step(streams, &tasks, time), bytes);
+        (1, batches.bytes(1))
     };
     learner
-        .train(lr, steps, loss.bytes(1), fill, |x, pass| loss.loss(x, pass))
+        .train(lr, steps, batches.bytes(1), fill, |x, pass| loss.loss(x, pass))
         .in_phase("training on the anchors")?;
     let losses = learner.mean_losses(0, loss.terms(), steps)?;
     server.supervised_momentum = server.take_back(learner)?;

@@ -3,7 +3,7 @@
 
 use super::Simulation;
 use super::threads::train_on_cores;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::federation::{
     Accuracy, ClientKey, ClientStates, Delivery, Fleet, Member, Observed, RoundTask,
 };
@@ -91,6 +91,13 @@ impl<'a> SimulatedFleet<'a> {
     ) -> Result<()> {
         let (method, round) = (&broadcast.method, broadcast.round);
         let answer = |client, outcome| Answer { method: method.clone(), round, client, outcome };
+        let reports = reports.and_then(|reports| match reports.len() {
+            count if count == clients.len() => Ok(reports),
+            count => {
+                let problem = format!("{count} reports of {} clients", clients.len());
+                Err(Error::method(self.simulation.method.name(), problem))
+            }
+        });
         match reports {
             Ok(reports) => {
                 for (&client, report) in clients.iter().zip(reports) {
@@ -137,7 +144,12 @@ impl<'a> SimulatedFleet<'a> {
                         self.finish_cohort(&[client], reports, broadcast, take)?;
                     }
                 }
-                reports => self.finish_cohort(cohort, reports, broadcast, take)?,
+                reports => {
+                    if reports.as_ref().is_err_and(Error::is_out_of_memory) {
+                        self.simulation.context.free(1)?;
+                    }
+                    self.finish_cohort(cohort, reports, broadcast, take)?;
+                }
             }
             rest = after;
         }

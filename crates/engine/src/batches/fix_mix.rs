@@ -1,6 +1,7 @@
 //! Batches of the fix set and the mix set (appendix B of the paper): what is drawn, how the images are
 //! made, and how a step reads them on the device.
 
+use super::Batches;
 use super::images::{ImagePipeline, View};
 use super::packing::{Packing, write};
 use super::plan::{Sample, Task, mix_partner};
@@ -86,13 +87,44 @@ impl FixMixBatches<'_> {
         self.fix_weights() + 1
     }
 
-    /// Bytes of a step in which this many clients take part.
-    pub fn bytes(&self, active: usize) -> usize {
+    /// One step's inputs on the device.
+    pub fn read(&self, bytes: &Tensor, active: usize) -> Result<FixMixBatch> {
+        let packing = self.packing(active);
+        let by_client = [active as i64, self.batch as i64];
+        let images = |part| self.images.view(bytes, &packing, part, self.batch, active);
+        let labels = |part| packing.view(bytes, part, Kind::Int64, &by_client);
+        let weights = |part| {
+            let view = || packing.view(bytes, part, Kind::Float, &by_client);
+            self.weighted.then(view).transpose()
+        };
+        let mix = || -> Result<Mix> {
+            Ok(Mix {
+                labels: labels(MIX_LABELS)?,
+                weights: weights(self.mix_weights())?,
+                lambda: packing.view(bytes, LAMBDA, Kind::Float, &by_client)?,
+                first: images(WEAK_FIX)?,
+                second: images(WEAK_MIX)?,
+            })
+        };
+        Ok(FixMixBatch {
+            labels: labels(FIX_LABELS)?,
+            weights: weights(self.fix_weights())?,
+            fix: images(FIX_IMAGES)?,
+            mix: self.mixup.map(|_| mix()).transpose()?,
+        })
+    }
+}
+
+impl Batches for FixMixBatches<'_> {
+    fn batch(&self) -> usize {
+        self.batch
+    }
+
+    fn bytes(&self, active: usize) -> usize {
         self.packing(active).total()
     }
 
-    /// Draws and renders one step's inputs.
-    pub fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
         let active = samples.len() / self.batch;
         let mut parts = self.packing(active).split(out);
         let stream = |purpose, sample: &Sample| {
@@ -150,32 +182,5 @@ impl FixMixBatches<'_> {
         write(parts[LAMBDA], by_client().map(|at| lambda(&samples[at]).to_ne_bytes()));
         weak(parts[WEAK_FIX], &|s| s.fix, Purpose::Weak);
         weak(parts[WEAK_MIX], &partner, mix_purpose);
-    }
-
-    /// One step's inputs on the device.
-    pub fn read(&self, bytes: &Tensor, active: usize) -> Result<FixMixBatch> {
-        let packing = self.packing(active);
-        let by_client = [active as i64, self.batch as i64];
-        let images = |part| self.images.view(bytes, &packing, part, self.batch, active);
-        let labels = |part| packing.view(bytes, part, Kind::Int64, &by_client);
-        let weights = |part| {
-            let view = || packing.view(bytes, part, Kind::Float, &by_client);
-            self.weighted.then(view).transpose()
-        };
-        let mix = || -> Result<Mix> {
-            Ok(Mix {
-                labels: labels(MIX_LABELS)?,
-                weights: weights(self.mix_weights())?,
-                lambda: packing.view(bytes, LAMBDA, Kind::Float, &by_client)?,
-                first: images(WEAK_FIX)?,
-                second: images(WEAK_MIX)?,
-            })
-        };
-        Ok(FixMixBatch {
-            labels: labels(FIX_LABELS)?,
-            weights: weights(self.fix_weights())?,
-            fix: images(FIX_IMAGES)?,
-            mix: self.mixup.map(|_| mix()).transpose()?,
-        })
     }
 }

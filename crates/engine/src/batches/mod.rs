@@ -1,5 +1,7 @@
 //! From 8-bit images to the input of a training step: which samples, how they are augmented, and how
 //! a step's inputs travel to the device.
+//!
+//! [`Batches`] is what training knows of a kind of batch: [`FixMixBatches`] and [`TwoViews`] are the two.
 
 mod fix_mix;
 mod images;
@@ -14,3 +16,14 @@ pub use packing::{Packing, write};
 pub use plan::{Sample, StepPlan, Task, mix_partner};
 pub use streams::RoundStreams;
 pub use two_views::{TwoViewBatch, TwoViews};
+
+/// How the inputs of a step are made on the host. Nothing here may depend on the parameters, so that it can
+/// run ahead of the training.
+pub trait Batches: Sync {
+    /// Samples per client in a step.
+    fn batch(&self) -> usize;
+    /// Bytes of a step in which this many clients take part.
+    fn bytes(&self, active: usize) -> usize;
+    /// Draws and renders one step's inputs.
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]);
+}

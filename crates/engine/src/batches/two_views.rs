@@ -1,5 +1,6 @@
 //! Batches of two views of the same samples: a weakly augmented one, and a second one of any kind.
 
+use super::Batches;
 use super::images::{ImagePipeline, View};
 use super::packing::{Packing, write};
 use super::plan::{Sample, Task};
@@ -45,13 +46,33 @@ impl TwoViews<'_> {
         Packing::new(&[samples * 8, images, images, 4])
     }
 
-    /// Bytes of a step in which this many clients take part.
-    pub fn bytes(&self, active: usize) -> usize {
+    /// One step's inputs on the device.
+    pub fn read(&self, bytes: &Tensor, active: usize) -> Result<TwoViewBatch> {
+        let packing = self.packing(active);
+        let input = |part| {
+            let images = self.images.view(bytes, &packing, part, self.batch, active)?;
+            self.images.input(&images)
+        };
+        let by_client = [active as i64, self.batch as i64];
+        Ok(TwoViewBatch {
+            labels: packing.view(bytes, 0, Kind::Int64, &by_client)?,
+            first: input(1)?,
+            second: input(2)?,
+            number: packing.view(bytes, 3, Kind::Float, &[1])?,
+        })
+    }
+}
+
+impl Batches for TwoViews<'_> {
+    fn batch(&self) -> usize {
+        self.batch
+    }
+
+    fn bytes(&self, active: usize) -> usize {
         self.packing(active).total()
     }
 
-    /// Draws and renders one step's inputs.
-    pub fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
+    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
         let active = samples.len() / self.batch;
         let mut parts = self.packing(active).split(out);
         let by_client =
@@ -77,22 +98,6 @@ impl TwoViews<'_> {
             self.images.render(&views.collect::<Vec<_>>(), parts[part]);
         }
         write(parts[3], std::iter::once(self.number.to_ne_bytes()));
-    }
-
-    /// One step's inputs on the device.
-    pub fn read(&self, bytes: &Tensor, active: usize) -> Result<TwoViewBatch> {
-        let packing = self.packing(active);
-        let input = |part| {
-            let images = self.images.view(bytes, &packing, part, self.batch, active)?;
-            self.images.input(&images)
-        };
-        let by_client = [active as i64, self.batch as i64];
-        Ok(TwoViewBatch {
-            labels: packing.view(bytes, 0, Kind::Int64, &by_client)?,
-            first: input(1)?,
-            second: input(2)?,
-            number: packing.view(bytes, 3, Kind::Float, &[1])?,
-        })
     }
 }
 

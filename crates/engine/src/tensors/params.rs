@@ -212,7 +212,7 @@ impl Params {
 
     /// For every client the name of the first entry with a number that is not finite, if any.
     pub fn first_not_finite(&self) -> Result<Vec<Option<String>>> {
-        // x * 0 is 0 for finite x and NaN otherwise: one sum an entry and client, one look at all.
+        // x * 0 is 0 for finite x and NaN otherwise: one sum per entry and client, read at once.
         let sums = self.tensors.iter().map(|tensor| {
             let sum =
                 tensor.f_flatten(1, -1)?.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?;

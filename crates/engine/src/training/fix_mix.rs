@@ -5,7 +5,7 @@
 use super::context::Context;
 use super::learner::{StepLoss, Terms};
 use super::losses::{cross_entropy_each, mean_of_batch, mixed};
-use crate::batches::{FixMixBatches, Sample, Task};
+use crate::batches::{Batches, FixMixBatches};
 use crate::config::{Augmentation, MixupConfig, Views};
 use crate::error::Result;
 use crate::model::Pass;
@@ -15,56 +15,42 @@ use tch::Tensor;
 /// The loss on fix and mix batches of a round.
 #[derive(Debug, Clone, Copy)]
 pub struct FixMix<'a> {
-    /// The network and how to train it.
-    pub context: &'a Context,
-    /// The round, from 1; 0 is pre-training.
-    pub round: u32,
-    /// Samples per client in a batch.
-    pub batch: usize,
-    /// Augmentation of the fix view.
-    pub augment: Augmentation,
-    /// The mix loss, or none.
-    pub mixup: Option<&'a MixupConfig>,
+    context: &'a Context,
+    /// The batches.
+    pub batches: FixMixBatches<'a>,
     /// Whether batch norm sees the two views apart.
     pub views: Views,
-    /// Whether samples have weights.
-    pub weighted: bool,
 }
 
 impl<'a> FixMix<'a> {
-    /// L_fix alone: cross entropy on images augmented this way.
+    /// L_fix alone: cross entropy on batches of this size, with images augmented this way.
     pub fn plain(context: &'a Context, round: u32, batch: usize, augment: Augmentation) -> Self {
-        let (mixup, views) = (None, Views::Separate);
-        Self { context, round, batch, augment, mixup, views, weighted: false }
+        let (images, streams) = (&context.images, context.streams(round));
+        let (mixup, weighted) = (None, false);
+        let batches = FixMixBatches { images, streams, batch, augment, mixup, weighted };
+        Self { context, batches, views: Views::Separate }
     }
 
-    fn batches(&self) -> FixMixBatches<'a> {
-        FixMixBatches {
-            images: &self.context.images,
-            streams: self.context.streams(self.round),
-            batch: self.batch,
-            augment: self.augment,
-            mixup: self.mixup,
-            weighted: self.weighted,
-        }
+    /// The same with b L_mix, if there is any mixup.
+    pub fn with_mixup(mut self, mixup: Option<&'a MixupConfig>, views: Views) -> Self {
+        self.batches.mixup = mixup;
+        Self { views, ..self }
+    }
+
+    /// The same with weighted samples, if they have weights.
+    pub fn with_weights(mut self, weighted: bool) -> Self {
+        self.batches.weighted = weighted;
+        self
     }
 }
 
 impl StepLoss for FixMix<'_> {
-    fn batch(&self) -> usize {
-        self.batch
+    fn batches(&self) -> &dyn Batches {
+        &self.batches
     }
 
     fn terms(&self) -> usize {
-        1 + usize::from(self.mixup.is_some())
-    }
-
-    fn bytes(&self, active: usize) -> usize {
-        self.batches().bytes(active)
-    }
-
-    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
-        self.batches().fill(tasks, samples, out);
+        1 + usize::from(self.batches.mixup.is_some())
     }
 
     /// L_fix (eq. 7), and b with L_mix (eq. 9-10). A sample that has a weight counts by it, in the
@@ -72,8 +58,8 @@ impl StepLoss for FixMix<'_> {
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {
         let (network, images) = (&self.context.network, &self.context.images);
         let logits = |x: &Tensor, pass: &Pass| network.logits(&network.features(x, pass)?, pass);
-        let batch = self.batches().read(bytes, pass.clients())?;
-        let (Some(mixup), Some(mix)) = (self.mixup, &batch.mix) else {
+        let batch = self.batches.read(bytes, pass.clients())?;
+        let (Some(mixup), Some(mix)) = (self.batches.mixup, &batch.mix) else {
             let x = images.input(&batch.fix)?;
             let each = cross_entropy_each(&logits(&x, pass)?, &batch.labels)?;
             return Ok(vec![(1.0, mean_of_batch(&weighted(each, &batch.weights)?)?)].into());
@@ -88,7 +74,7 @@ impl StepLoss for FixMix<'_> {
                 let apart = if views == Views::Separate { 2 } else { 1 };
                 let x = images.both_inputs(&batch.fix, &mixture)?;
                 let both = logits(&x, &Pass { views: apart, ..*pass })?; // [K, 2 * batch, C]
-                let size = self.batch as i64;
+                let size = self.batches.batch as i64;
                 (both.f_narrow(1, 0, size)?, both.f_narrow(1, size, size)?)
             }
         };

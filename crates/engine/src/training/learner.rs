@@ -6,7 +6,7 @@
 use super::context::Context;
 use super::gpu::{GpuState, StepKey, TERMS};
 use super::sgd::{Momentum, put_back, sgd_step, sgd_step_on_gpu};
-use crate::batches::{Sample, Task};
+use crate::batches::Batches;
 use crate::error::Result;
 use crate::model::{Pass, Statistics};
 use crate::tensors::{Entry, Params};
@@ -53,17 +53,12 @@ impl From<Vec<(f64, Tensor)>> for Terms {
     }
 }
 
-/// What is trained on: how a step's inputs are made on the host, and the loss of them. Nothing in
-/// `fill` may depend on the parameters, so that it can run ahead of the training.
+/// What is trained on: batches, and the loss of them.
 pub trait StepLoss: Sync {
-    /// Samples per client in a step.
-    fn batch(&self) -> usize;
+    /// How the inputs of a step are made.
+    fn batches(&self) -> &dyn Batches;
     /// Number of terms.
     fn terms(&self) -> usize;
-    /// Bytes of a step in which this many clients take part.
-    fn bytes(&self, active: usize) -> usize;
-    /// Draws and renders one step's inputs.
-    fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]);
     /// The terms of the loss.
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms>;
     /// Updates the further networks after a step; most losses have nothing to do.

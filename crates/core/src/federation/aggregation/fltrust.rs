@@ -21,7 +21,7 @@ pub struct FlTrust {
 }
 
 impl FlTrust {
-    /// Trusts this model of the server's own; without one it trusts no client.
+    /// With the server's own model as the root; without one every update has weight 0.
     pub fn new(root: Option<Params>) -> Self {
         Self { root, mean: None, total: 0.0 }
     }

@@ -17,7 +17,7 @@ use super::folder::{CHECKPOINTS as FOLDER, Lines};
 use crate::error::{Error, Result};
 use crate::federation::{ClientStates, CoordinatorState};
 use fedanchor_engine::tensors::Bundle;
-use sealed::read_sealed;
+use sealed::{is_earlier, read_sealed};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -103,6 +103,11 @@ pub(crate) fn last(folder: &Path, most: u32) -> Result<(Option<Found>, Vec<u32>)
     for round in rounds(folder)?.into_iter().rev().filter(|round| *round <= most) {
         match read(folder, round) {
             Some(found) => return Ok((Some(found), broken)),
+            None if is_earlier(&round_file(folder, round)) => {
+                let problem = "was written by an earlier version of fedanchor, and cannot be resumed with \
+                               this one: finish the run with that version, or start it again";
+                return Err(Error::file(round_file(folder, round), problem));
+            }
             None => broken.push(round),
         }
     }

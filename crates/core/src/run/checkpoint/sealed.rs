@@ -4,10 +4,17 @@ use super::super::disk;
 use crate::error::Result;
 use std::path::Path;
 
-const MAGIC: &[u8; 8] = b"fedanch1";
+const MAGIC: &[u8; 8] = b"fedanch2";
+/// What files of earlier versions start with.
+const EARLIER: &[u8; 8] = b"fedanch1";
 /// Writes a payload with its hash.
 pub(super) fn write_sealed(path: &Path, payload: &[u8]) -> Result<()> {
     disk::write(path, &[MAGIC, blake3::hash(payload).as_bytes(), payload])
+}
+
+/// Whether a file was written by an earlier version, whose checkpoints this one cannot read.
+pub(super) fn is_earlier(path: &Path) -> bool {
+    fs_err::read(path).is_ok_and(|bytes| bytes.starts_with(EARLIER))
 }
 
 /// The payload of a sealed file; `None` if it is torn or foreign.
