@@ -38,7 +38,7 @@ pub(super) fn train_on_cores(
             let (sender, queue, span) = (sender.clone(), &queue, span.clone());
             scope.spawn(move || {
                 let _span = span.entered();
-                tch::set_num_threads(1);
+                set_compute_threads(1);
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some((number, cohort)) = next else { break };
@@ -64,11 +64,17 @@ pub(super) fn train_on_cores(
     })
 }
 
-/// The number of threads an operation is split over where nobody has set it.
+/// Sets the number of threads that this thread's operations are split over.
 ///
-/// libtorch keeps that number per thread; a thread that has none takes the last number set anywhere in
-/// the process. So every thread that computes sets its own before it computes, and concurrent runs do
-/// not disturb each other.
+/// libtorch keeps that number per thread, but a thread takes over the last number set anywhere in the
+/// process when it first asks for its own, even if it has set one before. So it asks first: from then on
+/// concurrent runs do not disturb each other.
+fn set_compute_threads(threads: i32) {
+    let _ = tch::get_num_threads();
+    tch::set_num_threads(threads);
+}
+
+/// The number of threads an operation is split over where nobody has set it.
 fn default_threads() -> i32 {
     static DEFAULT: OnceLock<i32> = OnceLock::new();
     *DEFAULT.get_or_init(tch::get_num_threads)
@@ -86,13 +92,37 @@ impl ComputeThreads {
     pub fn for_server(model: ModelName) -> Self {
         let all = default_threads();
         let before = tch::get_num_threads();
-        tch::set_num_threads(if model == ModelName::Small { 1 } else { all });
+        set_compute_threads(if model == ModelName::Small { 1 } else { all });
         Self { before }
     }
 }
 
 impl Drop for ComputeThreads {
     fn drop(&mut self) {
-        tch::set_num_threads(self.before);
+        set_compute_threads(self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What another run sets after a thread has set its own number does not reach that thread.
+    #[test]
+    fn a_thread_keeps_its_own_number() {
+        let (set, ready) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            set_compute_threads(1);
+            set.send(()).unwrap();
+            wait.recv().unwrap();
+            tch::get_num_threads()
+        });
+        ready.recv().unwrap();
+        let before = tch::get_num_threads();
+        tch::set_num_threads(3);
+        go.send(()).unwrap();
+        assert_eq!(thread.join().unwrap(), 1);
+        tch::set_num_threads(before);
     }
 }
