@@ -9,16 +9,15 @@ use fedanchor::config::{Augmentation, within};
 use fedanchor::engine::Result as EngineResult;
 use fedanchor::engine::batches::Batches;
 use fedanchor::engine::model::Pass;
-use fedanchor::engine::tensors::{Params, Part};
+use fedanchor::engine::tensors::Part;
 use fedanchor::engine::training::{FixMix, StepLoss, Terms};
 use fedanchor::labels::PseudoLabels;
 use fedanchor::messages::Broadcast;
 use fedanchor::methods::{
     Client, ClientReport, ClientTrainer, Cohort, Own, Registration, read_settings,
 };
-use fedanchor::server::{Server, ServerEpochs};
+use fedanchor::server::ServerEpochs;
 use fedanchor::{Error, Method, Result};
-use fedanchor_record::Losses;
 use serde::Deserialize;
 use tch::{Kind, Tensor};
 use toml::Table;
@@ -47,14 +46,6 @@ impl Method for FedProx {
         NAME
     }
 
-    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
-        self.epochs().pretrain(server, epoch)
-    }
-
-    fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
-        Ok(Some(Broadcast::new(NAME, round, server.params.copy()?)))
-    }
-
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, ref clients } = cohort;
         let known = |client: &Client| {
@@ -70,32 +61,17 @@ impl Method for FedProx {
             let entries = broadcast.params.subset(|_| false);
             Ok(Own { entries, others: vec![broadcast.params.copy()?] })
         };
-        let uploads = |part| self.uploads(part);
-        let trainer = ClientTrainer {
-            own: Some(&own),
-            ..ClientTrainer::new(NAME, &uploads, &broadcast.params, &loss)
-        };
+        let trainer =
+            ClientTrainer { own: Some(&own), ..ClientTrainer::new(self, &broadcast.params, &loss) };
         trainer.train(cohort, labels)
     }
 
-    fn server_update(
-        &self,
-        server: &mut Server,
-        aggregate: Option<Params>,
-        round: u32,
-    ) -> Result<Losses> {
-        server.take_mean(aggregate.as_ref())?;
-        self.epochs().round(server, round)
+    fn server_epochs(&self) -> ServerEpochs<'_> {
+        ServerEpochs { augment: Some(self.config.augment), ..ServerEpochs::PLAIN }
     }
 
     fn sees_labels(&self) -> bool {
         true
-    }
-}
-
-impl FedProx {
-    fn epochs(&self) -> ServerEpochs<'static> {
-        ServerEpochs { augment: Some(self.config.augment), ..ServerEpochs::PLAIN }
     }
 }
 

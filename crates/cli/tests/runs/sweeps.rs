@@ -40,7 +40,7 @@ fn every_method_runs() {
 
 /// A sweep runs what is missing, runs what is broken again, and says what failed.
 #[test]
-fn a_sweep_goes_on_where_it_was_broken_off() {
+fn an_interrupted_sweep_is_resumed() {
     let workspace = Workspace::with_pictures(16);
     let base: String = shared()
         .iter()

@@ -11,7 +11,7 @@ use super::statistics::{RoundStatistics, Stopwatch, peak_memory};
 use crate::config::{AggregationRule, Experiment, WithoutSamples};
 use crate::error::Result;
 use crate::labels::AnchorSet;
-use crate::methods::{Method, uploaded};
+use crate::methods::{Method, root_update, uploaded};
 use crate::server::{Evaluation, STEADIER, Server, check_finite};
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{ImageSet, Purpose};
@@ -215,9 +215,9 @@ impl<'a> Coordinator<'a> {
     ) -> Result<(Collected, Option<Params>)> {
         let Self { experiment, context, method, .. } = *self;
         let broadcast = task.broadcast;
-        let sent = uploaded(context, &|part| method.uploads(part), &broadcast.params);
+        let sent = uploaded(context, method, &broadcast.params);
         let root = match experiment.aggregation.rule {
-            AggregationRule::Fltrust => Some(method.root_update(&self.server, broadcast)?),
+            AggregationRule::Fltrust => Some(root_update(method, &self.server, broadcast)?),
             _ => None,
         };
         timing.server += watch.lap();

@@ -1,7 +1,6 @@
 //! Local training of a cohort: every client on its fix set, all clients as one network.
 
-use super::uploaded;
-use super::{Client, ClientReport, ClientState, Cohort};
+use super::{Client, ClientReport, ClientState, Cohort, Method, uploaded};
 use crate::error::Result;
 use crate::labels::PseudoLabels;
 use crate::messages::{ClientLosses, ClientOutcome, Update};
@@ -13,10 +12,8 @@ use std::collections::BTreeMap;
 
 /// How the clients of a method train.
 pub struct ClientTrainer<'a> {
-    /// The method's name.
-    pub name: &'static str,
-    /// The parts that clients send to the server.
-    pub uploads: &'a dyn Fn(Part) -> bool,
+    /// The method: what clients send to the server.
+    pub method: &'a dyn Method,
     /// The model they all start from.
     pub model: &'a Params,
     /// The loss.
@@ -55,17 +52,11 @@ struct Trained {
 }
 
 impl<'a> ClientTrainer<'a> {
-    /// From this model with this loss, for the method of this name; clients send the parts that
-    /// `uploads` accepts.
-    pub fn new(
-        name: &'static str,
-        uploads: &'a dyn Fn(Part) -> bool,
-        model: &'a Params,
-        loss: &'a dyn StepLoss,
-    ) -> Self {
+    /// From this model with this loss.
+    pub fn new(method: &'a dyn Method, model: &'a Params, loss: &'a dyn StepLoss) -> Self {
         let trains = |part| matches!(part, Part::Backbone | Part::Classifier);
         let (own, keeps) = (None, None);
-        Self { name, uploads, model, loss, trains, own, keeps, may_skip: false, whole: false }
+        Self { method, model, loss, trains, own, keeps, may_skip: false, whole: false }
     }
 
     /// Trains every client on its fix set; one report per client, in the cohort's order.
@@ -85,7 +76,12 @@ impl<'a> ClientTrainer<'a> {
             },
         });
         let tasks: Vec<Task> = tasks.collect();
-        tracing::debug!(method = self.name, round, clients = tasks.len(), "training a cohort");
+        tracing::debug!(
+            method = self.method.name(),
+            round,
+            clients = tasks.len(),
+            "training a cohort"
+        );
 
         let batches = loss.batches();
         let mut plan = StepPlan::new(&tasks, 0..config.epochs, batches.batch());
@@ -140,7 +136,7 @@ impl<'a> ClientTrainer<'a> {
                 state.models = keeps(&params, &others.collect::<Result<Vec<_>, _>>()?)?;
             }
             let update = Update {
-                params: uploaded(context, self.uploads, &params),
+                params: uploaded(context, self.method, &params),
                 samples: tasks[at].local.len(),
                 kept: labels[at].kept_count(),
                 losses,

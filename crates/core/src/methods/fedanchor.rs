@@ -114,8 +114,7 @@ impl Method for FedAnchor {
         let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
             .with_mixup(mixup, self.config.views)
             .with_weights(softmatch);
-        let uploads = |part| self.uploads(part);
-        ClientTrainer::new(NAME, &uploads, model, &loss).train(cohort, labels)
+        ClientTrainer::new(self, model, &loss).train(cohort, labels)
     }
 
     /// Lines 10 and 11: the mean becomes the global model, which then learns from the anchors.
@@ -127,6 +126,16 @@ impl Method for FedAnchor {
     ) -> Result<Losses> {
         server.take_mean(aggregate.as_ref())?;
         self.server_epochs().round(server, round)
+    }
+
+    /// L_s and L_c (eq. 1-2), with L_mix on the anchors in FedAnchor (mix).
+    fn server_epochs(&self) -> ServerEpochs<'_> {
+        ServerEpochs {
+            augment: None,
+            mixup: self.config.server_mixup.then_some(&self.config.mixup),
+            views: self.config.views,
+            contrastive: Some(&self.config.contrastive),
+        }
     }
 
     fn heads(&self) -> Heads {
@@ -158,16 +167,6 @@ impl Method for FedAnchor {
 }
 
 impl FedAnchor {
-    /// L_s and L_c (eq. 1-2), with L_mix on the anchors in FedAnchor (mix).
-    fn server_epochs(&self) -> ServerEpochs<'_> {
-        ServerEpochs {
-            augment: None,
-            mixup: self.config.server_mixup.then_some(&self.config.mixup),
-            views: self.config.views,
-            contrastive: Some(&self.config.contrastive),
-        }
-    }
-
     fn scoring(&self) -> Scoring {
         let FedAnchorConfig { score, score_temperature: temperature, .. } = self.config;
         Scoring { source: self.latent_source(), score, temperature }

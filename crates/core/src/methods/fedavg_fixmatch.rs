@@ -12,14 +12,11 @@ use crate::config::{Augmentation, within};
 use crate::error::Result;
 use crate::labels::by_classifier;
 use crate::messages::Broadcast;
-use crate::server::{Server, ServerEpochs};
 use fedanchor_engine::batches::{Batches, TwoViews};
 use fedanchor_engine::model::{Pass, Statistics};
-use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Context, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult};
-use fedanchor_record::Losses;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 use toml::Table;
@@ -43,14 +40,6 @@ impl Method for FedAvgFixMatch {
         NAME
     }
 
-    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
-        ServerEpochs::PLAIN.pretrain(server, epoch)
-    }
-
-    fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
-        Ok(Some(Broadcast::new(NAME, round, server.params.copy()?)))
-    }
-
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
         let (model, threshold) = (&broadcast.params, self.config.threshold);
@@ -65,23 +54,9 @@ impl Method for FedAvgFixMatch {
             number: 0.0,
         };
         let loss = FixMatchLoss { context, views, threshold };
-        let uploads = |part| self.uploads(part);
-        let trainer = ClientTrainer {
-            whole: true,
-            may_skip: true,
-            ..ClientTrainer::new(NAME, &uploads, model, &loss)
-        };
+        let trainer =
+            ClientTrainer { whole: true, may_skip: true, ..ClientTrainer::new(self, model, &loss) };
         trainer.train(cohort, labels)
-    }
-
-    fn server_update(
-        &self,
-        server: &mut Server,
-        aggregate: Option<Params>,
-        round: u32,
-    ) -> Result<Losses> {
-        server.take_mean(aggregate.as_ref())?;
-        ServerEpochs::PLAIN.round(server, round)
     }
 }
 

@@ -91,12 +91,11 @@ impl Method for FedCon {
         };
         let views = self.views(context, round, experiment.client.batch, 0.0);
         let loss = ClientLoss { context, views, target_decay: self.config.target_decay };
-        let uploads = |part| self.uploads(part);
         let trainer = ClientTrainer {
             trains: |part| matches!(part, Part::Backbone | Part::Predictor),
             own: Some(&own),
             keeps: Some(&keeps),
-            ..ClientTrainer::new(NAME, &uploads, model, &loss)
+            ..ClientTrainer::new(self, model, &loss)
         };
         trainer.train(cohort, labels)
     }

@@ -84,7 +84,7 @@ impl Method for FedMatch {
 
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
         let lr = server.experiment.pretrain.lr;
-        self.server_epochs(server, 0, epoch..epoch + 1, lr)
+        self.train_sigma(server, 0, epoch..epoch + 1, lr)
     }
 
     fn broadcast(&self, server: &Server, round: u32, clients: &[u32]) -> Result<Option<Broadcast>> {
@@ -123,12 +123,8 @@ impl Method for FedMatch {
             }
             Ok(Own { entries: psi.subset(|_| false), others })
         };
-        let uploads = |part| self.uploads(part);
-        let trainer = ClientTrainer {
-            own: Some(&own),
-            whole: true,
-            ..ClientTrainer::new(NAME, &uploads, psi, &loss)
-        };
+        let trainer =
+            ClientTrainer { own: Some(&own), whole: true, ..ClientTrainer::new(self, psi, &loss) };
         trainer.train(cohort, labels)
     }
 
@@ -160,7 +156,7 @@ impl Method for FedMatch {
             params.assign(&mean.subset(|entry| entry.statistic))?;
         }
         let (epochs, lr) = (experiment.server.epochs, experiment.lr(round));
-        let losses = self.server_epochs(server, round, 0..epochs, lr)?;
+        let losses = self.train_sigma(server, round, 0..epochs, lr)?;
         server.end_round();
         if round.is_multiple_of(self.config.refresh) {
             refresh_helpers(server)?;
@@ -185,7 +181,7 @@ impl Method for FedMatch {
 
 impl FedMatch {
     /// Trains sigma and leaves the global model as sigma + psi.
-    fn server_epochs(
+    fn train_sigma(
         &self,
         server: &mut Server,
         round: u32,

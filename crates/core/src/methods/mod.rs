@@ -27,23 +27,38 @@ use crate::config::{Augmentation, Experiment, Heads};
 use crate::error::Result;
 use crate::labels::{LatentSource, PseudoLabels};
 use crate::messages::{Broadcast, ClientOutcome, Update};
-use crate::server::Server;
+use crate::server::{Server, ServerEpochs};
 use fedanchor_data::stream::ROOT;
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::{Context, FixMix};
 use fedanchor_record::Losses;
 
-/// A federated method. Four functions are its algorithm: one before the rounds and three of a round. The
-/// others describe it and have defaults. `Sync`: simulated clients train on several threads at once.
+/// A federated method. Four functions are its algorithm: one before the rounds and three of a round. Only
+/// what clients do has no default; the others default to FedAvg with supervised epochs on the server. The
+/// rest describes the method. `Sync`: simulated clients train on several threads at once.
 pub trait Method: Send + Sync {
     /// The name as written in a config.
     fn name(&self) -> &'static str;
 
+    /// How the server trains on the anchors, before the rounds and in each of them.
+    fn server_epochs(&self) -> ServerEpochs<'_> {
+        ServerEpochs::PLAIN
+    }
+
     /// One epoch on the anchors before round 1.
-    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses>;
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+        self.server_epochs().pretrain(server, epoch)
+    }
 
     /// What the server sends to these clients in a round; `None` for a method without clients.
-    fn broadcast(&self, server: &Server, round: u32, clients: &[u32]) -> Result<Option<Broadcast>>;
+    fn broadcast(
+        &self,
+        server: &Server,
+        round: u32,
+        _clients: &[u32],
+    ) -> Result<Option<Broadcast>> {
+        Ok(Some(Broadcast::new(self.name(), round, server.params.copy()?)))
+    }
 
     /// Local training of a cohort: one report per client, in the cohort's order.
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>>;
@@ -54,7 +69,10 @@ pub trait Method: Send + Sync {
         server: &mut Server,
         aggregate: Option<Params>,
         round: u32,
-    ) -> Result<Losses>;
+    ) -> Result<Losses> {
+        server.take_mean(aggregate.as_ref())?;
+        self.server_epochs().round(server, round)
+    }
 
     /// Prepares what the method keeps on the server, before pre-training.
     fn start(&self, _server: &mut Server) -> Result<()> {
@@ -118,20 +136,15 @@ pub trait Method: Send + Sync {
     fn settle(&self, experiment: &Experiment, _classes: usize) -> Result<toml::Table> {
         Ok(experiment.method.settings.clone())
     }
-
-    /// The server's own update on the anchors, from the same broadcast and with the clients' settings:
-    /// the root of trust of `aggregation.rule = "fltrust"`.
-    fn root_update(&self, server: &Server, broadcast: &Broadcast) -> Result<Params> {
-        plain_root_update(self.name(), server, broadcast, &|part| self.uploads(part))
-    }
 }
 
-/// Cross entropy on strongly augmented anchors, for as many epochs and in the same batches as a client.
-fn plain_root_update(
-    name: &'static str,
+/// The server's own update on the anchors, the root of trust of `aggregation.rule = "fltrust"`: from the same
+/// broadcast, by cross entropy on strongly augmented anchors, for as many epochs and in the same batches as
+/// a client.
+pub(crate) fn root_update(
+    method: &dyn Method,
     server: &Server,
     broadcast: &Broadcast,
-    uploads: &dyn Fn(Part) -> bool,
 ) -> Result<Params> {
     let Server { experiment, context, anchors, .. } = *server;
     let client = Client {
@@ -145,20 +158,20 @@ fn plain_root_update(
     let cohort = Cohort { experiment, context, round, clients: vec![client] };
     let labels = vec![PseudoLabels::known(anchors.labels.to_vec())];
     let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong);
-    let trainer = ClientTrainer::new(name, uploads, &broadcast.params, &loss);
+    let trainer = ClientTrainer::new(method, &broadcast.params, &loss);
     match trainer.train(cohort, labels)?.pop().map(|report| report.outcome) {
         // On a GPU the update is a view of the workspace in which the clients train next.
         Some(ClientOutcome::Update(update)) => Ok(update.params.copy()?),
-        other => Err(crate::Error::method(
-            name,
-            format!("the server has no update of its own: {other:?}"),
-        )),
+        other => {
+            let problem = format!("the server has no update of its own: {other:?}");
+            Err(crate::Error::method(method.name(), problem))
+        }
     }
 }
 
 /// The entries of a model that clients send: of the parts that they train, and running statistics only
 /// where those are averaged.
-pub fn uploaded(context: &Context, uploads: &dyn Fn(Part) -> bool, params: &Params) -> Params {
+pub fn uploaded(context: &Context, method: &dyn Method, params: &Params) -> Params {
     let averaged = context.averages_statistics();
-    params.subset(|entry| uploads(entry.part) && (averaged || !entry.statistic))
+    params.subset(|entry| method.uploads(entry.part) && (averaged || !entry.statistic))
 }

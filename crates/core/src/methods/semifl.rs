@@ -12,11 +12,8 @@ use crate::config::{Augmentation, MixupConfig, Views, within};
 use crate::error::Result;
 use crate::labels::by_classifier;
 use crate::messages::Broadcast;
-use crate::server::{Server, ServerEpochs};
 use fedanchor_engine::InPhase;
-use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::FixMix;
-use fedanchor_record::Losses;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -45,14 +42,6 @@ impl Method for SemiFl {
         NAME
     }
 
-    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
-        ServerEpochs::PLAIN.pretrain(server, epoch)
-    }
-
-    fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
-        Ok(Some(Broadcast::new(NAME, round, server.params.copy()?)))
-    }
-
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
         let (model, threshold) = (&broadcast.params, self.config.threshold);
@@ -61,18 +50,7 @@ impl Method for SemiFl {
         let mixup = self.config.client_mixup.then_some(&self.config.mixup);
         let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
             .with_mixup(mixup, self.config.views);
-        let uploads = |part| self.uploads(part);
-        ClientTrainer::new(NAME, &uploads, model, &loss).train(cohort, labels)
-    }
-
-    fn server_update(
-        &self,
-        server: &mut Server,
-        aggregate: Option<Params>,
-        round: u32,
-    ) -> Result<Losses> {
-        server.take_mean(aggregate.as_ref())?;
-        ServerEpochs::PLAIN.round(server, round)
+        ClientTrainer::new(self, model, &loss).train(cohort, labels)
     }
 }
 

@@ -6,8 +6,6 @@ use crate::config::{Experiment, Heads, MixupConfig, Views};
 use crate::error::{Error, Result};
 use crate::messages::Broadcast;
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
-use fedanchor_engine::tensors::Params;
-use fedanchor_record::Losses;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -36,8 +34,13 @@ impl Method for ServerOnly {
         NAME
     }
 
-    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
-        self.epochs().pretrain(server, epoch)
+    fn server_epochs(&self) -> ServerEpochs<'_> {
+        ServerEpochs {
+            augment: None,
+            mixup: self.config.server_mixup.then_some(&self.config.mixup),
+            views: self.config.views,
+            contrastive: Some(&self.config.contrastive),
+        }
     }
 
     fn broadcast(&self, _: &Server, _: u32, _: &[u32]) -> Result<Option<Broadcast>> {
@@ -46,10 +49,6 @@ impl Method for ServerOnly {
 
     fn client_update(&self, _: Cohort, _: &Broadcast) -> Result<Vec<ClientReport>> {
         Err(Error::method(NAME, "it has no clients"))
-    }
-
-    fn server_update(&self, server: &mut Server, _: Option<Params>, round: u32) -> Result<Losses> {
-        self.epochs().round(server, round)
     }
 
     fn heads(&self) -> Heads {
@@ -65,17 +64,6 @@ impl Method for ServerOnly {
         let contrastive = &mut config.contrastive;
         contrastive.batch = Some(contrastive.batch_for(classes, experiment.data.anchors)?);
         Table::try_from(config).map_err(|error| Error::config("method", error.to_string()))
-    }
-}
-
-impl ServerOnly {
-    fn epochs(&self) -> ServerEpochs<'_> {
-        ServerEpochs {
-            augment: None,
-            mixup: self.config.server_mixup.then_some(&self.config.mixup),
-            views: self.config.views,
-            contrastive: Some(&self.config.contrastive),
-        }
     }
 }
 

@@ -7,10 +7,8 @@ use crate::config::Augmentation;
 use crate::error::{Error, Result};
 use crate::labels::PseudoLabels;
 use crate::messages::Broadcast;
-use crate::server::{Server, ServerEpochs};
-use fedanchor_engine::tensors::Params;
+use crate::server::ServerEpochs;
 use fedanchor_engine::training::FixMix;
-use fedanchor_record::Losses;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -33,14 +31,6 @@ impl Method for Supervised {
         NAME
     }
 
-    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
-        self.epochs().pretrain(server, epoch)
-    }
-
-    fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
-        Ok(Some(Broadcast::new(NAME, round, server.params.copy()?)))
-    }
-
     /// E epochs of cross entropy on all samples.
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, ref clients } = cohort;
@@ -49,28 +39,15 @@ impl Method for Supervised {
         let labels = clients.iter().map(|client| Ok(PseudoLabels::known(known(&client.labels)?)));
         let labels = labels.collect::<Result<_>>()?;
         let loss = FixMix::plain(context, round, experiment.client.batch, self.config.augment);
-        let uploads = |part| self.uploads(part);
-        ClientTrainer::new(NAME, &uploads, &broadcast.params, &loss).train(cohort, labels)
+        ClientTrainer::new(self, &broadcast.params, &loss).train(cohort, labels)
     }
 
-    fn server_update(
-        &self,
-        server: &mut Server,
-        aggregate: Option<Params>,
-        round: u32,
-    ) -> Result<Losses> {
-        server.take_mean(aggregate.as_ref())?;
-        self.epochs().round(server, round)
+    fn server_epochs(&self) -> ServerEpochs<'_> {
+        ServerEpochs { augment: Some(self.config.augment), ..ServerEpochs::PLAIN }
     }
 
     fn sees_labels(&self) -> bool {
         true
-    }
-}
-
-impl Supervised {
-    fn epochs(&self) -> ServerEpochs<'static> {
-        ServerEpochs { augment: Some(self.config.augment), ..ServerEpochs::PLAIN }
     }
 }
 

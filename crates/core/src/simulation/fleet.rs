@@ -189,7 +189,7 @@ impl Fleet for SimulatedFleet<'_> {
     ) -> Result<()> {
         let Simulation { context, method, faults, .. } = self.simulation;
         let broadcast = task.broadcast;
-        let sent = uploaded(context, &|part| method.uploads(part), &broadcast.params);
+        let sent = uploaded(context, &**method, &broadcast.params);
         let clients: Vec<u32> = task.clients.iter().map(|(number, _)| *number).collect();
         let mut deliver = |client: u32, answer: Answer| {
             for arrival in faults.arrive(answer, &sent)? {
