@@ -24,9 +24,11 @@ const BRIEF: &[&str] = &[
 ];
 
 /// Every method with clients, with thresholds at which most samples are trained on.
-const METHODS: [&[&str]; 7] = [
+const METHODS: [&[&str]; 9] = [
     &["method.name=fedanchor", "method.threshold=0.2"],
     &["method.name=fedanchor", "method.threshold=softmatch"],
+    &["method.name=fedanchor", "method.threshold=0.2", "method.logit_adjustment=1"],
+    &["method.name=fedanchor", "method.warm_up.rounds=1", "method.warm_up.predictor=64"],
     &["method.name=semifl", "method.threshold=0.2"],
     &["method.name=fedavg-fixmatch", "method.threshold=0.2"],
     &["method.name=fedcon", "method.predictor=64", "method.target_decay=0.9"],

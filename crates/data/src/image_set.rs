@@ -56,6 +56,18 @@ impl ImageSet {
         &self.pixels[index * bytes..(index + 1) * bytes]
     }
 
+    /// These images, in this order.
+    pub fn select(&self, indices: &[u32]) -> Self {
+        let image = |index: &u32| self.image(*index as usize);
+        let label = |labels: &Vec<u16>| indices.iter().map(|&i| labels[i as usize]).collect();
+        Self {
+            shape: self.shape,
+            pixels: indices.iter().flat_map(image).copied().collect(),
+            labels: self.labels.as_ref().map(label),
+            classes: self.classes.clone(),
+        }
+    }
+
     /// The labels, or an error that says what needs them.
     pub fn require_labels(&self, what_for: &str) -> Result<&[u16]> {
         self.labels.as_deref().ok_or_else(|| {

@@ -1,4 +1,5 @@
-//! Which training images become the server's labelled anchors; the others form the clients' pool.
+//! Which training images become the server's labelled anchors, and which are held out for validation; the
+//! others form the clients' pool.
 //!
 //! The paper says "randomly split" and also "25 samples per label" for 250 anchors of ten classes;
 //! only a class-balanced draw fits both, so it is the default. A uniform draw is available to study
@@ -22,17 +23,26 @@ pub enum AnchorChoice {
     Uniform,
 }
 
-/// The training images, divided in two. Both lists are sorted indices into the training set.
+/// The training images, divided in three. The lists are sorted indices into the training set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
     /// The labelled images on the server.
     pub anchors: Vec<u32>,
+    /// Labelled images that nobody trains on: settings are chosen by them.
+    pub validation: Vec<u32>,
     /// All other images, to be distributed over the clients.
     pub pool: Vec<u32>,
 }
 
-/// Draws `anchors` of the training images.
-pub fn split(train: &ImageSet, anchors: usize, choice: AnchorChoice, seed: u64) -> Result<Split> {
+/// Draws `anchors` of the training images, then `validation` of the others. The anchors of a seed are the
+/// same with and without validation images.
+pub fn split(
+    train: &ImageSet,
+    anchors: usize,
+    validation: usize,
+    choice: AnchorChoice,
+    seed: u64,
+) -> Result<Split> {
     let labels = train.require_labels("the choice of anchors")?;
     let classes = train.classes.len();
     if classes < 2 {
@@ -73,8 +83,20 @@ pub fn split(train: &ImageSet, anchors: usize, choice: AnchorChoice, seed: u64) 
             train.classes[class]
         )));
     }
-    let pool = (0..labels.len() as u32).filter(|&index| !is_anchor[index as usize]).collect();
-    Ok(Split { anchors: chosen, pool })
+    let mut pool: Vec<u32> =
+        (0..labels.len() as u32).filter(|&index| !is_anchor[index as usize]).collect();
+    if validation > 0 && validation >= pool.len() {
+        return Err(DataError::Unusable(format!(
+            "{validation} validation images leave none of the {} that are not anchors to the clients",
+            pool.len()
+        )));
+    }
+    let mut rng = Stream::new(seed, Purpose::Validation, 0, SERVER).rng();
+    let mut validation = pool.partial_shuffle(&mut rng, validation).0.to_vec();
+    validation.sort_unstable();
+    pool.retain(|index| validation.binary_search(index).is_err());
+    pool.sort_unstable();
+    Ok(Split { anchors: chosen, validation, pool })
 }
 
 fn balanced(train: &ImageSet, labels: &[u16], anchors: usize, stream: Stream) -> Result<Vec<u32>> {
@@ -137,7 +159,7 @@ mod tests {
     #[test]
     fn balanced_draws_the_same_number_per_class() {
         let train = images(100, 5);
-        let split = split(&train, 25, AnchorChoice::Balanced, 3).unwrap();
+        let split = split(&train, 25, 0, AnchorChoice::Balanced, 3).unwrap();
         assert_eq!(counts(&train, &split.anchors), [5; 5]);
         assert_eq!(counts(&train, &split.pool), [15; 5]);
         let mut all = [split.anchors.clone(), split.pool.clone()].concat();
@@ -150,7 +172,7 @@ mod tests {
     fn the_remainder_goes_to_random_classes() {
         let train = images(100, 5);
         let extra = |seed| {
-            let split = split(&train, 12, AnchorChoice::Balanced, seed).unwrap();
+            let split = split(&train, 12, 0, AnchorChoice::Balanced, seed).unwrap();
             let counts = counts(&train, &split.anchors);
             assert_eq!(counts.iter().sum::<usize>(), 12);
             assert!(counts.iter().all(|count| [2, 3].contains(count)));
@@ -164,22 +186,37 @@ mod tests {
     fn draws_depend_on_the_seed_and_uniform_is_not_balanced() {
         let train = images(1000, 4);
         for choice in [AnchorChoice::Balanced, AnchorChoice::Uniform] {
-            let first = split(&train, 40, choice, 1).unwrap();
-            assert_eq!(first, split(&train, 40, choice, 1).unwrap());
-            assert_ne!(first, split(&train, 40, choice, 2).unwrap());
+            let first = split(&train, 40, 0, choice, 1).unwrap();
+            assert_eq!(first, split(&train, 40, 0, choice, 1).unwrap());
+            assert_ne!(first, split(&train, 40, 0, choice, 2).unwrap());
             assert_eq!((first.anchors.len(), first.pool.len()), (40, 960));
         }
         let unequal = (0..5).any(|seed| {
-            counts(&train, &split(&train, 40, AnchorChoice::Uniform, seed).unwrap().anchors)
+            counts(&train, &split(&train, 40, 0, AnchorChoice::Uniform, seed).unwrap().anchors)
                 != [10; 4]
         });
         assert!(unequal);
     }
 
     #[test]
+    fn validation_images_are_nobodys_and_leave_the_anchors_as_they_are() {
+        let train = images(1000, 4);
+        let of = |validation, seed| split(&train, 40, validation, AnchorChoice::Balanced, seed);
+        let (without, with) = (of(0, 1).unwrap(), of(100, 1).unwrap());
+        assert_eq!(with.anchors, without.anchors);
+        assert_eq!((with.validation.len(), with.pool.len()), (100, 860));
+        let mut all = [with.anchors, with.validation.clone(), with.pool].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..1000).collect::<Vec<u32>>());
+        assert!(with.validation.is_sorted() && with.validation != of(100, 2).unwrap().validation);
+        let error = of(960, 1).unwrap_err().to_string();
+        assert!(error.contains("960 validation images leave none of the 960"), "{error}");
+    }
+
+    #[test]
     fn impossible_splits_are_errors_that_say_why() {
         let why = |train: &ImageSet, anchors, choice| {
-            split(train, anchors, choice, 0).unwrap_err().to_string()
+            split(train, anchors, 0, choice, 0).unwrap_err().to_string()
         };
         let train = images(10, 5);
         assert!(why(&train, 4, AnchorChoice::Balanced).contains("too few for 5 classes"));
@@ -189,7 +226,7 @@ mod tests {
             why(&lopsided, 4, AnchorChoice::Balanced),
             "4 balanced anchors need 2 images per class, but class `class 1` has 1"
         );
-        assert!(split(&lopsided, 3, AnchorChoice::Balanced, 0).is_ok());
+        assert!(split(&lopsided, 3, 0, AnchorChoice::Balanced, 0).is_ok());
         let absent = ImageSet { labels: Some(vec![0; 6]), ..images(6, 2) };
         assert!(why(&absent, 4, AnchorChoice::Uniform).contains("of class `class 1`"));
         let unlabelled = ImageSet { labels: None, ..images(6, 2) };

@@ -48,6 +48,10 @@ pub enum Purpose {
     Probe = 16,
     /// Which clients are faulty.
     Faults = 17,
+    /// Which training images are held out for validation.
+    Validation = 18,
+    /// Which images batch norm statistics are measured on.
+    Statistics = 19,
 }
 
 /// The client number of draws for the server's own update, trained on the anchors as a client

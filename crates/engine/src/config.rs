@@ -36,7 +36,7 @@ words! {
     StatisticsSource {
         /// Running statistics, averaged with the weights.
         Average,
-        /// Measured again on all images, without augmentation.
+        /// Measured again on a sample of all images, without augmentation.
         StaticAll,
         /// Measured again on the anchors.
         StaticServer,
@@ -102,6 +102,8 @@ pub struct BatchNormConfig {
     pub statistics: StatisticsSource,
     /// Share of a batch in the running statistics.
     pub momentum: f64,
+    /// How many images `static-all` measures on, drawn from all of them; 0 for all.
+    pub images: usize,
 }
 
 /// Augmentation.

@@ -47,6 +47,12 @@ pub struct RoundRecord {
     pub test_accuracy: f64,
     /// Mean cross entropy on the test images.
     pub test_loss: f64,
+    /// Accuracy on the validation images, in percent, where `data.validation` holds any out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_accuracy: Option<f64>,
+    /// Epochs of pre-training, in round 0 where it ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pretrain_epochs: Option<u32>,
     /// The clients drawn.
     pub clients: Vec<u32>,
     /// How many of them sent an update, whether or not it was accepted.
@@ -183,15 +189,21 @@ pub struct Summary {
     pub rounds: u32,
     /// Test accuracy after the last round, in percent.
     pub final_accuracy: f64,
+    /// Accuracy on the validation images after the last round, in percent, where there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub final_validation_accuracy: Option<f64>,
     /// The best test accuracy of any round, in percent: optimistic, since it is chosen on the test images.
     pub best_accuracy: f64,
     /// The round with it.
     pub best_round: u32,
     /// Test accuracy after pre-training, in percent.
     pub pretrained_accuracy: f64,
-    /// Test accuracy of the same model trained on the anchors alone for as many server epochs, in
-    /// percent, where `compare` asks for it.
+    /// The best test accuracy that the same model reaches on the anchors alone, in percent, where `compare`
+    /// asks for it: the floor under the run.
     pub server_only_accuracy: Option<f64>,
+    /// What was tried for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub server_only: Vec<ServerOnlyTrial>,
     /// Bytes from server to clients in all rounds.
     pub bytes_down: u64,
     /// Bytes from clients to server in all rounds.
@@ -207,11 +219,25 @@ pub struct Summary {
     pub compute_threads: i32,
 }
 
+/// A model trained on the anchors alone.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ServerOnlyTrial {
+    /// Epochs of pre-training.
+    pub pretrain_epochs: u32,
+    /// Rounds of server epochs after it, under the run's schedule.
+    pub rounds: u32,
+    /// Its test accuracy, in percent.
+    pub test_accuracy: f64,
+}
+
 /// `partition.json`: which training image is where, by index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     /// The anchors on the server.
     pub anchors: Vec<u32>,
+    /// The images held out for validation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub validation: Vec<u32>,
     /// Every client's images.
     pub clients: Vec<Vec<u32>>,
 }

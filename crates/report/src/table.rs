@@ -41,6 +41,8 @@ pub struct Row {
     /// Test accuracy of the best round, in percent: optimistic, since the round is chosen on the
     /// test images.
     pub best: Figure,
+    /// The best test accuracy on the anchors alone, over the runs that were compared with it.
+    pub floor: Option<Figure>,
     /// The accuracy the paper reports.
     pub published: Option<Published>,
     /// Whether no other row of the same data, model, anchors and partition has a higher final mean.
@@ -174,6 +176,7 @@ impl Group<'_> {
             seeds: runs.len(),
             last: Figure::of(runs.iter().map(|run| run.summary.final_accuracy)),
             best: Figure::of(runs.iter().map(|run| run.summary.best_accuracy)),
+            floor: floor(&runs),
             published: published.first().copied(),
             leads: false,
             notes: Vec::new(),
@@ -205,6 +208,13 @@ impl Group<'_> {
             .filter_map(|key| self.settings.get(key).map(|value| format!("{key}={value}")));
         shown.collect::<Vec<_>>().join(", ")
     }
+}
+
+/// The floor under these runs, if each of them was compared with it.
+fn floor(runs: &[&Run]) -> Option<Figure> {
+    let each = runs.iter().map(|run| run.summary.server_only_accuracy);
+    let all: Vec<f64> = each.collect::<Option<_>>()?;
+    Some(Figure::of(all.into_iter()))
 }
 
 /// Marks the best rows of every task. Supervised training is excluded, and so is a row without

@@ -7,7 +7,7 @@ use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::Experiment;
 use fedanchor::config::Precision;
-use fedanchor_record::{Summary, files};
+use fedanchor_record::{ServerOnlyTrial, Summary, files};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -187,11 +187,28 @@ fn report(summary: &Summary, out: &Path, printer: &Printer, name: &str) {
     ));
     printer.line(match summary.server_only_accuracy {
         Some(alone) => format!(
-            "{name}test accuracy: anchors alone {alone:.2} %, {} {:.2} %",
-            summary.method, summary.final_accuracy
+            "{name}test accuracy: anchors alone {alone:.2} % ({}), {} {:.2} %",
+            best_alone(summary),
+            summary.method,
+            summary.final_accuracy
         ),
         None => {
             format!("{name}test accuracy: {} {:.2} %", summary.method, summary.final_accuracy)
         }
     });
+}
+
+/// How the best model on the anchors alone was trained.
+fn best_alone(summary: &Summary) -> String {
+    let trials = summary.server_only.iter();
+    match trials.max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy)) {
+        Some(ServerOnlyTrial { pretrain_epochs, rounds: 0, .. }) => {
+            format!("{pretrain_epochs} epochs, the best of {}", summary.server_only.len())
+        }
+        Some(ServerOnlyTrial { pretrain_epochs, rounds, .. }) => {
+            let count = summary.server_only.len();
+            format!("{pretrain_epochs} epochs and {rounds} rounds, the best of {count}")
+        }
+        None => "as many server epochs".to_owned(),
+    }
 }

@@ -69,6 +69,23 @@ fn check_assignment(workspace: &Workspace) -> Assignment {
     assignment
 }
 
+/// Validation images are nobody's, and only their accuracy comes of them.
+#[test]
+fn validation_images_are_held_out() {
+    let workspace = Workspace::new();
+    let records = workspace.run("run", &[SMALL, &["data.validation=1000"]]);
+    let assignment: Assignment =
+        serde_json::from_str(&workspace.read("run", files::ASSIGNMENT)).unwrap();
+    assert_eq!(assignment.validation.len(), 1000);
+    let clients = assignment.clients.concat();
+    let mut all = [assignment.anchors, assignment.validation, clients].concat();
+    all.sort_unstable();
+    assert_eq!(all, (0..6000).collect::<Vec<u32>>());
+    let accuracy: Vec<f64> = records.iter().map(|r| r.validation_accuracy.unwrap()).collect();
+    assert!(records.iter().zip(&accuracy).all(|(record, a)| record.test_accuracy != *a));
+    assert_eq!(workspace.summary("run").final_validation_accuracy, accuracy.last().copied());
+}
+
 fn check_records(records: &[RoundRecord], assignment: &Assignment) {
     assert_eq!(records.iter().map(|r| r.round).collect::<Vec<_>>(), [0, 1, 2]);
     let first = &records[0];

@@ -35,6 +35,10 @@ fn an_extended_run_is_the_longer_run() {
     let keeps = ["client.keep_momentum=true", "server.keep_momentum=true", "server.momentum=0.5"];
     for (name, more) in [
         ("fedanchor", &["batch_norm.statistics=static-all"][..]),
+        (
+            "fedanchor",
+            &["server.average=0.7", "method.labelled_by=average", "method.warm_up.rounds=3"],
+        ),
         ("semifl", &["method.threshold=0.3"]),
         ("fedavg-fixmatch", &["method.threshold=0.3"]),
         ("fedcon", &["method.predictor=32"]),
@@ -52,7 +56,8 @@ fn an_extended_run_is_the_longer_run() {
     ] {
         let method = format!("method.name={name}");
         let settings = [&shared[..], &keeps, &[&method], more];
-        let (whole, parts) = (format!("{name}-whole"), format!("{name}-parts"));
+        let number = more.len();
+        let (whole, parts) = (format!("{name}-{number}-whole"), format!("{name}-{number}-parts"));
         workspace.run(&whole, &[settings[0], settings[1], settings[2], more, &["rounds=4"]]);
         workspace.run(&parts, &settings);
         workspace.succeed(&mut resume(&workspace, &parts, &["--set", "rounds=4"]));

@@ -46,27 +46,45 @@ fn seeds_run_as_if_alone() {
     assert!(text(&refused.stderr).contains("3 is given twice"), "{}", text(&refused.stderr));
 }
 
+/// The floor is the best of four: three lengths of pre-training, and a run without clients.
 #[test]
-fn the_comparison_is_a_run_without_clients() {
+fn the_comparison_is_the_best_without_clients() {
     let workspace = Workspace::new();
-    let output = workspace.succeed(&mut workspace.command("both", &[SMALL, &["compare=true"]]));
+    let keys = ["compare=true", "pretrain.epochs=3"];
+    let output = workspace.succeed(&mut workspace.command("both", &[SMALL, &keys]));
     let summary = workspace.summary("both");
-    let alone = summary.server_only_accuracy.unwrap();
+    let trials = &summary.server_only;
+    let tried: Vec<(u32, u32)> = trials.iter().map(|t| (t.pretrain_epochs, t.rounds)).collect();
+    assert_eq!(tried, [(3, 0), (3, 2), (6, 0), (12, 0)]);
+    let floor = summary.server_only_accuracy.unwrap();
+    let best = trials.iter().max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy)).unwrap();
+    assert_eq!(best.test_accuracy, floor);
     // Standard output holds the result and nothing else.
+    let how = match best.rounds {
+        0 => format!("{} epochs", best.pretrain_epochs),
+        rounds => format!("{} epochs and {rounds} rounds", best.pretrain_epochs),
+    };
     let expected = format!(
-        "test accuracy: anchors alone {alone:.2} %, fedanchor {:.2} %\n",
+        "test accuracy: anchors alone {floor:.2} % ({how}, the best of 4), fedanchor {:.2} %\n",
         summary.final_accuracy
     );
     assert_eq!(text(&output.stdout), expected);
 
-    let records = workspace.run("alone", &[SMALL, &["method.name=server-only"]]);
+    // Each of them is what a run without clients gives.
+    let alone = "method.name=server-only";
+    let records = workspace.run("alone", &[SMALL, &["pretrain.epochs=3", alone]]);
     for record in &records {
         assert!(record.clients.is_empty(), "{record:?}");
         assert_eq!((record.seen, record.kept, record.trained), (0, 0, 0));
         assert_eq!((record.bytes_down, record.bytes_up), (0, 0));
         assert_eq!((record.losses.client_fix, record.anchor_head.all), (None, None));
     }
-    assert_eq!(records.last().unwrap().test_accuracy, alone);
+    assert_eq!(records[0].test_accuracy, trials[0].test_accuracy);
+    assert_eq!(records[2].test_accuracy, trials[1].test_accuracy);
+    for (at, epochs) in [(2, "pretrain.epochs=6"), (3, "pretrain.epochs=12")] {
+        let records = workspace.run(epochs, &[SMALL, &["rounds=1", epochs, alone]]);
+        assert_eq!(records[0].test_accuracy, trials[at].test_accuracy);
+    }
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub const DECODERS: [Decoder; 5] = [
 
 /// Text as values with their places in it, once more as a table, and the defaults beneath.
 fn settings(bytes: usize) -> usize {
-    128 * bytes + (4 << 20)
+    128 * bytes + (6 << 20)
 }
 
 fn text(bytes: &[u8]) -> Option<&str> {

@@ -17,6 +17,7 @@ impl Experiment {
         at_most("rounds", self.rounds as usize, MOST_ROUNDS)?;
         at_least_one("data.anchors", self.data.anchors)?;
         at_most("data.anchors", self.data.anchors, 100_000_000)?;
+        at_most("data.validation", self.data.validation, 100_000_000)?;
         at_least_one("data.clients", self.data.clients)?;
         at_most("data.clients", self.data.clients, MOST_CLIENTS)?;
         at_most("data.size", self.data.size.unwrap_or(0), 4096)?;
@@ -70,11 +71,14 @@ impl Experiment {
         at_most("server.epochs", self.server.epochs as usize, MOST_EPOCHS)?;
         at_most("pretrain.epochs", self.pretrain.epochs as usize, MOST_EPOCHS)?;
         within("optimiser.lr", optimiser.lr, 0.0, 100.0)?;
+        within("server.lr", self.server.lr.unwrap_or(0.0), 0.0, 100.0)?;
         within("pretrain.lr", self.pretrain.lr, 0.0, 100.0)?;
+        within("pretrain.fitted", self.pretrain.fitted, 0.0, 100.0)?;
         within("optimiser.momentum", optimiser.momentum, 0.0, 1.0)?;
         within("optimiser.weight_decay", optimiser.weight_decay, 0.0, 1.0)?;
         within("optimiser.clip", optimiser.clip, 0.0, 1e6)?;
         within("server.momentum", self.server.momentum, 0.0, 1.0)?;
+        within("server.average", self.server.average, 0.0, 0.9999)?;
         if optimiser.nesterov && optimiser.momentum == 0.0 {
             return Err(Error::config("optimiser.nesterov", "needs optimiser.momentum above 0"));
         }

@@ -87,9 +87,17 @@ impl Experiment {
         self.server.batch.unwrap_or(if self.data.anchors <= 1000 { 10 } else { 250 })
     }
 
-    /// The learning rate of a round.
+    /// The clients' learning rate in a round.
     pub fn lr(&self, round: u32) -> f64 {
-        let lr = self.optimiser.lr;
+        self.scheduled(self.optimiser.lr, round)
+    }
+
+    /// The server's learning rate in a round.
+    pub fn server_lr(&self, round: u32) -> f64 {
+        self.scheduled(self.server.lr.unwrap_or(self.optimiser.lr), round)
+    }
+
+    fn scheduled(&self, lr: f64, round: u32) -> f64 {
         match self.optimiser.schedule {
             LrSchedule::Constant => lr,
             LrSchedule::Cosine => {
@@ -147,6 +155,8 @@ pub struct DataConfig {
     pub anchors: usize,
     /// How they are drawn.
     pub choice: AnchorChoice,
+    /// Labelled training images that nobody trains on, to choose settings by.
+    pub validation: usize,
     /// Number of clients.
     pub clients: usize,
 }
@@ -155,8 +165,11 @@ pub struct DataConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PretrainConfig {
-    /// Epochs.
+    /// Epochs, or the most of them.
     pub epochs: u32,
+    /// Percent of the anchors that the model must classify rightly, on average over ten epochs, for
+    /// pre-training to end; 0 for no such end.
+    pub fitted: f64,
     /// Learning rate.
     pub lr: f64,
     /// Follow each epoch with a contrastive one.
@@ -183,6 +196,9 @@ pub struct ClientConfig {
 pub struct ServerConfig {
     /// Supervised epochs per round.
     pub epochs: u32,
+    /// Learning rate of the server's epochs [default: that of the clients].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
     /// Batch size [default: by number of anchors].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<usize>,
@@ -192,6 +208,9 @@ pub struct ServerConfig {
     pub keep_momentum: bool,
     /// Momentum of the step from the old global model to the clients' mean.
     pub momentum: f64,
+    /// Share of a moving average of the global model that stays in a round; 0 for no average. Where there
+    /// is one, it is what is tested and saved.
+    pub average: f64,
 }
 
 /// How updates become one model.

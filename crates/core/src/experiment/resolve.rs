@@ -8,10 +8,12 @@ use fedanchor_engine::model::Network;
 use toml::{Table, Value};
 
 /// The presets: what each changes, in the order they are layered.
-pub const PRESETS: [(&str, &[&str]); 2] = [
-    ("paper", &[include_str!("../config/paper.toml")]),
-    ("semifl", &[include_str!("../config/paper.toml"), include_str!("../config/semifl.toml")]),
+pub const PRESETS: [(&str, &[&str]); 3] = [
+    ("paper", &[PAPER]),
+    ("best", &[PAPER, include_str!("../config/best.toml")]),
+    ("semifl", &[PAPER, include_str!("../config/semifl.toml")]),
 ];
+const PAPER: &str = include_str!("../config/paper.toml");
 
 /// The method where none is named, as in `paper.toml`.
 const DEFAULT_METHOD: &str = "fedanchor";
@@ -322,7 +324,7 @@ mod tests {
             (
                 "preset = \"x\"",
                 &[][..],
-                "preset: unknown preset `x`; expected one of paper, semifl",
+                "preset: unknown preset `x`; expected one of paper, best, semifl",
             ),
             ("preset = 3", &[], "preset: expected a name, found 3"),
             (

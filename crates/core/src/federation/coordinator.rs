@@ -18,7 +18,8 @@ use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::InPhase;
 use fedanchor_engine::tensors::{Bundle, Params};
 use fedanchor_engine::training::Context;
-use fedanchor_record::{ClientNote, LabelAccuracy, Losses, Outcome, RoundRecord, Timing};
+use fedanchor_record::{ClientNote, LabelAccuracy, Losses, Outcome, RoundRecord};
+use fedanchor_record::{ServerOnlyTrial, Timing};
 use rand::seq::index::sample;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -34,8 +35,11 @@ pub struct ServerData<'a> {
     pub test: &'a ImageSet,
     /// Their labels.
     pub test_labels: &'a [u16],
-    /// All images, for `batch_norm.statistics = "static-all"`: a simulation has them, a server does not.
-    pub all: Option<&'a ImageSet>,
+    /// The labelled images that settings are chosen by, where there are any.
+    pub validation: Option<(&'a ImageSet, &'a [u16])>,
+    /// All images that are trained on, for `batch_norm.statistics = "static-all"`: a simulation has them, a
+    /// server does not.
+    pub all: Option<(&'a ImageSet, &'a [u32])>,
 }
 
 /// Runs rounds with a fleet.
@@ -87,23 +91,48 @@ impl<'a> Coordinator<'a> {
         Ok(Self { server, experiment, context, method, data, registry, watch, deadline })
     }
 
-    /// Round 0: pre-training on the anchors, then a test. It ends after an epoch when `stop` is set.
+    /// Round 0: pre-training on the anchors until they are fitted, then a test. It ends after an epoch when
+    /// `stop` is set.
     pub fn pretrain(&mut self, stop: &AtomicBool) -> Result<Finished> {
         let (mut watch, mut timing) = (Stopwatch::start(), Timing::default());
-        let mut losses = Losses::default();
-        for epoch in 0..self.experiment.pretrain.epochs {
+        let (epochs, losses) = self.fit(stop)?;
+        self.server.forget_momentum();
+        self.server.update_average(0)?;
+        timing.server = watch.lap();
+        let evaluation = self.test(0)?;
+        let validation_accuracy = self.validate()?;
+        timing.test = watch.lap();
+        let pretrain_epochs = (self.experiment.pretrain.fitted > 0.0).then_some(epochs);
+        let record = RoundRecord {
+            losses,
+            pretrain_epochs,
+            validation_accuracy,
+            ..empty_record(0, &evaluation)
+        };
+        let timing = self.finish_timing(&watch, timing);
+        Ok(Finished { record, timing, evaluation, notes: Vec::new() })
+    }
+
+    /// Pre-training until the anchors are fitted: its epochs, and the losses of the last.
+    fn fit(&mut self, stop: &AtomicBool) -> Result<(u32, Losses)> {
+        let config = &self.experiment.pretrain;
+        let (mut losses, mut epochs, mut accuracies) = (Losses::default(), 0, Vec::new());
+        for epoch in 0..config.epochs {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
             losses = self.method.pretrain(&mut self.server, epoch)?;
+            epochs += 1;
+            if config.fitted > 0.0 {
+                accuracies.push(self.server.anchor_accuracy(None)?);
+                let (loss, accuracy) = (losses.server_fix, accuracies.last());
+                tracing::debug!(epoch, loss, accuracy, "pre-training");
+                if is_fitted(&accuracies, config.fitted) {
+                    break;
+                }
+            }
         }
-        self.server.forget_momentum();
-        timing.server = watch.lap();
-        let evaluation = self.test(0)?;
-        timing.test = watch.lap();
-        let record = RoundRecord { losses, ..empty_record(0, &evaluation) };
-        let timing = self.finish_timing(&watch, timing);
-        Ok(Finished { record, timing, evaluation, notes: Vec::new() })
+        Ok((epochs, losses))
     }
 
     /// One round of Algorithm 1, lines 4 to 11, and a test.
@@ -153,9 +182,11 @@ impl<'a> Coordinator<'a> {
                 self.method.observe_update(&mut self.server, *client, update.update())?;
             }
             losses = self.method.server_update(&mut self.server, aggregate, round)?;
+            self.server.update_average(round)?;
         }
         timing.server += watch.lap();
         let evaluation = self.test(round)?;
+        let validation_accuracy = self.validate()?;
         timing.test = watch.lap();
 
         let statistics = collected.statistics;
@@ -181,6 +212,7 @@ impl<'a> Coordinator<'a> {
             failed: statistics.failed,
             excluded,
             outcome,
+            validation_accuracy,
             ..empty_record(round, &evaluation)
         };
         let timing = self.finish_timing(&watch, timing);
@@ -265,6 +297,12 @@ impl<'a> Coordinator<'a> {
         Ok(test)
     }
 
+    /// The accuracy on the validation images, in percent, where there are any.
+    fn validate(&self) -> Result<Option<f64>> {
+        let Some((images, labels)) = self.data.validation else { return Ok(None) };
+        Ok(Some(self.server.evaluate(images, labels).in_phase("validating")?.accuracy))
+    }
+
     fn finish_timing(&self, watch: &Stopwatch, timing: Timing) -> Timing {
         Timing {
             total: watch.total(),
@@ -274,20 +312,44 @@ impl<'a> Coordinator<'a> {
         }
     }
 
-    /// The server on the anchors alone: pre-training and the server epochs of as many rounds, then a
-    /// test. `None` if `stop` was set meanwhile.
-    pub fn train_alone(&mut self, rounds: u32, stop: &AtomicBool) -> Result<Option<Evaluation>> {
-        let mut test = self.pretrain(stop)?.evaluation;
+    /// The server on the anchors alone: after pre-training, after twice and four times as many epochs of
+    /// it, and after pre-training and the server epochs of this many rounds. `None` if `stop` was set
+    /// meanwhile.
+    pub fn train_alone(
+        &mut self,
+        rounds: u32,
+        stop: &AtomicBool,
+    ) -> Result<Option<Vec<ServerOnlyTrial>>> {
+        let stopped = || stop.load(Ordering::Relaxed);
+        let epochs = self.fit(stop)?.0;
+        let fitted = self.server.save()?;
+        let trial = |server: &mut Self, pretrain_epochs, rounds| -> Result<_> {
+            let test_accuracy = server.test(rounds)?.accuracy;
+            Ok(ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy })
+        };
+        self.server.forget_momentum();
+        self.server.update_average(0)?;
+        let mut trials = vec![trial(self, epochs, 0)?];
         for round in 1..=rounds {
-            if stop.load(Ordering::Relaxed) {
+            if stopped() {
                 return Ok(None);
             }
             self.method.server_update(&mut self.server, None, round)?;
+            self.server.update_average(round)?;
         }
-        if rounds > 0 {
-            test = self.test(rounds)?;
+        trials.push(trial(self, epochs, rounds)?);
+        self.server.restore(&fitted)?;
+        for epoch in epochs..4 * epochs {
+            if stopped() {
+                return Ok(None);
+            }
+            self.method.pretrain(&mut self.server, epoch)?;
+            if [2 * epochs, 4 * epochs].contains(&(epoch + 1)) {
+                self.server.average = None;
+                trials.push(trial(self, epoch + 1, 0)?);
+            }
         }
-        Ok(Some(test))
+        Ok(Some(trials))
     }
 
     /// What a run needs to continue after this round.
@@ -314,11 +376,22 @@ impl<'a> Coordinator<'a> {
     }
 }
 
+/// Whether the anchors are fitted: over the last ten epochs, so that one lucky epoch does not end it.
+fn is_fitted(accuracies: &[f64], enough: f64) -> bool {
+    const EPOCHS: usize = 10;
+    accuracies.len() >= EPOCHS && {
+        let last = &accuracies[accuracies.len() - EPOCHS..];
+        last.iter().sum::<f64>() / EPOCHS as f64 >= enough
+    }
+}
+
 fn empty_record(round: u32, test: &Evaluation) -> RoundRecord {
     RoundRecord {
         round,
         test_accuracy: test.accuracy,
         test_loss: test.loss,
+        validation_accuracy: None,
+        pretrain_epochs: None,
         clients: Vec::new(),
         trained: 0,
         seen: 0,
@@ -440,6 +513,14 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn anchors_are_fitted_when_ten_epochs_say_so() {
+        assert!(!is_fitted(&[100.0; 9], 95.0));
+        assert!(is_fitted(&[100.0; 10], 95.0));
+        let rising: Vec<f64> = (0..30).map(|epoch| 70.0 + f64::from(epoch)).collect();
+        assert!(!is_fitted(&rising, 95.0) && is_fitted(&rising, 94.5));
+    }
 
     #[test]
     fn what_a_client_says_is_cut_and_cleaned() {

@@ -43,6 +43,15 @@ pub struct AnchorSet<'a> {
     pub labels: &'a [u16],
 }
 
+impl AnchorSet<'_> {
+    /// The share of every class.
+    pub fn class_shares(&self, classes: usize) -> Vec<f64> {
+        let mut counts = vec![0u32; classes];
+        self.labels.iter().for_each(|&label| counts[usize::from(label)] += 1);
+        counts.into_iter().map(|count| f64::from(count) / self.labels.len() as f64).collect()
+    }
+}
+
 /// What is broadcast of the anchors.
 #[derive(Debug)]
 pub enum Anchors {

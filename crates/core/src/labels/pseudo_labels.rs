@@ -1,7 +1,7 @@
 //! A client's labels for its own images: a label, a score and whether the image is trained on. One pass of
 //! the broadcast model over the clients' images, all clients of a cohort together.
 
-use super::anchors::{Anchors, Scoring, as_scored, latents};
+use super::anchors::{Anchors, Score, Scoring, as_scored, latents};
 use super::selection::{Selection, Threshold, select};
 use crate::error::Result;
 use fedanchor_data::{ImageSet, Purpose};
@@ -32,6 +32,12 @@ pub struct LabelledBy<'a> {
     pub scoring: Scoring,
     /// Weak views that vote on a label; 0: the image as it is.
     pub views: u32,
+    /// How far a client's labels are aligned with `class_shares`, from 0 to 1.
+    pub alignment: f64,
+    /// The share of every class in the anchors.
+    pub class_shares: &'a [f64],
+    /// Whether a sample is kept only if both heads give it the same label.
+    pub agreement: bool,
     /// Which samples are kept.
     pub threshold: &'a Threshold,
     /// One threshold per class, where the server finds them.
@@ -52,6 +58,8 @@ pub struct PseudoLabels {
     pub kept: Vec<bool>,
     /// Its weight in the loss; empty where all count alike.
     pub weight: Vec<f32>,
+    /// What is added to the client's logits in training, by class; empty for nothing.
+    pub adjustment: Vec<f32>,
     /// The anchor head's labels, where it labels.
     pub anchor: Vec<u16>,
     /// The classification head's labels.
@@ -67,6 +75,16 @@ impl PseudoLabels {
     /// Number of kept samples.
     pub fn kept_count(&self) -> usize {
         self.kept.iter().filter(|kept| **kept).count()
+    }
+
+    /// The log of every class's frequency among the labels, times `weight`. A class that does not occur
+    /// counts as one sample.
+    pub fn log_frequencies(&self, classes: usize, weight: f64) -> Vec<f32> {
+        let mut counts = vec![0u32; classes];
+        self.label.iter().for_each(|&label| counts[usize::from(label)] += 1);
+        let total = self.label.len().max(1) as f64;
+        let log = |count: u32| (f64::from(count.max(1)) / total).ln();
+        counts.into_iter().map(|count| (weight * log(count)) as f32).collect()
     }
 
     /// Local indices of the kept samples: the fix set.
@@ -91,17 +109,25 @@ pub fn by_anchors(
         summed_over_views(context, params, by.views, round, clients, both)?;
     // Views vote with their scores.
     let cosines = cosines.f_div_scalar(f64::from(by.views.max(1)))?;
-    let (score, label) = best(&as_scored(&cosines, by.scoring)?)?;
+    let (score, label) = match by.alignment {
+        0.0 => best(&as_scored(&cosines, by.scoring)?)?,
+        _ => aligned(&cosines, by, clients)?,
+    };
     let (_, classifier) = best(&probability)?;
     let parts = split(clients, &score, &label).zip(split(clients, &score, &classifier));
     let labels = parts.map(|((score, label), (_, classifier))| {
-        let Selection { kept, weight } =
+        let Selection { mut kept, weight } =
             select(by.threshold, by.thresholds, score, label, by.progress);
+        if by.agreement {
+            let heads = label.iter().zip(classifier);
+            kept.iter_mut().zip(heads).for_each(|(kept, (label, other))| *kept &= label == other);
+        }
         PseudoLabels {
             label: label.to_vec(),
             score: score.to_vec(),
             kept,
             weight,
+            adjustment: Vec::new(),
             anchor: label.to_vec(),
             classifier: classifier.to_vec(),
         }
@@ -183,6 +209,46 @@ fn summed_over_views<const N: usize>(
     Ok(std::array::from_fn(|index| all[index].shallow_clone()))
 }
 
+/// Labels after distribution alignment (ReMixMatch's): each client's class probabilities, the softmax of its
+/// cosines, are multiplied by the anchors' share of a class over their own mean, to the power of
+/// `alignment`. A cosine score stays the cosine with the label that was chosen.
+fn aligned(
+    cosines: &Tensor,
+    by: &LabelledBy,
+    clients: &[LocalImages],
+) -> Result<(Vec<f32>, Vec<u16>)> {
+    let shares = Tensor::f_from_slice(by.class_shares)?
+        .f_to_kind(Kind::Float)?
+        .f_to_device(cosines.device())?
+        .f_log()?;
+    let (mut scores, mut labels) = (Vec::new(), Vec::new());
+    let mut start = 0;
+    for client in clients.iter().filter(|client| !client.local.is_empty()) {
+        let count = client.local.len() as i64;
+        let cosines = cosines.f_narrow(0, start, count)?;
+        start += count;
+        let logits =
+            cosines.f_div_scalar(by.scoring.temperature)?.f_log_softmax(-1, Kind::Float)?;
+        let mean = logits.f_exp()?.f_mean_dim(&[0i64][..], true, Kind::Float)?.f_log()?;
+        let shift = shares.f_sub(&mean)?.f_mul_scalar(by.alignment)?;
+        let probability = logits.f_add(&shift)?.f_softmax(-1, Kind::Float)?;
+        let (score, label) = probability.f_max_dim(1, true)?;
+        scores.push(match by.scoring.score {
+            Score::Cosine => cosines.f_gather(1, &label, false)?,
+            Score::Softmax => score,
+        });
+        labels.push(label);
+    }
+    if labels.is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let on_host =
+        |parts: &[Tensor]| Tensor::f_cat(parts, 0)?.f_flatten(0, -1)?.f_to_device(Device::Cpu);
+    let labels = Vec::<i64>::try_from(on_host(&labels)?)?;
+    let labels = labels.into_iter().map(|label| label as u16).collect();
+    Ok((Vec::<f32>::try_from(on_host(&scores)?)?, labels))
+}
+
 /// The largest number of every row and its column.
 fn best(scores: &Tensor) -> Result<(Vec<f32>, Vec<u16>)> {
     if scores.size()[0] == 0 {
@@ -210,11 +276,66 @@ fn split<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::labels::LatentSource;
 
     #[test]
     fn the_fix_set_is_what_passed_the_threshold() {
         let labels = PseudoLabels { kept: vec![true, false, true], ..PseudoLabels::default() };
         assert_eq!(labels.fix_set(), [0, 2]);
         assert_eq!(PseudoLabels::known(vec![3, 1]).fix_set(), [0, 1]);
+    }
+
+    #[test]
+    fn log_frequencies_by_hand() {
+        // Three of four, one of four, and none, which counts as one.
+        let found = PseudoLabels::known(vec![0, 0, 1, 0]).log_frequencies(3, 2.0);
+        let expected = [2.0 * 0.75f32.ln(), 2.0 * 0.25f32.ln(), 2.0 * 0.25f32.ln()];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
+    }
+
+    /// Two clients with the same images but for one: alignment is each client's own.
+    #[test]
+    fn aligned_labels_by_hand() {
+        let images = ImageSet {
+            shape: fedanchor_data::Shape { side: 1, channels: 1 },
+            pixels: vec![0; 3],
+            labels: None,
+            classes: vec!["a".to_owned(), "b".to_owned()],
+        };
+        let client = |local| LocalImages { client: 0, images: &images, local };
+        let clients = [client(&[0, 1][..]), client(&[2])];
+        // Probabilities (4/5, 1/5) and (3/5, 2/5); the other client has (4/5, 1/5) alone.
+        let rows = [4f32.ln(), 0.0, 1.5f32.ln(), 0.0, 4f32.ln(), 0.0];
+        let cosines = Tensor::from_slice(&rows).view([3, 2]);
+        let (anchors, threshold) =
+            (Anchors::ClassMeans { means: cosines.shallow_clone() }, Threshold::Fixed(0.0));
+        let by = |alignment, score| LabelledBy {
+            anchors: &anchors,
+            scoring: Scoring { source: LatentSource::Anchor, score, temperature: 1.0 },
+            views: 0,
+            alignment,
+            class_shares: &[0.5, 0.5],
+            agreement: false,
+            threshold: &threshold,
+            thresholds: &[],
+            progress: 0.0,
+        };
+        let close = |found: &[f32], expected: &[f32]| {
+            assert_eq!(found.len(), expected.len());
+            let mut pairs = found.iter().zip(expected);
+            assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-6), "{found:?} is not {expected:?}");
+        };
+        // Mean (7/10, 3/10): weights 5/7 and 5/3 give (4/7, 1/3) and (3/7, 2/3). The other client's mean is
+        // its only image: (1/2, 1/2), of which the first class comes first.
+        let (score, label) = aligned(&cosines, &by(1.0, Score::Softmax), &clients).unwrap();
+        assert_eq!(label, [0, 1, 0]);
+        close(&score, &[12.0 / 19.0, 14.0 / 23.0, 0.5]);
+        // A cosine stays a cosine.
+        let (score, _) = aligned(&cosines, &by(1.0, Score::Cosine), &clients).unwrap();
+        close(&score, &[4f32.ln(), 0.0, 4f32.ln()]);
+        // A tenth of it changes no label here.
+        let (_, label) = aligned(&cosines, &by(0.1, Score::Softmax), &clients).unwrap();
+        assert_eq!(label, [0, 0, 0]);
+        assert_eq!(aligned(&cosines, &by(1.0, Score::Cosine), &[]).unwrap(), (vec![], vec![]));
     }
 }

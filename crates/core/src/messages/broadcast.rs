@@ -20,9 +20,15 @@ pub struct Broadcast {
     pub anchors: Option<Anchors>,
     /// One threshold per class, where the server finds them.
     pub thresholds: Vec<f64>,
+    /// The share of every class in the anchors, where clients align their labels with it.
+    pub class_shares: Vec<f64>,
     /// Further models that a method sends.
     pub models: ExtraModels,
 }
+
+/// Numbers by class, as they are named in a message.
+const THRESHOLDS: &str = "thresholds";
+const CLASS_SHARES: &str = "class_shares";
 
 /// Named models beside the global one, for all clients or for some.
 #[derive(Debug, Default)]
@@ -72,8 +78,15 @@ impl ExtraModels {
 impl Broadcast {
     /// The model and nothing else.
     pub fn new(method: &str, round: u32, params: Params) -> Self {
-        let (thresholds, models) = (Vec::new(), ExtraModels::default());
-        Self { method: method.to_owned(), round, params, anchors: None, thresholds, models }
+        Self {
+            method: method.to_owned(),
+            round,
+            params,
+            anchors: None,
+            thresholds: Vec::new(),
+            class_shares: Vec::new(),
+            models: ExtraModels::default(),
+        }
     }
 
     /// A deep copy.
@@ -84,6 +97,7 @@ impl Broadcast {
             params: self.params.copy()?,
             anchors: self.anchors.as_ref().map(Anchors::copy).transpose()?,
             thresholds: self.thresholds.clone(),
+            class_shares: self.class_shares.clone(),
             models: self.models.copy()?,
         })
     }
@@ -120,8 +134,11 @@ impl Broadcast {
         if let Some((name, tensor, size)) = &anchors {
             tensors.push(((*name).to_owned(), Data::F32(tensor, size)));
         }
-        if !self.thresholds.is_empty() {
-            tensors.push(("thresholds".to_owned(), Data::F64(&self.thresholds)));
+        for (name, numbers) in [(THRESHOLDS, &self.thresholds), (CLASS_SHARES, &self.class_shares)]
+        {
+            if !numbers.is_empty() {
+                tensors.push((name.to_owned(), Data::F64(numbers)));
+            }
         }
         then(&tensors, &header.encode()?)
     }
@@ -139,11 +156,16 @@ impl Broadcast {
         if kind != Kind::Broadcast {
             return Err(undecodable("the message is no broadcast"));
         }
-        let thresholds = decoded.f64.remove("thresholds").unwrap_or_default();
-        if ![0, classes].contains(&thresholds.len()) {
-            let problem = format!("{} thresholds for {classes} classes", thresholds.len());
-            return Err(undecodable(problem));
-        }
+        let mut by_class = |name: &str| {
+            let numbers = decoded.f64.remove(name).unwrap_or_default();
+            if ![0, classes].contains(&numbers.len()) {
+                let problem =
+                    format!("`{name}` has {} numbers for {classes} classes", numbers.len());
+                return Err(undecodable(problem));
+            }
+            Ok(numbers)
+        };
+        let (thresholds, class_shares) = (by_class(THRESHOLDS)?, by_class(CLASS_SHARES)?);
         let mut groups: BTreeMap<String, BTreeMap<String, Tensor>> = BTreeMap::new();
         for (name, tensor) in decoded.f32 {
             let Some((group, name)) = name.split_once('/') else {
@@ -172,7 +194,7 @@ impl Broadcast {
             };
             models.insert(name, decode_model(layout, tensors, device)?);
         }
-        Ok((Self { method, round, params, anchors, thresholds, models }, client))
+        Ok((Self { method, round, params, anchors, thresholds, class_shares, models }, client))
     }
 }
 
@@ -278,7 +300,7 @@ mod tests {
             let error = Broadcast::decode(&bytes, &layout(), 2, Device::Cpu).unwrap_err();
             assert!(error.to_string().contains(problem), "{error}");
         };
-        refused(&|sent| sent.thresholds = vec![0.5], "1 thresholds for 2 classes");
+        refused(&|sent| sent.thresholds = vec![0.5], "`thresholds` has 1 numbers for 2 classes");
         refused(
             &|sent| sent.params = sent.params.subset(|entry| entry.part == Part::Backbone),
             "`classifier.weight` is missing",

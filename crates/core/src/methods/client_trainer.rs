@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 pub struct ClientTrainer<'a> {
     /// The method: what clients send to the server.
     pub method: &'a dyn Method,
+    /// Trainers of one name use the same memory on a GPU, one after the other [default: `clients`].
+    pub name: &'static str,
     /// The model they all start from.
     pub model: &'a Params,
     /// The loss.
@@ -56,7 +58,8 @@ impl<'a> ClientTrainer<'a> {
     pub fn new(method: &'a dyn Method, model: &'a Params, loss: &'a dyn StepLoss) -> Self {
         let trains = |part| matches!(part, Part::Backbone | Part::Classifier);
         let (own, keeps) = (None, None);
-        Self { method, model, loss, trains, own, keeps, may_skip: false, whole: false }
+        let (name, may_skip, whole) = ("clients", false, false);
+        Self { method, name, model, loss, trains, own, keeps, may_skip, whole }
     }
 
     /// Trains every client on its fix set; one report per client, in the cohort's order.
@@ -69,6 +72,7 @@ impl<'a> ClientTrainer<'a> {
             local: client.local,
             labels: &labels.label,
             weights: &labels.weight,
+            adjustment: &labels.adjustment,
             fix: if self.whole {
                 (0..client.local.len() as u32).collect()
             } else {
@@ -102,7 +106,7 @@ impl<'a> ClientTrainer<'a> {
         }
         let momentum = Momentum::stack(&momentum)?;
         let trains = self.trains;
-        let mut learner = Learner::new(context, "clients", params, momentum, |e| trains(e.part))?
+        let mut learner = Learner::new(context, self.name, params, momentum, |e| trains(e.part))?
             .with_others(others)?
             .with_after_step(|trained, others| loss.after_step(trained, others));
         if self.may_skip {

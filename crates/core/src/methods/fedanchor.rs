@@ -6,19 +6,22 @@
 //! fix set), and trains on L_fix + b L_mix; the server averages, then trains one supervised epoch
 //! on the classification head and one label contrastive epoch on the anchor head.
 
-use super::{ClientReport, ClientTrainer, Cohort, Method};
+use super::two_views::TwoViewLoss;
+use super::{Client, ClientReport, ClientTrainer, Cohort, Method, Own};
 use super::{check_mixup, in_plain_words, read_settings};
-use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views, at_most, within};
+use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views};
+use crate::config::{at_least_one, at_most, within};
 use crate::error::{Error, Result};
 use crate::labels::{
-    AnchorPayload, Anchors, LabelledBy, LatentSource, Score, Scoring, Threshold, ThresholdRule,
-    by_anchors, own_scores, relative_thresholds,
+    AnchorPayload, Anchors, LabelledBy, LatentSource, PseudoLabels, Score, Scoring, Threshold,
+    ThresholdRule, by_anchors, own_scores, relative_thresholds,
 };
 use crate::messages::Broadcast;
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
-use fedanchor_engine::InPhase;
-use fedanchor_engine::tensors::Params;
+use fedanchor_engine::batches::TwoViews;
+use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::FixMix;
+use fedanchor_engine::{InPhase, words};
 use fedanchor_record::Losses;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -40,6 +43,14 @@ pub struct FedAnchorConfig {
     /// Where latents are read [default: the anchor head where a contrastive loss trains it].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latents: Option<LatentSource>,
+    /// The model that labels.
+    pub labelled_by: Labeller,
+    /// Keep a sample only where both heads agree on its label.
+    pub agreement: bool,
+    /// How far a client's pseudo-labels are aligned with the anchors' classes.
+    pub alignment: f64,
+    /// Weight of the log of a client's pseudo-label frequencies, added to its logits in training.
+    pub logit_adjustment: f64,
     /// Weak views that vote on a label; 0: the image as it is.
     pub label_views: u32,
     /// Whether batch norm sees the fix and the mix view apart.
@@ -52,7 +63,29 @@ pub struct FedAnchorConfig {
     pub mixup: MixupConfig,
     /// The label contrastive loss.
     pub contrastive: ContrastiveConfig,
+    /// Rounds without labels.
+    pub warm_up: WarmUpConfig,
 }
+
+words! {
+    /// The model that labels the clients' images.
+    Labeller { /** The one they train. */ Global, /** Its moving average. */ Average }
+}
+
+/// The first rounds, in which clients learn without labels from two views of each image.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WarmUpConfig {
+    /// How many; 0 for none.
+    pub rounds: u32,
+    /// Hidden width of the predictor.
+    pub predictor: usize,
+    /// Share of the target network that stays in a step.
+    pub target_decay: f64,
+}
+
+/// What the average of the global model is called in a broadcast.
+const AVERAGE: &str = "average";
 
 struct FedAnchor {
     config: FedAnchorConfig,
@@ -70,12 +103,23 @@ impl Method for FedAnchor {
 
     /// Line 5: compute Z_anchor; and one threshold per class, where they follow from the anchors.
     fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
-        let Server { context, params, anchors, .. } = server;
+        let Server { context, anchors, .. } = server;
         let scoring = self.scoring();
-        let mut broadcast = Broadcast::new(NAME, round, params.copy()?);
+        let warms_up = self.warms_up(round);
+        let sent = server.params.subset(|entry| warms_up || entry.part != Part::Predictor);
+        let mut broadcast = Broadcast::new(NAME, round, sent.copy()?);
+        let mut params = &server.params;
+        if let (Labeller::Average, Some(average)) = (self.config.labelled_by, &server.average) {
+            let labeller = average.subset(|entry| entry.part != Part::Predictor);
+            broadcast.models.insert(AVERAGE, labeller.copy()?);
+            params = average;
+        }
         let payload = Anchors::compute(context, params, *anchors, scoring.source, self.config.send)
             .in_phase("computing the anchors' latents")?;
         broadcast.anchors = Some(payload);
+        if self.config.alignment > 0.0 {
+            broadcast.class_shares = anchors.class_shares(context.classes);
+        }
         if let Threshold::Rule(ThresholdRule::AnchorRelative { share, least, most, views }) =
             self.config.threshold
         {
@@ -89,7 +133,7 @@ impl Method for FedAnchor {
     /// Lines 6 to 9, for all clients of the cohort at once.
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
-        let Broadcast { params: model, anchors, thresholds, .. } = broadcast;
+        let Broadcast { params: model, anchors, thresholds, class_shares, .. } = broadcast;
         let Some(anchors) = anchors else {
             return Err(Error::method(NAME, "the broadcast holds no anchors"));
         };
@@ -100,20 +144,34 @@ impl Method for FedAnchor {
             anchors,
             scoring: self.scoring(),
             views: self.config.label_views,
+            alignment: self.config.alignment,
+            class_shares,
+            agreement: self.config.agreement,
             threshold: &self.config.threshold,
             thresholds,
             progress: experiment.progress(round),
         };
-        let labels = by_anchors(context, model, &by, round, &cohort.images())
+        let labeller = broadcast.models.get(AVERAGE).unwrap_or(model);
+        let mut labels = by_anchors(context, labeller, &by, round, &cohort.images())
             .in_phase("labelling the clients' images")?;
+        if self.warms_up(round) {
+            return self.warm_up(cohort, model, labels);
+        }
 
         // Line 8: E epochs of L_fix + b L_mix (eq. 6-10). The anchor head gets no gradient here.
         let mixup = self.config.client_mixup.then_some(&self.config.mixup);
         let softmatch =
             matches!(self.config.threshold, Threshold::Rule(ThresholdRule::Softmatch { .. }));
+        let adjustment = self.config.logit_adjustment;
+        if adjustment > 0.0 {
+            for labels in &mut labels {
+                labels.adjustment = labels.log_frequencies(context.classes, adjustment);
+            }
+        }
         let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
             .with_mixup(mixup, self.config.views)
-            .with_weights(softmatch);
+            .with_weights(softmatch)
+            .with_adjustment(adjustment > 0.0);
         ClientTrainer::new(self, model, &loss).train(cohort, labels)
     }
 
@@ -139,7 +197,13 @@ impl Method for FedAnchor {
     }
 
     fn heads(&self) -> Heads {
-        Heads { anchor: true, predictor: None }
+        let WarmUpConfig { rounds, predictor, .. } = self.config.warm_up;
+        Heads { anchor: true, predictor: (rounds > 0).then_some(predictor) }
+    }
+
+    /// The predictor is there in warm-up rounds alone.
+    fn uploads(&self, part: Part) -> bool {
+        part != Part::Anchor
     }
 
     fn depends_on_rounds(&self) -> bool {
@@ -157,6 +221,14 @@ impl Method for FedAnchor {
         30.0
     }
 
+    fn check(&self, experiment: &Experiment) -> Result<()> {
+        if self.config.labelled_by == Labeller::Average && experiment.server.average == 0.0 {
+            let problem = "there is no average to label by: set server.average above 0";
+            return Err(Error::config("method.labelled_by", problem));
+        }
+        Ok(())
+    }
+
     fn settle(&self, experiment: &Experiment, classes: usize) -> Result<Table> {
         let mut config = self.config.clone();
         config.latents = Some(self.latent_source());
@@ -167,6 +239,42 @@ impl Method for FedAnchor {
 }
 
 impl FedAnchor {
+    fn warms_up(&self, round: u32) -> bool {
+        round <= self.config.warm_up.rounds
+    }
+
+    /// A round without labels: those that were found are for the record only. Unlike FedCon's, the predictor
+    /// is averaged with the backbone, and the target starts from the broadcast model.
+    fn warm_up(
+        &self,
+        cohort: Cohort,
+        model: &Params,
+        labels: Vec<PseudoLabels>,
+    ) -> Result<Vec<ClientReport>> {
+        let Cohort { experiment, context, round, .. } = cohort;
+        let own = |_: &Client| {
+            let target = model.subset(|entry| entry.part == Part::Backbone);
+            Ok(Own { entries: model.subset(|_| false), others: vec![target.copy()?] })
+        };
+        let views = TwoViews {
+            images: &context.images,
+            streams: context.streams(round),
+            batch: experiment.client.batch,
+            second: Augmentation::Strong,
+            number: 0.0,
+        };
+        let target_decay = self.config.warm_up.target_decay;
+        let loss = TwoViewLoss { context, views, target_decay };
+        let trainer = ClientTrainer {
+            name: "warm-up",
+            trains: |part| matches!(part, Part::Backbone | Part::Predictor),
+            own: Some(&own),
+            whole: true,
+            ..ClientTrainer::new(self, model, &loss)
+        };
+        trainer.train(cohort, labels)
+    }
+
     fn scoring(&self) -> Scoring {
         let FedAnchorConfig { score, score_temperature: temperature, .. } = self.config;
         Scoring { source: self.latent_source(), score, temperature }
@@ -181,6 +289,12 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     config.threshold.check(least)?;
     within("method.score_temperature", config.score_temperature, 0.001, 1000.0)?;
     at_most("method.label_views", config.label_views as usize, 100)?;
+    within("method.alignment", config.alignment, 0.0, 1.0)?;
+    within("method.logit_adjustment", config.logit_adjustment, 0.0, 10.0)?;
+    at_most("method.warm_up.rounds", config.warm_up.rounds as usize, 1_000_000)?;
+    at_least_one("method.warm_up.predictor", config.warm_up.predictor)?;
+    at_most("method.warm_up.predictor", config.warm_up.predictor, 65_536)?;
+    within("method.warm_up.target_decay", config.warm_up.target_decay, 0.0, 1.0)?;
     check_mixup(&config.mixup)?;
     config.contrastive.check()?;
     Ok(Box::new(FedAnchor { config }))

@@ -12,6 +12,7 @@
 //! this is the method as the paper describes it, with SGD as in all methods here instead of LARS, and a
 //! predictor of 4,096 instead of 12,288.
 
+use super::two_views::TwoViewLoss;
 use super::{Client, ClientReport, ClientTrainer, Cohort, Method, Own, read_settings};
 use crate::config::{Augmentation, Heads, at_least_one, at_most, within};
 use crate::error::Result;
@@ -19,9 +20,9 @@ use crate::labels::by_classifier;
 use crate::messages::Broadcast;
 use crate::server::{Server, supervised_epoch};
 use fedanchor_engine::batches::{Batches, TwoViews};
-use fedanchor_engine::model::{Pass, Statistics};
+use fedanchor_engine::model::Pass;
 use fedanchor_engine::tensors::{Params, Part};
-use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch, unit};
+use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch};
 use fedanchor_engine::training::{Context, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult};
 use fedanchor_record::Losses;
@@ -90,7 +91,7 @@ impl Method for FedCon {
             Ok(BTreeMap::from(kept))
         };
         let views = self.views(context, round, experiment.client.batch, 0.0);
-        let loss = ClientLoss { context, views, target_decay: self.config.target_decay };
+        let loss = TwoViewLoss { context, views, target_decay: self.config.target_decay };
         let trainer = ClientTrainer {
             trains: |part| matches!(part, Part::Backbone | Part::Predictor),
             own: Some(&own),
@@ -107,7 +108,7 @@ impl Method for FedCon {
         round: u32,
     ) -> Result<Losses> {
         server.take_mean(aggregate.as_ref())?;
-        let (epochs, lr) = (server.experiment.server.epochs, server.experiment.lr(round));
+        let (epochs, lr) = (server.experiment.server.epochs, server.experiment.server_lr(round));
         let mut losses = Losses::default();
         for epoch in 0..epochs {
             losses = self.server_epoch(server, round, epoch, lr)?;
@@ -162,48 +163,6 @@ fn ramp(round: u32, over: u32) -> f64 {
     (-5.0 * left.max(0.0).powi(2)).exp()
 }
 
-struct ClientLoss<'a> {
-    context: &'a Context,
-    views: TwoViews<'a>,
-    target_decay: f64,
-}
-
-impl StepLoss for ClientLoss<'_> {
-    fn batches(&self) -> &dyn Batches {
-        &self.views
-    }
-
-    fn terms(&self) -> usize {
-        1
-    }
-
-    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
-        let network = &self.context.network;
-        let batch = self.views.read(bytes, pass.clients())?;
-        // The target has the backbone's entries, which come first in the layout.
-        let target =
-            Pass { tensors: &pass.others[0].tensors, statistics: Statistics::Batch, ..*pass };
-        let predicted = |x: &Tensor| network.predictions(&network.features(x, pass)?, pass);
-        let seen = |x: &Tensor| -> EngineResult<Tensor> {
-            tch::no_grad(|| Ok(network.features(x, &target)?.pooled))
-        };
-        let loss = consistency(&predicted(&batch.first)?, &seen(&batch.second)?)?
-            .f_add(&consistency(&predicted(&batch.second)?, &seen(&batch.first)?)?)?;
-        Ok(vec![(1.0, loss.f_mul_scalar(0.5)?)].into())
-    }
-
-    /// The target follows the backbone as a moving average.
-    fn after_step(&self, trained: &Params, others: &[Params]) -> EngineResult<()> {
-        others[0].follow(trained, self.target_decay)
-    }
-}
-
-/// -cos of predictions with targets, `[K, batch, F]` each, mean over the batch.
-fn consistency(predicted: &Tensor, seen: &Tensor) -> EngineResult<Tensor> {
-    let cosine = unit(predicted)?.f_mul(&unit(seen)?)?;
-    mean_of_batch(&cosine.f_sum_dim_intlist(&[-1i64][..], false, Kind::Float)?.f_neg()?)
-}
-
 struct ServerLoss<'a> {
     context: &'a Context,
     views: TwoViews<'a>,
@@ -243,16 +202,6 @@ fn divergence(other: &Tensor, this: &Tensor) -> EngineResult<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn consistency_by_hand() {
-        // Client 0: cosines 1 and 0; client 1: -1 and 0.6.
-        let foreseen = [2f32, 0.0, 0.0, 3.0, 1.0, 0.0, 3.0, 4.0];
-        let seen = [5f32, 0.0, 1.0, 0.0, -2.0, 0.0, 1.0, 0.0];
-        let of = |values: &[f32]| Tensor::from_slice(values).view([2, 2, 2]);
-        let loss = Vec::<f64>::try_from(consistency(&of(&foreseen), &of(&seen)).unwrap()).unwrap();
-        assert!((loss[0] + 0.5).abs() < 1e-6 && (loss[1] - 0.2).abs() < 1e-6, "{loss:?}");
-    }
 
     #[test]
     fn divergence_by_hand() {

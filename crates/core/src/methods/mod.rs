@@ -15,6 +15,7 @@ mod semifl;
 mod server_only;
 mod settings;
 mod supervised;
+mod two_views;
 
 pub use client::{Client, ClientReport, ClientState, Cohort};
 pub use client_trainer::{ClientTrainer, Own};

@@ -19,7 +19,9 @@ use crate::simulation::{ComputeThreads, SimulatedFleet, Simulation, load};
 use checkpoint::{About, Checkpoint, Found, Saver};
 use fedanchor_data::DataSet;
 use fedanchor_engine::guard;
-use fedanchor_record::{Assignment, Checksums, RoundRecord, Summary, Timing, files};
+use fedanchor_record::{
+    Assignment, Checksums, RoundRecord, ServerOnlyTrial, Summary, Timing, files,
+};
 use folder::{Lines, RunFolder};
 use progress::Progress;
 use std::path::Path;
@@ -209,6 +211,7 @@ impl Run<'_> {
         self.folder.write_config(&self.settled)?;
         let assignment = Assignment {
             anchors: simulation.split.anchors.clone(),
+            validation: simulation.split.validation.clone(),
             clients: simulation.partition.clients.clone(),
         };
         self.folder.write_assignment(&assignment, &simulation.histogram(), &simulation.classes)
@@ -261,10 +264,12 @@ impl Run<'_> {
             rounds_planned: experiment.rounds,
             rounds: progress.rounds,
             final_accuracy: progress.last,
+            final_validation_accuracy: progress.last_validation,
             best_accuracy: progress.best,
             best_round: progress.best_round,
             pretrained_accuracy: progress.pretrained,
             server_only_accuracy: None,
+            server_only: Vec::new(),
             bytes_down: progress.bytes_down,
             bytes_up: progress.bytes_up,
             seconds,
@@ -278,7 +283,9 @@ impl Run<'_> {
         if compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
             observer.comparing();
             let alone = guard(|| server_only(simulation, progress.rounds, stop))?;
-            summary.server_only_accuracy = alone.map(|test| test.accuracy);
+            summary.server_only = alone.unwrap_or_default();
+            let accuracies = summary.server_only.iter().map(|trial| trial.test_accuracy);
+            summary.server_only_accuracy = accuracies.max_by(f64::total_cmp);
             folder.write_summary(&summary)?;
         }
         if compare && summary.server_only_accuracy.is_none() {
@@ -293,22 +300,24 @@ impl Run<'_> {
         let (server, classes) = (&coordinator.server, &simulation.classes);
         let (source, payload) = (simulation.method.latent_source(), AnchorPayload::ClassMeans);
         let context = &simulation.context;
-        let anchors = Anchors::compute(context, &server.params, server.anchors, source, payload)?;
+        let params = server.result();
+        let anchors = Anchors::compute(context, params, server.anchors, source, payload)?;
         folder.write_matrix(files::CONFUSION, classes, &test.confusion)?;
         let similarity = anchors.similarity(classes.len())?;
         folder.write_matrix(files::SIMILARITY, classes, &similarity)?;
         let about = model::about(&self.settled.model, context.images.shape(), classes);
-        folder.write_model(&server.params, &about)
+        folder.write_model(params, &about)
     }
 }
 
-/// The method's server on the anchors alone: pre-training and the server epochs of as many rounds.
-/// `None` if `stop` was set meanwhile.
+/// The method's server on the anchors alone: three lengths of pre-training, and the server epochs of as many
+/// rounds. The best of them is the floor under the run; chosen on the test images, it is a high one. `None` if
+/// `stop` was set meanwhile.
 pub fn server_only(
     simulation: &Simulation,
     rounds: u32,
     stop: &AtomicBool,
-) -> Result<Option<Evaluation>> {
+) -> Result<Option<Vec<ServerOnlyTrial>>> {
     simulation.coordinator()?.train_alone(rounds, stop)
 }
 

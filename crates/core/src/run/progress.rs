@@ -7,6 +7,7 @@ pub(super) struct Progress {
     pub(super) rounds: u32,
     pub(super) pretrained: f64,
     pub(super) last: f64,
+    pub(super) last_validation: Option<f64>,
     pub(super) best: f64,
     pub(super) best_round: u32,
     pub(super) bytes_down: u64,
@@ -24,6 +25,7 @@ impl Progress {
         }
         self.rounds = record.round;
         self.last = accuracy;
+        self.last_validation = record.validation_accuracy;
         self.bytes_down += record.bytes_down;
         self.bytes_up += record.bytes_up;
     }

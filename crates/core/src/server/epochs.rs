@@ -50,7 +50,7 @@ impl ServerEpochs<'_> {
         let experiment = server.experiment;
         let contrastive = self.contrastive.map_or(0, |contrastive| contrastive.epochs);
         let epochs = (0..experiment.server.epochs, 0..contrastive);
-        let losses = self.run(server, round, epochs, experiment.lr(round))?;
+        let losses = self.run(server, round, epochs, experiment.server_lr(round))?;
         server.end_round();
         Ok(losses)
     }
@@ -104,6 +104,7 @@ pub fn supervised_epoch(
         local: anchors.local,
         labels: anchors.labels,
         weights: &[],
+        adjustment: &[],
         fix: (0..anchors.local.len() as u32).collect(),
     }];
     let batches = loss.batches();

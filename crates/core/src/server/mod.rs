@@ -15,12 +15,14 @@ pub use state::MethodState;
 use crate::config::{Experiment, StatisticsSource};
 use crate::error::{Error, Result};
 use crate::labels::AnchorSet;
-use fedanchor_data::ImageSet;
+use fedanchor_data::stream::SERVER;
+use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::batches::View;
 use fedanchor_engine::model::Statistics;
 use fedanchor_engine::tensors::{Bundle, Params};
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Context, Learner, Momentum};
+use rand::seq::index::sample;
 use tch::{Device, Kind, Tensor};
 
 /// The server between two phases of a round.
@@ -40,6 +42,8 @@ pub struct Server<'a> {
     pub contrastive_momentum: Momentum,
     /// Velocity of the global model, where `server.momentum` is above 0.
     pub velocity: Option<Params>,
+    /// The moving average of the global model, from pre-training on, where `server.average` is above 0.
+    pub average: Option<Params>,
     /// What the method keeps beside the global model.
     pub state: MethodState,
 }
@@ -70,6 +74,7 @@ impl<'a> Server<'a> {
             supervised_momentum: Momentum::default(),
             contrastive_momentum: Momentum::default(),
             velocity: None,
+            average: None,
             state: MethodState::default(),
         })
     }
@@ -79,6 +84,27 @@ impl<'a> Server<'a> {
         if !self.experiment.server.keep_momentum {
             self.forget_momentum();
         }
+    }
+
+    /// Moves the average of the global model, where there is one, towards it. The first rounds count alike,
+    /// so that the average does not hold on to the model before them.
+    pub(crate) fn update_average(&mut self, round: u32) -> Result<()> {
+        let decay = self.experiment.server.average;
+        if decay == 0.0 {
+            return Ok(());
+        }
+        match &self.average {
+            Some(average) => {
+                average.follow(&self.params, decay.min(1.0 - 1.0 / f64::from(round + 1)))?
+            }
+            None => self.average = Some(self.params.copy()?),
+        }
+        Ok(())
+    }
+
+    /// The model that is tested and saved: the average where there is one.
+    pub fn result(&self) -> &Params {
+        self.average.as_ref().unwrap_or(&self.params)
     }
 
     /// Starts the next epochs without momentum.
@@ -105,6 +131,9 @@ impl<'a> Server<'a> {
         if let Some(velocity) = &self.velocity {
             velocity.put_into(&mut bundle, "velocity")?;
         }
+        if let Some(average) = &self.average {
+            average.put_into(&mut bundle, "average")?;
+        }
         self.state.save(&mut bundle)?;
         Ok(bundle)
     }
@@ -117,6 +146,10 @@ impl<'a> Server<'a> {
         let there = |group| !bundle.group(group).is_empty();
         self.velocity = match there("velocity") {
             true => Some(self.params.take_from(bundle, "velocity")?),
+            false => None,
+        };
+        self.average = match there("average") {
+            true => Some(self.params.take_from(bundle, "average")?),
             false => None,
         };
         self.state = MethodState::restore(bundle, &self.params)?;
@@ -136,21 +169,22 @@ impl<'a> Server<'a> {
         step_towards(&mut self.params, &mut self.velocity, mean, momentum)
     }
 
-    /// Static batch norm: measures the statistics of the global model again, where the experiment asks
-    /// for it, as the cumulative average over batches without augmentation.
-    pub fn measure_statistics(&mut self, all: Option<&ImageSet>) -> Result<()> {
+    /// Static batch norm: measures the statistics of the global model and of its average again, where the
+    /// experiment asks for it, as the cumulative average over batches without augmentation.
+    pub fn measure_statistics(&mut self, all: Option<(&ImageSet, &[u32])>) -> Result<()> {
         if self.params.layout.iter().all(|entry| !entry.statistic) {
             return Ok(()); // group norm has none
         }
         let views: Vec<View> = match self.experiment.batch_norm.statistics {
             StatisticsSource::Average => return Ok(()),
             StatisticsSource::StaticAll => {
-                let all = all.ok_or_else(|| {
+                let (images, all) = all.ok_or_else(|| {
                     let problem =
                         "`static-all` needs the clients' images, which only a simulation has";
                     Error::config("batch_norm.statistics", problem)
                 })?;
-                (0..all.len()).map(|i| View::Raw(all.image(i))).collect()
+                let drawn = self.statistics_sample(all.len());
+                drawn.map(|at| View::Raw(images.image(all[at] as usize))).collect()
             }
             StatisticsSource::StaticServer => self
                 .anchors
@@ -159,8 +193,22 @@ impl<'a> Server<'a> {
                 .map(|&i| View::Raw(self.anchors.images.image(i as usize)))
                 .collect(),
         };
-        let share = |batch: usize| Statistics::Update(1.0 / (batch + 1) as f64);
-        Ok(self.context.for_each_batch(&self.params, share, &views, |_, _, _| Ok(()))?)
+        for params in std::iter::once(&self.params).chain(&self.average) {
+            self.context.measure_statistics(params, &views)?;
+        }
+        Ok(())
+    }
+
+    /// Which of all images `static-all` measures on, the same in every round.
+    fn statistics_sample(&self, all: usize) -> impl Iterator<Item = usize> {
+        let count = match self.experiment.batch_norm.images {
+            0 => all,
+            images => images.min(all),
+        };
+        let mut rng = self.context.streams(0).of(Purpose::Statistics, SERVER).rng();
+        let mut drawn = sample(&mut rng, all, count).into_vec();
+        drawn.sort_unstable();
+        drawn.into_iter()
     }
 
     /// The accuracy on the anchors of the global model, with these entries in place of its own where
@@ -196,13 +244,13 @@ impl<'a> Server<'a> {
         Ok(100.0 * right as f64 / self.anchors.labels.len() as f64)
     }
 
-    /// Tests the global model.
+    /// Tests the global model, or its average where there is one.
     pub fn evaluate(&self, test: &ImageSet, labels: &[u16]) -> Result<Evaluation> {
         let classes = self.context.classes;
         let views: Vec<View> = (0..test.len()).map(|i| View::Raw(test.image(i))).collect();
         let mut logits = Vec::new();
         self.context.for_each_batch(
-            &self.params,
+            self.result(),
             |_| Statistics::Running,
             &views,
             |_, pass, features| {

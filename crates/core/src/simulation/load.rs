@@ -1,6 +1,6 @@
 //! From a config's `[data]` to images, anchors and clients.
 
-use crate::config::Experiment;
+use crate::config::{DataConfig, Experiment};
 use crate::error::{Error, Result};
 use fedanchor_data::split::{Split, split};
 use fedanchor_data::{DataSet, Partition, catalog, formats, partition, sample};
@@ -36,12 +36,13 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
     Ok(data)
 }
 
-/// Draws the anchors and deals the other images to the clients.
+/// Draws the anchors and the validation images and deals the others to the clients.
 pub fn assign(experiment: &Experiment, data: &DataSet) -> Result<(Split, Partition)> {
     let config = &experiment.data;
     let labels =
         data.train.require_labels("drawing anchors and dealing images to simulated clients")?;
-    let split = split(&data.train, config.anchors, config.choice, experiment.seed)?;
+    let DataConfig { anchors, validation, choice, .. } = *config;
+    let split = split(&data.train, anchors, validation, choice, experiment.seed)?;
     let classes = data.train.classes.len();
     let partition = partition::partition(
         experiment.partition,

@@ -37,9 +37,13 @@ pub struct Simulation {
     pub classes: Vec<String>,
     /// Training images without their labels: clients cannot see what they must not.
     images: ImageSet,
+    /// All of them but the validation images.
+    trained_on: Vec<u32>,
     true_labels: Vec<u16>,
     faults: Faults,
     anchor_labels: Vec<u16>,
+    validation: ImageSet,
+    validation_labels: Vec<u16>,
     test: ImageSet,
     test_labels: Vec<u16>,
 }
@@ -58,8 +62,15 @@ impl Simulation {
         let (shape, count) = (train.shape, classes.len());
         let context = Context::new(settings, shape, count, &normalisation, flip, workers)?;
         let faults = Faults::new(&experiment);
-        let anchor_labels =
-            split.anchors.iter().map(|&index| true_labels[index as usize]).collect();
+        let labels_of = |indices: &[u32]| -> Vec<u16> {
+            indices.iter().map(|&index| true_labels[index as usize]).collect()
+        };
+        let (anchor_labels, validation_labels) =
+            (labels_of(&split.anchors), labels_of(&split.validation));
+        let trained_on = (0..train.len() as u32)
+            .filter(|index| split.validation.binary_search(index).is_err())
+            .collect();
+        let validation = train.select(&split.validation);
         Ok(Self {
             experiment,
             context,
@@ -68,9 +79,12 @@ impl Simulation {
             partition,
             classes,
             images: train,
+            trained_on,
             true_labels,
             faults,
             anchor_labels,
+            validation,
+            validation_labels,
             test,
             test_labels,
         })
@@ -100,8 +114,11 @@ impl Simulation {
             local: &self.split.anchors,
             labels: &self.anchor_labels,
         };
-        let (test, test_labels, all) = (&self.test, &self.test_labels[..], Some(&self.images));
-        let data = ServerData { anchors, test, test_labels, all };
+        let (test, test_labels) = (&self.test, &self.test_labels[..]);
+        let all = Some((&self.images, &self.trained_on[..]));
+        let validation = (&self.validation, &self.validation_labels[..]);
+        let validation = Some(validation).filter(|(images, _)| !images.is_empty());
+        let data = ServerData { anchors, test, test_labels, validation, all };
         Coordinator::new(&self.experiment, &self.context, &*self.method, data)
     }
 

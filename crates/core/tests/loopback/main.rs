@@ -81,6 +81,8 @@ fn settings_of_the_federation_give_the_same_bytes() {
     let krum = "aggregation.rule=multi-krum";
     both(&["batch_norm.statistics=static-all", krum, "server.momentum=0.5"], true);
     both(&["method.threshold=1", "aggregation.without_samples=unchanged"], false);
+    both(&["server.average=0.5", "method.labelled_by=average", "method.alignment=1"], true);
+    both(&["method.warm_up.rounds=1", "method.logit_adjustment=1"], true);
 }
 
 /// A network may deliver a message twice: that costs bytes and nothing else.

@@ -26,6 +26,8 @@ pub struct FixMixBatches<'a> {
     pub mixup: Option<&'a MixupConfig>,
     /// Whether samples have weights.
     pub weighted: bool,
+    /// Numbers per client that are added to its logits, one per class; 0 for none.
+    pub adjustments: usize,
 }
 
 /// A batch on the device. Labels, weights and lambda are `[K, batch]`, images 8-bit `[batch, K, H, W, C]`.
@@ -35,6 +37,8 @@ pub struct FixMixBatch {
     pub labels: Tensor,
     /// Their weights, where samples have any.
     pub weights: Option<Tensor>,
+    /// What is added to the logits, where anything is: `[K, 1, C]`.
+    pub adjustment: Option<Tensor>,
     /// The fix view.
     pub fix: Tensor,
     /// The mixture, where there is one.
@@ -75,16 +79,24 @@ impl FixMixBatches<'_> {
         if self.weighted {
             parts.extend(vec![samples * 4; 1 + usize::from(self.mixup.is_some())]);
         }
+        if self.adjustments > 0 {
+            parts.push(active * self.adjustments * 4);
+        }
         Packing::new(&parts)
     }
 
-    /// The parts with weights come after all others.
+    /// The parts with weights come after those, and the adjustment last.
     fn fix_weights(&self) -> usize {
         if self.mixup.is_some() { WEAK_MIX + 1 } else { FIX_IMAGES + 1 }
     }
 
     fn mix_weights(&self) -> usize {
         self.fix_weights() + 1
+    }
+
+    fn adjustment(&self) -> usize {
+        let weights = if self.weighted { 1 + usize::from(self.mixup.is_some()) } else { 0 };
+        self.fix_weights() + weights
     }
 
     /// One step's inputs on the device.
@@ -106,9 +118,14 @@ impl FixMixBatches<'_> {
                 second: images(WEAK_MIX)?,
             })
         };
+        let adjustment = || {
+            let shape = [active as i64, 1, self.adjustments as i64];
+            packing.view(bytes, self.adjustment(), Kind::Float, &shape)
+        };
         Ok(FixMixBatch {
             labels: labels(FIX_LABELS)?,
             weights: weights(self.fix_weights())?,
+            adjustment: (self.adjustments > 0).then(adjustment).transpose()?,
             fix: images(FIX_IMAGES)?,
             mix: self.mixup.map(|_| mix()).transpose()?,
         })
@@ -152,6 +169,10 @@ impl Batches for FixMixBatches<'_> {
         labels(parts[FIX_LABELS], &|s| s.fix);
         if self.weighted {
             weights(parts[self.fix_weights()], &|s| s.fix);
+        }
+        if self.adjustments > 0 {
+            let numbers = samples[..active].iter().flat_map(|s| tasks[s.task].adjustment);
+            write(parts[self.adjustment()], numbers.map(|number| number.to_ne_bytes()));
         }
         self.images.render(&fix_view.collect::<Vec<_>>(), parts[FIX_IMAGES]);
         let Some(mixup) = self.mixup else { return };

@@ -25,6 +25,8 @@ pub struct Task<'a> {
     pub labels: &'a [u16],
     /// A weight for every local sample, or none where all count alike.
     pub weights: &'a [f32],
+    /// A number for every class that is added to the logits in training, or none.
+    pub adjustment: &'a [f32],
     /// Local numbers of the samples that are trained on directly (eq. 5).
     pub fix: Vec<u32>,
 }
@@ -151,7 +153,7 @@ mod tests {
 
     fn task(images: &ImageSet, client: u32, fix: Vec<u32>) -> Task<'_> {
         const LOCAL: [u32; 9] = [10, 11, 12, 13, 14, 15, 16, 17, 18];
-        Task { client, images, local: &LOCAL, labels: &[0; 9], weights: &[], fix }
+        Task { client, images, local: &LOCAL, labels: &[0; 9], weights: &[], adjustment: &[], fix }
     }
 
     /// The fix samples of one task over all its steps, batch by batch.

@@ -22,7 +22,7 @@ pub enum Part {
     Classifier,
     /// The anchor head, trained by the server alone.
     Anchor,
-    /// A predictor of pooled features, which never leaves a client.
+    /// A predictor of pooled features, for learning without labels.
     Predictor,
 }
 

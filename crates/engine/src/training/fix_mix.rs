@@ -26,8 +26,9 @@ impl<'a> FixMix<'a> {
     /// L_fix alone: cross entropy on batches of this size, with images augmented this way.
     pub fn plain(context: &'a Context, round: u32, batch: usize, augment: Augmentation) -> Self {
         let (images, streams) = (&context.images, context.streams(round));
-        let (mixup, weighted) = (None, false);
-        let batches = FixMixBatches { images, streams, batch, augment, mixup, weighted };
+        let (mixup, weighted, adjustments) = (None, false, 0);
+        let batches =
+            FixMixBatches { images, streams, batch, augment, mixup, weighted, adjustments };
         Self { context, batches, views: Views::Separate }
     }
 
@@ -40,6 +41,13 @@ impl<'a> FixMix<'a> {
     /// The same with weighted samples, if they have weights.
     pub fn with_weights(mut self, weighted: bool) -> Self {
         self.batches.weighted = weighted;
+        self
+    }
+
+    /// The same with an adjustment of every client's logits, if there is any: what is added in training
+    /// the network does not have to learn.
+    pub fn with_adjustment(mut self, adjusted: bool) -> Self {
+        self.batches.adjustments = if adjusted { self.context.classes } else { 0 };
         self
     }
 }
@@ -61,7 +69,8 @@ impl StepLoss for FixMix<'_> {
         let batch = self.batches.read(bytes, pass.clients())?;
         let (Some(mixup), Some(mix)) = (self.batches.mixup, &batch.mix) else {
             let x = images.input(&batch.fix)?;
-            let each = cross_entropy_each(&logits(&x, pass)?, &batch.labels)?;
+            let logits = adjusted(logits(&x, pass)?, &batch.adjustment)?;
+            let each = cross_entropy_each(&logits, &batch.labels)?;
             return Ok(vec![(1.0, mean_of_batch(&weighted(each, &batch.weights)?)?)].into());
         };
         let mixture = Mixture { first: &mix.first, second: &mix.second, lambda: &mix.lambda };
@@ -78,6 +87,8 @@ impl StepLoss for FixMix<'_> {
                 (both.f_narrow(1, 0, size)?, both.f_narrow(1, size, size)?)
             }
         };
+        let fix_logits = adjusted(fix_logits, &batch.adjustment)?;
+        let mix_logits = adjusted(mix_logits, &batch.adjustment)?;
         let fix = weighted(cross_entropy_each(&fix_logits, &batch.labels)?, &batch.weights)?;
         let to_fix = weighted(cross_entropy_each(&mix_logits, &batch.labels)?, &batch.weights)?;
         let to_mix = weighted(cross_entropy_each(&mix_logits, &mix.labels)?, &mix.weights)?;
@@ -85,6 +96,14 @@ impl StepLoss for FixMix<'_> {
         let mix_loss = mean_of_batch(&mixed(&to_fix, &to_mix, &mix.lambda)?)?;
         Ok(vec![(1.0, fix_loss), (mixup.weight, mix_loss)].into())
     }
+}
+
+/// Logits `[K, batch, C]` plus the clients' adjustments, where there are any.
+fn adjusted(logits: Tensor, adjustment: &Option<Tensor>) -> Result<Tensor> {
+    Ok(match adjustment {
+        Some(adjustment) => logits.f_add(adjustment)?,
+        None => logits,
+    })
 }
 
 /// Losses `[K, batch]` times the samples' weights, where they have any.

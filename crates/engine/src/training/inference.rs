@@ -2,8 +2,8 @@
 //!
 //! On a GPU the backbone's pass is a captured step like those of training, with its batches prepared
 //! ahead by another thread. A captured pass has a fixed number of images, so the last batch is padded
-//! with images whose results are not read; passes that measure batch norm statistics, where every
-//! image counts, are not captured.
+//! with images whose results are not read. Where batch norm statistics are measured every image counts:
+//! full batches are captured, and a last one that is not full runs as it is.
 
 use super::context::Context;
 use super::gpu::{Gpu, StepKey};
@@ -43,6 +43,55 @@ impl Context {
             let features = self.features_of(&bytes, batch.len(), &pass)?;
             let start = index * BATCH;
             take(start..start + batch.len(), &pass, features)?;
+        }
+        Ok(())
+    }
+
+    /// Measures batch norm's statistics of a plain network: the cumulative average over batches of these
+    /// images.
+    pub fn measure_statistics(&self, params: &Params, views: &[View]) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        let share = |batch: usize| Statistics::Update(1.0 / (batch + 1) as f64);
+        let Some(gpu) = &self.gpu else {
+            return self.for_each_batch(params, share, views, |_, _, _| Ok(()));
+        };
+        let (full, rest) = views.split_at(views.len() - views.len() % BATCH);
+        if !full.is_empty() {
+            self.measure_captured(gpu, params, full)?;
+        }
+        let done = full.len() / BATCH;
+        self.for_each_batch(params, |batch| share(done + batch), rest, |_, _, _| Ok(()))
+    }
+
+    /// The same for full batches: a captured pass leaves a batch's own statistics, which are added up.
+    fn measure_captured(&self, gpu: &Gpu, params: &Params, views: &[View]) -> Result<()> {
+        let bytes = BATCH * self.images.image_bytes();
+        let batches: Vec<&[View]> = views.chunks(BATCH).collect();
+        let (tensors, measured) = {
+            let mut state = gpu.lock();
+            let space = state.move_in("statistics", params, self.half())?;
+            (space.tensors(), space.params.shallow_copy())
+        };
+        let statistic = |at: &usize| params.layout[*at].statistic;
+        let statistics: Vec<usize> = (0..params.layout.len()).filter(statistic).collect();
+        let sums = statistics.iter().map(|&at| measured.tensors[at].f_zeros_like());
+        let mut sums: Vec<Tensor> = sums.collect::<Result<_, _>>()?;
+        let pass = self.pass(&tensors, Statistics::Update(1.0));
+        let key = StepKey { name: "statistics", active: 1, bytes };
+        let fill = |time: usize, memory: &mut [u8]| {
+            self.images.render(batches[time], memory);
+            (1, bytes)
+        };
+        gpu.run_steps(batches.len(), bytes, fill, |state, _, input| {
+            state.run(key, || self.features_of(&input, BATCH, &pass).map(drop))?;
+            for (sum, &at) in sums.iter_mut().zip(&statistics) {
+                let _ = sum.f_add_(&measured.tensors[at])?;
+            }
+            Ok(())
+        })?;
+        for (sum, &at) in sums.iter().zip(&statistics) {
+            let mean = sum.f_div_scalar(batches.len() as f64)?;
+            params.tensors[at].shallow_clone().f_copy_(&mean)?;
         }
         Ok(())
     }

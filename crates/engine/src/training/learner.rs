@@ -317,7 +317,11 @@ mod tests {
                 latent_stage: None,
             },
             heads: Heads { anchor: true, predictor: None },
-            batch_norm: BatchNormConfig { statistics: StatisticsSource::Average, momentum: 0.1 },
+            batch_norm: BatchNormConfig {
+                statistics: StatisticsSource::Average,
+                momentum: 0.1,
+                images: 0,
+            },
             augment: AugmentConfig { strong: Strong::Fixmatch, flip: None },
             optimiser: OptimiserConfig {
                 lr: 0.1,

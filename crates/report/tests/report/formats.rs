@@ -65,11 +65,11 @@ fn markdown() {
 
 #[test]
 fn csv() {
-    let wanted = r#"data,model,anchors,partition,method,preset,settings,rounds,seeds,final_mean,final_std,best_mean,best_std,published_mean,published_std,difference,notes
-cifar10,wrn28x2,500,LDA 1000,supervised,paper,,500,1,84.479,,85.479,,84.48,0.48,-0.001,
-cifar10,wrn28x2,500,LDA 1000,fedanchor,paper,"rounds=50, method.server_mixup=true",50,2,81.625,0.176777,82.625,0.176777,81.16,0.43,0.465,1
-cifar10,wrn28x2,500,LDA 1000,fedanchor,paper,"rounds=500, method.server_mixup=false",500,2,81,1.414214,82,1.414214,81.73,0.43,-0.73,
-"my_|set, 50%",wrn28x2,500,LDA 1000,fedanchor,paper,,500,1,9.5,,10.5,,,,,
+    let wanted = r#"data,model,anchors,partition,method,preset,settings,rounds,seeds,final_mean,final_std,best_mean,best_std,anchors_alone_mean,anchors_alone_std,published_mean,published_std,difference,notes
+cifar10,wrn28x2,500,LDA 1000,supervised,paper,,500,1,84.479,,85.479,,,,84.48,0.48,-0.001,
+cifar10,wrn28x2,500,LDA 1000,fedanchor,paper,"rounds=50, method.server_mixup=true",50,2,81.625,0.176777,82.625,0.176777,,,81.16,0.43,0.465,1
+cifar10,wrn28x2,500,LDA 1000,fedanchor,paper,"rounds=500, method.server_mixup=false",500,2,81,1.414214,82,1.414214,,,81.73,0.43,-0.73,
+"my_|set, 50%",wrn28x2,500,LDA 1000,fedanchor,paper,,500,1,9.5,,10.5,,,,,,,
 "#;
     assert_eq!(rendered(&example(), Format::Csv), wanted);
 }

@@ -1,7 +1,7 @@
 //! Which runs form a row, and its numbers.
 
 use crate::folders::{Folders, Made};
-use fedanchor_report::{Figure, Table, find_runs};
+use fedanchor_report::{Figure, Format, Table, find_runs, render};
 
 fn settings(table: &Table) -> Vec<&str> {
     table.rows.iter().map(|row| row.settings.as_str()).collect()
@@ -24,6 +24,31 @@ fn runs_of_one_experiment_are_averaged() {
     assert_eq!(row.last, Figure { mean: 82.0, std: Some(7.0_f64.sqrt()) });
     assert_eq!(row.best, Figure { mean: 83.0, std: Some(7.0_f64.sqrt()) });
     assert!(table.notes().is_empty());
+}
+
+/// The floor is shown where every run of the row has one.
+#[test]
+fn the_floor_stands_beside_the_runs_that_were_compared_with_it() {
+    let folders = Folders::new();
+    for (name, seed) in [("a", 0), ("b", 1)] {
+        folders.run(name, seed, 80.0, &[]);
+    }
+    assert_eq!(folders.table().rows[0].floor, None);
+    let compare = |name: &str, floor: &str| {
+        let path = folders.path(name).join("summary.json");
+        let text = fs_err::read_to_string(&path).unwrap();
+        let none = "\"server_only_accuracy\":null";
+        assert!(text.contains(none));
+        let some = format!("\"server_only_accuracy\":{floor}");
+        fs_err::write(&path, text.replace(none, &some)).unwrap();
+    };
+    compare("a", "60.0");
+    assert_eq!(folders.table().rows[0].floor, None);
+    compare("b", "64.0");
+    let table = folders.table();
+    assert_eq!(table.rows[0].floor, Some(Figure { mean: 62.0, std: Some(8.0_f64.sqrt()) }));
+    let text = render(&table, Format::Text);
+    assert!(text.contains("62.00 ± 2.83") && text.contains("anchors alone: the best"), "{text}");
 }
 
 /// A setting that an earlier version did not have gets its default when configs are completed.

@@ -1,0 +1,157 @@
+//! What a recipe adds to the method: the moving average of the global model, pre-training that ends by itself,
+//! the server's own learning rate, adjusted logits.
+
+#![allow(clippy::unwrap_used)]
+
+use fedanchor::engine::batches::Task;
+use fedanchor::engine::batches::{Batches, StepPlan};
+use fedanchor::engine::model::Statistics;
+use fedanchor::engine::tensors::Params;
+use fedanchor::engine::training::losses::cross_entropy;
+use fedanchor::engine::training::{FixMix, StepLoss};
+use fedanchor::{Simulation, resolve};
+use fedanchor_data::sample;
+use std::sync::atomic::AtomicBool;
+use tch::{Kind, Tensor};
+
+const BRIEF: &[&str] = &[
+    "rounds=4",
+    "data.name=sample",
+    "model.name=small",
+    "data.anchors=60",
+    "data.clients=60",
+    "client.per_round=2",
+    "client.epochs=1",
+    "client.batch=16",
+    "pretrain.epochs=1",
+    "optimiser.lr=0.05",
+];
+
+fn simulation(settings: &[&str]) -> Simulation {
+    let keys: Vec<String> = BRIEF.iter().chain(settings).map(|&key| key.to_owned()).collect();
+    Simulation::new(resolve("", &keys).unwrap(), sample::load().unwrap(), Some(1)).unwrap()
+}
+
+/// The largest difference between two models.
+fn distance(a: &Params, b: &Params) -> f64 {
+    let pairs = a.tensors.iter().zip(&b.tensors);
+    pairs.map(|(a, b)| (a - b).abs().max().double_value(&[])).fold(0.0, f64::max)
+}
+
+/// sum of w_i model_i.
+fn weighted(models: &[Params], weights: &[f64]) -> Params {
+    let sum = models[0].zeros_like().unwrap();
+    for (model, weight) in models.iter().zip(weights) {
+        for (sum, tensor) in sum.tensors.iter().zip(&model.tensors) {
+            let _ = sum.shallow_clone().f_add_(&(tensor * *weight)).unwrap();
+        }
+    }
+    sum
+}
+
+/// The first two models count alike, then the share of 0.6 holds. The model that trains goes its way as without
+/// an average, and the average is what is tested.
+#[test]
+fn the_average_follows_the_model_and_is_what_is_tested() {
+    let with = simulation(&["server.average=0.6"]);
+    let without = simulation(&[]);
+    let stop = AtomicBool::new(false);
+    let (mut averaged, mut plain) = (with.coordinator().unwrap(), without.coordinator().unwrap());
+    let (mut fleet, mut other) = (with.fleet(), without.fleet());
+    averaged.pretrain(&stop).unwrap();
+    plain.pretrain(&stop).unwrap();
+    let mut models = vec![averaged.server.params.copy().unwrap()];
+    assert_eq!(distance(averaged.server.result(), &models[0]), 0.0);
+    for round in 1..=3 {
+        let seen = averaged.round(&mut fleet, round).unwrap().record;
+        plain.round(&mut other, round).unwrap();
+        assert_eq!(distance(&averaged.server.params, &plain.server.params), 0.0);
+        models.push(averaged.server.params.copy().unwrap());
+        let expected = match round {
+            1 => weighted(&models, &[0.5, 0.5]),
+            2 => weighted(&models, &[0.3, 0.3, 0.4]),
+            _ => weighted(&models, &[0.18, 0.18, 0.24, 0.4]),
+        };
+        let average = averaged.server.result();
+        assert!(distance(average, &expected) < 1e-5, "round {round}");
+        assert!(distance(average, &averaged.server.params) > 1e-4);
+        // The plain server with the average in place of its model tests the same.
+        let mut model = without.coordinator().unwrap();
+        model.server.params = average.copy().unwrap();
+        assert_eq!(model.test(round).unwrap().accuracy, seen.test_accuracy);
+    }
+}
+
+#[test]
+fn pre_training_ends_when_the_anchors_are_fitted() {
+    let epochs = |settings: &[&str]| {
+        let simulation = simulation(settings);
+        let mut coordinator = simulation.coordinator().unwrap();
+        coordinator.pretrain(&AtomicBool::new(false)).unwrap().record.pretrain_epochs
+    };
+    assert_eq!(epochs(&["pretrain.epochs=3"]), None);
+    assert_eq!(epochs(&["pretrain.epochs=12", "pretrain.fitted=100"]), Some(12));
+    // Any anchor that is classified rightly is enough.
+    assert_eq!(epochs(&["pretrain.epochs=12", "pretrain.fitted=0.001"]), Some(10));
+    let fitted = epochs(&["pretrain.epochs=60", "pretrain.fitted=50"]).unwrap();
+    assert!((11..60).contains(&fitted), "{fitted}");
+}
+
+#[test]
+fn the_servers_rate_is_its_own_under_the_same_schedule() {
+    let keys = |keys: &[&str]| -> Vec<String> { keys.iter().map(|&key| key.to_owned()).collect() };
+    let shared = resolve("", &keys(&["optimiser.lr=0.2"])).unwrap();
+    assert_eq!((shared.lr(3), shared.server_lr(3)), (0.2, 0.2));
+    let own = ["optimiser.lr=0.2", "server.lr=0.1", "optimiser.schedule=cosine", "rounds=4"];
+    let own = resolve("", &keys(&own)).unwrap();
+    assert!((own.server_lr(3) - 0.05).abs() < 1e-12 && (own.lr(3) - 0.1).abs() < 1e-12);
+}
+
+/// The loss of a cohort with adjusted logits is cross entropy of logits plus the client's own adjustment.
+#[test]
+fn adjusted_logits_are_logits_plus_the_clients_own_numbers() {
+    let simulation = simulation(&[]);
+    let context = &simulation.context;
+    let images = sample::load().unwrap().train;
+    let labels: Vec<u16> = images.labels.clone().unwrap();
+    let local: Vec<u32> = (0..24).collect();
+    let adjustments: [Vec<f32>; 2] = [
+        (0..10).map(|c| c as f32 / 3.0).collect(),
+        (0..10).map(|c| (c * c) as f32 / -9.0).collect(),
+    ];
+    let task = |client: u32| Task {
+        client,
+        images: &images,
+        local: &local,
+        labels: &labels[..24],
+        weights: &[],
+        adjustment: &adjustments[client as usize],
+        fix: (0..24).collect(),
+    };
+    let tasks = [task(0), task(1)];
+    let augment = fedanchor::config::Augmentation::None;
+    let plain = FixMix::plain(context, 1, 8, augment);
+    let adjusted = plain.with_adjustment(true);
+    let model = context.network.init(0, context.device).unwrap().broadcast(2).unwrap();
+    let pass = context.pass(&model.tensors, Statistics::Batch);
+    let mut plan = StepPlan::new(&tasks, 0..1, 8);
+    let samples = plan.step(context.streams(1), &tasks, 0);
+    let bytes = |batches: &dyn Batches| {
+        let mut bytes = vec![0; batches.bytes(2)];
+        batches.fill(&tasks, &samples, &mut bytes);
+        Tensor::from_slice(&bytes)
+    };
+    let found = adjusted.loss(&bytes(adjusted.batches()), &pass).unwrap();
+    let batch = plain.batches.read(&bytes(plain.batches()), 2).unwrap();
+    let x = context.images.input(&batch.fix).unwrap();
+    let features = context.network.features(&x, &pass).unwrap();
+    let logits = context.network.logits(&features, &pass).unwrap();
+    let numbers = Tensor::from_slice(&adjustments.concat()).view([2, 1, 10]);
+    let expected = cross_entropy(&(logits + numbers), &batch.labels).unwrap();
+    let difference = (&found.terms[0].1 - &expected).abs().max().double_value(&[]);
+    assert!(difference < 1e-6, "{difference}");
+    let without = plain.loss(&bytes(plain.batches()), &pass).unwrap();
+    assert!(
+        (&without.terms[0].1 - &expected).abs().min().to_kind(Kind::Double).double_value(&[]) > 0.1
+    );
+}

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Numbers from the records under results/, by name, for the documentation.
+
+    python3 scripts/records.py "best/cifar10-250-iid-fedanchor/seed0 last10"
+
+In a Markdown file a number that was measured is followed by a comment that names it:
+
+    87.52<!-- best/cifar10-250-iid-fedanchor/seed0 last10 -->
+
+`test_quoted_numbers.py` computes it again. What may stand in such a comment:
+
+    PATH METRIC         of one run, below results/
+    PATH METRIC mean    over several: seed{0,1,2}; `std` is their sample standard deviation
+    A - B               the difference of two of these
+    effect LEVER PARTITION    of the screening (effects.py)
+
+METRIC is one of `final`, `last10` (mean of the last ten rounds), `best`, `pretrained`, `floor` (the best on the
+anchors alone) and `validation` (mean of the last ten rounds); `round N` is the test accuracy after that round.
+Accuracies are percentages.
+"""
+
+import json
+import pathlib
+import re
+import statistics
+import sys
+
+RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results"
+
+
+def rounds(run):
+    """The records of a run, round by round."""
+    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+
+
+def last_ten(run, key):
+    return statistics.fmean(record[key] for record in rounds(run)[-10:])
+
+
+def summary(run, key):
+    return json.loads((run / "summary.json").read_text())[key]
+
+
+METRICS = {
+    "final": lambda run: summary(run, "final_accuracy"),
+    "last10": lambda run: last_ten(run, "test_accuracy"),
+    "best": lambda run: summary(run, "best_accuracy"),
+    "pretrained": lambda run: summary(run, "pretrained_accuracy"),
+    "floor": lambda run: summary(run, "server_only_accuracy"),
+    "validation": lambda run: last_ten(run, "validation_accuracy"),
+}
+
+
+def expand(path):
+    """`a{0,1}` is `a0` and `a1`."""
+    found = re.search(r"\{(.*?)\}", path)
+    if not found:
+        return [path]
+    choices = found.group(1).split(",")
+    return [one for choice in choices for one in expand(path[: found.start()] + choice + path[found.end() :])]
+
+
+def value(name):
+    """The number that a comment names."""
+    if " - " in name:
+        first, second = name.split(" - ", 1)
+        return value(first) - value(second)
+    words = name.split()
+    if words[0] == "effect":
+        from effects import effect
+
+        return effect(" ".join(words[1:-1]), words[-1])
+    path, metric, rest = words[0], words[1], words[2:]
+    if metric == "round":
+        wanted, rest = int(rest[0]), rest[1:]
+        measure = lambda run: rounds(run)[wanted]["test_accuracy"]
+    else:
+        measure = METRICS[metric]
+    values = [measure(RESULTS / one) for one in expand(path)]
+    if not rest and len(values) == 1:
+        return values[0]
+    return {"mean": statistics.fmean, "std": statistics.stdev}[" ".join(rest)](values)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(f"{value(name):.2f}<!-- {name} -->")
