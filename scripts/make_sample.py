@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the sample that is embedded in the program: a balanced subset of Fashion-MNIST.
+"""Make the sample that is embedded in the program: a balanced subset of MNIST.
 
 It has the first 600 images per class of the training file and the first 100 per class of the test
 file, in file order. They are written without labels, one of each class in turn, so that image i is
@@ -8,9 +8,8 @@ images, 28 x 28 bytes each, as one zlib stream.
 
 Usage: make_sample.py FOLDER OUTPUT
 
-FOLDER contains the four official files (train-images-idx3-ubyte.gz, ...), for example
-/usr/share/datasets/fashion-mnist from Debian's package dataset-fashion-mnist; OUTPUT is
-crates/data/assets/fashion-mnist.zlib. The same input gives the same bytes.
+FOLDER contains the four official files, with or without .gz (`fedanchor data get mnist` puts them
+into data/mnist); OUTPUT is crates/data/assets/mnist.zlib. The same input gives the same bytes.
 """
 
 import gzip
@@ -25,7 +24,8 @@ SIDE = 28
 
 def read_idx(path: Path, *shape: int) -> tuple[int, bytes]:
     """The number of items and the bytes of an IDX file whose items have this shape."""
-    content = gzip.decompress(path.read_bytes())
+    plain = path.with_suffix("")
+    content = plain.read_bytes() if plain.exists() else gzip.decompress(path.read_bytes())
     header = 4 * (2 + len(shape))
     magic, count, *found = struct.unpack(f">{header // 4}I", content[:header])
     if magic != 0x0801 + len(shape) or tuple(found) != shape:

@@ -19,7 +19,7 @@ const BRIEF: &[&str] = &[
     "client.epochs=2",
     "client.batch=16",
     "client.keep_momentum=true",
-    "pretrain.epochs=3",
+    "pretrain.epochs=8",
     "optimiser.lr=0.02",
 ];
 

@@ -9,7 +9,7 @@ use fedanchor_data::sample;
 use std::sync::atomic::AtomicBool;
 
 const SETTING: &[&str] = &[
-    "rounds=6",
+    "rounds=8",
     "model.name=small",
     "data.name=sample",
     "data.anchors=60",
@@ -21,7 +21,7 @@ const SETTING: &[&str] = &[
     "optimiser.lr=0.1",
     "optimiser.nesterov=true",
     "optimiser.schedule=cosine",
-    "pretrain.epochs=2",
+    "pretrain.epochs=10",
 ];
 
 /// Methods that wait until the classifier is sure need a server that knows more.

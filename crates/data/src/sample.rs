@@ -1,11 +1,11 @@
 //! The sample embedded in the program, so that a first experiment needs no download.
 //!
-//! A balanced subset of Fashion-MNIST (MIT licence, `assets/fashion-mnist.LICENSE`): the first 600
+//! A balanced subset of MNIST (CC BY-SA 3.0, `assets/mnist.LICENSE`): the first 600
 //! training and 100 test images of every class, in file order, made by `scripts/make_sample.py`. It
 //! is one zlib stream of raw pixels, one image of each class in turn, so labels follow from
 //! positions. PNG sheets were rejected: hardly smaller, and slower to decode.
 
-use crate::formats::known::FASHION_MNIST;
+use crate::formats::known::MNIST;
 use crate::{DataError, DataSet, ImageSet, Result, Shape};
 use std::io::Read;
 
@@ -20,29 +20,27 @@ pub const NAME: &str = "sample";
 
 /// Unpacks the sample.
 pub fn load() -> Result<DataSet> {
-    let asset = include_bytes!("../assets/fashion-mnist.zlib");
+    let asset = include_bytes!("../assets/mnist.zlib");
     let mut pixels = flate2::read::ZlibDecoder::new(&asset[..]);
     let mut part = |per_class: usize| {
-        let count = FASHION_MNIST.classes.len() * per_class;
+        let count = MNIST.classes.len() * per_class;
         let mut images = vec![0; count * SHAPE.bytes()];
         pixels
             .read_exact(&mut images)
-            .map_err(|error| DataError::io("assets/fashion-mnist.zlib", error))?;
+            .map_err(|error| DataError::io("assets/mnist.zlib", error))?;
         Ok(ImageSet {
             shape: SHAPE,
             pixels: images,
-            labels: Some(
-                (0..count).map(|image| (image % FASHION_MNIST.classes.len()) as u16).collect(),
-            ),
-            classes: FASHION_MNIST.class_names(),
+            labels: Some((0..count).map(|image| (image % MNIST.classes.len()) as u16).collect()),
+            classes: MNIST.class_names(),
         })
     };
     Ok(DataSet {
         name: NAME.into(),
         train: part(TRAIN_PER_CLASS)?,
         test: part(TEST_PER_CLASS)?,
-        normalisation: FASHION_MNIST.normalisation(),
-        flip: FASHION_MNIST.flip,
+        normalisation: MNIST.normalisation(),
+        flip: MNIST.flip,
     })
 }
 
@@ -61,18 +59,18 @@ mod tests {
         let md5 = |images: &ImageSet| -> String {
             Md5::digest(&images.pixels).iter().map(|byte| format!("{byte:02x}")).collect()
         };
-        assert_eq!(md5(&sample.train), "ea77b9df5610360910fc6a88abf6637b");
-        assert_eq!(md5(&sample.test), "02a4597b3575c84faab148a412f643a7");
+        assert_eq!(md5(&sample.train), "7023a36bbd6fb1d091553750aa056a3f");
+        assert_eq!(md5(&sample.test), "2e3a1de28eecffc2429ba7648b74b334");
     }
 
     #[test]
     fn the_class_of_an_image_follows_from_its_position() {
-        // The first image of the official training file is an ankle boot: the first of class 9.
+        // The first image of the official training file is a five: the first of class 5.
         let train = load().unwrap().train;
-        assert_eq!(train.classes[usize::from(train.labels.as_ref().unwrap()[9])], "Ankle boot");
-        let boot = train.image(9);
-        assert_eq!(boot[..28 * 3], [0; 28 * 3]); // the background above it
-        assert_eq!(boot[14 * 28 + 14], 217);
+        assert_eq!(train.classes[usize::from(train.labels.as_ref().unwrap()[5])], "5");
+        let five = train.image(5);
+        assert_eq!(five[..28 * 5], [0; 28 * 5]); // the background above it
+        assert_eq!(five[5 * 28 + 12..5 * 28 + 16], [3, 18, 18, 18]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub fn list(printer: &Printer) {
         "{:14} {:>10}  {}",
         sample::NAME,
         "built in",
-        "part of Fashion-MNIST, 6,000 training and 1,000 test images"
+        "part of MNIST, 6,000 training and 1,000 test images"
     ));
     for entry in catalog::entries() {
         printer.line(format!(

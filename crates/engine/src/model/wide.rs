@@ -10,7 +10,7 @@ pub(super) fn wrn28x2(builder: &mut Builder, channels: i64) -> Body {
 }
 
 /// One block a stage of 16, 32 and 64 channels behind a stem of stride 2: a thirtieth of WRN-28-2's
-/// arithmetic, and enough to tell Fashion-MNIST's classes apart.
+/// arithmetic, and enough to tell the embedded sample's classes apart.
 pub(super) fn small(builder: &mut Builder, channels: i64) -> Body {
     stages(builder, channels, 16, 2, [16, 32, 64], 1)
 }
