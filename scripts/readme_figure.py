@@ -26,7 +26,7 @@ def main():
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="22" font-size="15" fill="#222">Test accuracy by round (%), embedded sample, 60 anchors</text>',
+        f'<text x="{LEFT}" y="22" font-size="15" fill="#222">Test accuracy by round (%), embedded sample, 30 anchors</text>',
     ]
     for accuracy in range(int(low), int(high) + 1, 10):
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(accuracy):.1f}" y2="{y(accuracy):.1f}" stroke="#ddd"/>')

@@ -151,11 +151,21 @@ fn every_method_goes_the_cpus_way() {
         &["method.threshold=softmatch"],
         &["method.threshold=anchor-relative"],
         &["aggregation.rule=fltrust"],
+        &["method.threshold=-1", "method.logit_adjustment=1", "method.alignment=1"],
+        &["method.threshold=-1", "server.average=0.5", "method.labelled_by=average"],
+        &["method.threshold=-1", "batch_norm.statistics=static-all", "batch_norm.images=600"],
+        &[
+            "method.threshold=-1",
+            "method.warm_up.rounds=1",
+            "method.warm_up.predictor=64",
+            "client.keep_momentum=true",
+        ],
     ] {
         let small = ["model.name=small", "data.clients=40", "client.per_round=30"];
         let both = |device: &[&str]| play(&[BRIEF, &["rounds=2"], &small, method, device], 2);
         let (cpu, full) = (both(&[]), both(&["device=cuda:0", "precision=f32"]));
         let half = both(&["device=cuda:0"]);
+        assert!(full.records.iter().all(|record| record.failed.is_empty()), "{method:?}");
         let (far, half_far) = (distance(&cpu, &full), distance(&cpu, &half));
         eprintln!("{method:?}: {far:.1e} in f32, {half_far:.1e} in bf16");
         assert!(far < 2e-2, "{method:?}: {far}");

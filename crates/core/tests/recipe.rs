@@ -61,7 +61,7 @@ fn the_average_follows_the_model_and_is_what_is_tested() {
     averaged.pretrain(&stop).unwrap();
     plain.pretrain(&stop).unwrap();
     let mut models = vec![averaged.server.params.copy().unwrap()];
-    assert_eq!(distance(averaged.server.result(), &models[0]), 0.0);
+    assert_eq!(distance(averaged.server.tested_model(), &models[0]), 0.0);
     for round in 1..=3 {
         let seen = averaged.round(&mut fleet, round).unwrap().record;
         plain.round(&mut other, round).unwrap();
@@ -72,7 +72,7 @@ fn the_average_follows_the_model_and_is_what_is_tested() {
             2 => weighted(&models, &[0.3, 0.3, 0.4]),
             _ => weighted(&models, &[0.18, 0.18, 0.24, 0.4]),
         };
-        let average = averaged.server.result();
+        let average = averaged.server.tested_model();
         assert!(distance(average, &expected) < 1e-5, "round {round}");
         assert!(distance(average, &averaged.server.params) > 1e-4);
         // The plain server with the average in place of its model tests the same.
@@ -90,11 +90,63 @@ fn pre_training_ends_when_the_anchors_are_fitted() {
         coordinator.pretrain(&AtomicBool::new(false)).unwrap().record.pretrain_epochs
     };
     assert_eq!(epochs(&["pretrain.epochs=3"]), None);
-    assert_eq!(epochs(&["pretrain.epochs=12", "pretrain.fitted=100"]), Some(12));
-    // Any anchor that is classified rightly is enough.
-    assert_eq!(epochs(&["pretrain.epochs=12", "pretrain.fitted=0.001"]), Some(10));
-    let fitted = epochs(&["pretrain.epochs=60", "pretrain.fitted=50"]).unwrap();
+    assert_eq!(epochs(&["pretrain.epochs=12", "pretrain.fitted=0.001"]), Some(12));
+    // A model that knows nothing has ln 10, which is below 3.
+    assert_eq!(epochs(&["pretrain.epochs=12", "pretrain.fitted=3"]), Some(10));
+    let fitted = epochs(&["pretrain.epochs=60", "pretrain.fitted=2"]).unwrap();
     assert!((11..60).contains(&fitted), "{fitted}");
+}
+
+/// With `agreement`, what was kept before and has the same label from both heads.
+#[test]
+fn both_heads_must_agree() {
+    let labels = |settings: &[&str]| {
+        let simulation = simulation(settings);
+        let mut coordinator = simulation.coordinator().unwrap();
+        coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+        let broadcast = simulation.method.broadcast(&coordinator.server, 1, &[0]).unwrap().unwrap();
+        let images = sample::load().unwrap().train;
+        let local = &simulation.partition.clients[0];
+        let state = fedanchor::methods::ClientState::default();
+        let client =
+            fedanchor::methods::Client { id: 0, images: &images, local, labels: None, state };
+        let cohort = fedanchor::methods::Cohort {
+            experiment: &simulation.experiment,
+            context: &simulation.context,
+            round: 1,
+            clients: vec![client],
+        };
+        simulation.method.client_update(cohort, &broadcast).unwrap().remove(0).labels
+    };
+    let keys = ["pretrain.epochs=8", "method.threshold=0.3"];
+    let (all, agreed) = (labels(&keys), labels(&[&keys[..], &["method.agreement=true"]].concat()));
+    let heads = all.anchor.iter().zip(&all.classifier).zip(&all.kept);
+    let expected: Vec<bool> = heads.map(|((a, c), kept)| *kept && a == c).collect();
+    assert_eq!(agreed.kept, expected);
+    let (before, after) = (all.kept_count(), agreed.kept_count());
+    assert!(0 < after && after < before, "{before} kept, {after} with agreement");
+}
+
+/// Warm-up rounds are not what the first labelled round is judged by, and their momentum is not kept.
+#[test]
+fn a_run_goes_on_after_its_warm_up() {
+    let simulation = simulation(&[
+        "method.warm_up.rounds=2",
+        "client.keep_momentum=true",
+        "client.per_round=8",
+        "data.clients=60",
+        "checks.anchor_margin=0.001",
+        "optimiser.lr=0.2",
+    ]);
+    let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
+    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    for round in 1..=3 {
+        let record = coordinator.round(&mut fleet, round).unwrap().record;
+        assert!(record.failed.is_empty() && record.rejected.is_empty(), "{record:?}");
+        if round == 3 {
+            assert_eq!(record.outcome, fedanchor_record::Outcome::Applied);
+        }
+    }
 }
 
 #[test]

@@ -219,6 +219,13 @@ pub struct Summary {
     pub compute_threads: i32,
 }
 
+impl Summary {
+    /// The best model on the anchors alone, where there was a comparison.
+    pub fn best_server_only(&self) -> Option<&ServerOnlyTrial> {
+        self.server_only.iter().max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy))
+    }
+}
+
 /// A model trained on the anchors alone.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ServerOnlyTrial {

@@ -22,10 +22,15 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
 
     let sizes: Vec<usize> = partition.clients.iter().map(Vec::len).collect();
     let (least, most) = (sizes.iter().min().unwrap_or(&0), sizes.iter().max().unwrap_or(&0));
+    let held_out = match split.validation.len() {
+        0 => String::new(),
+        count => format!("{} for validation, ", grouped(count)),
+    };
     printer.line(format!(
-        "{}: {} anchors, {} images on {} clients, {} to {} each",
+        "{}: {} anchors, {}{} images on {} clients, {} to {} each",
         data.name,
         grouped(split.anchors.len()),
+        held_out,
         grouped(split.pool.len()),
         grouped(partition.clients.len()),
         grouped(least),

@@ -128,10 +128,13 @@ impl Observer for Progress<'_> {
         if *round == 0 {
             self.start = Instant::now();
         }
+        let validation = record.validation_accuracy;
+        let validation =
+            validation.map_or(String::new(), |accuracy| format!(" (validation: {accuracy:.2} %)"));
         let left = self.left(*round);
         self.bar.set_position((*round).into());
         self.bar.set_message(format!(
-            "accuracy {test_accuracy:.2} %, kept {kept} of {seen}, {left} left"
+            "accuracy {test_accuracy:.2} %{validation}, kept {kept} of {seen}, {left} left"
         ));
         self.warn(record);
         if self.has_bar() {
@@ -152,10 +155,15 @@ impl Observer for Progress<'_> {
             None => String::new(), // true labels, or no clients
         };
         self.status(if *round == 0 {
-            format!("pre-trained: accuracy {test_accuracy:.2} %, {:.1} s", timing.total)
+            let epochs = record.pretrain_epochs;
+            let epochs = epochs.map_or(String::new(), |epochs| format!(" for {epochs} epochs"));
+            format!(
+                "pre-trained{epochs}: accuracy {test_accuracy:.2} %{validation}, {:.1} s",
+                timing.total
+            )
         } else {
             format!(
-                "round {round}/{}: accuracy {test_accuracy:.2} %{labels}, {:.1} s, {left} left",
+                "round {round}/{}: accuracy {test_accuracy:.2} %{validation}{labels}, {:.1} s, {left} left",
                 self.rounds, timing.total,
             )
         });

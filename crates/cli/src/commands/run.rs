@@ -185,30 +185,18 @@ fn report(summary: &Summary, out: &Path, printer: &Printer, name: &str) {
         summary.best_accuracy,
         out.display(),
     ));
-    printer.line(match summary.server_only_accuracy {
-        Some(alone) => format!(
-            "{name}test accuracy: anchors alone {alone:.2} % ({}), {} {:.2} %",
-            best_alone(summary),
-            summary.method,
-            summary.final_accuracy
-        ),
-        None => {
-            format!("{name}test accuracy: {} {:.2} %", summary.method, summary.final_accuracy)
-        }
+    let alone = summary.best_server_only().map(|best| {
+        let ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy } = best;
+        let rounds = if *rounds > 0 { format!(" and {rounds} rounds") } else { String::new() };
+        let count = summary.server_only.len();
+        format!(
+            "anchors alone {test_accuracy:.2} % ({pretrain_epochs} epochs{rounds}, the best of {count}), "
+        )
     });
-}
-
-/// How the best model on the anchors alone was trained.
-fn best_alone(summary: &Summary) -> String {
-    let trials = summary.server_only.iter();
-    match trials.max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy)) {
-        Some(ServerOnlyTrial { pretrain_epochs, rounds: 0, .. }) => {
-            format!("{pretrain_epochs} epochs, the best of {}", summary.server_only.len())
-        }
-        Some(ServerOnlyTrial { pretrain_epochs, rounds, .. }) => {
-            let count = summary.server_only.len();
-            format!("{pretrain_epochs} epochs and {rounds} rounds, the best of {count}")
-        }
-        None => "as many server epochs".to_owned(),
-    }
+    printer.line(format!(
+        "{name}test accuracy: {}{} {:.2} %",
+        alone.unwrap_or_default(),
+        summary.method,
+        summary.final_accuracy
+    ));
 }

@@ -77,7 +77,7 @@ fn every_choice_of_training_has_an_effect() {
         &["optimiser.clip=0"],
         &["optimiser.schedule=cosine"],
         &["pretrain.contrastive=false"],
-        &["pretrain.epochs=30", "pretrain.fitted=50"],
+        &["pretrain.epochs=30", "pretrain.fitted=1.0"],
         &["client.keep_momentum=true"],
         &["server.augment=weak"],
         &["server.augment=none"],

@@ -167,8 +167,8 @@ pub struct DataConfig {
 pub struct PretrainConfig {
     /// Epochs, or the most of them.
     pub epochs: u32,
-    /// Percent of the anchors that the model must classify rightly, on average over ten epochs, for
-    /// pre-training to end; 0 for no such end.
+    /// Cross entropy on the augmented anchors, on average over ten epochs, at which they are fitted and
+    /// pre-training ends; 0 for no such end.
     pub fitted: f64,
     /// Learning rate.
     pub lr: f64,
@@ -266,7 +266,7 @@ pub struct CheckpointConfig {
     pub write: bool,
     /// Keep one every so many rounds; 0 for none.
     pub every: u32,
-    /// Keep the best round's, by test accuracy.
+    /// Keep the best round's, by validation accuracy, or by test accuracy without validation images.
     pub best: bool,
 }
 

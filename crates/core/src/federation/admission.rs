@@ -86,11 +86,12 @@ pub struct Admission {
 
 impl Admission {
     /// For the answers of these clients to a broadcast; `sent` are the entries that come back. Distances
-    /// are relative to everything that every client receives: what it trains may be a part of a sum.
+    /// are relative to these and to the model that they are added to, if there is any.
     pub fn new(
         broadcast: &Broadcast,
         clients: &[(u32, ClientKey)],
         sent: Params,
+        summand: Option<&Params>,
         context: &Context,
         checks: &ChecksConfig,
     ) -> Result<Self> {
@@ -99,11 +100,9 @@ impl Admission {
                 let statistics = sent.layout.iter().zip(&sent.tensors);
                 let statistics = statistics.filter(|(entry, _)| entry.statistic).map(|(_, t)| t);
                 let far = STATISTICS * checks.distance * (1.0 + norm(statistics)?);
-                // Of the further models only what a client can send: the same entries.
+                // Of the summand only what a client can send: the same entries.
                 let names: BTreeSet<&str> = sent.layout.iter().map(|e| e.name.as_str()).collect();
-                let beside: Vec<Params> = (broadcast.models.shared())
-                    .map(|model| model.subset(|entry| names.contains(entry.name.as_str())))
-                    .collect();
+                let beside = summand.map(|model| model.subset(|e| names.contains(e.name.as_str())));
                 let all = sent.weights().chain(beside.iter().flat_map(Params::weights));
                 Some((checks.distance * norm(all)?, far))
             }
@@ -335,12 +334,10 @@ mod tests {
     const SENT: Values = &[("a", &[3.0, 4.0]), ("mean", &[1.0]), ("var", &[2.0])];
     const GOOD: Values = &[("a", &[3.0, 5.0]), ("mean", &[600.0]), ("var", &[0.0])];
 
-    fn admission(setting: &str, sent: Values, beside: &[Values]) -> Admission {
+    fn admission(setting: &str, sent: Values, summand: Option<Values>) -> Admission {
         let experiment = resolve("", &["model.name=small".to_owned(), setting.to_owned()]).unwrap();
-        let mut broadcast = Broadcast::new("fedanchor", 3, params(sent));
-        for (number, values) in beside.iter().enumerate() {
-            broadcast.models.insert(number.to_string(), params(values));
-        }
+        let broadcast = Broadcast::new("fedanchor", 3, params(sent));
+        let summand = summand.map(params);
         let clients: Vec<(u32, ClientKey)> =
             [1, 2, 4].into_iter().map(|number| (number, ClientKey::Number(number))).collect();
         let method = crate::methods::build(&experiment.method).unwrap();
@@ -354,7 +351,8 @@ mod tests {
         );
         let (context, checks) = (context.unwrap(), &experiment.checks);
         let mut admission =
-            Admission::new(&broadcast, &clients, params(sent), &context, checks).unwrap();
+            Admission::new(&broadcast, &clients, params(sent), summand.as_ref(), &context, checks)
+                .unwrap();
         admission.layout = params(sent).layout;
         admission
     }
@@ -369,7 +367,7 @@ mod tests {
     fn every_fault_is_named() {
         let registry = registry();
         let refused = |client: u32, answer: Answer| {
-            let mut admission = admission("checks.distance=2", SENT, &[]);
+            let mut admission = admission("checks.distance=2", SENT, None);
             admission.admit(client, answer, None, &registry).err()
         };
         let of = |values: Values| refused(1, answer(1, update(values)));
@@ -417,7 +415,7 @@ mod tests {
     #[test]
     fn a_message_may_arrive_twice_but_an_answer_not() {
         let registry = registry();
-        let mut admission = admission("checks.distance=2", SENT, &[]);
+        let mut admission = admission("checks.distance=2", SENT, None);
         let first = answer(1, update(GOOD)).encode().unwrap();
         let second = answer(1, Update { kept: 6, ..update(GOOD) }).encode().unwrap();
         let mut admit = |bytes: &[u8]| admission.admit_encoded(1, bytes, &registry);
@@ -430,7 +428,7 @@ mod tests {
     #[test]
     fn bytes_are_refused_before_they_are_decoded_if_there_are_too_many() {
         let registry = registry();
-        let mut admission = admission("checks.distance=2", SENT, &[]);
+        let mut admission = admission("checks.distance=2", SENT, None);
         let limit = admission.largest_message();
         let whole = answer(1, update(GOOD)).encode().unwrap();
         assert!(limit > whole.len() as u64 && limit < 3 * whole.len() as u64, "{limit}");
@@ -445,20 +443,20 @@ mod tests {
 
     /// FedMatch's psi is 0 at first; its clients train the sum of it and sigma.
     #[test]
-    fn distances_are_relative_to_all_that_was_sent() {
+    fn distances_are_relative_to_the_sum() {
         let nothing: Values = &[("a", &[0.0, 0.0])];
         let near: Values = &[("a", &[3.0, 3.9])];
-        let admit = |beside: &[Values]| {
-            let mut admission = admission("checks.distance=1", nothing, beside);
+        let admit = |summand: Option<Values>| {
+            let mut admission = admission("checks.distance=1", nothing, summand);
             admission.admit(1, answer(1, update(near)), None, &registry()).map(drop)
         };
-        assert!(matches!(admit(&[]), Err(Rejection::TooFar(..))));
-        assert_eq!(admit(&[&SENT[..1]]), Ok(()));
+        assert!(matches!(admit(None), Err(Rejection::TooFar(..))));
+        assert_eq!(admit(Some(&SENT[..1])), Ok(()));
     }
 
     #[test]
     fn without_checks_everything_counts() {
-        let mut admission = admission("checks.updates=false", SENT, &[]);
+        let mut admission = admission("checks.updates=false", SENT, None);
         let nothing: Values = &[("a", &[f32::NAN])];
         let admitted = admission.admit(9, answer(9, update(nothing)), None, &Registry::default());
         assert!(matches!(admitted, Ok(Admitted::Update(_))));

@@ -116,20 +116,17 @@ impl<'a> Coordinator<'a> {
     /// Pre-training until the anchors are fitted: its epochs, and the losses of the last.
     fn fit(&mut self, stop: &AtomicBool) -> Result<(u32, Losses)> {
         let config = &self.experiment.pretrain;
-        let (mut losses, mut epochs, mut accuracies) = (Losses::default(), 0, Vec::new());
+        let (mut losses, mut epochs, mut cross_entropy) = (Losses::default(), 0, Vec::new());
         for epoch in 0..config.epochs {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
             losses = self.method.pretrain(&mut self.server, epoch)?;
             epochs += 1;
-            if config.fitted > 0.0 {
-                accuracies.push(self.server.anchor_accuracy(None)?);
-                let (loss, accuracy) = (losses.server_fix, accuracies.last());
-                tracing::debug!(epoch, loss, accuracy, "pre-training");
-                if is_fitted(&accuracies, config.fitted) {
-                    break;
-                }
+            tracing::debug!(epoch, loss = losses.server_fix, "pre-training");
+            cross_entropy.extend(losses.server_fix);
+            if is_fitted(&cross_entropy, config.fitted) {
+                break;
             }
         }
         Ok((epochs, losses))
@@ -162,6 +159,9 @@ impl<'a> Coordinator<'a> {
         if let Some(aggregate) = &aggregate
             && self.experiment.checks.anchor_margin > 0.0
         {
+            if self.method.starts_anew(round) {
+                self.watch = AnchorWatch::default();
+            }
             let before = self.server.anchor_accuracy(None)?;
             let after = self.server.anchor_accuracy(Some(aggregate))?;
             anchor_accuracy = (Some(before), Some(after));
@@ -259,7 +259,14 @@ impl<'a> Coordinator<'a> {
         }
         let mut intake = Intake {
             experiment,
-            admission: Admission::new(broadcast, task.clients, sent, context, &experiment.checks)?,
+            admission: Admission::new(
+                broadcast,
+                task.clients,
+                sent,
+                method.summand(broadcast),
+                context,
+                &experiment.checks,
+            )?,
             aggregation: Aggregation::new(&experiment.aggregation, root),
             registry: &mut self.registry,
             observes: method.observes_updates(),
@@ -322,7 +329,7 @@ impl<'a> Coordinator<'a> {
     ) -> Result<Option<Vec<ServerOnlyTrial>>> {
         let stopped = || stop.load(Ordering::Relaxed);
         let epochs = self.fit(stop)?.0;
-        let fitted = self.server.save()?;
+        let after_pretraining = self.server.save()?;
         let trial = |server: &mut Self, pretrain_epochs, rounds| -> Result<_> {
             let test_accuracy = server.test(rounds)?.accuracy;
             Ok(ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy })
@@ -338,14 +345,13 @@ impl<'a> Coordinator<'a> {
             self.server.update_average(round)?;
         }
         trials.push(trial(self, epochs, rounds)?);
-        self.server.restore(&fitted)?;
+        self.server.restore(&after_pretraining)?;
         for epoch in epochs..4 * epochs {
             if stopped() {
                 return Ok(None);
             }
             self.method.pretrain(&mut self.server, epoch)?;
             if [2 * epochs, 4 * epochs].contains(&(epoch + 1)) {
-                self.server.average = None;
                 trials.push(trial(self, epoch + 1, 0)?);
             }
         }
@@ -377,11 +383,11 @@ impl<'a> Coordinator<'a> {
 }
 
 /// Whether the anchors are fitted: over the last ten epochs, so that one lucky epoch does not end it.
-fn is_fitted(accuracies: &[f64], enough: f64) -> bool {
+fn is_fitted(cross_entropy: &[f64], enough: f64) -> bool {
     const EPOCHS: usize = 10;
-    accuracies.len() >= EPOCHS && {
-        let last = &accuracies[accuracies.len() - EPOCHS..];
-        last.iter().sum::<f64>() / EPOCHS as f64 >= enough
+    cross_entropy.len() >= EPOCHS && {
+        let last = &cross_entropy[cross_entropy.len() - EPOCHS..];
+        last.iter().sum::<f64>() / EPOCHS as f64 <= enough
     }
 }
 
@@ -516,10 +522,10 @@ mod tests {
 
     #[test]
     fn anchors_are_fitted_when_ten_epochs_say_so() {
-        assert!(!is_fitted(&[100.0; 9], 95.0));
-        assert!(is_fitted(&[100.0; 10], 95.0));
-        let rising: Vec<f64> = (0..30).map(|epoch| 70.0 + f64::from(epoch)).collect();
-        assert!(!is_fitted(&rising, 95.0) && is_fitted(&rising, 94.5));
+        assert!(!is_fitted(&[0.1; 9], 0.5));
+        assert!(is_fitted(&[0.1; 10], 0.5) && !is_fitted(&[0.1; 10], 0.0));
+        let falling: Vec<f64> = (0..30).map(|epoch| 3.0 - 0.1 * f64::from(epoch)).collect();
+        assert!(!is_fitted(&falling, 0.5) && is_fitted(&falling, 0.56));
     }
 
     #[test]

@@ -61,11 +61,6 @@ impl ExtraModels {
         models.map(|(name, (params, _))| (name.as_str(), params))
     }
 
-    /// The models that every client receives.
-    pub fn shared(&self) -> impl Iterator<Item = &Params> {
-        self.models.values().filter(|(_, clients)| clients.is_none()).map(|(params, _)| params)
-    }
-
     fn copy(&self) -> Result<Self> {
         let models = self
             .models
@@ -160,12 +155,15 @@ impl Broadcast {
             let numbers = decoded.f64.remove(name).unwrap_or_default();
             if ![0, classes].contains(&numbers.len()) {
                 let problem =
-                    format!("`{name}` has {} numbers for {classes} classes", numbers.len());
+                    format!("`{name}` has length {} for {classes} classes", numbers.len());
                 return Err(undecodable(problem));
             }
             Ok(numbers)
         };
         let (thresholds, class_shares) = (by_class(THRESHOLDS)?, by_class(CLASS_SHARES)?);
+        if class_shares.iter().any(|share| !share.is_finite() || *share <= 0.0) {
+            return Err(undecodable(format!("`{CLASS_SHARES}` holds a share that is not above 0")));
+        }
         let mut groups: BTreeMap<String, BTreeMap<String, Tensor>> = BTreeMap::new();
         for (name, tensor) in decoded.f32 {
             let Some((group, name)) = name.split_once('/') else {
@@ -300,7 +298,8 @@ mod tests {
             let error = Broadcast::decode(&bytes, &layout(), 2, Device::Cpu).unwrap_err();
             assert!(error.to_string().contains(problem), "{error}");
         };
-        refused(&|sent| sent.thresholds = vec![0.5], "`thresholds` has 1 numbers for 2 classes");
+        refused(&|sent| sent.class_shares = vec![0.5, 0.0], "not above 0");
+        refused(&|sent| sent.thresholds = vec![0.5], "`thresholds` has length 1 for 2 classes");
         refused(
             &|sent| sent.params = sent.params.subset(|entry| entry.part == Part::Backbone),
             "`classifier.weight` is missing",

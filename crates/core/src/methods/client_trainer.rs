@@ -29,6 +29,8 @@ pub struct ClientTrainer<'a> {
     /// Whether the loss may tell a client to skip a step. It then has a second term, which says who made
     /// the step.
     pub may_skip: bool,
+    /// Whether a client may keep its momentum, where `client.keep_momentum` asks for it.
+    pub keeps_momentum: bool,
     /// Whether clients train on all their samples and the loss itself chooses among them.
     pub whole: bool,
 }
@@ -58,8 +60,8 @@ impl<'a> ClientTrainer<'a> {
     pub fn new(method: &'a dyn Method, model: &'a Params, loss: &'a dyn StepLoss) -> Self {
         let trains = |part| matches!(part, Part::Backbone | Part::Classifier);
         let (own, keeps) = (None, None);
-        let (name, may_skip, whole) = ("clients", false, false);
-        Self { method, name, model, loss, trains, own, keeps, may_skip, whole }
+        let (name, may_skip, keeps_momentum, whole) = ("clients", false, true, false);
+        Self { method, name, model, loss, trains, own, keeps, may_skip, keeps_momentum, whole }
     }
 
     /// Trains every client on its fix set; one report per client, in the cohort's order.
@@ -132,7 +134,8 @@ impl<'a> ClientTrainer<'a> {
             let sound = means.iter().all(|mean| mean.is_finite()) && not_finite[slot].is_none();
             let Some(losses) = self.losses(&means, sound) else { continue };
             let params = learner.params.client(slot as i64)?;
-            let momentum = config.keep_momentum.then(|| learner.momentum.client(slot as i64));
+            let keeps = config.keep_momentum && self.keeps_momentum;
+            let momentum = keeps.then(|| learner.momentum.client(slot as i64));
             let mut state =
                 ClientState { momentum: momentum.transpose()?, ..ClientState::default() };
             if let Some(keeps) = self.keeps {

@@ -151,7 +151,16 @@ impl Method for FedAnchor {
             thresholds,
             progress: experiment.progress(round),
         };
-        let labeller = broadcast.models.get(AVERAGE).unwrap_or(model);
+        let labeller = match self.config.labelled_by {
+            Labeller::Global => model,
+            Labeller::Average => broadcast
+                .models
+                .get(AVERAGE)
+                .ok_or_else(|| Error::method(NAME, "the broadcast holds no average to label by"))?,
+        };
+        if self.config.alignment > 0.0 && class_shares.is_empty() {
+            return Err(Error::method(NAME, "the broadcast holds no class shares to align with"));
+        }
         let mut labels = by_anchors(context, labeller, &by, round, &cohort.images())
             .in_phase("labelling the clients' images")?;
         if self.warms_up(round) {
@@ -210,6 +219,10 @@ impl Method for FedAnchor {
         matches!(self.config.threshold, Threshold::Rule(ThresholdRule::Quantile { .. }))
     }
 
+    fn starts_anew(&self, round: u32) -> bool {
+        round == self.config.warm_up.rounds + 1
+    }
+
     fn latent_source(&self) -> LatentSource {
         let trained = self.config.contrastive.epochs > 0;
         let by_default = if trained { LatentSource::Anchor } else { LatentSource::Pooled };
@@ -225,6 +238,11 @@ impl Method for FedAnchor {
         if self.config.labelled_by == Labeller::Average && experiment.server.average == 0.0 {
             let problem = "there is no average to label by: set server.average above 0";
             return Err(Error::config("method.labelled_by", problem));
+        }
+        let (rounds, warm_up) = (experiment.rounds, self.config.warm_up.rounds);
+        if warm_up > 0 && warm_up >= rounds {
+            let problem = format!("leaves none of the {rounds} rounds to learn from labels");
+            return Err(Error::config("method.warm_up.rounds", problem));
         }
         Ok(())
     }
@@ -267,6 +285,7 @@ impl FedAnchor {
         let loss = TwoViewLoss { context, views, target_decay };
         let trainer = ClientTrainer {
             name: "warm-up",
+            keeps_momentum: false, // of another loss
             trains: |part| matches!(part, Part::Backbone | Part::Predictor),
             own: Some(&own),
             whole: true,

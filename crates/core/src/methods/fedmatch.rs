@@ -128,6 +128,10 @@ impl Method for FedMatch {
         trainer.train(cohort, labels)
     }
 
+    fn summand<'a>(&self, broadcast: &'a Broadcast) -> Option<&'a Params> {
+        broadcast.models.get(SIGMA)
+    }
+
     fn observe_update(&self, server: &mut Server, client: u32, update: &Update) -> Result<()> {
         // Where statistics are not sent up, a helper has the global model's.
         let mut psi = kept(server, PSI)?.copy()?;

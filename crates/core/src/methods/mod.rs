@@ -116,6 +116,17 @@ pub trait Method: Send + Sync {
         false
     }
 
+    /// Whether what clients learn changes in kind with this round, so that the model's accuracy on the
+    /// anchors says nothing beside that of the rounds before.
+    fn starts_anew(&self, _round: u32) -> bool {
+        false
+    }
+
+    /// A broadcast model that is added to what clients train: updates are judged beside the sum.
+    fn summand<'a>(&self, _broadcast: &'a Broadcast) -> Option<&'a Params> {
+        None
+    }
+
     /// Where the final model's class similarities are read.
     fn latent_source(&self) -> LatentSource {
         if self.heads().anchor { LatentSource::Anchor } else { LatentSource::Pooled }

@@ -234,7 +234,7 @@ impl Run<'_> {
             config: self.config.clone(),
             clients: clients.trained_in,
             lasting: config.every > 0 && round > 0 && round.is_multiple_of(config.every),
-            best: config.best && progress.best_round == round,
+            best: config.best && progress.chosen_round == round,
             coordinator: state,
             lines,
         };
@@ -284,8 +284,8 @@ impl Run<'_> {
             observer.comparing();
             let alone = guard(|| server_only(simulation, progress.rounds, stop))?;
             summary.server_only = alone.unwrap_or_default();
-            let accuracies = summary.server_only.iter().map(|trial| trial.test_accuracy);
-            summary.server_only_accuracy = accuracies.max_by(f64::total_cmp);
+            summary.server_only_accuracy =
+                summary.best_server_only().map(|best| best.test_accuracy);
             folder.write_summary(&summary)?;
         }
         if compare && summary.server_only_accuracy.is_none() {
@@ -300,7 +300,7 @@ impl Run<'_> {
         let (server, classes) = (&coordinator.server, &simulation.classes);
         let (source, payload) = (simulation.method.latent_source(), AnchorPayload::ClassMeans);
         let context = &simulation.context;
-        let params = server.result();
+        let params = server.tested_model();
         let anchors = Anchors::compute(context, params, server.anchors, source, payload)?;
         folder.write_matrix(files::CONFUSION, classes, &test.confusion)?;
         let similarity = anchors.similarity(classes.len())?;

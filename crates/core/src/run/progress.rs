@@ -10,6 +10,9 @@ pub(super) struct Progress {
     pub(super) last_validation: Option<f64>,
     pub(super) best: f64,
     pub(super) best_round: u32,
+    /// The round whose checkpoint is the best: by validation accuracy where there is any.
+    pub(super) chosen_round: u32,
+    chosen: f64,
     pub(super) bytes_down: u64,
     pub(super) bytes_up: u64,
 }
@@ -22,6 +25,10 @@ impl Progress {
         }
         if record.round == 0 || accuracy > self.best {
             (self.best, self.best_round) = (accuracy, record.round);
+        }
+        let judged_by = record.validation_accuracy.unwrap_or(accuracy);
+        if record.round == 0 || judged_by > self.chosen {
+            (self.chosen, self.chosen_round) = (judged_by, record.round);
         }
         self.rounds = record.round;
         self.last = accuracy;

@@ -86,8 +86,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Moves the average of the global model, where there is one, towards it. The first rounds count alike,
-    /// so that the average does not hold on to the model before them.
+    /// Moves the average of the global model, where there is one, towards it. The first rounds count alike
+    /// where none is skipped, so that the average does not hold on to the model before them.
     pub(crate) fn update_average(&mut self, round: u32) -> Result<()> {
         let decay = self.experiment.server.average;
         if decay == 0.0 {
@@ -103,7 +103,7 @@ impl<'a> Server<'a> {
     }
 
     /// The model that is tested and saved: the average where there is one.
-    pub fn result(&self) -> &Params {
+    pub fn tested_model(&self) -> &Params {
         self.average.as_ref().unwrap_or(&self.params)
     }
 
@@ -250,7 +250,7 @@ impl<'a> Server<'a> {
         let views: Vec<View> = (0..test.len()).map(|i| View::Raw(test.image(i))).collect();
         let mut logits = Vec::new();
         self.context.for_each_batch(
-            self.result(),
+            self.tested_model(),
             |_| Statistics::Running,
             &views,
             |_, pass, features| {

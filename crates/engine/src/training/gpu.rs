@@ -214,7 +214,9 @@ impl GpuState {
         half: bool,
     ) -> Result<&mut Workspace> {
         let clients = params.clients();
-        let fits = |space: &Workspace| space.params.clients() >= clients;
+        let fits = |space: &Workspace| {
+            space.params.clients() >= clients && space.params.layout == params.layout
+        };
         if !self.workspaces.get(name).is_some_and(fits) {
             self.steps.retain(|key, _| key.name != name);
             let full = params.like()?;
