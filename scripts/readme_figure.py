@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draw the figure of the README: test accuracy by round, as SVG, from run folders.
+"""Draw the figure of the README: test accuracy by round, as SVG, from a run folder, above the best on the anchors alone.
 
-    python3 scripts/readme_figure.py docs/images/quick.svg "FedAnchor=runs/quick-fedanchor-seed0" "anchors alone=runs/quick-server-only-seed0"
+    python3 scripts/readme_figure.py docs/images/quick.svg results/quick/seed0
 """
 import json
 import sys
@@ -12,13 +12,12 @@ COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"]
 
 
 def main():
-    target, *curves = sys.argv[1:]
-    series = {}
-    for curve in curves:
-        name, folder = curve.split("=", 1)
-        lines = (Path(folder) / "rounds.jsonl").read_text().splitlines()
-        series[name] = [(record["round"], record["test_accuracy"]) for record in map(json.loads, lines)]
-    last = max(round_ for points in series.values() for round_, _ in points)
+    target, folder = sys.argv[1:]
+    lines = (Path(folder) / "rounds.jsonl").read_text().splitlines()
+    curve = [(record["round"], record["test_accuracy"]) for record in map(json.loads, lines)]
+    floor = json.loads((Path(folder) / "summary.json").read_text())["server_only_accuracy"]
+    last = curve[-1][0]
+    series = {"FedAnchor": curve, "anchors alone": [(0, floor), (last, floor)]}
     low = min(accuracy for points in series.values() for _, accuracy in points) // 10 * 10
     high = -(-max(accuracy for points in series.values() for _, accuracy in points) // 10) * 10
     x = lambda round_: LEFT + (WIDTH - LEFT - RIGHT) * round_ / last
@@ -35,8 +34,9 @@ def main():
         parts.append(f'<text x="{x(round_):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle" fill="#555">{round_}</text>')
     parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 8}" text-anchor="middle" fill="#555">round</text>')
     for colour, (name, points) in zip(COLOURS, series.items()):
+        dashes = ' stroke-dasharray="7 5"' if name == "anchors alone" else ""
         path = " ".join(f"{x(round_):.1f},{y(accuracy):.1f}" for round_, accuracy in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"{dashes}/>')
         round_, accuracy = points[-1]
         parts.append(f'<text x="{x(round_) + 8:.1f}" y="{y(accuracy) + 4:.1f}" fill="{colour}">{name} {accuracy:.1f}</text>')
     Path(target).write_text("\n".join(parts + ["</svg>"]) + "\n")

@@ -1,0 +1,84 @@
+"""Every accuracy quoted in README and docs is the one in the records under results/."""
+
+import pathlib
+import re
+import unittest
+
+import records
+
+ROOT = records.RESULTS.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages on which every accuracy must name its run, or say that it was published by others.
+STRICT = [ROOT / "README.md", ROOT / "docs" / "results.md"]
+
+# A number and the comment that names it: 87.5<!-- ... -->.
+NAMED = re.compile(r"([+−-]?\d+(?:\.\d+)?)<!-- (.+?) -->")
+# Comments on lines of their own, for output in code blocks: <!-- quoted: 70.90 = quick/seed0 final; ... -->.
+LISTED = re.compile(r"<!-- quoted: (.+?) -->", re.DOTALL)
+# What looks like an accuracy.
+ACCURACY = re.compile(r"(?<![\d.,])(?:\d{2}\.\d{1,2}|\d{1,2}\.\d{1,2}(?= points?\b))(?![\d.]| (?:s|MiB|GiB|MB|KiB|ms)\b)")
+PUBLISHED = "published"
+
+
+def number(text):
+    return float(text.replace("−", "-"))
+
+
+def claims(text):
+    """The numbers of a page with the names of what they are."""
+    found = [(digits, name) for digits, name in NAMED.findall(text) if not name.startswith("quoted:")]
+    for listed in LISTED.findall(text):
+        found += [tuple(part.strip() for part in claim.split("=", 1)) for claim in listed.split(";")]
+    return found
+
+
+def wrong(digits, name):
+    """Why a claim does not hold, or nothing."""
+    if name == PUBLISHED:
+        return None
+    try:
+        measured = records.value(name)
+    except (Exception, SystemExit) as problem:
+        return f"{digits}: cannot read `{name}`: {problem!r}"
+    decimals = len(digits.partition(".")[2])
+    if abs(number(digits) - measured) > 0.5 * 10**-decimals + 1e-9:
+        return f"{digits}: the records of `{name}` give {measured:.4f}"
+    return None
+
+
+def unnamed(text):
+    """What looks like an accuracy and names no run."""
+    listed = {digits for digits, _ in claims(text)}
+    code = "".join(re.findall(r"```.*?```", text, re.DOTALL))
+    rest = re.sub(r"<!--.*?-->", "", re.sub(r"```.*?```", "", NAMED.sub("", text), flags=re.DOTALL), flags=re.DOTALL)
+    return [found for found in ACCURACY.findall(rest)] + [f for f in ACCURACY.findall(code) if f not in listed]
+
+
+class QuotedNumbers(unittest.TestCase):
+    def test_every_named_number_is_in_the_records(self):
+        problems, count = [], 0
+        for page in PAGES:
+            for digits, name in claims(page.read_text()):
+                count += name != PUBLISHED
+                problem = wrong(digits, name)
+                if problem:
+                    problems.append(f"{page.relative_to(ROOT)}: {problem}")
+        self.assertEqual(problems, [])
+        self.assertGreater(count, 20)
+
+    def test_every_accuracy_names_its_run(self):
+        found = {str(page.relative_to(ROOT)): unnamed(page.read_text()) for page in STRICT}
+        self.assertEqual({page: numbers for page, numbers in found.items() if numbers}, {})
+
+    def test_a_wrong_number_is_noticed(self):
+        name = "screening-2/iid-none/seed12 validation"
+        measured = records.value(name)
+        self.assertIsNone(wrong(f"{measured:.2f}", name))
+        self.assertIn("give", wrong(f"{measured + 0.02:.2f}", name))
+        self.assertIn("cannot read", wrong("1.0", "screening-2/iid-none/seed99 final"))
+        self.assertEqual(claims("a 3.5<!-- x/y final --> b <!-- quoted: 4.25 = z best -->"), [("3.5", "x/y final"), ("4.25", "z best")])
+        self.assertEqual(unnamed("77.1 and 80.2<!-- x final --> in 12.5 s, by 3.1 points"), ["77.1", "3.1"])
+
+
+if __name__ == "__main__":
+    unittest.main()
