@@ -37,7 +37,7 @@ fn an_extended_run_is_the_longer_run() {
         ("fedanchor", &["batch_norm.statistics=static-all"][..]),
         (
             "fedanchor",
-            &["server.average=0.7", "method.labelled_by=average", "method.warm_up.rounds=3"],
+            &["server.average=0.7", "method.labelled_by=average", "method.warm_up.rounds=1"],
         ),
         ("semifl", &["method.threshold=0.3"]),
         ("fedavg-fixmatch", &["method.threshold=0.3"]),
