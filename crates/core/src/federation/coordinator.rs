@@ -18,12 +18,10 @@ use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::InPhase;
 use fedanchor_engine::tensors::{Bundle, Params};
 use fedanchor_engine::training::Context;
-use fedanchor_record::{ClientNote, LabelAccuracy, Losses, Outcome, RoundRecord};
-use fedanchor_record::{ServerOnlyTrial, Timing};
+use fedanchor_record::{ClientNote, LabelAccuracy, Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What the server has.
@@ -46,9 +44,9 @@ pub struct ServerData<'a> {
 pub struct Coordinator<'a> {
     /// The global model and its training on the anchors.
     pub server: Server<'a>,
-    experiment: &'a Experiment,
+    pub(super) experiment: &'a Experiment,
     context: &'a Context,
-    method: &'a dyn Method,
+    pub(super) method: &'a dyn Method,
     data: ServerData<'a>,
     registry: Registry,
     watch: AnchorWatch,
@@ -89,47 +87,6 @@ impl<'a> Coordinator<'a> {
         let (registry, watch) = (Registry::default(), AnchorWatch::default());
         let deadline = None;
         Ok(Self { server, experiment, context, method, data, registry, watch, deadline })
-    }
-
-    /// Round 0: pre-training on the anchors until they are fitted, then a test. It ends after an epoch when
-    /// `stop` is set.
-    pub fn pretrain(&mut self, stop: &AtomicBool) -> Result<Finished> {
-        let (mut watch, mut timing) = (Stopwatch::start(), Timing::default());
-        let (epochs, losses) = self.fit(stop)?;
-        self.server.forget_momentum();
-        self.server.update_average(0)?;
-        timing.server = watch.lap();
-        let evaluation = self.test(0)?;
-        let validation_accuracy = self.validate()?;
-        timing.test = watch.lap();
-        let pretrain_epochs = (self.experiment.pretrain.fitted > 0.0).then_some(epochs);
-        let record = RoundRecord {
-            losses,
-            pretrain_epochs,
-            validation_accuracy,
-            ..empty_record(0, &evaluation)
-        };
-        let timing = self.finish_timing(&watch, timing);
-        Ok(Finished { record, timing, evaluation, notes: Vec::new() })
-    }
-
-    /// Pre-training until the anchors are fitted: its epochs, and the losses of the last.
-    fn fit(&mut self, stop: &AtomicBool) -> Result<(u32, Losses)> {
-        let config = &self.experiment.pretrain;
-        let (mut losses, mut epochs, mut cross_entropy) = (Losses::default(), 0, Vec::new());
-        for epoch in 0..config.epochs {
-            if stop.load(Ordering::Relaxed) {
-                break;
-            }
-            losses = self.method.pretrain(&mut self.server, epoch)?;
-            epochs += 1;
-            tracing::debug!(epoch, loss = losses.server_fix, "pre-training");
-            cross_entropy.extend(losses.server_fix);
-            if is_fitted(&cross_entropy, config.fitted) {
-                break;
-            }
-        }
-        Ok((epochs, losses))
     }
 
     /// One round of Algorithm 1, lines 4 to 11, and a test.
@@ -305,57 +262,18 @@ impl<'a> Coordinator<'a> {
     }
 
     /// The accuracy on the validation images, in percent, where there are any.
-    fn validate(&self) -> Result<Option<f64>> {
+    pub(super) fn validate(&self) -> Result<Option<f64>> {
         let Some((images, labels)) = self.data.validation else { return Ok(None) };
         Ok(Some(self.server.evaluate(images, labels).in_phase("validating")?.accuracy))
     }
 
-    fn finish_timing(&self, watch: &Stopwatch, timing: Timing) -> Timing {
+    pub(super) fn finish_timing(&self, watch: &Stopwatch, timing: Timing) -> Timing {
         Timing {
             total: watch.total(),
             peak_memory: peak_memory(),
             peak_gpu_memory: self.context.peak_gpu_memory(),
             ..timing
         }
-    }
-
-    /// The server on the anchors alone: after pre-training, after twice and four times as many epochs of
-    /// it, and after pre-training and the server epochs of this many rounds. `None` if `stop` was set
-    /// meanwhile.
-    pub fn train_alone(
-        &mut self,
-        rounds: u32,
-        stop: &AtomicBool,
-    ) -> Result<Option<Vec<ServerOnlyTrial>>> {
-        let stopped = || stop.load(Ordering::Relaxed);
-        let epochs = self.fit(stop)?.0;
-        let after_pretraining = self.server.save()?;
-        let trial = |server: &mut Self, pretrain_epochs, rounds| -> Result<_> {
-            let test_accuracy = server.test(rounds)?.accuracy;
-            Ok(ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy })
-        };
-        self.server.forget_momentum();
-        self.server.update_average(0)?;
-        let mut trials = vec![trial(self, epochs, 0)?];
-        for round in 1..=rounds {
-            if stopped() {
-                return Ok(None);
-            }
-            self.method.server_update(&mut self.server, None, round)?;
-            self.server.update_average(round)?;
-        }
-        trials.push(trial(self, epochs, rounds)?);
-        self.server.restore(&after_pretraining)?;
-        for epoch in epochs..4 * epochs {
-            if stopped() {
-                return Ok(None);
-            }
-            self.method.pretrain(&mut self.server, epoch)?;
-            if [2 * epochs, 4 * epochs].contains(&(epoch + 1)) {
-                trials.push(trial(self, epoch + 1, 0)?);
-            }
-        }
-        Ok(Some(trials))
     }
 
     /// What a run needs to continue after this round.
@@ -382,16 +300,7 @@ impl<'a> Coordinator<'a> {
     }
 }
 
-/// Whether the anchors are fitted: over the last ten epochs, so that one lucky epoch does not end it.
-fn is_fitted(cross_entropy: &[f64], enough: f64) -> bool {
-    const EPOCHS: usize = 10;
-    cross_entropy.len() >= EPOCHS && {
-        let last = &cross_entropy[cross_entropy.len() - EPOCHS..];
-        last.iter().sum::<f64>() / EPOCHS as f64 <= enough
-    }
-}
-
-fn empty_record(round: u32, test: &Evaluation) -> RoundRecord {
+pub(super) fn empty_record(round: u32, test: &Evaluation) -> RoundRecord {
     RoundRecord {
         round,
         test_accuracy: test.accuracy,
@@ -519,14 +428,6 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn anchors_are_fitted_when_ten_epochs_say_so() {
-        assert!(!is_fitted(&[0.1; 9], 0.5));
-        assert!(is_fitted(&[0.1; 10], 0.5) && !is_fitted(&[0.1; 10], 0.0));
-        let falling: Vec<f64> = (0..30).map(|epoch| 3.0 - 0.1 * f64::from(epoch)).collect();
-        assert!(!is_fitted(&falling, 0.5) && is_fitted(&falling, 0.56));
-    }
 
     #[test]
     fn what_a_client_says_is_cut_and_cleaned() {

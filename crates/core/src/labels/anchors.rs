@@ -46,10 +46,16 @@ pub struct AnchorSet<'a> {
 impl AnchorSet<'_> {
     /// The share of every class.
     pub fn class_shares(&self, classes: usize) -> Vec<f64> {
-        let mut counts = vec![0u32; classes];
-        self.labels.iter().for_each(|&label| counts[usize::from(label)] += 1);
-        counts.into_iter().map(|count| f64::from(count) / self.labels.len() as f64).collect()
+        let counts = class_counts(self.labels, classes).into_iter();
+        counts.map(|count| f64::from(count) / self.labels.len() as f64).collect()
     }
+}
+
+/// How many of these labels are of each class.
+pub(super) fn class_counts(labels: &[u16], classes: usize) -> Vec<u32> {
+    let mut counts = vec![0; classes];
+    labels.iter().for_each(|&label| counts[usize::from(label)] += 1);
+    counts
 }
 
 /// What is broadcast of the anchors.
@@ -202,9 +208,12 @@ pub fn own_scores(
             sums[label] += scores.f_double_value(&[row as i64, label as i64])?;
         }
     }
-    let mut counts = vec![0u32; context.classes];
-    anchors.labels.iter().for_each(|&label| counts[usize::from(label)] += views);
-    Ok(sums.iter().zip(counts).map(|(sum, count)| sum / f64::from(count.max(1))).collect())
+    let counts = class_counts(anchors.labels, context.classes);
+    Ok(sums
+        .iter()
+        .zip(counts)
+        .map(|(sum, count)| sum / f64::from((count * views).max(1)))
+        .collect())
 }
 
 /// s_avg of anchors `[S, D]` with every class of the anchors `among`, without the anchor
@@ -229,11 +238,10 @@ fn scores_among(z: &Tensor, among: &Tensor, labels: &[u16], classes: usize) -> R
 
 /// The matrix that averages rows by class, `[C, S]`. Every class has an anchor: the split sees to it.
 fn class_average(labels: &[u16], classes: usize, device: Device) -> EngineResult<Tensor> {
-    let mut counts = vec![0f32; classes];
-    labels.iter().for_each(|&label| counts[label as usize] += 1.0);
+    let counts = class_counts(labels, classes);
     let mut average = vec![0f32; classes * labels.len()];
     for (index, &label) in labels.iter().enumerate() {
-        average[label as usize * labels.len() + index] = 1.0 / counts[label as usize];
+        average[label as usize * labels.len() + index] = 1.0 / counts[label as usize] as f32;
     }
     Ok(Tensor::f_from_slice(&average)?.f_view([classes as i64, -1])?.f_to_device(device)?)
 }

@@ -1,7 +1,7 @@
 //! A client's labels for its own images: a label, a score and whether the image is trained on. One pass of
 //! the broadcast model over the clients' images, all clients of a cohort together.
 
-use super::anchors::{Anchors, Score, Scoring, as_scored, latents};
+use super::anchors::{Anchors, Score, Scoring, as_scored, class_counts, latents};
 use super::selection::{Selection, Threshold, select};
 use crate::error::Result;
 use fedanchor_data::{ImageSet, Purpose};
@@ -80,8 +80,7 @@ impl PseudoLabels {
     /// The log of every class's frequency among the labels, times `weight`. A class that does not occur
     /// counts as one sample.
     pub fn log_frequencies(&self, classes: usize, weight: f64) -> Vec<f32> {
-        let mut counts = vec![0u32; classes];
-        self.label.iter().for_each(|&label| counts[usize::from(label)] += 1);
+        let counts = class_counts(&self.label, classes);
         let total = self.label.len().max(1) as f64;
         let log = |count: u32| (f64::from(count.max(1)) / total).ln();
         counts.into_iter().map(|count| (weight * log(count)) as f32).collect()

@@ -1,0 +1,112 @@
+//! What the server does without clients: pre-training before round 1, and the floor under a run, the best that the
+//! anchors alone give.
+
+use super::coordinator::{Coordinator, Finished, empty_record};
+use super::statistics::Stopwatch;
+use crate::error::Result;
+use fedanchor_record::{Losses, RoundRecord, ServerOnlyTrial, Timing};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+impl Coordinator<'_> {
+    /// Round 0: pre-training on the anchors until they are fitted, then a test. It ends after an epoch when
+    /// `stop` is set.
+    pub fn pretrain(&mut self, stop: &AtomicBool) -> Result<Finished> {
+        let (mut watch, mut timing) = (Stopwatch::start(), Timing::default());
+        let (epochs, losses) = self.fit(stop)?;
+        self.server.forget_momentum();
+        self.server.update_average(0)?;
+        timing.server = watch.lap();
+        let evaluation = self.test(0)?;
+        let validation_accuracy = self.validate()?;
+        timing.test = watch.lap();
+        let pretrain_epochs = (self.experiment.pretrain.fitted > 0.0).then_some(epochs);
+        let record = RoundRecord {
+            losses,
+            pretrain_epochs,
+            validation_accuracy,
+            ..empty_record(0, &evaluation)
+        };
+        let timing = self.finish_timing(&watch, timing);
+        Ok(Finished { record, timing, evaluation, notes: Vec::new() })
+    }
+
+    /// Pre-training until the anchors are fitted: its epochs, and the losses of the last.
+    fn fit(&mut self, stop: &AtomicBool) -> Result<(u32, Losses)> {
+        let config = &self.experiment.pretrain;
+        let (mut losses, mut epochs, mut cross_entropy) = (Losses::default(), 0, Vec::new());
+        for epoch in 0..config.epochs {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            losses = self.method.pretrain(&mut self.server, epoch)?;
+            epochs += 1;
+            tracing::debug!(epoch, loss = losses.server_fix, "pre-training");
+            cross_entropy.extend(losses.server_fix);
+            if is_fitted(&cross_entropy, config.fitted) {
+                break;
+            }
+        }
+        Ok((epochs, losses))
+    }
+
+    /// The server on the anchors alone: after pre-training, after twice and four times as many epochs of
+    /// it, and after pre-training and the server epochs of this many rounds. `None` if `stop` was set
+    /// meanwhile.
+    pub fn train_alone(
+        &mut self,
+        rounds: u32,
+        stop: &AtomicBool,
+    ) -> Result<Option<Vec<ServerOnlyTrial>>> {
+        let stopped = || stop.load(Ordering::Relaxed);
+        let epochs = self.fit(stop)?.0;
+        let after_pretraining = self.server.save()?;
+        let trial = |server: &mut Self, pretrain_epochs, rounds| -> Result<_> {
+            let test_accuracy = server.test(rounds)?.accuracy;
+            Ok(ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy })
+        };
+        self.server.forget_momentum();
+        self.server.update_average(0)?;
+        let mut trials = vec![trial(self, epochs, 0)?];
+        for round in 1..=rounds {
+            if stopped() {
+                return Ok(None);
+            }
+            self.method.server_update(&mut self.server, None, round)?;
+            self.server.update_average(round)?;
+        }
+        trials.push(trial(self, epochs, rounds)?);
+        self.server.restore(&after_pretraining)?;
+        for epoch in epochs..4 * epochs {
+            if stopped() {
+                return Ok(None);
+            }
+            self.method.pretrain(&mut self.server, epoch)?;
+            if [2 * epochs, 4 * epochs].contains(&(epoch + 1)) {
+                trials.push(trial(self, epoch + 1, 0)?);
+            }
+        }
+        Ok(Some(trials))
+    }
+}
+
+/// Whether the anchors are fitted: over the last ten epochs, so that one lucky epoch does not end it.
+fn is_fitted(cross_entropy: &[f64], enough: f64) -> bool {
+    const EPOCHS: usize = 10;
+    cross_entropy.len() >= EPOCHS && {
+        let last = &cross_entropy[cross_entropy.len() - EPOCHS..];
+        last.iter().sum::<f64>() / EPOCHS as f64 <= enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anchors_are_fitted_when_ten_epochs_say_so() {
+        assert!(!is_fitted(&[0.1; 9], 0.5));
+        assert!(is_fitted(&[0.1; 10], 0.5) && !is_fitted(&[0.1; 10], 0.0));
+        let falling: Vec<f64> = (0..30).map(|epoch| 3.0 - 0.1 * f64::from(epoch)).collect();
+        assert!(!is_fitted(&falling, 0.5) && is_fitted(&falling, 0.56));
+    }
+}
