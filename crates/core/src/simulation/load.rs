@@ -31,7 +31,8 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
         let problem = format!("no data set `{}` at {}: {advice}", config.name, path.display());
         return Err(Error::config(key, problem));
     }
-    let mut data = formats::open(&path, &formats::Options { size: config.size })?;
+    let mut data =
+        formats::open(&path, &formats::Options { size: config.size, ..Default::default() })?;
     data.name.clone_from(&config.name);
     Ok(data)
 }
