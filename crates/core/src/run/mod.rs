@@ -3,17 +3,16 @@
 mod checkpoint;
 mod disk;
 mod folder;
-mod model;
 mod progress;
 mod resume;
 
-pub use model::Model;
 pub use resume::resume;
 
 use crate::config::{Experiment, fingerprint};
 use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Fleet, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
+use crate::model::{Description, encode_model};
 use crate::server::Evaluation;
 use crate::simulation::{ComputeThreads, SimulatedFleet, Simulation, load};
 use checkpoint::{About, Checkpoint, Found, Saver};
@@ -305,8 +304,21 @@ impl Run<'_> {
         folder.write_matrix(files::CONFUSION, classes, &test.confusion)?;
         let similarity = anchors.similarity(classes.len())?;
         folder.write_matrix(files::SIMILARITY, classes, &similarity)?;
-        let about = model::about(&self.settled.model, context.images.shape(), classes);
-        folder.write_model(params, &about)
+        let description = Description {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            method: self.settled.method.name.clone(),
+            model: self.settled.model.clone(),
+            shape: context.images.shape(),
+            fit: fedanchor_data::Fit::default(),
+            normalisation: context.images.normalisation().clone(),
+            classes: classes.clone(),
+            latents: source,
+        };
+        folder.write_model(&encode_model(
+            &description,
+            params,
+            &anchors.class_means(classes.len())?,
+        )?)
     }
 }
 

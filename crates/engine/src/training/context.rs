@@ -5,11 +5,12 @@
 use super::gpu::Gpu;
 use crate::batches::{ImagePipeline, RoundStreams};
 use crate::config::{
-    AugmentConfig, BatchNormConfig, Heads, ModelConfig, OptimiserConfig, Precision,
+    AugmentConfig, BatchNormConfig, Heads, LrSchedule, ModelConfig, OptimiserConfig, Precision,
     StatisticsSource,
 };
 use crate::error::{Error, Result};
 use crate::model::{Network, Pass, Statistics};
+use fedanchor_data::augment::Strong;
 use fedanchor_data::{Normalisation, Shape};
 use fedanchor_graph as graph;
 use tch::{Device, Kind, Tensor};
@@ -83,6 +84,39 @@ impl Context {
         let images =
             ImagePipeline::new(shape, normalisation, &augment, flip, device, kernels, workers)?;
         Ok(Self { seed, network, images, device, classes, optimiser, batch_norm, precision, gpu })
+    }
+
+    /// For a trained network: forward passes in single precision, and no training.
+    pub fn for_inference(
+        model: &ModelConfig,
+        heads: Heads,
+        shape: Shape,
+        classes: usize,
+        normalisation: &Normalisation,
+        device: Device,
+    ) -> Result<Self> {
+        let settings = Settings {
+            seed: 0,
+            device,
+            precision: Precision::F32,
+            model: model.clone(),
+            heads,
+            batch_norm: BatchNormConfig {
+                statistics: StatisticsSource::Average,
+                momentum: 0.0,
+                images: 0,
+            },
+            augment: AugmentConfig { strong: Strong::Fixmatch, flip: Some(false) },
+            optimiser: OptimiserConfig {
+                lr: 0.0,
+                momentum: 0.0,
+                nesterov: false,
+                weight_decay: 0.0,
+                clip: 0.0,
+                schedule: LrSchedule::Constant,
+            },
+        };
+        Self::new(settings, shape, classes, normalisation, false, None)
     }
 
     /// Puts this thread's work on the run's own queue of the GPU, until the guard is dropped. Rounds
