@@ -212,8 +212,16 @@ impl Run<'_> {
             anchors: simulation.split.anchors.clone(),
             validation: simulation.split.validation.clone(),
             clients: simulation.partition.clients.clone(),
+            client_names: simulation.client_names.clone(),
         };
-        self.folder.write_assignment(&assignment, &simulation.histogram(), &simulation.classes)
+        match simulation.histogram() {
+            Some(rows) => self.folder.write_assignment(&assignment, &rows, &simulation.classes),
+            None => {
+                let sizes = assignment.clients.iter().map(|local| vec![local.len() as u32]);
+                let unknown = ["unknown".to_owned()];
+                self.folder.write_assignment(&assignment, &sizes.collect::<Vec<_>>(), &unknown)
+            }
+        }
     }
 
     fn checkpoint(
@@ -336,12 +344,20 @@ pub fn server_only(
 /// blake3 over pixels and labels: whether two runs saw the same data.
 fn data_fingerprint(data: &DataSet) -> String {
     let mut hash = blake3::Hasher::new();
-    for part in [&data.train, &data.test] {
+    let unlabelled = data.unlabelled.as_ref();
+    let parts = [Some(&data.train), Some(&data.test), unlabelled.map(|part| &part.images)];
+    for part in parts.into_iter().flatten() {
         hash.update(&(part.shape.side as u64).to_le_bytes());
         hash.update(&(part.shape.channels as u64).to_le_bytes());
         hash.update(&part.pixels);
         for label in part.labels.iter().flatten() {
             hash.update(&label.to_le_bytes());
+        }
+    }
+    for (client, images) in unlabelled.iter().flat_map(|part| &part.clients).enumerate() {
+        hash.update(&(client as u64).to_le_bytes());
+        for index in images {
+            hash.update(&index.to_le_bytes());
         }
     }
     hash.finalize().to_hex().to_string()
