@@ -7,12 +7,16 @@
 
 mod cnn;
 mod layers;
+mod operations;
 mod resnet;
+#[cfg(test)]
+mod tests;
 mod wide;
 
 pub use layers::{Pass, Statistics};
+pub use operations::{Operation, Operations, Value};
 
-use crate::config::{Heads, ModelConfig, ModelName, NormKind};
+use crate::config::{Heads, ModelConfig, ModelName, NormKind, Stem};
 use crate::error::{Error, Result};
 use crate::tensors::{Entry, Layout, Params, Part, channels_last};
 use cnn::Cnn;
@@ -102,6 +106,12 @@ impl Network {
                 ),
             ));
         }
+        if config.stem != Stem::Cifar
+            && (config.name != ModelName::Resnet18 || config.preactivation)
+        {
+            let problem = "`imagenet` is an option of resnet18 without preactivation only";
+            return Err(Error::config("model.stem", problem));
+        }
         let norm = match config.norm {
             NormKind::Batch => Norm::Batch,
             NormKind::Group => Norm::Group(config.groups as i64),
@@ -111,7 +121,8 @@ impl Network {
         let parts = &mut builder;
         let backbone = match config.name {
             ModelName::Resnet18 => {
-                Backbone::Residual(resnet::resnet18(parts, channels, config.preactivation))
+                let (preactivation, stem) = (config.preactivation, config.stem);
+                Backbone::Residual(resnet::resnet18(parts, channels, preactivation, stem))
             }
             ModelName::Wrn28x2 => Backbone::Residual(wide::wrn28x2(parts, channels)),
             ModelName::Small => Backbone::Residual(wide::small(parts, channels)),
@@ -196,11 +207,7 @@ impl Network {
                 return Ok(Features { pooled: cnn.forward(x, pass)?, latent_input: None });
             }
         };
-        let stem = body.stem.forward(x, pass)?;
-        let mut flow = match &body.stem_norm {
-            Some(norm) => norm.relu_twice(&stem, pass)?,
-            None => Flow::of(stem),
-        };
+        let mut flow = body.begin(x, pass)?;
         let mut latent_input = None;
         for (index, stage) in body.stages.iter().enumerate() {
             for block in stage {
@@ -229,6 +236,24 @@ impl Network {
     pub fn latents(&self, features: &Features, pass: &Pass) -> Result<Tensor> {
         let head = self.anchor.as_ref().ok_or_else(|| absent("anchor head"))?;
         head.forward(features.latent_input.as_ref().unwrap_or(&features.pooled), pass)
+    }
+
+    /// What the network computes, operation by operation, without the predictor, which only serves
+    /// training.
+    pub fn operations(&self) -> Operations {
+        let mut operations = Operations::default();
+        let (pooled, latent_input) = match &self.backbone {
+            Backbone::Residual(body) => body.describe(&mut operations, self.latent_stage),
+            Backbone::Cnn(cnn) => {
+                let pooled = cnn.describe(&mut operations);
+                (pooled, pooled)
+            }
+        };
+        operations.pooled = pooled;
+        operations.logits = self.classifier.describe(&mut operations, pooled);
+        let anchor = self.anchor.as_ref();
+        operations.latents = anchor.map(|head| head.describe(&mut operations, latent_input));
+        operations
     }
 
     /// The predictor on pooled features: `[K, batch, F]`. Between its layers every number is
