@@ -6,6 +6,7 @@
 //! paper allows any layer and suggests a late one.
 
 mod cnn;
+mod import;
 mod layers;
 mod operations;
 mod resnet;
@@ -13,6 +14,7 @@ mod resnet;
 mod tests;
 mod wide;
 
+pub use import::{Imported, import};
 pub use layers::{Pass, Statistics};
 pub use operations::{Operation, Operations, Value};
 
@@ -111,6 +113,15 @@ impl Network {
         {
             let problem = "`imagenet` is an option of resnet18 without preactivation only";
             return Err(Error::config("model.stem", problem));
+        }
+        if config.init_from.is_some()
+            && (config.name != ModelName::Resnet18
+                || config.preactivation
+                || config.norm != NormKind::Batch)
+        {
+            let problem = "needs model.name = \"resnet18\" with batch norm and without preactivation: \
+                           torchvision's weights fit no other model";
+            return Err(Error::config("model.init_from", problem));
         }
         let norm = match config.norm {
             NormKind::Batch => Norm::Batch,
