@@ -36,6 +36,8 @@ use tch::{Device, Kind, Tensor};
 pub struct Network {
     /// Name and shape of every tensor.
     pub layout: Layout,
+    /// The settings that it was described by.
+    pub config: ModelConfig,
     backbone: Backbone,
     classifier: Linear,
     anchor: Option<Linear>,
@@ -162,7 +164,8 @@ impl Network {
             second: builder.linear("predictor.1", hidden as i64, pooled, Part::Predictor),
         });
         let layout = Arc::new(builder.entries);
-        Ok(Self { layout, backbone, classifier, anchor, predictor, latent_stage })
+        let config = config.clone();
+        Ok(Self { layout, config, backbone, classifier, anchor, predictor, latent_stage })
     }
 
     /// Draws initial weights on the host: convolutions Kaiming-normal by fan-out, heads uniform
