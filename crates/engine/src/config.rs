@@ -3,6 +3,7 @@
 
 use fedanchor_data::augment::Strong;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Declares an enum of plain words, written in kebab case in a config.
 #[doc(hidden)]
@@ -29,6 +30,13 @@ words! {
         Small,
         /// Two convolutions and two linear layers.
         Cnn,
+    }
+    /// How resnet18 begins.
+    Stem {
+        /// A 3x3 convolution, for images of some 32 pixels.
+        Cifar,
+        /// A 7x7 convolution of stride 2 and a 3x3 maximum of stride 2, for photographs.
+        Imagenet,
     }
     /// Normalisation layers.
     NormKind { /** Batch norm. */ Batch, /** Group norm. */ Group }
@@ -83,6 +91,16 @@ pub struct ModelConfig {
     /// The stage whose pooled output the anchor head reads [default: the last].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latent_stage: Option<usize>,
+    /// ResNet-18 only: how it begins. Model files of earlier versions do not say; theirs is this default.
+    #[serde(default = "cifar")]
+    pub stem: Stem,
+    /// ResNet-18 only: a safetensors file with torchvision's names whose backbone replaces the drawn one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init_from: Option<PathBuf>,
+}
+
+fn cifar() -> Stem {
+    Stem::Cifar
 }
 
 /// Heads of the network beside the classification head.

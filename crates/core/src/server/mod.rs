@@ -70,7 +70,7 @@ impl<'a> Server<'a> {
             experiment,
             context,
             anchors,
-            params: context.network.init(context.seed, context.device)?,
+            params: context.initial()?,
             supervised_momentum: Momentum::default(),
             contrastive_momentum: Momentum::default(),
             velocity: None,

@@ -69,6 +69,9 @@ impl Simulation {
         let settings = experiment.training(method.heads())?;
         let (shape, count) = (train.shape, classes.len());
         let context = Context::new(settings, shape, count, &normalisation, flip, workers)?;
+        if experiment.model.init_from.is_some() {
+            context.initial()?; // a file that does not fit is found before a run folder is made
+        }
         let faults = Faults::new(&experiment);
         let labels_of = |indices: &[u32]| -> Vec<u16> {
             indices.iter().map(|&index| labels[index as usize]).collect()

@@ -3,6 +3,7 @@
 //! normalisation and one stage.
 
 use super::layers::{Builder, Conv, Linear, Pass};
+use super::operations::{Operation, Operations, Value};
 use crate::error::Result;
 use crate::tensors::Part;
 use tch::Tensor;
@@ -40,5 +41,17 @@ impl Cnn {
         let (batch, clients) = (x.size()[0], pass.tensors[0].size()[0]);
         let flat = x.f_contiguous()?.f_view([batch, clients, -1])?.f_transpose(0, 1)?;
         Ok(self.hidden.forward(&flat.f_to_kind(tch::Kind::Float)?, pass)?.f_relu_()?)
+    }
+
+    /// The operations up to the hidden layer.
+    pub(super) fn describe(&self, to: &mut Operations) -> Value {
+        let input = self.conv1.describe_biased(to, Operations::INPUT, self.bias1);
+        let input = to.push(Operation::Relu { input });
+        let input = self.conv2.describe_biased(to, input, self.bias2);
+        let input = to.push(Operation::Relu { input });
+        let input = to.push(Operation::MaxPool { input, kernel: 2, stride: 2, padding: 0 });
+        let input = to.push(Operation::Flatten { input });
+        let input = self.hidden.describe(to, input);
+        to.push(Operation::Relu { input })
     }
 }

@@ -6,6 +6,7 @@
 //! each forward pass, so one network serves any cohort. Running K networks one after the other was
 //! rejected: at the paper's batch of 10 a GPU is idle most of that time.
 
+use super::operations::{Operation, Operations, Value};
 use crate::error::Result;
 use crate::tensors::{Entry, Params, Part};
 use fedanchor_graph as graph;
@@ -151,6 +152,18 @@ impl Conv {
     }
 }
 
+impl Conv {
+    pub(super) fn describe(&self, to: &mut Operations, input: Value) -> Value {
+        let Self { weight, stride, padding } = *self;
+        to.push(Operation::Conv { input, weight, bias: None, stride, padding })
+    }
+
+    pub(super) fn describe_biased(&self, to: &mut Operations, input: Value, bias: usize) -> Value {
+        let Self { weight, stride, padding } = *self;
+        to.push(Operation::Conv { input, weight, bias: Some(bias), stride, padding })
+    }
+}
+
 /// Batch or group norm.
 #[derive(Debug)]
 pub(super) enum NormLayer {
@@ -252,6 +265,26 @@ impl NormLayer {
     }
 }
 
+impl NormLayer {
+    pub(super) fn describe(&self, to: &mut Operations, input: Value) -> Value {
+        let epsilon = EPSILON;
+        to.push(match *self {
+            Self::Batch { weight, bias, mean, variance } => {
+                Operation::BatchNorm { input, weight, bias, mean, variance, epsilon }
+            }
+            Self::Group { weight, bias, groups } => {
+                Operation::GroupNorm { input, weight, bias, groups, epsilon }
+            }
+        })
+    }
+
+    /// Normalise, then ReLU.
+    pub(super) fn describe_relu(&self, to: &mut Operations, input: Value) -> Value {
+        let input = self.describe(to, input);
+        to.push(Operation::Relu { input })
+    }
+}
+
 /// A head: one matrix product a client, always in single precision.
 #[derive(Debug)]
 pub(super) struct Linear {
@@ -265,6 +298,10 @@ impl Linear {
         let weight = pass.tensors[self.weight].f_transpose(1, 2)?; // [K, from, to]
         let bias = pass.tensors[self.bias].f_unsqueeze(1)?; // [K, 1, to]
         Ok(bias.f_baddbmm(x, &weight, 1.0, 1.0)?)
+    }
+
+    pub(super) fn describe(&self, to: &mut Operations, input: Value) -> Value {
+        to.push(Operation::Linear { input, weight: self.weight, bias: self.bias })
     }
 }
 

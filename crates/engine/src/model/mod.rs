@@ -6,13 +6,19 @@
 //! paper allows any layer and suggests a late one.
 
 mod cnn;
+mod import;
 mod layers;
+mod operations;
 mod resnet;
+#[cfg(test)]
+mod tests;
 mod wide;
 
+pub use import::{Imported, import};
 pub use layers::{Pass, Statistics};
+pub use operations::{Operation, Operations, Value};
 
-use crate::config::{Heads, ModelConfig, ModelName, NormKind};
+use crate::config::{Heads, ModelConfig, ModelName, NormKind, Stem};
 use crate::error::{Error, Result};
 use crate::tensors::{Entry, Layout, Params, Part, channels_last};
 use cnn::Cnn;
@@ -30,6 +36,8 @@ use tch::{Device, Kind, Tensor};
 pub struct Network {
     /// Name and shape of every tensor.
     pub layout: Layout,
+    /// The settings that it was described by.
+    pub config: ModelConfig,
     backbone: Backbone,
     classifier: Linear,
     anchor: Option<Linear>,
@@ -102,6 +110,21 @@ impl Network {
                 ),
             ));
         }
+        if config.stem != Stem::Cifar
+            && (config.name != ModelName::Resnet18 || config.preactivation)
+        {
+            let problem = "`imagenet` is an option of resnet18 without preactivation only";
+            return Err(Error::config("model.stem", problem));
+        }
+        if config.init_from.is_some()
+            && (config.name != ModelName::Resnet18
+                || config.preactivation
+                || config.norm != NormKind::Batch)
+        {
+            let problem = "needs model.name = \"resnet18\" with batch norm and without preactivation: \
+                           torchvision's weights fit no other model";
+            return Err(Error::config("model.init_from", problem));
+        }
         let norm = match config.norm {
             NormKind::Batch => Norm::Batch,
             NormKind::Group => Norm::Group(config.groups as i64),
@@ -111,7 +134,8 @@ impl Network {
         let parts = &mut builder;
         let backbone = match config.name {
             ModelName::Resnet18 => {
-                Backbone::Residual(resnet::resnet18(parts, channels, config.preactivation))
+                let (preactivation, stem) = (config.preactivation, config.stem);
+                Backbone::Residual(resnet::resnet18(parts, channels, preactivation, stem))
             }
             ModelName::Wrn28x2 => Backbone::Residual(wide::wrn28x2(parts, channels)),
             ModelName::Small => Backbone::Residual(wide::small(parts, channels)),
@@ -140,7 +164,8 @@ impl Network {
             second: builder.linear("predictor.1", hidden as i64, pooled, Part::Predictor),
         });
         let layout = Arc::new(builder.entries);
-        Ok(Self { layout, backbone, classifier, anchor, predictor, latent_stage })
+        let config = config.clone();
+        Ok(Self { layout, config, backbone, classifier, anchor, predictor, latent_stage })
     }
 
     /// Draws initial weights on the host: convolutions Kaiming-normal by fan-out, heads uniform
@@ -196,11 +221,7 @@ impl Network {
                 return Ok(Features { pooled: cnn.forward(x, pass)?, latent_input: None });
             }
         };
-        let stem = body.stem.forward(x, pass)?;
-        let mut flow = match &body.stem_norm {
-            Some(norm) => norm.relu_twice(&stem, pass)?,
-            None => Flow::of(stem),
-        };
+        let mut flow = body.begin(x, pass)?;
         let mut latent_input = None;
         for (index, stage) in body.stages.iter().enumerate() {
             for block in stage {
@@ -229,6 +250,24 @@ impl Network {
     pub fn latents(&self, features: &Features, pass: &Pass) -> Result<Tensor> {
         let head = self.anchor.as_ref().ok_or_else(|| absent("anchor head"))?;
         head.forward(features.latent_input.as_ref().unwrap_or(&features.pooled), pass)
+    }
+
+    /// What the network computes, operation by operation, without the predictor, which only serves
+    /// training.
+    pub fn operations(&self) -> Operations {
+        let mut operations = Operations::default();
+        let (pooled, latent_input) = match &self.backbone {
+            Backbone::Residual(body) => body.describe(&mut operations, self.latent_stage),
+            Backbone::Cnn(cnn) => {
+                let pooled = cnn.describe(&mut operations);
+                (pooled, pooled)
+            }
+        };
+        operations.pooled = pooled;
+        operations.logits = self.classifier.describe(&mut operations, pooled);
+        let anchor = self.anchor.as_ref();
+        operations.latents = anchor.map(|head| head.describe(&mut operations, latent_input));
+        operations
     }
 
     /// The predictor on pooled features: `[K, batch, F]`. Between its layers every number is

@@ -37,5 +37,6 @@ fn stages(
         stages.push(stage.collect());
     }
     let end_norm = Some(builder.norm("bn", from));
-    Body { stem: stem_conv, stem_norm: None, stages, end_norm, widths: widths.to_vec() }
+    let (stem_norm, stem_pool) = (None, false);
+    Body { stem: stem_conv, stem_norm, stem_pool, stages, end_norm, widths: widths.to_vec() }
 }

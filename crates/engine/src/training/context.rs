@@ -9,10 +9,13 @@ use crate::config::{
     StatisticsSource,
 };
 use crate::error::{Error, Result};
-use crate::model::{Network, Pass, Statistics};
+use crate::model::{Network, Pass, Statistics, import};
+use crate::tensors::Params;
 use fedanchor_data::augment::Strong;
 use fedanchor_data::{Normalisation, Shape};
 use fedanchor_graph as graph;
+use std::path::PathBuf;
+use std::sync::Mutex;
 use tch::{Device, Kind, Tensor};
 
 /// The settings of a cohort's training.
@@ -54,6 +57,9 @@ pub struct Context {
     /// Batch norm's running statistics.
     pub batch_norm: BatchNormConfig,
     precision: Precision,
+    init_from: Option<PathBuf>,
+    /// Something about the initial model that the user should know.
+    notice: Mutex<Option<String>>,
     /// What a GPU keeps between steps; none on a CPU.
     pub(crate) gpu: Option<Gpu>,
 }
@@ -83,7 +89,36 @@ impl Context {
         let kernels = (precision == Precision::Bf16, gpu.is_some());
         let images =
             ImagePipeline::new(shape, normalisation, &augment, flip, device, kernels, workers)?;
-        Ok(Self { seed, network, images, device, classes, optimiser, batch_norm, precision, gpu })
+        Ok(Self {
+            seed,
+            network,
+            images,
+            device,
+            classes,
+            optimiser,
+            batch_norm,
+            precision,
+            init_from: model.init_from,
+            notice: Mutex::default(),
+            gpu,
+        })
+    }
+
+    /// The model that training starts from: drawn, or with the backbone of a file.
+    pub fn initial(&self) -> Result<Params> {
+        let mut params = self.network.init(self.seed, self.device)?;
+        let Some(path) = &self.init_from else { return Ok(params) };
+        let imported = import(&self.network.layout, path, self.device)?;
+        params.assign(&imported.backbone)?;
+        if let [first, ..] = &imported.ignored[..] {
+            let (path, count) = (path.display(), imported.ignored.len());
+            let text = format!(
+                "model.init_from: {path}: heads start anew; {count} tensors of others are not used \
+                 ({first})"
+            );
+            *self.notice.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(text);
+        }
+        Ok(params)
     }
 
     /// For a trained network: forward passes in single precision, and no training.
@@ -125,9 +160,10 @@ impl Context {
         self.gpu.as_ref().map(Gpu::enter).transpose()
     }
 
-    /// Something about the GPU that the user should know; each is reported once.
+    /// Something that the user should know about the initial model or the GPU; each is reported once.
     pub fn take_notice(&self) -> Option<String> {
-        self.gpu.as_ref()?.take_notice()
+        let mut notice = self.notice.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        notice.take().or_else(|| self.gpu.as_ref()?.take_notice())
     }
 
     /// Frees the GPU of what training kept there, before another attempt with a smaller cohort.

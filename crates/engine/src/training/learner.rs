@@ -315,6 +315,8 @@ mod tests {
                 groups: 8,
                 latent_dim: 8,
                 latent_stage: None,
+                stem: Stem::Cifar,
+                init_from: None,
             },
             heads: Heads { anchor: true, predictor: None },
             batch_norm: BatchNormConfig {

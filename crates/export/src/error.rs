@@ -1,0 +1,40 @@
+//! What keeps a model from being exported.
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The form cannot hold the model.
+    #[error("{form} cannot hold this model: {problem}")]
+    Unsupported {
+        /// The form, as in "a state dict of torchvision".
+        form: &'static str,
+        /// What does not fit, and what to do instead.
+        problem: String,
+    },
+    /// Parts of the model that do not belong together.
+    #[error("{what}: expected {expected}, found {found}")]
+    Mismatch {
+        /// Which part.
+        what: String,
+        /// What the rest of the model asks for.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+    /// The tensors could not be read.
+    #[error(transparent)]
+    Engine(#[from] fedanchor_engine::Error),
+    /// The archive could not be written.
+    #[error("the archive could not be written: {0}")]
+    Archive(#[from] zip::result::ZipError),
+}
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        Self::Engine(error.into())
+    }
+}

@@ -1,0 +1,50 @@
+//! Trained models in the forms that other programs read.
+//!
+//! [`onnx()`] writes what the network computes, with both heads; [`state_dict()`] writes the weights of a
+//! ResNet-18 under torchvision's names. Both return the bytes of a file and a list of what that form
+//! cannot hold. Nothing here knows a network: the graph is written from
+//! [`fedanchor_engine::model::Network::operations`].
+
+mod error;
+mod numbers;
+mod onnx;
+mod state_dict;
+
+pub use error::{Error, Result};
+pub use onnx::{Input, onnx};
+pub use state_dict::state_dict;
+
+use fedanchor_data::{Normalisation, Shape};
+use fedanchor_engine::model::Network;
+use fedanchor_engine::tensors::Params;
+use tch::Tensor;
+
+/// A trained model and what its users must know about it.
+#[derive(Debug, Clone, Copy)]
+pub struct Trained<'a> {
+    /// The network's description.
+    pub network: &'a Network,
+    /// Its parameters, K = 1.
+    pub params: &'a Params,
+    /// The shape of its images.
+    pub shape: Shape,
+    /// Names of the classes.
+    pub classes: &'a [String],
+    /// What is done to pixels before the network sees them.
+    pub normalisation: &'a Normalisation,
+    /// How pictures of other sizes are brought to the network's size.
+    pub fit: &'a str,
+    /// The version of the program that trained it.
+    pub version: &'a str,
+    /// The mean unit latent of each class's anchors, `[C, D]`.
+    pub class_means: Option<&'a Tensor>,
+}
+
+/// A file to write.
+#[derive(Debug)]
+pub struct Exported {
+    /// Its content.
+    pub bytes: Vec<u8>,
+    /// What the model has and the file does not, each with the reason.
+    pub left_out: Vec<String>,
+}

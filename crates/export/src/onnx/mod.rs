@@ -1,0 +1,281 @@
+//! ONNX: the network as a graph that runtimes of many languages execute.
+//!
+//! libtorch has no exporter, so the graph is written from the network's own list of operations. Batch
+//! norm stays a node of its own: runtimes fold it into the convolution themselves, and the numbers of the
+//! file stay those of the model. Group norm is written with instance norm, because the operator of that
+//! name came later and was first defined with one weight per group.
+
+mod graph;
+mod proto;
+
+use crate::error::{Error, Result};
+use crate::numbers::without_predictor;
+use crate::{Exported, Trained};
+use fedanchor_data::Shape;
+use fedanchor_engine::model::{Operation, Operations, Value};
+use graph::{batch, float, floats, int, ints, node, tensor, whole};
+use prost::Message;
+use proto::{FLOAT, Graph, IR_VERSION, Model, OPERATORS, OperatorSet, Property, UINT8};
+
+/// What the graph takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// `input`: normalised images in single precision, `[N, C, H, W]`.
+    Normalised,
+    /// `images`: 8-bit pixels, `[N, H, W, C]`; the graph scales and normalises them itself.
+    Raw,
+}
+
+/// The name of the normalised images in the graph.
+fn source(input: Input) -> &'static str {
+    match input {
+        Input::Normalised => "input",
+        Input::Raw => "normalised",
+    }
+}
+
+/// Writes a model as ONNX. Its outputs are `logits` and `probabilities` `[N, C]`; with an anchor head
+/// also `latents` of length 1 `[N, D]`; and with class means the `scores` of eq. 3, `[N, C]`.
+pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
+    check(model)?;
+    let Shape { side, channels } = model.shape;
+    let (side, channels) = (side as i64, channels as i64);
+    let mut graph = Graph { name: model.network.config.name.to_string(), ..Graph::default() };
+    match input {
+        Input::Normalised => graph.input.push(batch(
+            "input",
+            FLOAT,
+            &[channels, side, side],
+            "Images with pixels scaled to [0, 1] and normalised: see the property `normalisation`.",
+        )),
+        Input::Raw => {
+            let doc = "Images as 8-bit pixels, 0 to 255, channels last.";
+            graph.input.push(batch("images", UINT8, &[side, side, channels], doc));
+            normalise(&mut graph, model);
+        }
+    }
+    let operations = model.network.operations();
+    let names = Names { operations: &operations, source: source(input) };
+    for (index, operation) in operations.list.iter().enumerate() {
+        add(&mut graph, model, &names, index + 1, operation)?;
+    }
+    let left_out = outputs(&mut graph, model, &names)?;
+    let file = Model {
+        ir_version: IR_VERSION,
+        producer_name: "fedanchor".to_owned(),
+        producer_version: env!("CARGO_PKG_VERSION").to_owned(),
+        doc_string: format!(
+            "{} for {} classes, trained by fedanchor {}",
+            model.network.config.name,
+            model.classes.len(),
+            model.version
+        ),
+        graph: Some(graph),
+        opset_import: vec![OperatorSet { domain: String::new(), version: OPERATORS }],
+        metadata_props: properties(model),
+    };
+    Ok(Exported { bytes: file.encode_to_vec(), left_out })
+}
+
+/// Parts that must belong together.
+fn check(model: &Trained) -> Result<()> {
+    let mismatch = |what: &str, expected: String, found: String| {
+        Err(Error::Mismatch { what: what.to_owned(), expected, found })
+    };
+    let (channels, normalisation) = (model.shape.channels, model.normalisation);
+    for (what, values) in [("mean", &normalisation.mean), ("std", &normalisation.std)] {
+        if values.len() != channels {
+            let expected = format!("{channels} channels");
+            let what = format!("the normalisation's {what}");
+            return mismatch(&what, expected, format!("{}", values.len()));
+        }
+    }
+    if model.params.clients() != 1 {
+        let found = format!("{} networks", model.params.clients());
+        return mismatch("the parameters", "one network".to_owned(), found);
+    }
+    Ok(())
+}
+
+/// Pixels to the network's input, as training does it.
+fn normalise(graph: &mut Graph, model: &Trained) {
+    let channels = [model.shape.channels as i64];
+    floats(graph, "pixel.scale", &[], &[1.0 / 255.0]);
+    floats(graph, "pixel.mean", &channels, &model.normalisation.mean);
+    floats(graph, "pixel.std", &channels, &model.normalisation.std);
+    node(graph, "Cast", "pixel.float", &["images"], vec![int("to", FLOAT.into())]);
+    node(graph, "Mul", "pixel.scaled", &["pixel.float", "pixel.scale"], vec![]);
+    node(graph, "Sub", "pixel.centred", &["pixel.scaled", "pixel.mean"], vec![]);
+    node(graph, "Div", "pixel.normalised", &["pixel.centred", "pixel.std"], vec![]);
+    let order = vec![ints("perm", &[0, 3, 1, 2])];
+    node(graph, "Transpose", source(Input::Raw), &["pixel.normalised"], order);
+}
+
+/// The names of values in the graph.
+struct Names<'a> {
+    operations: &'a Operations,
+    source: &'static str,
+}
+
+impl Names<'_> {
+    fn of(&self, value: Value) -> String {
+        match value {
+            Operations::INPUT => self.source.to_owned(),
+            value if value == self.operations.logits => "logits".to_owned(),
+            value => format!("value{value}"),
+        }
+    }
+}
+
+/// Adds an operation and the tensors that it needs.
+fn add(
+    graph: &mut Graph,
+    model: &Trained,
+    names: &Names,
+    value: Value,
+    operation: &Operation,
+) -> Result<()> {
+    let output = &*names.of(value);
+    let put = |graph: &mut Graph, index: usize| -> Result<String> {
+        let entry = &model.params.layout[index];
+        tensor(graph, &entry.name, &entry.shape, &model.params.tensors[index])?;
+        Ok(entry.name.clone())
+    };
+    // One number per channel, to be multiplied with or added to [N, C, H, W].
+    let channelwise = |graph: &mut Graph, index: usize| -> Result<String> {
+        let entry = &model.params.layout[index];
+        let dims = [entry.numel(), 1, 1];
+        tensor(graph, &entry.name, &dims, &model.params.tensors[index])?;
+        Ok(entry.name.clone())
+    };
+    match *operation {
+        Operation::Conv { input, weight, bias, stride, padding } => {
+            let mut inputs = vec![names.of(input), put(graph, weight)?];
+            if let Some(bias) = bias {
+                inputs.push(put(graph, bias)?);
+            }
+            let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+            let kernel = &model.params.layout[weight].shape[2..];
+            let attributes = vec![
+                ints("kernel_shape", kernel),
+                ints("strides", &[stride; 2]),
+                ints("pads", &[padding; 4]),
+            ];
+            node(graph, "Conv", output, &inputs, attributes);
+        }
+        Operation::BatchNorm { input, weight, bias, mean, variance, epsilon } => {
+            let (weight, bias) = (put(graph, weight)?, put(graph, bias)?);
+            let (mean, variance) = (put(graph, mean)?, put(graph, variance)?);
+            let inputs = [&names.of(input), &*weight, &*bias, &*mean, &*variance];
+            let attributes = vec![float("epsilon", epsilon)];
+            node(graph, "BatchNormalization", output, &inputs, attributes);
+        }
+        Operation::GroupNorm { input, weight, bias, groups, epsilon } => {
+            let part = |what: &str| format!("{output}.{what}");
+            let (shape, rows, apart) = (part("shape"), part("rows"), part("apart"));
+            let (ones, zeros) = (part("ones"), part("zeros"));
+            let (flat, back, weighted) = (part("flat"), part("back"), part("weighted"));
+            let (weight, bias) = (channelwise(graph, weight)?, channelwise(graph, bias)?);
+            whole(graph, &rows, &[0, groups, -1]);
+            floats(graph, &ones, &[groups], &vec![1.0; groups as usize]);
+            floats(graph, &zeros, &[groups], &vec![0.0; groups as usize]);
+            let input = &*names.of(input);
+            node(graph, "Shape", &shape, &[input], vec![]);
+            node(graph, "Reshape", &flat, &[input, &rows], vec![]);
+            let attributes = vec![float("epsilon", epsilon)];
+            node(graph, "InstanceNormalization", &apart, &[&flat, &ones, &zeros], attributes);
+            node(graph, "Reshape", &back, &[&apart, &shape], vec![]);
+            node(graph, "Mul", &weighted, &[&back, &weight], vec![]);
+            node(graph, "Add", output, &[&weighted, &bias], vec![]);
+        }
+        Operation::Relu { input } => node(graph, "Relu", output, &[&names.of(input)], vec![]),
+        Operation::Add { left, right } => {
+            node(graph, "Add", output, &[&names.of(left), &names.of(right)], vec![]);
+        }
+        Operation::MaxPool { input, kernel, stride, padding } => {
+            let attributes = vec![
+                ints("kernel_shape", &[kernel; 2]),
+                ints("strides", &[stride; 2]),
+                ints("pads", &[padding; 4]),
+            ];
+            node(graph, "MaxPool", output, &[&names.of(input)], attributes);
+        }
+        Operation::GlobalAveragePool { input } => {
+            let pooled = format!("{output}.pooled");
+            node(graph, "GlobalAveragePool", &pooled, &[&names.of(input)], vec![]);
+            node(graph, "Flatten", output, &[&pooled], vec![int("axis", 1)]);
+        }
+        Operation::Flatten { input } => {
+            node(graph, "Flatten", output, &[&names.of(input)], vec![int("axis", 1)]);
+        }
+        Operation::Linear { input, weight, bias } => {
+            let (weight, bias) = (put(graph, weight)?, put(graph, bias)?);
+            let inputs = [&names.of(input), &*weight, &*bias];
+            node(graph, "Gemm", output, &inputs, vec![int("transB", 1)]);
+        }
+    }
+    Ok(())
+}
+
+/// Adds what follows the heads, and says what the graph computes. Returns what is left out.
+fn outputs(graph: &mut Graph, model: &Trained, names: &Names) -> Result<Vec<String>> {
+    let mut left_out = Vec::from_iter(without_predictor(model));
+    let classes = model.classes.len() as i64;
+    let output = |graph: &mut Graph, name: &str, size: i64, doc: &str| {
+        graph.output.push(batch(name, FLOAT, &[size], doc));
+    };
+    output(graph, "logits", classes, "The classification head, one number per class.");
+    node(graph, "Softmax", "probabilities", &["logits"], vec![int("axis", 1)]);
+    output(graph, "probabilities", classes, "Softmax of the logits.");
+    let Some(latents) = names.operations.latents else {
+        if model.class_means.is_some() {
+            left_out.push("class means: the network has no anchor head to compare with".to_owned());
+        }
+        return Ok(left_out);
+    };
+
+    // A zero vector stays zero, as in training.
+    let raw = &*names.of(latents);
+    floats(graph, "latents.least", &[], &[1e-12]);
+    let along = vec![ints("axes", &[1]), int("keepdims", 1)];
+    node(graph, "ReduceL2", "latents.norm", &[raw], along);
+    node(graph, "Max", "latents.length", &["latents.norm", "latents.least"], vec![]);
+    node(graph, "Div", "latents", &[raw, "latents.length"], vec![]);
+    let width = model.network.config.latent_dim as i64;
+    output(graph, "latents", width, "The anchor head, scaled to length 1.");
+
+    let Some(means) = model.class_means else {
+        left_out.push("scores: the model has no class means of anchors".to_owned());
+        return Ok(left_out);
+    };
+    if means.size() != [classes, width] {
+        return Err(Error::Mismatch {
+            what: "the class means".to_owned(),
+            expected: format!("{:?}", [classes, width]),
+            found: format!("{:?}", means.size()),
+        });
+    }
+    tensor(graph, "class_means", &[width, classes], &means.f_tr()?)?;
+    node(graph, "MatMul", "scores", &["latents", "class_means"], vec![]);
+    output(graph, "scores", classes, "Average cosine with the anchors of each class.");
+    Ok(left_out)
+}
+
+/// What a user of the file must know, as its properties.
+fn properties(model: &Trained) -> Vec<Property> {
+    let property = |(key, value): (&str, String)| Property { key: key.to_owned(), value };
+    let normalisation = serde_json::json!({
+        "mean": model.normalisation.mean,
+        "std": model.normalisation.std,
+    });
+    let all = [
+        ("classes", serde_json::json!(model.classes).to_string()),
+        ("size", model.shape.side.to_string()),
+        ("channels", model.shape.channels.to_string()),
+        ("normalisation", normalisation.to_string()),
+        ("fit", model.fit.to_owned()),
+        ("model", model.network.config.name.to_string()),
+        ("version", model.version.to_owned()),
+    ];
+    all.into_iter().map(property).collect()
+}

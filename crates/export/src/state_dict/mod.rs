@@ -1,0 +1,128 @@
+//! A state dict: the weights of a ResNet-18 as a file of PyTorch that loads into torchvision's.
+//!
+//! The file is a zip archive of stored entries: a pickle that describes the tensors, and one entry of
+//! plain numbers for each. Our entries bear torchvision's names but for the classifier, so that a model
+//! is either torchvision's or refused; names for others would be names that nobody reads.
+
+mod pickle;
+
+use crate::error::{Error, Result};
+use crate::numbers::{bytes_of, without_predictor};
+use crate::{Exported, Trained};
+use fedanchor_engine::config::{ModelConfig, ModelName, NormKind};
+use fedanchor_engine::tensors::Part;
+use pickle::Pickle;
+use std::io::{Cursor, Write};
+use zip::write::SimpleFileOptions;
+
+/// One tensor of the file.
+struct Item {
+    name: String,
+    /// `FloatStorage` or `LongStorage`.
+    storage: &'static str,
+    shape: Vec<i32>,
+    bytes: Vec<u8>,
+}
+
+/// Writes the weights of a ResNet-18 under torchvision's names.
+pub fn state_dict(model: &Trained) -> Result<Exported> {
+    fits_torchvision(&model.network.config)?;
+    let params = model.params;
+    let mut items = Vec::new();
+    for (entry, tensor) in params.layout.iter().zip(&params.tensors) {
+        let name = match entry.part {
+            Part::Backbone => entry.name.clone(),
+            Part::Classifier => entry.name.replace("classifier.", "fc."),
+            Part::Anchor | Part::Predictor => continue,
+        };
+        let shape = entry.shape.iter().map(|&size| size as i32).collect();
+        let counter = name.strip_suffix(".running_var");
+        let counter = counter.map(|norm| format!("{norm}.num_batches_tracked"));
+        items.push(Item { name, storage: "FloatStorage", shape, bytes: bytes_of(tensor)? });
+        // The number of batches seen. Nothing reads it, but torchvision's norms do not load without it.
+        items.extend(counter.map(|name| Item {
+            name,
+            storage: "LongStorage",
+            shape: vec![],
+            bytes: 0i64.to_le_bytes().to_vec(),
+        }));
+    }
+    let mut left_out = Vec::new();
+    if params.layout.iter().any(|entry| entry.part == Part::Anchor) {
+        let text = "anchor.weight, anchor.bias: torchvision's ResNet-18 has no second head";
+        left_out.push(text.to_owned());
+    }
+    left_out.extend(without_predictor(model));
+    left_out.push("class names, normalisation: a state dict holds tensors only".to_owned());
+    Ok(Exported { bytes: archive(&items)?, left_out })
+}
+
+/// Refuses what torchvision has no network for.
+fn fits_torchvision(config: &ModelConfig) -> Result<()> {
+    let problem = if config.name != ModelName::Resnet18 {
+        format!("torchvision has no {}", config.name)
+    } else if config.preactivation {
+        "torchvision's ResNet-18 has no pre-activation blocks".to_owned()
+    } else if config.norm != NormKind::Batch {
+        "torchvision's ResNet-18 has batch norm, this model group norm".to_owned()
+    } else {
+        return Ok(());
+    };
+    let problem = format!("{problem}: export it as onnx or safetensors");
+    Err(Error::Unsupported { form: "a state dict of torchvision", problem })
+}
+
+/// The description of the tensors: what `torch.save` of an ordered dict would write.
+fn describe(items: &[Item]) -> Vec<u8> {
+    let mut pickle = Pickle::new();
+    pickle.ordered_dict();
+    pickle.mark();
+    for (number, item) in items.iter().enumerate() {
+        pickle.text(&item.name);
+        pickle.global("torch._utils", "_rebuild_tensor_v2");
+        pickle.mark();
+        // The storage: its kind, entry, place and length.
+        pickle.mark();
+        pickle.text("storage");
+        pickle.global("torch", item.storage);
+        pickle.text(&number.to_string());
+        pickle.text("cpu");
+        pickle.int(item.shape.iter().product());
+        pickle.tuple();
+        pickle.persistent_id();
+        // Where the tensor begins in it, its shape, its strides; no gradient, no hooks.
+        pickle.int(0);
+        pickle.ints(&item.shape);
+        pickle.ints(&strides(&item.shape));
+        pickle.no();
+        pickle.ordered_dict();
+        pickle.tuple();
+        pickle.call();
+    }
+    pickle.set_items();
+    pickle.finish()
+}
+
+/// Strides of a tensor whose last axis is the fastest.
+fn strides(shape: &[i32]) -> Vec<i32> {
+    (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect()
+}
+
+fn archive(items: &[Item]) -> Result<Vec<u8>> {
+    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    // PyTorch maps tensors from files and wants them where it would have put them.
+    let options = SimpleFileOptions::default()
+        .compression_method(zip::CompressionMethod::Stored)
+        .with_alignment(64);
+    let mut put = |name: &str, bytes: &[u8]| -> Result<()> {
+        zip.start_file(format!("model/{name}"), options)?;
+        Ok(zip.write_all(bytes).map_err(zip::result::ZipError::from)?)
+    };
+    put("data.pkl", &describe(items))?;
+    put("byteorder", b"little")?;
+    for (number, item) in items.iter().enumerate() {
+        put(&format!("data/{number}"), &item.bytes)?;
+    }
+    put("version", b"3\n")?;
+    Ok(zip.finish()?.into_inner())
+}

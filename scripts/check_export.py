@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Compare exported models with what the program computes itself:  python scripts/check_export.py FOLDER [--torchvision]
+
+FOLDER is what `cargo run -p fedanchor-export --example cases -- FOLDER` wrote. ONNX files are run with
+onnxruntime; with --torchvision, state dicts are loaded into torchvision's ResNet-18 instead. `make test` and
+`make test-slow` call both, with the Python packages they need in a virtual environment of their own.
+"""
+import argparse
+import collections
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy
+
+TOLERANCE = 1e-4
+CLASSES = ["a cat", "größer", '"quoted"', "d", "e"]
+OUTPUTS = ["logits", "probabilities", "latents", "scores"]
+
+
+def check(condition, message):
+    if not condition:
+        raise SystemExit(f"error: {message}")
+
+
+def read_safetensors(path):
+    """The tensors of a file in single precision, by name."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header.pop("__metadata__", None)
+    found = {}
+    for name, about in header.items():
+        begin, end = about["data_offsets"]
+        check(about["dtype"] == "F32", f"{path}: {name} is {about['dtype']}")
+        found[name] = numpy.frombuffer(data[start + begin : start + end], "<f4").reshape(about["shape"])
+    return found
+
+
+def softmax(logits):
+    powers = numpy.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def expected(case):
+    found = {name: numpy.load(case / f"{name}.npy") for name in ("logits", "latents", "scores")}
+    return found | {"probabilities": softmax(found["logits"])}
+
+
+def compare(case, found):
+    """The largest difference of each output from the program's own."""
+    own = expected(case)
+    far = {name: float(abs(found[name] - own[name]).max()) for name in found}
+    for name, distance in far.items():
+        check(found[name].shape == own[name].shape, f"{case.name}: {name} has shape {found[name].shape}")
+        check(distance <= TOLERANCE, f"{case.name}: {name} is {distance:.1e} from the program's own")
+    return far
+
+
+def report(case, what, far):
+    print(f"{case.name:18} {what:11}", "  ".join(f"{name} {distance:.1e}" for name, distance in far.items()), flush=True)
+
+
+def check_onnx(case):
+    import onnxruntime
+
+    def session(name):
+        return onnxruntime.InferenceSession(case / f"{name}.onnx", providers=["CPUExecutionProvider"])
+
+    def outputs(session):
+        return [output.name for output in session.get_outputs()]
+
+    for form, name, images in (("normalised", "input", "input"), ("raw", "images", "images")):
+        runtime = session(form)
+        pixels = numpy.load(case / f"{images}.npy")
+        about = runtime.get_inputs()[0]
+        check((about.name, about.shape) == (name, ["N", *pixels.shape[1:]]), f"{case.name}: {about}")
+        check(outputs(runtime) == OUTPUTS, f"{case.name}: outputs {outputs(runtime)}")
+        properties = runtime.get_modelmeta().custom_metadata_map
+        check(json.loads(properties["classes"]) == CLASSES, f"{case.name}: {properties}")
+        check(properties["size"] == str(numpy.load(case / "images.npy").shape[1]), f"{case.name}: {properties}")
+        check((properties["fit"], properties["version"]) == ("crop", "1.2.3"), f"{case.name}: {properties}")
+        normalisation = json.loads(properties["normalisation"])
+        check(len(normalisation["mean"]) == len(normalisation["std"]), f"{case.name}: {properties}")
+        found = dict(zip(OUTPUTS, runtime.run(OUTPUTS, {name: pixels})))
+        report(case, form, compare(case, found))
+        # Any number of images.
+        one = runtime.run(["logits"], {name: pixels[:1]})[0]
+        check(abs(one - found["logits"][:1]).max() <= TOLERANCE, f"{case.name}: one image alone differs")
+    check(outputs(session("without-scores")) == OUTPUTS[:3], f"{case.name}: without-scores.onnx")
+    check(outputs(session("without-latents")) == OUTPUTS[:2], f"{case.name}: without-latents.onnx")
+
+
+class StateDict(pickle.Unpickler):
+    """Reads a state dict without PyTorch: the functions that its pickle may name, and no others."""
+
+    KINDS = {"FloatStorage": "<f4", "LongStorage": "<i8"}
+
+    def __init__(self, path):
+        self.archive = zipfile.ZipFile(path)
+        self.root = self.archive.namelist()[0].split("/")[0]
+        check(self.archive.testzip() is None, f"{path}: damaged")
+        check(all(entry.compress_type == zipfile.ZIP_STORED for entry in self.archive.infolist()), f"{path}: compressed")
+        check(self.archive.read(f"{self.root}/version") == b"3\n", f"{path}: version")
+        check(self.archive.read(f"{self.root}/byteorder") == b"little", f"{path}: byteorder")
+        super().__init__(self.archive.open(f"{self.root}/data.pkl"))
+
+    def find_class(self, module, name):
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return self.rebuild
+        check(module == "torch" and name in self.KINDS, f"{module}.{name} is not of a state dict")
+        return name
+
+    def persistent_load(self, identity):
+        what, kind, key, place, count = identity
+        numbers = numpy.frombuffer(self.archive.read(f"{self.root}/data/{key}"), self.KINDS[kind])
+        check((what, place, len(numbers)) == ("storage", "cpu", count), f"{identity}")
+        return numbers
+
+    @staticmethod
+    def rebuild(storage, offset, size, stride, gradient, hooks):
+        check((offset, gradient, hooks) == (0, False, {}), "_rebuild_tensor_v2: unexpected arguments")
+        check(numpy.prod(size) == len(storage), f"{size} of {len(storage)} numbers")
+        bytes_apart = [step * storage.itemsize for step in stride]
+        return numpy.lib.stride_tricks.as_strided(storage, size, bytes_apart)
+
+
+def torchvision_names():
+    """The names of torchvision's resnet18, in its order."""
+
+    def norm(name):
+        return [f"{name}.{what}" for what in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")]
+
+    names = ["conv1.weight", *norm("bn1")]
+    for stage in range(1, 5):
+        for block in range(2):
+            at = f"layer{stage}.{block}"
+            names += [f"{at}.conv1.weight", *norm(f"{at}.bn1"), f"{at}.conv2.weight", *norm(f"{at}.bn2")]
+            if stage > 1 and block == 0:
+                names += [f"{at}.downsample.0.weight", *norm(f"{at}.downsample.1")]
+    return [*names, "fc.weight", "fc.bias"]
+
+
+def check_state_dict(case):
+    found = StateDict(case / "model.pt").load()
+    check(list(found) == torchvision_names(), f"{case.name}: names {list(found)}")
+    own = read_safetensors(case / "model.safetensors")
+    for name, tensor in found.items():
+        if name.endswith("num_batches_tracked"):
+            check((tensor.dtype, tensor.shape) == (numpy.int64, ()), f"{case.name}: {name}")
+            continue
+        numpy.testing.assert_array_equal(tensor, own[name.replace("fc.", "classifier.")], name)
+    print(f"{case.name:18} state dict  {len(found)} tensors", flush=True)
+
+
+def check_torchvision(case):
+    """torch.load accepts the file, a strict load takes it, and the logits are the program's own."""
+    import torch
+    import torchvision
+
+    images = numpy.load(case / "input.npy")
+    network = torchvision.models.resnet18(num_classes=len(CLASSES))
+    if case.name == "resnet18":
+        network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
+        network.maxpool = torch.nn.Identity()
+    network.load_state_dict(torch.load(case / "model.pt", weights_only=True), strict=True)
+    with torch.inference_mode():
+        logits = network.eval()(torch.from_numpy(images)).numpy()
+    report(case, "torchvision", compare(case, {"logits": logits}))
+
+
+def main():
+    arguments = argparse.ArgumentParser(description="Compare exported models with what the program computes itself.")
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("--torchvision", action="store_true", help="load the state dicts into torchvision's ResNet-18")
+    options = arguments.parse_args()
+    cases = sorted(case for case in options.folder.iterdir() if case.is_dir())
+    check(len(cases) > 8, f"{options.folder}: {len(cases)} cases")
+    with_state_dict = [case for case in cases if (case / "model.pt").exists()]
+    check([case.name for case in with_state_dict] == ["resnet18", "resnet18-imagenet"], f"state dicts: {with_state_dict}")
+    for case in with_state_dict:
+        (check_torchvision if options.torchvision else check_state_dict)(case)
+    if not options.torchvision:
+        for case in cases:
+            check_onnx(case)
+
+
+if __name__ == "__main__":
+    main()
