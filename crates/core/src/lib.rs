@@ -40,5 +40,5 @@ pub use experiment::resolve;
 pub use fedanchor_engine as engine;
 pub use federation::{Coordinator, Fleet};
 pub use methods::{Method, register};
-pub use run::{Model, Observer, WrapFleet, resume, run, run_with, server_only};
+pub use run::{Model, Observer, WrapFleet, resume, resume_command, run, run_with, server_only};
 pub use simulation::Simulation;
