@@ -3,9 +3,16 @@
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
+const EXIT_STATUS: &str = "\
+Exit status:
+  0    everything was done
+  1    the command line, a setting, the data or a file is wrong; the message says what to change
+  2    the program or libtorch failed
+  130  interrupted by Ctrl-C or SIGTERM; the message says how to resume";
+
 /// Train one classifier from labelled anchors on a server and unlabelled images on clients
 #[derive(Debug, Parser)]
-#[command(name = "fedanchor", version, propagate_version = true)]
+#[command(name = "fedanchor", version, propagate_version = true, after_help = EXIT_STATUS)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -35,9 +42,34 @@ pub enum Command {
     /// Label pictures with a trained model, for a person to review
     Label(LabelArgs),
     /// Print what sending the anchors costs, for the paper's data sets and models
-    Overhead,
+    Overhead(JsonArgs),
     /// Print a model's layers and number of parameters
     Model(ModelArgs),
+    /// Print the completions of a shell, which then completes commands and options with the Tab key
+    Completions(CompletionsArgs),
+    /// Write the manual pages, one per command
+    Man(ManArgs),
+}
+
+/// Of a command that prints a table and takes nothing else.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct JsonArgs {
+    /// Print JSON instead of a table for people, with all digits
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Folder to write the pages to
+    #[arg(long, default_value = "man", value_name = "DIR")]
+    pub out: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -100,6 +132,8 @@ pub struct SweepArgs {
     /// Number of threads per run that augment images [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 /// A trained model, and where to compute.
@@ -173,8 +207,10 @@ pub struct TableArgs {
     #[arg(required = true, value_name = "DIR")]
     pub folders: Vec<PathBuf>,
     /// Output format
-    #[arg(long, value_enum, default_value_t = TableFormat::Text)]
+    #[arg(long, value_enum, default_value_t = TableFormat::Text, conflicts_with = "json")]
     pub format: TableFormat,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -188,7 +224,7 @@ pub enum TableFormat {
 #[derive(Debug, Subcommand)]
 pub enum DataCommand {
     /// List the data sets that can be downloaded
-    List,
+    List(JsonArgs),
     /// Download a data set's official files, verify and unpack them
     Get(GetArgs),
     /// Read a data set and report what is in it, or what is wrong with it
@@ -260,4 +296,6 @@ pub struct ModelArgs {
     /// Change one key, for example `--set model.norm=group`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }

@@ -1,5 +1,5 @@
 //! The command line of fedanchor: parse, then resolve, then run. Results go to standard output, everything
-//! else to standard error; exit status 0 is success, 1 the user's mistake, 2 ours.
+//! else to standard error; exit status 0 is success, 1 the user's mistake, 2 ours, 130 an interruption.
 //!
 //! It is a library so that a program can add a method of its own and have the whole command line with it:
 //! register the method, then call [`main()`].
@@ -9,7 +9,9 @@ mod commands;
 mod printer;
 
 use clap::Parser;
+use commands::Interrupted;
 use printer::Printer;
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -30,6 +32,10 @@ pub fn main() -> ExitCode {
     let printer = Printer::new(cli.quiet);
     match commands::run(cli, &printer) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Interrupted>() => {
+            printer.failure(error.to_string());
+            ExitCode::from(130)
+        }
         Err(error) => {
             printer.error(&error);
             let ours = error
@@ -52,9 +58,15 @@ fn start_log(verbose: u8) {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(in_colour(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR")));
     // A program that calls `main` may have set up a log of its own.
     let _ = log.try_init();
+}
+
+/// Whether to write in colour: on terminals, unless `NO_COLOR` is set to anything. Only the log needs to ask:
+/// clap follows the same rule by itself, and progress bars have no colour.
+fn in_colour(terminal: bool, no_color: Option<OsString>) -> bool {
+    terminal && no_color.is_none_or(|value| value.is_empty())
 }
 
 /// A failure of libtorch is reported as an error; the panic it travels by inside the bindings has nothing
@@ -67,4 +79,16 @@ fn quiet_torch_panics() {
             default(info);
         }
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colour_is_for_terminals_only_and_may_be_refused() {
+        assert!(in_colour(true, None) && in_colour(true, Some("".into())));
+        assert!(!in_colour(true, Some("1".into())));
+        assert!(!in_colour(false, None) && !in_colour(false, Some("1".into())));
+    }
 }

@@ -1,6 +1,7 @@
 //! The one owner of standard output, standard error and progress bars.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 use std::io::{IsTerminal, Write};
 
 /// Prints results to standard output, and what happens meanwhile to standard error.
@@ -24,6 +25,12 @@ impl Printer {
                 std::process::exit(1);
             }
         }
+    }
+
+    /// Results for a program.
+    pub fn json(&self, value: &impl Serialize) {
+        let text = serde_json::to_string_pretty(value);
+        self.line(text.expect("plain structs have a JSON form"));
     }
 
     /// A line about what happens; not with `--quiet`.

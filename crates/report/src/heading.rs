@@ -1,6 +1,6 @@
 //! The settings that identify an experiment to a reader, and the order of rows.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
 use toml::{Table, Value};
@@ -27,7 +27,7 @@ pub struct Heading {
 }
 
 /// How images are distributed over the clients, as in a config.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Partition {
     /// Evenly.

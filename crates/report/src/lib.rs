@@ -17,6 +17,7 @@
 mod error;
 mod escape;
 mod heading;
+mod json;
 mod published;
 mod render;
 mod review;

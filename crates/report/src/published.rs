@@ -7,6 +7,7 @@
 
 use crate::heading::Partition;
 use crate::runs::Run;
+use serde::Serialize;
 use std::fmt;
 use toml::{Table, Value};
 
@@ -17,7 +18,7 @@ pub(crate) const ROUNDS: u32 = 500;
 const IID: f64 = 1000.0;
 
 /// An accuracy as printed.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Published {
     /// The number of its table.
     pub table: u32,

@@ -1,10 +1,12 @@
 //! A table as text.
 //!
 //! Three of the formats are for people: they share the columns, omit empty ones, and explain them
-//! in notes below. CSV is for programs: always the same columns, plain numbers, no notes. A crate
-//! for tables was rejected: aligned columns take a dozen lines, and none writes LaTeX.
+//! in notes below. CSV is for programs: always the same columns, plain numbers, no notes; so is
+//! JSON, with all digits and the notes. A crate for tables was rejected: aligned columns take a
+//! dozen lines, and none writes LaTeX.
 
 use crate::escape;
+use crate::json::json;
 use crate::table::{Figure, Row, Table, rounded};
 
 /// The format of a rendered table.
@@ -18,6 +20,8 @@ pub enum Format {
     Csv,
     /// A `tabular` for the package `booktabs`.
     Latex,
+    /// An object with a list of rows.
+    Json,
 }
 
 /// Renders the table; the text ends with a newline.
@@ -27,6 +31,7 @@ pub fn render(table: &Table, format: Format) -> String {
         Format::Markdown => markdown(table),
         Format::Csv => csv(table),
         Format::Latex => latex(table),
+        Format::Json => json(table),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::heading::Heading;
 use crate::published::{self, Published, published};
 use crate::runs::{Run, Runs};
 use fedanchor_record::KeyRole;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The method that trains on every label.
@@ -52,7 +53,7 @@ pub struct Row {
 }
 
 /// Mean and sample standard deviation.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figure {
     /// The mean.
     pub mean: f64,
@@ -111,6 +112,16 @@ impl Table {
         let unfinished = runs.unfinished.iter().map(ToString::to_string);
         let left_out = unfinished.chain(runs.damaged.iter().map(ToString::to_string)).collect();
         Self { rows, remarks, left_out }
+    }
+
+    /// The note of this number, counted from 1.
+    pub(crate) fn remark(&self, number: usize) -> Option<&str> {
+        self.remarks.get(number.checked_sub(1)?).map(String::as_str)
+    }
+
+    /// The runs that are in no row, and why.
+    pub(crate) fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     /// The text below the table: the numbered notes, then the runs that are in no row.

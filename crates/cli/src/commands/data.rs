@@ -1,29 +1,11 @@
-//! `fedanchor data list | get | check | show`.
+//! `fedanchor data get | check | show`.
 
-use super::{bytes, grouped};
+use super::grouped;
 use crate::cli::{GetArgs, PathArgs, ShowArgs};
 use crate::printer::Printer;
 use anyhow::Result;
 use fedanchor_data::fetch::{self, Phase, Source};
 use fedanchor_data::{DataSet, ImageSet, catalog, formats, picture, sample};
-
-pub fn list(printer: &Printer) {
-    printer.line(format!(
-        "{:14} {:>10}  {}",
-        sample::NAME,
-        "built in",
-        "part of MNIST, 6,000 training and 1,000 test images"
-    ));
-    for entry in catalog::entries() {
-        printer.line(format!(
-            "{:14} {:>10}  {}; {}",
-            entry.name,
-            bytes(entry.bytes()),
-            entry.about,
-            entry.terms
-        ));
-    }
-}
 
 pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
     let entry = catalog::find(&args.name)?;

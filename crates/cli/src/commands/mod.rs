@@ -1,17 +1,23 @@
 //! One file per subcommand.
 
 mod data;
+mod data_list;
 mod eval;
+mod interrupt;
 mod label;
 mod model;
 mod overhead;
+mod pace;
 mod partition;
 mod pictures;
 mod predict;
 mod progress;
 mod run;
+mod shell;
 mod sweep;
 mod table;
+
+pub use interrupt::Interrupted;
 
 use crate::cli::{Cli, Command, DataCommand};
 use crate::printer::Printer;
@@ -45,10 +51,12 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
             label::label(&args, printer)
         }
         Command::Table(args) => table::table(&args, printer),
-        Command::Overhead => overhead::overhead(printer),
+        Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Model(args) => model::model(&args, printer),
-        Command::Data(DataCommand::List) => {
-            data::list(printer);
+        Command::Completions(args) => shell::completions(&args, printer),
+        Command::Man(args) => shell::man(&args, printer),
+        Command::Data(DataCommand::List(args)) => {
+            data_list::list(args, printer);
             Ok(())
         }
         Command::Data(DataCommand::Get(args)) => data::get(args, printer),
@@ -85,6 +93,13 @@ fn grouped(number: impl ToString) -> String {
     text
 }
 
+/// `1 class`, `1,000 classes`.
+fn counted(number: impl ToString, one: &str, many: &str) -> String {
+    let number = number.to_string();
+    let what = if number == "1" { one } else { many };
+    format!("{} {what}", grouped(number))
+}
+
 /// Bytes as a person reads them.
 fn bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
@@ -94,4 +109,16 @@ fn bytes(count: u64) -> String {
 fn complete(config: &toml::Table) -> Option<String> {
     let experiment = fedanchor::resolve(&config.to_string(), &[]).ok()?;
     toml::to_string(&experiment).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_agree_with_their_nouns() {
+        let classes = |number: usize| counted(number, "class", "classes");
+        assert_eq!([0, 1, 2].map(classes), ["0 classes", "1 class", "2 classes"]);
+        assert_eq!(classes(1_234_567), "1,234,567 classes");
+    }
 }

@@ -1,12 +1,13 @@
 //! What a person sees of a run in progress.
 
-use super::grouped;
+use super::pace::Pace;
+use super::{counted, grouped};
 use crate::printer::Printer;
 use fedanchor::{Experiment, Observer, Simulation};
 use fedanchor_record::{ClientNote, Outcome, RoundRecord, Timing};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Shows a bar on a terminal, and one line per round elsewhere or where several runs share the terminal.
 pub(super) struct Progress<'a> {
@@ -14,7 +15,7 @@ pub(super) struct Progress<'a> {
     bar: ProgressBar,
     out: PathBuf,
     rounds: u32,
-    start: Instant,
+    pace: Pace,
     /// Before every line.
     name: String,
 }
@@ -24,7 +25,7 @@ impl<'a> Progress<'a> {
     pub(super) fn new(printer: &'a Printer, experiment: &Experiment, out: &Path) -> Self {
         let bar = printer.bar(experiment.rounds.into(), "round {pos}/{len} [{bar:12}] {msg}");
         let (rounds, name) = (experiment.rounds, String::new());
-        Self { printer, bar, out: out.to_owned(), rounds, start: Instant::now(), name }
+        Self { printer, bar, out: out.to_owned(), rounds, pace: Pace::start(), name }
     }
 
     /// Of one run among several.
@@ -56,7 +57,8 @@ impl<'a> Progress<'a> {
         notes.extend(some_of(failed, "client failed", "clients failed", ":"));
         if !excluded.is_empty() {
             let clients: Vec<String> = excluded.iter().map(u32::to_string).collect();
-            notes.push(format!("excluded from further rounds: client {}", clients.join(", ")));
+            let what = if clients.len() == 1 { "client" } else { "clients" };
+            notes.push(format!("excluded from further rounds: {what} {}", clients.join(", ")));
         }
         match record.outcome {
             Outcome::Applied => {}
@@ -77,42 +79,30 @@ impl<'a> Progress<'a> {
     fn has_bar(&self) -> bool {
         self.printer.is_terminal() && self.name.is_empty()
     }
-
-    /// Time left, from the rounds done so far.
-    fn left(&self, round: u32) -> String {
-        if round == 0 {
-            return "?".to_owned();
-        }
-        let each = self.start.elapsed() / round;
-        let left = each * self.rounds.saturating_sub(round);
-        let seconds = left.as_secs();
-        if seconds >= 3600 {
-            format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
-        } else {
-            format!("{}:{:02}", seconds / 60, seconds % 60)
-        }
-    }
 }
 
 impl Observer for Progress<'_> {
     fn started(&mut self, simulation: &Simulation) {
         let Simulation { experiment, context, method, .. } = simulation;
         let (parameters, _) = context.network.parameter_counts();
+        let images = simulation.split.pool.len();
         let clients = match method.has_clients() {
             false => "no clients".to_owned(),
             true => format!(
-                "{} {} images on {} clients, {} per round",
-                grouped(simulation.split.pool.len()),
-                if method.sees_labels() { "labelled" } else { "unlabelled" },
-                grouped(experiment.data.clients),
+                "{} on {}, {} per round",
+                match method.sees_labels() {
+                    true => counted(images, "labelled image", "labelled images"),
+                    false => counted(images, "unlabelled image", "unlabelled images"),
+                },
+                counted(experiment.data.clients, "client", "clients"),
                 experiment.client.per_round,
             ),
         };
         let announcement = format!(
-            "{} on {}: {} anchors, {clients}; {} with {} parameters on {}; {}",
+            "{} on {}: {}, {clients}; {} with {} parameters on {}; {}",
             experiment.method.name,
             experiment.data.name,
-            grouped(simulation.split.anchors.len()),
+            counted(simulation.split.anchors.len(), "anchor", "anchors"),
             experiment.model.name,
             grouped(parameters),
             experiment.device,
@@ -120,18 +110,15 @@ impl Observer for Progress<'_> {
         );
         self.status(announcement);
         self.bar.enable_steady_tick(Duration::from_millis(500));
-        self.start = Instant::now();
+        self.pace = Pace::start();
     }
 
     fn round(&mut self, record: &RoundRecord, timing: &Timing) {
         let RoundRecord { round, test_accuracy, kept, seen, .. } = record;
-        if *round == 0 {
-            self.start = Instant::now();
-        }
         let validation = record.validation_accuracy;
         let validation =
             validation.map_or(String::new(), |accuracy| format!(" (validation: {accuracy:.2} %)"));
-        let left = self.left(*round);
+        let left = self.pace.after(*round, self.rounds).map_or("?".to_owned(), clock);
         self.bar.set_position((*round).into());
         self.bar.set_message(format!(
             "accuracy {test_accuracy:.2} %{validation}, kept {kept} of {seen}, {left} left"
@@ -156,7 +143,9 @@ impl Observer for Progress<'_> {
         };
         self.status(if *round == 0 {
             let epochs = record.pretrain_epochs;
-            let epochs = epochs.map_or(String::new(), |epochs| format!(" for {epochs} epochs"));
+            let epochs = epochs.map_or(String::new(), |epochs| {
+                format!(" for {}", counted(epochs, "epoch", "epochs"))
+            });
             format!(
                 "pre-trained{epochs}: accuracy {test_accuracy:.2} %{validation}, {:.1} s",
                 timing.total
@@ -178,6 +167,16 @@ impl Observer for Progress<'_> {
 
     fn notice(&mut self, text: &str) {
         self.status(format!("note: {text}"));
+    }
+}
+
+/// `4:05`, `1:00:00`.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    if seconds >= 3600 {
+        format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+    } else {
+        format!("{}:{:02}", seconds / 60, seconds % 60)
     }
 }
 

@@ -1,7 +1,8 @@
 //! `fedanchor run`: an experiment from start to finish.
 
-use super::bytes;
+use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
 use super::progress::Progress;
+use super::{bytes, counted};
 use crate::cli::RunArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -9,11 +10,8 @@ use fedanchor::Experiment;
 use fedanchor::config::Precision;
 use fedanchor_record::{ServerOnlyTrial, Summary, files};
 use indicatif::ProgressBar;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
@@ -31,7 +29,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
             fedanchor::resume(&experiment, folder, workers, args.force, &stop, &mut progress)?;
         progress.finish();
         report(&summary, folder, printer, "");
-        return Ok(());
+        return unless_interrupted(&experiment, &summary, folder, &stop);
     }
     let experiment = super::experiment(file, &settings)?;
     if args.seeds.is_empty() {
@@ -41,7 +39,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut progress)?;
         progress.finish();
         report(&summary, &out, printer, "");
-        return Ok(());
+        return unless_interrupted(&experiment, &summary, &out, &stop);
     }
     let runs = args.seeds.iter().map(|&seed| {
         let experiment = Experiment { seed, ..experiment.clone() };
@@ -52,6 +50,18 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         (experiment, out)
     });
     run_seeds(&runs.collect::<Vec<_>>(), workers, printer)
+}
+
+fn unless_interrupted(
+    experiment: &Experiment,
+    summary: &Summary,
+    out: &Path,
+    stop: &AtomicBool,
+) -> Result<()> {
+    match left_undone(experiment, summary, stop)? {
+        Some(done) => Err(Interrupted::new(done, advice(experiment, summary, out)).into()),
+        None => Ok(()),
+    }
 }
 
 /// One run per seed; one that fails does not end the others.
@@ -86,20 +96,36 @@ fn run_seeds(
     };
     let mut accuracies = Vec::new();
     let mut failed = None;
-    for ((experiment, _), outcome) in runs.iter().zip(outcomes) {
+    let mut advised = Vec::new();
+    let not_started: Vec<String> =
+        runs[outcomes.len()..].iter().map(|(experiment, _)| experiment.seed.to_string()).collect();
+    for ((experiment, out), outcome) in runs.iter().zip(outcomes) {
         match outcome {
-            Ok(summary) if summary.rounds == summary.rounds_planned => {
-                accuracies.push(summary.final_accuracy);
-            }
-            Ok(_) => {}
+            Ok(summary) => match left_undone(experiment, &summary, &stop)? {
+                Some(done) => {
+                    let advice = advice(experiment, &summary, out);
+                    advised.push(format!("seed {}: {done}; {advice}", experiment.seed));
+                }
+                None => accuracies.push(summary.final_accuracy),
+            },
             Err(error) => {
                 printer.failure(format!("seed {}: error: {error}", experiment.seed));
                 failed = Some(error);
             }
         }
     }
+    advised.iter().for_each(|line| printer.failure(line));
     if accuracies.len() < runs.len() && failed.is_none() {
-        bail!("interrupted: {} of {} seeds finished", accuracies.len(), runs.len());
+        let done = format!("{} of {} seeds finished", accuracies.len(), runs.len());
+        let advice = match &not_started[..] {
+            [] => "resume the others as stated above".to_owned(),
+            seeds => format!(
+                "{}start the others with the same command and `--seeds {}`",
+                if advised.is_empty() { "" } else { "resume as stated above, and " },
+                seeds.join(",")
+            ),
+        };
+        return Err(Interrupted::new(done, advice).into());
     }
     if let [_, _, ..] = accuracies[..] {
         let count = accuracies.len() as f64;
@@ -150,25 +176,6 @@ pub(super) fn wait_without_spinning() {
     }
 }
 
-/// The first Ctrl-C (or SIGTERM) stops the run after the current round, a second one at once.
-pub(super) fn stop_on_interrupt(bar: ProgressBar, printer: Printer) -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for Ctrl-C")?;
-    std::thread::spawn(move || {
-        for _ in signals.forever() {
-            if flag.swap(true, Ordering::Relaxed) {
-                // At once: an orderly exit would tear libtorch down under a thread that computes.
-                signal_hook::low_level::exit(130);
-            }
-            bar.suspend(|| {
-                printer.status("stopping after this round; press Ctrl-C again to stop now");
-            });
-        }
-    });
-    Ok(stop)
-}
-
 fn report(summary: &Summary, out: &Path, printer: &Printer, name: &str) {
     let memory = summary.peak_memory.map(|peak| format!(", peak memory {}", bytes(peak)));
     let gpu = summary.peak_gpu_memory.map(|peak| format!(", {} on the GPU", bytes(peak)));
@@ -187,11 +194,13 @@ fn report(summary: &Summary, out: &Path, printer: &Printer, name: &str) {
     ));
     let alone = summary.best_server_only().map(|best| {
         let ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy } = best;
-        let rounds = if *rounds > 0 { format!(" and {rounds} rounds") } else { String::new() };
+        let rounds = match rounds {
+            0 => String::new(),
+            rounds => format!(" and {}", counted(rounds, "round", "rounds")),
+        };
+        let epochs = counted(pretrain_epochs, "epoch", "epochs");
         let count = summary.server_only.len();
-        format!(
-            "anchors alone {test_accuracy:.2} % ({pretrain_epochs} epochs{rounds}, the best of {count}), "
-        )
+        format!("anchors alone {test_accuracy:.2} % ({epochs}{rounds}, the best of {count}), ")
     });
     printer.line(format!(
         "{name}test accuracy: {}{} {:.2} %",

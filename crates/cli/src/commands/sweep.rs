@@ -1,7 +1,12 @@
 //! `fedanchor sweep`: the runs of a sweep file, as many at once as suit the device. Finished runs are
 //! skipped and interrupted ones resumed, so an interrupted sweep continues with the same command.
 
-use super::run::{side_by_side, stop_on_interrupt};
+use super::counted;
+use super::interrupt::{
+    Interrupted, lacks_comparison, left_undone, stop_on_interrupt, this_command,
+};
+use super::pace::Pace;
+use super::run::side_by_side;
 use crate::cli::SweepArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -17,7 +22,6 @@ use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 /// Runs at once on a GPU: more were no faster together.
 const ON_GPU: usize = 3;
@@ -39,7 +43,10 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     let sweep = read_sweep(&text, &args.cells, &settings).with_context(|| name)?;
     let cells = &sweep.cells;
     if args.list {
-        cells.iter().for_each(|cell| printer.line(&cell.name));
+        match args.output.json {
+            true => printer.json(&cells.iter().map(|cell| &cell.name).collect::<Vec<_>>()),
+            false => cells.iter().for_each(|cell| printer.line(&cell.name)),
+        }
         return Ok(());
     }
     let stem = args.file.file_stem().map(|stem| Path::new("runs").join(stem));
@@ -90,71 +97,84 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     let many = waiting.iter().all(|job| side_by_side(&job.experiment));
     let at_once = args.jobs.map_or(if many { ON_GPU } else { 1 }, usize::from);
     let workers = args.workers.map(usize::from);
-    let failed = run_all(&waiting, at_once.min(waiting.len()), workers, printer)?;
+    let ends = run_all(&waiting, at_once.min(waiting.len()), workers, printer)?;
 
-    for (name, error) in &failed {
-        printer.failure(format!("failed: {name}: {error}"));
+    for (name, end) in &ends {
+        match end {
+            End::Failed(error) => printer.failure(format!("failed: {name}: {error}")),
+            End::Interrupted(done) => printer.failure(format!("interrupted: {name}: {done}")),
+        }
     }
     // Where nothing finished there is nothing to show.
     if let Ok(runs) = find_runs(std::slice::from_ref(&out)) {
         let table = Table::new(&runs.completed(&super::complete));
-        printer.line(render(&table, Format::Text).trim_end());
+        let format = if args.output.json { Format::Json } else { Format::Text };
+        printer.line(render(&table, format).trim_end());
     }
-    if failed.is_empty() {
+    if ends.is_empty() {
         return Ok(());
     }
-    bail!(
-        "{} of {total} runs did not finish; run the same command again to resume them",
-        failed.len()
-    );
+    let done = format!("{} of {total} runs did not finish", ends.len());
+    // A failure needs the user, also where the rest was interrupted.
+    if ends.iter().any(|(_, end)| matches!(end, End::Failed(_))) {
+        bail!("{done}; run the same command again to resume them");
+    }
+    Err(Interrupted::new(done, format!("resume with `{}`", this_command())).into())
 }
 
-/// Runs the jobs, some at once, and returns the names of those that failed or were not started.
+/// How a run ended that did not finish.
+enum End {
+    Failed(String),
+    /// What was done by then.
+    Interrupted(String),
+}
+
+/// Runs the jobs, some at once, and returns the names of those that did not finish, and why.
 fn run_all(
     jobs: &[Job],
     at_once: usize,
     workers: Option<usize>,
     printer: &Printer,
-) -> Result<Vec<(String, String)>> {
+) -> Result<Vec<(String, End)>> {
     let stop = stop_on_interrupt(ProgressBar::hidden(), *printer)?;
     let queue = Mutex::new(jobs.iter().enumerate());
-    let failed = Mutex::new(Vec::new());
+    let ends = Mutex::new(Vec::new());
     let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-    let fail = |job: &Job, error: String| {
-        let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        failed.push((job.name.clone(), error));
+    let end = |job: &Job, end: End| {
+        let mut ends = ends.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        ends.push((job.name.clone(), end));
     };
     std::thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some((number, job)) = next() {
                     if stop.load(Ordering::Relaxed) {
-                        fail(job, "interrupted before it started".to_owned());
+                        end(job, End::Interrupted("not started".to_owned()));
                         continue;
                     }
                     printer.status(format!("{} of {}: {}", number + 1, jobs.len(), job.name));
-                    match one(job, workers, &stop, printer) {
-                        Ok(summary) if summary.rounds < summary.rounds_planned => fail(
-                            job,
-                            format!(
-                                "interrupted after {} of {} rounds",
-                                summary.rounds, summary.rounds_planned
-                            ),
-                        ),
-                        Ok(summary) => printer.status(format!(
-                            "{}: {:.2} % after {} rounds in {:.0} s",
-                            job.name, summary.final_accuracy, summary.rounds, summary.seconds
+                    let outcome = one(job, workers, &stop, printer).and_then(|summary| {
+                        Ok((left_undone(&job.experiment, &summary, &stop)?, summary))
+                    });
+                    match outcome {
+                        Ok((Some(done), _)) => end(job, End::Interrupted(done)),
+                        Ok((None, summary)) => printer.status(format!(
+                            "{}: {:.2} % after {} in {:.0} s",
+                            job.name,
+                            summary.final_accuracy,
+                            counted(summary.rounds, "round", "rounds"),
+                            summary.seconds
                         )),
                         Err(error) => {
                             printer.status(format!("{}: error: {error:#}", job.name));
-                            fail(job, format!("{error:#}"));
+                            end(job, End::Failed(format!("{error:#}")));
                         }
                     }
                 }
             });
         }
     });
-    Ok(failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    Ok(ends.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
 fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) -> Result<Summary> {
@@ -162,14 +182,16 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
         printer,
         name: &job.name,
         rounds: job.experiment.rounds,
-        start: Instant::now(),
+        pace: Pace::start(),
         rejected: 0,
         failed: 0,
         skipped: 0,
     };
     let (experiment, folder) = (&job.experiment, &job.folder);
     // A run that another process has finished meanwhile is skipped.
-    if let Some(run) = Run::finished(folder)? {
+    if let Some(run) = Run::finished(folder)?
+        && !lacks_comparison(experiment, &run.summary)?
+    {
         return Ok(run.summary);
     }
     // An interrupted run is resumed; one of another experiment is an error.
@@ -196,7 +218,7 @@ fn is_finished(job: &Job) -> Result<bool> {
         other.push(format!("rounds (there {}, now {})", run.summary.rounds, job.experiment.rounds));
     }
     if other.is_empty() {
-        return Ok(true);
+        return Ok(!lacks_comparison(&job.experiment, &run.summary)?);
     }
     bail!(
         "{}: holds a finished run of another experiment (it differs in {}): use another --out, or remove it",
@@ -210,7 +232,7 @@ struct Tenths<'a> {
     printer: &'a Printer,
     name: &'a str,
     rounds: u32,
-    start: Instant,
+    pace: Pace,
     /// Updates rejected, clients failed, rounds skipped or rolled back.
     rejected: usize,
     failed: usize,
@@ -233,7 +255,7 @@ impl Tenths<'_> {
 
 impl Observer for Tenths<'_> {
     fn started(&mut self, _: &Simulation) {
-        self.start = Instant::now();
+        self.pace = Pace::start();
     }
 
     fn round(&mut self, record: &RoundRecord, _: &Timing) {
@@ -241,12 +263,17 @@ impl Observer for Tenths<'_> {
         self.failed += record.failed.len();
         self.skipped += usize::from(record.outcome != Outcome::Applied);
         let tenth = (self.rounds / 10).max(1);
-        if record.round > 0 && record.round < self.rounds && record.round.is_multiple_of(tenth) {
-            let seconds = self.start.elapsed().as_secs_f64();
-            let left = seconds / f64::from(record.round) * f64::from(self.rounds - record.round);
+        if let Some(left) = self.pace.after(record.round, self.rounds)
+            && record.round < self.rounds
+            && record.round.is_multiple_of(tenth)
+        {
             self.printer.status(format!(
-                "{}: round {}/{}, {:.2} %, {left:.0} s left",
-                self.name, record.round, self.rounds, record.test_accuracy
+                "{}: round {}/{}, {:.2} %, {:.0} s left",
+                self.name,
+                record.round,
+                self.rounds,
+                record.test_accuracy,
+                left.as_secs_f64()
             ));
         }
     }

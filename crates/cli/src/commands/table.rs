@@ -13,6 +13,7 @@ pub fn table(args: &TableArgs, printer: &Printer) -> Result<()> {
         bail!("no finished run");
     }
     let format = match args.format {
+        _ if args.output.json => Format::Json,
         TableFormat::Text => Format::Text,
         TableFormat::Markdown => Format::Markdown,
         TableFormat::Csv => Format::Csv,

@@ -4,6 +4,7 @@
 
 use crate::workspace::{DRAWN, Workspace, text};
 use fedanchor_record::files;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,8 +21,19 @@ impl Running {
     }
 
     fn interrupt(&self) {
+        self.signal("-INT");
+    }
+
+    /// Its exit status and what it printed.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut printed = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+        (self.0.wait().unwrap().code(), printed)
+    }
+
+    fn signal(&self, name: &str) {
         let id = self.0.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 }
 
@@ -46,12 +58,36 @@ fn the_first_ends_the_run_after_its_round() {
     let mut run = Running::start(&workspace, "long", &["rounds=100000"]);
     wait_for(&workspace.at("long.txt"), "round 1/100000");
     run.interrupt();
-    assert_eq!(run.0.wait().unwrap().code(), Some(0));
+    assert_eq!(run.0.wait().unwrap().code(), Some(130));
     let (summary, records) = (workspace.summary("long"), workspace.records("long"));
     assert!(summary.rounds >= 1 && summary.rounds < summary.rounds_planned, "{summary:?}");
     assert_eq!(records.last().unwrap().round, summary.rounds);
     assert_eq!(records.last().unwrap().test_accuracy, summary.final_accuracy);
     assert!(workspace.at("long").join(files::MODEL).exists());
+    let said = std::fs::read_to_string(workspace.at("long.txt")).unwrap();
+    let advice = "of 100000 rounds are done; resume with `fedanchor run --resume long`";
+    assert!(said.trim_end().ends_with(advice), "{said}");
+    assert!(said.contains(&format!("interrupted: {} of", summary.rounds)), "{said}");
+}
+
+/// What it says can be typed, and SIGTERM is the same.
+#[test]
+fn the_advice_works() {
+    let workspace = Workspace::with_pictures(16);
+    let mut run = Running::start(&workspace, "a run", &["rounds=100000"]);
+    wait_for(&workspace.at("a run.txt"), "round 1/100000");
+    run.signal("-TERM");
+    assert_eq!(run.0.wait().unwrap().code(), Some(130));
+    let said = std::fs::read_to_string(workspace.at("a run.txt")).unwrap();
+    let advice = said.rsplit_once("resume with `fedanchor ").unwrap().1.split_once('`').unwrap().0;
+    assert_eq!(advice, "run --resume 'a run'");
+    let done = workspace.summary("a run").rounds;
+    let line = format!("exec {} {advice} --set rounds={}", env!("CARGO_BIN_EXE_fedanchor"), done);
+    let mut shell = Command::new("sh");
+    shell.current_dir(workspace.at("")).args(["-c", &line]);
+    let said = text(&shell.output().unwrap().stderr).to_owned();
+    // Fewer rounds than planned are another experiment: the folder was found, and named.
+    assert!(said.contains("differs in rounds (there 100000"), "{said}");
 }
 
 #[test]
@@ -60,7 +96,9 @@ fn pre_training_ends_after_its_epoch() {
     let mut run = Running::start(&workspace, "early", &["pretrain.epochs=100000"]);
     wait_for(&workspace.at("early.txt"), "anchors");
     run.interrupt();
-    assert_eq!(run.0.wait().unwrap().code(), Some(0));
+    assert_eq!(run.0.wait().unwrap().code(), Some(130));
+    let said = std::fs::read_to_string(workspace.at("early.txt")).unwrap();
+    assert!(said.contains("0 of 2 rounds are done; resume with"), "{said}");
     assert_eq!((workspace.summary("early").rounds, workspace.records("early").len()), (0, 1));
 }
 
@@ -73,10 +111,45 @@ fn no_seed_begins_after_it_and_nothing_is_averaged() {
     let mut run = Running(command.spawn().unwrap());
     wait_for(&workspace.at("seeds.txt"), "seed 0: round 1/100000");
     run.interrupt();
-    assert_eq!(run.0.wait().unwrap().code(), Some(1));
+    assert_eq!(run.0.wait().unwrap().code(), Some(130));
     let said = std::fs::read_to_string(workspace.at("seeds.txt")).unwrap();
-    assert!(said.contains("interrupted: 0 of 2 seeds"), "{said}");
+    let resume = "rounds are done; resume with `fedanchor run --resume seeds/seed0`\n";
+    assert!(said.contains(resume), "{said}");
+    let end = "interrupted: 0 of 2 seeds finished; resume as stated above, and start the others with \
+               the same command and `--seeds 1`\n";
+    assert!(said.ends_with(end), "{said}");
     assert!(workspace.at("seeds/seed0").exists() && !workspace.at("seeds/seed1").exists());
+}
+
+#[test]
+fn a_sweep_says_how_to_resume_it() {
+    let workspace = Workspace::with_pictures(16);
+    let keys = DRAWN.iter().skip(1).map(|key| {
+        let (key, value) = key.split_once('=').unwrap();
+        let quote = if value.parse::<f64>().is_ok() { "" } else { "\"" };
+        format!("base.{key} = {quote}{value}{quote}\n")
+    });
+    let file = format!("seeds = [0, 1]\nbase.rounds = 100000\n{}", keys.collect::<String>());
+    std::fs::write(workspace.at("some.toml"), file).unwrap();
+    let talk = std::fs::File::create(workspace.at("sweep.txt")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
+    command.current_dir(workspace.at("")).env("OMP_NUM_THREADS", "1").stderr(talk);
+    command.args(["sweep", "some.toml", "--out", "my runs", "--json"]).stdout(Stdio::piped());
+    let run = Running(command.spawn().unwrap());
+    wait_for(&workspace.at("my runs/all/seed0").join(files::ROUNDS), "\"round\":1,");
+    run.interrupt();
+    let (code, printed) = run.end();
+    assert_eq!(code, Some(130));
+    let said = std::fs::read_to_string(workspace.at("sweep.txt")).unwrap();
+    assert!(said.contains("interrupted: all seed 0: "), "{said}");
+    assert!(said.contains("interrupted: all seed 1: not started\n"), "{said}");
+    let end = "interrupted: 2 of 2 runs did not finish; resume with \
+               `fedanchor sweep some.toml --out 'my runs' --json`\n";
+    assert!(said.ends_with(end), "{said}");
+    // The table, and nothing else.
+    let table: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(table["rows"], serde_json::json!([]));
+    assert_eq!(table["left_out"].as_array().unwrap().len(), 1);
 }
 
 /// And a process that is killed does not leave its claim behind.

@@ -6,7 +6,7 @@ mod folder;
 mod progress;
 mod resume;
 
-pub use resume::resume;
+pub use resume::{resume, resume_command};
 
 use crate::config::{Experiment, fingerprint};
 use crate::error::{Error, Result};
@@ -107,11 +107,9 @@ impl Run<'_> {
     ) -> Result<Summary> {
         self.rounds(found, stop, observer).map_err(|error| match error {
             Error::File { path, problem } => {
-                let quote = if self.out.to_string_lossy().contains(' ') { "'" } else { "" };
                 let problem = format!(
-                    "{problem}; what was saved before is intact: fix the disk, then resume with \
-                     `fedanchor run --resume {quote}{}{quote}`",
-                    self.out.display()
+                    "{problem}; what was saved before is intact: fix the disk, then resume with `{}`",
+                    resume_command(self.out)
                 );
                 Error::file(path, problem)
             }

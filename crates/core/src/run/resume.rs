@@ -78,6 +78,14 @@ pub fn resume(
     Run { simulation, settled, data, config, folder, out, wrap }.go(found, stop, observer)
 }
 
+/// The command that resumes the run in a folder, for a shell.
+pub fn resume_command(out: &Path) -> String {
+    let folder = out.to_string_lossy();
+    // A path contains no NUL, the one thing that cannot be quoted.
+    let folder = shlex::try_quote(&folder).unwrap_or_default();
+    format!("fedanchor run --resume {folder}")
+}
+
 /// The checkpoint to continue from, and the rounds whose checkpoints are damaged.
 fn find(out: &Path, folder: &RunFolder, force: bool) -> Result<(Option<Found>, Vec<u32>)> {
     let recorded = folder.records(usize::MAX)?.0.len() as u32;

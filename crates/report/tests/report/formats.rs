@@ -75,6 +75,31 @@ cifar10,wrn28x2,500,LDA 1000,fedanchor,paper,"rounds=500, method.server_mixup=fa
 }
 
 #[test]
+fn json() {
+    let text = rendered(&example(), Format::Json);
+    let table: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let wanted = serde_json::json!({
+        "data": "cifar10", "model": "wrn28x2", "anchors": 500,
+        "partition": { "kind": "lda", "alpha": 1000.0 },
+        "method": "fedanchor", "preset": "paper",
+        "settings": "rounds=50, method.server_mixup=true", "rounds": 50, "seeds": 2,
+        // (81.5 + 81.75) / 2, and the root of 2 * 0.125^2, with all digits.
+        "final": { "mean": 81.625, "std": 0.031_25_f64.sqrt() },
+        "best": { "mean": 82.625, "std": 0.031_25_f64.sqrt() },
+        "anchors_alone": null,
+        "published": { "table": 2, "mean": 81.16, "std": 0.43 },
+        "difference": 81.625 - 81.16,
+        "leads": true,
+        "notes": ["published after 500 rounds, ours after 50"],
+    });
+    assert_eq!(table["rows"][1], wanted);
+    assert_eq!(table["rows"].as_array().unwrap().len(), 4);
+    assert_eq!(table["rows"][3]["published"], serde_json::Value::Null);
+    let stopped = "RUNS/stopped: stopped after 12 of 500 rounds";
+    assert_eq!(table["left_out"], serde_json::json!([stopped]));
+}
+
+#[test]
 fn latex() {
     let wanted = r#"\begin{tabular}{llrllllrllll}
 \toprule

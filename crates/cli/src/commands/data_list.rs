@@ -1,0 +1,38 @@
+//! `fedanchor data list`: the data sets that are known by name.
+
+use super::bytes;
+use crate::cli::JsonArgs;
+use crate::printer::Printer;
+use fedanchor_data::{catalog, sample};
+use serde::Serialize;
+
+/// A data set.
+#[derive(Serialize)]
+struct Known {
+    name: &'static str,
+    /// Bytes to download; none for the embedded sample.
+    bytes: Option<u64>,
+    about: &'static str,
+    terms: Option<&'static str>,
+}
+
+pub fn list(args: JsonArgs, printer: &Printer) {
+    let about = "part of MNIST, 6,000 training and 1,000 test images";
+    let embedded = Known { name: sample::NAME, bytes: None, about, terms: None };
+    let known: Vec<Known> = std::iter::once(embedded)
+        .chain(catalog::entries().iter().map(|entry| Known {
+            name: entry.name,
+            bytes: Some(entry.bytes()),
+            about: entry.about,
+            terms: Some(entry.terms),
+        }))
+        .collect();
+    if args.json {
+        return printer.json(&known);
+    }
+    for Known { name, bytes: size, about, terms } in known {
+        let size = size.map_or("built in".to_owned(), bytes);
+        let terms = terms.map_or(String::new(), |terms| format!("; {terms}"));
+        printer.line(format!("{name:14} {size:>10}  {about}{terms}"));
+    }
+}

@@ -1,0 +1,92 @@
+//! Ctrl-C and SIGTERM: they end a run after its round, and the user is told how to resume.
+
+use crate::printer::Printer;
+use anyhow::{Context, Result};
+use fedanchor::{Experiment, methods, resume_command};
+use fedanchor_record::Summary;
+use indicatif::ProgressBar;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A command that ended before its work was done, because it was asked to: what is done, and how to resume.
+#[derive(Debug)]
+pub struct Interrupted(String);
+
+impl Interrupted {
+    pub(super) fn new(done: impl AsRef<str>, advice: impl AsRef<str>) -> Self {
+        Self(format!("interrupted: {}; {}", done.as_ref(), advice.as_ref()))
+    }
+}
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// The first Ctrl-C (or SIGTERM) stops the run after the current round, a second one at once.
+pub(super) fn stop_on_interrupt(bar: ProgressBar, printer: Printer) -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for Ctrl-C")?;
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            if flag.swap(true, Ordering::Relaxed) {
+                // At once: an orderly exit would tear libtorch down under a thread that computes.
+                signal_hook::low_level::exit(130);
+            }
+            bar.suspend(|| {
+                printer.status("stopping after this round; press Ctrl-C again to stop now");
+            });
+        }
+    });
+    Ok(stop)
+}
+
+/// What a run that was asked to stop has done, if it was not everything.
+pub(super) fn left_undone(
+    experiment: &Experiment,
+    summary: &Summary,
+    stop: &AtomicBool,
+) -> Result<Option<String>> {
+    if !stop.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let Summary { rounds, rounds_planned, .. } = summary;
+    if rounds < rounds_planned {
+        return Ok(Some(format!("{rounds} of {rounds_planned} rounds are done")));
+    }
+    let done = "all rounds are done, the comparison with the anchors alone is not";
+    Ok(lacks_comparison(experiment, summary)?.then(|| done.to_owned()))
+}
+
+/// Whether a run with all its rounds lacks the comparison it should have.
+pub(super) fn lacks_comparison(experiment: &Experiment, summary: &Summary) -> Result<bool> {
+    let wanted = experiment.compare && methods::build(&experiment.method)?.has_clients();
+    Ok(wanted && summary.server_only_accuracy.is_none())
+}
+
+/// How to go on with a run that was interrupted.
+pub(super) fn advice(experiment: &Experiment, summary: &Summary, out: &Path) -> String {
+    // Pre-training that was ended early is repeated anyway.
+    if experiment.checkpoint.write || summary.rounds == 0 {
+        format!("resume with `{}`", resume_command(out))
+    } else {
+        let again = format!("{} --force", resume_command(out));
+        format!("without checkpoints (checkpoint.write) it can only be started over: `{again}`")
+    }
+}
+
+/// The command line of this process, to be typed again.
+pub(super) fn this_command() -> String {
+    let arguments = std::env::args_os().skip(1);
+    let arguments: Vec<String> = arguments.map(|a| a.to_string_lossy().into_owned()).collect();
+    let words = std::iter::once("fedanchor").chain(arguments.iter().map(String::as_str));
+    // Arguments of a process contain no NUL, the one thing that cannot be quoted.
+    shlex::try_join(words).unwrap_or_default()
+}
