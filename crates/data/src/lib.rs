@@ -11,6 +11,7 @@ mod error;
 pub mod fetch;
 pub mod formats;
 mod image_set;
+pub mod inspection;
 pub mod partition;
 pub mod picture;
 pub mod pictures;

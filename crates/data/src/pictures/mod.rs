@@ -79,10 +79,21 @@ pub(crate) fn try_header(path: &Path) -> Result<Header, Reason> {
 
 /// Reads a picture file, or says why it cannot be read.
 pub(crate) fn try_read(path: &Path, shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
+    try_read_and(path, shape, fit, |_| ()).map(|((), pixels)| pixels)
+}
+
+/// The same, and what a function makes of the bytes of the file.
+pub(crate) fn try_read_and<T>(
+    path: &Path,
+    shape: Shape,
+    fit: Fit,
+    also: impl FnOnce(&[u8]) -> T,
+) -> Result<(T, Vec<u8>), Reason> {
     let header = try_header(path)?;
     let _share = budget::take(pixels(&header).max(budget::of_file(length(path)?)));
     let bytes = std::fs::read(path).map_err(|error| io(&error))?;
-    unpack(&bytes, shape, fit)
+    let pixels = unpack(&bytes, shape, fit)?;
+    Ok((also(&bytes), pixels))
 }
 
 /// Decodes the content of a picture file, or says why it cannot be decoded.
