@@ -26,6 +26,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Look at pictures and write an experiment file for them
+    Init(InitArgs),
     /// Run an experiment and write a run folder
     Run(RunArgs),
     /// List, download, check, show and partition data sets
@@ -69,6 +71,67 @@ pub struct CompletionsArgs {
 pub struct ManArgs {
     /// Folder to write the pages to
     #[arg(long, default_value = "man", value_name = "DIR")]
+    pub out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// Folder of pictures (`labelled/CLASS`, `unlabelled`, `test/CLASS`), or a CSV file that lists them
+    #[arg(default_value = ".")]
+    pub folder: PathBuf,
+    /// Experiment file to write
+    #[arg(long, default_value = "experiment.toml", value_name = "FILE")]
+    pub out: PathBuf,
+    /// Overwrite the experiment file
+    #[arg(long)]
+    pub force: bool,
+    /// Take the likely answer to every question
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Pixels per side of the network's images
+    #[arg(long, value_name = "PIXELS")]
+    pub size: Option<usize>,
+    /// How pictures that are not square become square
+    #[arg(long, value_enum)]
+    pub fit: Option<FitArg>,
+    /// Whether a mirrored picture is still of its class: not text, digits or signs
+    #[arg(long, value_name = "true|false")]
+    pub mirror: Option<bool>,
+    /// Number of simulated clients that share the unlabelled pictures
+    #[arg(long, value_name = "N")]
+    pub clients: Option<usize>,
+    /// Without a test folder: the share of the labelled pictures to test on [default: 0.2]
+    #[arg(long, value_name = "SHARE")]
+    pub test_share: Option<f64>,
+    /// Labels for unlabelled pictures: a CSV file as `fedanchor label` writes it, after a person's review
+    #[arg(long, value_name = "CSV")]
+    pub labels: Option<PathBuf>,
+    /// Device to compute on: `cpu` or `cuda:N`
+    #[arg(long, default_value = "cpu")]
+    pub device: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum FitArg {
+    Stretch,
+    Crop,
+    Pad,
+}
+
+impl From<FitArg> for fedanchor_data::Fit {
+    fn from(fit: FitArg) -> Self {
+        match fit {
+            FitArg::Stretch => Self::Stretch,
+            FitArg::Crop => Self::Crop,
+            FitArg::Pad => Self::Pad,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct ExampleArgs {
+    /// Folder to create
+    #[arg(default_value = "pictures")]
     pub out: PathBuf,
 }
 
@@ -227,6 +290,8 @@ pub enum DataCommand {
     List(JsonArgs),
     /// Download a data set's official files, verify and unpack them
     Get(GetArgs),
+    /// Write a small example of pictures of your own, from the embedded sample
+    Example(ExampleArgs),
     /// Read a data set and report what is in it, or what is wrong with it
     Check(PathArgs),
     /// Print the class counts and write a contact sheet as PNG

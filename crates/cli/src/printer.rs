@@ -40,6 +40,13 @@ impl Printer {
         }
     }
 
+    /// A question to a person at the terminal; the answer goes on the same line.
+    pub fn prompt(&self, text: impl AsRef<str>) {
+        // Nothing is left to do if the terminal is gone.
+        let _ = write!(std::io::stderr(), "{}", text.as_ref());
+        let _ = std::io::stderr().flush();
+    }
+
     /// Something that failed although the program continues; also with `--quiet`.
     pub fn failure(&self, text: impl AsRef<str>) {
         to_stderr(text.as_ref());

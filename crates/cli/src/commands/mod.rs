@@ -3,6 +3,8 @@
 mod data;
 mod data_list;
 mod eval;
+mod example;
+mod init;
 mod interrupt;
 mod label;
 mod model;
@@ -30,6 +32,7 @@ const QUICK: &str = include_str!("../../../../experiments/quick.toml");
 
 pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
     match cli.command {
+        Command::Init(args) => init::init(&args, printer),
         Command::Run(args) => {
             run::wait_without_spinning();
             run::run(args, printer)
@@ -59,6 +62,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
             data_list::list(args, printer);
             Ok(())
         }
+        Command::Data(DataCommand::Example(args)) => example::example(&args, printer),
         Command::Data(DataCommand::Get(args)) => data::get(args, printer),
         Command::Data(DataCommand::Check(args)) => data::check(&args, printer),
         Command::Data(DataCommand::Show(args)) => data::show(&args, printer),

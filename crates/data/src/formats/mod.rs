@@ -21,6 +21,7 @@ use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Result, pictures};
 use checks::{MAX_SIDE, every_class, same_shape};
 use cifar::{EDITIONS, Edition};
 use folder::Listing;
+pub use folder::Relabelled;
 use folder::listing::superfluous_share;
 pub use known::Known;
 use std::path::{Path, PathBuf};
@@ -97,6 +98,24 @@ pub(crate) fn list_pictures(path: &Path, options: &Options) -> Result<Option<Lis
     match find(path, options)? {
         Found::Pictures(listing) => Ok(Some(*listing)),
         Found::Arrays(_) => Ok(None),
+    }
+}
+
+/// Whether a data set of pictures has no test part, so that a share of the labelled ones must serve.
+pub fn lacks_test(path: &Path) -> Result<bool> {
+    let listing = list_pictures(path, &Options::default())?;
+    Ok(listing.is_some_and(|listing| listing.test.files.is_empty()))
+}
+
+/// Lists the pictures of a data set as a CSV file, with the labels of another (columns `path` and `label`)
+/// for those that have none. `table` is where the result will be written: paths are relative to it.
+pub fn relabelled(path: &Path, labels: &Path, table: &Path) -> Result<Relabelled> {
+    match list_pictures(path, &Options::default())? {
+        Some(listing) => folder::relabel(&listing, labels, table),
+        None => {
+            let expected = "labelled and unlabelled pictures";
+            Err(DataError::malformed(path, "folder", expected, "files of many images each"))
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Small pictures for pages.
+//! Single images as files of their own.
 
 use crate::{DataError, Result, Shape};
 use image::ExtendedColorType;
@@ -23,4 +23,12 @@ pub fn jpeg(shape: Shape, pixels: &[u8]) -> Result<Vec<u8>> {
         },
     )?;
     Ok(bytes)
+}
+
+/// Writes an image of a shape as a PNG file.
+pub fn write_png(shape: Shape, pixels: &[u8], path: &Path) -> Result<()> {
+    let colour = if shape.channels == 1 { ExtendedColorType::L8 } else { ExtendedColorType::Rgb8 };
+    let side = shape.side as u32;
+    image::save_buffer_with_format(path, pixels, side, side, colour, image::ImageFormat::Png)
+        .map_err(|error| DataError::io(path, std::io::Error::other(error)))
 }

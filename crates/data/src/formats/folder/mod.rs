@@ -8,11 +8,14 @@
 mod decode;
 pub(crate) mod listing;
 mod names;
+mod relabel;
 mod share;
 mod table;
 
 pub(super) use decode::resize_set;
 pub(crate) use listing::Listing;
+pub use relabel::Relabelled;
+pub(super) use relabel::relabel;
 
 use super::Options;
 use super::checks::{every_class, finish, same_shape};

@@ -1,0 +1,64 @@
+//! `fedanchor data example`: pictures to try everything with.
+
+use super::grouped;
+use crate::cli::ExampleArgs;
+use crate::printer::Printer;
+use anyhow::{Context, Result, bail};
+use fedanchor_data::picture::write_png;
+use fedanchor_data::{ImageSet, sample};
+use std::path::Path;
+
+/// The digits 0 to 4: enough to see what happens, and fast.
+const CLASSES: usize = 5;
+/// Labelled pictures per class; the others are unlabelled.
+const LABELLED: usize = 40;
+/// Names for the digits that a folder can have.
+const NAMES: [&str; CLASSES] = ["zero", "one", "two", "three", "four"];
+
+pub fn example(args: &ExampleArgs, printer: &Printer) -> Result<()> {
+    let out = &args.out;
+    if out.exists() {
+        bail!("{}: exists already: choose another name", out.display());
+    }
+    let data = sample::load()?;
+    let (mut labelled, mut unlabelled) = (0, 0);
+    let mut seen = [0; CLASSES];
+    each(&data.train, |index, class, pixels| {
+        seen[class] += 1;
+        if seen[class] <= LABELLED {
+            labelled += 1;
+            write(&data.train, pixels, &out.join("labelled").join(NAMES[class]), index)
+        } else {
+            unlabelled += 1;
+            write(&data.train, pixels, &out.join("unlabelled"), index)
+        }
+    })?;
+    let mut test = 0;
+    each(&data.test, |index, class, pixels| {
+        test += 1;
+        write(&data.test, pixels, &out.join("test").join(NAMES[class]), index)
+    })?;
+    printer.line(format!(
+        "wrote {}: {} labelled pictures of {CLASSES} classes, {} unlabelled, {} to test on",
+        out.display(),
+        grouped(labelled),
+        grouped(unlabelled),
+        grouped(test),
+    ));
+    Ok(())
+}
+
+/// Every image of the classes in question.
+fn each(images: &ImageSet, mut take: impl FnMut(usize, usize, &[u8]) -> Result<()>) -> Result<()> {
+    for (index, &label) in images.labels.iter().flatten().enumerate() {
+        if usize::from(label) < CLASSES {
+            take(index, usize::from(label), images.image(index))?;
+        }
+    }
+    Ok(())
+}
+
+fn write(images: &ImageSet, pixels: &[u8], folder: &Path, index: usize) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    Ok(write_png(images.shape, pixels, &folder.join(format!("{index:04}.png")))?)
+}

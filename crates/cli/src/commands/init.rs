@@ -1,0 +1,102 @@
+//! `fedanchor init`: from a folder of pictures to an experiment file that runs.
+
+mod answers;
+mod file;
+mod findings;
+
+use super::grouped;
+use crate::cli::InitArgs;
+use crate::printer::Printer;
+use answers::{Answers, Terminal};
+use anyhow::{Context, Result, bail};
+use fedanchor_data::Fit;
+use fedanchor_data::formats::{self, Options};
+use fedanchor_data::inspection::{Inspection, Part, inspect};
+use std::path::{Path, PathBuf};
+
+/// Without a test part: the share of the labelled pictures that becomes one.
+const TEST_SHARE: f64 = 0.2;
+
+pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
+    if args.out.exists() && !args.force {
+        bail!("{}: exists already: choose another name with --out, or --force", args.out.display());
+    }
+    let path = match &args.labels {
+        None => args.folder.clone(),
+        Some(labels) => with_labels(args, labels, printer)?,
+    };
+    let share = formats::lacks_test(&path)?.then_some(TEST_SHARE);
+    let test_share = args.test_share.or(share);
+    let size = Some(args.size.unwrap_or(32)); // only to see whether everything can be read
+    let options = Options { size, test_share, skip_unreadable: true, ..Options::default() };
+    let inspection = inspect(&path, &options)?;
+    findings::show(&inspection, test_share, printer);
+    if let Some(refusal) = &inspection.refusal {
+        bail!("{refusal}");
+    }
+    let terminal = Terminal::of(printer, args.yes);
+    let answers = Answers::collect(args, &inspection, &terminal)?;
+    let options = Options { size: Some(answers.size), fit: answers.fit, ..options };
+    let data = formats::open(&path, &options)?;
+    let text = file::experiment(&file::About {
+        inspection: &inspection,
+        answers: &answers,
+        path: &relative_to_file(&path, &args.out)?,
+        normalisation: &data.normalisation,
+        test_share,
+        device: &args.device,
+    });
+    fedanchor::resolve(&text, &[]).context("the experiment file (a fault of `init`)")?;
+    std::fs::write(&args.out, text).with_context(|| args.out.display().to_string())?;
+    let out = args.out.display();
+    printer.line(format!("wrote {out}"));
+    printer.status(format!("next: fedanchor run {out}"));
+    Ok(())
+}
+
+/// Writes a table of all pictures in which those of the CSV file have its labels.
+fn with_labels(args: &InitArgs, labels: &Path, printer: &Printer) -> Result<PathBuf> {
+    let table = args.out.with_extension("csv");
+    let relabelled = formats::relabelled(&args.folder, labels, &table)?;
+    std::fs::write(&table, &relabelled.text).with_context(|| table.display().to_string())?;
+    printer.line(format!(
+        "wrote {}: {} pictures newly labelled by {}",
+        table.display(),
+        grouped(relabelled.labelled),
+        labels.display()
+    ));
+    Ok(table)
+}
+
+/// The part with the labelled pictures.
+fn labelled(inspection: &Inspection) -> Option<&Part> {
+    inspection.parts.iter().find(|part| ["labelled", "train"].contains(&part.name.as_str()))
+}
+
+fn part<'a>(inspection: &'a Inspection, name: &str) -> Option<&'a Part> {
+    inspection.parts.iter().find(|part| part.name == name)
+}
+
+/// A path as an experiment file states it: relative to the file where that is simple, otherwise absolute.
+fn relative_to_file(path: &Path, file: &Path) -> Result<String> {
+    let absolute = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
+    let folder = match file.parent() {
+        Some(parent) if parent != Path::new("") => absolute(parent)?,
+        _ => absolute(Path::new("."))?,
+    };
+    let path = absolute(path)?;
+    Ok(match path.strip_prefix(&folder) {
+        Ok(inside) if inside == Path::new("") => ".".to_owned(),
+        Ok(inside) => inside.to_string_lossy().into_owned(),
+        Err(_) => path.to_string_lossy().into_owned(),
+    })
+}
+
+/// The name of a way to make pictures square, as a config has it.
+fn fit_name(fit: Fit) -> &'static str {
+    match fit {
+        Fit::Stretch => "stretch",
+        Fit::Crop => "crop",
+        Fit::Pad => "pad",
+    }
+}

@@ -1,0 +1,113 @@
+//! The experiment file, commented for the person who will change it.
+
+use super::answers::Answers;
+use super::{fit_name, labelled, part};
+use fedanchor_data::Normalisation;
+use fedanchor_data::inspection::Inspection;
+
+/// What the file is made of.
+pub(super) struct About<'a> {
+    pub(super) inspection: &'a Inspection,
+    pub(super) answers: &'a Answers,
+    /// The data set, as the file states it.
+    pub(super) path: &'a str,
+    pub(super) normalisation: &'a Normalisation,
+    pub(super) test_share: Option<f64>,
+    pub(super) device: &'a str,
+}
+
+/// A line `key = value`, with a comment in a column of its own.
+fn line(key: &str, value: impl std::fmt::Display, comment: &str) -> String {
+    format!("{:<25} # {comment}\n", format!("{key} = {value}"))
+}
+
+pub(super) fn experiment(about: &About) -> String {
+    let About { inspection, answers, .. } = about;
+    let count = |part: Option<&fedanchor_data::inspection::Part>| part.map_or(0, |p| p.pictures);
+    let mut text = format!(
+        "# {} labelled pictures of {} classes, {} unlabelled, {} for testing.\n\
+         # Every other key has the value of preset `best`; `fedanchor run FILE --set KEY=VALUE` changes one.\n\n\
+         preset = \"best\"\n",
+        count(labelled(inspection)),
+        inspection.classes.len(),
+        count(part(inspection, "unlabelled")),
+        match about.test_share {
+            Some(share) => format!("{:.0} % of the labelled", 100.0 * share),
+            None => count(part(inspection, "test")).to_string(),
+        },
+    );
+    let gpu = about.device != "cpu";
+    text += &line("rounds", if gpu { 300 } else { 40 }, "more take longer and reach more");
+    text += &line("device", format!("{:?}", about.device), "cpu, or a GPU: cuda:0");
+    text += &line(
+        "compare",
+        true,
+        "also train on the labelled pictures alone: what do the others add?",
+    );
+    text += &data(about);
+    text += "\n[partition]\n";
+    text += &line("kind", "\"iid\"", "how the simulation deals unlabelled pictures to clients");
+    text += "\n[augment]\n";
+    let comment = "true only if a mirrored picture is of the same class: not text, digits or signs";
+    text += &line("flip", answers.mirror, comment);
+    text += &if gpu { on_gpu(answers) } else { on_cpu(answers) };
+    text
+}
+
+fn data(about: &About) -> String {
+    let About { inspection, answers, path, normalisation, test_share, .. } = about;
+    let name = path.trim_end_matches(".csv").rsplit('/').next().unwrap_or(path);
+    let name = if name == "." { "pictures" } else { name };
+    let mut text = String::from("\n[data]\n");
+    text += &line("name", format!("{name:?}"), "in records and tables");
+    text += &line("path", format!("{path:?}"), "relative to this file");
+    text += &line("size", answers.size, "pixels per side: larger shows more and takes longer");
+    let comment = "stretch, crop or pad pictures that are not square";
+    text += &line("fit", format!("{:?}", fit_name(answers.fit)), comment);
+    match answers.anchors {
+        0 => text += &line("anchors", 0, "0: all labelled pictures"),
+        anchors => text += &line("anchors", anchors, "labelled pictures of the server, drawn"),
+    }
+    let by_client = part(inspection, "unlabelled").is_some_and(|part| !part.by_client.is_empty());
+    let comment =
+        if by_client { "one per subfolder" } else { "simulated, each with an equal share" };
+    text += &line("clients", answers.clients, comment);
+    if let Some(share) = test_share {
+        text += &line("test_share", share, "of the labelled pictures, set aside for testing");
+    }
+    if !inspection.unreadable.is_empty() {
+        let comment = format!("{} pictures cannot be read", inspection.unreadable.len());
+        text += &line("unreadable", "\"skip\"", &comment);
+    }
+    let list = |values: &[f32]| {
+        let values: Vec<String> = values.iter().map(|value| format!("{value:.4}")).collect();
+        format!("[{}]", values.join(", "))
+    };
+    let (mean, std) = (list(&normalisation.mean), list(&normalisation.std));
+    text += "# measured on the labelled pictures\n";
+    text += &format!("normalisation = {{ mean = {mean}, std = {std} }}\n");
+    text
+}
+
+/// What makes a short run on a CPU enough: see experiments/quick.toml.
+fn on_cpu(answers: &Answers) -> String {
+    let mut text = String::from("\n[model]\n");
+    text += &line("name", "\"small\"", "small for a CPU; wrn28x2 or resnet18 for a GPU");
+    text += "\n[batch_norm]\n";
+    text += &line("statistics", "\"static-server\"", "measured on the labelled pictures");
+    text += "\n[optimiser]\n";
+    text += &line("lr", 0.1, "lower it if the run says that it fails to learn");
+    text += "\n[client]\n";
+    text += &line("per_round", answers.clients.min(5), "clients that train in a round");
+    text += &line("epochs", 2, "local epochs per round");
+    text += &line("batch", 32, "");
+    text.replace(" # \n", "\n")
+}
+
+fn on_gpu(answers: &Answers) -> String {
+    let mut text = String::from("\n[model]\n");
+    text += &line("name", "\"wrn28x2\"", "or resnet18, which is larger");
+    text += "\n[client]\n";
+    text += &line("per_round", answers.clients.min(10), "clients that train in a round");
+    text
+}
