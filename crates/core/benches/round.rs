@@ -59,6 +59,8 @@ fn main() -> Result<()> {
         test: images(10_000, 2),
         normalisation: Normalisation { mean: vec![0.5; 3], std: vec![0.25; 3] },
         flip: true,
+        unlabelled: None,
+        skipped: Vec::new(),
     };
     // 500 anchors and 100 clients of 500 images.
     let simulation = Simulation::new(experiment.clone(), data, None)?;

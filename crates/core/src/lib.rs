@@ -4,8 +4,8 @@
 //! which send weights only. The folders follow the data: [`config`] (an experiment as a value), [`labels`]
 //! (anchors and pseudo-labels), [`messages`] (what travels), [`server`] (the global model and its
 //! training), [`methods`] (one file per method), [`experiment`] (files and sweeps), [`federation`] (the
-//! coordinator and its fleet), [`simulation`] (clients in this process) and `run` (folders, checkpoints,
-//! resuming, [`Model`] files). Imports point the same way, and [`engine`], which trains a cohort as one network, knows
+//! coordinator and its fleet), [`simulation`] (clients in this process), [`model`] (a trained model in use) and
+//! `run` (folders, checkpoints, resuming). Imports point the same way, and [`engine`], which trains a cohort as one network, knows
 //! nothing of any of them.
 //!
 //! ```no_run
@@ -30,6 +30,7 @@ pub mod federation;
 pub mod labels;
 pub mod messages;
 pub mod methods;
+pub mod model;
 mod run;
 pub mod server;
 pub mod simulation;
@@ -40,5 +41,6 @@ pub use experiment::resolve;
 pub use fedanchor_engine as engine;
 pub use federation::{Coordinator, Fleet};
 pub use methods::{Method, register};
-pub use run::{Model, Observer, WrapFleet, resume, run, run_with, server_only};
+pub use model::Model;
+pub use run::{Observer, WrapFleet, resume, run, run_with, server_only};
 pub use simulation::Simulation;

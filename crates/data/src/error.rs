@@ -1,6 +1,7 @@
 //! The error type of this crate. Messages name the file, the place in it, what was expected and
 //! what was found.
 
+use crate::skipped::Reason;
 use std::path::{Path, PathBuf};
 
 /// An error in a data set, a download or a partition.
@@ -27,6 +28,14 @@ pub enum DataError {
         /// What was found.
         found: String,
     },
+    /// A picture cannot be read.
+    #[error("{}: {reason}", path.display())]
+    Picture {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: Reason,
+    },
     /// A setting does not fit the data: too many anchors, no clients, an unknown data set.
     #[error("{0}")]
     Unusable(String),
@@ -47,6 +56,11 @@ impl DataError {
     /// Wraps an operating-system error with the path it concerns.
     pub fn io(path: impl AsRef<Path>, reason: std::io::Error) -> Self {
         Self::Io { path: path.as_ref().to_owned(), reason }
+    }
+
+    /// A picture that cannot be read.
+    pub fn picture(path: impl AsRef<Path>, reason: Reason) -> Self {
+        Self::Picture { path: path.as_ref().to_owned(), reason }
     }
 
     /// A content error: which file, where in it, what was expected, what was found.

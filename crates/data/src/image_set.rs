@@ -1,5 +1,6 @@
 //! Images in memory: 8-bit, square, channels last.
 
+use crate::skipped::Skipped;
 use crate::{DataError, Result};
 use serde::{Deserialize, Serialize};
 
@@ -119,18 +120,34 @@ impl Normalisation {
     }
 }
 
+/// The clients' images, which nobody has labelled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unlabelled {
+    /// The images of all clients, without labels.
+    pub images: ImageSet,
+    /// The images of every client, as indices; empty if the images are not assigned to clients.
+    pub clients: Vec<Vec<u32>>,
+    /// The names of the clients; empty if the images are not assigned to clients.
+    pub client_names: Vec<String>,
+}
+
 /// A data set as experiments use it: a training part, from which anchors and clients are drawn,
-/// and a test part.
+/// and a test part. With unlabelled images, these are the clients' and the training part is the
+/// server's alone.
 #[derive(Debug, Clone)]
 pub struct DataSet {
     /// Its name in the catalogue, or the path it was read from.
     pub name: String,
-    /// Images for anchors and clients.
+    /// Labelled images: for anchors and clients or, if there are unlabelled ones, the server's.
     pub train: ImageSet,
+    /// The clients' images, if they are other ones than those of the training part.
+    pub unlabelled: Option<Unlabelled>,
     /// Images for testing.
     pub test: ImageSet,
     /// The normalisation of the network input.
     pub normalisation: Normalisation,
     /// Whether a mirrored image still belongs to its class (false for digits).
     pub flip: bool,
+    /// Files that were not read.
+    pub skipped: Vec<Skipped>,
 }

@@ -13,11 +13,15 @@ pub mod formats;
 mod image_set;
 pub mod partition;
 pub mod picture;
+pub mod pictures;
 pub mod sample;
+pub mod skipped;
 pub mod split;
 pub mod stream;
 
 pub use error::{DataError, Result};
-pub use image_set::{DataSet, ImageSet, Normalisation, Shape};
+pub use image_set::{DataSet, ImageSet, Normalisation, Shape, Unlabelled};
 pub use partition::Partition;
+pub use pictures::Fit;
+pub use skipped::{Reason, Skipped};
 pub use stream::{Purpose, Stream};

@@ -41,6 +41,8 @@ pub fn load() -> Result<DataSet> {
         test: part(TEST_PER_CLASS)?,
         normalisation: MNIST.normalisation(),
         flip: MNIST.flip,
+        unlabelled: None,
+        skipped: Vec::new(),
     })
 }
 

@@ -99,6 +99,34 @@ pub fn split(
     Ok(Split { anchors: chosen, validation, pool })
 }
 
+/// Makes every labelled image an anchor, but for `validation` drawn ones: for data whose clients have images
+/// of their own.
+pub fn split_all(labelled: &ImageSet, validation: usize, seed: u64) -> Result<Split> {
+    let labels = labelled.require_labels("the choice of anchors")?;
+    let classes = labelled.classes.len();
+    if classes < 2 {
+        return Err(DataError::Unusable(format!(
+            "a classifier needs at least two classes, but these images have {classes}"
+        )));
+    }
+    let mut all: Vec<u32> = (0..labels.len() as u32).collect();
+    let mut rng = Stream::new(seed, Purpose::Validation, 0, SERVER).rng();
+    let count = validation.min(all.len());
+    let mut validation = all.partial_shuffle(&mut rng, count).0.to_vec();
+    validation.sort_unstable();
+    all.retain(|index| validation.binary_search(index).is_err());
+    all.sort_unstable();
+    let mut left = vec![0; classes];
+    all.iter().for_each(|&index| left[usize::from(labels[index as usize])] += 1);
+    if let Some(class) = left.iter().position(|&count| count == 0) {
+        return Err(DataError::Unusable(format!(
+            "{count} validation images leave no anchor of class `{}`: label more, or validate on fewer",
+            labelled.classes[class]
+        )));
+    }
+    Ok(Split { anchors: all, validation, pool: Vec::new() })
+}
+
 fn balanced(train: &ImageSet, labels: &[u16], anchors: usize, stream: Stream) -> Result<Vec<u32>> {
     let mut members = vec![Vec::new(); train.classes.len()];
     for (index, &label) in labels.iter().enumerate() {
@@ -211,6 +239,20 @@ mod tests {
         assert!(with.validation.is_sorted() && with.validation != of(100, 2).unwrap().validation);
         let error = of(960, 1).unwrap_err().to_string();
         assert!(error.contains("960 validation images leave none of the 960"), "{error}");
+    }
+
+    #[test]
+    fn all_labelled_images_are_anchors_but_for_the_validation_images() {
+        let labelled = images(10, 2);
+        let whole = split_all(&labelled, 0, 1).unwrap();
+        assert_eq!((whole.anchors, whole.pool), ((0..10).collect(), vec![]));
+        let some = split_all(&labelled, 3, 1).unwrap();
+        assert_eq!((some.anchors.len(), some.validation.len()), (7, 3));
+        let mut all = [some.anchors, some.validation].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).collect::<Vec<u32>>());
+        let error = split_all(&labelled, 10, 1).unwrap_err().to_string();
+        assert!(error.contains("10 validation images leave no anchor of class"), "{error}");
     }
 
     #[test]

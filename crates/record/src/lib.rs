@@ -245,6 +245,9 @@ pub struct Assignment {
     /// The images held out for validation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub validation: Vec<u32>,
-    /// Every client's images.
+    /// Every client's images. Unlabelled ones are numbered after the labelled ones.
     pub clients: Vec<Vec<u32>>,
+    /// Names of the clients, where the data has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_names: Vec<String>,
 }

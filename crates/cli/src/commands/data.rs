@@ -91,7 +91,7 @@ fn read(args: &PathArgs) -> Result<Read> {
         );
         return Ok(Read::Set(sample::load()?));
     }
-    let options = formats::Options { size: args.size };
+    let options = formats::Options { size: args.size, ..Default::default() };
     if formats::is_data_set(&args.path) {
         return Ok(Read::Set(formats::open(&args.path, &options)?));
     }

@@ -3,7 +3,7 @@
 use super::grouped;
 use crate::cli::PartitionArgs;
 use crate::printer::Printer;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use fedanchor::simulation;
 use fedanchor_data::picture::{histogram_csv, partition_chart};
 
@@ -16,7 +16,11 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     settings.extend_from_slice(&args.settings);
     let experiment = super::experiment(args.experiment.as_deref(), &settings)?;
     let data = simulation::load(&experiment)?;
-    let (split, partition) = simulation::assign(&experiment, &data)?;
+    let simulation::Assigned { split, partition, experiment } =
+        simulation::assign(&experiment, &data)?;
+    if data.unlabelled.is_some() {
+        bail!("the clients' images of {} have no labels to show by class", data.name);
+    }
     let labels = data.train.require_labels("a partition")?;
     let histogram = partition.histogram(labels, data.train.classes.len());
 

@@ -2,7 +2,7 @@
 
 use crate::workspace::{SMALL, Workspace, lines, table, text};
 use fedanchor::engine::model::Network;
-use fedanchor::engine::tensors::{Params, Part};
+use fedanchor::engine::tensors::Part;
 use fedanchor::labels::Anchors;
 use fedanchor::messages::{Answer, Broadcast, ClientLosses, ClientOutcome, Update};
 use fedanchor::{Experiment, Model, methods};
@@ -115,14 +115,12 @@ fn check_model_and_bytes(workspace: &Workspace, experiment: &Experiment, records
     let heads = methods::build(&experiment.method).unwrap().heads();
     let network = Network::new(&experiment.model, heads, shape, 10).unwrap();
     let device = experiment.device().unwrap();
-    // Refuses an entry too many, too few or of another shape.
-    let params =
-        Params::load(&network.layout, &workspace.at("run").join(files::MODEL), device).unwrap();
-    // And the file alone is enough to read it back.
+    // The file alone is enough to read it back; an entry too many, too few or of another shape is refused.
     let model = Model::load(&workspace.at("run").join(files::MODEL), device).unwrap();
-    assert_eq!((model.shape, model.classes.len()), (shape, 10));
-    assert_eq!(model.network.layout, network.layout);
-    assert!(model.params.tensors == params.tensors);
+    assert_eq!((model.description.shape, model.classes().len()), (shape, 10));
+    assert_eq!(model.network().layout, network.layout);
+    assert_eq!(model.class_means.size(), [10, 128]);
+    let params = model.params;
     let update = || Update {
         params: params.subset(|entry| entry.part != Part::Anchor),
         samples: 30,

@@ -15,7 +15,6 @@ impl Experiment {
     pub(crate) fn check(&self) -> Result<()> {
         at_least_one("rounds", self.rounds as usize)?;
         at_most("rounds", self.rounds as usize, MOST_ROUNDS)?;
-        at_least_one("data.anchors", self.data.anchors)?;
         at_most("data.anchors", self.data.anchors, 100_000_000)?;
         at_most("data.validation", self.data.validation, 100_000_000)?;
         at_least_one("data.clients", self.data.clients)?;

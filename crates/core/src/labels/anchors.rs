@@ -91,7 +91,9 @@ impl Anchors {
         let all = Anchors::Latents { latents, labels: anchors.labels.to_vec() };
         Ok(match payload {
             AnchorPayload::Latents => all,
-            AnchorPayload::ClassMeans => all.class_means(context.classes)?,
+            AnchorPayload::ClassMeans => {
+                Anchors::ClassMeans { means: all.class_means(context.classes)? }
+            }
         })
     }
 
@@ -105,11 +107,14 @@ impl Anchors {
         })
     }
 
-    /// Reduces latents to class means.
-    fn class_means(self, classes: usize) -> Result<Self> {
-        let Anchors::Latents { latents, labels } = &self else { return Ok(self) };
-        let means = class_average(labels, classes, latents.device())?.f_matmul(&unit(latents)?)?;
-        Ok(Anchors::ClassMeans { means })
+    /// The mean of the unit latents of each class, `[C, D]`.
+    pub fn class_means(&self, classes: usize) -> Result<Tensor> {
+        Ok(match self {
+            Anchors::ClassMeans { means } => means.shallow_clone(),
+            Anchors::Latents { latents, labels } => {
+                class_average(labels, classes, latents.device())?.f_matmul(&unit(latents)?)?
+            }
+        })
     }
 
     /// Eq. 3: s_avg of every sample with every class, `[N, D]` to `[N, C]`.
@@ -127,13 +132,7 @@ impl Anchors {
     /// Cosine of every class's mean direction with every other's, `C x C`: how well the latent
     /// space keeps the classes apart.
     pub fn similarity(&self, classes: usize) -> Result<Vec<Vec<f64>>> {
-        let means = match self {
-            Anchors::ClassMeans { means } => means.shallow_clone(),
-            Anchors::Latents { latents, labels } => {
-                class_average(labels, classes, latents.device())?.f_matmul(&unit(latents)?)?
-            }
-        };
-        let directions = unit(&means)?;
+        let directions = unit(&self.class_means(classes)?)?;
         let cosines = directions.f_matmul(&directions.f_tr()?)?.f_to_device(Device::Cpu)?;
         let flat = Vec::<f64>::try_from(cosines.f_to_kind(Kind::Double)?.f_flatten(0, -1)?)?;
         let flat: Vec<f64> = flat.iter().map(|cosine| (cosine * 1e6).round() / 1e6).collect();
@@ -265,7 +264,8 @@ mod tests {
         let z = Tensor::from_slice(&[3f32, 4.0, 0.0, -2.0]).view([2, 2]);
         // (3, 4)/5: cosines .6 and .8 with class 0, -.6 with class 1. (0, -1): 0 and -1; 0.
         let expected = [0.7, -0.6, -0.5, 0.0];
-        for anchors in [latents(), latents().class_means(2).unwrap()] {
+        let means = latents().class_means(2).unwrap();
+        for anchors in [latents(), Anchors::ClassMeans { means }] {
             let found = rows(&anchors.scores(&z, 2).unwrap());
             assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
         }
@@ -283,7 +283,7 @@ mod tests {
         tch::manual_seed(4);
         let full = all();
         tch::manual_seed(4);
-        let means = all().class_means(10).unwrap();
+        let means = Anchors::ClassMeans { means: all().class_means(10).unwrap() };
         let z = Tensor::randn([300, 128], options);
         let (a, b) = (full.scores(&z, 10).unwrap(), means.scores(&z, 10).unwrap());
         assert!((&a - &b).abs().max().double_value(&[]) < 1e-6);

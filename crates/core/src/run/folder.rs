@@ -4,7 +4,6 @@ use super::disk;
 use crate::config::Experiment;
 use crate::error::{Error, Result};
 use fedanchor_data::picture::{histogram_csv, quoted};
-use fedanchor_engine::tensors::Params;
 use fedanchor_record::{Assignment, Checksums, RoundRecord, Summary, Timing, files};
 use fs_err::{File, OpenOptions};
 use serde::{Deserialize, Serialize};
@@ -224,8 +223,8 @@ impl RunFolder {
     }
 
     /// The final model, with its description.
-    pub(crate) fn write_model(&self, params: &Params, about: &serde_json::Value) -> Result<()> {
-        self.write(files::MODEL, params.encode(&json(about)?)?)
+    pub(crate) fn write_model(&self, bytes: &[u8]) -> Result<()> {
+        self.write(files::MODEL, bytes)
     }
 
     /// The run in a few numbers.

@@ -3,17 +3,16 @@
 mod checkpoint;
 mod disk;
 mod folder;
-mod model;
 mod progress;
 mod resume;
 
-pub use model::Model;
 pub use resume::resume;
 
 use crate::config::{Experiment, fingerprint};
 use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Fleet, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
+use crate::model::{Description, encode_model};
 use crate::server::Evaluation;
 use crate::simulation::{ComputeThreads, SimulatedFleet, Simulation, load};
 use checkpoint::{About, Checkpoint, Found, Saver};
@@ -213,8 +212,16 @@ impl Run<'_> {
             anchors: simulation.split.anchors.clone(),
             validation: simulation.split.validation.clone(),
             clients: simulation.partition.clients.clone(),
+            client_names: simulation.client_names.clone(),
         };
-        self.folder.write_assignment(&assignment, &simulation.histogram(), &simulation.classes)
+        match simulation.histogram() {
+            Some(rows) => self.folder.write_assignment(&assignment, &rows, &simulation.classes),
+            None => {
+                let sizes = assignment.clients.iter().map(|local| vec![local.len() as u32]);
+                let unknown = ["unknown".to_owned()];
+                self.folder.write_assignment(&assignment, &sizes.collect::<Vec<_>>(), &unknown)
+            }
+        }
     }
 
     fn checkpoint(
@@ -305,8 +312,21 @@ impl Run<'_> {
         folder.write_matrix(files::CONFUSION, classes, &test.confusion)?;
         let similarity = anchors.similarity(classes.len())?;
         folder.write_matrix(files::SIMILARITY, classes, &similarity)?;
-        let about = model::about(&self.settled.model, context.images.shape(), classes);
-        folder.write_model(params, &about)
+        let description = Description {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            method: self.settled.method.name.clone(),
+            model: self.settled.model.clone(),
+            shape: context.images.shape(),
+            fit: fedanchor_data::Fit::default(),
+            normalisation: context.images.normalisation().clone(),
+            classes: classes.clone(),
+            latents: source,
+        };
+        folder.write_model(&encode_model(
+            &description,
+            params,
+            &anchors.class_means(classes.len())?,
+        )?)
     }
 }
 
@@ -324,12 +344,20 @@ pub fn server_only(
 /// blake3 over pixels and labels: whether two runs saw the same data.
 fn data_fingerprint(data: &DataSet) -> String {
     let mut hash = blake3::Hasher::new();
-    for part in [&data.train, &data.test] {
+    let unlabelled = data.unlabelled.as_ref();
+    let parts = [Some(&data.train), Some(&data.test), unlabelled.map(|part| &part.images)];
+    for part in parts.into_iter().flatten() {
         hash.update(&(part.shape.side as u64).to_le_bytes());
         hash.update(&(part.shape.channels as u64).to_le_bytes());
         hash.update(&part.pixels);
         for label in part.labels.iter().flatten() {
             hash.update(&label.to_le_bytes());
+        }
+    }
+    for (client, images) in unlabelled.iter().flat_map(|part| &part.clients).enumerate() {
+        hash.update(&(client as u64).to_le_bytes());
+        for index in images {
+            hash.update(&index.to_le_bytes());
         }
     }
     hash.finalize().to_hex().to_string()

@@ -67,8 +67,8 @@ impl<'a> SimulatedFleet<'a> {
             let state = self.states.get(&id).map(|(_, state)| state.copy());
             let state = state.transpose()?.unwrap_or_default();
             let local = &partition.clients[id as usize];
-            let labels = || local.iter().map(|&i| true_labels[i as usize]).collect();
-            let labels = method.sees_labels().then(labels);
+            let labels = true_labels.as_ref().filter(|_| method.sees_labels());
+            let labels = labels.map(|all| local.iter().map(|&i| all[i as usize]).collect());
             Ok(Client { id, images, local, labels, state })
         });
         let clients = clients.collect::<Result<_>>()?;
@@ -156,9 +156,10 @@ impl<'a> SimulatedFleet<'a> {
         Ok(())
     }
 
-    /// Compares pseudo-labels with the true labels.
+    /// Compares pseudo-labels with the true labels, where these are known.
     fn compare(&mut self, client: u32, labels: &PseudoLabels) {
         let Simulation { partition, true_labels, .. } = self.simulation;
+        let Some(true_labels) = true_labels else { return };
         let heads = [
             (&mut self.anchor_head, &labels.anchor),
             (&mut self.classifier_head, &labels.classifier),

@@ -2,8 +2,9 @@
 
 use crate::config::{DataConfig, Experiment};
 use crate::error::{Error, Result};
-use fedanchor_data::split::{Split, split};
-use fedanchor_data::{DataSet, Partition, catalog, formats, partition, sample};
+use fedanchor_data::partition::Scheme;
+use fedanchor_data::split::{Split, split, split_all};
+use fedanchor_data::{DataSet, Partition, Unlabelled, catalog, formats, partition, sample};
 use std::path::PathBuf;
 
 /// Reads the data set an experiment names: the embedded sample, or the files in `data.path` [default:
@@ -31,26 +32,87 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
         let problem = format!("no data set `{}` at {}: {advice}", config.name, path.display());
         return Err(Error::config(key, problem));
     }
-    let mut data = formats::open(&path, &formats::Options { size: config.size })?;
+    let mut data =
+        formats::open(&path, &formats::Options { size: config.size, ..Default::default() })?;
     data.name.clone_from(&config.name);
     Ok(data)
 }
 
-/// Draws the anchors and the validation images and deals the others to the clients.
-pub fn assign(experiment: &Experiment, data: &DataSet) -> Result<(Split, Partition)> {
-    let config = &experiment.data;
+/// What an experiment takes from its data: who has which image, and the settings that only the data tells.
+#[derive(Debug)]
+pub struct Assigned {
+    /// Which images are anchors and which are held out.
+    pub split: Split,
+    /// Which images are whose.
+    pub partition: Partition,
+    /// The experiment with the number of anchors and clients there are.
+    pub experiment: Experiment,
+}
+
+/// Draws the anchors and the validation images and deals the others to the clients. Clients with unlabelled
+/// images of their own come after the labelled ones: their images are numbered from there.
+pub fn assign(experiment: &Experiment, data: &DataSet) -> Result<Assigned> {
+    let (split, partition) = match &data.unlabelled {
+        None => deal(experiment, data)?,
+        Some(unlabelled) => with_unlabelled(experiment, data, unlabelled)?,
+    };
+    let mut experiment = experiment.clone();
+    experiment.data.anchors = split.anchors.len();
+    experiment.data.clients = partition.clients.len();
+    let (per_round, clients) = (experiment.client.per_round, experiment.data.clients);
+    if per_round > clients {
+        let problem = format!("{per_round} clients per round, but the data has {clients}");
+        return Err(Error::config("client.per_round", problem));
+    }
+    Ok(Assigned { split, partition, experiment })
+}
+
+/// Every image is labelled: anchors are drawn, and the others are the clients'.
+fn deal(experiment: &Experiment, data: &DataSet) -> Result<(Split, Partition)> {
+    let DataConfig { anchors, validation, choice, clients, .. } = experiment.data;
+    if anchors == 0 {
+        let problem = "0 takes every labelled image, which leaves none for the clients: set the number \
+                       of anchors, or bring unlabelled images";
+        return Err(Error::config("data.anchors", problem));
+    }
     let labels =
         data.train.require_labels("drawing anchors and dealing images to simulated clients")?;
-    let DataConfig { anchors, validation, choice, .. } = *config;
     let split = split(&data.train, anchors, validation, choice, experiment.seed)?;
-    let classes = data.train.classes.len();
-    let partition = partition::partition(
-        experiment.partition,
-        labels,
-        &split.pool,
-        classes,
-        config.clients,
-        experiment.seed,
-    )?;
+    let (scheme, classes) = (experiment.partition, data.train.classes.len());
+    let partition =
+        partition::partition(scheme, labels, &split.pool, classes, clients, experiment.seed)?;
+    Ok((split, partition))
+}
+
+/// The clients have unlabelled images: as the data assigns them, or dealt at random.
+fn with_unlabelled(
+    experiment: &Experiment,
+    data: &DataSet,
+    unlabelled: &Unlabelled,
+) -> Result<(Split, Partition)> {
+    let DataConfig { anchors, validation, choice, clients, .. } = experiment.data;
+    let mut split = match anchors {
+        0 => split_all(&data.train, validation, experiment.seed)?,
+        _ if anchors > data.train.len() => {
+            let problem = format!(
+                "there are {} labelled images, not {anchors}: set 0 to use all of them",
+                data.train.len()
+            );
+            return Err(Error::config("data.anchors", problem));
+        }
+        _ => split(&data.train, anchors, validation, choice, experiment.seed)?,
+    };
+    let (first, count) = (data.train.len() as u32, unlabelled.images.len() as u32);
+    split.pool = (first..first + count).collect();
+    let partition = if !unlabelled.clients.is_empty() {
+        let shifted = |images: &Vec<u32>| images.iter().map(|&index| first + index).collect();
+        Partition { clients: unlabelled.clients.iter().map(shifted).collect() }
+    } else if let Scheme::Iid {} = experiment.partition {
+        partition::partition(experiment.partition, &[], &split.pool, 0, clients, experiment.seed)?
+    } else {
+        let problem = "needs the labels of the clients' images, which have none: set it to `iid`, or \
+                       give every client a folder of its own";
+        return Err(Error::config("partition.kind", problem));
+    };
     Ok((split, partition))
 }

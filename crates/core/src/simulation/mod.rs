@@ -7,11 +7,11 @@ mod threads;
 
 pub use faults::Faults;
 pub use fleet::SimulatedFleet;
-pub use load::{assign, load};
+pub use load::{Assigned, assign, load};
 pub use threads::ComputeThreads;
 
 use crate::config::Experiment;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::experiment::settle;
 use crate::federation::{Coordinator, ServerData};
 use crate::labels::AnchorSet;
@@ -20,8 +20,8 @@ use fedanchor_data::split::Split;
 use fedanchor_data::{DataSet, ImageSet, Partition};
 use fedanchor_engine::training::Context;
 
-/// Data, partition and settings of a simulated federation. It alone knows the clients' true labels, to
-/// measure pseudo-labels by.
+/// Data, partition and settings of a simulated federation. It alone knows the clients' true labels, where
+/// there are any, to measure pseudo-labels by.
 pub struct Simulation {
     /// The settings of the run.
     pub experiment: Experiment,
@@ -39,7 +39,10 @@ pub struct Simulation {
     images: ImageSet,
     /// All of them but the validation images.
     trained_on: Vec<u32>,
-    true_labels: Vec<u16>,
+    /// Labels of all training images; none where the clients' images have none.
+    true_labels: Option<Vec<u16>>,
+    /// Names of the clients, where the data has them.
+    pub client_names: Vec<String>,
     faults: Faults,
     anchor_labels: Vec<u16>,
     validation: ImageSet,
@@ -52,12 +55,17 @@ impl Simulation {
     /// Draws anchors and clients and builds the network's description. `workers` threads augment images
     /// [default: one per core].
     pub fn new(experiment: Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
-        let (split, partition) = assign(&experiment, &data)?;
-        let DataSet { mut train, test, normalisation, flip, .. } = data;
-        let true_labels = train.labels.take().unwrap_or_default(); // `assign` requires them
+        let Assigned { split, partition, experiment } = assign(&experiment, &data)?;
+        let DataSet { mut train, unlabelled, test, normalisation, flip, .. } = data;
+        let labels = train.labels.take().unwrap_or_default(); // `assign` requires them
         let test_labels = test.require_labels("testing")?.to_vec();
         let classes = train.classes.clone();
         let method = methods::build(&experiment.method)?;
+        if method.sees_labels() && unlabelled.is_some() {
+            let problem =
+                format!("`{}` trains on the clients' labels, which have none", method.name());
+            return Err(Error::config("method.name", problem));
+        }
         let settings = experiment.training(method.heads())?;
         let (shape, count) = (train.shape, classes.len());
         let context = Context::new(settings, shape, count, &normalisation, flip, workers)?;
@@ -66,14 +74,21 @@ impl Simulation {
         }
         let faults = Faults::new(&experiment);
         let labels_of = |indices: &[u32]| -> Vec<u16> {
-            indices.iter().map(|&index| true_labels[index as usize]).collect()
+            indices.iter().map(|&index| labels[index as usize]).collect()
         };
         let (anchor_labels, validation_labels) =
             (labels_of(&split.anchors), labels_of(&split.validation));
+        let validation = train.select(&split.validation);
+        let (true_labels, client_names) = match unlabelled {
+            None => (Some(labels), Vec::new()),
+            Some(unlabelled) => {
+                train.pixels.extend(unlabelled.images.pixels);
+                (None, unlabelled.client_names)
+            }
+        };
         let trained_on = (0..train.len() as u32)
             .filter(|index| split.validation.binary_search(index).is_err())
             .collect();
-        let validation = train.select(&split.validation);
         Ok(Self {
             experiment,
             context,
@@ -84,6 +99,7 @@ impl Simulation {
             images: train,
             trained_on,
             true_labels,
+            client_names,
             faults,
             anchor_labels,
             validation,
@@ -99,9 +115,10 @@ impl Simulation {
         Ok(self.context.enter()?)
     }
 
-    /// Images of every class on every client.
-    pub fn histogram(&self) -> Vec<Vec<u32>> {
-        self.partition.histogram(&self.true_labels, self.classes.len())
+    /// Images of every class on every client; `None` where nobody knows their classes.
+    pub fn histogram(&self) -> Option<Vec<Vec<u32>>> {
+        let labels = self.true_labels.as_ref()?;
+        Some(self.partition.histogram(labels, self.classes.len()))
     }
 
     /// The experiment with every choice written down that was left to the data.

@@ -17,17 +17,26 @@ pub mod mat;
 pub mod npz;
 mod pickle;
 
-use crate::{DataError, DataSet, ImageSet, Normalisation, Result};
+use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Result};
 use checks::{MAX_SIDE, every_class};
 use cifar::{EDITIONS, Edition};
 pub use known::Known;
 use std::path::{Path, PathBuf};
 
 /// How to read images.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {
-    /// Resizes every image to this many pixels per side. Images that are not square are stretched.
+    /// Resizes every image to this many pixels per side.
     pub size: Option<usize>,
+    /// How pictures that are not square become square.
+    pub fit: Fit,
+    /// Without a test part: the share of the labelled pictures that becomes one.
+    pub test_share: Option<f64>,
+    /// Leaves out unreadable pictures and lists them in [`DataSet::skipped`]; otherwise they are an
+    /// error.
+    pub skip_unreadable: bool,
+    /// The folder where decoded pictures are kept for the next time.
+    pub cache: Option<PathBuf>,
 }
 
 impl Options {
@@ -88,7 +97,15 @@ pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
         None => Normalisation::measure(&train),
     };
     let flip = known.is_none_or(|known| known.flip);
-    Ok(DataSet { name: path.display().to_string(), train, test, normalisation, flip })
+    Ok(DataSet {
+        name: path.display().to_string(),
+        train,
+        unlabelled: None,
+        test,
+        normalisation,
+        flip,
+        skipped: Vec::new(),
+    })
 }
 
 /// Whether a folder contains a data set with a training and a test part, complete or not.

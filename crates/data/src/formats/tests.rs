@@ -137,7 +137,7 @@ fn the_folder_name_distinguishes_mnist_from_fashion_mnist() {
             folder.write(&format!("{under}/{part}-labels-idx1-ubyte"), &idx(1, &[10], &digits));
         }
         let path = folder.path().join(under);
-        let set = open(&path, &Options { size: Some(2) }).unwrap();
+        let set = open(&path, &Options { size: Some(2), ..Options::default() }).unwrap();
         assert_eq!((set.train.shape.side, set.train.image(7)), (2, &[7; 4][..]));
         assert_eq!((set.flip, set.train.classes), (title.flip, title.class_names()));
         assert_eq!(set.normalisation, title.normalisation());
@@ -202,11 +202,16 @@ fn image_folders_must_agree() {
     let set = folder.open();
     assert_eq!(set.train.classes, ["cat", "dog"]);
     assert_eq!(set.normalisation, Normalisation { mean: vec![0.5], std: vec![0.5] });
-    let train = open_images(&folder.path().join("train"), &Options { size: Some(4) }).unwrap();
+    let train =
+        open_images(&folder.path().join("train"), &Options { size: Some(4), ..Options::default() })
+            .unwrap();
     assert_eq!((train.len(), train.shape.side), (2, 4));
     folder.image("test/dog/2.png", 3, 9);
     assert!(folder.failure().contains("2.png: image size"));
-    assert_eq!(open(folder.path(), &Options { size: Some(2) }).unwrap().test.len(), 3);
+    assert_eq!(
+        open(folder.path(), &Options { size: Some(2), ..Options::default() }).unwrap().test.len(),
+        3
+    );
     let image = open_images(&folder.path().join("test/dog/2.png"), &Options::default()).unwrap();
     assert_eq!((image.len(), image.labels), (1, None));
 }
@@ -215,7 +220,9 @@ fn image_folders_must_agree() {
 fn sizes_are_limited() {
     let folder = Folder::new();
     for size in [0, MAX_SIDE + 1] {
-        let error = open(folder.path(), &Options { size: Some(size) }).unwrap_err().to_string();
+        let error = open(folder.path(), &Options { size: Some(size), ..Options::default() })
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, format!("the size must be between 1 and 16384, found {size}"));
     }
 }

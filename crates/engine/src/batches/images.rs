@@ -34,6 +34,7 @@ pub struct ImagePipeline {
     /// Input in bfloat16, made by the GPU's fused kernel.
     half: bool,
     fused: bool,
+    normalisation: Normalisation,
     /// (x / 255 - mean) / std as one multiplication and one subtraction, by channel.
     scale: Vec<f32>,
     shift: Vec<f32>,
@@ -59,12 +60,18 @@ impl ImagePipeline {
         let scale = normalisation.std.iter().map(|std| 1.0 / (255.0 * std)).collect();
         let shift = normalisation.mean.iter().zip(&normalisation.std).map(|(m, s)| m / s).collect();
         let flip = config.flip.unwrap_or(flip);
-        Ok(Self { shape, flip, strong: config.strong, device, half, fused, scale, shift, workers })
+        let (strong, normalisation) = (config.strong, normalisation.clone());
+        Ok(Self { shape, flip, strong, device, half, fused, normalisation, scale, shift, workers })
     }
 
     /// The shape of an image.
     pub fn shape(&self) -> Shape {
         self.shape
+    }
+
+    /// The normalisation of the input.
+    pub fn normalisation(&self) -> &Normalisation {
+        &self.normalisation
     }
 
     /// Whether images are mirrored.

@@ -9,7 +9,6 @@ use super::bundle::Bundle;
 use super::encoding::{Data, decode, encode};
 use crate::error::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
@@ -268,9 +267,22 @@ impl Params {
 
     /// One client as the bytes of a model file, with a description.
     pub fn encode(&self, about: &str) -> Result<Vec<u8>> {
+        encode(&self.named(), about)
+    }
+
+    /// Every entry under its name, for [`encode`]; K = 1.
+    pub fn named(&self) -> Vec<(String, Data<'_>)> {
         let entries = self.layout.iter().zip(&self.tensors);
-        let tensors = entries.map(|(entry, t)| (entry.name.clone(), Data::F32(t, &entry.shape)));
-        encode(&tensors.collect::<Vec<_>>(), about)
+        entries.map(|(entry, t)| (entry.name.clone(), Data::F32(t, &entry.shape))).collect()
+    }
+
+    /// The same if no entry of `layout` is missing, otherwise an error that names the first.
+    pub fn complete(self, layout: &Layout) -> Result<Params> {
+        let has = |name: &str| self.layout.iter().any(|entry| entry.name == name);
+        match layout.iter().find(|entry| !has(&entry.name)) {
+            Some(missing) => Err(Error::tensors(format!("`{}` is missing", missing.name))),
+            None => Ok(self),
+        }
     }
 
     /// Reads a model file: every entry of `layout`, of the right shape, and nothing else.
@@ -279,19 +291,7 @@ impl Params {
         if let Some(extra) = decoded.f64.keys().chain(decoded.u16.keys()).next() {
             return Err(Error::tensors(format!("`{extra}` does not belong to this network")));
         }
-        if let Some(missing) = layout.iter().find(|e| !decoded.f32.contains_key(&e.name)) {
-            return Err(Error::tensors(format!("`{}` is missing", missing.name)));
-        }
-        Self::from_decoded(layout, decoded.f32, device)
-    }
-
-    /// Reads a model file written by a run.
-    pub fn load(layout: &Layout, path: &Path, device: Device) -> Result<Params> {
-        let bytes = fs_err::read(path).map_err(|error| Error::file(path, error))?;
-        Self::decode(layout, &bytes, device).map_err(|error| match error {
-            Error::Tensors(problem) => Error::file(path, problem),
-            other => other,
-        })
+        Self::from_decoded(layout, decoded.f32, device)?.complete(layout)
     }
 }
 

@@ -5,15 +5,15 @@
 use super::gpu::Gpu;
 use crate::batches::{ImagePipeline, RoundStreams};
 use crate::config::{
-    AugmentConfig, BatchNormConfig, Heads, ModelConfig, OptimiserConfig, Precision,
+    AugmentConfig, BatchNormConfig, Heads, LrSchedule, ModelConfig, OptimiserConfig, Precision,
     StatisticsSource,
 };
 use crate::error::{Error, Result};
 use crate::model::{Network, Pass, Statistics, import};
 use crate::tensors::Params;
+use fedanchor_data::augment::Strong;
 use fedanchor_data::{Normalisation, Shape};
 use fedanchor_graph as graph;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use tch::{Device, Kind, Tensor};
 
@@ -56,7 +56,6 @@ pub struct Context {
     /// Batch norm's running statistics.
     pub batch_norm: BatchNormConfig,
     precision: Precision,
-    init_from: Option<PathBuf>,
     /// Something about the initial model that the user should know.
     notice: Mutex<Option<String>>,
     /// What a GPU keeps between steps; none on a CPU.
@@ -97,7 +96,6 @@ impl Context {
             optimiser,
             batch_norm,
             precision,
-            init_from: model.init_from,
             notice: Mutex::default(),
             gpu,
         })
@@ -106,7 +104,7 @@ impl Context {
     /// The model that training starts from: drawn, or with the backbone of a file.
     pub fn initial(&self) -> Result<Params> {
         let mut params = self.network.init(self.seed, self.device)?;
-        let Some(path) = &self.init_from else { return Ok(params) };
+        let Some(path) = &self.network.config.init_from else { return Ok(params) };
         let imported = import(&self.network.layout, path, self.device)?;
         params.assign(&imported.backbone)?;
         if let [first, ..] = &imported.ignored[..] {
@@ -118,6 +116,39 @@ impl Context {
             *self.notice.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(text);
         }
         Ok(params)
+    }
+
+    /// For a trained network: forward passes in single precision, and no training.
+    pub fn for_inference(
+        model: &ModelConfig,
+        heads: Heads,
+        shape: Shape,
+        classes: usize,
+        normalisation: &Normalisation,
+        device: Device,
+    ) -> Result<Self> {
+        let settings = Settings {
+            seed: 0,
+            device,
+            precision: Precision::F32,
+            model: model.clone(),
+            heads,
+            batch_norm: BatchNormConfig {
+                statistics: StatisticsSource::Average,
+                momentum: 0.0,
+                images: 0,
+            },
+            augment: AugmentConfig { strong: Strong::Fixmatch, flip: Some(false) },
+            optimiser: OptimiserConfig {
+                lr: 0.0,
+                momentum: 0.0,
+                nesterov: false,
+                weight_decay: 0.0,
+                clip: 0.0,
+                schedule: LrSchedule::Constant,
+            },
+        };
+        Self::new(settings, shape, classes, normalisation, false, None)
     }
 
     /// Puts this thread's work on the run's own queue of the GPU, until the guard is dropped. Rounds

@@ -1,0 +1,215 @@
+//! A trained model in use: its file, which describes itself, and its predictions.
+
+mod assessment;
+
+pub use assessment::{Assessment, Bin, Calibration, ClassScore, HeadScores, assess};
+
+use crate::config::{Heads, ModelConfig};
+use crate::error::{Error, Result};
+use crate::labels::{Anchors, LatentSource, latents};
+use fedanchor_data::{Fit, Normalisation, Shape};
+use fedanchor_engine::batches::View;
+use fedanchor_engine::guard;
+use fedanchor_engine::model::{Network, Statistics};
+use fedanchor_engine::tensors::{Data, Params, decode, encode};
+use fedanchor_engine::training::Context;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use tch::{Device, Kind, Tensor};
+
+/// What a model file says about itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Description {
+    /// The version that wrote it.
+    pub version: String,
+    /// The method that trained it.
+    pub method: String,
+    /// The network.
+    pub model: ModelConfig,
+    /// The shape of its images.
+    #[serde(flatten)]
+    pub shape: Shape,
+    /// How a picture of another shape is made to fit.
+    pub fit: Fit,
+    /// The normalisation of its input.
+    pub normalisation: Normalisation,
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// Where the latents are read that the class means belong to.
+    pub latents: LatentSource,
+}
+
+/// A trained model, ready to predict.
+#[derive(Debug)]
+pub struct Model {
+    /// What its file says about itself.
+    pub description: Description,
+    /// Its parameters, K = 1.
+    pub params: Params,
+    /// The mean of the unit latents of each class's anchors, `[C, D]`.
+    pub class_means: Tensor,
+    context: Context,
+}
+
+/// What a model says about one image.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prediction {
+    /// The classification head's probability of every class.
+    pub probabilities: Vec<f32>,
+    /// The average cosine with the anchors of every class (eq. 3).
+    pub scores: Vec<f32>,
+}
+
+impl Prediction {
+    /// The classification head's class.
+    pub fn class(&self) -> usize {
+        best(&self.probabilities)
+    }
+
+    /// The classification head's probability of its class.
+    pub fn confidence(&self) -> f32 {
+        self.probabilities[self.class()]
+    }
+
+    /// The class whose anchors are nearest.
+    pub fn anchor_class(&self) -> usize {
+        best(&self.scores)
+    }
+
+    /// The average cosine with the anchors of that class.
+    pub fn anchor_score(&self) -> f32 {
+        self.scores[self.anchor_class()]
+    }
+}
+
+/// The first of the largest values; 0 where there is none.
+fn best(values: &[f32]) -> usize {
+    let larger = |at: usize, next: usize| if values[next] > values[at] { next } else { at };
+    (1..values.len()).fold(0, larger)
+}
+
+const CLASS_MEANS: &str = "class_means";
+
+/// A model file as bytes.
+pub(crate) fn encode_model(
+    description: &Description,
+    params: &Params,
+    class_means: &Tensor,
+) -> Result<Vec<u8>> {
+    let header = serde_json::to_string(description)
+        .map_err(|error| Error::file(fedanchor_record::files::MODEL, error))?;
+    let shape = class_means.size();
+    let mut tensors = params.named();
+    tensors.push((CLASS_MEANS.to_owned(), Data::F32(class_means, &shape)));
+    Ok(encode(&tensors, &header)?)
+}
+
+impl Model {
+    /// Reads a model file written by a run, or the one in a run folder.
+    pub fn load(path: &Path, device: Device) -> Result<Self> {
+        let inside = path.join(fedanchor_record::files::MODEL);
+        let path = if path.is_dir() { &inside } else { path };
+        let problem = |problem: &dyn ToString| Error::file(path, problem.to_string());
+        let bytes = fs_err::read(path).map_err(|error| problem(&error))?;
+        let mut decoded = decode(&bytes).map_err(|error| {
+            problem(&format!("not a model of fedanchor (safetensors): {error}"))
+        })?;
+        let description: Description = serde_json::from_str(&decoded.header).map_err(|error| {
+            problem(&format!(
+                "not a model of fedanchor, or one of an earlier version ({error}): models are in \
+                 the run folders that `fedanchor run` writes"
+            ))
+        })?;
+        // Which heads the network has, its tensors say.
+        let predictor = decoded.f32.get("predictor.0.bias").map(|bias| bias.numel());
+        let heads = Heads { anchor: decoded.f32.contains_key("anchor.weight"), predictor };
+        let Description { model, shape, normalisation, classes, .. } = &description;
+        if normalisation.mean.len() != shape.channels || normalisation.std.len() != shape.channels {
+            return Err(problem(&"one mean and one deviation per channel are missing"));
+        }
+        let context =
+            Context::for_inference(model, heads, *shape, classes.len(), normalisation, device)?;
+        let class_means = decoded
+            .f32
+            .remove(CLASS_MEANS)
+            .filter(|means| means.size().first() == Some(&(classes.len() as i64)))
+            .ok_or_else(|| problem(&"the class means of the anchors are missing"))?
+            .f_to_device(device)
+            .map_err(|error| problem(&error))?;
+        let layout = &context.network.layout;
+        let params = Params::from_decoded(layout, decoded.f32, device)
+            .and_then(|params| params.complete(layout))
+            .map_err(|error| problem(&error))?;
+        Ok(Self { description, params, class_means, context })
+    }
+
+    /// Names of the classes.
+    pub fn classes(&self) -> &[String] {
+        &self.description.classes
+    }
+
+    /// The network's description.
+    pub fn network(&self) -> &Network {
+        &self.context.network
+    }
+
+    /// Predicts images given as pixels, `[side, side, channels]` each. Call it with some hundreds of images at
+    /// a time: memory grows with them.
+    pub fn predict(&self, images: &[&[u8]]) -> Result<Vec<Prediction>> {
+        let (classes, means) = (self.classes().len(), self.class_means.shallow_clone());
+        let anchors = Anchors::ClassMeans { means };
+        let (mut probabilities, mut scores) = (Vec::new(), Vec::new());
+        self.forward(images, |logits, latents| {
+            probabilities.extend(flat(&logits.f_softmax(-1, Kind::Float)?)?);
+            scores.extend(flat(&anchors.scores(latents, classes)?)?);
+            Ok(())
+        })?;
+        let rows = probabilities.chunks_exact(classes).zip(scores.chunks_exact(classes));
+        let predictions = rows.map(|(probabilities, scores)| Prediction {
+            probabilities: probabilities.to_vec(),
+            scores: scores.to_vec(),
+        });
+        Ok(predictions.collect())
+    }
+
+    /// The unit latents of images, in the space of the class means: `[N, D]`.
+    pub fn latents(&self, images: &[&[u8]]) -> Result<Tensor> {
+        let mut parts = Vec::new();
+        self.forward(images, |_, latents| {
+            parts.push(fedanchor_engine::training::losses::unit(latents)?);
+            Ok(())
+        })?;
+        Ok(match parts.len() {
+            0 => Tensor::f_zeros([0, self.class_means.size()[1]], (Kind::Float, Device::Cpu))?,
+            _ => Tensor::f_cat(&parts, 0)?.f_to_device(Device::Cpu)?,
+        })
+    }
+
+    /// Hands the logits `[batch, C]` and the latents `[batch, D]` of every batch to `take`.
+    fn forward(
+        &self,
+        images: &[&[u8]],
+        mut take: impl FnMut(&Tensor, &Tensor) -> fedanchor_engine::Result<()>,
+    ) -> Result<()> {
+        let (context, source) = (&self.context, self.description.latents);
+        let bytes = self.description.shape.bytes();
+        if let Some(image) = images.iter().find(|image| image.len() != bytes) {
+            let shape = self.description.shape;
+            let problem = format!("expected {shape}, {bytes} bytes each, found {}", image.len());
+            return Err(Error::config("image", problem));
+        }
+        let views: Vec<View> = images.iter().map(|image| View::Raw(image)).collect();
+        guard(|| {
+            let _queue = context.enter()?;
+            let running = |_| Statistics::Running;
+            Ok(context.for_each_batch(&self.params, running, &views, |_, pass, features| {
+                let logits = context.network.logits(&features, pass)?.f_squeeze_dim(0)?;
+                take(&logits, &latents(context, source, &features, pass)?)
+            })?)
+        })
+    }
+}
+
+fn flat(tensor: &Tensor) -> fedanchor_engine::Result<Vec<f32>> {
+    Ok(Vec::try_from(tensor.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_flatten(0, -1)?)?)
+}

@@ -1,0 +1,222 @@
+//! Reading one picture: of a data set, of a folder to predict, or sent over a network.
+//!
+//! The content of a file decides on its format, not its name. A picture is turned as its EXIF data
+//! says, transparency is laid over white, and 16 bits per channel become 8. A file that ends before
+//! its picture does is refused, although most decoders fill the rest with grey: half a photograph is
+//! a wrong sample that nobody would notice.
+//!
+//! A header may announce up to [`MAX_PIXELS`]; whatever it announces within that is believed, since
+//! a plain scan compresses a thousand times and more. Memory is bounded by [`budget`] instead, which
+//! all pictures being decoded at a time share.
+
+mod budget;
+mod fit;
+mod jpeg;
+
+pub use fit::Fit;
+pub(crate) use fit::fit;
+
+use crate::skipped::{MAX_PICTURE_SIDE, MAX_PIXELS, MIN_PICTURE_SIDE, Reason};
+use crate::{DataError, Result, Shape};
+use image::error::ImageError;
+use image::metadata::Orientation;
+use image::{ColorType, DynamicImage, GrayImage, ImageDecoder, ImageReader, Limits, RgbImage};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Cursor, ErrorKind, Seek};
+use std::path::Path;
+
+/// The formats that can be read, for messages.
+pub const FORMATS: &str = "PNG, JPEG, BMP, WebP or GIF";
+
+/// The most bytes of a file: what 100 megapixels need without compression, and some more.
+const MAX_FILE: u64 = 1 << 30;
+
+/// Memory for what a file contains beside its pixels: profiles, comments, palettes.
+const MOST_BESIDE: u64 = 64 << 20;
+
+/// What a picture is before it is decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Width in pixels, after turning.
+    pub width: u32,
+    /// Height in pixels, after turning.
+    pub height: u32,
+    /// Whether the file stores grey values. Formats that always store colours, as GIF, WebP and BMP
+    /// do, count as colour.
+    pub grey: bool,
+}
+
+/// Whether a file has the name of a picture in a known format.
+pub fn is_picture(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    ["png", "jpg", "jpeg", "bmp", "webp", "gif"]
+        .iter()
+        .any(|known| extension.eq_ignore_ascii_case(known))
+}
+
+/// The header of a picture file.
+pub fn header(path: &Path) -> Result<Header> {
+    try_header(path).map_err(|reason| DataError::picture(path, reason))
+}
+
+/// Reads a picture file as an image of a shape: `[side, side, channels]`.
+pub fn read(path: &Path, shape: Shape, fit: Fit) -> Result<Vec<u8>> {
+    try_read(path, shape, fit).map_err(|reason| DataError::picture(path, reason))
+}
+
+/// Decodes the content of a picture file, called `name` in errors.
+pub fn decode(bytes: &[u8], name: &Path, shape: Shape, fit: Fit) -> Result<Vec<u8>> {
+    try_decode(bytes, shape, fit).map_err(|reason| DataError::picture(name, reason))
+}
+
+/// The header of a picture file, or why it cannot be read.
+pub(crate) fn try_header(path: &Path) -> Result<Header, Reason> {
+    let length = length(path)?;
+    let _share = budget::take(budget::of_file(length));
+    let file = File::open(path).map_err(|error| io(&error))?;
+    open(BufReader::new(file)).map(|opened| opened.header)
+}
+
+/// Reads a picture file, or says why it cannot be read.
+pub(crate) fn try_read(path: &Path, shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
+    let header = try_header(path)?;
+    let _share = budget::take(pixels(&header).max(budget::of_file(length(path)?)));
+    let bytes = std::fs::read(path).map_err(|error| io(&error))?;
+    unpack(&bytes, shape, fit)
+}
+
+/// Decodes the content of a picture file, or says why it cannot be decoded.
+pub(crate) fn try_decode(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
+    let header = open(Cursor::new(bytes))?.header;
+    let _share = budget::take(pixels(&header));
+    unpack(bytes, shape, fit)
+}
+
+/// Decodes within the caller's share of the budget.
+fn unpack(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
+    let Opened { mut decoder, orientation, .. } = open(Cursor::new(bytes))?;
+    let truncated = match bytes {
+        [0xff, 0xd8, ..] => !jpeg::is_complete(bytes),
+        [b'R', b'I', b'F', b'F', a, b, c, d, rest @ ..] => {
+            (rest.len() as u64) < u64::from(u32::from_le_bytes([*a, *b, *c, *d]))
+        }
+        _ => false, // the decoders of the other formats notice it
+    };
+    if truncated {
+        return Err(Reason::Truncated);
+    }
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(decoder.total_bytes() + MOST_BESIDE);
+    decoder.set_limits(limits).map_err(|error| unreadable(&error))?;
+    let picture = DynamicImage::from_decoder(decoder).map_err(|error| unreadable(&error))?;
+    let picture = opaque(picture);
+    // Turned last, when a pixel takes the fewest bytes.
+    let mut picture = match shape.channels {
+        1 => DynamicImage::from(picture.into_luma8()),
+        _ => DynamicImage::from(picture.into_rgb8()),
+    };
+    picture.apply_orientation(orientation);
+    let (width, height) = (picture.width(), picture.height());
+    Ok(self::fit::fit(shape, fit, width, height, picture.into_bytes()))
+}
+
+/// A picture of which the header was read.
+struct Opened<D> {
+    decoder: D,
+    header: Header,
+    orientation: Orientation,
+}
+
+fn open<'a>(content: impl BufRead + Seek + 'a) -> Result<Opened<impl ImageDecoder + 'a>, Reason> {
+    let reader = ImageReader::new(content).with_guessed_format().map_err(|error| io(&error))?;
+    if reader.format().is_none() {
+        let why = format!("expected a {FORMATS} picture, found other content");
+        return Err(Reason::Unreadable { why });
+    }
+    let mut reader = reader;
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(MOST_BESIDE);
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(|error| unreadable(&error))?;
+    let (width, height) = decoder.dimensions();
+    let most = u64::from(width) * u64::from(height);
+    if width.max(height) > MAX_PICTURE_SIDE || most > MAX_PIXELS {
+        return Err(Reason::TooLarge { width, height });
+    }
+    if width.min(height) < MIN_PICTURE_SIDE {
+        return Err(Reason::TooSmall { width, height });
+    }
+    // Damaged EXIF data is no reason to refuse the pixels.
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let (width, height) = match orientation {
+        Orientation::Rotate90
+        | Orientation::Rotate270
+        | Orientation::Rotate90FlipH
+        | Orientation::Rotate270FlipH => (height, width),
+        _ => (width, height),
+    };
+    let grey = matches!(
+        decoder.color_type(),
+        ColorType::L8 | ColorType::La8 | ColorType::L16 | ColorType::La16
+    );
+    Ok(Opened { decoder, header: Header { width, height, grey }, orientation })
+}
+
+/// The picture over white, with 8 bits per channel if it was transparent.
+fn opaque(picture: DynamicImage) -> DynamicImage {
+    if !picture.color().has_alpha() {
+        return picture;
+    }
+    let (width, height) = (picture.width(), picture.height());
+    let complete = "as many bytes are left as the picture has pixels and colours";
+    if picture.color().has_color() {
+        let bytes = over_white(picture.into_rgba8().into_raw(), 3);
+        RgbImage::from_raw(width, height, bytes).expect(complete).into()
+    } else {
+        let bytes = over_white(picture.into_luma_alpha8().into_raw(), 1);
+        GrayImage::from_raw(width, height, bytes).expect(complete).into()
+    }
+}
+
+/// Pixels of some colours and their opacity become these colours over white, in place.
+fn over_white(mut bytes: Vec<u8>, colours: usize) -> Vec<u8> {
+    let count = bytes.len() / (colours + 1);
+    for pixel in 0..count {
+        let from = pixel * (colours + 1);
+        let opacity = u32::from(bytes[from + colours]);
+        for colour in 0..colours {
+            let mixed = u32::from(bytes[from + colour]) * opacity + 255 * (255 - opacity);
+            bytes[pixel * colours + colour] = ((mixed + 127) / 255) as u8;
+        }
+    }
+    bytes.truncate(count * colours);
+    bytes
+}
+
+fn pixels(header: &Header) -> u64 {
+    u64::from(header.width) * u64::from(header.height)
+}
+
+/// The length of a file, if it is not too long.
+fn length(path: &Path) -> Result<u64, Reason> {
+    let length = std::fs::metadata(path).map_err(|error| io(&error))?.len();
+    if length > MAX_FILE {
+        let why = format!("expected a file of at most {MAX_FILE} bytes, found {length}");
+        return Err(Reason::Unreadable { why });
+    }
+    Ok(length)
+}
+
+fn io(error: &std::io::Error) -> Reason {
+    Reason::Unreadable { why: error.to_string() }
+}
+
+fn unreadable(error: &ImageError) -> Reason {
+    match error {
+        ImageError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => Reason::Truncated,
+        _ => Reason::Unreadable { why: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Files that were not read, and why.
+
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+/// A file that was not read, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// The file.
+    pub path: PathBuf,
+    /// Why it was not read.
+    pub reason: Reason,
+}
+
+/// Why a file was not read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// Its name is not that of a picture, for example `notes.txt` or `scan.tif`. Not an error.
+    NotAPicture,
+    /// Its name is that of a picture, but its content is not one, or the picture is damaged.
+    Unreadable {
+        /// What the decoder found.
+        why: String,
+    },
+    /// It ends before its picture does.
+    Truncated,
+    /// It has more pixels than can be read.
+    TooLarge {
+        /// Width in pixels.
+        width: u32,
+        /// Height in pixels.
+        height: u32,
+    },
+    /// It has too few pixels to show anything.
+    TooSmall {
+        /// Width in pixels.
+        width: u32,
+        /// Height in pixels.
+        height: u32,
+    },
+}
+
+/// The most pixels a picture may have.
+pub const MAX_PIXELS: u64 = 100_000_000;
+/// The largest width or height of a picture.
+pub const MAX_PICTURE_SIDE: u32 = 65_535;
+/// The smallest width or height of a picture.
+pub const MIN_PICTURE_SIDE: u32 = 2;
+
+impl Reason {
+    /// Whether the file should have been read: its name promises a picture.
+    pub fn is_error(&self) -> bool {
+        *self != Self::NotAPicture
+    }
+
+    /// The reason without what belongs to the single file, to count files by it.
+    pub fn group(&self) -> &'static str {
+        match self {
+            Self::NotAPicture => "not a picture",
+            Self::Unreadable { .. } => "unreadable",
+            Self::Truncated => "truncated",
+            Self::TooLarge { .. } => "too large",
+            Self::TooSmall { .. } => "too small",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::NotAPicture => write!(f, "not a picture (by its name)"),
+            Self::Unreadable { why } => write!(f, "unreadable: {why}"),
+            Self::Truncated => write!(f, "truncated: the file ends before the picture does"),
+            Self::TooLarge { width, height } => write!(
+                f,
+                "too large: expected at most {} megapixels and {MAX_PICTURE_SIDE} pixels per \
+                 side, found {width} x {height} pixels",
+                MAX_PIXELS / 1_000_000
+            ),
+            Self::TooSmall { width, height } => write!(
+                f,
+                "too small: expected at least {MIN_PICTURE_SIDE} pixels per side, found {width} x \
+                 {height}"
+            ),
+        }
+    }
+}
