@@ -28,6 +28,12 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Print run folders as a table: mean and deviation over seeds, beside the published numbers
     Table(TableArgs),
+    /// Test a trained model on labelled images
+    Eval(EvalArgs),
+    /// Predict the classes of pictures with a trained model
+    Predict(PredictArgs),
+    /// Label pictures with a trained model, for a person to review
+    Label(LabelArgs),
     /// Print what sending the anchors costs, for the paper's data sets and models
     Overhead,
     /// Print a model's layers and number of parameters
@@ -94,6 +100,71 @@ pub struct SweepArgs {
     /// Number of threads per run that augment images [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
+}
+
+/// A trained model, and where to compute.
+#[derive(Debug, Args)]
+pub struct TrainedArgs {
+    /// Run folder, or a model file from one
+    pub run: PathBuf,
+    /// Device to compute on: `cpu` or `cuda:N`
+    #[arg(long, default_value = "cpu")]
+    device: String,
+}
+
+impl TrainedArgs {
+    /// The device.
+    pub fn device(&self) -> fedanchor::Result<fedanchor::engine::Device> {
+        fedanchor::config::device(&self.device)
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    #[command(flatten)]
+    pub model: TrainedArgs,
+    /// Folder with one subfolder per class, a data set (its test part is used), or one file of images
+    pub data: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PredictArgs {
+    #[command(flatten)]
+    pub model: TrainedArgs,
+    /// Picture files, or folders of them
+    #[arg(required = true, value_name = "IMAGE")]
+    pub images: Vec<PathBuf>,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = PredictFormat::Table)]
+    pub format: PredictFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum PredictFormat {
+    Table,
+    Csv,
+    Jsonl,
+}
+
+#[derive(Debug, Args)]
+pub struct LabelArgs {
+    #[command(flatten)]
+    pub model: TrainedArgs,
+    /// Folder of pictures
+    pub folder: PathBuf,
+    /// Folder to write `labels.csv` and `labels.html` to
+    #[arg(long, default_value = "labels", value_name = "DIR")]
+    pub out: PathBuf,
+    /// Labelled pictures to show beside each one, a folder with one subfolder per class [default: the
+    /// anchors of the run]
+    #[arg(long, value_name = "DIR")]
+    pub anchors: Option<PathBuf>,
+    /// Number of pictures in the HTML page, the most doubtful first; the CSV file has all
+    #[arg(long, default_value_t = 500, value_name = "N")]
+    pub page: usize,
 }
 
 #[derive(Debug, Args)]

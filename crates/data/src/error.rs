@@ -1,7 +1,7 @@
 //! The error type of this crate. Messages name the file, the place in it, what was expected and
 //! what was found.
 
-use crate::skipped::Reason;
+use crate::skipped::{Reason, Skipped, by_reason};
 use std::path::{Path, PathBuf};
 
 /// An error in a data set, a download or a partition.
@@ -36,6 +36,12 @@ pub enum DataError {
         /// Why not.
         reason: Reason,
     },
+    /// Pictures of a data set cannot be read.
+    #[error("{}", counted(.0))]
+    Pictures(Vec<Skipped>),
+    /// Several things are wrong with a data set.
+    #[error("{} problems:\n  {}", .0.len(), listed(.0))]
+    Several(Vec<DataError>),
     /// A setting does not fit the data: too many anchors, no clients, an unknown data set.
     #[error("{0}")]
     Unusable(String),
@@ -77,4 +83,38 @@ impl DataError {
             found: found.into(),
         }
     }
+}
+
+/// Things that a message names; the others are counted.
+const NAMED: usize = 10;
+
+fn counted(pictures: &[Skipped]) -> String {
+    let counts: Vec<String> =
+        by_reason(pictures).iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let what = if pictures.len() == 1 { "picture" } else { "pictures" };
+    let mut text = format!(
+        "{} {what} cannot be read ({}): correct or remove them, or leave them out (set \
+         data.unreadable = \"skip\")",
+        pictures.len(),
+        counts.join(", ")
+    );
+    for Skipped { path, reason } in pictures.iter().take(NAMED) {
+        text.push_str(&format!("\n  {}: {reason}", path.display()));
+    }
+    if pictures.len() > NAMED {
+        text.push_str(&format!("\n  ... and {} more", pictures.len() - NAMED));
+    }
+    text
+}
+
+fn listed(problems: &[DataError]) -> String {
+    let mut lines: Vec<String> = problems
+        .iter()
+        .take(NAMED)
+        .map(|problem| problem.to_string().replace('\n', "\n  "))
+        .collect();
+    if problems.len() > NAMED {
+        lines.push(format!("... and {} more", problems.len() - NAMED));
+    }
+    lines.join("\n  ")
 }

@@ -69,6 +69,19 @@ impl ImageSet {
         }
     }
 
+    /// The same images in so many channels: grey ones as colours, or colours as their luma (Rec. 601).
+    pub fn with_channels(mut self, channels: usize) -> Self {
+        if self.shape.channels != channels {
+            let pixels = self.pixels.chunks_exact(self.shape.channels);
+            self.pixels = match channels {
+                1 => pixels.map(luma).collect(),
+                _ => pixels.flat_map(|pixel| [pixel[0]; 3]).collect(),
+            };
+            self.shape.channels = channels;
+        }
+        self
+    }
+
     /// The labels, or an error that says what needs them.
     pub fn require_labels(&self, what_for: &str) -> Result<&[u16]> {
         self.labels.as_deref().ok_or_else(|| {
@@ -86,6 +99,12 @@ impl ImageSet {
         }
         counts
     }
+}
+
+/// The brightness of a colour.
+fn luma(pixel: &[u8]) -> u8 {
+    let [red, green, blue] = [0, 1, 2].map(|channel| u32::from(pixel[channel]));
+    ((299 * red + 587 * green + 114 * blue + 500) / 1000) as u8
 }
 
 /// Per-channel mean and standard deviation of pixels scaled to [0, 1].

@@ -1,6 +1,7 @@
 //! Files that were not read, and why.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -14,12 +15,17 @@ pub struct Skipped {
 }
 
 /// Why a file was not read.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Reason {
     /// Its name is not that of a picture, for example `notes.txt` or `scan.tif`. Not an error.
     NotAPicture,
+    /// The operating system does not let it be opened or read.
+    NotOpened {
+        /// What the operating system says.
+        why: String,
+    },
     /// Its name is that of a picture, but its content is not one, or the picture is damaged.
     Unreadable {
         /// What the decoder found.
@@ -60,6 +66,7 @@ impl Reason {
     pub fn group(&self) -> &'static str {
         match self {
             Self::NotAPicture => "not a picture",
+            Self::NotOpened { .. } => "not opened",
             Self::Unreadable { .. } => "unreadable",
             Self::Truncated => "truncated",
             Self::TooLarge { .. } => "too large",
@@ -72,6 +79,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::NotAPicture => write!(f, "not a picture (by its name)"),
+            Self::NotOpened { why } => write!(f, "cannot be opened: {why}"),
             Self::Unreadable { why } => write!(f, "unreadable: {why}"),
             Self::Truncated => write!(f, "truncated: the file ends before the picture does"),
             Self::TooLarge { width, height } => write!(
@@ -87,4 +95,13 @@ impl fmt::Display for Reason {
             ),
         }
     }
+}
+
+/// How many files were skipped for each reason.
+pub fn by_reason(files: &[Skipped]) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for file in files {
+        *counts.entry(file.reason.group()).or_default() += 1;
+    }
+    counts
 }

@@ -52,6 +52,8 @@ pub enum Purpose {
     Validation = 18,
     /// Which images batch norm statistics are measured on.
     Statistics = 19,
+    /// Which labelled pictures a data set without a test part is tested on.
+    TestShare = 20,
 }
 
 /// The client number of draws for the server's own update, trained on the anchors as a client

@@ -13,3 +13,4 @@ pub mod tensors;
 pub mod training;
 
 pub use error::{Error, InPhase, Result, guard, torch_message};
+pub use tch::Device;

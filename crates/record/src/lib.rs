@@ -90,6 +90,9 @@ pub struct RoundRecord {
     /// What became of the round.
     #[serde(default)]
     pub outcome: Outcome,
+    /// What a person should know: signs that the run fails to learn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Something about one client.

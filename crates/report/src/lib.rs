@@ -19,6 +19,7 @@ mod escape;
 mod heading;
 mod published;
 mod render;
+mod review;
 mod runs;
 mod table;
 
@@ -26,5 +27,6 @@ pub use error::{ReportError, Result};
 pub use heading::{Heading, Partition};
 pub use published::Published;
 pub use render::{Format, render};
+pub use review::{Proposal, Shown, by_doubt, review_csv, review_page};
 pub use runs::{Complete, Damaged, Run, Runs, Unfinished, find_runs};
 pub use table::{Figure, Row, Table};

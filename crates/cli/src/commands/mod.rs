@@ -1,9 +1,13 @@
 //! One file per subcommand.
 
 mod data;
+mod eval;
+mod label;
 mod model;
 mod overhead;
 mod partition;
+mod pictures;
+mod predict;
 mod progress;
 mod run;
 mod sweep;
@@ -27,6 +31,18 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Command::Sweep(args) => {
             run::wait_without_spinning();
             sweep::sweep(args, printer)
+        }
+        Command::Eval(args) => {
+            run::wait_without_spinning();
+            eval::eval(&args, printer)
+        }
+        Command::Predict(args) => {
+            run::wait_without_spinning();
+            predict::predict(&args, printer)
+        }
+        Command::Label(args) => {
+            run::wait_without_spinning();
+            label::label(&args, printer)
         }
         Command::Table(args) => table::table(&args, printer),
         Command::Overhead => overhead::overhead(printer),

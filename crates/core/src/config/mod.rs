@@ -114,14 +114,7 @@ impl Experiment {
 
     /// The device named in the config.
     pub fn device(&self) -> Result<tch::Device> {
-        let wrong = || {
-            Error::config("device", format!("expected `cpu` or `cuda:N`, found `{}`", self.device))
-        };
-        match self.device.split_once(':') {
-            None if self.device == "cpu" => Ok(tch::Device::Cpu),
-            Some(("cuda", number)) => Ok(tch::Device::Cuda(number.parse().map_err(|_| wrong())?)),
-            _ => Err(wrong()),
-        }
+        device(&self.device)
     }
 
     /// What training a cohort needs to know, for a network with these heads.
@@ -136,6 +129,16 @@ impl Experiment {
             augment: self.augment.clone(),
             optimiser: self.optimiser.clone(),
         })
+    }
+}
+
+/// The device of this name.
+pub fn device(name: &str) -> Result<tch::Device> {
+    let wrong = || Error::config("device", format!("expected `cpu` or `cuda:N`, found `{name}`"));
+    match name.split_once(':') {
+        None if name == "cpu" => Ok(tch::Device::Cpu),
+        Some(("cuda", number)) => Ok(tch::Device::Cuda(number.parse().map_err(|_| wrong())?)),
+        _ => Err(wrong()),
     }
 }
 

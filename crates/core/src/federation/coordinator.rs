@@ -5,12 +5,14 @@ use super::aggregation::Aggregation;
 use super::anchor_watch::AnchorWatch;
 use super::fleet::{Arrival, ClientKey, Delivery, Fleet, RoundTask};
 use super::in_order::InOrder;
+use super::learning_watch::{Facts, LearningWatch};
 use super::registry::Registry;
 use super::rejection::Rejection;
 use super::statistics::{RoundStatistics, Stopwatch, peak_memory};
 use crate::config::{AggregationRule, Experiment, WithoutSamples};
 use crate::error::Result;
 use crate::labels::AnchorSet;
+use crate::messages::Broadcast;
 use crate::methods::{Method, root_update, uploaded};
 use crate::server::{Evaluation, STEADIER, Server, check_finite};
 use fedanchor_data::stream::SERVER;
@@ -50,6 +52,7 @@ pub struct Coordinator<'a> {
     data: ServerData<'a>,
     registry: Registry,
     watch: AnchorWatch,
+    learning: LearningWatch,
     /// How long a round waits for answers [default: until all have come].
     pub deadline: Option<Duration>,
 }
@@ -59,6 +62,8 @@ pub struct Coordinator<'a> {
 pub(crate) struct CoordinatorState {
     registry: Registry,
     watch: AnchorWatch,
+    #[serde(default)]
+    learning: LearningWatch,
 }
 
 /// A round that is over.
@@ -70,8 +75,6 @@ pub struct Finished {
     pub timing: Timing,
     /// The test.
     pub evaluation: Evaluation,
-    /// What a person should know.
-    pub notes: Vec<String>,
 }
 
 impl<'a> Coordinator<'a> {
@@ -84,9 +87,9 @@ impl<'a> Coordinator<'a> {
     ) -> Result<Self> {
         let mut server = Server::new(experiment, context, data.anchors)?;
         method.start(&mut server)?;
-        let (registry, watch) = (Registry::default(), AnchorWatch::default());
+        let (registry, watch, learning) = Default::default();
         let deadline = None;
-        Ok(Self { server, experiment, context, method, data, registry, watch, deadline })
+        Ok(Self { server, experiment, context, method, data, registry, watch, learning, deadline })
     }
 
     /// One round of Algorithm 1, lines 4 to 11, and a test.
@@ -153,6 +156,15 @@ impl<'a> Coordinator<'a> {
         let excluded = numbers.iter().copied().filter(|&id| self.registry.is_excluded(id, checks));
         let excluded = excluded.collect();
         let known = fleet.observed().filter(|_| broadcast.is_some()).unwrap_or_default();
+        let facts = Facts {
+            round,
+            selected: self.method.selects().then_some((statistics.seen, statistics.kept)),
+            labels: &known.labels,
+            shares: &self.data.anchors.class_shares(self.context.classes),
+            anchors: anchor_accuracy.0.zip(anchor_accuracy.1),
+            alike: self.alike(broadcast.as_ref())?,
+        };
+        notes.extend(self.learning.notes(&facts));
         let record = RoundRecord {
             clients: if broadcast.is_some() { numbers } else { Vec::new() },
             trained: statistics.trained,
@@ -169,11 +181,12 @@ impl<'a> Coordinator<'a> {
             failed: statistics.failed,
             excluded,
             outcome,
+            notes,
             validation_accuracy,
             ..empty_record(round, &evaluation)
         };
         let timing = self.finish_timing(&watch, timing);
-        Ok(Finished { record, timing, evaluation, notes })
+        Ok(Finished { record, timing, evaluation })
     }
 
     /// Line 4: clients drawn at random without replacement, by rising number; excluded ones are left
@@ -276,9 +289,26 @@ impl<'a> Coordinator<'a> {
         }
     }
 
+    /// The mean cosine between the class means of different classes, where anchors are broadcast.
+    fn alike(&self, broadcast: Option<&Broadcast>) -> Result<Option<f64>> {
+        let Some(anchors) = broadcast.and_then(|broadcast| broadcast.anchors.as_ref()) else {
+            return Ok(None);
+        };
+        let similarity = anchors.similarity(self.context.classes)?;
+        let others = (similarity.iter().enumerate())
+            .flat_map(|(class, row)| row.iter().enumerate().filter(move |(at, _)| *at != class));
+        let (sum, count) =
+            others.fold((0.0, 0), |(sum, count), (_, cosine)| (sum + cosine, count + 1));
+        Ok((count > 0).then(|| sum / f64::from(count)))
+    }
+
     /// What a run needs to continue after this round.
     pub(crate) fn save(&self) -> Result<(CoordinatorState, Bundle)> {
-        let state = CoordinatorState { registry: self.registry.clone(), watch: self.watch.clone() };
+        let state = CoordinatorState {
+            registry: self.registry.clone(),
+            watch: self.watch.clone(),
+            learning: self.learning.clone(),
+        };
         Ok((state, self.server.save()?))
     }
 
@@ -293,6 +323,7 @@ impl<'a> Coordinator<'a> {
         self.server.restore(server)?;
         self.registry = state.registry.clone();
         self.watch = state.watch.clone();
+        self.learning = state.learning.clone();
         if !same_data {
             self.registry.forget_samples();
         }
@@ -322,6 +353,7 @@ pub(super) fn empty_record(round: u32, test: &Evaluation) -> RoundRecord {
         failed: Vec::new(),
         excluded: Vec::new(),
         outcome: Outcome::Applied,
+        notes: Vec::new(),
     }
 }
 

@@ -112,11 +112,13 @@ pub enum Arrival {
     Absent,
 }
 
-/// What only a simulation knows, since it has the true labels.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// What only a simulation knows: its clients' pseudo-labels, and the true labels where there are any.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observed {
     /// Pseudo-labels of the anchor head.
     pub anchor_head: LabelAccuracy,
     /// Pseudo-labels of the classification head.
     pub classifier_head: LabelAccuracy,
+    /// The pseudo-labels of all samples by class; empty where nothing was labelled.
+    pub labels: Vec<u32>,
 }

@@ -9,6 +9,7 @@ mod anchor_watch;
 mod coordinator;
 mod fleet;
 mod in_order;
+mod learning_watch;
 mod pretraining;
 mod registry;
 mod rejection;

@@ -2,38 +2,55 @@
 //! anchors alone give.
 
 use super::coordinator::{Coordinator, Finished, empty_record};
+use super::learning_watch::not_fitted;
 use super::statistics::Stopwatch;
 use crate::error::Result;
 use fedanchor_record::{Losses, RoundRecord, ServerOnlyTrial, Timing};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How pre-training went.
+struct Pretrained {
+    epochs: u32,
+    /// Of the last epoch.
+    losses: Losses,
+    /// Whether it ended because the anchors were fitted.
+    fitted: bool,
+}
 
 impl Coordinator<'_> {
     /// Round 0: pre-training on the anchors until they are fitted, then a test. It ends after an epoch when
     /// `stop` is set.
     pub fn pretrain(&mut self, stop: &AtomicBool) -> Result<Finished> {
         let (mut watch, mut timing) = (Stopwatch::start(), Timing::default());
-        let (epochs, losses) = self.fit(stop)?;
+        let Pretrained { epochs, losses, fitted } = self.fit(stop)?;
         self.server.forget_momentum();
         self.server.update_average(0)?;
         timing.server = watch.lap();
         let evaluation = self.test(0)?;
         let validation_accuracy = self.validate()?;
         timing.test = watch.lap();
-        let pretrain_epochs = (self.experiment.pretrain.fitted > 0.0).then_some(epochs);
+        let limit = self.experiment.pretrain.fitted;
+        let pretrain_epochs = (limit > 0.0).then_some(epochs);
+        let mut notes = Vec::new();
+        if limit > 0.0 && !fitted && !stop.load(Ordering::Relaxed) {
+            notes.extend(not_fitted(epochs, self.server.anchor_accuracy(None)?));
+        }
         let record = RoundRecord {
             losses,
+            notes,
             pretrain_epochs,
             validation_accuracy,
             ..empty_record(0, &evaluation)
         };
         let timing = self.finish_timing(&watch, timing);
-        Ok(Finished { record, timing, evaluation, notes: Vec::new() })
+        Ok(Finished { record, timing, evaluation })
     }
 
-    /// Pre-training until the anchors are fitted: its epochs, and the losses of the last.
-    fn fit(&mut self, stop: &AtomicBool) -> Result<(u32, Losses)> {
+    /// Pre-training until the anchors are fitted.
+    fn fit(&mut self, stop: &AtomicBool) -> Result<Pretrained> {
         let config = &self.experiment.pretrain;
         let (mut losses, mut epochs, mut cross_entropy) = (Losses::default(), 0, Vec::new());
+        let mut fitted = false;
         for epoch in 0..config.epochs {
             if stop.load(Ordering::Relaxed) {
                 break;
@@ -42,11 +59,12 @@ impl Coordinator<'_> {
             epochs += 1;
             tracing::debug!(epoch, loss = losses.server_fix, "pre-training");
             cross_entropy.extend(losses.server_fix);
-            if is_fitted(&cross_entropy, config.fitted) {
+            fitted = is_fitted(&cross_entropy, config.fitted);
+            if fitted {
                 break;
             }
         }
-        Ok((epochs, losses))
+        Ok(Pretrained { epochs, losses, fitted })
     }
 
     /// The server on the anchors alone: after pre-training, after twice and four times as many epochs of
@@ -58,7 +76,7 @@ impl Coordinator<'_> {
         stop: &AtomicBool,
     ) -> Result<Option<Vec<ServerOnlyTrial>>> {
         let stopped = || stop.load(Ordering::Relaxed);
-        let epochs = self.fit(stop)?.0;
+        let epochs = self.fit(stop)?.epochs;
         let after_pretraining = self.server.save()?;
         let trial = |server: &mut Self, pretrain_epochs, rounds| -> Result<_> {
             let test_accuracy = server.test(rounds)?.accuracy;

@@ -101,6 +101,10 @@ impl Method for FedCon {
         trainer.train(cohort, labels)
     }
 
+    fn selects(&self) -> bool {
+        false
+    }
+
     fn server_update(
         &self,
         server: &mut Server,

@@ -106,6 +106,11 @@ pub trait Method: Send + Sync {
         false
     }
 
+    /// Whether clients train on some of their samples only, by a threshold.
+    fn selects(&self) -> bool {
+        !self.sees_labels()
+    }
+
     /// Whether clients send this part of the network to the server: what they train.
     fn uploads(&self, part: Part) -> bool {
         matches!(part, Part::Backbone | Part::Classifier)

@@ -1,8 +1,10 @@
 //! A trained model in use: its file, which describes itself, and its predictions.
 
 mod assessment;
+mod nearest;
 
 pub use assessment::{Assessment, Bin, Calibration, ClassScore, HeadScores, assess};
+pub use nearest::Nearest;
 
 use crate::config::{Heads, ModelConfig};
 use crate::error::{Error, Result};

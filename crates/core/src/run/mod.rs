@@ -156,8 +156,8 @@ impl Run<'_> {
             })?;
             test = Some(done.evaluation);
             progress.add(&done.record);
-            for text in simulation.context.take_notice().into_iter().chain(done.notes) {
-                observer.notice(&text);
+            for text in simulation.context.take_notice().iter().chain(&done.record.notes) {
+                observer.notice(text);
             }
             let lines = Lines::new(&done.record, &done.timing, &mut checksums)?;
             // Pre-training that was ended early cannot be resumed from.

@@ -30,6 +30,8 @@ pub struct SimulatedFleet<'a> {
     cohort: usize,
     anchor_head: Accuracy,
     classifier_head: Accuracy,
+    /// Pseudo-labels by class.
+    labels: Vec<u32>,
 }
 
 impl<'a> SimulatedFleet<'a> {
@@ -40,6 +42,7 @@ impl<'a> SimulatedFleet<'a> {
             cohort: if simulation.context.device == Device::Cpu { 1 } else { GPU_COHORT },
             anchor_head: Accuracy::default(),
             classifier_head: Accuracy::default(),
+            labels: vec![0; simulation.classes.len()],
         }
     }
 
@@ -156,8 +159,11 @@ impl<'a> SimulatedFleet<'a> {
         Ok(())
     }
 
-    /// Compares pseudo-labels with the true labels, where these are known.
+    /// Counts pseudo-labels and compares them with the true labels, where these are known.
     fn compare(&mut self, client: u32, labels: &PseudoLabels) {
+        if !labels.score.is_empty() {
+            labels.label.iter().for_each(|&label| self.labels[usize::from(label)] += 1);
+        }
         let Simulation { partition, true_labels, .. } = self.simulation;
         let Some(true_labels) = true_labels else { return };
         let heads = [
@@ -212,7 +218,9 @@ impl Fleet for SimulatedFleet<'_> {
     fn observed(&mut self) -> Option<Observed> {
         let anchor_head = std::mem::take(&mut self.anchor_head).percent();
         let classifier_head = std::mem::take(&mut self.classifier_head).percent();
-        Some(Observed { anchor_head, classifier_head })
+        let labels = vec![0; self.labels.len()];
+        let labels = std::mem::replace(&mut self.labels, labels);
+        Some(Observed { anchor_head, classifier_head, labels })
     }
     fn save_states(&self, round: u32, like: &Params) -> Result<ClientStates> {
         let trained_in = self.states.iter().map(|(&client, (round, _))| (client, *round)).collect();

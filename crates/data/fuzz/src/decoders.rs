@@ -6,7 +6,7 @@
 //! content that is then compressed or given valid checksums.
 
 use crate::decoder::{Decoder, as_it_is};
-use fedanchor_data::formats::{cifar, folder, idx, known, mat, npz};
+use fedanchor_data::formats::{Options, cifar, folder, idx, known, mat, npz};
 use fedanchor_data::{ImageSet, Result, fetch};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use flate2::{Compression, Crc};
@@ -199,7 +199,8 @@ fn numpy(folder: &Path, bytes: &[u8]) -> bool {
 fn picture(folder: &Path, bytes: &[u8]) -> bool {
     // The content decides on the format, not the name.
     put(folder, "a.png", bytes);
-    let [as_it_is, resized] = [None, Some(8)].map(|size| sound(folder::read(folder, size)));
+    let [as_it_is, resized] = [None, Some(8)]
+        .map(|size| sound(folder::read(folder, &Options { size, ..Options::default() })));
     as_it_is || resized
 }
 

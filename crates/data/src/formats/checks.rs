@@ -75,6 +75,15 @@ pub(super) fn every_class(path: &Path, set: ImageSet) -> Result<ImageSet> {
     Ok(set)
 }
 
+/// Rejects a part of another shape than the training part.
+pub(super) fn same_shape(path: &Path, train: Shape, part: &str, found: Shape) -> Result<()> {
+    if train == found {
+        return Ok(());
+    }
+    let expected = format!("{train}, as for training (to resize them, set data.size or --size)");
+    Err(DataError::malformed(path, part, expected, found.to_string()))
+}
+
 /// The content of a file.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|source| DataError::io(path, source))

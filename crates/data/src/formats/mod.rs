@@ -17,9 +17,11 @@ pub mod mat;
 pub mod npz;
 mod pickle;
 
-use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Result};
-use checks::{MAX_SIDE, every_class};
+use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Result, pictures};
+use checks::{MAX_SIDE, every_class, same_shape};
 use cifar::{EDITIONS, Edition};
+use folder::Listing;
+use folder::listing::superfluous_share;
 pub use known::Known;
 use std::path::{Path, PathBuf};
 
@@ -58,38 +60,27 @@ impl Options {
     }
 }
 
-/// Reads the data set in a folder: its training and its test part.
+/// Reads the data set in a folder, or the one a CSV file lists.
 ///
 /// It recognises CIFAR-10 and CIFAR-100 (binary or Python version, in the folder itself or in the
 /// one the archive unpacks to), the cropped digits of SVHN, MNIST and Fashion-MNIST (the latter if
-/// the folder's name contains "fashion"), `train.npz` and `test.npz`, and the image folders `train`
-/// and `test` with one subfolder per class.
+/// the folder's name contains "fashion"), `train.npz` and `test.npz`, and pictures: `labelled/CLASS`
+/// with `unlabelled` or `unlabelled/CLIENT`, or `train/CLASS`; either with `test/CLASS` or
+/// `val/CLASS`. A CSV file lists pictures as `path,label,client,split`.
 pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
     options.check()?;
-    let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
-    if !metadata.is_dir() {
-        let expected = "a folder with a training and a test part";
-        return Err(DataError::malformed(path, "path", expected, "a file"));
-    }
-    let sources = Source::find(path);
-    let source = match sources.as_slice() {
-        [source] => source,
-        [] => {
-            let expected = "CIFAR-10, CIFAR-100, SVHN, MNIST or Fashion-MNIST files, train.npz \
-                            and test.npz, or the image folders train and test";
-            return Err(DataError::malformed(path, "folder", expected, "none of them"));
-        }
-        several => {
-            let titles: Vec<String> = several.iter().map(Source::title).collect();
-            let expected = "one data set (put each in its own folder)";
-            return Err(DataError::malformed(path, "folder", expected, titles.join(" and ")));
-        }
+    let arrays = match find(path, options)? {
+        Found::Pictures(listing) => return folder::open(path, *listing, options),
+        Found::Arrays(arrays) => arrays,
     };
-    let (train, test) = source.read(options)?;
+    if options.test_share.is_some() {
+        return Err(superfluous_share(path));
+    }
+    let (train, test) = arrays.read()?;
     let [train, test] = [train, test].map(|set| options.resize(set));
     let train = every_class(path, train)?;
     check_parts(path, &train, &test)?;
-    let known = source.known();
+    let known = arrays.known();
     // Files under a published name may still hold grey versions of the images.
     let published = known.filter(|known| known.mean.len() == train.shape.channels);
     let normalisation = match published {
@@ -97,31 +88,75 @@ pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
         None => Normalisation::measure(&train),
     };
     let flip = known.is_none_or(|known| known.flip);
-    Ok(DataSet {
-        name: path.display().to_string(),
-        train,
-        unlabelled: None,
-        test,
-        normalisation,
-        flip,
-        skipped: Vec::new(),
-    })
+    let (name, skipped) = (path.display().to_string(), Vec::new());
+    Ok(DataSet { name, train, unlabelled: None, test, normalisation, flip, skipped })
 }
 
-/// Whether a folder contains a data set with a training and a test part, complete or not.
+/// The picture files of a data set, or `None` if it is of another kind.
+pub(crate) fn list_pictures(path: &Path, options: &Options) -> Result<Option<Listing>> {
+    match find(path, options)? {
+        Found::Pictures(listing) => Ok(Some(*listing)),
+        Found::Arrays(_) => Ok(None),
+    }
+}
+
+enum Found {
+    Pictures(Box<Listing>),
+    Arrays(Arrays),
+}
+
+/// The one data set at a path.
+fn find(path: &Path, options: &Options) -> Result<Found> {
+    let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
+    if is_table(path) && metadata.is_file() {
+        return Ok(Found::Pictures(Box::new(Listing::table(path, options))));
+    }
+    if !metadata.is_dir() {
+        let expected =
+            "a folder with a training and a test part, or a .csv file that lists pictures";
+        return Err(DataError::malformed(path, "path", expected, "a file"));
+    }
+    let mut sources = Source::find(path);
+    match sources.len() {
+        0 => {
+            let expected = "CIFAR-10, CIFAR-100, SVHN, MNIST or Fashion-MNIST files, train.npz \
+                            and test.npz, or pictures in the folders labelled/CLASS, unlabelled \
+                            and test/CLASS, or train/CLASS and test/CLASS";
+            Err(DataError::malformed(path, "folder", expected, "none of them"))
+        }
+        1 => Ok(match sources.remove(0) {
+            Source::Train => Found::Pictures(Box::new(Listing::train_and_test(path, options))),
+            Source::Labelled => {
+                Found::Pictures(Box::new(Listing::labelled_and_unlabelled(path, options)))
+            }
+            Source::Arrays(arrays) => Found::Arrays(arrays),
+        }),
+        _ => {
+            let titles: Vec<String> = sources.iter().map(Source::title).collect();
+            let expected = "one data set (put each in its own folder)";
+            Err(DataError::malformed(path, "folder", expected, titles.join(" and ")))
+        }
+    }
+}
+
+fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
+}
+
+/// Whether this is a data set with a training and a test part, complete or not.
 pub fn is_data_set(path: &Path) -> bool {
-    path.is_dir() && !Source::find(path).is_empty()
+    if path.is_dir() { !Source::find(path).is_empty() } else { is_table(path) && path.is_file() }
 }
 
-/// Reads one file (`.bin`, `.mat`, `.npz`, IDX, a Python batch of CIFAR, a PNG or JPEG image) or
-/// one folder of images, with class subfolders or flat.
+/// Reads one file (`.bin`, `.mat`, `.npz`, IDX, a Python batch of CIFAR, a picture) or one folder of
+/// pictures, with class subfolders or flat.
 pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
     options.check()?;
     let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let set = match path.extension().and_then(|extension| extension.to_str()) {
-        _ if metadata.is_dir() => folder::read(path, options.size)?,
-        _ if folder::is_image(path) => folder::read_image(path, options.size)?,
+        _ if metadata.is_dir() => folder::read(path, options)?,
+        _ if pictures::is_picture(path) => folder::read_image(path, options)?,
         Some("mat") => mat::read(path)?,
         Some("npz") => npz::read(path, None)?,
         _ if name.contains("ubyte") || name.contains("idx") => {
@@ -139,16 +174,47 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
 
 /// A data set found in a folder.
 enum Source {
+    Arrays(Arrays),
+    /// Pictures: `train/CLASS`, with `test/CLASS` or `val/CLASS`.
+    Train,
+    /// Pictures: `labelled/CLASS` and `unlabelled`, with `test/CLASS` or `val/CLASS`.
+    Labelled,
+}
+
+impl Source {
+    /// Everything in the folder that looks like a data set, complete or not.
+    fn find(path: &Path) -> Vec<Self> {
+        let mut found: Vec<Self> = Arrays::find(path).into_iter().map(Self::Arrays).collect();
+        let [train, labelled, unlabelled, test, val] =
+            ["train", "labelled", "unlabelled", "test", "val"].map(|name| path.join(name).is_dir());
+        if labelled || unlabelled {
+            found.push(Self::Labelled);
+        }
+        if train || !(labelled || unlabelled) && (test || val) {
+            found.push(Self::Train);
+        }
+        found
+    }
+
+    fn title(&self) -> String {
+        match self {
+            Self::Arrays(arrays) => arrays.title(),
+            Self::Train => "class folders in `train`".to_owned(),
+            Self::Labelled => "`labelled` and `unlabelled`".to_owned(),
+        }
+    }
+}
+
+/// A data set in files of many images each.
+enum Arrays {
     Cifar(PathBuf, &'static Edition),
     Svhn(PathBuf),
     Idx(PathBuf),
     /// The two archives, and the facts about SVHN if they have its file names.
     Npz([PathBuf; 2], Option<&'static Known>),
-    Folders([PathBuf; 2]),
 }
 
-impl Source {
-    /// Everything in the folder that looks like a data set, complete or not.
+impl Arrays {
     fn find(path: &Path) -> Vec<Self> {
         let mut found = Vec::new();
         for edition in &EDITIONS {
@@ -173,10 +239,6 @@ impl Source {
                 found.push(Self::Npz(pair(names), known));
             }
         }
-        let folders = pair(["train", "test"]);
-        if folders.iter().any(|folder| folder.is_dir()) {
-            found.push(Self::Folders(folders));
-        }
         found
     }
 
@@ -188,7 +250,6 @@ impl Source {
             Self::Svhn(_) => "SVHN (.mat)".to_owned(),
             Self::Idx(_) => "IDX files".to_owned(),
             Self::Npz([train, _], _) => format!("numpy archives ({})", train.display()),
-            Self::Folders(_) => "image folders".to_owned(),
         }
     }
 
@@ -199,12 +260,11 @@ impl Source {
             Self::Svhn(_) => Some(&known::SVHN),
             Self::Idx(folder) => Some(idx_known(folder)),
             Self::Npz(_, known) => *known,
-            Self::Folders(_) => None,
         }
     }
 
     /// The training and the test part.
-    fn read(&self, options: &Options) -> Result<(ImageSet, ImageSet)> {
+    fn read(&self) -> Result<(ImageSet, ImageSet)> {
         match self {
             Self::Cifar(folder, edition) => edition.read(folder),
             Self::Svhn(folder) => {
@@ -230,9 +290,6 @@ impl Source {
                 let test = npz::read(test, Some(&train.classes))?;
                 Ok((train, test))
             }
-            Self::Folders([train, test]) => {
-                Ok((folder::read(train, options.size)?, folder::read(test, options.size)?))
-            }
         }
     }
 }
@@ -256,10 +313,7 @@ fn check_parts(path: &Path, train: &ImageSet, test: &ImageSet) -> Result<()> {
             return Err(DataError::malformed(path, part, expected, "images without labels"));
         }
     }
-    if train.shape != test.shape {
-        let (expected, found) = (format!("{}, as for training", train.shape), test.shape);
-        return Err(DataError::malformed(path, "test part", expected, found.to_string()));
-    }
+    same_shape(path, train.shape, "test part", test.shape)?;
     if train.classes != test.classes {
         let expected = "the classes of the training part";
         let found = difference(&train.classes, &test.classes);

@@ -163,7 +163,7 @@ fn archives_take_their_classes_from_training() {
         (npz(2, Some(&[3])), "a class number below 3, found 3"),
         (
             npz(3, Some(&[0])),
-            "test part: expected grey images of 2 x 2 pixels, as for training, found grey",
+            "test part: expected grey images of 2 x 2 pixels, as for training (to resize",
         ),
         (npz(2, None), "test part: expected labels"),
     ] {

@@ -5,8 +5,10 @@
 
 mod canvas;
 mod chart;
+mod thumbnail;
 
 pub use chart::partition_chart;
+pub use thumbnail::jpeg;
 
 use crate::{DataError, ImageSet, Result};
 use canvas::{Canvas, text_height, text_width};

@@ -208,7 +208,7 @@ fn length(path: &Path) -> Result<u64, Reason> {
 }
 
 fn io(error: &std::io::Error) -> Reason {
-    Reason::Unreadable { why: error.to_string() }
+    Reason::NotOpened { why: error.to_string() }
 }
 
 fn unreadable(error: &ImageError) -> Reason {

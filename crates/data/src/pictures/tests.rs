@@ -80,7 +80,7 @@ fn other_content_is_named() {
     let error = decode(b"text", Path::new("a.jpg"), FOUR, Fit::Stretch).unwrap_err().to_string();
     assert_eq!(error, format!("a.jpg: {text}"));
     let error = read(Path::new("absent.jpg"), FOUR, Fit::Stretch).unwrap_err().to_string();
-    assert!(error.starts_with("absent.jpg: unreadable: "), "{error}");
+    assert!(error.starts_with("absent.jpg: cannot be opened: "), "{error}");
 }
 
 #[test]

@@ -1,0 +1,121 @@
+//! `fedanchor eval`: a trained model on labelled images.
+
+use super::{grouped, pictures};
+use crate::cli::EvalArgs;
+use crate::printer::Printer;
+use anyhow::{Result, bail};
+use fedanchor::Model;
+use fedanchor::model::{Assessment, assess};
+
+/// Classes beyond this make the confusion matrix wider than a terminal.
+const MATRIX: usize = 12;
+/// Confusions listed where the matrix does not fit.
+const LISTED: usize = 15;
+
+pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
+    let model = Model::load(&args.model.run, args.model.device()?)?;
+    let set = pictures::read_set(&args.data, &model.description)?;
+    let labels = set.require_labels("an evaluation")?;
+    let labels = by_name(labels, &set.classes, model.classes(), &args.data.display().to_string())?;
+    let images: Vec<&[u8]> = (0..set.len()).map(|index| set.image(index)).collect();
+    let assessment = assess(&model.predict(&images)?, &labels, model.classes());
+    if args.json {
+        printer.line(serde_json::to_string_pretty(&assessment)?);
+    } else {
+        show(&assessment, model.classes(), printer);
+    }
+    Ok(())
+}
+
+/// The labels of a set as the model numbers its classes: they are the same if their names are.
+fn by_name(labels: &[u16], there: &[String], model: &[String], data: &str) -> Result<Vec<u16>> {
+    let numbers: Vec<Option<u16>> = there
+        .iter()
+        .map(|name| model.iter().position(|known| known == name).map(|class| class as u16))
+        .collect();
+    let unknown = there.iter().zip(&numbers).filter(|(_, number)| number.is_none());
+    let unknown: Vec<&str> = unknown.map(|(name, _)| name.as_str()).take(5).collect();
+    if !unknown.is_empty() {
+        bail!(
+            "{data}: class `{}` is not one of the model's: expected {}",
+            unknown.join("`, `"),
+            model.join(", ")
+        );
+    }
+    Ok(labels.iter().filter_map(|&label| numbers[usize::from(label)]).collect())
+}
+
+fn show(assessment: &Assessment, names: &[String], printer: &Printer) {
+    let Assessment { images, classifier, anchors, calibration } = assessment;
+    let percent = |value: Option<f64>| match value {
+        Some(value) => format!("{value:.1}"),
+        None => "-".to_owned(),
+    };
+    printer.line(format!(
+        "{} images: accuracy {:.2} %, by the nearest anchors {:.2} %, calibration error {:.1} points",
+        grouped(images),
+        classifier.accuracy,
+        anchors.accuracy,
+        calibration.error
+    ));
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(5);
+    printer.line(format!("\n{:width$}   images  precision   recall", "class"));
+    for score in &classifier.classes {
+        printer.line(format!(
+            "{:width$}  {:>7}  {:>9}  {:>7}",
+            score.class,
+            grouped(score.images),
+            percent(score.precision),
+            percent(score.recall)
+        ));
+    }
+    if names.len() <= MATRIX {
+        let cell = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).clamp(5, 10);
+        let short = |name: &String| name.chars().take(cell).collect::<String>();
+        let head: Vec<String> =
+            names.iter().map(|name| format!("{:>cell$}", short(name))).collect();
+        printer.line(format!("\n{:width$}  {}", "truth", head.join(" ")));
+        for (name, row) in names.iter().zip(&classifier.confusion) {
+            let row: Vec<String> = row.iter().map(|count| format!("{count:>cell$}")).collect();
+            printer.line(format!("{name:width$}  {}", row.join(" ")));
+        }
+    } else {
+        let mut wrong: Vec<(u64, usize, usize)> = Vec::new();
+        for (truth, row) in classifier.confusion.iter().enumerate() {
+            let others =
+                row.iter().enumerate().filter(|(class, count)| *class != truth && **count > 0);
+            wrong.extend(others.map(|(class, &count)| (count, truth, class)));
+        }
+        wrong.sort_by_key(|&(count, truth, class)| (std::cmp::Reverse(count), truth, class));
+        printer.line("\nmost frequent confusions (`--json` has all)");
+        for (count, truth, class) in wrong.iter().take(LISTED) {
+            printer.line(format!("{count:>7}  {} taken for {}", names[*truth], names[*class]));
+        }
+    }
+    printer.line("\nconfidence    images  mean confidence  accuracy");
+    for bin in calibration.bins.iter().filter(|bin| bin.images > 0) {
+        printer.line(format!(
+            "{:>3.0} to {:>3.0} %  {:>7}  {:>15}  {:>8}",
+            bin.from,
+            bin.to,
+            grouped(bin.images),
+            percent(bin.confidence),
+            percent(bin.accuracy)
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_matched_by_name() {
+        let names = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let model = names(&["cat", "cow", "dog"]);
+        let found = by_name(&[0, 1, 0], &names(&["dog", "cat"]), &model, "pets").unwrap();
+        assert_eq!(found, [2, 0, 2]);
+        let error = by_name(&[0], &names(&["bird"]), &model, "pets").unwrap_err().to_string();
+        assert_eq!(error, "pets: class `bird` is not one of the model's: expected cat, cow, dog");
+    }
+}

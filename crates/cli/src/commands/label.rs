@@ -1,0 +1,144 @@
+//! `fedanchor label`: pseudo-labels for a person to review.
+
+use super::pictures::{self, AT_ONCE};
+use crate::cli::LabelArgs;
+use crate::printer::Printer;
+use anyhow::{Context, Result, bail};
+use fedanchor::Model;
+use fedanchor::model::{Nearest, Prediction};
+use fedanchor::simulation::{self, Assigned};
+use fedanchor_data::picture::jpeg;
+use fedanchor_data::{Fit, ImageSet, Shape, pictures as reading};
+use fedanchor_record::files;
+use fedanchor_report::{Proposal, Shown, by_doubt, review_csv, review_page};
+use std::path::{Path, PathBuf};
+
+/// Anchors shown beside each picture.
+const NEAREST: usize = 3;
+/// Pixels per side of a picture on the page.
+const THUMBNAIL: Shape = Shape { side: 96, channels: 3 };
+
+pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
+    let model = Model::load(&args.model.run, args.model.device()?)?;
+    let anchors = anchors(args, &model)?;
+    let (paths, others) = pictures::find(std::slice::from_ref(&args.folder))?;
+    if others > 0 {
+        printer.status(format!("note: {others} files of other types were not read"));
+    }
+    std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    let (mut read, mut proposals) = (Vec::new(), Vec::new());
+    let mut failed = 0;
+    let bar = printer.bar(paths.len() as u64, "{bar:40} {pos} of {len} pictures");
+    for paths in paths.chunks(AT_ONCE) {
+        let pixels = pictures::read(paths, &model.description);
+        let images: Vec<&[u8]> = pixels.iter().flatten().map(Vec::as_slice).collect();
+        let mut predictions = model.predict(&images)?.into_iter();
+        for (path, picture) in paths.iter().zip(&pixels) {
+            match picture {
+                Err(error) => {
+                    failed += 1;
+                    printer.failure(format!("error: {error}"));
+                }
+                Ok(_) => {
+                    let Some(prediction) = predictions.next() else { continue };
+                    let name = from_folder(path, &args.out)?;
+                    proposals.push(proposal(name, &prediction, model.classes()));
+                    read.push(path);
+                }
+            }
+        }
+        bar.inc(paths.len() as u64);
+    }
+    bar.finish_and_clear();
+
+    let order = by_doubt(&proposals);
+    let mut shown = Vec::new();
+    let nearest = Nearest::new(&model, &all_of(&anchors))?;
+    for chosen in order[..args.page.min(order.len())].chunks(AT_ONCE) {
+        let chosen: Vec<PathBuf> = chosen.iter().map(|&at| read[at].clone()).collect();
+        // They were read before: one that has changed since is an error.
+        let pixels = pictures::read(&chosen, &model.description);
+        let pixels: Vec<Vec<u8>> = pixels.into_iter().collect::<Result<_, _>>()?;
+        let images: Vec<&[u8]> = pixels.iter().map(Vec::as_slice).collect();
+        for (path, near) in chosen.iter().zip(nearest.find(&model, &images, NEAREST)?) {
+            let picture = jpeg(THUMBNAIL, &reading::read(path, THUMBNAIL, Fit::Pad)?)?;
+            let labels = anchors.require_labels("anchors")?;
+            let anchors = near.into_iter().map(|(at, cosine)| {
+                let class = &anchors.classes[usize::from(labels[at])];
+                Ok((jpeg(anchors.shape, anchors.image(at))?, class.clone(), f64::from(cosine)))
+            });
+            shown.push(Shown { picture, anchors: anchors.collect::<Result<_>>()? });
+        }
+    }
+    let sorted: Vec<Proposal> = order.iter().map(|&at| proposals[at].clone()).collect();
+    let (csv, html) = (args.out.join("labels.csv"), args.out.join("labels.html"));
+    let write = |path: &Path, text: String| {
+        std::fs::write(path, text).with_context(|| path.display().to_string())
+    };
+    write(&csv, review_csv(&sorted))?;
+    let title = format!("Labels for {}", args.folder.display());
+    write(&html, review_page(&title, model.classes(), &sorted, &shown))?;
+    let differ = sorted.iter().filter(|proposal| !proposal.agrees()).count();
+    printer.line(format!(
+        "{} pictures labelled, {differ} on which the heads differ; wrote {} and {}",
+        sorted.len(),
+        csv.display(),
+        html.display()
+    ));
+    if failed > 0 {
+        bail!("{failed} of {} pictures could not be read", paths.len());
+    }
+    Ok(())
+}
+
+fn all_of(set: &ImageSet) -> Vec<&[u8]> {
+    (0..set.len()).map(|index| set.image(index)).collect()
+}
+
+fn proposal(path: String, prediction: &Prediction, names: &[String]) -> Proposal {
+    let (class, score) = (prediction.anchor_class(), prediction.anchor_score());
+    let others = prediction.scores.iter().enumerate().filter(|(other, _)| *other != class);
+    let second = others.map(|(_, &score)| score).fold(f32::NEG_INFINITY, f32::max);
+    Proposal {
+        path,
+        label: names[class].clone(),
+        score: f64::from(score),
+        margin: f64::from(score - second),
+        classifier: names[prediction.class()].clone(),
+        confidence: f64::from(prediction.confidence()),
+    }
+}
+
+/// The labelled pictures to show: those in the folder given, or the anchors of the run.
+fn anchors(args: &LabelArgs, model: &Model) -> Result<ImageSet> {
+    if let Some(folder) = &args.anchors {
+        let set = pictures::read_set(folder, &model.description)?;
+        set.require_labels("showing anchors")?;
+        return Ok(set);
+    }
+    let config = args.model.run.join(files::CONFIG);
+    if !config.is_file() {
+        bail!(
+            "{}: not a run folder, so its anchors are not known: give a folder of labelled pictures \
+             with --anchors",
+            args.model.run.display()
+        );
+    }
+    let experiment = super::experiment(Some(&config), &[])?;
+    let data = simulation::load(&experiment)
+        .context("the run's data, for its anchors (or give labelled pictures with --anchors)")?;
+    let Assigned { split, .. } = simulation::assign(&experiment, &data)?;
+    let anchors = data.train.select(&split.anchors);
+    if anchors.shape != model.description.shape {
+        let (there, wanted) = (anchors.shape, model.description.shape);
+        bail!("{}: the model reads {wanted}, the run's data are {there}", config.display());
+    }
+    Ok(anchors)
+}
+
+/// A path as seen from a folder: relative to it where it lies below, absolute otherwise.
+fn from_folder(path: &Path, folder: &Path) -> Result<String> {
+    let absolute = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
+    let (path, folder) = (absolute(path)?, absolute(folder)?);
+    Ok(path.strip_prefix(&folder).unwrap_or(&path).to_string_lossy().into_owned())
+}

@@ -1,0 +1,81 @@
+//! Pictures named on the command line, read as a model wants them.
+
+use anyhow::{Result, bail};
+use fedanchor::model::Description;
+use fedanchor_data::formats::{self, Options};
+use fedanchor_data::{ImageSet, pictures};
+use rayon::prelude::*;
+use std::path::{Path, PathBuf};
+
+/// Pictures read and predicted at a time: memory does not grow with their number.
+pub(super) const AT_ONCE: usize = 250;
+
+/// The picture files among these paths: files as they are, and everything below folders, in order of their
+/// names. Files of other types in folders are counted.
+pub(super) fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, usize)> {
+    let (mut found, mut others) = (Vec::new(), 0);
+    for path in paths {
+        if path.is_dir() {
+            walk(path, &mut found, &mut others)?;
+        } else {
+            std::fs::metadata(path).map_err(|error| fedanchor_data::DataError::io(path, error))?;
+            found.push(path.clone());
+        }
+    }
+    if found.is_empty() {
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        bail!("{}: no pictures ({})", names.join(", "), pictures::FORMATS);
+    }
+    Ok((found, others))
+}
+
+fn walk(folder: &Path, found: &mut Vec<PathBuf>, others: &mut usize) -> Result<()> {
+    let io = |error| fedanchor_data::DataError::io(folder, error);
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        entries.push(entry.map_err(io)?.path());
+    }
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with('.') {
+            continue;
+        }
+        if path.is_dir() {
+            walk(&path, found, others)?;
+        } else if pictures::is_picture(&path) {
+            found.push(path);
+        } else {
+            *others += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Reads some pictures in the shape of a model; each may fail by itself.
+pub(super) fn read(
+    paths: &[PathBuf],
+    description: &Description,
+) -> Vec<fedanchor_data::Result<Vec<u8>>> {
+    let read = |path: &PathBuf| pictures::read(path, description.shape, description.fit);
+    paths.par_iter().map(read).collect()
+}
+
+/// Reads labelled or unlabelled images of any supported format in the shape of a model: the test part of a
+/// data set, a folder, or one file.
+pub(super) fn read_set(path: &Path, description: &Description) -> Result<ImageSet> {
+    let options =
+        Options { size: Some(description.shape.side), fit: description.fit, ..Options::default() };
+    let set = if path == Path::new(fedanchor_data::sample::NAME) && !path.exists() {
+        fedanchor_data::sample::load()?.test
+    } else if formats::is_data_set(path) {
+        formats::open(path, &options)?.test
+    } else {
+        formats::open_images(path, &options)?
+    };
+    if set.shape.side != description.shape.side {
+        let (there, wanted) = (set.shape, description.shape);
+        bail!("{}: the model reads {wanted}, these are {there}", path.display());
+    }
+    Ok(set.with_channels(description.shape.channels))
+}

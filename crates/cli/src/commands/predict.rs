@@ -1,0 +1,102 @@
+//! `fedanchor predict`: what a trained model says about pictures.
+
+use super::pictures::{self, AT_ONCE};
+use crate::cli::{PredictArgs, PredictFormat};
+use crate::printer::Printer;
+use anyhow::{Result, bail};
+use fedanchor::Model;
+use fedanchor::model::Prediction;
+use fedanchor_data::picture::quoted;
+use serde::Serialize;
+
+/// One line of the output.
+#[derive(Serialize)]
+struct Line<'a> {
+    path: String,
+    class: &'a str,
+    confidence: f32,
+    nearest: &'a str,
+    cosine: f32,
+}
+
+/// A picture that could not be read.
+#[derive(Serialize)]
+struct Failed<'a> {
+    path: String,
+    error: &'a str,
+}
+
+pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
+    let model = Model::load(&args.model.run, args.model.device()?)?;
+    let (paths, others) = pictures::find(&args.images)?;
+    if others > 0 {
+        printer.status(format!("note: {others} files of other types were not read"));
+    }
+    let width = paths.iter().map(|path| path.to_string_lossy().chars().count()).max().unwrap_or(0);
+    let (width, names) = (width.clamp(4, 60), model.classes());
+    let class = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(7);
+    match args.format {
+        PredictFormat::Table => printer.line(format!(
+            "{:width$}  {:class$}  confidence  {:class$}  cosine",
+            "path", "class", "nearest"
+        )),
+        PredictFormat::Csv => printer.line("path,class,confidence,nearest,cosine"),
+        PredictFormat::Jsonl => {}
+    }
+    let mut failed = 0;
+    for paths in paths.chunks(AT_ONCE) {
+        let read = pictures::read(paths, &model.description);
+        let images: Vec<&[u8]> = read.iter().flatten().map(Vec::as_slice).collect();
+        let mut predictions = model.predict(&images)?.into_iter();
+        for (path, picture) in paths.iter().zip(&read) {
+            let path = path.to_string_lossy().into_owned();
+            let prediction = match picture {
+                Ok(_) => predictions.next(),
+                Err(error) => {
+                    failed += 1;
+                    printer.failure(format!("error: {error}"));
+                    if args.format == PredictFormat::Jsonl {
+                        let error = error.to_string();
+                        printer.line(serde_json::to_string(&Failed { path, error: &error })?);
+                    }
+                    continue;
+                }
+            };
+            let Some(prediction) = prediction else { continue };
+            let line = line(path, &prediction, names);
+            printer.line(match args.format {
+                PredictFormat::Table => format!(
+                    "{:width$}  {:class$}  {:>8.1} %  {:class$}  {:>6.3}",
+                    line.path,
+                    line.class,
+                    100.0 * line.confidence,
+                    line.nearest,
+                    line.cosine
+                ),
+                PredictFormat::Csv => format!(
+                    "{},{},{},{},{}",
+                    quoted(&line.path),
+                    quoted(line.class),
+                    line.confidence,
+                    quoted(line.nearest),
+                    line.cosine
+                ),
+                PredictFormat::Jsonl => serde_json::to_string(&line)?,
+            });
+        }
+    }
+    if failed > 0 {
+        bail!("{failed} of {} pictures could not be read", paths.len());
+    }
+    Ok(())
+}
+
+fn line<'a>(path: String, prediction: &Prediction, names: &'a [String]) -> Line<'a> {
+    Line {
+        path,
+        class: &names[prediction.class()],
+        confidence: prediction.confidence(),
+        nearest: &names[prediction.anchor_class()],
+        cosine: prediction.anchor_score(),
+    }
+}

@@ -1,0 +1,235 @@
+//! Notices a run that fails to learn, by what can be known without labels, and names the likely cause and the
+//! key to change. Every note is given once per run. The limits are such that no run of docs/results.md is
+//! noted; docs/learning.md has the whole list.
+
+use serde::{Deserialize, Serialize};
+
+/// Anchors classified correctly after pre-training, in percent, below which they are not fitted.
+const FITTED: f64 = 80.0;
+/// Rounds from the first in which (nearly) every sample is kept. Preset `paper` keeps all for up to nine
+/// rounds and learns all the same.
+const ALL_KEPT_FOR: u32 = 15;
+const ALL: f64 = 0.995;
+/// Rounds over which labels and accuracies are averaged.
+const OVER: usize = 5;
+/// The pseudo-labels' effective number of classes, as a share of that of the anchors, that is too few.
+const FEW: f64 = 1.0 / 3.0;
+/// Points on the anchors by which aggregated models may stay behind the start.
+const BEHIND: f64 = 30.0;
+/// The mean cosine between class means at which classes are not separated, and the first round that counts:
+/// before it the anchor head of preset `paper` is hardly trained.
+const ALIKE: f64 = 0.9;
+const ALIKE_FROM: u32 = 15;
+
+/// What a round showed.
+#[derive(Debug, Default)]
+pub(super) struct Facts<'a> {
+    /// The round, from 1.
+    pub(super) round: u32,
+    /// Samples seen and kept, where the method selects.
+    pub(super) selected: Option<(usize, usize)>,
+    /// Pseudo-labels by class; empty where nobody knows.
+    pub(super) labels: &'a [u32],
+    /// The share of every class in the anchors.
+    pub(super) shares: &'a [f64],
+    /// Accuracy on the anchors before and after aggregation, in percent.
+    pub(super) anchors: Option<(f64, f64)>,
+    /// The mean cosine between the class means of different classes.
+    pub(super) alike: Option<f64>,
+}
+
+/// The last rounds; a part of every checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LearningWatch {
+    /// Accuracy on the anchors that the first round started from.
+    start: Option<f64>,
+    /// Rounds so far, if every sample was kept in each of them.
+    all_kept: Option<u32>,
+    labels: Vec<Vec<u32>>,
+    aggregated: Vec<f64>,
+    alike: Vec<f64>,
+    /// What was noted already.
+    noted: Vec<Note>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Note {
+    AllKept,
+    FewClasses,
+    BehindStart,
+    Alike,
+}
+
+impl LearningWatch {
+    /// What should be known about a finished round.
+    pub(super) fn notes(&mut self, facts: &Facts) -> Vec<String> {
+        let found = [
+            (Note::AllKept, self.all_kept(facts)),
+            (Note::FewClasses, self.few_classes(facts)),
+            (Note::BehindStart, self.behind_start(facts)),
+            (Note::Alike, self.alike(facts)),
+        ];
+        let mut notes = Vec::new();
+        for (note, text) in found {
+            if let Some(text) = text
+                && !self.noted.contains(&note)
+            {
+                self.noted.push(note);
+                notes.push(text);
+            }
+        }
+        notes
+    }
+
+    fn all_kept(&mut self, facts: &Facts) -> Option<String> {
+        let (seen, kept) = facts.selected.filter(|(seen, _)| *seen > 0)?;
+        let before = if facts.round == 1 { Some(0) } else { self.all_kept };
+        let all = kept as f64 >= ALL * seen as f64;
+        self.all_kept = before.filter(|_| all).map(|rounds| rounds + 1);
+        (self.all_kept == Some(ALL_KEPT_FOR)).then(|| {
+            format!(
+                "the clients have kept every image in all {ALL_KEPT_FOR} rounds, so the threshold \
+                 selects nothing and wrong labels are trained on: raise method.threshold, or train \
+                 longer on the anchors (pretrain.epochs)"
+            )
+        })
+    }
+
+    fn few_classes(&mut self, facts: &Facts) -> Option<String> {
+        if facts.labels.iter().all(|&count| count == 0) {
+            return None;
+        }
+        push(&mut self.labels, facts.labels.to_vec());
+        let sums: Vec<f64> = (0..facts.shares.len())
+            .map(|class| self.labels.iter().map(|counts| f64::from(counts[class])).sum())
+            .collect();
+        let (found, expected) = (effective(&sums), effective(facts.shares));
+        (self.labels.len() == OVER && found < FEW * expected).then(|| {
+            let total: f64 = sums.iter().sum();
+            let many = sums.iter().filter(|&&count| count > 0.05 * total).count();
+            format!(
+                "nearly all pseudo-labels of the last {OVER} rounds are of {many} of {} classes: the \
+                 model has collapsed or the clients' images are of few classes; add anchors of the \
+                 classes it confuses, lower optimiser.lr, or try method.alignment=0.5",
+                sums.len()
+            )
+        })
+    }
+
+    fn behind_start(&mut self, facts: &Facts) -> Option<String> {
+        let (before, after) = facts.anchors?;
+        let start = *self.start.get_or_insert(before);
+        push(&mut self.aggregated, after);
+        let mean = self.aggregated.iter().sum::<f64>() / self.aggregated.len() as f64;
+        (self.aggregated.len() == OVER && mean < start - BEHIND).then(|| {
+            format!(
+                "the clients make the model worse than it was at the start: {mean:.0} % on the anchors \
+                 after aggregation over the last {OVER} rounds, {start:.0} % before round 1; lower \
+                 optimiser.lr or client.epochs, and set augment.flip=false if mirrored images are of \
+                 another class"
+            )
+        })
+    }
+
+    fn alike(&mut self, facts: &Facts) -> Option<String> {
+        let alike = facts.alike.filter(|_| facts.round >= ALIKE_FROM)?;
+        push(&mut self.alike, alike);
+        let least = self.alike.iter().copied().fold(f64::INFINITY, f64::min);
+        (self.alike.len() == OVER && least > ALIKE).then(|| {
+            format!(
+                "the scores do not separate the classes: the anchors of different classes have a mean \
+                 cosine of {alike:.2}; raise method.contrastive.epochs, or train longer on the anchors \
+                 (pretrain.epochs)"
+            )
+        })
+    }
+}
+
+/// What should be known about pre-training that ended after so many epochs without fitting the anchors.
+pub(super) fn not_fitted(epochs: u32, accuracy: f64) -> Option<String> {
+    (accuracy < FITTED).then(|| {
+        format!(
+            "the anchors are not fitted: {accuracy:.0} % of them are classified correctly after {epochs} \
+             epochs of pre-training; raise pretrain.epochs, or check their labels and data.size"
+        )
+    })
+}
+
+/// Adds to the last [`OVER`] values.
+fn push<T>(values: &mut Vec<T>, value: T) {
+    values.push(value);
+    if values.len() > OVER {
+        values.remove(0);
+    }
+}
+
+/// The number of classes of equal share that has the entropy of these shares.
+fn effective(shares: &[f64]) -> f64 {
+    let total: f64 = shares.iter().sum();
+    let parts = shares.iter().map(|share| share / total).filter(|share| *share > 0.0);
+    parts.map(|share| -share * share.ln()).sum::<f64>().exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeping_everything_counts_only_from_the_start() {
+        let rounds = |kept: &dyn Fn(u32) -> usize| {
+            let mut watch = LearningWatch::default();
+            let notes = (1..=20).map(|round| {
+                let selected = Some((1000, kept(round)));
+                watch.notes(&Facts { round, selected, ..Facts::default() }).len()
+            });
+            notes.collect::<Vec<_>>()
+        };
+        let noted = rounds(&|_| 995);
+        assert_eq!((noted[14], noted.iter().sum::<usize>()), (1, 1));
+        assert_eq!(rounds(&|_| 994).iter().sum::<usize>(), 0);
+        assert_eq!(rounds(&|round| if round == 9 { 900 } else { 1000 }).iter().sum::<usize>(), 0);
+    }
+
+    #[test]
+    fn few_classes_are_judged_by_the_anchors() {
+        assert!((effective(&[1.0; 4]) - 4.0).abs() < 1e-9);
+        assert!((effective(&[5.0, 0.0]) - 1.0).abs() < 1e-9);
+        let noted = |labels: &[u32], shares: &[f64]| {
+            let mut watch = LearningWatch::default();
+            let facts = |round| Facts { round, labels, shares, ..Facts::default() };
+            (1..=6).map(|round| watch.notes(&facts(round)).len()).sum::<usize>()
+        };
+        let even = [0.25; 4];
+        assert_eq!(noted(&[100, 0, 0, 0], &even), 1);
+        assert_eq!(noted(&[50, 50, 0, 0], &even), 0);
+        // Where the anchors are of one class, so may the labels be.
+        assert_eq!(noted(&[100, 0, 0, 0], &[0.97, 0.01, 0.01, 0.01]), 0);
+        assert_eq!(noted(&[0; 4], &even), 0);
+    }
+
+    #[test]
+    fn aggregated_models_are_compared_with_the_start() {
+        let noted = |after: f64| {
+            let mut watch = LearningWatch::default();
+            let facts = |round| Facts { round, anchors: Some((98.0, after)), ..Facts::default() };
+            (1..=6).map(|round| watch.notes(&facts(round)).len()).sum::<usize>()
+        };
+        assert_eq!((noted(67.0), noted(69.0)), (1, 0));
+    }
+
+    #[test]
+    fn classes_that_stay_alike_are_noted_after_the_first_rounds() {
+        let mut watch = LearningWatch::default();
+        let mut at = |round, alike| {
+            watch.notes(&Facts { round, alike: Some(alike), ..Facts::default() }).len()
+        };
+        assert_eq!((1..=18).map(|round| at(round, 0.95)).sum::<usize>(), 0);
+        assert_eq!((at(19, 0.95), at(20, 0.95)), (1, 0));
+    }
+
+    #[test]
+    fn anchors_are_fitted_or_not() {
+        assert_eq!(not_fitted(10, 80.0), None);
+        assert!(not_fitted(10, 79.0).unwrap().contains("79 % of them"));
+    }
+}

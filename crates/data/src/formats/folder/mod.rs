@@ -1,0 +1,126 @@
+//! Data sets of picture files: folders, or a CSV file that lists them.
+//!
+//! First all files are listed ([`listing`]), so that a missing part is found before a picture is
+//! opened. Then each part is decoded on its own ([`decode`]): headers first, which give the shape,
+//! then pixels, each picture into its final position. Classes and pictures are sorted by name, which
+//! makes the set the same on every machine.
+
+mod decode;
+pub(crate) mod listing;
+mod names;
+mod share;
+mod table;
+
+pub(super) use decode::resize_set;
+pub(crate) use listing::Listing;
+
+use super::Options;
+use super::checks::{every_class, finish, same_shape};
+use crate::skipped::Skipped;
+use crate::{DataError, DataSet, ImageSet, Normalisation, Result, Unlabelled};
+use decode::Decoded;
+use std::path::Path;
+
+/// Reads one folder: class folders, or pictures without labels. With a size, every picture is
+/// resized to `size` x `size` pixels; without, all must be square and of the same size. The set is
+/// grey if every picture is.
+pub fn read(folder: &Path, options: &Options) -> Result<ImageSet> {
+    let mut listing = Listing::images(folder);
+    listing.take_problems()?;
+    let decoded = decode::decode(&listing.train.files, options)?;
+    judge(vec![decoded.bad(&listing.train.files)], options)?;
+    images(folder, listing.train.labels, decoded, listing.classes)
+}
+
+/// Reads one picture file, as an unlabelled set of one image.
+pub fn read_image(path: &Path, options: &Options) -> Result<ImageSet> {
+    let files = [path.to_owned()];
+    let decoded = decode::decode(&files, options)?;
+    judge(vec![decoded.bad(&files)], &Options { skip_unreadable: false, ..options.clone() })?;
+    images(path, None, decoded, Vec::new())
+}
+
+/// Reads the pictures of a listing.
+pub(super) fn open(path: &Path, mut listing: Listing, options: &Options) -> Result<DataSet> {
+    listing.take_problems()?;
+    let Listing { classes, train, unlabelled, test, mut skipped, .. } = listing;
+    let unlabelled = unlabelled.unwrap_or_default();
+    let parts = [&train.files, &test.files, &unlabelled.files];
+    let decoded: Vec<Decoded> =
+        parts.iter().map(|files| decode::decode(files, options)).collect::<Result<_>>()?;
+    let bad = decoded.iter().zip(parts).map(|(part, files)| part.bad(files)).collect();
+    skipped.extend(judge(bad, options)?);
+    // Grey only if every picture of all parts is.
+    let colour = decoded.iter().any(|part| part.shape.channels == 3);
+    let mut decoded = decoded.into_iter().map(|part| if colour { part.coloured() } else { part });
+    let mut next = || decoded.next().expect("three parts were decoded");
+    let train = every_class(path, images(path, train.labels, next(), classes.clone())?)?;
+    let test = images(path, test.labels, next(), classes)?;
+    let unlabelled = match unlabelled.files.is_empty() {
+        true => None,
+        false => Some(clients(path, unlabelled, next())?),
+    };
+    same_shape(path, train.shape, "test part", test.shape)?;
+    if let Some(unlabelled) = &unlabelled {
+        same_shape(path, train.shape, "unlabelled part", unlabelled.images.shape)?;
+    }
+    let normalisation = Normalisation::measure(&train);
+    let name = path.display().to_string();
+    Ok(DataSet { name, train, unlabelled, test, normalisation, flip: true, skipped })
+}
+
+/// An error that names all unreadable pictures, or the pictures to leave out.
+fn judge(bad: Vec<Vec<Skipped>>, options: &Options) -> Result<Vec<Skipped>> {
+    let bad = bad.concat();
+    if bad.is_empty() || options.skip_unreadable { Ok(bad) } else { Err(DataError::Pictures(bad)) }
+}
+
+/// The readable pictures of a part.
+fn images(
+    path: &Path,
+    labels: Option<Vec<u16>>,
+    decoded: Decoded,
+    classes: Vec<String>,
+) -> Result<ImageSet> {
+    if decoded.pixels.is_empty() {
+        return Err(DataError::malformed(path, "pictures", "at least one readable one", "none"));
+    }
+    let labels = labels.map(|labels| decoded.kept(&labels));
+    finish(path, decoded.shape, decoded.pixels, labels, classes)
+}
+
+/// The readable pictures of the clients.
+fn clients(path: &Path, part: listing::ClientFiles, decoded: Decoded) -> Result<Unlabelled> {
+    let mut clients = vec![Vec::new(); part.clients.len()];
+    if !clients.is_empty() {
+        let mut owners = vec![0; part.files.len()];
+        for (client, files) in part.clients.iter().enumerate() {
+            files.iter().for_each(|&file| owners[file as usize] = client);
+        }
+        for (image, client) in decoded.kept(&owners).into_iter().enumerate() {
+            clients[client].push(image as u32);
+        }
+    }
+    if let Some(client) = clients.iter().position(Vec::is_empty) {
+        let place = format!("client {}", part.names[client]);
+        return Err(DataError::malformed(path, place, "at least one readable picture", "none"));
+    }
+    let images = images(path, None, decoded, Vec::new())?;
+    Ok(Unlabelled { images, clients, client_names: part.names })
+}
+
+impl Listing {
+    /// An error if there is any problem.
+    fn take_problems(&mut self) -> Result<()> {
+        match self.problems.len() {
+            0 => Ok(()),
+            1 => Err(self.problems.remove(0)),
+            _ => Err(DataError::Several(std::mem::take(&mut self.problems))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod layout_tests;
+#[cfg(test)]
+mod tests;

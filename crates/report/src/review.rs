@@ -1,0 +1,210 @@
+//! A page on which a person reviews labels that a model proposes: every picture with its label, its score
+//! and the nearest anchors. Labels can be changed on the page, which then writes the CSV file anew. All of
+//! it is one file, without a server and without anything from elsewhere.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// One picture and what a model says about it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Proposal {
+    /// Where the picture is, as written to the CSV file.
+    pub path: String,
+    /// The proposed label: the class whose anchors are nearest.
+    pub label: String,
+    /// The average cosine with the anchors of that class.
+    pub score: f64,
+    /// The distance to the score of the second class.
+    pub margin: f64,
+    /// The classification head's class.
+    pub classifier: String,
+    /// Its probability, from 0 to 1.
+    pub confidence: f64,
+}
+
+impl Proposal {
+    /// Whether both heads propose the same class.
+    pub fn agrees(&self) -> bool {
+        self.label == self.classifier
+    }
+}
+
+/// A picture on the page.
+#[derive(Debug)]
+pub struct Shown {
+    /// The bytes of a JPEG file.
+    pub picture: Vec<u8>,
+    /// The nearest anchors: JPEG file, class and cosine.
+    pub anchors: Vec<(Vec<u8>, String, f64)>,
+}
+
+/// Sorts proposals by doubt: first those on which the heads differ, and among equals the smallest margin
+/// first. Returns the order.
+pub fn by_doubt(proposals: &[Proposal]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..proposals.len()).collect();
+    order.sort_by(|&a, &b| {
+        let (first, second) = (&proposals[a], &proposals[b]);
+        let differ = first.agrees().cmp(&second.agrees());
+        differ.then(first.margin.total_cmp(&second.margin)).then(a.cmp(&b))
+    });
+    order
+}
+
+/// The page: `shown` are the first of the proposals, which are sorted by doubt.
+pub fn review_page(
+    title: &str,
+    classes: &[String],
+    proposals: &[Proposal],
+    shown: &[Shown],
+) -> String {
+    let mut rows = String::new();
+    for (at, (proposal, shown)) in proposals.iter().zip(shown).enumerate() {
+        let mut anchors = String::new();
+        for (picture, class, cosine) in &shown.anchors {
+            let _ = write!(
+                anchors,
+                "<figure><img src=\"{}\" alt=\"\"><figcaption>{}<br>{cosine:.2}</figcaption></figure>",
+                data_url(picture),
+                escaped(class)
+            );
+        }
+        let differs = if proposal.agrees() { "" } else { " class=\"differs\"" };
+        let _ = writeln!(
+            rows,
+            "<tr{differs}><td><img class=\"picture\" src=\"{}\" alt=\"\"></td>\
+             <td><select data-at=\"{at}\"></select><div class=\"path\">{}</div></td>\
+             <td>{:.2}</td><td>{:.2}</td><td>{} ({:.0} %)</td><td class=\"anchors\">{anchors}</td></tr>",
+            data_url(&shown.picture),
+            escaped(&proposal.path),
+            proposal.score,
+            proposal.margin,
+            escaped(&proposal.classifier),
+            100.0 * proposal.confidence,
+        );
+    }
+    let count = proposals.len();
+    let differ = proposals.iter().filter(|proposal| !proposal.agrees()).count();
+    let (classes, all) = (script(&classes), script(&proposals));
+    format!(
+        r#"<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2rem; }}
+h1 {{ font-size: 1.3rem; }}
+table {{ border-collapse: collapse; }}
+th, td {{ text-align: left; padding: .4rem .8rem; border-bottom: 1px solid #8884; vertical-align: top; }}
+th {{ position: sticky; top: 0; background: Canvas; }}
+img {{ width: 64px; height: 64px; object-fit: contain; }}
+img.picture {{ width: 96px; height: 96px; }}
+figure {{ display: inline-block; margin: 0 .4rem 0 0; text-align: center; font-size: .75rem; }}
+.path {{ font-size: .75rem; opacity: .7; max-width: 22rem; overflow-wrap: anywhere; }}
+.differs td:first-child {{ border-left: 4px solid #d97706; }}
+button, select {{ font: inherit; padding: .2rem .5rem; }}
+</style></head><body>
+<h1>{title}</h1>
+<p>{count} pictures, {differ} on which the two heads differ (marked). The {shown} most doubtful are shown, the most doubtful
+first. Change what is wrong, clear what you cannot tell, and save: the file then holds your labels.</p>
+<p><button id="save">Save labels.csv</button> <span id="changed"></span></p>
+<table><thead><tr><th>picture</th><th>label</th><th>cosine</th><th>margin</th><th>classifier</th><th>nearest anchors</th></tr></thead>
+<tbody>
+{rows}</tbody></table>
+<script>
+const classes = {classes}, all = {all};
+const labels = all.map(row => row.label);
+const field = text => /[",\r\n]/.test(text) ? '"' + String(text).replaceAll('"', '""') + '"' : text;
+for (const select of document.querySelectorAll('select')) {{
+  const at = Number(select.dataset.at);
+  for (const name of ['', ...classes]) {{
+    select.add(new Option(name || '(unlabelled)', name, false, name === labels[at]));
+  }}
+  select.addEventListener('change', () => {{
+    labels[at] = select.value;
+    const changed = labels.filter((label, row) => label !== all[row].label).length;
+    document.getElementById('changed').textContent = changed + ' changed';
+  }});
+}}
+document.getElementById('save').addEventListener('click', () => {{
+  const rows = all.map((row, at) =>
+    [row.path, labels[at], row.score, row.margin, row.classifier, row.confidence].map(field).join(','));
+  const text = ['{head}', ...rows].join('\n') + '\n';
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([text], {{ type: 'text/csv' }}));
+  link.download = 'labels.csv';
+  link.click();
+}});
+</script></body></html>
+"#,
+        title = escaped(title),
+        shown = shown.len().min(count),
+        head = HEAD,
+    )
+}
+
+const HEAD: &str = "path,label,score,margin,classifier,confidence";
+
+/// The same as a CSV file: all proposals, in the order given.
+pub fn review_csv(proposals: &[Proposal]) -> String {
+    let mut text = format!("{HEAD}\n");
+    for proposal in proposals {
+        let Proposal { path, label, score, margin, classifier, confidence } = proposal;
+        let [path, label, classifier] = [path, label, classifier].map(|name| field(name));
+        let _ = writeln!(text, "{path},{label},{score},{margin},{classifier},{confidence}");
+    }
+    text
+}
+
+fn field(text: &str) -> String {
+    if text.contains(['"', ',', '\r', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+fn data_url(jpeg: &[u8]) -> String {
+    format!("data:image/jpeg;base64,{}", STANDARD.encode(jpeg))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A value as JavaScript that cannot end the script it stands in.
+fn script(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| "[]".to_owned()).replace('<', "\\u003c")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proposal(path: &str, label: &str, margin: f64, classifier: &str) -> Proposal {
+        let (label, classifier) = (label.to_owned(), classifier.to_owned());
+        Proposal { path: path.to_owned(), label, score: 0.5, margin, classifier, confidence: 0.75 }
+    }
+
+    #[test]
+    fn the_most_doubtful_come_first() {
+        let all = [
+            proposal("sure", "cat", 0.5, "cat"),
+            proposal("close", "cat", 0.1, "cat"),
+            proposal("differ", "cat", 0.4, "dog"),
+        ];
+        assert_eq!(by_doubt(&all), [2, 1, 0]);
+    }
+
+    #[test]
+    fn names_cannot_break_the_page_or_the_file() {
+        let nasty = "a,\"b\"</script><script>alert(1)</script>.png";
+        let all = [proposal(nasty, "cat", 0.1, "cat")];
+        let csv = review_csv(&all);
+        assert!(csv.starts_with("path,label,score,margin,classifier,confidence\n\"a,\"\"b\"\"<"));
+        let shown = [Shown { picture: vec![1, 2, 3], anchors: vec![(vec![4], "<i>".into(), 0.9)] }];
+        let page = review_page("labels", &["cat".to_owned()], &all, &shown);
+        assert_eq!(page.matches("</script>").count(), 1);
+        assert!(page.contains("&lt;i&gt;") && page.contains("data:image/jpeg;base64,AQID"));
+    }
+}
