@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test test-slow check fuzz bench libtorch clean
+.PHONY: demo test test-export test-slow check fuzz bench libtorch clean
 
 CARGO := cargo
 PYTHON := python3
@@ -16,12 +16,33 @@ test: libtorch
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace
+	$(MAKE) test-export
 
-# What takes longer: a hundred kills, and a hundred thousand damaged files for every decoder.
-test-slow: libtorch
+# Exported models beside the program's own outputs: in onnxruntime, and state dicts read back.
+test-export: libtorch target/onnx/ready
+	$(CARGO) run --quiet -p fedanchor-export --example cases -- target/exported
+	target/onnx/bin/python scripts/check_export.py target/exported
+	rm -r target/exported
+
+target/onnx/ready:
+	$(PYTHON) -m venv target/onnx
+	target/onnx/bin/python -m pip install --quiet onnxruntime==1.31.1 numpy==2.4.6
+	touch $@
+
+# What takes longer: state dicts in torchvision, a hundred kills, and a hundred thousand damaged files for every decoder.
+test-slow: libtorch target/torchvision/ready
+	$(CARGO) run --quiet -p fedanchor-export --example cases -- target/exported
+	target/torchvision/bin/python scripts/check_export.py target/exported --torchvision
+	rm -r target/exported
 	$(CARGO) test -p fedanchor-cli --test runs -- --ignored --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor-data -p fedanchor --test mutated -- --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor --lib damaged_bytes
+
+# 5 GB: the packaged PyTorch for Linux is the CUDA version, which computes on a CPU too.
+target/torchvision/ready:
+	$(PYTHON) -m venv target/torchvision
+	target/torchvision/bin/python -m pip install --quiet torch==2.11.0 torchvision==0.26.0 numpy==2.4.6
+	touch $@
 
 # Licences, banned crates and spelling; the tools it needs go into target/tools.
 check: target/tools/bin/cargo-deny target/tools/bin/typos

@@ -54,6 +54,7 @@ def compare(case, found):
     far = {name: float(abs(found[name] - own[name]).max()) for name in found}
     for name, distance in far.items():
         check(found[name].shape == own[name].shape, f"{case.name}: {name} has shape {found[name].shape}")
+        check(own[name].std(0).max() > 10 * TOLERANCE, f"{case.name}: {name} is almost the same for all images")
         check(distance <= TOLERANCE, f"{case.name}: {name} is {distance:.1e} from the program's own")
     return far
 
@@ -88,8 +89,9 @@ def check_onnx(case):
         # Any number of images.
         one = runtime.run(["logits"], {name: pixels[:1]})[0]
         check(abs(one - found["logits"][:1]).max() <= TOLERANCE, f"{case.name}: one image alone differs")
-    check(outputs(session("without-scores")) == OUTPUTS[:3], f"{case.name}: without-scores.onnx")
-    check(outputs(session("without-latents")) == OUTPUTS[:2], f"{case.name}: without-latents.onnx")
+    if case.name == "small":
+        check(outputs(session("without-scores")) == OUTPUTS[:3], f"{case.name}: without-scores.onnx")
+        check(outputs(session("without-latents")) == OUTPUTS[:2], f"{case.name}: without-latents.onnx")
 
 
 class StateDict(pickle.Unpickler):

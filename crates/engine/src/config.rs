@@ -91,16 +91,11 @@ pub struct ModelConfig {
     /// The stage whose pooled output the anchor head reads [default: the last].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latent_stage: Option<usize>,
-    /// ResNet-18 only: how it begins. Model files of earlier versions do not say; theirs is this default.
-    #[serde(default = "cifar")]
+    /// ResNet-18 only: how it begins.
     pub stem: Stem,
     /// ResNet-18 only: a safetensors file with torchvision's names whose backbone replaces the drawn one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_from: Option<PathBuf>,
-}
-
-fn cifar() -> Stem {
-    Stem::Cifar
 }
 
 /// Heads of the network beside the classification head.

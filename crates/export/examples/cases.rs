@@ -3,13 +3,13 @@
 
 use anyhow::{Context, Result, ensure};
 use fedanchor_data::augment::Strong;
-use fedanchor_data::{Normalisation, Shape};
+use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_engine::batches::ImagePipeline;
 use fedanchor_engine::config::{AugmentConfig, Heads, ModelConfig, ModelName, NormKind, Stem};
 use fedanchor_engine::model::{Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::losses::unit;
-use fedanchor_export::{Input, Trained, onnx, state_dict};
+use fedanchor_export::{Input, Latents, Trained, onnx, state_dict};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -94,8 +94,13 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
     };
     let features = network.features(&input, &pass)?;
     let logits = network.logits(&features, &pass)?.f_squeeze_dim(0)?;
-    let latents = unit(&network.latents(&features, &pass)?.f_squeeze_dim(0)?)?;
-    let width = config.latent_dim as i64;
+    // One model has its class means among the pooled features.
+    let (latent_source, latents) = match config.name {
+        ModelName::Cnn => (Latents::Pooled, features.pooled.shallow_clone()),
+        _ => (Latents::Anchor, network.latents(&features, &pass)?),
+    };
+    let latents = unit(&latents.f_squeeze_dim(0)?)?;
+    let width = latents.size2()?.1;
     let like = (Kind::Float, Device::Cpu);
     let means = unit(&Tensor::f_randn([classes.len() as i64, width], like)?)?.f_mul_scalar(0.8)?;
     let scores = latents.f_matmul(&means.f_tr()?)?;
@@ -107,27 +112,29 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
         shape,
         classes: &classes,
         normalisation: &normalisation,
-        fit: "crop",
+        fit: Fit::Crop,
         version: "1.2.3",
+        latents: latent_source,
         class_means: Some(&means),
     };
     for (input, name) in [(Input::Normalised, "normalised"), (Input::Raw, "raw")] {
         let exported = onnx(&model, input)?;
-        ensure!(exported.left_out == ["predictor.*: it serves training only"]);
+        ensure!(exported.left_out[0] == "predictor.*: it serves training only");
         fs_err::write(folder.join(format!("{name}.onnx")), exported.bytes)?;
     }
     // Without class means there are no scores, and without an anchor head no latents.
-    let exported = onnx(&Trained { class_means: None, ..model }, Input::Raw)?;
-    fs_err::write(folder.join("without-scores.onnx"), exported.bytes)?;
-    let headless = Network::new(config, Heads::default(), shape, classes.len())?;
-    let fewer = params.subset(|entry| matches!(entry.part, Part::Backbone | Part::Classifier));
-    let fewer = Params { layout: headless.layout.clone(), tensors: fewer.tensors };
-    let headless = Trained { network: &headless, params: &fewer, class_means: None, ..model };
-    fs_err::write(folder.join("without-latents.onnx"), onnx(&headless, Input::Raw)?.bytes)?;
+    if config.name == ModelName::Small {
+        let fewer = Trained { class_means: None, ..model };
+        fs_err::write(folder.join("without-scores.onnx"), onnx(&fewer, Input::Raw)?.bytes)?;
+        let network = Network::new(config, Heads::default(), shape, classes.len())?;
+        let kept = params.subset(|entry| matches!(entry.part, Part::Backbone | Part::Classifier));
+        let fewer = Trained { network: &network, params: &kept, ..fewer };
+        fs_err::write(folder.join("without-latents.onnx"), onnx(&fewer, Input::Raw)?.bytes)?;
+    }
     if let Ok(exported) = state_dict(&model) {
         fs_err::write(folder.join("model.pt"), exported.bytes)?;
+        fs_err::write(folder.join("model.safetensors"), params.encode("")?)?;
     }
-    fs_err::write(folder.join("model.safetensors"), params.encode("")?)?;
     let input = input.f_contiguous()?;
     let computed = [("logits", logits), ("latents", latents), ("scores", scores)];
     for (name, tensor) in [("images", images), ("input", input)].into_iter().chain(computed) {

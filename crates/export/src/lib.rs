@@ -14,7 +14,7 @@ pub use error::{Error, Result};
 pub use onnx::{Input, onnx};
 pub use state_dict::state_dict;
 
-use fedanchor_data::{Normalisation, Shape};
+use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_engine::model::Network;
 use fedanchor_engine::tensors::Params;
 use tch::Tensor;
@@ -33,11 +33,22 @@ pub struct Trained<'a> {
     /// What is done to pixels before the network sees them.
     pub normalisation: &'a Normalisation,
     /// How pictures of other sizes are brought to the network's size.
-    pub fit: &'a str,
+    pub fit: Fit,
     /// The version of the program that trained it.
     pub version: &'a str,
+    /// Where latents are read.
+    pub latents: Latents,
     /// The mean unit latent of each class's anchors, `[C, D]`.
     pub class_means: Option<&'a Tensor>,
+}
+
+/// Where the latents are read that class means belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Latents {
+    /// The anchor head.
+    Anchor,
+    /// The pooled features.
+    Pooled,
 }
 
 /// A file to write.

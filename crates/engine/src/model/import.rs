@@ -10,7 +10,7 @@ use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
 /// Tensors of a head, in torchvision's file or in one of our own.
-const HEADS: [&str; 4] = ["fc.", "classifier.", "anchor.", "predictor."];
+const HEADS: [&str; 5] = ["fc.", "classifier.", "anchor.", "predictor.", "class_means"];
 /// Counters that torchvision keeps beside batch norm's statistics; nothing reads them.
 const COUNTER: &str = ".num_batches_tracked";
 

@@ -195,6 +195,14 @@ impl Network {
         self.latent_stage
     }
 
+    /// Number of pooled features F.
+    pub fn features_width(&self) -> i64 {
+        match &self.backbone {
+            Backbone::Residual(body) => body.widths[body.widths.len() - 1],
+            Backbone::Cnn(_) => cnn::HIDDEN,
+        }
+    }
+
     /// Parameters without running statistics: of the backbone and classifier, of the anchor head.
     pub fn parameter_counts(&self) -> (i64, i64) {
         let count = |anchor: bool| {

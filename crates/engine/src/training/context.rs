@@ -14,7 +14,6 @@ use crate::tensors::Params;
 use fedanchor_data::augment::Strong;
 use fedanchor_data::{Normalisation, Shape};
 use fedanchor_graph as graph;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use tch::{Device, Kind, Tensor};
 
@@ -57,7 +56,6 @@ pub struct Context {
     /// Batch norm's running statistics.
     pub batch_norm: BatchNormConfig,
     precision: Precision,
-    init_from: Option<PathBuf>,
     /// Something about the initial model that the user should know.
     notice: Mutex<Option<String>>,
     /// What a GPU keeps between steps; none on a CPU.
@@ -98,7 +96,6 @@ impl Context {
             optimiser,
             batch_norm,
             precision,
-            init_from: model.init_from,
             notice: Mutex::default(),
             gpu,
         })
@@ -107,7 +104,7 @@ impl Context {
     /// The model that training starts from: drawn, or with the backbone of a file.
     pub fn initial(&self) -> Result<Params> {
         let mut params = self.network.init(self.seed, self.device)?;
-        let Some(path) = &self.init_from else { return Ok(params) };
+        let Some(path) = &self.network.config.init_from else { return Ok(params) };
         let imported = import(&self.network.layout, path, self.device)?;
         params.assign(&imported.backbone)?;
         if let [first, ..] = &imported.ignored[..] {

@@ -10,7 +10,7 @@ mod proto;
 
 use crate::error::{Error, Result};
 use crate::numbers::without_predictor;
-use crate::{Exported, Trained};
+use crate::{Exported, Latents, Trained};
 use fedanchor_data::Shape;
 use fedanchor_engine::model::{Operation, Operations, Value};
 use graph::{batch, float, floats, int, ints, node, tensor, whole};
@@ -34,8 +34,8 @@ fn source(input: Input) -> &'static str {
     }
 }
 
-/// Writes a model as ONNX. Its outputs are `logits` and `probabilities` `[N, C]`; with an anchor head
-/// also `latents` of length 1 `[N, D]`; and with class means the `scores` of eq. 3, `[N, C]`.
+/// Writes a model as ONNX. Its outputs are `logits` and `probabilities` `[N, C]`; where it has them also
+/// `latents` of length 1 `[N, D]`; and with class means the `scores` of eq. 3, `[N, C]`.
 pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
     check(model)?;
     let Shape { side, channels } = model.shape;
@@ -57,7 +57,11 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
     let operations = model.network.operations();
     let names = Names { operations: &operations, source: source(input) };
     for (index, operation) in operations.list.iter().enumerate() {
-        add(&mut graph, model, &names, index + 1, operation)?;
+        let value = index + 1;
+        // An anchor head that nothing was trained to read.
+        if model.latents == Latents::Anchor || operations.latents != Some(value) {
+            add(&mut graph, model, &names, value, operation)?;
+        }
     }
     let left_out = outputs(&mut graph, model, &names)?;
     let file = Model {
@@ -227,11 +231,25 @@ fn outputs(graph: &mut Graph, model: &Trained, names: &Names) -> Result<Vec<Stri
     output(graph, "logits", classes, "The classification head, one number per class.");
     node(graph, "Softmax", "probabilities", &["logits"], vec![int("axis", 1)]);
     output(graph, "probabilities", classes, "Softmax of the logits.");
-    let Some(latents) = names.operations.latents else {
-        if model.class_means.is_some() {
-            left_out.push("class means: the network has no anchor head to compare with".to_owned());
+    let (latents, width, doc) = match (model.latents, names.operations.latents) {
+        (Latents::Anchor, Some(latents)) => {
+            let width = model.network.config.latent_dim as i64;
+            (latents, width, "The anchor head, scaled to length 1.")
         }
-        return Ok(left_out);
+        (Latents::Pooled, head) => {
+            if head.is_some() {
+                left_out.push("anchor.*: the latents are the pooled features".to_owned());
+            }
+            let doc = "The pooled features, scaled to length 1.";
+            (names.operations.pooled, model.network.features_width(), doc)
+        }
+        (Latents::Anchor, None) => {
+            if model.class_means.is_some() {
+                let text = "class means: the network has no anchor head to compare with";
+                left_out.push(text.to_owned());
+            }
+            return Ok(left_out);
+        }
     };
 
     // A zero vector stays zero, as in training.
@@ -241,8 +259,7 @@ fn outputs(graph: &mut Graph, model: &Trained, names: &Names) -> Result<Vec<Stri
     node(graph, "ReduceL2", "latents.norm", &[raw], along);
     node(graph, "Max", "latents.length", &["latents.norm", "latents.least"], vec![]);
     node(graph, "Div", "latents", &[raw, "latents.length"], vec![]);
-    let width = model.network.config.latent_dim as i64;
-    output(graph, "latents", width, "The anchor head, scaled to length 1.");
+    output(graph, "latents", width, doc);
 
     let Some(means) = model.class_means else {
         left_out.push("scores: the model has no class means of anchors".to_owned());
@@ -268,12 +285,13 @@ fn properties(model: &Trained) -> Vec<Property> {
         "mean": model.normalisation.mean,
         "std": model.normalisation.std,
     });
+    let fit = serde_json::json!(model.fit);
     let all = [
         ("classes", serde_json::json!(model.classes).to_string()),
         ("size", model.shape.side.to_string()),
         ("channels", model.shape.channels.to_string()),
         ("normalisation", normalisation.to_string()),
-        ("fit", model.fit.to_owned()),
+        ("fit", fit.as_str().unwrap_or_default().to_owned()),
         ("model", model.network.config.name.to_string()),
         ("version", model.version.to_owned()),
     ];
