@@ -20,6 +20,12 @@ impl Experiment {
         at_least_one("data.clients", self.data.clients)?;
         at_most("data.clients", self.data.clients, MOST_CLIENTS)?;
         at_most("data.size", self.data.size.unwrap_or(0), 4096)?;
+        if let Some(share) = self.data.test_share {
+            within("data.test_share", share, 0.01, 0.9)?;
+        }
+        for std in self.data.normalisation.iter().flat_map(|normalisation| &normalisation.std) {
+            positive("data.normalisation.std", f64::from(*std))?;
+        }
         self.check_partition()?;
         self.check_model()?;
         self.check_training()?;

@@ -20,6 +20,7 @@ pub use fedanchor_engine::config::{
 use crate::error::{Error, Result};
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::AnchorChoice;
+use fedanchor_data::{Fit, Normalisation};
 use fedanchor_engine::training::Settings;
 use fedanchor_engine::words;
 use serde::{Deserialize, Serialize};
@@ -154,7 +155,17 @@ pub struct DataConfig {
     /// Resize all images to this many pixels per side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<usize>,
-    /// Labelled images on the server.
+    /// How pictures that are not square become square.
+    pub fit: Fit,
+    /// Without a test part: the share of the labelled pictures that becomes one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test_share: Option<f64>,
+    /// What happens to pictures that cannot be read.
+    pub unreadable: Unreadable,
+    /// The normalisation of the network's input [default: published, or measured on the labelled images].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub normalisation: Option<Normalisation>,
+    /// Labelled images on the server; 0 for all, where the clients' have no labels.
     pub anchors: usize,
     /// How they are drawn.
     pub choice: AnchorChoice,
@@ -162,6 +173,11 @@ pub struct DataConfig {
     pub validation: usize,
     /// Number of clients.
     pub clients: usize,
+}
+
+words! {
+    /// What happens to pictures that cannot be read.
+    Unreadable { /** They are an error, which names all of them. */ Refuse, /** They are left out and noted. */ Skip }
 }
 
 /// Training on the anchors before round 1.

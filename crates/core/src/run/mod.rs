@@ -315,7 +315,7 @@ impl Run<'_> {
             method: self.settled.method.name.clone(),
             model: self.settled.model.clone(),
             shape: context.images.shape(),
-            fit: fedanchor_data::Fit::default(),
+            fit: self.settled.data.fit,
             normalisation: context.images.normalisation().clone(),
             classes: classes.clone(),
             latents: source,

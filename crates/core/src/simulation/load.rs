@@ -1,6 +1,6 @@
 //! From a config's `[data]` to images, anchors and clients.
 
-use crate::config::{DataConfig, Experiment};
+use crate::config::{DataConfig, Experiment, Unreadable};
 use crate::error::{Error, Result};
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::{Split, split, split_all};
@@ -32,10 +32,34 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
         let problem = format!("no data set `{}` at {}: {advice}", config.name, path.display());
         return Err(Error::config(key, problem));
     }
-    let mut data =
-        formats::open(&path, &formats::Options { size: config.size, ..Default::default() })?;
+    let options = formats::Options {
+        size: config.size,
+        fit: config.fit,
+        test_share: config.test_share,
+        skip_unreadable: config.unreadable == Unreadable::Skip,
+        cache: picture_cache(),
+    };
+    let mut data = formats::open(&path, &options)?;
     data.name.clone_from(&config.name);
+    if let Some(normalisation) = &config.normalisation {
+        let channels = data.train.shape.channels;
+        if normalisation.mean.len() != channels || normalisation.std.len() != channels {
+            let problem =
+                format!("expected one mean and one deviation per channel, {channels} each");
+            return Err(Error::config("data.normalisation", problem));
+        }
+        data.normalisation = normalisation.clone();
+    }
     Ok(data)
+}
+
+/// Where decoded pictures are kept: `pictures` in FEDANCHOR_CACHE, else in the user's cache folder.
+fn picture_cache() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let own = set("FEDANCHOR_CACHE").map(PathBuf::from);
+    let shared = || set("XDG_CACHE_HOME").map(|folder| PathBuf::from(folder).join("fedanchor"));
+    let home = || set("HOME").map(|folder| PathBuf::from(folder).join(".cache/fedanchor"));
+    own.or_else(shared).or_else(home).map(|folder| folder.join("pictures"))
 }
 
 /// What an experiment takes from its data: who has which image, and the settings that only the data tells.
