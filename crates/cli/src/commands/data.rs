@@ -233,7 +233,7 @@ fn options(args: &PathArgs) -> formats::Options {
         fit: args.fit,
         test_share: args.test_share,
         skip_unreadable: args.skip_unreadable,
-        cache: None,
+        cache: formats::default_cache(),
     }
 }
 

@@ -20,6 +20,7 @@ pub use fedanchor_engine::config::{
 use crate::error::{Error, Result};
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::AnchorChoice;
+use fedanchor_data::{Fit, Normalisation};
 use fedanchor_engine::training::Settings;
 use fedanchor_engine::words;
 use serde::{Deserialize, Serialize};
@@ -159,6 +160,35 @@ pub struct DataConfig {
     pub validation: usize,
     /// Number of clients.
     pub clients: usize,
+    /// How pictures that are not square become square. Like the next one, it is written down only if it
+    /// is not the default, so that configs of runs from before it existed are still the same.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fit: Fit,
+    /// What happens to pictures that cannot be read.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unreadable: Unreadable,
+    /// Without a test part: the share of the labelled pictures that becomes one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test_share: Option<f64>,
+    /// Mean and standard deviation of pixels scaled to [0, 1] [default: published, or measured on the
+    /// training images].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub normalisation: Option<Normalisation>,
+}
+
+/// What happens to pictures that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unreadable {
+    /// The data set is refused.
+    #[default]
+    Refuse,
+    /// They are left out.
+    Skip,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Training on the anchors before round 1.

@@ -1,7 +1,9 @@
 //! From a config's `[data]` to images, anchors and clients.
 
-use crate::config::{DataConfig, Experiment};
+use crate::config::{DataConfig, Experiment, Unreadable};
 use crate::error::{Error, Result};
+use fedanchor_data::formats::Options;
+use fedanchor_data::skipped::by_reason;
 use fedanchor_data::split::{Split, split};
 use fedanchor_data::{DataSet, Partition, catalog, formats, partition, sample};
 use std::path::PathBuf;
@@ -15,7 +17,11 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
             let problem = "the embedded sample has 28 pixels per side: remove the key";
             return Err(Error::config("data.size", problem));
         }
-        return Ok(sample::load()?);
+        if config.test_share.is_some() {
+            let problem = "the embedded sample has a test part: remove the key";
+            return Err(Error::config("data.test_share", problem));
+        }
+        return normalised(sample::load()?, config);
     }
     let path = config.path.clone().unwrap_or_else(|| PathBuf::from("data").join(&config.name));
     if !path.exists() {
@@ -31,9 +37,31 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
         let problem = format!("no data set `{}` at {}: {advice}", config.name, path.display());
         return Err(Error::config(key, problem));
     }
-    let mut data =
-        formats::open(&path, &formats::Options { size: config.size, ..Default::default() })?;
+    let options = Options {
+        size: config.size,
+        fit: config.fit,
+        test_share: config.test_share,
+        skip_unreadable: config.unreadable == Unreadable::Skip,
+        cache: formats::default_cache(),
+    };
+    let mut data = formats::open(&path, &options)?;
     data.name.clone_from(&config.name);
+    for (reason, count) in by_reason(&data.skipped) {
+        tracing::warn!("{}: {count} files left out: {reason}", path.display());
+    }
+    normalised(data, config)
+}
+
+/// The data set with the normalisation of the config, if there is one.
+fn normalised(mut data: DataSet, config: &DataConfig) -> Result<DataSet> {
+    if let Some(normalisation) = &config.normalisation {
+        let (expected, found) = (data.train.shape.channels, normalisation.mean.len());
+        if expected != found {
+            let problem = format!("the images have {expected} channels, found {found} values");
+            return Err(Error::config("data.normalisation", problem));
+        }
+        data.normalisation.clone_from(normalisation);
+    }
     Ok(data)
 }
 
@@ -42,7 +70,7 @@ pub fn assign(experiment: &Experiment, data: &DataSet) -> Result<(Split, Partiti
     let config = &experiment.data;
     let labels =
         data.train.require_labels("drawing anchors and dealing images to simulated clients")?;
-    let DataConfig { anchors, validation, choice, .. } = *config;
+    let &DataConfig { anchors, validation, choice, .. } = config;
     let split = split(&data.train, anchors, validation, choice, experiment.seed)?;
     let classes = data.train.classes.len();
     let partition = partition::partition(

@@ -15,6 +15,22 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+/// The usual folder: `pictures` in `FEDANCHOR_CACHE`, else in `fedanchor` of `XDG_CACHE_HOME` or of
+/// `~/.cache`. None if `FEDANCHOR_CACHE` is empty, or without a home.
+pub fn default_cache() -> Option<PathBuf> {
+    let given = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let folder = match given("FEDANCHOR_CACHE") {
+        Some(folder) if folder.as_os_str().is_empty() => return None,
+        Some(folder) => folder,
+        // A relative path there is to be ignored, by the standard that defines it.
+        None => match given("XDG_CACHE_HOME").filter(|folder| folder.is_absolute()) {
+            Some(folder) => folder.join("fedanchor"),
+            None => std::env::home_dir()?.join(".cache/fedanchor"),
+        },
+    };
+    Some(folder.join("pictures"))
+}
+
 /// Of the content and its layout: to be raised whenever decoding gives other pixels.
 const VERSION: u32 = 1;
 

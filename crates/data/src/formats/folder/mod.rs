@@ -12,6 +12,7 @@ mod names;
 mod share;
 mod table;
 
+pub use cache::default_cache;
 pub(super) use decode::resize_set;
 pub(crate) use listing::Listing;
 
