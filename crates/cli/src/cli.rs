@@ -293,7 +293,7 @@ pub enum DataCommand {
     /// Write a small example of pictures of your own, from the embedded sample
     Example(ExampleArgs),
     /// Read a data set and report what is in it, or what is wrong with it
-    Check(PathArgs),
+    Check(CheckArgs),
     /// Print the class counts and write a contact sheet as PNG
     Show(ShowArgs),
     /// Partition a data set as an experiment would, and show which client holds what
@@ -322,6 +322,24 @@ pub struct PathArgs {
     /// Resize all images to this many pixels per side
     #[arg(long, value_name = "PIXELS")]
     pub size: Option<usize>,
+    /// Make pictures square by `stretch`, `crop` or `pad`
+    #[arg(long, default_value = "stretch")]
+    pub fit: fedanchor_data::Fit,
+    /// Test on this share of the labelled pictures, if there is no test part
+    #[arg(long, value_name = "SHARE")]
+    pub test_share: Option<f64>,
+    /// Leave out unreadable pictures
+    #[arg(long)]
+    pub skip_unreadable: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub data: PathArgs,
+    /// Print JSON instead of a report for people, with all paths
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

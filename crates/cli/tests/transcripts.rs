@@ -22,6 +22,7 @@ fn transcripts() {
         .register_bin("fedanchor", Path::new(env!("CARGO_BIN_EXE_fedanchor")))
         .env("COLUMNS", "100") // the width of help texts
         .env("CUDA_VISIBLE_DEVICES", "") // the same errors on a machine with a GPU
+        .env("FEDANCHOR_CACHE", "") // nothing is written beside the files of a transcript
         .env("OMP_NUM_THREADS", "1") // commands run side by side
         .case("tests/cmd/*.trycmd");
 }

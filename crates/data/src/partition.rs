@@ -29,7 +29,9 @@ pub enum Scheme {
     Iid {}, // with braces, serde rejects unknown keys here too
     /// Latent Dirichlet allocation: every client draws a class mixture from Dir(alpha) and fills
     /// its equal share (within one) from it. An exhausted class is removed from the mixture, so the
-    /// last clients get what remains. Alpha 1000 is close to IID.
+    /// last clients get what remains. If the classes of the data set are not all of the same size,
+    /// the mixture is weighted by what is left of each class: otherwise the small classes would be
+    /// used up by the first clients. Either way alpha 1000 is close to IID.
     Lda {
         /// Concentration: small is skewed.
         alpha: f64,
@@ -90,7 +92,10 @@ pub fn partition(
     let mut clients = match scheme {
         Scheme::Iid {} => iid(pool, clients, stream),
         Scheme::Lda { alpha } => {
-            lda(by_class(labels, pool, classes, stream)?, alpha, clients, stream)
+            // Of the data set, not of the pool: anchors taken out at random leave a balanced data
+            // set's pool a little unbalanced, and its partitions are on record.
+            let balanced = is_balanced(labels, classes);
+            lda(by_class(labels, pool, classes, stream)?, alpha, balanced, clients, stream)
         }
         Scheme::Dirichlet { alpha } => {
             dirichlet(&by_class(labels, pool, classes, stream)?, alpha, clients, stream)?
@@ -161,12 +166,32 @@ fn iid(pool: &[u32], clients: usize, stream: Stream) -> Vec<Vec<u32>> {
     (0..clients).map(|client| rest.by_ref().take(size(client)).collect()).collect()
 }
 
-fn lda(mut members: Vec<Vec<u32>>, alpha: f64, clients: usize, stream: Stream) -> Vec<Vec<u32>> {
+/// Whether all classes have as many images.
+fn is_balanced(labels: &[u16], classes: usize) -> bool {
+    let mut counts = vec![0usize; classes];
+    for &label in labels {
+        if let Some(count) = counts.get_mut(usize::from(label)) {
+            *count += 1;
+        }
+    }
+    counts.windows(2).all(|pair| pair[0] == pair[1])
+}
+
+fn lda(
+    mut members: Vec<Vec<u32>>,
+    alpha: f64,
+    balanced: bool,
+    clients: usize,
+    stream: Stream,
+) -> Vec<Vec<u32>> {
     let classes = members.len();
     let samples = members.iter().map(Vec::len).sum();
     let fill = |client: usize| {
         let mut rng = stream.at(client as u64);
-        let logs = log_gammas(alpha, classes, &mut rng);
+        let mut logs = log_gammas(alpha, classes, &mut rng);
+        if !balanced {
+            logs.iter_mut().zip(&members).for_each(|(log, left)| *log += (left.len() as f64).ln());
+        }
         let mixture =
             |members: &[Vec<u32>]| cumulative_softmax(&logs, |class| !members[class].is_empty());
         let mut cumulative = mixture(&members);

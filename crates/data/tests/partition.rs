@@ -224,3 +224,37 @@ fn a_hundred_thousand_clients_take_seconds() {
         assert!(took.as_secs() < 60, "{scheme:?} took {took:?}");
     }
 }
+
+/// Recorded runs depend on it: a balanced data set is partitioned as it always was, even if the
+/// anchors were not drawn by class.
+#[test]
+fn lda_of_balanced_data_is_pinned() {
+    let labels = even_labels(1000, 10);
+    let pool: Vec<u32> = (0..1000).filter(|index| index % 7 != 0).collect();
+    let partition = partition(Scheme::Lda { alpha: 0.3 }, &labels, &pool, 10, 13, 5).unwrap();
+    let order = partition.clients.iter().flatten();
+    let sum = order.fold(0u64, |sum, &index| sum.wrapping_mul(31).wrapping_add(u64::from(index)));
+    assert_eq!(sum, 2_393_425_125_269_310_247);
+}
+
+#[test]
+fn lda_with_a_large_alpha_is_close_to_iid_on_unbalanced_data() {
+    let counts = [4000, 1000, 240];
+    let labels: Vec<u16> =
+        (0..3u16).flat_map(|class| vec![class; counts[usize::from(class)]]).collect();
+    for clients in [20, 40] {
+        let partition = all(Scheme::Lda { alpha: 1000.0 }, &labels, 3, clients, 1);
+        assert!(equal_within_one(&partition));
+        for (client, row) in partition.histogram(&labels, 3).iter().enumerate() {
+            let size: u32 = row.iter().sum();
+            for (class, &count) in row.iter().enumerate() {
+                let share = f64::from(count) / f64::from(size);
+                let expected = counts[class] as f64 / 5240.0;
+                // Four standard deviations of a random draw.
+                let most = 4.0 * (expected * (1.0 - expected) / f64::from(size)).sqrt();
+                let off = (share - expected).abs();
+                assert!(off < most, "client {client} of {clients}: {row:?}");
+            }
+        }
+    }
+}

@@ -1,11 +1,14 @@
 //! `fedanchor data get | check | show`.
 
 use super::grouped;
-use crate::cli::{GetArgs, PathArgs, ShowArgs};
+use crate::cli::{CheckArgs, GetArgs, PathArgs, ShowArgs};
 use crate::printer::Printer;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use fedanchor_data::fetch::{self, Phase, Source};
+use fedanchor_data::inspection::{self, Inspection, Part, Place, Spread};
+use fedanchor_data::skipped::Skipped;
 use fedanchor_data::{DataSet, ImageSet, catalog, formats, picture, sample};
+use std::collections::BTreeMap;
 
 pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
     let entry = catalog::find(&args.name)?;
@@ -31,13 +34,135 @@ pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
     Ok(())
 }
 
-pub fn check(args: &PathArgs, printer: &Printer) -> Result<()> {
-    let text = match read(args)? {
-        Read::Set(data) => describe(&data),
-        Read::Images(images) => describe_images(&images),
+/// Files and pairs of files that a report names; `--json` names all.
+const NAMED: usize = 10;
+
+pub fn check(args: &CheckArgs, printer: &Printer) -> Result<()> {
+    if is_sample(&args.data) {
+        let Read::Set(data) = read(&args.data)? else { return Ok(()) };
+        printer.line(format!("{}: {}", sample::NAME, describe(&data)));
+        return Ok(());
+    }
+    let found = inspection::inspect(&args.data.path, &options(&args.data))?;
+    if args.json {
+        printer.line(serde_json::to_string_pretty(&found)?);
+    } else {
+        report(&found, printer);
+    }
+    match found.refusal {
+        Some(refusal) => bail!(refusal),
+        None => Ok(()),
+    }
+}
+
+/// What an inspection found, for a person.
+fn report(found: &Inspection, printer: &Printer) {
+    if found.parts.is_empty() {
+        return;
+    }
+    printer.line(format!("{}: {}", found.path.display(), classes(found.classes.len())));
+    printer.line(format!(
+        "{:10}  {:>8}  {:20}  {:20}  {:24}  {:>6}  {:>4}",
+        "part", "pictures", "width", "height", "width / height", "square", "grey"
+    ));
+    for part in &found.parts {
+        let share = |count: usize| match part.pictures {
+            0 => "-".to_owned(),
+            all => format!("{:.0}%", 100.0 * count as f64 / all as f64),
+        };
+        printer.line(format!(
+            "{:10}  {:>8}  {:20}  {:20}  {:24}  {:>6}  {:>4}",
+            part.name,
+            grouped(part.pictures),
+            range(part.width, 0),
+            range(part.height, 0),
+            range(part.aspect, 2),
+            share(part.square),
+            share(part.grey),
+        ));
+    }
+    for part in &found.parts {
+        per_class(part, &found.classes, printer);
+        if let (Some(least), Some(most)) = (
+            part.by_client.iter().map(|client| client.1).min(),
+            part.by_client.iter().map(|client| client.1).max(),
+        ) {
+            let count = part.by_client.len();
+            let each = format!("{} to {} pictures each", grouped(least), grouped(most));
+            printer.line(format!("{}: {} clients, {each}", part.name, grouped(count)));
+        }
+    }
+    let mut groups: BTreeMap<&str, Vec<&Skipped>> = BTreeMap::new();
+    for file in found.unreadable.iter().chain(&found.others) {
+        groups.entry(file.reason.group()).or_default().push(file);
+    }
+    for (reason, files) in groups {
+        let what = if files.len() == 1 { "file" } else { "files" };
+        let lines = files.iter().map(|file| match file.reason.is_error() {
+            true => format!("{}: {}", file.path.display(), file.reason),
+            false => file.path.display().to_string(),
+        });
+        names(&format!("{reason}: {} {what}", grouped(files.len())), lines.collect(), printer);
+    }
+    let exact = &found.duplicates.exact;
+    if !exact.is_empty() {
+        let lines = exact.iter().map(|group| group.iter().map(place).collect::<Vec<_>>());
+        let lines = lines.map(|group| group.join(" = ")).collect();
+        let head = "the same file under two labels or in two parts";
+        names(&format!("{head}: {}", grouped(exact.len())), lines, printer);
+    }
+    let near = &found.duplicates.near;
+    if !near.is_empty() {
+        let lines =
+            near.iter().map(|pair| format!("{} ~ {}", place(&pair.first), place(&pair.second)));
+        let head = "pictures that look the same under two labels or in two parts";
+        names(&format!("{head}: {}", grouped(near.len())), lines.collect(), printer);
+    }
+}
+
+fn classes(count: usize) -> String {
+    format!("{} {}", grouped(count), if count == 1 { "class" } else { "classes" })
+}
+
+fn place(place: &Place) -> String {
+    match &place.class {
+        Some(class) => format!("{} ({class})", place.path.display()),
+        None => place.path.display().to_string(),
+    }
+}
+
+fn range(spread: Option<Spread>, digits: usize) -> String {
+    let Some(Spread { smallest, median, largest }) = spread else { return "-".to_owned() };
+    if smallest == largest {
+        return format!("{smallest:.digits$}");
+    }
+    format!("{smallest:.digits$}-{largest:.digits$}, mid {median:.digits$}")
+}
+
+fn per_class(part: &Part, classes: &[String], printer: &Printer) {
+    let counts = || part.by_class.iter().zip(classes);
+    let (Some(least), Some(most)) = (counts().min_by_key(|c| c.0), counts().max_by_key(|c| c.0))
+    else {
+        return;
     };
-    printer.line(format!("{}: {text}", args.path.display()));
-    Ok(())
+    printer.line(format!(
+        "{}: {} ({}) to {} ({}) pictures per class",
+        part.name,
+        grouped(least.0),
+        least.1,
+        grouped(most.0),
+        most.1
+    ));
+}
+
+fn names(head: &str, lines: Vec<String>, printer: &Printer) {
+    printer.line(head);
+    for line in lines.iter().take(NAMED) {
+        printer.line(format!("  {line}"));
+    }
+    if lines.len() > NAMED {
+        printer.line(format!("  ... and {} more (--json lists all)", lines.len() - NAMED));
+    }
 }
 
 pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
@@ -66,36 +191,55 @@ enum Read {
 
 /// A data set with training and test images, or the images of a single file or folder.
 fn read(args: &PathArgs) -> Result<Read> {
-    if args.path.as_os_str() == sample::NAME && !args.path.exists() {
+    if is_sample(args) {
         anyhow::ensure!(
             args.size.is_none(),
             "--size: the embedded sample has 28 pixels per side and cannot be resized"
         );
         return Ok(Read::Set(sample::load()?));
     }
-    let options = formats::Options { size: args.size, ..Default::default() };
+    let options = options(args);
     if formats::is_data_set(&args.path) {
         return Ok(Read::Set(formats::open(&args.path, &options)?));
     }
     Ok(Read::Images(formats::open_images(&args.path, &options)?))
 }
 
+fn is_sample(args: &PathArgs) -> bool {
+    args.path.as_os_str() == sample::NAME && !args.path.exists()
+}
+
+fn options(args: &PathArgs) -> formats::Options {
+    formats::Options {
+        size: args.size,
+        fit: args.fit,
+        test_share: args.test_share,
+        skip_unreadable: args.skip_unreadable,
+        cache: formats::default_cache(),
+    }
+}
+
 fn describe(data: &DataSet) -> String {
+    let unlabelled = match &data.unlabelled {
+        Some(unlabelled) => format!(", {} unlabelled", grouped(unlabelled.images.len())),
+        None => String::new(),
+    };
     format!(
-        "{} training and {} test images of {}, {} classes: all readable",
+        "{} training{unlabelled} and {} test images of {}, {}: all readable",
         grouped(data.train.len()),
         grouped(data.test.len()),
         shape(&data.train),
-        data.train.classes.len(),
+        classes(data.train.classes.len()),
     )
 }
 
 fn describe_images(images: &ImageSet) -> String {
-    let classes = match images.labels {
-        Some(_) => format!("{} classes", images.classes.len()),
+    let labels = match images.labels {
+        Some(_) => classes(images.classes.len()),
         None => "unlabelled".to_owned(),
     };
-    format!("{} images of {}, {classes}: all readable", grouped(images.len()), shape(images))
+    let what = if images.len() == 1 { "image" } else { "images" };
+    format!("{} {what} of {}, {labels}: all readable", grouped(images.len()), shape(images))
 }
 
 fn shape(images: &ImageSet) -> String {

@@ -62,7 +62,7 @@ impl Workspace {
     /// `fedanchor run FILE --out OUT`, ready to start.
     pub fn command_of(&self, file: &str, out: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
-        command.current_dir(&self.0).env("OMP_NUM_THREADS", "1");
+        command.current_dir(&self.0).env("OMP_NUM_THREADS", "1").env("FEDANCHOR_CACHE", "");
         command.args(["run", file, "--out", out]);
         command
     }

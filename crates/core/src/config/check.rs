@@ -3,6 +3,7 @@
 
 use super::{Experiment, ModelName};
 use crate::error::{Error, Result};
+use fedanchor_data::Normalisation;
 use fedanchor_data::partition::Scheme;
 
 /// More of anything is a typing mistake, and would only fail later or never end.
@@ -20,17 +21,38 @@ impl Experiment {
         at_least_one("data.clients", self.data.clients)?;
         at_most("data.clients", self.data.clients, MOST_CLIENTS)?;
         at_most("data.size", self.data.size.unwrap_or(0), 4096)?;
-        if let Some(share) = self.data.test_share {
-            within("data.test_share", share, 0.01, 0.9)?;
-        }
-        for std in self.data.normalisation.iter().flat_map(|normalisation| &normalisation.std) {
-            positive("data.normalisation.std", f64::from(*std))?;
-        }
+        self.check_data()?;
         self.check_partition()?;
         self.check_model()?;
         self.check_training()?;
         self.check_federation()?;
         self.device().map(drop)
+    }
+
+    fn check_data(&self) -> Result<()> {
+        if let Some(share) = self.data.test_share
+            && !(share > 0.0 && share < 1.0)
+        {
+            let problem = format!("must be above 0 and below 1, found {share}");
+            return Err(Error::config("data.test_share", problem));
+        }
+        if let Some(Normalisation { mean, std }) = &self.data.normalisation {
+            if mean.len() != std.len() || ![1, 3].contains(&mean.len()) {
+                let problem = format!(
+                    "expected a mean and a std for 1 channel (grey) or 3 (colour), found {} and {}",
+                    mean.len(),
+                    std.len()
+                );
+                return Err(Error::config("data.normalisation", problem));
+            }
+            for &mean in mean {
+                within("data.normalisation.mean", f64::from(mean), -10.0, 10.0)?;
+            }
+            for &std in std {
+                within("data.normalisation.std", f64::from(std), 1e-4, 10.0)?;
+            }
+        }
+        Ok(())
     }
 
     fn check_partition(&self) -> Result<()> {

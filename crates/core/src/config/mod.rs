@@ -155,16 +155,6 @@ pub struct DataConfig {
     /// Resize all images to this many pixels per side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<usize>,
-    /// How pictures that are not square become square.
-    pub fit: Fit,
-    /// Without a test part: the share of the labelled pictures that becomes one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub test_share: Option<f64>,
-    /// What happens to pictures that cannot be read.
-    pub unreadable: Unreadable,
-    /// The normalisation of the network's input [default: published, or measured on the labelled images].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub normalisation: Option<Normalisation>,
     /// Labelled images on the server; 0 for all, where the clients' have no labels.
     pub anchors: usize,
     /// How they are drawn.
@@ -173,11 +163,35 @@ pub struct DataConfig {
     pub validation: usize,
     /// Number of clients.
     pub clients: usize,
+    /// How pictures that are not square become square. Like the next one, it is written down only if it
+    /// is not the default, so that configs of runs from before it existed are still the same.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fit: Fit,
+    /// What happens to pictures that cannot be read.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unreadable: Unreadable,
+    /// Without a test part: the share of the labelled pictures that becomes one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test_share: Option<f64>,
+    /// Mean and standard deviation of pixels scaled to [0, 1] [default: published, or measured on the
+    /// training images].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub normalisation: Option<Normalisation>,
 }
 
-words! {
-    /// What happens to pictures that cannot be read.
-    Unreadable { /** They are an error, which names all of them. */ Refuse, /** They are left out and noted. */ Skip }
+/// What happens to pictures that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unreadable {
+    /// The data set is refused.
+    #[default]
+    Refuse,
+    /// They are left out.
+    Skip,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Training on the anchors before round 1.

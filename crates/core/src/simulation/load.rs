@@ -2,7 +2,9 @@
 
 use crate::config::{DataConfig, Experiment, Unreadable};
 use crate::error::{Error, Result};
+use fedanchor_data::formats::Options;
 use fedanchor_data::partition::Scheme;
+use fedanchor_data::skipped::by_reason;
 use fedanchor_data::split::{Split, split, split_all};
 use fedanchor_data::{DataSet, Partition, Unlabelled, catalog, formats, partition, sample};
 use std::path::PathBuf;
@@ -16,7 +18,11 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
             let problem = "the embedded sample has 28 pixels per side: remove the key";
             return Err(Error::config("data.size", problem));
         }
-        return Ok(sample::load()?);
+        if config.test_share.is_some() {
+            let problem = "the embedded sample has a test part: remove the key";
+            return Err(Error::config("data.test_share", problem));
+        }
+        return normalised(sample::load()?, config);
     }
     let path = config.path.clone().unwrap_or_else(|| PathBuf::from("data").join(&config.name));
     if !path.exists() {
@@ -32,34 +38,32 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
         let problem = format!("no data set `{}` at {}: {advice}", config.name, path.display());
         return Err(Error::config(key, problem));
     }
-    let options = formats::Options {
+    let options = Options {
         size: config.size,
         fit: config.fit,
         test_share: config.test_share,
         skip_unreadable: config.unreadable == Unreadable::Skip,
-        cache: picture_cache(),
+        cache: formats::default_cache(),
     };
     let mut data = formats::open(&path, &options)?;
     data.name.clone_from(&config.name);
-    if let Some(normalisation) = &config.normalisation {
-        let channels = data.train.shape.channels;
-        if normalisation.mean.len() != channels || normalisation.std.len() != channels {
-            let problem =
-                format!("expected one mean and one deviation per channel, {channels} each");
-            return Err(Error::config("data.normalisation", problem));
-        }
-        data.normalisation = normalisation.clone();
+    for (reason, count) in by_reason(&data.skipped) {
+        tracing::warn!("{}: {count} files left out: {reason}", path.display());
     }
-    Ok(data)
+    normalised(data, config)
 }
 
-/// Where decoded pictures are kept: `pictures` in FEDANCHOR_CACHE, else in the user's cache folder.
-fn picture_cache() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let own = set("FEDANCHOR_CACHE").map(PathBuf::from);
-    let shared = || set("XDG_CACHE_HOME").map(|folder| PathBuf::from(folder).join("fedanchor"));
-    let home = || set("HOME").map(|folder| PathBuf::from(folder).join(".cache/fedanchor"));
-    own.or_else(shared).or_else(home).map(|folder| folder.join("pictures"))
+/// The data set with the normalisation of the config, if there is one.
+fn normalised(mut data: DataSet, config: &DataConfig) -> Result<DataSet> {
+    if let Some(normalisation) = &config.normalisation {
+        let (expected, found) = (data.train.shape.channels, normalisation.mean.len());
+        if expected != found {
+            let problem = format!("the images have {expected} channels, found {found} values");
+            return Err(Error::config("data.normalisation", problem));
+        }
+        data.normalisation.clone_from(normalisation);
+    }
+    Ok(data)
 }
 
 /// What an experiment takes from its data: who has which image, and the settings that only the data tells.

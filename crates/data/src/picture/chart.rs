@@ -91,7 +91,7 @@ pub fn partition_chart(
         for (class, &count) in histogram[client].iter().enumerate() {
             let start = at(sum);
             sum += u64::from(count);
-            canvas.rectangle(start, y, at(sum) - start, bar, colour(class, classes.len()));
+            canvas.rectangle(start, y, at(sum) - start, bar, legend.colours[class]);
         }
     }
     canvas.rectangle(left - 1, top, 1, bottom - top, INK);
@@ -112,25 +112,63 @@ fn round_step(length: u64, pieces: u32) -> u64 {
     }
 }
 
-/// The colour of a class: from the palette, or from the hue wheel if there are more classes.
-fn colour(class: usize, classes: usize) -> Colour {
-    if classes <= PALETTE.len() {
-        return PALETTE[class % PALETTE.len()];
+/// One colour per class: the palette, and after it always the colour that is farthest from all
+/// before, as people see distances.
+fn colours(classes: usize) -> Vec<Colour> {
+    let mut colours: Vec<Colour> = PALETTE.into_iter().take(classes).collect();
+    if classes <= colours.len() {
+        return colours;
     }
-    // The golden ratio keeps successive hues apart; three lightnesses keep similar hues apart.
-    let hue = (class as f64 * 0.618_034).fract() * 6.0;
-    let lightness = [0.42, 0.72, 0.57][class % 3];
-    [0.0, 4.0, 2.0].map(|shift| {
-        let distance = ((hue + shift) % 6.0 - 3.0).abs() - 1.0;
-        let full = distance.clamp(0.0, 1.0);
-        let saturation = 0.6 * (1.0 - (2.0 * lightness - 1.0_f64).abs());
-        ((lightness + saturation * (full - 0.5)) * 255.0) as u8
-    })
+    let levels = || (0..=255u8).step_by(15);
+    let all = levels().flat_map(|red| {
+        levels().flat_map(move |green| levels().map(move |blue| [red, green, blue]))
+    });
+    // Neither as pale as the paper nor as dark as the ink.
+    let mut free: Vec<(Colour, [f64; 3], f64)> = all
+        .map(|colour| (colour, perceived(colour), f64::INFINITY))
+        .filter(|(_, [lightness, ..], _)| (0.35..0.92).contains(lightness))
+        .collect();
+    let mut known = 0;
+    while colours.len() < classes {
+        for colour in &colours[known..] {
+            let seen = perceived(*colour);
+            free.iter_mut()
+                .for_each(|(_, other, least)| *least = least.min(distance(&seen, other)));
+        }
+        known = colours.len();
+        let farthest = free.iter().max_by(|a, b| a.2.total_cmp(&b.2)).map(|item| (item.0, item.2));
+        match farthest {
+            Some((colour, least)) if least > 0.0 => colours.push(colour),
+            _ => colours.extend_from_within(..(classes - known).min(known)), // thousands of classes
+        }
+    }
+    colours
+}
+
+fn distance(a: &[f64; 3], b: &[f64; 3]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
+}
+
+/// A colour in Oklab (B. Ottosson, 2020), where distances are about as people see them.
+fn perceived(colour: Colour) -> [f64; 3] {
+    let [red, green, blue] = colour.map(|value| {
+        let value = f64::from(value) / 255.0;
+        if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+    });
+    let l = (0.412_221_47 * red + 0.536_332_54 * green + 0.051_445_99 * blue).cbrt();
+    let m = (0.211_903_5 * red + 0.680_699_55 * green + 0.107_396_96 * blue).cbrt();
+    let s = (0.088_302_46 * red + 0.281_718_84 * green + 0.629_978_7 * blue).cbrt();
+    [
+        0.210_454_26 * l + 0.793_617_79 * m - 0.004_072_05 * s,
+        1.977_998_5 * l - 2.428_592_21 * m + 0.450_593_71 * s,
+        0.025_904_04 * l + 0.782_771_77 * m - 0.808_675_77 * s,
+    ]
 }
 
 /// A coloured square and a name per class, in as many columns as fit.
 struct Legend {
     names: Vec<String>,
+    colours: Vec<Colour>,
     columns: usize,
     column_width: u32,
 }
@@ -143,7 +181,8 @@ impl Legend {
         let names: Vec<String> = classes.iter().map(|name| shorten(name)).collect();
         let widest = names.iter().map(|name| text_width(TEXT, name)).max().unwrap_or(0);
         let column_width = Self::SQUARE + 8 + widest + 24;
-        Self { names, columns: (WIDTH / column_width).max(1) as usize, column_width }
+        let columns = (WIDTH / column_width).max(1) as usize;
+        Self { colours: colours(names.len()), names, columns, column_width }
     }
 
     fn height(&self) -> u32 {
@@ -154,8 +193,7 @@ impl Legend {
         for (class, name) in self.names.iter().enumerate() {
             let x = MARGIN + (class % self.columns) as u32 * self.column_width;
             let y = top + (class / self.columns) as u32 * Self::ROW;
-            let colour = colour(class, self.names.len());
-            canvas.rectangle(x, y, Self::SQUARE, Self::SQUARE, colour);
+            canvas.rectangle(x, y, Self::SQUARE, Self::SQUARE, self.colours[class]);
             canvas.text(x + Self::SQUARE + 8, y + 1, TEXT, INK, name);
         }
     }
@@ -200,10 +238,16 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_classes_have_distinct_colours() {
-        let mut colours: Vec<Colour> = (0..100).map(|class| colour(class, 100)).collect();
-        colours.sort_unstable();
-        colours.dedup();
-        assert_eq!(colours.len(), 100);
+    fn many_classes_have_colours_that_can_be_told_apart() {
+        // White is 1 from black, and the nearest two of the ten of the palette are 0.1 apart.
+        for (classes, least) in [(10, 0.1), (43, 0.09), (100, 0.06)] {
+            let colours: Vec<[f64; 3]> = colours(classes).into_iter().map(perceived).collect();
+            for (class, a) in colours.iter().enumerate() {
+                let near = colours[..class].iter().map(|b| distance(a, b)).fold(1.0, f64::min);
+                assert!(near > least, "class {class} of {classes}: {near}");
+            }
+        }
+        assert_eq!(colours(3), PALETTE[..3]);
+        assert_eq!(colours(5000).len(), 5000);
     }
 }

@@ -26,8 +26,8 @@ const MARGIN: u32 = 28;
 const TITLE: u32 = 3;
 const TEXT: u32 = 2;
 
-/// Writes a sheet of images: one row per class with its first `columns` images or, without labels,
-/// the first images in order.
+/// Writes a sheet of images: one row per class with `columns` of its images or, without labels, some
+/// of all images. They are spread evenly: neighbours are often frames of one film.
 pub fn contact_sheet(title: &str, images: &ImageSet, columns: usize, path: &Path) -> Result<()> {
     if images.is_empty() {
         return Err(DataError::Unusable("no images to draw".into()));
@@ -66,17 +66,20 @@ pub fn contact_sheet(title: &str, images: &ImageSet, columns: usize, path: &Path
 /// The indices of the images in every row of a contact sheet.
 fn sheet_rows(images: &ImageSet, columns: usize) -> Vec<Vec<usize>> {
     let Some(labels) = &images.labels else {
-        let shown: Vec<usize> = (0..images.len().min(10 * columns)).collect();
-        return shown.chunks(columns).map(<[usize]>::to_vec).collect();
+        let all: Vec<usize> = (0..images.len()).collect();
+        return spread(&all, 10 * columns).chunks(columns).map(<[usize]>::to_vec).collect();
     };
     let mut rows = vec![Vec::new(); images.classes.len()];
     for (image, &label) in labels.iter().enumerate() {
-        let row = &mut rows[usize::from(label)];
-        if row.len() < columns {
-            row.push(image);
-        }
+        rows[usize::from(label)].push(image);
     }
-    rows
+    rows.iter().map(|row| spread(row, columns)).collect()
+}
+
+/// At most so many of the items, at even distances.
+fn spread(items: &[usize], most: usize) -> Vec<usize> {
+    let count = items.len().min(most);
+    (0..count).map(|number| items[number * items.len() / count]).collect()
 }
 
 /// Writes the counts of [`partition_chart`] as a table: `client,size,<class names...>`.
@@ -136,6 +139,8 @@ mod tests {
         let images = four(Some(vec![1, 0, 1, 1]));
         assert_eq!(sheet_rows(&images, 2), [vec![1], vec![0, 2]]);
         assert_eq!(sheet_rows(&four(None), 3), [vec![0, 1, 2], vec![3]]);
+        assert_eq!(spread(&[4, 5, 6, 7, 8, 9, 10], 3), [4, 6, 8]);
+        assert_eq!(spread(&[4, 5], 3), [4, 5]);
 
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sheet.png");

@@ -1,6 +1,6 @@
 //! From a picture of any size to a square one.
 
-use crate::Shape;
+use crate::{DataError, Result, Shape};
 use image::imageops::{FilterType, crop_imm, overlay, resize};
 use image::{ImageBuffer, Luma, Pixel, Rgb};
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,32 @@ pub enum Fit {
     Crop,
     /// Padded: all of it in proportion, in the middle of a square of the mean colour of its border.
     Pad,
+}
+
+impl std::str::FromStr for Fit {
+    type Err = DataError;
+
+    fn from_str(word: &str) -> Result<Self> {
+        match word {
+            "stretch" => Ok(Self::Stretch),
+            "crop" => Ok(Self::Crop),
+            "pad" => Ok(Self::Pad),
+            _ => {
+                let problem = format!("expected `stretch`, `crop` or `pad`, found `{word}`");
+                Err(DataError::Unusable(problem))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Fit {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Stretch => "stretch",
+            Self::Crop => "crop",
+            Self::Pad => "pad",
+        })
+    }
 }
 
 /// The 8-bit pixels of a picture as an image of a shape with as many channels.

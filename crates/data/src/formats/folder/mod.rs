@@ -5,6 +5,7 @@
 //! then pixels, each picture into its final position. Classes and pictures are sorted by name, which
 //! makes the set the same on every machine.
 
+mod cache;
 mod decode;
 pub(crate) mod listing;
 mod names;
@@ -12,6 +13,7 @@ mod relabel;
 mod share;
 mod table;
 
+pub use cache::default_cache;
 pub(super) use decode::resize_set;
 pub(crate) use listing::Listing;
 pub use relabel::Relabelled;
@@ -22,7 +24,7 @@ use super::checks::{every_class, finish, same_shape};
 use crate::skipped::Skipped;
 use crate::{DataError, DataSet, ImageSet, Normalisation, Result, Unlabelled};
 use decode::Decoded;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reads one folder: class folders, or pictures without labels. With a size, every picture is
 /// resized to `size` x `size` pixels; without, all must be square and of the same size. The set is
@@ -46,11 +48,11 @@ pub fn read_image(path: &Path, options: &Options) -> Result<ImageSet> {
 /// Reads the pictures of a listing.
 pub(super) fn open(path: &Path, mut listing: Listing, options: &Options) -> Result<DataSet> {
     listing.take_problems()?;
-    let Listing { classes, train, unlabelled, test, mut skipped, .. } = listing;
+    let Listing { root, classes, train, unlabelled, test, mut skipped, .. } = listing;
     let unlabelled = unlabelled.unwrap_or_default();
     let parts = [&train.files, &test.files, &unlabelled.files];
     let decoded: Vec<Decoded> =
-        parts.iter().map(|files| decode::decode(files, options)).collect::<Result<_>>()?;
+        parts.iter().map(|files| cached(&root, files, options)).collect::<Result<_>>()?;
     let bad = decoded.iter().zip(parts).map(|(part, files)| part.bad(files)).collect();
     skipped.extend(judge(bad, options)?);
     // Grey only if every picture of all parts is.
@@ -70,6 +72,19 @@ pub(super) fn open(path: &Path, mut listing: Listing, options: &Options) -> Resu
     let normalisation = Normalisation::measure(&train);
     let name = path.display().to_string();
     Ok(DataSet { name, train, unlabelled, test, normalisation, flip: true, skipped })
+}
+
+/// Decodes the files of a part unless that was done before.
+fn cached(root: &Path, files: &[PathBuf], options: &Options) -> Result<Decoded> {
+    let entry = cache::Entry::new(root, files, options);
+    if let Some(decoded) = entry.as_ref().and_then(cache::Entry::load) {
+        return Ok(decoded);
+    }
+    let decoded = decode::decode(files, options)?;
+    if let Some(entry) = entry {
+        entry.store(&decoded);
+    }
+    Ok(decoded)
 }
 
 /// An error that names all unreadable pictures, or the pictures to leave out.

@@ -1,0 +1,226 @@
+//! Decoded pictures, kept in a folder so that photographs are not decoded at every start.
+//!
+//! One file per part of a data set, under a name that depends on everything its pixels depend on:
+//! the files with their lengths and times of change, the size and the fit. A file that changes has
+//! another name, so nothing is ever updated; old files may be deleted at any time. Whatever is wrong
+//! with a stored file, or with storing one, means that the pictures are decoded again: a cache must
+//! never be the reason that a run fails.
+
+use super::decode::Decoded;
+use crate::formats::Options;
+use crate::{Reason, Shape};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// The usual folder: `pictures` in `FEDANCHOR_CACHE`, else in `fedanchor` of `XDG_CACHE_HOME` or of
+/// `~/.cache`. None if `FEDANCHOR_CACHE` is empty, or without a home.
+pub fn default_cache() -> Option<PathBuf> {
+    let given = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let folder = match given("FEDANCHOR_CACHE") {
+        Some(folder) if folder.as_os_str().is_empty() => return None,
+        Some(folder) => folder,
+        // A relative path there is to be ignored, by the standard that defines it.
+        None => match given("XDG_CACHE_HOME").filter(|folder| folder.is_absolute()) {
+            Some(folder) => folder.join("fedanchor"),
+            None => std::env::home_dir()?.join(".cache/fedanchor"),
+        },
+    };
+    Some(folder.join("pictures"))
+}
+
+/// Of the content and its layout: to be raised whenever decoding gives other pixels.
+const VERSION: u32 = 1;
+
+/// What a file begins with, after the length of this as 4 bytes. The pixels follow, then the hash of
+/// all that.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    shape: Shape,
+    unreadable: Vec<(usize, Reason)>,
+}
+
+/// Where the pictures of a part are kept.
+pub(super) struct Entry {
+    path: PathBuf,
+    files: usize,
+}
+
+impl Entry {
+    /// `None` without a cache, or if a file cannot be looked at.
+    pub fn new(root: &Path, files: &[PathBuf], options: &Options) -> Option<Self> {
+        let folder = options.cache.as_ref().filter(|_| !files.is_empty())?;
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        add(&VERSION.to_le_bytes());
+        add(&options.size.map_or(0, |size| size as u64).to_le_bytes());
+        add(options.fit.to_string().as_bytes());
+        // Pictures from archives may agree in names, lengths and times with those of other folders.
+        let here = if root.as_os_str().is_empty() { Path::new(".") } else { root };
+        add(fs::canonicalize(here).ok()?.as_os_str().as_encoded_bytes());
+        for file in files {
+            let metadata = fs::metadata(file).ok()?;
+            let changed = metadata.modified().ok()?;
+            let after = changed.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+            add(file.strip_prefix(root).unwrap_or(file).as_os_str().as_encoded_bytes());
+            add(&metadata.len().to_le_bytes());
+            add(&after.to_le_bytes());
+        }
+        let name = format!("{}.pixels", hasher.finalize().to_hex());
+        Some(Self { path: folder.join(name), files: files.len() })
+    }
+
+    /// The kept pictures, if they are there and intact.
+    pub fn load(&self) -> Option<Decoded> {
+        let mut bytes = fs::read(&self.path).ok()?;
+        let content = bytes.len().checked_sub(blake3::OUT_LEN)?;
+        let (content, hash) = bytes.split_at(content);
+        if blake3::hash(content).as_bytes() != hash {
+            return None;
+        }
+        let length = u32::from_le_bytes(*content.first_chunk()?) as usize;
+        let start = 4 + length;
+        let Head { shape, unreadable } = serde_json::from_slice(content.get(4..start)?).ok()?;
+        let pixels = content.len() - start;
+        if pixels != (self.files.checked_sub(unreadable.len())?) * shape.bytes() {
+            return None;
+        }
+        bytes.truncate(start + pixels);
+        bytes.drain(..start);
+        Some(Decoded { shape, pixels: bytes, unreadable })
+    }
+
+    /// Keeps pictures, if that is possible.
+    pub fn store(&self, decoded: &Decoded) {
+        // Rights to a file may change without its time of change.
+        let not_opened = |bad: &(usize, Reason)| matches!(bad.1, Reason::NotOpened { .. });
+        if !decoded.unreadable.iter().any(not_opened) {
+            self.try_store(decoded).ok();
+        }
+    }
+
+    fn try_store(&self, decoded: &Decoded) -> std::io::Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        fs::create_dir_all(folder)?;
+        let head = serde_json::to_vec(&Head {
+            shape: decoded.shape,
+            unreadable: decoded.unreadable.clone(),
+        })?;
+        let mut hasher = blake3::Hasher::new();
+        // Several runs may start at a time.
+        let unfinished = self.path.with_extension(format!("{}.part", std::process::id()));
+        let write = || {
+            let mut file = File::create(&unfinished)?;
+            for bytes in [&(head.len() as u32).to_le_bytes()[..], &head, &decoded.pixels] {
+                hasher.update(bytes);
+                file.write_all(bytes)?;
+            }
+            file.write_all(hasher.finalize().as_bytes())?;
+            fs::rename(&unfinished, &self.path)
+        };
+        let written = { write }();
+        if written.is_err() {
+            fs::remove_file(&unfinished).ok();
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::formats::{Options, open};
+    use crate::{DataSet, Fit};
+    use image::{GrayImage, Luma};
+    use std::fs;
+    use std::path::Path;
+
+    /// Writes a bitmap, all of which have the same length, with a fixed time of change.
+    fn bitmap(path: &Path, value: u8, seconds: u64) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        GrayImage::from_pixel(4, 4, Luma([value])).save(path).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        file.set_modified(time).unwrap();
+    }
+
+    fn first(set: &DataSet) -> [u8; 3] {
+        let unlabelled = set.unlabelled.as_ref().unwrap();
+        [set.train.pixels[0], set.test.pixels[0], unlabelled.images.pixels[0]]
+    }
+
+    #[test]
+    fn pictures_are_decoded_once_and_again_when_they_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache/pictures");
+        let data = folder.path().join("data");
+        let files = ["labelled/cat/a.bmp", "test/cat/a.bmp", "unlabelled/a.bmp"]
+            .map(|name| data.join(name));
+        files.iter().for_each(|file| bitmap(file, 10, 1000));
+        let options = Options { cache: Some(cache.clone()), ..Options::default() };
+        assert_eq!(first(&open(&data, &options).unwrap()), [10; 3]);
+        assert_eq!(fs::read_dir(&cache).unwrap().count(), 3);
+        // Other content with the same length and time: what was kept is used, nothing is decoded.
+        files.iter().for_each(|file| bitmap(file, 20, 1000));
+        assert_eq!(first(&open(&data, &options).unwrap()), [10; 3]);
+        assert_eq!(first(&open(&data, &Options::default()).unwrap()), [20; 3]);
+        // A changed time, size or fit means another entry.
+        bitmap(&files[0], 30, 2000);
+        assert_eq!(first(&open(&data, &options).unwrap()), [30, 10, 10]);
+        let cropped = Options { fit: Fit::Crop, ..options.clone() };
+        assert_eq!(first(&open(&data, &cropped).unwrap()), [30, 20, 20]);
+        let smaller = Options { size: Some(2), ..options.clone() };
+        assert_eq!(open(&data, &smaller).unwrap().train.shape.side, 2);
+        // Damage in any entry: decoded again, and kept again.
+        for entry in fs::read_dir(&cache).unwrap() {
+            let path = entry.unwrap().path();
+            let mut bytes = fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(path, bytes).unwrap();
+        }
+        assert_eq!(first(&open(&data, &options).unwrap()), [30, 20, 20]);
+        assert!(fs::read_dir(&cache).unwrap().all(|entry| {
+            entry.unwrap().path().extension().is_some_and(|extension| extension == "pixels")
+        }));
+        // The same files in another folder are other files.
+        let moved = folder.path().join("moved");
+        fs::rename(&data, &moved).unwrap();
+        bitmap(&moved.join("labelled/cat/a.bmp"), 40, 2000);
+        assert_eq!(first(&open(&moved, &options).unwrap()), [40, 20, 20]);
+    }
+
+    #[test]
+    fn unreadable_pictures_are_remembered_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        for name in ["train/cat/a.bmp", "train/cat/b.bmp", "test/cat/a.bmp"] {
+            bitmap(&data.join(name), 10, 1000);
+        }
+        fs::write(data.join("train/cat/a.jpg"), "a text").unwrap();
+        let cache = Some(folder.path().join("cache"));
+        let options = Options { cache, skip_unreadable: true, ..Options::default() };
+        let once = open(&data, &options).unwrap();
+        let again = open(&data, &options).unwrap();
+        assert_eq!((once.train, once.skipped), (again.train, again.skipped));
+        let refuse = Options { skip_unreadable: false, ..options };
+        assert!(open(&data, &refuse).unwrap_err().to_string().contains("a.jpg: unreadable"));
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_written_does_not_matter() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        for name in ["train/cat/a.bmp", "test/cat/a.bmp"] {
+            bitmap(&data.join(name), 10, 1000);
+        }
+        let file = folder.path().join("file");
+        fs::write(&file, "not a folder").unwrap();
+        let options = Options { cache: Some(file.join("cache")), ..Options::default() };
+        assert_eq!(open(&data, &options).unwrap().train.len(), 1);
+    }
+}
