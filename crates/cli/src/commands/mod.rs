@@ -2,6 +2,7 @@
 
 mod data;
 mod eval;
+mod export;
 mod label;
 mod model;
 mod overhead;
@@ -44,6 +45,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
             run::wait_without_spinning();
             label::label(&args, printer)
         }
+        Command::Export(args) => export::export(&args, printer),
         Command::Table(args) => table::table(&args, printer),
         Command::Overhead => overhead::overhead(printer),
         Command::Model(args) => model::model(&args, printer),
