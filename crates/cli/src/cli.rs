@@ -43,6 +43,8 @@ pub enum Command {
     Predict(PredictArgs),
     /// Label pictures with a trained model, for a person to review
     Label(LabelArgs),
+    /// Write a trained model as a file for other programs
+    Export(ExportArgs),
     /// Print what sending the anchors costs, for the paper's data sets and models
     Overhead(JsonArgs),
     /// Print a model's layers and number of parameters
@@ -244,6 +246,31 @@ pub enum PredictFormat {
     Table,
     Csv,
     Jsonl,
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// Run folder, or a model file from one
+    pub run: PathBuf,
+    /// Format of the file
+    #[arg(long, value_enum)]
+    pub format: ExportFormat,
+    /// File to write [default: `model.onnx`, `model.pt` or `model.safetensors`]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// With `--format onnx`: take 8-bit images and normalise them inside the graph
+    #[arg(long)]
+    pub raw_input: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ExportFormat {
+    /// Operations and weights, for onnxruntime and others
+    Onnx,
+    /// Weights of resnet18 for PyTorch, under torchvision's names
+    StateDict,
+    /// The model file itself
+    Safetensors,
 }
 
 #[derive(Debug, Args)]

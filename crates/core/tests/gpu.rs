@@ -113,6 +113,7 @@ fn a_round_in_single_precision_is_the_cpus() {
             "optimiser.clip=0",
         ],
         &["model.name=resnet18", "data.clients=600", "client.per_round=2"],
+        &["model.name=resnet18", "model.stem=imagenet", "data.clients=600", "client.per_round=2"],
         &[
             "model.name=resnet18",
             "model.preactivation=true",

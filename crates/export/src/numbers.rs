@@ -1,7 +1,7 @@
 //! Tensors as the bytes that files hold: little endian, the last axis fastest.
 
-use crate::Trained;
 use crate::error::Result;
+use crate::trained::Trained;
 use tch::{Device, Kind, Tensor};
 
 /// A tensor's numbers in single precision.

@@ -4,6 +4,7 @@ mod data;
 mod data_list;
 mod eval;
 mod example;
+mod export;
 mod init;
 mod interrupt;
 mod label;
@@ -53,6 +54,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
             run::wait_without_spinning();
             label::label(&args, printer)
         }
+        Command::Export(args) => export::export(&args, printer),
         Command::Table(args) => table::table(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Model(args) => model::model(&args, printer),

@@ -199,3 +199,44 @@ impl Context {
         RoundStreams { seed: self.seed, round }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ModelName, NormKind, Stem};
+    use crate::tensors::Part;
+
+    #[test]
+    fn a_file_replaces_the_backbone_and_no_head() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut model = ModelConfig {
+            name: ModelName::Resnet18,
+            preactivation: false,
+            norm: NormKind::Batch,
+            groups: 8,
+            latent_dim: 4,
+            latent_stage: None,
+            stem: Stem::Imagenet,
+            init_from: None,
+        };
+        let context = |model: &ModelConfig| {
+            let heads = Heads { anchor: true, predictor: None };
+            let normalisation = Normalisation { mean: vec![0.0; 3], std: vec![1.0; 3] };
+            let shape = Shape { side: 32, channels: 3 };
+            Context::for_inference(model, heads, shape, 5, &normalisation, Device::Cpu).unwrap()
+        };
+        let plain = context(&model);
+        let other = plain.network.init(9, Device::Cpu).unwrap(); // the seed of the context is 0
+        fs_err::write(file.path(), other.encode("").unwrap()).unwrap();
+        model.init_from = Some(file.path().to_owned());
+        let context = context(&model);
+        let (drawn, initial) = (plain.initial().unwrap(), context.initial().unwrap());
+        for (index, entry) in initial.layout.iter().enumerate() {
+            let expected = if entry.part == Part::Backbone { &other } else { &drawn };
+            assert_eq!(initial.tensors[index], expected.tensors[index], "{}", entry.name);
+        }
+        let notice = context.take_notice().unwrap();
+        assert!(notice.contains("heads start anew"), "{notice}");
+        assert_eq!((context.take_notice(), plain.take_notice()), (None, None));
+    }
+}

@@ -10,7 +10,7 @@ mod proto;
 
 use crate::error::{Error, Result};
 use crate::numbers::without_predictor;
-use crate::{Exported, Latents, Trained};
+use crate::trained::{Exported, Latents, Trained};
 use fedanchor_data::Shape;
 use fedanchor_engine::model::{Operation, Operations, Value};
 use graph::{batch, float, floats, int, ints, node, tensor, whole};

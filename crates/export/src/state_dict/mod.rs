@@ -8,7 +8,7 @@ mod pickle;
 
 use crate::error::{Error, Result};
 use crate::numbers::{bytes_of, without_predictor};
-use crate::{Exported, Trained};
+use crate::trained::{Exported, Trained};
 use fedanchor_engine::config::{ModelConfig, ModelName, NormKind};
 use fedanchor_engine::tensors::Part;
 use pickle::Pickle;
@@ -125,4 +125,82 @@ fn archive(items: &[Item]) -> Result<Vec<u8>> {
     }
     put("version", b"3\n")?;
     Ok(zip.finish()?.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trained::Latents;
+    use fedanchor_data::{Fit, Normalisation, Shape};
+    use fedanchor_engine::config::{Heads, Stem};
+    use fedanchor_engine::model::Network;
+    use tch::Device;
+
+    fn exported(change: impl Fn(&mut ModelConfig)) -> Result<Exported> {
+        let mut config = ModelConfig {
+            name: ModelName::Resnet18,
+            preactivation: false,
+            norm: NormKind::Batch,
+            groups: 8,
+            latent_dim: 4,
+            latent_stage: None,
+            stem: Stem::Cifar,
+            init_from: None,
+        };
+        change(&mut config);
+        let heads = Heads { anchor: true, predictor: Some(2) };
+        let shape = Shape { side: 16, channels: 3 };
+        let network = Network::new(&config, heads, shape, 2)?;
+        state_dict(&Trained {
+            network: &network,
+            params: &network.init(0, Device::Cpu)?,
+            shape,
+            classes: &["a".to_owned(), "b".to_owned()],
+            normalisation: &Normalisation { mean: vec![0.5; 3], std: vec![0.5; 3] },
+            fit: Fit::Stretch,
+            version: "1",
+            latents: Latents::Anchor,
+            class_means: None,
+        })
+    }
+
+    #[test]
+    fn what_torchvision_has_no_network_for_is_refused() {
+        assert!(exported(|config| config.stem = Stem::Imagenet).is_ok());
+        let refused = |change: fn(&mut ModelConfig)| exported(change).unwrap_err().to_string();
+        assert_eq!(
+            refused(|config| config.name = ModelName::Wrn28x2),
+            "a state dict of torchvision cannot hold this model: torchvision has no wrn28x2: \
+             export it as onnx or safetensors"
+        );
+        assert!(refused(|config| config.preactivation = true).contains("pre-activation"));
+        assert!(refused(|config| config.norm = NormKind::Group).contains("this model group norm"));
+    }
+
+    #[test]
+    fn what_is_left_out_is_named() {
+        let starts = ["anchor.weight, anchor.bias: ", "predictor.*: ", "class names, "];
+        let left_out = exported(|_| ()).unwrap().left_out;
+        assert_eq!(left_out.len(), starts.len());
+        assert!(left_out.iter().zip(starts).all(|(text, start)| text.starts_with(start)));
+    }
+
+    /// PyTorch looks for tensors at multiples of 64 bytes when it maps a file.
+    #[test]
+    fn numbers_are_stored_plainly_and_aligned() {
+        let bytes = exported(|_| ()).unwrap().bytes;
+        let mut archive = zip::ZipArchive::new(Cursor::new(&bytes)).unwrap();
+        assert_eq!(archive.len(), 122 + 3);
+        for index in 0..archive.len() {
+            let entry = archive.by_index(index).unwrap();
+            assert_eq!(entry.compression(), zip::CompressionMethod::Stored);
+            assert_eq!(entry.data_start().map(|start| start % 64), Some(0), "{:?}", entry.name());
+        }
+    }
+
+    #[test]
+    fn strides_by_hand() {
+        assert_eq!(strides(&[2, 3, 4]), [12, 4, 1]);
+        assert!(strides(&[]).is_empty());
+    }
 }

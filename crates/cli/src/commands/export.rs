@@ -1,0 +1,84 @@
+//! `fedanchor export`: a trained model as a file for other programs.
+
+use super::bytes;
+use crate::cli::{ExportArgs, ExportFormat};
+use crate::printer::Printer;
+use anyhow::{Context, Result, bail};
+use fedanchor::Model;
+use fedanchor::engine::Device;
+use fedanchor::labels::LatentSource;
+use fedanchor_export::{Exported, Input, Latents, Trained};
+use fedanchor_record::files;
+use std::path::{Path, PathBuf};
+
+pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
+    if args.raw_input && args.format != ExportFormat::Onnx {
+        bail!("--raw-input is an option of --format onnx: other formats hold no operations");
+    }
+    let inside = args.run.join(files::MODEL);
+    let file = if args.run.is_dir() { &inside } else { &args.run };
+    let model = Model::load(file, Device::Cpu)?;
+    let name = match args.format {
+        ExportFormat::Onnx => "model.onnx",
+        ExportFormat::StateDict => "model.pt",
+        ExportFormat::Safetensors => "model.safetensors",
+    };
+    let out = args.out.clone().unwrap_or_else(|| PathBuf::from(name));
+    if same_file(file, &out) {
+        bail!("{}: this is the model itself: choose another file with --out", out.display());
+    }
+    let Exported { bytes: content, left_out } = match args.format {
+        ExportFormat::Onnx => {
+            let input = if args.raw_input { Input::Raw } else { Input::Normalised };
+            fedanchor_export::onnx(&trained(&model), input)?
+        }
+        ExportFormat::StateDict => fedanchor_export::state_dict(&trained(&model))?,
+        ExportFormat::Safetensors => {
+            let content = std::fs::read(file).with_context(|| file.display().to_string())?;
+            Exported { bytes: content, left_out: Vec::new() }
+        }
+    };
+    std::fs::write(&out, &content).with_context(|| out.display().to_string())?;
+    let size = bytes(content.len() as u64);
+    let about = &model.description;
+    printer.line(format!(
+        "{}: {} for {} of {}, {size}",
+        out.display(),
+        about.model.name,
+        match about.classes.len() {
+            1 => "1 class".to_owned(),
+            count => format!("{count} classes"),
+        },
+        about.shape
+    ));
+    for text in left_out {
+        printer.line(format!("left out: {text}"));
+    }
+    Ok(())
+}
+
+/// What an exporter must know of a model.
+fn trained(model: &Model) -> Trained<'_> {
+    let about = &model.description;
+    Trained {
+        network: model.network(),
+        params: &model.params,
+        shape: about.shape,
+        classes: &about.classes,
+        normalisation: &about.normalisation,
+        fit: about.fit,
+        version: &about.version,
+        latents: match about.latents {
+            LatentSource::Anchor => Latents::Anchor,
+            LatentSource::Pooled => Latents::Pooled,
+        },
+        class_means: Some(&model.class_means),
+    }
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}

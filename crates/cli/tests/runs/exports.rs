@@ -1,0 +1,77 @@
+//! Exporting what a run trained, and starting from it.
+
+use crate::workspace::{DRAWN, SMALL, Workspace, text};
+use std::process::{Command, Output};
+
+fn export(workspace: &Workspace, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
+    let command = command.current_dir(workspace.at("")).env("OMP_NUM_THREADS", "1");
+    command.arg("export").args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_model_is_exported_or_refused_with_the_reason() {
+    let workspace = Workspace::new();
+    workspace.run("run", &[SMALL, &["rounds=1"]]);
+    let done = export(&workspace, &["run", "--format", "onnx", "--raw-input"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let printed = text(&done.stdout);
+    assert!(printed.starts_with("model.onnx: small for 10 classes of grey images of"), "{printed}");
+    assert!(!printed.contains("left out"), "{printed}");
+    let onnx = std::fs::read(workspace.at("model.onnx")).unwrap();
+    for name in ["images", "probabilities", "scores", "layer3.0.conv2.weight", "normalisation"] {
+        assert!(onnx.windows(name.len()).any(|part| part == name.as_bytes()), "{name}");
+    }
+
+    let model = "run/model.safetensors";
+    let done = export(&workspace, &[model, "--format", "safetensors", "--out", "copy"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(
+        std::fs::read(workspace.at(model)).unwrap() == std::fs::read(workspace.at("copy")).unwrap()
+    );
+
+    for (arguments, reason) in [
+        (&["run", "--format", "state-dict"][..], "torchvision has no small"),
+        (&["run", "--format", "safetensors", "--raw-input"], "an option of --format onnx"),
+        (&[model, "--format", "onnx", "--out", model], "this is the model itself"),
+        (&["none", "--format", "onnx"], "none"),
+    ] {
+        let done = export(&workspace, arguments);
+        assert_eq!(done.status.code(), Some(1), "{arguments:?}");
+        assert!(text(&done.stderr).contains(reason), "{}", text(&done.stderr));
+    }
+    assert!(!workspace.at("model.pt").exists());
+}
+
+/// A ResNet-18 leaves as a state dict, and another run starts from its backbone.
+#[test]
+fn a_run_starts_from_the_backbone_of_another() {
+    let workspace = Workspace::with_pictures(16);
+    let brief = [
+        "rounds=1",
+        "model.name=resnet18",
+        "model.stem=imagenet",
+        "pretrain.epochs=0",
+        "client.per_round=1",
+        "client.epochs=1",
+    ];
+    workspace.run("first", &[DRAWN, &brief]);
+    let done = export(&workspace, &["first", "--format", "state-dict", "--out", "first.pt"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(text(&done.stdout).contains("left out: anchor.weight, anchor.bias: torchvision's"));
+    let done = export(&workspace, &["first", "--format", "safetensors"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+
+    let start = ["model.init_from=model.safetensors"];
+    let started = workspace.succeed(&mut workspace.command("second", &[DRAWN, &brief, &start]));
+    assert!(text(&started.stderr).contains("heads start anew"), "{}", text(&started.stderr));
+    let models = ["first", "second"].map(|run| workspace.content(run)["model.safetensors"].clone());
+    assert!(models[0] != models[1]);
+
+    // What does not fit is found before a folder is made.
+    let cifar = ["model.stem=cifar"];
+    let refused = workspace.command("third", &[DRAWN, &brief, &start, &cifar]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("`conv1.weight` is [64, 3, 7, 7], not [64, 3, 3, 3]"));
+    assert!(!workspace.at("third").exists());
+}
