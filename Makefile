@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test test-slow check fuzz bench libtorch clean
+.PHONY: demo test test-slow check fuzz bench dist libtorch clean
 
 CARGO := cargo
 PYTHON := python3
@@ -17,11 +17,16 @@ test: libtorch
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace
 
-# What takes longer: a hundred kills, and a hundred thousand damaged files for every decoder.
+# What takes longer: a hundred kills, a hundred thousand damaged files for every decoder, and the archive.
 test-slow: libtorch
 	$(CARGO) test -p fedanchor-cli --test runs -- --ignored --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor-data -p fedanchor --test mutated -- --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor --lib damaged_bytes
+	$(PYTHON) scripts/dist.py
+
+# An archive in target/dist that runs without Rust and Python: program, libtorch, licences, manual pages.
+dist: libtorch
+	$(PYTHON) scripts/dist.py
 
 # Licences, banned crates and spelling; the tools it needs go into target/tools.
 check: target/tools/bin/cargo-deny target/tools/bin/typos
