@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test test-export test-slow check fuzz bench libtorch clean
+.PHONY: demo test test-export test-slow check fuzz bench dist libtorch clean
 
 CARGO := cargo
 PYTHON := python3
@@ -29,7 +29,8 @@ target/onnx/ready:
 	target/onnx/bin/python -m pip install --quiet onnxruntime==1.31.1 numpy==2.4.6
 	touch $@
 
-# What takes longer: state dicts in torchvision, a hundred kills, and a hundred thousand damaged files for every decoder.
+# What takes longer: state dicts in torchvision, a hundred kills, a hundred thousand damaged files for every decoder, and the
+# archive.
 test-slow: libtorch target/torchvision/ready
 	$(CARGO) run --quiet -p fedanchor-export --example cases -- target/exported
 	target/torchvision/bin/python scripts/check_export.py target/exported --torchvision
@@ -37,6 +38,11 @@ test-slow: libtorch target/torchvision/ready
 	$(CARGO) test -p fedanchor-cli --test runs -- --ignored --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor-data -p fedanchor --test mutated -- --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor --lib damaged_bytes
+	$(PYTHON) scripts/dist.py
+
+# An archive in target/dist that runs without Rust and Python: program, libtorch, licences, manual pages.
+dist: libtorch
+	$(PYTHON) scripts/dist.py
 
 # 5 GB: the packaged PyTorch for Linux is the CUDA version, which computes on a CPU too.
 target/torchvision/ready:

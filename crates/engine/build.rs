@@ -1,12 +1,19 @@
 //! Writes the place of libtorch into the binaries (also those of the command line, whose build
 //! script this is too), so that they run with no environment variable set by hand. `runpath`, not
-//! `rpath`: LD_LIBRARY_PATH still wins, which a machine with its own libtorch needs.
+//! `rpath`: LD_LIBRARY_PATH still wins, which a machine with its own libtorch needs. `FEDANCHOR_RUNPATH`
+//! names another place, for an archive that brings libtorch along (`make dist`).
 
 use std::path::PathBuf;
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
+    println!("cargo:rerun-if-env-changed=FEDANCHOR_RUNPATH");
     println!("cargo:rerun-if-changed=build.rs");
+    if let Some(runpath) = std::env::var_os("FEDANCHOR_RUNPATH") {
+        let runpath = runpath.to_string_lossy();
+        println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{runpath}");
+        return;
+    }
     let Some(libtorch) = std::env::var_os("LIBTORCH").map(PathBuf::from) else {
         return; // torch-sys says what is missing
     };

@@ -26,6 +26,7 @@ use crate::cli::{Cli, Command, DataCommand};
 use crate::printer::Printer;
 use anyhow::{Context, Result};
 use fedanchor::Experiment;
+use fedanchor::experiment::{Resolved, resolve_file};
 use std::path::Path;
 
 /// What `fedanchor run` does without a file.
@@ -74,6 +75,11 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
 
 /// Resolves an experiment file [default: the quick experiment] with settings laid over it.
 fn experiment(file: Option<&Path>, settings: &[String]) -> Result<Experiment> {
+    Ok(resolved(file, settings)?.experiment)
+}
+
+/// The same with notes about settings that have no effect.
+fn resolved(file: Option<&Path>, settings: &[String]) -> Result<Resolved> {
     let (name, text) = match file {
         None => ("experiments/quick.toml".to_owned(), QUICK.to_owned()),
         Some(path) => {
@@ -83,7 +89,8 @@ fn experiment(file: Option<&Path>, settings: &[String]) -> Result<Experiment> {
         }
     };
     let origin = if settings.is_empty() { name } else { format!("{name} with --set") };
-    fedanchor::resolve(&text, settings).with_context(|| origin)
+    let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
+    resolve_file(&text, folder, settings).with_context(|| origin)
 }
 
 /// 12345678 as 12,345,678.

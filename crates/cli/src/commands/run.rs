@@ -22,7 +22,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     let workers = args.workers.map(usize::from);
     if let Some(folder) = &args.resume {
         let config = folder.join(files::CONFIG);
-        let experiment = super::experiment(Some(file.unwrap_or(&config)), &settings)?;
+        let experiment = resolved(Some(file.unwrap_or(&config)), &settings, printer)?;
         let mut progress = Progress::new(printer, &experiment, folder);
         let stop = stop_on_interrupt(progress.bar(), *printer)?;
         let summary =
@@ -31,7 +31,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         report(&summary, folder, printer, "");
         return unless_interrupted(&experiment, &summary, folder, &stop);
     }
-    let experiment = super::experiment(file, &settings)?;
+    let experiment = resolved(file, &settings, printer)?;
     if args.seeds.is_empty() {
         let out = args.out.unwrap_or_else(|| new_folder(file, &experiment));
         let mut progress = Progress::new(printer, &experiment, &out);
@@ -50,6 +50,13 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         (experiment, out)
     });
     run_seeds(&runs.collect::<Vec<_>>(), workers, printer)
+}
+
+/// Resolves the experiment, and reports settings that have no effect.
+fn resolved(file: Option<&Path>, settings: &[String], printer: &Printer) -> Result<Experiment> {
+    let resolved = super::resolved(file, settings)?;
+    resolved.notes.iter().for_each(|note| printer.status(format!("note: {note}")));
+    Ok(resolved.experiment)
 }
 
 fn unless_interrupted(

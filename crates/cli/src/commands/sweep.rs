@@ -11,7 +11,7 @@ use crate::cli::SweepArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::config::differences;
-use fedanchor::experiment::{settle, sweep as read_sweep};
+use fedanchor::experiment::{settle, sweep_file};
 use fedanchor::simulation::load;
 use fedanchor::{Experiment, Observer, Simulation};
 use fedanchor_record::{KeyRole, Outcome, RoundRecord, Summary, Timing, files};
@@ -40,7 +40,8 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     settings.extend(args.device.map(|device| format!("device={device}")));
     let name = args.file.display().to_string();
     let text = std::fs::read_to_string(&args.file).with_context(|| name.clone())?;
-    let sweep = read_sweep(&text, &args.cells, &settings).with_context(|| name)?;
+    let folder = args.file.parent().unwrap_or(Path::new(""));
+    let sweep = sweep_file(&text, folder, &args.cells, &settings).with_context(|| name)?;
     let cells = &sweep.cells;
     if args.list {
         match args.output.json {
@@ -49,6 +50,7 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
         }
         return Ok(());
     }
+    sweep.notes.iter().for_each(|note| printer.status(format!("note: {note}")));
     let stem = args.file.file_stem().map(|stem| Path::new("runs").join(stem));
     let out = args.out.or(stem).context("the sweep file has no name; use --out")?;
     let seeds = if args.seeds.is_empty() { sweep.seeds.clone() } else { args.seeds };

@@ -161,15 +161,37 @@ fn a_folder_belongs_to_one_process() {
     let refused = workspace.command("one", &[DRAWN]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     let said = text(&refused.stderr);
-    assert!(said.contains("another run is writing to this folder"), "{said}");
+    let writing =
+        format!("one: another process (number {}) is writing to this folder: wait", run.0.id());
+    assert!(said.contains(&writing) && !said.contains("remove"), "{said}");
     wait_for(&workspace.at("one").join(files::CONFIG), "checkpoint");
     let set = ["--set", "pretrain.epochs=100000"];
     let refused = crate::kills::resume(&workspace, "one", &set).output().unwrap();
     let said = text(&refused.stderr);
-    assert!(said.contains("another run is writing to this folder"), "{said}");
+    assert!(said.contains(&writing), "{said}");
     run.0.kill().unwrap();
     run.0.wait().unwrap();
     assert_eq!(workspace.run("one", &[DRAWN]).len(), 3);
+}
+
+/// Whatever else is in a folder, no run is written beside it.
+#[test]
+fn a_folder_of_something_else_is_refused() {
+    let workspace = Workspace::with_pictures(16);
+    std::fs::create_dir(workspace.at("empty")).unwrap();
+    for (name, files) in
+        [("one", &["notes.txt"][..]), ("many", &["a", "b", "c", "d", "config.toml"])]
+    {
+        std::fs::create_dir(workspace.at(name)).unwrap();
+        files.iter().for_each(|file| std::fs::write(workspace.at(name).join(file), "x").unwrap());
+        let refused = workspace.command(name, &[DRAWN]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(1));
+        let named = ["notes.txt", "a, b, c and 2 more"][usize::from(files.len() > 1)];
+        let problem = format!("error: {name}: is not empty and holds no run, but {named}: choose");
+        assert!(text(&refused.stderr).contains(&problem), "{}", text(&refused.stderr));
+        assert_eq!(workspace.content(name).len(), files.len());
+    }
+    assert_eq!(workspace.run("empty", &[DRAWN]).len(), 3);
 }
 
 #[test]

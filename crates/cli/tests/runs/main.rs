@@ -17,6 +17,7 @@ mod faults;
 mod folder;
 mod interrupts;
 mod kills;
+mod paths;
 mod sweeps;
 mod wholes;
 mod workspace;

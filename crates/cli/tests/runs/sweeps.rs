@@ -110,6 +110,18 @@ fn an_interrupted_sweep_is_resumed() {
         let output = workspace.succeed(&mut table);
         assert!(text(&output.stdout).contains(part), "{}", text(&output.stdout));
     }
+
+    // A sweep with nothing left to do prints the same table, also for a program.
+    let arguments = ["some.toml", "floor", "bound", "--json"];
+    let output = workspace.succeed(&mut sweep(&workspace, &arguments));
+    let table: serde_json::Value = serde_json::from_str(text(&output.stdout)).unwrap();
+    assert_eq!(table["rows"].as_array().unwrap().len(), 2);
+    let mean = table["rows"][1]["final"]["mean"].as_f64().unwrap();
+    let each = [0, 1].map(|seed| workspace.summary(&format!("runs/some/floor/seed{seed}")));
+    assert_eq!(mean, (each[0].final_accuracy + each[1].final_accuracy) / 2.0);
+    let output = workspace.succeed(&mut sweep(&workspace, &["some.toml", "--list", "--json"]));
+    let names: Vec<String> = serde_json::from_str(text(&output.stdout)).unwrap();
+    assert_eq!(names, ["floor", "bound", "ill"]);
 }
 
 /// Two runs at once, of networks that compute with different numbers of threads, give the same bytes as one

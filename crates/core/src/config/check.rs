@@ -224,7 +224,11 @@ mod tests {
         for (name, key, problem) in [
             ("semifl", "contrastive.epochs=1", "method.contrastive: unknown field `contrastive`"),
             ("semifl", "threshold=-0.5", "method.threshold: must be 0 to 1, found -0.5"),
-            ("semifl", "threshold=quantile", "method.threshold: invalid type"),
+            (
+                "semifl",
+                "threshold=quantile",
+                "method.threshold: expected a number, found \"quantile\"",
+            ),
             ("fedavg-fixmatch", "threshold=1.5", "method.threshold: must be 0 to 1, found 1.5"),
             ("fedavg-fixmatch", "client_mixup=true", "unknown field `client_mixup`"),
             ("supervised", "threshold=0.5", "unknown field `threshold`"),

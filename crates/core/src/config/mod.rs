@@ -8,6 +8,7 @@
 
 mod check;
 mod differences;
+mod plain_words;
 
 pub use check::{at_least_one, at_most, positive, within};
 pub use differences::{differences, fingerprint};
@@ -16,6 +17,8 @@ pub use fedanchor_engine::config::{
     MixupConfig, ModelConfig, ModelName, NormKind, OptimiserConfig, Precision, StatisticsSource,
     Views,
 };
+
+pub(crate) use plain_words::{in_plain_words, plain_words};
 
 use crate::error::{Error, Result};
 use fedanchor_data::partition::Scheme;

@@ -1,8 +1,11 @@
 //! From an experiment file to a checked [`Experiment`](crate::config::Experiment): presets, layers of
 //! settings, sweeps.
 
+mod layers;
+mod other_method;
 mod resolve;
 mod sweep;
 
-pub use resolve::{PRESETS, resolve, settle};
-pub use sweep::{Cell, Sweep, sweep};
+pub use layers::PRESETS;
+pub use resolve::{Resolved, resolve, resolve_file, settle};
+pub use sweep::{Cell, Sweep, sweep, sweep_file};

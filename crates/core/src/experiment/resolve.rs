@@ -1,25 +1,35 @@
-//! Layers of TOML become one checked [`Experiment`].
+//! Layers of TOML become one checked [`Experiment`]: the preset, its `[methods.NAME]`, the experiment file, and
+//! `--set`, each over the one before. Where a layer names another method than the one below, see
+//! `other_method`.
 
-use crate::config::Experiment;
+use super::layers::{DEFAULT_METHOD, check_length, defaults_in, merge, preset, take_table};
+use super::other_method::keep_shared;
+use crate::config::{Experiment, in_plain_words};
 use crate::error::{Error, Result};
 use crate::methods;
 use fedanchor_data::Shape;
 use fedanchor_engine::model::Network;
+use std::path::Path;
 use toml::{Table, Value};
 
-/// The presets: what each changes, in the order they are layered.
-pub const PRESETS: [(&str, &[&str]); 3] = [
-    ("paper", &[PAPER]),
-    ("best", &[PAPER, include_str!("../config/best.toml")]),
-    ("semifl", &[PAPER, include_str!("../config/semifl.toml")]),
-];
-const PAPER: &str = include_str!("../config/paper.toml");
+/// An experiment, and what the user should know about how it came about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// The experiment.
+    pub experiment: Experiment,
+    /// Settings that have no effect.
+    pub notes: Vec<String>,
+}
 
-/// The method where none is named, as in `paper.toml`.
-const DEFAULT_METHOD: &str = "fedanchor";
-
-/// Preset < the experiment file's text < `key=value` settings; then parsed and checked.
+/// Preset < the experiment file's text < `key=value` settings; then parsed and checked. For a file, use
+/// [`resolve_file`].
 pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
+    Ok(resolve_file(file, Path::new(""), settings)?.experiment)
+}
+
+/// The same for the text of a file in `folder`, to which its `data.path` is relative; that of a setting
+/// is relative to the working directory.
+pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Resolved> {
     check_length("the experiment file", file)?;
     let mut given: Table = file.parse().map_err(|error: toml::de::Error| {
         Error::config("the experiment file", error.to_string().trim_end())
@@ -28,11 +38,19 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     for setting in settings {
         merge(&mut set, parse_setting(setting)?, "")?;
     }
-    // What a file says of its method says nothing about another one.
-    if let Some(other) = name_of(&set, "method", "name")?
-        && other != name_of(&given, "method", "name")?.unwrap_or(DEFAULT_METHOD.to_owned())
-    {
-        given.remove("method");
+    if let Some(Value::String(path)) = given.get_mut("data").and_then(|data| data.get_mut("path")) {
+        *path = folder.join(&*path).to_string_lossy().into_owned();
+    }
+    let mut notes = Vec::new();
+    if let Some(new) = name_of(&set, "method", "name")? {
+        let old = name_of(&given, "method", "name")?.unwrap_or(DEFAULT_METHOD.to_owned());
+        if new != old
+            && let Some(Value::Table(settings)) = given.remove("method")
+        {
+            let (kept, note) = keep_shared(settings, &old, &new)?;
+            given.insert("method".to_owned(), Value::Table(kept));
+            notes.extend(note);
+        }
     }
     merge(&mut given, set, "")?;
 
@@ -53,11 +71,7 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     // registration, once the layers have settled which one it is.
     let method = name_of(&given, "method", "name")?;
     let method = method.or(name_of(&preset, "method", "name")?).unwrap_or_default();
-    let registration = methods::find(&method)?;
-    let defaults = match take_table(&mut preset, "methods").remove(&method) {
-        Some(Value::Table(defaults)) => defaults,
-        _ => registration.defaults.parse().unwrap_or_default(), // `register` has parsed them
-    };
+    let (registration, defaults) = defaults_in(&mut preset, &method)?;
     preset.insert("method".to_owned(), Value::Table(defaults));
     let beside = Table::from_iter(preset.remove_entry("thresholds"));
 
@@ -80,10 +94,10 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     }
     let experiment: Experiment = serde_path_to_error::deserialize(Value::Table(table))
         .map_err(|error| Error::config(error.path().to_string(), error.inner().message()))
-        .map_err(methods::in_plain_words)?;
+        .map_err(in_plain_words)?;
     experiment.check()?;
     built.check(&experiment)?;
-    Ok(experiment)
+    Ok(Resolved { experiment, notes })
 }
 
 /// The experiment with every choice written down that is left to the data or the model, for images of
@@ -105,39 +119,6 @@ pub fn settle(
     Ok(experiment)
 }
 
-/// Settings are parsed into some hundred times their size.
-pub(super) fn check_length(what: &str, text: &str) -> Result<()> {
-    const MOST: usize = 1 << 20;
-    match text.len() {
-        length if length > MOST => {
-            Err(Error::config(what, format!("has {length} bytes; at most {MOST} are allowed")))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The layers of the preset that is named, as one table.
-fn preset(given: &Table) -> Result<Table> {
-    let name = match given.get("preset") {
-        None => "paper",
-        Some(Value::String(name)) => name,
-        Some(other) => {
-            return Err(Error::config("preset", format!("expected a name, found {other}")));
-        }
-    };
-    let Some((_, layers)) = PRESETS.iter().find(|(known, _)| *known == name) else {
-        let known: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
-        let problem = format!("unknown preset `{name}`; expected one of {}", known.join(", "));
-        return Err(Error::config("preset", problem));
-    };
-    let mut table = Table::new();
-    for layer in *layers {
-        let layer = layer.parse().map_err(|e| Error::config("preset", format!("{name}: {e}")))?;
-        merge(&mut table, layer, "")?;
-    }
-    Ok(table)
-}
-
 /// What `section.key` names, if anything.
 fn name_of(table: &Table, section: &str, key: &str) -> Result<Option<String>> {
     match table.get(section).and_then(|section| section.get(key)) {
@@ -147,13 +128,6 @@ fn name_of(table: &Table, section: &str, key: &str) -> Result<Option<String>> {
             let problem = format!("expected a name, found {other}");
             Err(Error::config(format!("{section}.{key}"), problem))
         }
-    }
-}
-
-fn take_table(table: &mut Table, key: &str) -> Table {
-    match table.remove(key) {
-        Some(Value::Table(table)) => table,
-        _ => Table::new(),
     }
 }
 
@@ -187,38 +161,11 @@ fn parse_setting(setting: &str) -> Result<Table> {
         .map_err(|_| Error::config(key, format!("cannot read `{value}` as a value")))
 }
 
-/// Lays `over` on `base`: tables key by key, everything else replaced. A method's table with a key `rule`
-/// is a choice: another rule replaces it whole, since it has other keys, and a rule given by its name alone
-/// is the table with that rule.
-fn merge(base: &mut Table, over: Table, path: &str) -> Result<()> {
-    for (key, value) in over {
-        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        let rule = |table: &Table| path.starts_with("method.") && table.contains_key("rule");
-        match (base.get_mut(&key), value) {
-            (Some(base), Value::Table(over)) if rule(&over) => *base = Value::Table(over),
-            (Some(Value::Table(base)), Value::Table(over)) => merge(base, over, &path)?,
-            (Some(base @ Value::String(_)), Value::Table(mut over)) => {
-                over.insert("rule".to_owned(), base.clone());
-                *base = Value::Table(over);
-            }
-            (Some(Value::Table(base)), other) if !rule(base) => {
-                let problem = format!("expected a table of keys, found {other}");
-                return Err(Error::config(path, problem));
-            }
-            // `alpha = 1` is as good as `alpha = 1.0`.
-            (Some(Value::Float(base)), Value::Integer(over)) => *base = over as f64,
-            (_, value) => {
-                base.insert(key, value);
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{LrSchedule, Precision};
+    use crate::experiment::PRESETS;
     use crate::labels::{LatentSource, Threshold, ThresholdRule};
     use crate::methods::fedanchor::FedAnchorConfig;
     use fedanchor_data::partition::Scheme;
@@ -303,19 +250,24 @@ mod tests {
     }
 
     #[test]
-    fn another_method_leaves_the_settings_of_the_files_method_behind() {
-        let file = "[method]\nthreshold = 0.7\n[method.contrastive]\norder = \"first\"";
-        let of = |settings: &[&str]| {
-            let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
-            resolve(file, &settings).unwrap()
-        };
-        let semifl = of(&["method.name=semifl"]);
-        assert_eq!(semifl.method.settings["threshold"].as_float(), Some(0.95));
-        let same = fedanchor(&of(&["method.name=fedanchor"]));
-        assert_eq!(same.threshold, Threshold::Fixed(0.7));
-        let quantile = fedanchor(&of(&["method.threshold=quantile"]));
+    fn a_rule_replaces_the_files_threshold() {
+        let settings = ["method.threshold=quantile".to_owned()];
+        let quantile = fedanchor(&resolve("[method]\nthreshold = 0.7", &settings).unwrap());
         let rule = ThresholdRule::Quantile { from: 0.3, to: 0.9 };
         assert_eq!(quantile.threshold, Threshold::Rule(rule));
+    }
+
+    #[test]
+    fn a_path_is_relative_to_where_it_is_written() {
+        let path = |file: &str, settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+            resolve_file(file, Path::new("my/files"), &settings).unwrap().experiment.data.path
+        };
+        let file = "data.path = \"../pets\"";
+        assert_eq!(path(file, &[]), Some("my/files/../pets".into()));
+        assert_eq!(path(file, &["data.path=pets"]), Some("pets".into()));
+        assert_eq!(path("data.path = \"/pets\"", &[]), Some("/pets".into()));
+        assert_eq!(path("", &[]), None);
     }
 
     #[test]
@@ -337,13 +289,9 @@ mod tests {
             (
                 "",
                 &["client.batch=x"],
-                "client.batch: invalid type: string \"x\", expected a whole number",
+                "client.batch: expected a whole number of 0 or more, found \"x\"",
             ),
-            (
-                "",
-                &["method.mixup.alpha=x"],
-                "method.mixup.alpha: invalid type: string \"x\", expected a number",
-            ),
+            ("", &["method.mixup.alpha=x"], "method.mixup.alpha: expected a number, found \"x\""),
             ("", &["method.x=1"], "method.x: unknown field `x`"),
             ("", &["rounds"], "rounds: expected key=value"),
             ("", &["=1"], "expected key=value"),

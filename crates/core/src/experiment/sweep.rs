@@ -5,11 +5,14 @@
 //! every grid key, and is named by them; it is run once per seed. One file per cell was rejected: a
 //! reader compares cells, not files.
 
-use super::resolve::{check_length, resolve};
-use crate::config::Experiment;
+use super::layers::{DEFAULT_METHOD, check_length, nested};
+use super::other_method::keep_shared;
+use super::resolve::resolve_file;
+use crate::config::{Experiment, plain_words};
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 use toml::{Spanned, Table, Value};
 
 /// A sweep file, read.
@@ -19,6 +22,8 @@ pub struct Sweep {
     pub seeds: Vec<u64>,
     /// The cells, in the file's order: the last axis turns fastest.
     pub cells: Vec<Cell>,
+    /// Settings that have no effect in some cells.
+    pub notes: Vec<String>,
 }
 
 /// One cell: a name and the experiment it stands for.
@@ -49,11 +54,24 @@ fn first_seed() -> Vec<u64> {
 }
 
 /// Reads a sweep: the cells whose names match one of `patterns`, in which `*` stands for anything, or all
-/// of them without a pattern. `settings` (`key=value`) are laid over each.
+/// of them without a pattern. `settings` (`key=value`) are laid over each. For a file, use [`sweep_file`].
 pub fn sweep(text: &str, patterns: &[String], settings: &[String]) -> Result<Sweep> {
+    sweep_file(text, Path::new(""), patterns, settings)
+}
+
+/// The same for the text of a file in `folder`, to which its `data.path` is relative.
+pub fn sweep_file(
+    text: &str,
+    folder: &Path,
+    patterns: &[String],
+    settings: &[String],
+) -> Result<Sweep> {
     check_length("the sweep file", text)?;
-    let file: File = toml::from_str(text)
-        .map_err(|error| Error::config("the sweep file", error.to_string().trim_end()))?;
+    let file: File = toml::from_str(text).map_err(|error| {
+        let whole = error.to_string();
+        let problem = whole.replace(error.message(), &plain_words(error.message()));
+        Error::config("the sweep file", problem.trim_end())
+    })?;
     if file.seeds.is_empty() {
         return Err(Error::config("seeds", "names no seed"));
     }
@@ -92,26 +110,33 @@ pub fn sweep(text: &str, patterns: &[String], settings: &[String]) -> Result<Swe
         return Err(Error::config(pattern, problem));
     }
     cells.retain(|(name, _)| patterns.is_empty() || patterns.iter().any(|p| matches(p, name)));
+    let mut notes = Vec::new();
     let cells = cells.into_iter().map(|(name, layers)| {
         let mut table = file.base.clone();
-        let mut method = named_method(&table);
         for layer in &layers {
-            // As with `--set`: what was said of one method says nothing of another.
-            let other = named_method(layer);
-            if other.is_some() && other.as_deref() != Some(method.as_deref().unwrap_or("fedanchor"))
+            // As with `--set`.
+            let old = named_method(&table).unwrap_or(DEFAULT_METHOD.to_owned());
+            if let Some(new) = named_method(layer).filter(|new| *new != old)
+                && let Some(Value::Table(settings)) = table.remove("method")
             {
-                table.remove("method");
-                method = other;
+                let (kept, note) = keep_shared(settings, &old, &new)
+                    .map_err(|error| Error::config(format!("cell {name}"), error.to_string()))?;
+                table.insert("method".to_owned(), Value::Table(kept));
+                notes.extend(note);
             }
             lay(&mut table, layer);
         }
         table.insert("seed".to_owned(), Value::Integer(seed as i64));
         let name = if name.is_empty() { "all".to_owned() } else { name };
-        let experiment = resolve(&table.to_string(), settings)
+        let resolved = resolve_file(&table.to_string(), folder, settings)
             .map_err(|error| Error::config(format!("cell {name}"), error.to_string()))?;
-        Ok(Cell { name, experiment })
+        notes.extend(resolved.notes);
+        Ok(Cell { name, experiment: resolved.experiment })
     });
-    Ok(Sweep { cells: cells.collect::<Result<_>>()?, seeds: file.seeds })
+    let cells = cells.collect::<Result<_>>()?;
+    notes.sort();
+    notes.dedup();
+    Ok(Sweep { cells, seeds: file.seeds, notes })
 }
 
 /// Names must differ, and be names of folders.
@@ -194,14 +219,6 @@ fn lay(base: &mut Table, over: &Table) {
             }
         }
     }
-}
-
-fn nested(key: &str, value: Value) -> Table {
-    let (first, rest) = match key.split_once('.') {
-        Some((first, rest)) => (first, Value::Table(nested(rest, value))),
-        None => (key, value),
-    };
-    Table::from_iter([(first.to_owned(), rest)])
 }
 
 /// A value as it stands in a name.

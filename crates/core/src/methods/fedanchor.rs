@@ -8,9 +8,9 @@
 
 use super::two_views::TwoViewLoss;
 use super::{Client, ClientReport, ClientTrainer, Cohort, Method, Own};
-use super::{check_mixup, in_plain_words, read_settings};
+use super::{check_mixup, read_settings};
 use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views};
-use crate::config::{at_least_one, at_most, within};
+use crate::config::{at_least_one, at_most, in_plain_words, within};
 use crate::error::{Error, Result};
 use crate::labels::{
     AnchorPayload, Anchors, LabelledBy, LatentSource, PseudoLabels, Score, Scoring, Threshold,

@@ -22,8 +22,6 @@ pub use client_trainer::{ClientTrainer, Own};
 pub use registry::{Registration, build, find, names, register};
 pub use settings::{check_mixup, read_settings};
 
-pub(crate) use settings::in_plain_words;
-
 use crate::config::{Augmentation, Experiment, Heads};
 use crate::error::Result;
 use crate::labels::{LatentSource, PseudoLabels};

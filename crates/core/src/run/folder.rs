@@ -1,6 +1,8 @@
 //! The run folder: everything a later table or figure needs, without the data or the model.
 
+use super::command::resume_command;
 use super::disk;
+use super::lock::lock;
 use crate::config::Experiment;
 use crate::error::{Error, Result};
 use fedanchor_data::picture::{histogram_csv, quoted};
@@ -70,20 +72,9 @@ impl Log {
 }
 
 impl RunFolder {
-    /// Creates the folder; one that holds a run already is refused.
+    /// Creates the folder; one that holds anything else is refused.
     pub(crate) fn create(path: &Path) -> Result<Self> {
-        let advice = "use another folder with --out, or remove this one";
-        let taken = |problem: &str| Err(Error::file(path, format!("{problem}: {advice}")));
-        // A run that failed before its first record may be started again in its folder.
-        let before = path.join(files::ROUNDS).exists();
-        if !before && let Some(name) = files::ALL.iter().find(|name| path.join(name).exists()) {
-            return taken(&format!("holds a {name} already, which a run would overwrite"));
-        }
-        let recorded = fs_err::metadata(path.join(files::ROUNDS)).is_ok_and(|file| file.len() > 0);
-        if !recorded && has_checkpoints(path) {
-            let problem = "holds checkpoints of a run: resume it with --resume";
-            return Err(Error::file(path, format!("{problem}, or {advice}")));
-        }
+        check_free(path)?;
         fs_err::create_dir_all(path).map_err(|error| Error::file(path, error))?;
         let open = |name: &str| {
             let mut options = OpenOptions::new();
@@ -92,10 +83,8 @@ impl RunFolder {
         };
         let rounds = open(files::ROUNDS)?;
         lock(path, &rounds)?;
-        let length = rounds.metadata().map_err(|error| Error::file(path, error))?.len();
-        if length > 0 {
-            return taken("holds a run already");
-        }
+        // Another process may have been here since.
+        check_records(path)?;
         let timings = open(files::TIMINGS)?;
         timings.set_len(0).map_err(|error| Error::file(path, error))?;
         Ok(Self { path: path.to_owned(), log: Log { rounds, timings } })
@@ -239,17 +228,48 @@ fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::file("record", error))
 }
 
-/// The lock is held until the run ends, however it ends: the system releases that of a process that dies.
-fn lock(path: &Path, rounds: &File) -> Result<()> {
-    match rounds.file().try_lock() {
-        Ok(()) => Ok(()),
-        Err(std::fs::TryLockError::WouldBlock) => {
-            Err(Error::file(path, "another run is writing to this folder"))
-        }
-        Err(std::fs::TryLockError::Error(error)) => {
-            Err(Error::file(rounds.path(), format!("cannot be locked: {error}")))
-        }
+/// Whether a run may be started in this folder: it does not exist, is empty, or is that of a run that failed
+/// before its first record. Nothing is changed.
+pub(crate) fn check_free(path: &Path) -> Result<()> {
+    if path.exists() && !path.is_dir() {
+        let problem = "is not a folder: choose another name with --out";
+        return Err(Error::file(path, problem));
     }
+    if let Ok(rounds) = File::open(path.join(files::ROUNDS)) {
+        // Before anything is said about what the folder holds: that is about to change.
+        lock(path, &rounds)?;
+        return check_records(path);
+    }
+    let Ok(entries) = fs_err::read_dir(path) else { return Ok(()) };
+    let mut found: Vec<String> = entries
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+        .collect();
+    if found.is_empty() {
+        return Ok(());
+    }
+    const NAMED: usize = 3;
+    found.sort();
+    let more = found.len().saturating_sub(NAMED);
+    found.truncate(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let problem = format!(
+        "is not empty and holds no run, but {}{more}: choose a new folder with --out",
+        found.join(", ")
+    );
+    Err(Error::file(path, problem))
+}
+
+/// Whether the folder holds nothing of a run that a new one would destroy.
+fn check_records(path: &Path) -> Result<()> {
+    let resume =
+        format!("resume it with `{}`, or use another folder with --out", resume_command(path));
+    if fs_err::metadata(path.join(files::ROUNDS)).is_ok_and(|file| file.len() > 0) {
+        return Err(Error::file(path, format!("holds a run already: {resume}")));
+    }
+    if has_checkpoints(path) {
+        return Err(Error::file(path, format!("holds checkpoints of a run: {resume}")));
+    }
+    Ok(())
 }
 
 fn has_checkpoints(path: &Path) -> bool {

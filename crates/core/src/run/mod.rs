@@ -1,12 +1,15 @@
 //! A run: rounds until they are done or someone asks to stop, every one of them recorded.
 
 mod checkpoint;
+mod command;
 mod disk;
 mod folder;
+mod lock;
 mod progress;
 mod resume;
 
-pub use resume::{resume, resume_command};
+pub use command::resume_command;
+pub use resume::resume;
 
 use crate::config::{Experiment, fingerprint};
 use crate::error::{Error, Result};
@@ -14,14 +17,14 @@ use crate::federation::{Coordinator, Fleet, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
 use crate::model::{Description, encode_model};
 use crate::server::Evaluation;
-use crate::simulation::{ComputeThreads, SimulatedFleet, Simulation, load};
+use crate::simulation::{ComputeThreads, SimulatedFleet, Simulation, load, place};
 use checkpoint::{About, Checkpoint, Found, Saver};
 use fedanchor_data::DataSet;
 use fedanchor_engine::guard;
 use fedanchor_record::{
     Assignment, Checksums, RoundRecord, ServerOnlyTrial, Summary, Timing, files,
 };
-use folder::{Lines, RunFolder};
+use folder::{Lines, RunFolder, check_free};
 use progress::Progress;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,11 +69,23 @@ pub fn run_with(
     observer: &mut dyn Observer,
     wrap: &WrapFleet,
 ) -> Result<Summary> {
+    // Before the data is read, which may take a while; and again once the folder is locked.
+    check_free(out)?;
     let (simulation, data) = prepare(experiment, workers)?;
-    let settled = simulation.settled()?;
+    let settled = settled(&simulation)?;
     let folder = RunFolder::create(out)?;
     let config = fingerprint(&as_table(&settled)?);
     Run { simulation, settled, data, config, folder, out, wrap }.go(None, stop, observer)
+}
+
+/// The settled config, as it is stored: it must find the data again from any working directory, and after
+/// the folder was moved.
+fn settled(simulation: &Simulation) -> Result<Experiment> {
+    let mut settled = simulation.settled()?;
+    settled.data.path = place(&settled.data)
+        .map(|path| std::path::absolute(&path).map_err(|error| Error::file(path, error)))
+        .transpose()?;
+    Ok(settled)
 }
 
 /// A config as TOML.

@@ -4,7 +4,7 @@
 
 use super::checkpoint::{self, About, Found};
 use super::folder::RunFolder;
-use super::{Observer, Run, as_table, plain, prepare};
+use super::{Observer, Run, as_table, plain, prepare, settled};
 use crate::config::{Experiment, LrSchedule, differences, fingerprint};
 use crate::error::{Error, Result};
 use fedanchor_record::{Summary, files};
@@ -25,7 +25,7 @@ pub fn resume(
     let stored = fs_err::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
     let stored: toml::Table = stored.parse().map_err(|error| Error::file(&path, error))?;
     let (simulation, data) = prepare(experiment, workers)?;
-    let settled = simulation.settled()?;
+    let settled = settled(&simulation)?;
     let table = as_table(&settled)?;
     let config = fingerprint(&table);
     let folder = RunFolder::reopen(out, force)?;
@@ -76,14 +76,6 @@ pub fn resume(
     }
     let wrap = &plain;
     Run { simulation, settled, data, config, folder, out, wrap }.go(found, stop, observer)
-}
-
-/// The command that resumes the run in a folder, for a shell.
-pub fn resume_command(out: &Path) -> String {
-    let folder = out.to_string_lossy();
-    // A path contains no NUL, the one thing that cannot be quoted.
-    let folder = shlex::try_quote(&folder).unwrap_or_default();
-    format!("fedanchor run --resume {folder}")
 }
 
 /// The checkpoint to continue from, and the rounds whose checkpoints are damaged.

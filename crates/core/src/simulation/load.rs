@@ -9,11 +9,18 @@ use fedanchor_data::split::{Split, split, split_all};
 use fedanchor_data::{DataSet, Partition, Unlabelled, catalog, formats, partition, sample};
 use std::path::PathBuf;
 
+/// Where the files of a data set are; none for the embedded sample.
+pub fn place(config: &DataConfig) -> Option<PathBuf> {
+    let embedded = config.name == sample::NAME;
+    let default = || (!embedded).then(|| PathBuf::from("data").join(&config.name));
+    config.path.clone().or_else(default)
+}
+
 /// Reads the data set an experiment names: the embedded sample, or the files in `data.path` [default:
 /// `data/NAME`].
 pub fn load(experiment: &Experiment) -> Result<DataSet> {
     let config = &experiment.data;
-    if config.name == sample::NAME && config.path.is_none() {
+    let Some(path) = place(config) else {
         if config.size.is_some_and(|size| size != 28) {
             let problem = "the embedded sample has 28 pixels per side: remove the key";
             return Err(Error::config("data.size", problem));
@@ -23,8 +30,7 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
             return Err(Error::config("data.test_share", problem));
         }
         return normalised(sample::load()?, config);
-    }
-    let path = config.path.clone().unwrap_or_else(|| PathBuf::from("data").join(&config.name));
+    };
     if !path.exists() {
         let (key, advice) = match catalog::find(&config.name) {
             Ok(_) if config.path.is_none() => {

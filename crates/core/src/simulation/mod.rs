@@ -7,7 +7,7 @@ mod threads;
 
 pub use faults::Faults;
 pub use fleet::SimulatedFleet;
-pub use load::{Assigned, assign, load};
+pub use load::{Assigned, assign, load, place};
 pub use threads::ComputeThreads;
 
 use crate::config::Experiment;

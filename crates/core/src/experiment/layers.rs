@@ -1,0 +1,109 @@
+//! The presets, and how one table of settings is laid over another.
+
+use crate::error::{Error, Result};
+use crate::methods::{self, Registration};
+use toml::{Table, Value};
+
+/// The presets: what each changes, in the order they are layered.
+pub const PRESETS: [(&str, &[&str]); 3] = [
+    ("paper", &[PAPER]),
+    ("best", &[PAPER, include_str!("../config/best.toml")]),
+    ("semifl", &[PAPER, include_str!("../config/semifl.toml")]),
+];
+const PAPER: &str = include_str!("../config/paper.toml");
+
+/// The method where none is named, as in `paper.toml`.
+pub(super) const DEFAULT_METHOD: &str = "fedanchor";
+
+/// The layers of the preset that is named, as one table.
+pub(super) fn preset(given: &Table) -> Result<Table> {
+    let name = match given.get("preset") {
+        None => "paper",
+        Some(Value::String(name)) => name,
+        Some(other) => {
+            return Err(Error::config("preset", format!("expected a name, found {other}")));
+        }
+    };
+    let Some((_, layers)) = PRESETS.iter().find(|(known, _)| *known == name) else {
+        let known: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
+        let problem = format!("unknown preset `{name}`; expected one of {}", known.join(", "));
+        return Err(Error::config("preset", problem));
+    };
+    let mut table = Table::new();
+    for layer in *layers {
+        let layer = layer.parse().map_err(|e| Error::config("preset", format!("{name}: {e}")))?;
+        merge(&mut table, layer, "")?;
+    }
+    Ok(table)
+}
+
+/// A method and its settings in preset `paper`.
+pub(super) fn method_defaults(method: &str) -> Result<(Registration, Table)> {
+    defaults_in(&mut preset(&Table::new())?, method)
+}
+
+/// A method and its settings, which are taken out of the preset.
+pub(super) fn defaults_in(preset: &mut Table, method: &str) -> Result<(Registration, Table)> {
+    let registration = methods::find(method)?;
+    let defaults = match take_table(preset, "methods").remove(method) {
+        Some(Value::Table(defaults)) => defaults,
+        _ => registration.defaults.parse().unwrap_or_default(), // `register` has parsed them
+    };
+    Ok((registration, defaults))
+}
+
+/// A table's table, taken out of it; empty where there is none.
+pub(super) fn take_table(table: &mut Table, key: &str) -> Table {
+    match table.remove(key) {
+        Some(Value::Table(table)) => table,
+        _ => Table::new(),
+    }
+}
+
+/// Settings are parsed into some hundred times their size.
+pub(super) fn check_length(what: &str, text: &str) -> Result<()> {
+    const MOST: usize = 1 << 20;
+    match text.len() {
+        length if length > MOST => {
+            Err(Error::config(what, format!("has {length} bytes; at most {MOST} are allowed")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lays `over` on `base`: tables key by key, everything else replaced. A method's table with a key `rule`
+/// is a choice: another rule replaces it whole, since it has other keys, and a rule given by its name alone
+/// is the table with that rule.
+pub(super) fn merge(base: &mut Table, over: Table, path: &str) -> Result<()> {
+    for (key, value) in over {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let rule = |table: &Table| path.starts_with("method.") && table.contains_key("rule");
+        match (base.get_mut(&key), value) {
+            (Some(base), Value::Table(over)) if rule(&over) => *base = Value::Table(over),
+            (Some(Value::Table(base)), Value::Table(over)) => merge(base, over, &path)?,
+            (Some(base @ Value::String(_)), Value::Table(mut over)) => {
+                over.insert("rule".to_owned(), base.clone());
+                *base = Value::Table(over);
+            }
+            (Some(Value::Table(base)), other) if !rule(base) => {
+                let problem = format!("expected a table of keys, found {other}");
+                return Err(Error::config(path, problem));
+            }
+            // `alpha = 1` is as good as `alpha = 1.0`.
+            (Some(Value::Float(base)), Value::Integer(over)) => *base = over as f64,
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `a.b` and a value as the table `{ a = { b = value } }`.
+pub(super) fn nested(key: &str, value: Value) -> Table {
+    let (first, rest) = match key.split_once('.') {
+        Some((first, rest)) => (first, Value::Table(nested(rest, value))),
+        None => (key, value),
+    };
+    Table::from_iter([(first.to_owned(), rest)])
+}

@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""Packs the program with what it needs into one archive, and runs it from there:
+
+    python3 scripts/dist.py                   # build, pack, check: what `make dist` does
+    python3 scripts/dist.py --check ARCHIVE   # only check an archive
+
+The archive, target/dist/fedanchor-VERSION-PLATFORM.tar.gz, needs neither Rust nor Python: the program looks for
+libtorch beside itself (a relative runpath, which crates/engine/build.rs writes), and everything else it is linked
+with belongs to every Linux system with a C++ library. The check runs it in a folder made its root, which holds the
+archive and those system libraries only.
+"""
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RUNPATH = "$ORIGIN/../lib"
+SHELLS = {"bash": "fedanchor.bash", "zsh": "_fedanchor", "fish": "fedanchor.fish", "powershell": "fedanchor.ps1", "elvish": "fedanchor.elv"}
+LICENCE_FILE = re.compile(r"^(licen[cs]e|copying|copyright|notice|unlicense)", re.IGNORECASE)
+
+README = """fedanchor {version} for {platform}
+
+    bin/fedanchor run experiments/quick.toml     # a first experiment, on images that are part of the program
+    bin/fedanchor --help
+
+Needs Linux with glibc {glibc} or later and a C++ library (libstdc++) with {libstdcxx} or later; neither Rust nor Python.
+Keep bin and lib side by side: the program finds libtorch in ../lib.
+
+completions: for bash, zsh, fish, PowerShell and elvish; for example `source completions/fedanchor.bash`
+man:         manual pages; for example `man man/fedanchor-run.1`
+LICENSES:    of the program, of the images in it, of libtorch, and of all crates that it is made from
+"""
+
+
+class DistError(Exception):
+    """A problem and what to do about it, in one line."""
+
+
+def output_of(command, **options):
+    outcome = subprocess.run(command, capture_output=True, text=True, **options)
+    if outcome.returncode != 0:
+        raise DistError(f"{' '.join(map(str, command))}: {outcome.stderr.strip() or 'failed without a reason'}")
+    return outcome.stdout
+
+
+# What is linked with what.
+
+
+def parse_dynamic(text):
+    """The libraries that a file needs and the places where it looks for them, from `readelf -d`."""
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", text)
+    paths = [path for found in re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", text) for path in found.split(":")]
+    return needed, paths
+
+
+def dynamic(path):
+    return parse_dynamic(output_of(["readelf", "-d", path]))
+
+
+def libraries(program, folder, read=dynamic):
+    """The libraries in `folder` that the program needs, directly or not, and the names of all others."""
+    ours, others, queue = [], set(), [program]
+    while queue:
+        for name in read(queue.pop())[0]:
+            path = folder / name
+            if not path.is_file():
+                others.add(name)
+            elif path not in ours:
+                ours.append(path)
+                queue.append(path)
+    return sorted(ours), sorted(others)
+
+
+def absolute_paths(files, read=dynamic):
+    """The places outside the archive where its files look for libraries."""
+    return sorted({path for file in files for path in read(file)[1] if not path.startswith("$ORIGIN")})
+
+
+def newest(prefix, text):
+    """The newest version of a library's symbols, from `readelf -V`: GLIBC_2.9 is older than GLIBC_2.34."""
+    versions = {tuple(map(int, found.split("."))) for found in re.findall(rf"\b{prefix}_(\d+(?:\.\d+)*)", text)}
+    return ".".join(map(str, max(versions))) if versions else "any version"
+
+
+# Licences.
+
+
+def linked_packages(metadata, root):
+    """The packages that end up in a program, by `cargo metadata`: no tests, no build scripts, none of the workspace."""
+    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
+    packages = {package["id"]: package for package in metadata["packages"]}
+    start = next((id for id, package in packages.items() if package["name"] == root), None)
+    if start is None:
+        raise DistError(f"there is no package {root}: run this script in the repository")
+    seen, queue = {start}, [start]
+    while queue:
+        for dependency in nodes[queue.pop()]["deps"]:
+            linked = any(kind["kind"] is None for kind in dependency["dep_kinds"])
+            if linked and dependency["pkg"] not in seen:
+                seen.add(dependency["pkg"])
+                queue.append(dependency["pkg"])
+    members = set(metadata["workspace_members"])
+    found = [packages[id] for id in seen - members]
+    return sorted(found, key=lambda package: (package["name"], package["version"]))
+
+
+def licence_files(package):
+    folder = Path(package["manifest_path"]).parent
+    named = [folder / package["license_file"]] if package.get("license_file") else []
+    beside = [path for path in folder.iterdir() if path.is_file() and LICENCE_FILE.match(path.name)]
+    return sorted({path.resolve() for path in named + beside if path.is_file()})
+
+
+def crate_licences(packages):
+    """One text for all crates: who is under which licence, then every distinct licence text with its crates."""
+    lines, texts = ["The crates that fedanchor is made from, and their licences.", ""], {}
+    for package in packages:
+        name = f"{package['name']} {package['version']}"
+        files = licence_files(package)
+        place = package.get("repository") or package.get("homepage") or ""
+        remark = "" if files else " (the package holds no text of it)"
+        lines.append(f"{name}: {package['license'] or 'see its text below'}{remark} {place}".rstrip())
+        for file in files:
+            text = file.read_text(encoding="utf-8", errors="replace").strip()
+            key = hashlib.sha256("".join(text.split()).encode()).hexdigest()
+            texts.setdefault(key, (text, []))[1].append(name)
+    for text, names in texts.values():
+        lines += ["", "=" * 80, ", ".join(dict.fromkeys(names)), "=" * 80, "", text]
+    return "\n".join(lines) + "\n"
+
+
+def copy_licences(folder, libtorch, metadata):
+    folder.mkdir()
+    for name, source in {
+        "fedanchor-MIT.txt": REPOSITORY / "LICENSE-MIT",
+        "fedanchor-Apache-2.0.txt": REPOSITORY / "LICENSE-APACHE",
+        "sample-CC-BY-SA-3.0.txt": REPOSITORY / "crates/data/assets/mnist.LICENSE",
+    }.items():
+        shutil.copyfile(source, folder / name)
+    theirs = libtorch / "licenses"
+    if not theirs.is_dir():
+        raise DistError(f"{theirs} is missing: an archive must contain libtorch's licence; use the set that `make libtorch` downloads")
+    shutil.copytree(theirs, folder / "libtorch")
+    (folder / "crates.txt").write_text(crate_licences(linked_packages(metadata, "fedanchor-cli")), encoding="utf-8")
+
+
+# The archive.
+
+
+def pack(folder, archive):
+    """The folder as a .tar.gz that depends on nothing but its content."""
+    def plain(entry):
+        entry.uid = entry.gid = entry.mtime = 0
+        entry.uname = entry.gname = "root"
+        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+        return entry
+
+    aside = archive.with_name(archive.name + ".part")
+    with open(aside, "wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as packed:
+        with tarfile.open(fileobj=packed, mode="w") as tar:
+            for path in [folder, *sorted(folder.rglob("*"))]:
+                tar.add(path, arcname=str(path.relative_to(folder.parent)), recursive=False, filter=plain)
+    aside.rename(archive)
+
+
+def build(libtorch):
+    environment = {**os.environ, "LIBTORCH": str(libtorch), "FEDANCHOR_RUNPATH": RUNPATH}
+    command = ["cargo", "build", "--release", "--locked", "-p", "fedanchor-cli", "--bin", "fedanchor"]
+    if subprocess.run(command, cwd=REPOSITORY, env=environment).returncode != 0:
+        raise DistError("the build failed: see above")
+    platform = re.search(r"host: (\S+)", output_of(["rustc", "-vV"])).group(1)
+    metadata = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", platform]
+    return json.loads(output_of(metadata, cwd=REPOSITORY)), platform
+
+
+def fill(folder, libtorch, metadata, platform, version):
+    """Everything that belongs into the archive."""
+    program = folder / "bin" / "fedanchor"
+    program.parent.mkdir(parents=True)
+    shutil.copy2(Path(metadata["target_directory"]) / "release" / "fedanchor", program)
+    output_of(["strip", program])
+    lib = folder / "lib"
+    lib.mkdir()
+    needed, _ = libraries(program, libtorch / "lib")
+    for library in needed:
+        shutil.copy2(library, lib / library.name)
+    outside = absolute_paths([program, *lib.iterdir()])
+    if outside:
+        raise DistError(f"the program looks for libraries in {', '.join(outside)}: build it with FEDANCHOR_RUNPATH='{RUNPATH}'")
+    copy_licences(folder / "LICENSES", libtorch, metadata)
+    (folder / "experiments").mkdir()
+    shutil.copyfile(REPOSITORY / "experiments/quick.toml", folder / "experiments/quick.toml")
+    (folder / "completions").mkdir()
+    for shell, name in SHELLS.items():
+        (folder / "completions" / name).write_text(output_of([program, "completions", shell]))
+    output_of([program, "man", "--out", folder / "man"])
+    symbols = "".join(output_of(["readelf", "-VW", file]) for file in [program, *lib.iterdir()])
+    glibc, libstdcxx = newest("GLIBC", symbols), "GLIBCXX_" + newest("GLIBCXX", symbols)
+    readme = README.format(version=version, platform=platform, glibc=glibc, libstdcxx=libstdcxx)
+    (folder / "README").write_text(readme)
+
+
+# The check.
+
+
+def system_libraries(program):
+    """The files outside the archive that the system's loader finds for the program."""
+    listed = output_of(["ldd", program], env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")})
+    if "not found" in listed:
+        raise DistError(f"{program}: {'; '.join(line.strip() for line in listed.splitlines() if 'not found' in line)}")
+    inside = program.parent.parent.resolve()
+    found = [Path(path) for path in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", listed, re.MULTILINE)]
+    return [path for path in found if inside not in path.resolve().parents]
+
+
+def confined(root):
+    """A command that makes `root` the root of the file system, or none where the system allows nobody to."""
+    for prefix in (["chroot", str(root)], ["unshare", "--map-root-user", "--root", str(root)]):
+        probe = [*prefix, "/opt/fedanchor/bin/fedanchor", "--version"]
+        if shutil.which(prefix[0]) and subprocess.run(probe, capture_output=True, env={}).returncode == 0:
+            return prefix
+    return None
+
+
+def check(archive):
+    """Unpacks the archive and runs the program where nothing else is; returns what was run."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) / "root"
+        (root / "opt").mkdir(parents=True)
+        (root / "tmp").mkdir()
+        with tarfile.open(archive) as tar:
+            tar.extractall(root / "opt", filter="data")
+        unpacked = next((root / "opt").iterdir())
+        unpacked = unpacked.rename(root / "opt" / "fedanchor")
+        files = [unpacked / "bin/fedanchor", *sorted((unpacked / "lib").iterdir())]
+        outside = absolute_paths(files)
+        if outside:
+            raise DistError(f"{archive}: looks for libraries in {', '.join(outside)}")
+        for library in system_libraries(files[0]):
+            copy = root / library.relative_to("/")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, copy)
+        prefix, place = confined(root), "/opt/fedanchor"
+        if prefix is None:
+            print("note: this system lets nobody change the root: checked in a clean environment only", file=sys.stderr)
+            prefix, place = [], str(unpacked)
+        program, out = f"{place}/bin/fedanchor", "/tmp/run" if prefix else str(root / "tmp/run")
+        short = ["rounds=1", "compare=false", "pretrain.epochs=2"]
+        commands = [
+            ["--version"],
+            ["data", "check", "sample"],
+            ["run", f"{place}/experiments/quick.toml", "--out", out, *(word for key in short for word in ("--set", key))],
+        ]
+        said = [output_of([*prefix, program, *command], env={"OMP_WAIT_POLICY": "PASSIVE"}, cwd=scratch) for command in commands]
+        if not (root / "tmp/run/model.safetensors").is_file():
+            raise DistError(f"{archive}: a run of one round wrote no model")
+        return said
+
+
+def make():
+    libtorch = Path(os.environ.get("LIBTORCH") or REPOSITORY / "libtorch").resolve()
+    if (libtorch / "lib/libtorch_cuda.so").exists():
+        raise DistError("libtorch is the CUDA version, 5 GB: run `make libtorch CUDA=0` first")
+    metadata, platform = build(libtorch)
+    version = next(package["version"] for package in metadata["packages"] if package["name"] == "fedanchor-cli")
+    name = f"fedanchor-{version}-{platform}"
+    dist = Path(metadata["target_directory"]) / "dist"
+    dist.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=dist) as scratch:
+        fill(Path(scratch) / name, libtorch, metadata, platform, version)
+        pack(Path(scratch) / name, dist / f"{name}.tar.gz")
+    return dist / f"{name}.tar.gz"
+
+
+def main():
+    arguments = argparse.ArgumentParser(description="Pack the program with libtorch and check the archive.")
+    arguments.add_argument("--check", metavar="ARCHIVE", type=Path, help="only check this archive")
+    options = arguments.parse_args()
+    try:
+        archive = options.check or make()
+        for text in check(archive):
+            print(text.strip())
+        print(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB, runs by itself")
+    except (DistError, OSError, subprocess.SubprocessError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
