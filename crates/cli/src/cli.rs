@@ -135,6 +135,9 @@ pub struct ExampleArgs {
     /// Folder to create
     #[arg(default_value = "pictures")]
     pub out: PathBuf,
+    /// Labelled pictures per class; the others are unlabelled
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub labelled: usize,
 }
 
 #[derive(Debug, Args)]

@@ -21,8 +21,8 @@ use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Result, pictures};
 use checks::{MAX_SIDE, every_class, same_shape};
 use cifar::{EDITIONS, Edition};
 use folder::Listing;
-pub use folder::{Relabelled, default_cache};
 use folder::listing::superfluous_share;
+pub use folder::{Relabelled, default_cache};
 pub use known::Known;
 use std::path::{Path, PathBuf};
 

@@ -18,7 +18,7 @@ pub(super) struct About<'a> {
 
 /// A line `key = value`, with a comment in a column of its own.
 fn line(key: &str, value: impl std::fmt::Display, comment: &str) -> String {
-    format!("{:<25} # {comment}\n", format!("{key} = {value}"))
+    format!("{:<28} # {comment}\n", format!("{key} = {value}"))
 }
 
 pub(super) fn experiment(about: &About) -> String {
@@ -100,8 +100,8 @@ fn on_cpu(answers: &Answers) -> String {
     text += "\n[client]\n";
     text += &line("per_round", answers.clients.min(5), "clients that train in a round");
     text += &line("epochs", 2, "local epochs per round");
-    text += &line("batch", 32, "");
-    text.replace(" # \n", "\n")
+    text += &line("batch", 32, "pictures per step");
+    text
 }
 
 fn on_gpu(answers: &Answers) -> String {

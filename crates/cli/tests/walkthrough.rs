@@ -1,0 +1,106 @@
+//! The walk from a folder of pictures to a model in use works the first time, in a clean directory.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a command of the program in a folder: whether it succeeded, standard output, standard error.
+fn fedanchor(folder: &Path, arguments: &[&str]) -> (bool, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_fedanchor"))
+        .args(arguments)
+        .current_dir(folder)
+        .env("FEDANCHOR_CACHE", folder.join(".cache"))
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn every_command_works_the_first_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let program = Path::new(env!("CARGO_BIN_EXE_fedanchor")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/walkthrough.sh");
+    let work = at("work");
+    std::fs::create_dir(&work).unwrap();
+    let output = Command::new("bash")
+        .args([script, "3"])
+        .current_dir(&work)
+        .env("PATH", path)
+        .env("FEDANCHOR_CACHE", at("cache"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("300 labelled pictures of 5 classes, 2,700 unlabelled"), "{text}");
+    assert!(text.contains("500 images: accuracy "), "{text}");
+    let lines = |name: &str| std::fs::read_to_string(work.join(name)).unwrap().lines().count();
+    assert_eq!((lines("predictions.csv"), lines("predictions.jsonl")), (501, 500));
+    assert_eq!(lines("labels/labels.csv"), 2701);
+    let page = std::fs::read_to_string(work.join("labels/labels.html")).unwrap();
+    assert_eq!(page.matches("<select ").count(), 50);
+    assert_eq!(page.matches("<figure>").count(), 150);
+    // All pictures are labelled in the second experiment, so that it is one for `train/CLASS`.
+    assert_eq!(lines("reviewed.csv"), 1 + 300 + 2700 + 500);
+    // Nothing that only true labels could tell.
+    let rounds = std::fs::read_to_string(work.join("run/rounds.jsonl")).unwrap();
+    assert_eq!(rounds.matches(r#""anchor_head":{"all":null,"kept":null}"#).count(), 4, "{rounds}");
+    eval_and_predict_agree(&work);
+    inputs_that_do_not_fit_are_named(&work);
+}
+
+/// The accuracy that `eval` prints is that of `predict`'s lines, and of the run's own test.
+fn eval_and_predict_agree(work: &Path) {
+    let (ok, json, error) = fedanchor(work, &["eval", "run", "pictures/test", "--json"]);
+    assert!(ok, "{error}");
+    let eval: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let (mut right, mut nearest) = (0, 0);
+    for line in std::fs::read_to_string(work.join("predictions.jsonl")).unwrap().lines() {
+        let line: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).unwrap();
+        let path = Path::new(line["path"].as_str().unwrap());
+        let truth = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
+        right += u32::from(line["class"] == truth);
+        nearest += u32::from(line["nearest"] == truth);
+    }
+    let percent = |count: u32| 100.0 * f64::from(count) / 500.0;
+    let accuracy = |head: &str| eval[head]["accuracy"].as_f64().unwrap();
+    assert!((accuracy("classifier") - percent(right)).abs() < 1e-9);
+    assert!((accuracy("anchors") - percent(nearest)).abs() < 1e-9);
+    let summary = std::fs::read_to_string(work.join("run/summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    assert_eq!(summary["final_accuracy"].as_f64().unwrap(), percent(right));
+    let rows = eval["classifier"]["confusion"].as_array().unwrap();
+    let all = rows.iter().flat_map(|row| row.as_array().unwrap());
+    assert_eq!(all.map(|count| count.as_u64().unwrap()).sum::<u64>(), 500);
+}
+
+fn inputs_that_do_not_fit_are_named(work: &Path) {
+    let refused = |arguments: &[&str], expected: &str| {
+        let (ok, _, error) = fedanchor(work, arguments);
+        assert!(!ok && error.contains(expected), "{arguments:?}: {error}");
+    };
+    // One bad picture does not stop the others.
+    std::fs::write(work.join("text.jpg"), "not a picture").unwrap();
+    let (ok, table, error) =
+        fedanchor(work, &["predict", "run", "text.jpg", "pictures/test/three"]);
+    assert!(!ok && error.contains("text.jpg") && error.contains("1 of 101 pictures"), "{error}");
+    assert_eq!(table.lines().count(), 101, "a head and the pictures that can be read");
+    // Classes of another data set.
+    std::fs::create_dir_all(work.join("other/cat")).unwrap();
+    std::fs::create_dir_all(work.join("other/dog")).unwrap();
+    let picture = std::fs::read_dir(work.join("pictures/test/three")).unwrap().next().unwrap();
+    std::fs::copy(picture.unwrap().path(), work.join("other/cat/1.png")).unwrap();
+    let picture = std::fs::read_dir(work.join("pictures/test/four")).unwrap().next().unwrap();
+    std::fs::copy(picture.unwrap().path(), work.join("other/dog/1.png")).unwrap();
+    refused(&["eval", "run", "other"], "class `cat`, `dog` is not one of the model's");
+    refused(&["eval", "run/config.toml", "pictures/test"], "not a model of fedanchor");
+    refused(&["predict", "run", "absent.png"], "absent.png");
+    refused(&["label", "run/model.safetensors", "other"], "give a folder of labelled pictures");
+    refused(&["init", "pictures", "--out", "digits.toml"], "exists already");
+    std::fs::write(work.join("wrong.csv"), "path,label\npictures/test/x.png,cat\n").unwrap();
+    refused(&["init", "pictures", "--labels", "wrong.csv", "--out", "w.toml"], "line 2: path");
+}

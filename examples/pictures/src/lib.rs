@@ -1,0 +1,62 @@
+//! Training on pictures of your own from a program, without the command line.
+//!
+//! `pictures FOLDER OUT` trains on `FOLDER/labelled/CLASS`, `FOLDER/unlabelled` and `FOLDER/test/CLASS` and
+//! writes a run folder, whose model then labels the first unlabelled pictures.
+
+use fedanchor::engine::Device;
+use fedanchor::{Model, Observer, Simulation};
+use fedanchor_data::pictures;
+use fedanchor_record::{RoundRecord, Summary, Timing};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+/// Prints what happens, a line per round.
+struct Lines;
+
+#[allow(clippy::print_stdout)] // it is what this example shows
+impl Observer for Lines {
+    fn started(&mut self, simulation: &Simulation) {
+        let clients = simulation.partition.clients.len();
+        println!("{} labelled pictures, {clients} clients", simulation.split.anchors.len());
+    }
+
+    fn round(&mut self, record: &RoundRecord, _: &Timing) {
+        println!("round {}: {:.1} %", record.round, record.test_accuracy);
+    }
+
+    fn comparing(&mut self) {}
+
+    fn notice(&mut self, text: &str) {
+        println!("note: {text}");
+    }
+}
+
+/// Trains on the pictures in a folder; `settings` change keys of the experiment, as `--set` does.
+pub fn train(folder: &Path, out: &Path, settings: &[String]) -> fedanchor::Result<Summary> {
+    // What `fedanchor init` writes to a file, as text; every other key is the preset's.
+    let experiment = format!(
+        r#"
+        preset = "best"
+        rounds = 40
+        data = {{ name = "pictures", path = {folder:?}, size = 32, fit = "pad", anchors = 0, clients = 10 }}
+        partition.kind = "iid"
+        augment.flip = false
+        model.name = "small"
+        client = {{ per_round = 5, epochs = 2, batch = 32 }}
+        "#
+    );
+    let experiment = fedanchor::resolve(&experiment, settings)?;
+    fedanchor::run(&experiment, out, None, &AtomicBool::new(false), &mut Lines)
+}
+
+/// The classes of pictures by a trained model, with the probability of each.
+pub fn classify(run: &Path, paths: &[PathBuf]) -> fedanchor::Result<Vec<(String, f32)>> {
+    let model = Model::load(run, Device::Cpu)?;
+    let (shape, fit) = (model.description.shape, model.description.fit);
+    let pixels: Vec<Vec<u8>> =
+        paths.iter().map(|path| pictures::read(path, shape, fit)).collect::<Result<_, _>>()?;
+    let images: Vec<&[u8]> = pixels.iter().map(Vec::as_slice).collect();
+    let predictions = model.predict(&images)?;
+    let class = |class: usize| model.classes()[class].clone();
+    Ok(predictions.iter().map(|found| (class(found.class()), found.confidence())).collect())
+}

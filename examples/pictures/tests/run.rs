@@ -1,0 +1,46 @@
+//! The example trains and classifies.
+
+#![allow(clippy::unwrap_used)]
+
+use fedanchor_data::picture::write_png;
+use fedanchor_data::{ImageSet, sample};
+use std::path::{Path, PathBuf};
+
+/// Writes some images of the embedded sample: the first `skip` of a class are left out.
+fn write(images: &ImageSet, folder: &Path, skip: usize, count: usize, by_class: bool) {
+    for class in 0..3u16 {
+        let of_class = images.labels.as_ref().unwrap().iter().enumerate();
+        let of_class = of_class.filter(|(_, label)| **label == class).map(|(index, _)| index);
+        let folder = if by_class { folder.join(format!("digit {class}")) } else { folder.into() };
+        std::fs::create_dir_all(&folder).unwrap();
+        for index in of_class.skip(skip).take(count) {
+            let path = folder.join(format!("{class}-{index}.png"));
+            write_png(images.shape, images.image(index), &path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn it_trains_on_pictures_and_classifies_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let data = sample::load().unwrap();
+    write(&data.train, &at("data/labelled"), 0, 10, true);
+    write(&data.train, &at("data/unlabelled"), 10, 40, false);
+    write(&data.test, &at("data/test"), 0, 20, true);
+    let settings = ["rounds=2", "client.per_round=2", "pretrain.epochs=60"].map(str::to_owned);
+    let summary = pictures::train(&at("data"), &at("run"), &settings).unwrap();
+    assert_eq!((summary.rounds, summary.anchors, summary.classes.len()), (2, 30, 3));
+    assert!(summary.final_accuracy > 60.0, "{}", summary.final_accuracy);
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(at("data/unlabelled"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    let found = pictures::classify(&at("run"), &paths).unwrap();
+    let right = |(path, (class, _)): &(&PathBuf, &(String, f32))| {
+        class.ends_with(&path.file_name().unwrap().to_str().unwrap()[..1])
+    };
+    let right = paths.iter().zip(&found).filter(right).count();
+    assert!(found.len() == 120 && right > 72, "{right} of {}", found.len());
+}
