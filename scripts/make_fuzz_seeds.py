@@ -99,11 +99,20 @@ def pictures():
         "progressive.jpg": (colour, {"quality": 60, "progressive": True}),
         "restart.jpg": (colour.resize((33, 17)), {"quality": 30, "restart_marker_blocks": 1, "subsampling": "4:2:0"}),
         "four.jpg": (colour.convert("CMYK"), {"quality": 60}),
+        "colour.bmp": (colour, {}),
+        "palette.bmp": (colour.quantize(5), {}),
+        "palette.gif": (colour.quantize(5), {"transparency": 1}),
+        "film.gif": (grey, {"save_all": True, "append_images": [grey.rotate(90)]}),
+        "lossless.webp": (clear, {"lossless": True}),
+        "lossy.webp": (colour, {"quality": 60}),
+        "clear.webp": (clear, {"quality": 60}),
     }
     for name, (image, options) in saved.items():
         file = io.BytesIO()
-        family = "png" if name.endswith("png") else "jpeg"
-        image.save(file, family, **options)
+        ending = name.rsplit(".")[-1]
+        form = "jpeg" if ending == "jpg" else ending
+        family = form if form in ("png", "jpeg") else "bitmap"
+        image.save(file, form, **options)
         write(f"{family}/{name}", file.getvalue())
 
 

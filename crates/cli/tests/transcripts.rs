@@ -62,6 +62,17 @@ fn write_data(root: &Path) {
     write("no-set/notes.txt", b"no image");
     write("letter.doc", b"no image");
 
+    // Labelled and unlabelled pictures, some of them bad, and one in two places.
+    colour("own/labelled/cat/1.png", 8, [200, 100, 0]).unwrap();
+    colour("own/labelled/dog/1.png", 8, [0, 100, 200]).unwrap();
+    colour("own/unlabelled/north/1.png", 8, [0, 100, 200]).unwrap();
+    colour("own/unlabelled/north/2.png", 8, [10, 90, 20]).unwrap();
+    colour("own/unlabelled/south/1.png", 8, [240, 240, 10]).unwrap();
+    colour("own/test/dog/1.png", 8, [0, 50, 90]).unwrap();
+    write("own/unlabelled/south/2.jpg", b"no image");
+    write("own/unlabelled/notes.txt", b"no image");
+    grey("one-class/labelled/cat/1.png", 8, 50).unwrap();
+
     // MNIST's files: a good set of ten digits, and its faults.
     let digits: Vec<u8> = (0..10).collect();
     let images = idx(3, &[10, 2, 2], &[7; 40]);

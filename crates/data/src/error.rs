@@ -91,9 +91,9 @@ const NAMED: usize = 10;
 fn counted(pictures: &[Skipped]) -> String {
     let counts: Vec<String> =
         by_reason(pictures).iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    let what = if pictures.len() == 1 { "picture" } else { "pictures" };
+    let (what, them) = if pictures.len() == 1 { ("picture", "it") } else { ("pictures", "them") };
     let mut text = format!(
-        "{} {what} cannot be read ({}): correct or remove them, or leave them out (set \
+        "{} {what} cannot be read ({}): correct or remove {them}, or leave {them} out (set \
          data.unreadable = \"skip\")",
         pictures.len(),
         counts.join(", ")

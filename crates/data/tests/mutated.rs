@@ -30,7 +30,7 @@ fn limits_hold_for_the_costliest_files() {
         let (memory, length) = (outcome.memory.div_ceil(1024), bytes.len());
         let most = (decoder.most)(length) / 1024;
         println!("{name}: {length} bytes, peak memory {memory} KiB (limit {most} KiB)");
-        outcome.accepted
+        outcome
     };
 
     // Programs for the stack machine that make a value, a memo entry or a mark from a byte or two;
@@ -55,7 +55,7 @@ fn limits_hold_for_the_costliest_files() {
     // Arrays of ones, just within the limit of unpacking.
     let ones = vec![1; 16 << 20];
     let images = [&[0, 0, 8, 3, 0, 0, 0, 16, 0, 0, 4, 0, 0, 0, 4, 0], &ones[..]].concat();
-    assert!(run("idx-wrapped", &images));
+    assert!(run("idx-wrapped", &images).accepted);
     let labels = [&[0, 0, 8, 1, 1, 0, 0, 0], &ones[..]].concat();
     run("idx-wrapped", &labels);
     let header = |shape: &str| {
@@ -81,12 +81,25 @@ fn limits_hold_for_the_costliest_files() {
     let variables = [variable(b'X', [1, 1, 1, 1 << 24]), variable(b'y', [1 << 24, 1, 1, 1])];
     run("mat-wrapped", &[&file[..], &variables.concat()].concat());
 
-    // Flat pictures: four million pixels in a few kilobytes.
-    let picture = image::GrayImage::new(2048, 2048);
-    for (name, format) in [("png", image::ImageFormat::Png), ("jpeg", image::ImageFormat::Jpeg)] {
+    // Flat pictures: four million pixels in a few kilobytes, of 1 and of 8 bytes. The limit is that
+    // of 100 megapixels; smaller ones must cost in proportion.
+    let grey = image::DynamicImage::new_luma8(2048, 2048);
+    let colour = image::DynamicImage::new_rgb8(2048, 2048);
+    let deep = image::DynamicImage::new_rgba16(2048, 2048);
+    for (name, picture, format) in [
+        ("png", &grey, image::ImageFormat::Png),
+        ("png", &deep, image::ImageFormat::Png),
+        ("jpeg", &grey, image::ImageFormat::Jpeg),
+        ("bitmap", &colour, image::ImageFormat::Bmp),
+        ("bitmap", &colour, image::ImageFormat::Gif),
+        ("bitmap", &colour, image::ImageFormat::WebP),
+    ] {
         let mut file = std::io::Cursor::new(Vec::new());
         picture.write_to(&mut file, format).unwrap();
-        assert!(run(name, file.get_ref()));
+        let outcome = run(name, file.get_ref());
+        assert!(outcome.accepted, "{format:?}");
+        let most = 15 * (2048 * 2048) + 2 * file.get_ref().len() + (1 << 20);
+        assert!(outcome.memory <= most, "{format:?}: {} bytes", outcome.memory);
     }
 
     // An entry with a name of one megabyte.
@@ -120,6 +133,7 @@ every_decoder!(
     png: "png",
     png_wrapped: "png-wrapped",
     jpeg: "jpeg",
+    bitmap: "bitmap",
     archive: "archive",
     archive_wrapped: "archive-wrapped"
 );

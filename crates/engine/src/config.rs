@@ -63,6 +63,18 @@ words! {
     MixSet { /** Once per epoch. */ Epoch, /** Once per round. */ Round }
 }
 
+impl Default for Stem {
+    fn default() -> Self {
+        Self::Cifar
+    }
+}
+
+impl Stem {
+    fn is_cifar(&self) -> bool {
+        *self == Self::Cifar
+    }
+}
+
 impl std::fmt::Display for ModelName {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         f.write_str(match self {
@@ -91,7 +103,9 @@ pub struct ModelConfig {
     /// The stage whose pooled output the anchor head reads [default: the last].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latent_stage: Option<usize>,
-    /// ResNet-18 only: how it begins.
+    /// ResNet-18 only: how it begins. Written down only if it is not the default, so that configs and models
+    /// from before it existed are still the same.
+    #[serde(default, skip_serializing_if = "Stem::is_cifar")]
     pub stem: Stem,
     /// ResNet-18 only: a safetensors file with torchvision's names whose backbone replaces the drawn one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -51,7 +51,10 @@ pub fn check(args: &CheckArgs, printer: &Printer) -> Result<()> {
     }
     match found.refusal {
         Some(refusal) => bail!(refusal),
-        None => Ok(()),
+        None => {
+            printer.status(format!("{}: fit for a run", args.data.path.display()));
+            Ok(())
+        }
     }
 }
 
@@ -62,7 +65,7 @@ fn report(found: &Inspection, printer: &Printer) {
     }
     printer.line(format!("{}: {}", found.path.display(), classes(found.classes.len())));
     printer.line(format!(
-        "{:10}  {:>8}  {:20}  {:20}  {:24}  {:>6}  {:>4}",
+        "{:10}  {:>8}  {:22}  {:22}  {:24}  {:>6}  {:>4}",
         "part", "pictures", "width", "height", "width / height", "square", "grey"
     ));
     for part in &found.parts {
@@ -71,7 +74,7 @@ fn report(found: &Inspection, printer: &Printer) {
             all => format!("{:.0}%", 100.0 * count as f64 / all as f64),
         };
         printer.line(format!(
-            "{:10}  {:>8}  {:20}  {:20}  {:24}  {:>6}  {:>4}",
+            "{:10}  {:>8}  {:22}  {:22}  {:24}  {:>6}  {:>4}",
             part.name,
             grouped(part.pictures),
             range(part.width, 0),
@@ -121,7 +124,11 @@ fn report(found: &Inspection, printer: &Printer) {
 }
 
 fn classes(count: usize) -> String {
-    format!("{} {}", grouped(count), if count == 1 { "class" } else { "classes" })
+    match count {
+        0 => "no classes".to_owned(),
+        1 => "1 class".to_owned(),
+        _ => format!("{} classes", grouped(count)),
+    }
 }
 
 fn place(place: &Place) -> String {
@@ -136,7 +143,7 @@ fn range(spread: Option<Spread>, digits: usize) -> String {
     if smallest == largest {
         return format!("{smallest:.digits$}");
     }
-    format!("{smallest:.digits$}-{largest:.digits$}, mid {median:.digits$}")
+    format!("{smallest:.digits$}-{largest:.digits$}, median {median:.digits$}")
 }
 
 fn per_class(part: &Part, classes: &[String], printer: &Printer) {
@@ -145,6 +152,11 @@ fn per_class(part: &Part, classes: &[String], printer: &Printer) {
     else {
         return;
     };
+    if least.0 == most.0 {
+        let what = if *least.0 == 1 { "picture" } else { "pictures" };
+        printer.line(format!("{}: {} {what} per class", part.name, grouped(least.0)));
+        return;
+    }
     printer.line(format!(
         "{}: {} ({}) to {} ({}) pictures per class",
         part.name,
@@ -185,7 +197,7 @@ pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
 }
 
 enum Read {
-    Set(DataSet),
+    Set(Box<DataSet>),
     Images(ImageSet),
 }
 
@@ -196,11 +208,11 @@ fn read(args: &PathArgs) -> Result<Read> {
             args.size.is_none(),
             "--size: the embedded sample has 28 pixels per side and cannot be resized"
         );
-        return Ok(Read::Set(sample::load()?));
+        return Ok(Read::Set(Box::new(sample::load()?)));
     }
     let options = options(args);
     if formats::is_data_set(&args.path) {
-        return Ok(Read::Set(formats::open(&args.path, &options)?));
+        return Ok(Read::Set(Box::new(formats::open(&args.path, &options)?)));
     }
     Ok(Read::Images(formats::open_images(&args.path, &options)?))
 }
@@ -220,12 +232,16 @@ fn options(args: &PathArgs) -> formats::Options {
 }
 
 fn describe(data: &DataSet) -> String {
+    let readable = match data.skipped.iter().filter(|file| file.reason.is_error()).count() {
+        0 => "all readable".to_owned(),
+        count => format!("{} unreadable left out", grouped(count)),
+    };
     let unlabelled = match &data.unlabelled {
         Some(unlabelled) => format!(", {} unlabelled", grouped(unlabelled.images.len())),
         None => String::new(),
     };
     format!(
-        "{} training{unlabelled} and {} test images of {}, {}: all readable",
+        "{} training{unlabelled} and {} test images of {}, {}: {readable}",
         grouped(data.train.len()),
         grouped(data.test.len()),
         shape(&data.train),

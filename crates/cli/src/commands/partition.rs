@@ -3,12 +3,16 @@
 use super::grouped;
 use crate::cli::PartitionArgs;
 use crate::printer::Printer;
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use fedanchor::simulation;
 use fedanchor_data::picture::{histogram_csv, partition_chart};
 
 /// Clients printed one by one; the files hold all.
 const PRINTED: usize = 20;
+/// Classes printed one by one, if there are more; the files hold all.
+const PRINTED_CLASSES: usize = 16;
+/// The longest line of names.
+const WIDTH: usize = 110;
 
 pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     // How many clients a round draws does not change the partition.
@@ -16,11 +20,13 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     settings.extend_from_slice(&args.settings);
     let experiment = super::experiment(args.experiment.as_deref(), &settings)?;
     let data = simulation::load(&experiment)?;
+    ensure!(
+        data.unlabelled.is_none(),
+        "the clients' pictures have no labels, so their classes cannot be counted; `fedanchor data \
+         check` counts them by client"
+    );
     let simulation::Assigned { split, partition, experiment } =
         simulation::assign(&experiment, &data)?;
-    if data.unlabelled.is_some() {
-        bail!("the clients' images of {} have no labels to show by class", data.name);
-    }
     let labels = data.train.require_labels("a partition")?;
     let histogram = partition.histogram(labels, data.train.classes.len());
 
@@ -40,9 +46,14 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
         grouped(least),
         grouped(most),
     ));
-    printer.line(format!("client  size  images by class ({})", data.train.classes.join(", ")));
+    let columns = columns(&histogram, data.train.classes.len());
+    printer.line(heading(&columns, &data.train.classes));
     for (client, row) in histogram.iter().enumerate().take(PRINTED) {
-        let row: Vec<String> = row.iter().map(|count| format!("{count:>4}")).collect();
+        let mut shown: Vec<u32> = columns.iter().map(|&class| row[class]).collect();
+        if columns.len() < row.len() {
+            shown.push(row.iter().sum::<u32>() - shown.iter().sum::<u32>());
+        }
+        let row: Vec<String> = shown.iter().map(|count| format!("{count:>4}")).collect();
         printer.line(format!("{client:>6}  {:>4}  {}", sizes[client], row.join(" ")));
     }
     if histogram.len() > PRINTED {
@@ -55,4 +66,64 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     partition_chart(&format!("{}: {scheme}", data.name), &histogram, &data.train.classes, &png)?;
     printer.status(format!("wrote {} and {}", csv.display(), png.display()));
     Ok(())
+}
+
+/// The classes that get a column: all, or the largest if they are too many, in their order.
+fn columns(histogram: &[Vec<u32>], classes: usize) -> Vec<usize> {
+    let mut columns: Vec<usize> = (0..classes).collect();
+    if classes > PRINTED_CLASSES {
+        let total = |class: usize| histogram.iter().map(|row| u64::from(row[class])).sum::<u64>();
+        columns.sort_by_key(|&class| std::cmp::Reverse(total(class)));
+        columns.truncate(PRINTED_CLASSES);
+        columns.sort_unstable();
+    }
+    columns
+}
+
+/// What the columns are, with as many names as fit.
+fn heading(columns: &[usize], classes: &[String]) -> String {
+    let (start, end) = match classes.len() - columns.len() {
+        0 => ("client  size  images by class (".to_owned(), ")".to_owned()),
+        others => (
+            format!("client  size  images of the {} largest classes (", columns.len()),
+            format!("), {others} others"),
+        ),
+    };
+    let names: Vec<&str> = columns.iter().map(|&class| classes[class].as_str()).collect();
+    let mut shown = names.len();
+    loop {
+        let more = match names.len() - shown {
+            0 => String::new(),
+            more => format!(", ... and {more} more"),
+        };
+        let line = format!("{start}{}{more}{end}", names[..shown].join(", "));
+        if line.chars().count() <= WIDTH || shown <= 1 {
+            return line;
+        }
+        shown -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_many_classes_fit_a_terminal() {
+        let classes: Vec<String> = (0..43).map(|class| format!("traffic sign {class}")).collect();
+        let mut row = vec![1; 43];
+        row[40] = 7;
+        row[2] = 5;
+        let columns = columns(&[row], 43);
+        assert_eq!((columns.len(), columns[2], columns[15]), (16, 2, 40));
+        let line = heading(&columns, &classes);
+        assert!(line.chars().count() <= WIDTH, "{line}");
+        assert!(
+            line.starts_with("client  size  images of the 16 largest classes (traffic sign 0,")
+        );
+        assert!(line.ends_with("... and 14 more), 27 others"), "{line}");
+        let few: Vec<String> = ["cat", "dog"].map(str::to_owned).into();
+        let columns = super::columns(&[vec![1, 2]], 2);
+        assert_eq!(heading(&columns, &few), "client  size  images by class (cat, dog)");
+    }
 }

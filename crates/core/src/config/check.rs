@@ -180,6 +180,14 @@ mod tests {
         for (setting, expected) in [
             ("rounds=0", "rounds: must be at least 1"),
             ("client.per_round=101", "101 clients per round, but data.clients is 100"),
+            ("data.test_share=1.0", "data.test_share: must be above 0 and below 1, found 1"),
+            (
+                "data.normalisation={mean=[0.5, 0.5], std=[1.0]}",
+                "data.normalisation: expected a mean and a std for 1 channel (grey) or 3 (colour), \
+                 found 2 and 1",
+            ),
+            ("data.normalisation={mean=[0.5], std=[0.0]}", "data.normalisation.std: must be"),
+            ("data.fit=squash", "data.fit: unknown variant `squash`"),
             ("client.batch=1", "at least 2"),
             ("optimiser.lr=-1.0", "optimiser.lr: must be 0 to 100, found -1"),
             ("optimiser.lr=nan", "optimiser.lr"),
