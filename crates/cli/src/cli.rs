@@ -255,7 +255,7 @@ pub enum PredictFormat {
 pub struct ExportArgs {
     /// Run folder, or a model file from one
     pub run: PathBuf,
-    /// Format of the file
+    /// Format: ONNX, weights of resnet18 for PyTorch under torchvision's names, or the model file itself
     #[arg(long, value_enum)]
     pub format: ExportFormat,
     /// File to write [default: `model.onnx`, `model.pt` or `model.safetensors`]
@@ -268,11 +268,8 @@ pub struct ExportArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ExportFormat {
-    /// Operations and weights, for onnxruntime and others
     Onnx,
-    /// Weights of resnet18 for PyTorch, under torchvision's names
     StateDict,
-    /// The model file itself
     Safetensors,
 }
 
