@@ -240,6 +240,7 @@ pub(crate) fn check_free(path: &Path) -> Result<()> {
         lock(path, &rounds)?;
         return check_records(path);
     }
+    check_records(path)?;
     let Ok(entries) = fs_err::read_dir(path) else { return Ok(()) };
     let mut found: Vec<String> = entries
         .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
