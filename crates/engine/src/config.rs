@@ -31,13 +31,6 @@ words! {
         /// Two convolutions and two linear layers.
         Cnn,
     }
-    /// How resnet18 begins.
-    Stem {
-        /// A 3x3 convolution, for images of some 32 pixels.
-        Cifar,
-        /// A 7x7 convolution of stride 2 and a 3x3 maximum of stride 2, for photographs.
-        Imagenet,
-    }
     /// Normalisation layers.
     NormKind { /** Batch norm. */ Batch, /** Group norm. */ Group }
     /// Where the statistics used for labels and tests come from.
@@ -63,10 +56,15 @@ words! {
     MixSet { /** Once per epoch. */ Epoch, /** Once per round. */ Round }
 }
 
-impl Default for Stem {
-    fn default() -> Self {
-        Self::Cifar
-    }
+/// How resnet18 begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stem {
+    /// A 3x3 convolution, for images of some 32 pixels.
+    #[default]
+    Cifar,
+    /// A 7x7 convolution of stride 2 and a 3x3 maximum of stride 2, for photographs.
+    Imagenet,
 }
 
 impl Stem {
