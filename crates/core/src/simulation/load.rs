@@ -64,7 +64,9 @@ fn normalised(mut data: DataSet, config: &DataConfig) -> Result<DataSet> {
     if let Some(normalisation) = &config.normalisation {
         let (expected, found) = (data.train.shape.channels, normalisation.mean.len());
         if expected != found {
-            let problem = format!("the images have {expected} channels, found {found} values");
+            let problem = format!(
+                "expected as many values as the images have channels, {expected}, found {found}"
+            );
             return Err(Error::config("data.normalisation", problem));
         }
         data.normalisation.clone_from(normalisation);
@@ -149,4 +151,37 @@ fn with_unlabelled(
         return Err(Error::config("partition.kind", problem));
     };
     Ok((split, partition))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::resolve;
+
+    fn loaded(settings: &[&str]) -> Result<DataSet> {
+        let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+        load(&resolve("data.name = \"sample\"", &settings)?)
+    }
+
+    #[test]
+    fn the_normalisation_of_a_config_is_used() {
+        let given = loaded(&["data.normalisation={mean=[0.5], std=[0.25]}"]).unwrap().normalisation;
+        assert_eq!((given.mean, given.std), (vec![0.5], vec![0.25]));
+        let colour = "data.normalisation={mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2]}";
+        let error = loaded(&[colour]).unwrap_err().to_string();
+        assert!(error.contains("as the images have channels, 1, found 3"), "{error}");
+        let error = loaded(&["data.test_share=0.2"]).unwrap_err().to_string();
+        assert!(error.contains("the embedded sample has a test part"), "{error}");
+    }
+
+    #[test]
+    fn defaults_are_not_written_down_so_that_older_configs_are_the_same() {
+        let plain = resolve("", &[]).unwrap();
+        let text = toml::to_string(&plain.data).unwrap();
+        assert!(!text.contains("fit") && !text.contains("unreadable"), "{text}");
+        let set = resolve("[data]\nfit = \"pad\"\nunreadable = \"skip\"", &[]).unwrap().data;
+        let text = toml::to_string(&set).unwrap();
+        assert!(text.contains("fit = \"pad\"") && text.contains("unreadable = \"skip\""), "{text}");
+        assert_eq!(toml::from_str::<DataConfig>(&text).unwrap(), set);
+    }
 }
