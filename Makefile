@@ -84,6 +84,8 @@ bench: libtorch
 	$(PYTHON) benches/step.py
 	$(PYTHON) benches/round.py
 	$(PYTHON) benches/fedavg.py
+	$(CARGO) build --release -p fedanchor-cli
+	$(PYTHON) benches/predict.py
 
 # Fetches libtorch into the shared cache: CUDA=1 chooses the CUDA set, CUDA=0 the CPU set again.
 libtorch:

@@ -187,7 +187,7 @@ mod tests {
                  found 2 and 1",
             ),
             ("data.normalisation={mean=[0.5], std=[0.0]}", "data.normalisation.std: must be"),
-            ("data.fit=squash", "data.fit: unknown variant `squash`"),
+            ("data.fit=squash", "data.fit: unknown value `squash`"),
             ("client.batch=1", "at least 2"),
             ("optimiser.lr=-1.0", "optimiser.lr: must be 0 to 100, found -1"),
             ("optimiser.lr=nan", "optimiser.lr"),
