@@ -170,3 +170,24 @@ pub struct DataSet {
     /// Files that were not read.
     pub skipped: Vec<Skipped>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_become_grey_and_grey_becomes_a_colour() {
+        let shape = Shape { side: 1, channels: 3 };
+        let colours = ImageSet {
+            shape,
+            pixels: vec![255, 0, 0, 10, 20, 30],
+            labels: Some(vec![0, 1]),
+            classes: vec!["red".to_owned(), "dark".to_owned()],
+        };
+        let grey = colours.clone().with_channels(1);
+        // 0.299 x 255 = 76.2; 0.299 x 10 + 0.587 x 20 + 0.114 x 30 = 18.2.
+        assert_eq!((&grey.pixels[..], grey.shape.channels, grey.len()), (&[76, 18][..], 1, 2));
+        assert_eq!(grey.with_channels(3).pixels, [76, 76, 76, 18, 18, 18]);
+        assert_eq!(colours.clone().with_channels(3), colours);
+    }
+}

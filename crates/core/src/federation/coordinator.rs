@@ -12,7 +12,6 @@ use super::statistics::{RoundStatistics, Stopwatch, peak_memory};
 use crate::config::{AggregationRule, Experiment, WithoutSamples};
 use crate::error::Result;
 use crate::labels::AnchorSet;
-use crate::messages::Broadcast;
 use crate::methods::{Method, root_update, uploaded};
 use crate::server::{Evaluation, STEADIER, Server, check_finite};
 use fedanchor_data::stream::SERVER;
@@ -162,7 +161,10 @@ impl<'a> Coordinator<'a> {
             labels: &known.labels,
             shares: &self.data.anchors.class_shares(self.context.classes),
             anchors: anchor_accuracy.0.zip(anchor_accuracy.1),
-            alike: self.alike(broadcast.as_ref())?,
+            alike: match broadcast.as_ref().and_then(|broadcast| broadcast.anchors.as_ref()) {
+                Some(anchors) => anchors.mean_similarity(self.context.classes)?,
+                None => None,
+            },
         };
         notes.extend(self.learning.notes(&facts));
         let record = RoundRecord {
@@ -287,19 +289,6 @@ impl<'a> Coordinator<'a> {
             peak_gpu_memory: self.context.peak_gpu_memory(),
             ..timing
         }
-    }
-
-    /// The mean cosine between the class means of different classes, where anchors are broadcast.
-    fn alike(&self, broadcast: Option<&Broadcast>) -> Result<Option<f64>> {
-        let Some(anchors) = broadcast.and_then(|broadcast| broadcast.anchors.as_ref()) else {
-            return Ok(None);
-        };
-        let similarity = anchors.similarity(self.context.classes)?;
-        let others = (similarity.iter().enumerate())
-            .flat_map(|(class, row)| row.iter().enumerate().filter(move |(at, _)| *at != class));
-        let (sum, count) =
-            others.fold((0.0, 0), |(sum, count), (_, cosine)| (sum + cosine, count + 1));
-        Ok((count > 0).then(|| sum / f64::from(count)))
     }
 
     /// What a run needs to continue after this round.

@@ -140,6 +140,17 @@ impl Anchors {
     }
 }
 
+impl Anchors {
+    /// The mean of [`Anchors::similarity`] over pairs of different classes; `None` for a single class.
+    pub fn mean_similarity(&self, classes: usize) -> Result<Option<f64>> {
+        let similarity = self.similarity(classes)?;
+        let pairs = classes * classes.saturating_sub(1);
+        let sum: f64 = similarity.iter().flatten().sum();
+        let own: f64 = (0..classes).map(|class| similarity[class][class]).sum();
+        Ok((pairs > 0).then(|| (sum - own) / pairs as f64))
+    }
+}
+
 /// The latents of a batch, `[batch, D]`.
 pub(crate) fn latents(
     context: &Context,
@@ -297,6 +308,8 @@ mod tests {
         assert!((similarity[0][0] - 1.0).abs() < 1e-6 && (similarity[1][1] - 1.0).abs() < 1e-6);
         // (1, 1)/sqrt 2 and (-1, 0).
         assert!((similarity[0][1] + 0.5f64.sqrt()).abs() < 1e-6);
+        let mean = latents().mean_similarity(2).unwrap().unwrap();
+        assert!((mean + 0.5f64.sqrt()).abs() < 1e-6);
     }
 
     #[test]

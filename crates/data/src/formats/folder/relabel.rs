@@ -94,7 +94,9 @@ fn read(labels: &Path) -> Result<HashMap<PathBuf, (u64, String)>> {
             .map_err(|error| malformed(format!("line {line}: path"), error.to_string()))?;
         if let Some((first, _)) = found.insert(picture, (line, label.to_owned())) {
             let place = format!("line {line}: path");
-            return Err(malformed(place, format!("{path}, which line {first} has too")));
+            let expected = "every picture once";
+            let found = format!("{path}, which line {first} has too");
+            return Err(DataError::malformed(labels, place, expected, found));
         }
     }
     Ok(found)
@@ -110,4 +112,72 @@ fn from_table(path: &Path, table: &Path) -> Result<String> {
     let folder = table.parent().filter(|parent| *parent != Path::new(""));
     let folder = absolute(folder.unwrap_or(Path::new(".")))?;
     Ok(path.strip_prefix(&folder).unwrap_or(&path).to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::formats::{Options, open, relabelled};
+    use crate::picture::write_png;
+    use crate::{DataError, Shape};
+    use std::path::Path;
+
+    fn picture(path: &Path, value: u8) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        write_png(Shape { side: 2, channels: 1 }, &[value; 4], path).unwrap();
+    }
+
+    /// Two classes with a picture each, three unlabelled pictures of two clients, a test picture per class.
+    fn pictures(root: &Path) {
+        for (at, name) in
+            ["labelled/cat/1", "labelled/dog/2", "test/cat/3", "test/dog/4"].iter().enumerate()
+        {
+            picture(&root.join(format!("{name}.png")), at as u8);
+        }
+        for (at, name) in ["anna/5", "anna/6", "bert/7"].iter().enumerate() {
+            picture(&root.join(format!("unlabelled/{name}.png")), 100 + at as u8);
+        }
+    }
+
+    fn relabel(root: &Path, labels: &str) -> Result<super::Relabelled, DataError> {
+        std::fs::write(root.join("labels.csv"), labels).unwrap();
+        relabelled(root, &root.join("labels.csv"), &root.join("all.csv"))
+    }
+
+    #[test]
+    fn reviewed_labels_join_the_labelled_pictures() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        pictures(root);
+        let labels =
+            "label,score,path\ndog,0.9,unlabelled/anna/6.png\n,0.1,unlabelled/bert/7.png\n";
+        let found = relabel(root, labels).unwrap();
+        assert_eq!(found.labelled, 1);
+        std::fs::write(root.join("all.csv"), &found.text).unwrap();
+        let data = open(&root.join("all.csv"), &Options::default()).unwrap();
+        assert_eq!(data.train.labels, Some(vec![0, 1, 1]));
+        assert_eq!(data.train.pixels.iter().step_by(4).copied().collect::<Vec<_>>(), [0, 1, 101]);
+        let unlabelled = data.unlabelled.unwrap();
+        assert_eq!(unlabelled.client_names, ["anna", "bert"]);
+        assert_eq!((unlabelled.clients, data.test.len()), (vec![vec![0], vec![1]], 2));
+    }
+
+    #[test]
+    fn labels_that_fit_nothing_are_named_with_their_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        pictures(root);
+        for (labels, expected) in [
+            ("path,label\nunlabelled/anna/5.png,cow\n", "line 2: label: expected one of cat, dog"),
+            ("path,label\nunlabelled/anna/9.png,cat\n", "line 2: path"),
+            ("path,label\nlabelled/cat/1.png,cat\n", "expected an unlabelled picture"),
+            ("path,class\nunlabelled/anna/5.png,cat\n", "expected a column `label`"),
+            (
+                "path,label\nunlabelled/anna/5.png,cat\nunlabelled/anna/5.png,dog\n",
+                "line 3: path: expected every picture once, found unlabelled/anna/5.png, which line 2 has too",
+            ),
+        ] {
+            let error = relabel(root, labels).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
 }
