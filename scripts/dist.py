@@ -172,8 +172,8 @@ def pack(folder, archive):
     aside.rename(archive)
 
 
-def build(libtorch):
-    environment = {**os.environ, "LIBTORCH": str(libtorch), "FEDANCHOR_RUNPATH": RUNPATH}
+def build():
+    environment = {**os.environ, "FEDANCHOR_RUNPATH": RUNPATH}
     command = ["cargo", "build", "--release", "--locked", "-p", "fedanchor-cli", "--bin", "fedanchor"]
     if subprocess.run(command, cwd=REPOSITORY, env=environment).returncode != 0:
         raise DistError("the build failed: see above")
@@ -223,10 +223,14 @@ def system_libraries(program):
 
 
 def confined(root):
-    """A command that makes `root` the root of the file system, or none where the system allows nobody to."""
-    for prefix in (["chroot", str(root)], ["unshare", "--map-root-user", "--root", str(root)]):
+    """A command that makes `root` the root of the file system, or none where the system allows nobody to. The loader
+    needs /proc there to find out where the program is."""
+    (root / "proc").mkdir()
+    tool = shutil.which("unshare")
+    for rights in ([], ["--map-root-user"]):
+        prefix = [tool, *rights, "--pid", "--fork", "--mount-proc", "--root", str(root)]
         probe = [*prefix, "/opt/fedanchor/bin/fedanchor", "--version"]
-        if shutil.which(prefix[0]) and subprocess.run(probe, capture_output=True, env={}).returncode == 0:
+        if tool and subprocess.run(probe, capture_output=True, env={}).returncode == 0:
             return prefix
     return None
 
@@ -270,7 +274,7 @@ def make():
     libtorch = Path(os.environ.get("LIBTORCH") or REPOSITORY / "libtorch").resolve()
     if (libtorch / "lib/libtorch_cuda.so").exists():
         raise DistError("libtorch is the CUDA version, 5 GB: run `make libtorch CUDA=0` first")
-    metadata, platform = build(libtorch)
+    metadata, platform = build()
     version = next(package["version"] for package in metadata["packages"] if package["name"] == "fedanchor-cli")
     name = f"fedanchor-{version}-{platform}"
     dist = Path(metadata["target_directory"]) / "dist"
