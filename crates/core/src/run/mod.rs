@@ -20,6 +20,7 @@ use crate::server::Evaluation;
 use crate::simulation::{ComputeThreads, SimulatedFleet, Simulation, load, place};
 use checkpoint::{About, Checkpoint, Found, Saver};
 use fedanchor_data::DataSet;
+use fedanchor_data::skipped::by_reason;
 use fedanchor_engine::guard;
 use fedanchor_record::{
     Assignment, Checksums, RoundRecord, ServerOnlyTrial, Summary, Timing, files,
@@ -141,6 +142,15 @@ impl Run<'_> {
         let simulation = &self.simulation;
         let experiment = &simulation.experiment;
         observer.started(simulation);
+        if !simulation.skipped.is_empty() {
+            let counts = by_reason(&simulation.skipped).into_iter();
+            let counts: Vec<String> =
+                counts.map(|(reason, count)| format!("{count} {reason}")).collect();
+            observer.notice(&format!(
+                "files of the data set that were left out: {} (`fedanchor data check` names them)",
+                counts.join(", ")
+            ));
+        }
         let _compute_threads = ComputeThreads::for_server(experiment.model.name);
         let _queue = simulation.enter()?;
         let clock = Instant::now();

@@ -4,7 +4,6 @@ use crate::config::{DataConfig, Experiment, Unreadable};
 use crate::error::{Error, Result};
 use fedanchor_data::formats::Options;
 use fedanchor_data::partition::Scheme;
-use fedanchor_data::skipped::by_reason;
 use fedanchor_data::split::{Split, split, split_all};
 use fedanchor_data::{DataSet, Partition, Unlabelled, catalog, formats, partition, sample};
 use std::path::PathBuf;
@@ -53,9 +52,6 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
     };
     let mut data = formats::open(&path, &options)?;
     data.name.clone_from(&config.name);
-    for (reason, count) in by_reason(&data.skipped) {
-        tracing::warn!("{}: {count} files left out: {reason}", path.display());
-    }
     normalised(data, config)
 }
 

@@ -17,7 +17,7 @@ use crate::federation::{Coordinator, ServerData};
 use crate::labels::AnchorSet;
 use crate::methods::{self, Method};
 use fedanchor_data::split::Split;
-use fedanchor_data::{DataSet, ImageSet, Partition};
+use fedanchor_data::{DataSet, ImageSet, Partition, Skipped};
 use fedanchor_engine::training::Context;
 
 /// Data, partition and settings of a simulated federation. It alone knows the clients' true labels, where
@@ -43,6 +43,8 @@ pub struct Simulation {
     true_labels: Option<Vec<u16>>,
     /// Names of the clients, where the data has them.
     pub client_names: Vec<String>,
+    /// Files of the data set that were left out.
+    pub skipped: Vec<Skipped>,
     faults: Faults,
     anchor_labels: Vec<u16>,
     validation: ImageSet,
@@ -56,7 +58,7 @@ impl Simulation {
     /// [default: one per core].
     pub fn new(experiment: Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
         let Assigned { split, partition, experiment } = assign(&experiment, &data)?;
-        let DataSet { mut train, unlabelled, test, normalisation, flip, .. } = data;
+        let DataSet { mut train, unlabelled, test, normalisation, flip, skipped, .. } = data;
         let labels = train.labels.take().unwrap_or_default(); // `assign` requires them
         let test_labels = test.require_labels("testing")?.to_vec();
         let classes = train.classes.clone();
@@ -100,6 +102,7 @@ impl Simulation {
             trained_on,
             true_labels,
             client_names,
+            skipped,
             faults,
             anchor_labels,
             validation,
