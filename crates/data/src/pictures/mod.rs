@@ -6,7 +6,7 @@
 //! a wrong sample that nobody would notice.
 //!
 //! A header may announce up to [`MAX_PIXELS`]; whatever it announces within that is believed, since
-//! a plain scan compresses a thousand times and more. Memory is bounded by [`budget`] instead, which
+//! a plain scan compresses a thousand times and more. Memory is bounded by `budget` instead, which
 //! all pictures being decoded at a time share.
 
 mod budget;

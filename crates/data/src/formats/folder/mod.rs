@@ -1,7 +1,7 @@
 //! Data sets of picture files: folders, or a CSV file that lists them.
 //!
-//! First all files are listed ([`listing`]), so that a missing part is found before a picture is
-//! opened. Then each part is decoded on its own ([`decode`]): headers first, which give the shape,
+//! First all files are listed (`listing`), so that a missing part is found before a picture is
+//! opened. Then each part is decoded on its own (`decode`): headers first, which give the shape,
 //! then pixels, each picture into its final position. Classes and pictures are sorted by name, which
 //! makes the set the same on every machine.
 
