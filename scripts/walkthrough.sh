@@ -26,8 +26,9 @@ say fedanchor predict run pictures/test/three/00*.png
 fedanchor predict run pictures/test --format csv > predictions.csv
 fedanchor predict run pictures/test --format jsonl > predictions.jsonl
 
-# Labels for a person to review (open labels/labels.html), and a second experiment with them.
-say fedanchor label run pictures/unlabelled --out labels --page 50
+# Labels for a person to review (open labels/labels.html). Those that both heads are sure of are accepted here, and
+# a second experiment starts with them.
+say fedanchor label run pictures/unlabelled --out labels --page 50 --accept 0.3
 say fedanchor init pictures --labels labels/labels.csv --yes --out reviewed.toml
 
 # The model for other programs.

@@ -226,7 +226,8 @@ pub struct EvalArgs {
     #[command(flatten)]
     pub model: TrainedArgs,
     /// Folder with one subfolder per class, a data set (its test part is used), or one file of images
-    pub data: PathBuf,
+    /// [default: the test images of the run]
+    pub data: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -286,6 +287,13 @@ pub struct LabelArgs {
     /// anchors of the run]
     #[arg(long, value_name = "DIR")]
     pub anchors: Option<PathBuf>,
+    /// Accept labels on which both heads agree, with at least this margin of cosine to the second class;
+    /// the others wait for a person [default: accept none]
+    #[arg(long, value_name = "MARGIN")]
+    pub accept: Option<f64>,
+    /// Overwrite labels of an earlier time
+    #[arg(long)]
+    pub force: bool,
     /// Number of pictures in the HTML page, the most doubtful first; the CSV file has all
     #[arg(long, default_value_t = 500, value_name = "N")]
     pub page: usize,

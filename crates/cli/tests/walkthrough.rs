@@ -44,7 +44,7 @@ fn every_command_works_the_first_time() {
     let page = std::fs::read_to_string(work.join("labels/labels.html")).unwrap();
     assert_eq!(page.matches("<select ").count(), 50);
     assert_eq!(page.matches("<figure>").count(), 150);
-    // All pictures are labelled in the second experiment, so that it is one for `train/CLASS`.
+    // Some pictures are newly labelled, and the others are still the clients'.
     assert_eq!(lines("reviewed.csv"), 1 + 300 + 2700 + 500);
     // Nothing that only true labels could tell.
     let rounds = std::fs::read_to_string(work.join("run/rounds.jsonl")).unwrap();
@@ -98,8 +98,22 @@ fn inputs_that_do_not_fit_are_named(work: &Path) {
     std::fs::copy(picture.unwrap().path(), work.join("other/dog/1.png")).unwrap();
     refused(&["eval", "run", "other"], "class `cat`, `dog` is not one of the model's");
     refused(&["eval", "run/config.toml", "pictures/test"], "not a model of fedanchor");
-    refused(&["predict", "run", "absent.png"], "absent.png");
-    refused(&["label", "run/model.safetensors", "other"], "give a folder of labelled pictures");
+    let (ok, table, error) =
+        fedanchor(work, &["predict", "run", "absent.png", "pictures/test/four"]);
+    assert!(!ok && error.contains("absent.png") && table.lines().count() == 101, "{error}");
+    refused(&["label", "run", "other"], "labels.csv: exists already");
+    refused(
+        &["init", "pictures", "--labels", "labels/labels.csv", "--out", "labels/labels.toml"],
+        "would overwrite",
+    );
+    let (ok, text, error) = fedanchor(work, &["run", "--resume", "run", "--set", "rounds=4"]);
+    assert!(ok, "{text}{error}");
+    let (ok, text, error) = fedanchor(work, &["eval", "run"]);
+    assert!(ok && text.contains("500 images"), "{text}{error}");
+    refused(
+        &["label", "run/model.safetensors", "other", "--out", "l2"],
+        "give a folder of labelled pictures",
+    );
     refused(&["init", "pictures", "--out", "digits.toml"], "exists already");
     std::fs::write(work.join("wrong.csv"), "path,label\npictures/test/x.png,cat\n").unwrap();
     refused(&["init", "pictures", "--labels", "wrong.csv", "--out", "w.toml"], "line 2: path");

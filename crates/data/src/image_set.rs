@@ -111,9 +111,18 @@ fn luma(pixel: &[u8]) -> u8 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Normalisation {
     /// Mean, one per channel.
+    #[serde(serialize_with = "shortest")]
     pub mean: Vec<f32>,
     /// Standard deviation, one per channel.
+    #[serde(serialize_with = "shortest")]
     pub std: Vec<f32>,
+}
+
+/// Writes numbers of single precision with as few digits as tell them apart: widened to double precision,
+/// 0.1 would read 0.10000000149011612, and a config would differ from itself after it was read back.
+fn shortest<S: serde::Serializer>(values: &[f32], serializer: S) -> Result<S::Ok, S::Error> {
+    let shortest = |value: &f32| value.to_string().parse().unwrap_or(f64::from(*value));
+    serializer.collect_seq(values.iter().map(shortest))
 }
 
 impl Normalisation {
@@ -189,5 +198,14 @@ mod tests {
         assert_eq!((&grey.pixels[..], grey.shape.channels, grey.len()), (&[76, 18][..], 1, 2));
         assert_eq!(grey.with_channels(3).pixels, [76, 76, 76, 18, 18, 18]);
         assert_eq!(colours.clone().with_channels(3), colours);
+    }
+
+    #[test]
+    fn a_normalisation_is_the_same_after_it_was_read_back() {
+        let measured = Normalisation { mean: vec![0.1239], std: vec![0.1, 1.0 / 3.0] };
+        let text = serde_json::to_string(&measured).unwrap();
+        assert_eq!(text, r#"{"mean":[0.1239],"std":[0.1,0.33333334]}"#);
+        let read: Normalisation = serde_json::from_str(&text).unwrap();
+        assert_eq!((&read, serde_json::to_string(&read).unwrap()), (&measured, text));
     }
 }

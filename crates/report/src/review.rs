@@ -12,8 +12,10 @@ use std::fmt::Write;
 pub struct Proposal {
     /// Where the picture is, as written to the CSV file.
     pub path: String,
-    /// The proposed label: the class whose anchors are nearest.
+    /// The label that was accepted; empty until a person has reviewed it.
     pub label: String,
+    /// The proposed label: the class whose anchors are nearest.
+    pub proposal: String,
     /// The average cosine with the anchors of that class.
     pub score: f64,
     /// The distance to the score of the second class.
@@ -27,7 +29,7 @@ pub struct Proposal {
 impl Proposal {
     /// Whether both heads propose the same class.
     pub fn agrees(&self) -> bool {
-        self.label == self.classifier
+        self.proposal == self.classifier
     }
 }
 
@@ -106,14 +108,15 @@ button, select {{ font: inherit; padding: .2rem .5rem; }}
 </style></head><body>
 <h1>{title}</h1>
 <p>{count} pictures, {differ} on which the two heads differ (marked). The {shown} most doubtful are shown, the most doubtful
-first. Change what is wrong, clear what you cannot tell, and save: the file then holds your labels.</p>
+first. Change what is wrong, clear what you cannot tell, and save: the file then has your labels for these pictures.</p>
 <p><button id="save">Save labels.csv</button> <span id="changed"></span></p>
 <table><thead><tr><th>picture</th><th>label</th><th>cosine</th><th>margin</th><th>classifier</th><th>nearest anchors</th></tr></thead>
 <tbody>
 {rows}</tbody></table>
 <script>
 const classes = {classes}, all = {all};
-const labels = all.map(row => row.label);
+const shown = {shown};
+const labels = all.map((row, at) => at < shown ? row.proposal : row.label);
 const field = text => /[",\r\n]/.test(text) ? '"' + String(text).replaceAll('"', '""') + '"' : text;
 for (const select of document.querySelectorAll('select')) {{
   const at = Number(select.dataset.at);
@@ -122,13 +125,13 @@ for (const select of document.querySelectorAll('select')) {{
   }}
   select.addEventListener('change', () => {{
     labels[at] = select.value;
-    const changed = labels.filter((label, row) => label !== all[row].label).length;
+    const changed = labels.filter((label, row) => row < shown && label !== all[row].proposal).length;
     document.getElementById('changed').textContent = changed + ' changed';
   }});
 }}
 document.getElementById('save').addEventListener('click', () => {{
   const rows = all.map((row, at) =>
-    [row.path, labels[at], row.score, row.margin, row.classifier, row.confidence].map(field).join(','));
+    [row.path, labels[at], row.proposal, row.score, row.margin, row.classifier, row.confidence].map(field).join(','));
   const text = ['{head}', ...rows].join('\n') + '\n';
   const link = document.createElement('a');
   link.href = URL.createObjectURL(new Blob([text], {{ type: 'text/csv' }}));
@@ -143,15 +146,17 @@ document.getElementById('save').addEventListener('click', () => {{
     )
 }
 
-const HEAD: &str = "path,label,score,margin,classifier,confidence";
+const HEAD: &str = "path,label,proposal,score,margin,classifier,confidence";
 
 /// The same as a CSV file: all proposals, in the order given.
 pub fn review_csv(proposals: &[Proposal]) -> String {
     let mut text = format!("{HEAD}\n");
     for proposal in proposals {
-        let Proposal { path, label, score, margin, classifier, confidence } = proposal;
-        let [path, label, classifier] = [path, label, classifier].map(|name| field(name));
-        let _ = writeln!(text, "{path},{label},{score},{margin},{classifier},{confidence}");
+        let Proposal { path, label, proposal, score, margin, classifier, confidence } = proposal;
+        let [path, label, proposal, classifier] =
+            [path, label, proposal, classifier].map(|name| field(name));
+        let _ =
+            writeln!(text, "{path},{label},{proposal},{score},{margin},{classifier},{confidence}");
     }
     text
 }
@@ -181,9 +186,10 @@ fn script(value: &impl Serialize) -> String {
 mod tests {
     use super::*;
 
-    fn proposal(path: &str, label: &str, margin: f64, classifier: &str) -> Proposal {
-        let (label, classifier) = (label.to_owned(), classifier.to_owned());
-        Proposal { path: path.to_owned(), label, score: 0.5, margin, classifier, confidence: 0.75 }
+    fn proposal(path: &str, proposed: &str, margin: f64, classifier: &str) -> Proposal {
+        let (path, label) = (path.to_owned(), String::new());
+        let (proposal, classifier) = (proposed.to_owned(), classifier.to_owned());
+        Proposal { path, label, proposal, score: 0.5, margin, classifier, confidence: 0.75 }
     }
 
     #[test]
@@ -201,7 +207,11 @@ mod tests {
         let nasty = "a,\"b\"</script><script>alert(1)</script>.png";
         let all = [proposal(nasty, "cat", 0.1, "cat")];
         let csv = review_csv(&all);
-        assert!(csv.starts_with("path,label,score,margin,classifier,confidence\n\"a,\"\"b\"\"<"));
+        assert!(
+            csv.starts_with(
+                "path,label,proposal,score,margin,classifier,confidence\n\"a,\"\"b\"\"<"
+            )
+        );
         let shown = [Shown { picture: vec![1, 2, 3], anchors: vec![(vec![4], "<i>".into(), 0.9)] }];
         let page = review_page("labels", &["cat".to_owned()], &all, &shown);
         assert_eq!(page.matches("</script>").count(), 1);

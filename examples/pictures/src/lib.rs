@@ -33,17 +33,18 @@ impl Observer for Lines {
 
 /// Trains on the pictures in a folder; `settings` change keys of the experiment, as `--set` does.
 pub fn train(folder: &Path, out: &Path, settings: &[String]) -> fedanchor::Result<Summary> {
-    // What `fedanchor init` writes to a file, as text; every other key is the preset's.
+    // As in a file that `fedanchor init` writes; every other key is the preset's.
     let experiment = format!(
         r#"
         preset = "best"
         rounds = 40
-        data = {{ name = "pictures", path = {folder:?}, size = 32, fit = "pad", anchors = 0, clients = 10 }}
+        data = {{ name = "pictures", path = '{}', size = 32, fit = "pad", anchors = 0, clients = 10 }}
         partition.kind = "iid"
         augment.flip = false
         model.name = "small"
         client = {{ per_round = 5, epochs = 2, batch = 32 }}
-        "#
+        "#,
+        folder.display()
     );
     let experiment = fedanchor::resolve(&experiment, settings)?;
     fedanchor::run(&experiment, out, None, &AtomicBool::new(false), &mut Lines)

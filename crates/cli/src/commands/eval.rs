@@ -14,9 +14,15 @@ const LISTED: usize = 15;
 
 pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
     let model = Model::load(&args.model.run, args.model.device()?)?;
-    let set = pictures::read_set(&args.data, &model.description)?;
+    let (set, name) = match &args.data {
+        Some(path) => (pictures::read_set(path, &model.description)?, path.display().to_string()),
+        None => {
+            let data = super::data_of_run(&args.model.run)?;
+            (data.test, data.name)
+        }
+    };
     let labels = set.require_labels("an evaluation")?;
-    let labels = by_name(labels, &set.classes, model.classes(), &args.data.display().to_string())?;
+    let labels = by_name(labels, &set.classes, model.classes(), &name)?;
     let images: Vec<&[u8]> = (0..set.len()).map(|index| set.image(index)).collect();
     let assessment = assess(&model.predict(&images)?, &labels, model.classes());
     if args.json {

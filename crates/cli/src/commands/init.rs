@@ -9,6 +9,7 @@ use crate::cli::InitArgs;
 use crate::printer::Printer;
 use answers::{Answers, Terminal};
 use anyhow::{Context, Result, bail};
+use fedanchor::Simulation;
 use fedanchor_data::Fit;
 use fedanchor_data::formats::{self, Options};
 use fedanchor_data::inspection::{Inspection, Part, inspect};
@@ -26,7 +27,7 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
         Some(labels) => with_labels(args, labels, printer)?,
     };
     let share = formats::lacks_test(&path)?.then_some(TEST_SHARE);
-    let test_share = args.test_share.or(share);
+    let test_share = share.map(|share| args.test_share.unwrap_or(share));
     let size = Some(args.size.unwrap_or(32)); // only to see whether everything can be read
     let options = Options { size, test_share, skip_unreadable: true, ..Options::default() };
     let inspection = inspect(&path, &options)?;
@@ -46,18 +47,35 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
         test_share,
         device: &args.device,
     });
-    fedanchor::resolve(&text, &[]).context("the experiment file (a fault of `init`)")?;
+    // What a run would refuse is refused here.
+    let experiment = fedanchor::resolve(&text, &[])?;
+    Simulation::new(experiment, data, None)?.settled()?;
     std::fs::write(&args.out, text).with_context(|| args.out.display().to_string())?;
     let out = args.out.display();
     printer.line(format!("wrote {out}"));
-    printer.status(format!("next: fedanchor run {out}"));
+    printer.status(format!("next: fedanchor run {}", quoted_path(&args.out)));
     Ok(())
 }
 
-/// Writes a table of all pictures in which those of the CSV file have its labels.
+/// Writes a table of all pictures in which those of the CSV file have its labels. Pictures for testing are set
+/// aside before, so that no label of a model is tested on.
 fn with_labels(args: &InitArgs, labels: &Path, printer: &Printer) -> Result<PathBuf> {
     let table = args.out.with_extension("csv");
-    let relabelled = formats::relabelled(&args.folder, labels, &table)?;
+    let same = |other: &Path| {
+        table == other
+            || table.canonicalize().is_ok_and(|table| Some(table) == other.canonicalize().ok())
+    };
+    if table == args.out || same(labels) || same(&args.folder) {
+        bail!(
+            "--out: the table of pictures would overwrite {}: choose another name",
+            table.display()
+        );
+    }
+    if table.exists() && !args.force {
+        bail!("{}: exists already: choose another name with --out, or --force", table.display());
+    }
+    let share = formats::lacks_test(&args.folder)?.then_some(args.test_share.unwrap_or(TEST_SHARE));
+    let relabelled = formats::relabelled(&args.folder, labels, &table, share)?;
     std::fs::write(&table, &relabelled.text).with_context(|| table.display().to_string())?;
     printer.line(format!(
         "wrote {}: {} pictures newly labelled by {}",
@@ -66,6 +84,12 @@ fn with_labels(args: &InitArgs, labels: &Path, printer: &Printer) -> Result<Path
         labels.display()
     ));
     Ok(table)
+}
+
+/// A path as a shell takes it.
+fn quoted_path(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.into_owned())
 }
 
 /// The part with the labelled pictures.

@@ -19,6 +19,14 @@ const NEAREST: usize = 3;
 const THUMBNAIL: Shape = Shape { side: 96, channels: 3 };
 
 pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
+    let (csv, html) = (args.out.join("labels.csv"), args.out.join("labels.html"));
+    if csv.exists() && !args.force {
+        bail!(
+            "{}: exists already, perhaps with labels that a person has reviewed: choose another folder \
+             with --out, or --force",
+            csv.display()
+        );
+    }
     let model = Model::load(&args.model.run, args.model.device()?)?;
     let anchors = anchors(args, &model)?;
     let (paths, others) = pictures::find(std::slice::from_ref(&args.folder))?;
@@ -41,8 +49,13 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
                 }
                 Ok(_) => {
                     let Some(prediction) = predictions.next() else { continue };
-                    let name = from_folder(path, &args.out)?;
-                    proposals.push(proposal(name, &prediction, model.classes()));
+                    let mut proposal = proposal(absolute(path)?, &prediction, model.classes());
+                    if args.accept.is_some_and(|margin| proposal.margin >= margin)
+                        && proposal.agrees()
+                    {
+                        proposal.label.clone_from(&proposal.proposal);
+                    }
+                    proposals.push(proposal);
                     read.push(path);
                 }
             }
@@ -71,7 +84,6 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         }
     }
     let sorted: Vec<Proposal> = order.iter().map(|&at| proposals[at].clone()).collect();
-    let (csv, html) = (args.out.join("labels.csv"), args.out.join("labels.html"));
     let write = |path: &Path, text: String| {
         std::fs::write(path, text).with_context(|| path.display().to_string())
     };
@@ -80,8 +92,9 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     write(&html, review_page(&title, model.classes(), &sorted, &shown))?;
     let differ = sorted.iter().filter(|proposal| !proposal.agrees()).count();
     printer.line(format!(
-        "{} pictures labelled, {differ} on which the heads differ; wrote {} and {}",
+        "{} pictures, {differ} on which the heads differ, {} accepted; wrote {} and {}",
         sorted.len(),
+        sorted.iter().filter(|proposal| !proposal.label.is_empty()).count(),
         csv.display(),
         html.display()
     ));
@@ -101,7 +114,8 @@ fn proposal(path: String, prediction: &Prediction, names: &[String]) -> Proposal
     let second = others.map(|(_, &score)| score).fold(f32::NEG_INFINITY, f32::max);
     Proposal {
         path,
-        label: names[class].clone(),
+        label: String::new(),
+        proposal: names[class].clone(),
         score: f64::from(score),
         margin: f64::from(score - second),
         classifier: names[prediction.class()].clone(),
@@ -114,6 +128,9 @@ fn anchors(args: &LabelArgs, model: &Model) -> Result<ImageSet> {
     if let Some(folder) = &args.anchors {
         let set = pictures::read_set(folder, &model.description)?;
         set.require_labels("showing anchors")?;
+        if let Some(other) = set.classes.iter().find(|class| !model.classes().contains(class)) {
+            bail!("{}: class `{other}` is not one of the model's", folder.display());
+        }
         return Ok(set);
     }
     let config = args.model.run.join(files::CONFIG);
@@ -136,9 +153,8 @@ fn anchors(args: &LabelArgs, model: &Model) -> Result<ImageSet> {
     Ok(anchors)
 }
 
-/// A path as seen from a folder: relative to it where it lies below, absolute otherwise.
-fn from_folder(path: &Path, folder: &Path) -> Result<String> {
-    let absolute = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
-    let (path, folder) = (absolute(path)?, absolute(folder)?);
-    Ok(path.strip_prefix(&folder).unwrap_or(&path).to_string_lossy().into_owned())
+/// The whole path of a picture: the page may be saved anywhere.
+fn absolute(path: &Path) -> Result<String> {
+    let path = path.canonicalize().with_context(|| path.display().to_string())?;
+    Ok(path.to_string_lossy().into_owned())
 }

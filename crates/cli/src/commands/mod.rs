@@ -93,6 +93,15 @@ fn resolved(file: Option<&Path>, settings: &[String]) -> Result<Resolved> {
     resolve_file(&text, folder, settings).with_context(|| origin)
 }
 
+/// The data that a run was made with.
+fn data_of_run(run: &Path) -> Result<fedanchor_data::DataSet> {
+    let config = run.join(fedanchor_record::files::CONFIG);
+    if !config.is_file() {
+        anyhow::bail!("{}: not a run folder, so its data are not known", run.display());
+    }
+    Ok(fedanchor::simulation::load(&experiment(Some(&config), &[])?)?)
+}
+
 /// 12345678 as 12,345,678.
 fn grouped(number: impl ToString) -> String {
     let digits = number.to_string();

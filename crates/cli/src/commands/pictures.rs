@@ -18,7 +18,6 @@ pub(super) fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, usize)> {
         if path.is_dir() {
             walk(path, &mut found, &mut others)?;
         } else {
-            std::fs::metadata(path).map_err(|error| fedanchor_data::DataError::io(path, error))?;
             found.push(path.clone());
         }
     }
@@ -66,8 +65,11 @@ pub(super) fn read(
 pub(super) fn read_set(path: &Path, description: &Description) -> Result<ImageSet> {
     let options =
         Options { size: Some(description.shape.side), fit: description.fit, ..Options::default() };
+    let test = ["test", "val"].map(|name| path.join(name)).into_iter().find(|test| test.is_dir());
     let set = if path == Path::new(fedanchor_data::sample::NAME) && !path.exists() {
         fedanchor_data::sample::load()?.test
+    } else if let Some(test) = test {
+        formats::open_images(&test, &options)?
     } else if formats::is_data_set(path) {
         formats::open(path, &options)?.test
     } else {

@@ -12,7 +12,7 @@ use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::config::differences;
 use fedanchor::experiment::{settle, sweep_file};
-use fedanchor::simulation::load;
+use fedanchor::simulation::{assign, load};
 use fedanchor::{Experiment, Observer, Simulation};
 use fedanchor_record::{KeyRole, Outcome, RoundRecord, Summary, Timing, files};
 use fedanchor_report::{Format, Run, Table, find_runs, render};
@@ -83,7 +83,9 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
             }
         };
         let classes = data.train.classes.len();
-        let settled = settle(&job.experiment, data.train.shape, classes, data.flip);
+        let assigned =
+            assign(&job.experiment, data).with_context(|| format!("cell {}", job.name))?;
+        let settled = settle(&assigned.experiment, data.train.shape, classes, data.flip);
         job.settled =
             toml::Table::try_from(settled.with_context(|| format!("cell {}", job.name))?)?;
         if is_finished(&job)? {

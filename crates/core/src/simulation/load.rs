@@ -125,6 +125,10 @@ fn with_unlabelled(
     let DataConfig { anchors, validation, choice, clients, .. } = experiment.data;
     let mut split = match anchors {
         0 => split_all(&data.train, validation, experiment.seed)?,
+        // As the config of a finished run states it.
+        _ if anchors + validation == data.train.len() => {
+            split_all(&data.train, validation, experiment.seed)?
+        }
         _ if anchors > data.train.len() => {
             let problem = format!(
                 "there are {} labelled images, not {anchors}: set 0 to use all of them",

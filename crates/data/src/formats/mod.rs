@@ -108,9 +108,15 @@ pub fn lacks_test(path: &Path) -> Result<bool> {
 }
 
 /// Lists the pictures of a data set as a CSV file, with the labels of another (columns `path` and `label`)
-/// for those that have none. `table` is where the result will be written: paths are relative to it.
-pub fn relabelled(path: &Path, labels: &Path, table: &Path) -> Result<Relabelled> {
-    match list_pictures(path, &Options::default())? {
+/// for those that have none. `table` is where the result will be written: paths are relative to it. Without a
+/// test part, `test_share` of the pictures that had labels before becomes one.
+pub fn relabelled(
+    path: &Path,
+    labels: &Path,
+    table: &Path,
+    test_share: Option<f64>,
+) -> Result<Relabelled> {
+    match list_pictures(path, &Options { test_share, ..Options::default() })? {
         Some(listing) => folder::relabel(&listing, labels, table),
         None => {
             let expected = "labelled and unlabelled pictures";

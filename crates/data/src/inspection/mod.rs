@@ -113,7 +113,11 @@ pub fn inspect(path: &Path, options: &Options) -> Result<Inspection> {
     };
     let refusal =
         refusal.or_else(|| formats::open(path, options).err().map(|error| error.to_string()));
-    Ok(Inspection { refusal, ..look(path, listing) })
+    let looked = look(path, listing);
+    let single = (looked.classes.len() < 2).then(|| {
+        format!("a classifier needs at least two classes, found {}", looked.classes.len())
+    });
+    Ok(Inspection { refusal: refusal.or(single), ..looked })
 }
 
 const PARTS_NEEDED: &str = "a run needs a labelled and a test part: put the pictures into \

@@ -65,9 +65,12 @@ impl Answers {
             Some(part) if !part.by_client.is_empty() => (part.by_client.len(), 0),
             Some(part) => (Self::clients(args, part.pictures, terminal)?, 0),
             None => {
+                // A tenth of them, but two per class at least and no more than the smallest class has.
                 let classes = inspection.classes.len();
-                let anchors = (labelled.pictures / 10).clamp(classes, 25 * classes);
-                (Self::clients(args, labelled.pictures - anchors, terminal)?, anchors)
+                let smallest = labelled.by_class.iter().copied().min().unwrap_or(0);
+                let each = (labelled.pictures / 10 / classes.max(1)).clamp(2, 25).min(smallest);
+                let anchors = each * classes;
+                (Self::clients(args, labelled.pictures.saturating_sub(anchors), terminal)?, anchors)
             }
         };
         Ok(Self { size, fit, mirror, clients, anchors })

@@ -21,6 +21,11 @@ fn line(key: &str, value: impl std::fmt::Display, comment: &str) -> String {
     format!("{:<28} # {comment}\n", format!("{key} = {value}"))
 }
 
+/// A text as TOML has it.
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
 pub(super) fn experiment(about: &About) -> String {
     let About { inspection, answers, .. } = about;
     let count = |part: Option<&fedanchor_data::inspection::Part>| part.map_or(0, |p| p.pictures);
@@ -38,7 +43,7 @@ pub(super) fn experiment(about: &About) -> String {
     );
     let gpu = about.device != "cpu";
     text += &line("rounds", if gpu { 300 } else { 40 }, "more take longer and reach more");
-    text += &line("device", format!("{:?}", about.device), "cpu, or a GPU: cuda:0");
+    text += &line("device", quoted(about.device), "cpu, or a GPU: cuda:0");
     text += &line(
         "compare",
         true,
@@ -59,8 +64,8 @@ fn data(about: &About) -> String {
     let name = path.trim_end_matches(".csv").rsplit('/').next().unwrap_or(path);
     let name = if name == "." { "pictures" } else { name };
     let mut text = String::from("\n[data]\n");
-    text += &line("name", format!("{name:?}"), "in records and tables");
-    text += &line("path", format!("{path:?}"), "relative to this file");
+    text += &line("name", quoted(name), "in records and tables");
+    text += &line("path", quoted(path), "relative to this file");
     text += &line("size", answers.size, "pixels per side: larger shows more and takes longer");
     let comment = "stretch, crop or pad pictures that are not square";
     text += &line("fit", format!("{:?}", fit_name(answers.fit)), comment);

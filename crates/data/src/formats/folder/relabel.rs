@@ -63,6 +63,20 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
         let expected = format!("an unlabelled picture of {}", listing.root.display());
         return Err(DataError::malformed(labels, place, expected, path.display().to_string()));
     }
+    if count == 0 {
+        let expected = "a label in at least one row";
+        return Err(DataError::malformed(labels, "column `label`", expected, "none"));
+    }
+    if count == unlabelled.files.len() {
+        let expected = "pictures that stay unlabelled, for the clients: clear labels that nobody has \
+                        reviewed";
+        return Err(DataError::malformed(
+            labels,
+            "column `label`",
+            expected,
+            "a label for every picture",
+        ));
+    }
     Ok(Relabelled { text, labelled: count })
 }
 
@@ -140,7 +154,7 @@ mod tests {
 
     fn relabel(root: &Path, labels: &str) -> Result<super::Relabelled, DataError> {
         std::fs::write(root.join("labels.csv"), labels).unwrap();
-        relabelled(root, &root.join("labels.csv"), &root.join("all.csv"))
+        relabelled(root, &root.join("labels.csv"), &root.join("all.csv"), None)
     }
 
     #[test]
@@ -171,6 +185,11 @@ mod tests {
             ("path,label\nunlabelled/anna/9.png,cat\n", "line 2: path"),
             ("path,label\nlabelled/cat/1.png,cat\n", "expected an unlabelled picture"),
             ("path,class\nunlabelled/anna/5.png,cat\n", "expected a column `label`"),
+            ("path,label\nunlabelled/anna/5.png,\n", "expected a label in at least one row"),
+            (
+                "path,label\nunlabelled/anna/5.png,cat\nunlabelled/anna/6.png,cat\nunlabelled/bert/7.png,dog\n",
+                "clear labels that nobody has reviewed",
+            ),
             (
                 "path,label\nunlabelled/anna/5.png,cat\nunlabelled/anna/5.png,dog\n",
                 "line 3: path: expected every picture once, found unlabelled/anna/5.png, which line 2 has too",
