@@ -37,6 +37,9 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     }
     let terminal = Terminal::of(printer, args.yes);
     let answers = Answers::collect(args, &inspection, &terminal)?;
+    if args.clients.is_some_and(|clients| clients != answers.clients) {
+        printer.status("note: --clients is not used: every subfolder of `unlabelled` is a client");
+    }
     let options = Options { size: Some(answers.size), fit: answers.fit, ..options };
     let data = formats::open(&path, &options)?;
     let text = file::experiment(&file::About {

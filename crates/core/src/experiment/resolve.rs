@@ -27,8 +27,8 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     Ok(resolve_file(file, Path::new(""), settings)?.experiment)
 }
 
-/// The same for the text of a file in `folder`, to which its `data.path` is relative; that of a setting
-/// is relative to the working directory.
+/// The same for the text of a file in `folder`, to which its `data.path` and `model.init_from` are relative;
+/// those of a setting are relative to the working directory.
 pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Resolved> {
     check_length("the experiment file", file)?;
     let mut given: Table = file.parse().map_err(|error: toml::de::Error| {
@@ -38,8 +38,11 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
     for setting in settings {
         merge(&mut set, parse_setting(setting)?, "")?;
     }
-    if let Some(Value::String(path)) = given.get_mut("data").and_then(|data| data.get_mut("path")) {
-        *path = folder.join(&*path).to_string_lossy().into_owned();
+    for (section, key) in [("data", "path"), ("model", "init_from")] {
+        let value = given.get_mut(section).and_then(|table| table.get_mut(key));
+        if let Some(Value::String(path)) = value {
+            *path = folder.join(&*path).to_string_lossy().into_owned();
+        }
     }
     let mut notes = Vec::new();
     if let Some(new) = name_of(&set, "method", "name")? {
@@ -268,6 +271,9 @@ mod tests {
         assert_eq!(path(file, &["data.path=pets"]), Some("pets".into()));
         assert_eq!(path("data.path = \"/pets\"", &[]), Some("/pets".into()));
         assert_eq!(path("", &[]), None);
+        let file = "model = { name = \"resnet18\", init_from = \"a.safetensors\" }";
+        let found = resolve_file(file, Path::new("my/files"), &[]).unwrap().experiment;
+        assert_eq!(found.model.init_from, Some("my/files/a.safetensors".into()));
     }
 
     #[test]

@@ -86,6 +86,9 @@ fn settled(simulation: &Simulation) -> Result<Experiment> {
     settled.data.path = place(&settled.data)
         .map(|path| std::path::absolute(&path).map_err(|error| Error::file(path, error)))
         .transpose()?;
+    if let Some(path) = &mut settled.model.init_from {
+        *path = std::path::absolute(&*path).map_err(|error| Error::file(&*path, error))?;
+    }
     Ok(settled)
 }
 

@@ -1,6 +1,6 @@
 //! What there is in a folder of pictures, for a person to read.
 
-use super::super::grouped;
+use super::super::{counted, grouped};
 use crate::printer::Printer;
 use fedanchor_data::inspection::{Inspection, Part, Place, Spread};
 use fedanchor_data::skipped::{Skipped, by_reason};
@@ -14,7 +14,7 @@ pub(super) fn show(inspection: &Inspection, test_share: Option<f64>, printer: &P
     }
     if let Some(share) = test_share {
         printer.line(format!(
-            "test: none, so {:.0} % of the labelled pictures are set aside for testing",
+            "no test folder: {:.0} % of the labelled pictures are set aside for testing",
             100.0 * share
         ));
     }
@@ -27,7 +27,7 @@ pub(super) fn show(inspection: &Inspection, test_share: Option<f64>, printer: &P
 fn of_part(part: &Part) -> String {
     let clients = match part.by_client.len() {
         0 => String::new(),
-        count => format!(" of {} clients", grouped(count)),
+        count => format!(" of {}", counted(count, "client", "clients")),
     };
     let size = |spread: Option<Spread>| match spread {
         Some(Spread { smallest, largest, .. }) if smallest == largest => format!("{smallest}"),
@@ -42,9 +42,9 @@ fn of_part(part: &Part) -> String {
         _ => "grey and colour",
     };
     format!(
-        "{}: {} pictures{clients}, {grey}, {} pixels wide, {} high, {} square",
+        "{}: {}{clients}, {grey}, {} pixels wide, {} high, {} square",
         part.name,
-        grouped(part.pictures),
+        counted(part.pictures, "picture", "pictures"),
         size(part.width),
         size(part.height),
         if part.square == part.pictures { "all".to_owned() } else { grouped(part.square) },
