@@ -58,7 +58,7 @@ pub enum Command {
 /// Of a command that prints a table and takes nothing else.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct JsonArgs {
-    /// Print JSON instead of a table for people, with all digits
+    /// Print JSON instead of text for people, with nothing left out
     #[arg(long)]
     pub json: bool,
 }
@@ -93,9 +93,9 @@ pub struct InitArgs {
     /// Pixels per side of the network's images
     #[arg(long, value_name = "PIXELS")]
     pub size: Option<usize>,
-    /// How pictures that are not square become square
-    #[arg(long, value_enum)]
-    pub fit: Option<FitArg>,
+    /// Make pictures square by `stretch`, `crop` or `pad`
+    #[arg(long)]
+    pub fit: Option<fedanchor_data::Fit>,
     /// Whether a mirrored picture is still of its class: not text, digits or signs
     #[arg(long, value_name = "true|false")]
     pub mirror: Option<bool>,
@@ -111,23 +111,6 @@ pub struct InitArgs {
     /// Device to compute on: `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu")]
     pub device: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum FitArg {
-    Stretch,
-    Crop,
-    Pad,
-}
-
-impl From<FitArg> for fedanchor_data::Fit {
-    fn from(fit: FitArg) -> Self {
-        match fit {
-            FitArg::Stretch => Self::Stretch,
-            FitArg::Crop => Self::Crop,
-            FitArg::Pad => Self::Pad,
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -228,9 +211,8 @@ pub struct EvalArgs {
     /// Folder with one subfolder per class, a data set (its test part is used), or one file of images
     /// [default: the test images of the run]
     pub data: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -372,9 +354,8 @@ pub struct PathArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     pub data: PathArgs,
-    /// Print JSON instead of a report for people, with all paths
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]

@@ -112,7 +112,7 @@ fn inputs_that_do_not_fit_are_named(work: &Path) {
     assert!(ok && text.contains("500 images"), "{text}{error}");
     refused(
         &["label", "run/model.safetensors", "other", "--out", "l2"],
-        "give a folder of labelled pictures",
+        "give labelled pictures with --anchors",
     );
     refused(&["init", "pictures", "--out", "digits.toml"], "exists already");
     std::fs::write(work.join("wrong.csv"), "path,label\npictures/test/x.png,cat\n").unwrap();

@@ -7,13 +7,13 @@
 
 pub mod augment;
 pub mod catalog;
+pub mod drawing;
 mod error;
 pub mod fetch;
 pub mod formats;
 mod image_set;
 pub mod inspection;
 pub mod partition;
-pub mod picture;
 pub mod pictures;
 pub mod sample;
 pub mod skipped;

@@ -110,6 +110,22 @@ pub struct ModelConfig {
     pub init_from: Option<PathBuf>,
 }
 
+impl ModelConfig {
+    /// A network with batch norm and nothing unusual, for tests and examples.
+    pub fn plain(name: ModelName) -> Self {
+        Self {
+            name,
+            preactivation: false,
+            norm: NormKind::Batch,
+            groups: 8,
+            latent_dim: 12,
+            latent_stage: None,
+            stem: Stem::Cifar,
+            init_from: None,
+        }
+    }
+}
+
 /// Heads of the network beside the classification head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Heads {

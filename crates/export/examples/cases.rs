@@ -34,16 +34,8 @@ fn main() -> Result<()> {
         ("cnn", plain(ModelName::Cnn, batch), 27, 3, None),
     ];
     for (case, (name, norm, preactivation, stem), side, channels, latent_stage) in cases {
-        let config = ModelConfig {
-            name,
-            preactivation,
-            norm,
-            groups: 8,
-            latent_dim: 24,
-            latent_stage,
-            stem,
-            init_from: None,
-        };
+        let config =
+            ModelConfig { preactivation, norm, latent_stage, stem, ..ModelConfig::plain(name) };
         let case_folder = Path::new(&folder).join(case);
         fs_err::create_dir_all(&case_folder)?;
         write(&config, Shape { side, channels }, &case_folder).context(case)?;
@@ -84,14 +76,7 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
     let pipeline =
         ImagePipeline::new(shape, &normalisation, &augment, false, Device::Cpu, kernels, Some(1))?;
     let input = pipeline.input(&images.f_unsqueeze(1)?)?;
-    let pass = Pass {
-        tensors: &params.tensors,
-        others: &[],
-        statistics: Statistics::Running,
-        kind: Kind::Float,
-        views: 1,
-        fused: false,
-    };
+    let pass = Pass::plain(&params.tensors, Statistics::Running);
     let features = network.features(&input, &pass)?;
     let logits = network.logits(&features, &pass)?.f_squeeze_dim(0)?;
     // One model has its class means among the pooled features.

@@ -9,6 +9,11 @@ pub(crate) fn csv(text: &str) -> String {
     }
 }
 
+/// Text in HTML, also within an attribute.
+pub(crate) fn html(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
 /// Text in a Markdown table cell or list. Underscores are not escaped: within a word they have no
 /// meaning, and keys contain many.
 pub(crate) fn markdown(text: &str) -> String {

@@ -2,6 +2,7 @@
 //! and the nearest anchors. Labels can be changed on the page, which then writes the CSV file anew. All of
 //! it is one file, without a server and without anything from elsewhere.
 
+use crate::escape;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
@@ -69,7 +70,7 @@ pub fn review_page(
                 anchors,
                 "<figure><img src=\"{}\" alt=\"\"><figcaption>{}<br>{cosine:.2}</figcaption></figure>",
                 data_url(picture),
-                escaped(class)
+                escape::html(class)
             );
         }
         let differs = if proposal.agrees() { "" } else { " class=\"differs\"" };
@@ -79,10 +80,10 @@ pub fn review_page(
              <td><select data-at=\"{at}\"></select><div class=\"path\">{}</div></td>\
              <td>{:.2}</td><td>{:.2}</td><td>{} ({:.0} %)</td><td class=\"anchors\">{anchors}</td></tr>",
             data_url(&shown.picture),
-            escaped(&proposal.path),
+            escape::html(&proposal.path),
             proposal.score,
             proposal.margin,
-            escaped(&proposal.classifier),
+            escape::html(&proposal.classifier),
             100.0 * proposal.confidence,
         );
     }
@@ -140,7 +141,7 @@ document.getElementById('save').addEventListener('click', () => {{
 }});
 </script></body></html>
 "#,
-        title = escaped(title),
+        title = escape::html(title),
         shown = shown.len().min(count),
         head = HEAD,
     )
@@ -154,27 +155,15 @@ pub fn review_csv(proposals: &[Proposal]) -> String {
     for proposal in proposals {
         let Proposal { path, label, proposal, score, margin, classifier, confidence } = proposal;
         let [path, label, proposal, classifier] =
-            [path, label, proposal, classifier].map(|name| field(name));
+            [path, label, proposal, classifier].map(|name| escape::csv(name));
         let _ =
             writeln!(text, "{path},{label},{proposal},{score},{margin},{classifier},{confidence}");
     }
     text
 }
 
-fn field(text: &str) -> String {
-    if text.contains(['"', ',', '\r', '\n']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
-}
-
 fn data_url(jpeg: &[u8]) -> String {
     format!("data:image/jpeg;base64,{}", STANDARD.encode(jpeg))
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// A value as JavaScript that cannot end the script it stands in.

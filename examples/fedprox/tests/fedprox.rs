@@ -8,8 +8,8 @@ mod fleet;
 
 use fedanchor::engine::tensors::Params;
 use fedanchor::messages::ClientOutcome;
-use fedanchor::{Observer, Simulation, resolve};
-use fedanchor_record::{RoundRecord, Timing, files};
+use fedanchor::{Simulation, resolve};
+use fedanchor_record::{RoundRecord, files};
 use fleet::Loopback;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -86,15 +86,6 @@ fn it_is_run_swept_and_resumed_after_a_kill() {
     assert!(table.contains("method.mu=0.0") && table.contains("method.mu=1.0"), "{table}");
 }
 
-struct Silent;
-
-impl Observer for Silent {
-    fn started(&mut self, _: &Simulation) {}
-    fn round(&mut self, _: &RoundRecord, _: &Timing) {}
-    fn comparing(&mut self) {}
-    fn notice(&mut self, _: &str) {}
-}
-
 fn simulation(settings: &[&str]) -> Simulation {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| fedanchor::register(fedprox::REGISTRATION).unwrap());
@@ -110,9 +101,9 @@ fn it_crosses_a_wire() {
     let folder = tempfile::tempdir().unwrap();
     let (plain, encoded) = (folder.path().join("plain"), folder.path().join("encoded"));
     let stop = AtomicBool::new(false);
-    fedanchor::run(&experiment, &plain, Some(1), &stop, &mut Silent).unwrap();
+    fedanchor::run(&experiment, &plain, Some(1), &stop, &mut ()).unwrap();
     let wrap: &fedanchor::WrapFleet = &|clients| Box::new(Loopback::new(clients, 1));
-    fedanchor::run_with(&experiment, &encoded, Some(1), &stop, &mut Silent, wrap).unwrap();
+    fedanchor::run_with(&experiment, &encoded, Some(1), &stop, &mut (), wrap).unwrap();
     for name in [files::ROUNDS, files::MODEL] {
         assert!(read(&plain, name) == read(&encoded, name), "{name} differs");
     }

@@ -2,21 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use fedanchor::Model;
 use fedanchor::engine::Device;
-use fedanchor::{Model, Observer, Simulation};
-use fedanchor_data::picture::write_png;
+use fedanchor_data::drawing::write_png;
 use fedanchor_data::sample;
-use fedanchor_record::{RoundRecord, Timing};
 use std::sync::atomic::AtomicBool;
-
-struct Silent;
-
-impl Observer for Silent {
-    fn started(&mut self, _: &Simulation) {}
-    fn round(&mut self, _: &RoundRecord, _: &Timing) {}
-    fn comparing(&mut self) {}
-    fn notice(&mut self, _: &str) {}
-}
 
 #[test]
 fn answers_are_the_models() {
@@ -26,7 +16,7 @@ fn answers_are_the_models() {
                 model.name = 'small'\nclient = { per_round = 1, epochs = 1, batch = 32 }\n\
                 pretrain.epochs = 5\n";
     let experiment = fedanchor::resolve(text, &[]).unwrap();
-    fedanchor::run(&experiment, &run, None, &AtomicBool::new(false), &mut Silent).unwrap();
+    fedanchor::run(&experiment, &run, None, &AtomicBool::new(false), &mut ()).unwrap();
 
     let model = Model::load(&run, Device::Cpu).unwrap();
     let images = sample::load().unwrap().test;

@@ -17,7 +17,7 @@ pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
     let (set, name) = match &args.data {
         Some(path) => (pictures::read_set(path, &model.description)?, path.display().to_string()),
         None => {
-            let data = super::data_of_run(&args.model.run)?;
+            let (_, data) = super::data_of_run(&args.model.run)?;
             (data.test, data.name)
         }
     };
@@ -25,10 +25,9 @@ pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
     let labels = by_name(labels, &set.classes, model.classes(), &name)?;
     let images: Vec<&[u8]> = (0..set.len()).map(|index| set.image(index)).collect();
     let assessment = assess(&model.predict(&images)?, &labels, model.classes());
-    if args.json {
-        printer.line(serde_json::to_string_pretty(&assessment)?);
-    } else {
-        show(&assessment, model.classes(), printer);
+    match args.output.json {
+        true => printer.json(&assessment),
+        false => show(&assessment, model.classes(), printer),
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `fedanchor export`: a trained model as a file for other programs.
 
-use super::bytes;
+use super::{bytes, counted, same_file};
 use crate::cli::{ExportArgs, ExportFormat};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -9,7 +9,7 @@ use fedanchor::engine::Device;
 use fedanchor::labels::LatentSource;
 use fedanchor_export::{Exported, Input, Latents, Trained};
 use fedanchor_record::files;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
     if args.raw_input && args.format != ExportFormat::Onnx {
@@ -45,10 +45,7 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
         "{}: {} for {} of {}, {size}",
         out.display(),
         about.model.name,
-        match about.classes.len() {
-            1 => "1 class".to_owned(),
-            count => format!("{count} classes"),
-        },
+        counted(about.classes.len(), "class", "classes"),
         about.shape
     ));
     for text in left_out {
@@ -73,12 +70,5 @@ fn trained(model: &Model) -> Trained<'_> {
             LatentSource::Pooled => Latents::Pooled,
         },
         class_means: Some(&model.class_means),
-    }
-}
-
-fn same_file(one: &Path, other: &Path) -> bool {
-    match (one.canonicalize(), other.canonicalize()) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => false,
     }
 }

@@ -2,17 +2,15 @@
 
 mod answers;
 mod file;
-mod findings;
 
-use super::grouped;
+use super::{counted, findings, same_file};
 use crate::cli::InitArgs;
 use crate::printer::Printer;
 use answers::{Answers, Terminal};
 use anyhow::{Context, Result, bail};
 use fedanchor::Simulation;
-use fedanchor_data::Fit;
 use fedanchor_data::formats::{self, Options};
-use fedanchor_data::inspection::{Inspection, Part, inspect};
+use fedanchor_data::inspection::{Inspection, Part, survey};
 use std::path::{Path, PathBuf};
 
 /// Without a test part: the share of the labelled pictures that becomes one.
@@ -28,10 +26,17 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     };
     let share = formats::lacks_test(&path)?.then_some(TEST_SHARE);
     let test_share = share.map(|share| args.test_share.unwrap_or(share));
-    let size = Some(args.size.unwrap_or(32)); // only to see whether everything can be read
-    let options = Options { size, test_share, skip_unreadable: true, ..Options::default() };
-    let inspection = inspect(&path, &options)?;
-    findings::show(&inspection, test_share, printer);
+    let cache = formats::default_cache(); // the run will find the pictures decoded
+    let options = Options { test_share, skip_unreadable: true, cache, ..Options::default() };
+    let inspection = survey(&path, &options)?;
+    findings::report(&inspection, printer);
+    findings::by_class(&inspection, printer);
+    if let Some(share) = test_share {
+        let percent = 100.0 * share;
+        printer.line(format!(
+            "no test folder: {percent:.0} % of the labelled pictures are set aside for testing"
+        ));
+    }
     if let Some(refusal) = &inspection.refusal {
         bail!("{refusal}");
     }
@@ -45,7 +50,7 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     let text = file::experiment(&file::About {
         inspection: &inspection,
         answers: &answers,
-        path: &relative_to_file(&path, &args.out)?,
+        path: &formats::seen_from(&path, &args.out)?,
         normalisation: &data.normalisation,
         test_share,
         device: &args.device,
@@ -64,11 +69,7 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
 /// aside before, so that no label of a model is tested on.
 fn with_labels(args: &InitArgs, labels: &Path, printer: &Printer) -> Result<PathBuf> {
     let table = args.out.with_extension("csv");
-    let same = |other: &Path| {
-        table == other
-            || table.canonicalize().is_ok_and(|table| Some(table) == other.canonicalize().ok())
-    };
-    if table == args.out || same(labels) || same(&args.folder) {
+    if table == args.out || same_file(&table, labels) || same_file(&table, &args.folder) {
         bail!(
             "--out: the table of pictures would overwrite {}: choose another name",
             table.display()
@@ -81,9 +82,9 @@ fn with_labels(args: &InitArgs, labels: &Path, printer: &Printer) -> Result<Path
     let relabelled = formats::relabelled(&args.folder, labels, &table, share)?;
     std::fs::write(&table, &relabelled.text).with_context(|| table.display().to_string())?;
     printer.line(format!(
-        "wrote {}: {} pictures newly labelled by {}",
+        "wrote {}: {} newly labelled by {}",
         table.display(),
-        grouped(relabelled.labelled),
+        counted(relabelled.labelled, "picture", "pictures"),
         labels.display()
     ));
     Ok(table)
@@ -102,28 +103,4 @@ fn labelled(inspection: &Inspection) -> Option<&Part> {
 
 fn part<'a>(inspection: &'a Inspection, name: &str) -> Option<&'a Part> {
     inspection.parts.iter().find(|part| part.name == name)
-}
-
-/// A path as an experiment file states it: relative to the file where that is simple, otherwise absolute.
-fn relative_to_file(path: &Path, file: &Path) -> Result<String> {
-    let absolute = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
-    let folder = match file.parent() {
-        Some(parent) if parent != Path::new("") => absolute(parent)?,
-        _ => absolute(Path::new("."))?,
-    };
-    let path = absolute(path)?;
-    Ok(match path.strip_prefix(&folder) {
-        Ok(inside) if inside == Path::new("") => ".".to_owned(),
-        Ok(inside) => inside.to_string_lossy().into_owned(),
-        Err(_) => path.to_string_lossy().into_owned(),
-    })
-}
-
-/// The name of a way to make pictures square, as a config has it.
-fn fit_name(fit: Fit) -> &'static str {
-    match fit {
-        Fit::Stretch => "stretch",
-        Fit::Crop => "crop",
-        Fit::Pad => "pad",
-    }
 }

@@ -7,9 +7,8 @@ use anyhow::{Context, Result, bail};
 use fedanchor::Model;
 use fedanchor::model::{Nearest, Prediction};
 use fedanchor::simulation::{self, Assigned};
-use fedanchor_data::picture::jpeg;
+use fedanchor_data::drawing::jpeg;
 use fedanchor_data::{Fit, ImageSet, Shape, pictures as reading};
-use fedanchor_record::files;
 use fedanchor_report::{Proposal, Shown, by_doubt, review_csv, review_page};
 use std::path::{Path, PathBuf};
 
@@ -37,31 +36,24 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     let (mut read, mut proposals) = (Vec::new(), Vec::new());
     let mut failed = 0;
     let bar = printer.bar(paths.len() as u64, "{bar:40} {pos} of {len} pictures");
-    for paths in paths.chunks(AT_ONCE) {
-        let pixels = pictures::read(paths, &model.description);
-        let images: Vec<&[u8]> = pixels.iter().flatten().map(Vec::as_slice).collect();
-        let mut predictions = model.predict(&images)?.into_iter();
-        for (path, picture) in paths.iter().zip(&pixels) {
-            match picture {
-                Err(error) => {
-                    failed += 1;
-                    printer.failure(format!("error: {error}"));
-                }
-                Ok(_) => {
-                    let Some(prediction) = predictions.next() else { continue };
-                    let mut proposal = proposal(absolute(path)?, &prediction, model.classes());
-                    if args.accept.is_some_and(|margin| proposal.margin >= margin)
-                        && proposal.agrees()
-                    {
-                        proposal.label.clone_from(&proposal.proposal);
-                    }
-                    proposals.push(proposal);
-                    read.push(path);
-                }
+    pictures::predict(&model, &paths, |path, prediction| {
+        bar.inc(1);
+        let prediction = match prediction {
+            Ok(prediction) => prediction,
+            Err(error) => {
+                failed += 1;
+                printer.failure(format!("error: {error}"));
+                return Ok(());
             }
+        };
+        let mut proposal = proposal(absolute(path)?, &prediction, model.classes());
+        if args.accept.is_some_and(|margin| proposal.margin >= margin) && proposal.agrees() {
+            proposal.label.clone_from(&proposal.proposal);
         }
-        bar.inc(paths.len() as u64);
-    }
+        proposals.push(proposal);
+        read.push(path.clone());
+        Ok(())
+    })?;
     bar.finish_and_clear();
 
     let order = by_doubt(&proposals);
@@ -133,22 +125,13 @@ fn anchors(args: &LabelArgs, model: &Model) -> Result<ImageSet> {
         }
         return Ok(set);
     }
-    let config = args.model.run.join(files::CONFIG);
-    if !config.is_file() {
-        bail!(
-            "{}: not a run folder, so its anchors are not known: give a folder of labelled pictures \
-             with --anchors",
-            args.model.run.display()
-        );
-    }
-    let experiment = super::experiment(Some(&config), &[])?;
-    let data = simulation::load(&experiment)
-        .context("the run's data, for its anchors (or give labelled pictures with --anchors)")?;
+    let (experiment, data) = super::data_of_run(&args.model.run)
+        .context("the anchors of the run (or give labelled pictures with --anchors)")?;
     let Assigned { split, .. } = simulation::assign(&experiment, &data)?;
     let anchors = data.train.select(&split.anchors);
     if anchors.shape != model.description.shape {
         let (there, wanted) = (anchors.shape, model.description.shape);
-        bail!("{}: the model reads {wanted}, the run's data are {there}", config.display());
+        bail!("the model reads {wanted}, the data of {} are {there}", args.model.run.display());
     }
     Ok(anchors)
 }

@@ -5,6 +5,7 @@ mod data_list;
 mod eval;
 mod example;
 mod export;
+mod findings;
 mod init;
 mod interrupt;
 mod label;
@@ -24,9 +25,11 @@ pub use interrupt::Interrupted;
 
 use crate::cli::{Cli, Command, DataCommand};
 use crate::printer::Printer;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fedanchor::Experiment;
 use fedanchor::experiment::{Resolved, resolve_file};
+use fedanchor_data::DataSet;
+use fedanchor_record::files;
 use std::path::Path;
 
 /// What `fedanchor run` does without a file.
@@ -93,13 +96,23 @@ fn resolved(file: Option<&Path>, settings: &[String]) -> Result<Resolved> {
     resolve_file(&text, folder, settings).with_context(|| origin)
 }
 
-/// The data that a run was made with.
-fn data_of_run(run: &Path) -> Result<fedanchor_data::DataSet> {
-    let config = run.join(fedanchor_record::files::CONFIG);
-    if !config.is_file() {
-        anyhow::bail!("{}: not a run folder, so its data are not known", run.display());
+/// Whether two paths are of one file that exists.
+fn same_file(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
     }
-    Ok(fedanchor::simulation::load(&experiment(Some(&config), &[])?)?)
+}
+
+/// The experiment and the data that a run was made with.
+fn data_of_run(run: &Path) -> Result<(Experiment, DataSet)> {
+    let config = run.join(files::CONFIG);
+    if !config.is_file() {
+        bail!("{}: not a run folder, so its data are not known", run.display());
+    }
+    let experiment = experiment(Some(&config), &[])?;
+    let data = fedanchor::simulation::load(&experiment)?;
+    Ok((experiment, data))
 }
 
 /// 12345678 as 12,345,678.

@@ -5,7 +5,7 @@ use crate::cli::PartitionArgs;
 use crate::printer::Printer;
 use anyhow::{Result, ensure};
 use fedanchor::simulation;
-use fedanchor_data::picture::{histogram_csv, partition_chart};
+use fedanchor_data::drawing::{histogram_csv, partition_chart};
 
 /// Clients printed one by one; the files hold all.
 const PRINTED: usize = 20;

@@ -1,9 +1,10 @@
 //! Pictures named on the command line, read as a model wants them.
 
 use anyhow::{Result, bail};
-use fedanchor::model::Description;
+use fedanchor::Model;
+use fedanchor::model::{Description, Prediction};
 use fedanchor_data::formats::{self, Options};
-use fedanchor_data::{ImageSet, pictures};
+use fedanchor_data::{DataError, ImageSet, pictures};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,7 @@ pub(super) fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, usize)> {
 }
 
 fn walk(folder: &Path, found: &mut Vec<PathBuf>, others: &mut usize) -> Result<()> {
-    let io = |error| fedanchor_data::DataError::io(folder, error);
+    let io = |error| DataError::io(folder, error);
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)? {
         entries.push(entry.map_err(io)?.path());
@@ -58,6 +59,25 @@ pub(super) fn read(
 ) -> Vec<fedanchor_data::Result<Vec<u8>>> {
     let read = |path: &PathBuf| pictures::read(path, description.shape, description.fit);
     paths.par_iter().map(read).collect()
+}
+
+/// Predicts pictures, some at a time, and hands each path with its prediction, or with why there is none, to
+/// `take`.
+pub(super) fn predict(
+    model: &Model,
+    paths: &[PathBuf],
+    mut take: impl FnMut(&PathBuf, Result<Prediction, &DataError>) -> Result<()>,
+) -> Result<()> {
+    for paths in paths.chunks(AT_ONCE) {
+        let read = read(paths, &model.description);
+        let images: Vec<&[u8]> = read.iter().flatten().map(Vec::as_slice).collect();
+        let mut predictions = model.predict(&images)?.into_iter();
+        for (path, picture) in paths.iter().zip(&read) {
+            let mut next = || predictions.next().expect("as many predictions as images");
+            take(path, picture.as_ref().map(|_| next()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads labelled or unlabelled images of any supported format in the shape of a model: the test part of a

@@ -1,12 +1,12 @@
 //! `fedanchor predict`: what a trained model says about pictures.
 
-use super::pictures::{self, AT_ONCE};
+use super::pictures;
 use crate::cli::{PredictArgs, PredictFormat};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor::Model;
 use fedanchor::model::Prediction;
-use fedanchor_data::picture::quoted;
+use fedanchor_data::drawing::quoted;
 use serde::Serialize;
 
 /// One line of the output.
@@ -44,47 +44,42 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
         PredictFormat::Jsonl => {}
     }
     let mut failed = 0;
-    for paths in paths.chunks(AT_ONCE) {
-        let read = pictures::read(paths, &model.description);
-        let images: Vec<&[u8]> = read.iter().flatten().map(Vec::as_slice).collect();
-        let mut predictions = model.predict(&images)?.into_iter();
-        for (path, picture) in paths.iter().zip(&read) {
-            let path = path.to_string_lossy().into_owned();
-            let prediction = match picture {
-                Ok(_) => predictions.next(),
-                Err(error) => {
-                    failed += 1;
-                    printer.failure(format!("error: {error}"));
-                    if args.format == PredictFormat::Jsonl {
-                        let error = error.to_string();
-                        printer.line(serde_json::to_string(&Failed { path, error: &error })?);
-                    }
-                    continue;
+    pictures::predict(&model, &paths, |path, prediction| {
+        let path = path.to_string_lossy().into_owned();
+        let prediction = match prediction {
+            Ok(prediction) => prediction,
+            Err(error) => {
+                failed += 1;
+                printer.failure(format!("error: {error}"));
+                if args.format == PredictFormat::Jsonl {
+                    let error = error.to_string();
+                    printer.line(serde_json::to_string(&Failed { path, error: &error })?);
                 }
-            };
-            let Some(prediction) = prediction else { continue };
-            let line = line(path, &prediction, names);
-            printer.line(match args.format {
-                PredictFormat::Table => format!(
-                    "{:width$}  {:class$}  {:>8.1} %  {:class$}  {:>6.3}",
-                    line.path,
-                    line.class,
-                    100.0 * line.confidence,
-                    line.nearest,
-                    line.cosine
-                ),
-                PredictFormat::Csv => format!(
-                    "{},{},{},{},{}",
-                    quoted(&line.path),
-                    quoted(line.class),
-                    line.confidence,
-                    quoted(line.nearest),
-                    line.cosine
-                ),
-                PredictFormat::Jsonl => serde_json::to_string(&line)?,
-            });
-        }
-    }
+                return Ok(());
+            }
+        };
+        let line = line(path, &prediction, names);
+        printer.line(match args.format {
+            PredictFormat::Table => format!(
+                "{:width$}  {:class$}  {:>8.1} %  {:class$}  {:>6.3}",
+                line.path,
+                line.class,
+                100.0 * line.confidence,
+                line.nearest,
+                line.cosine
+            ),
+            PredictFormat::Csv => format!(
+                "{},{},{},{},{}",
+                quoted(&line.path),
+                quoted(line.class),
+                line.confidence,
+                quoted(line.nearest),
+                line.cosine
+            ),
+            PredictFormat::Jsonl => serde_json::to_string(&line)?,
+        });
+        Ok(())
+    })?;
     if failed > 0 {
         bail!("{failed} of {} pictures could not be read", paths.len());
     }

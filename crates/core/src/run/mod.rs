@@ -43,6 +43,14 @@ pub trait Observer {
     fn notice(&mut self, text: &str);
 }
 
+/// Nobody watches.
+impl Observer for () {
+    fn started(&mut self, _: &Simulation) {}
+    fn round(&mut self, _: &RoundRecord, _: &Timing) {}
+    fn comparing(&mut self) {}
+    fn notice(&mut self, _: &str) {}
+}
+
 /// Puts another fleet in front of the simulated one, for example one that encodes every message.
 pub type WrapFleet = dyn for<'a> Fn(SimulatedFleet<'a>) -> Box<dyn Fleet + 'a>;
 

@@ -5,20 +5,11 @@
 
 mod fleet;
 
-use fedanchor::{Observer, Simulation, methods, resolve};
-use fedanchor_record::{RoundRecord, Timing, files};
+use fedanchor::{Simulation, methods, resolve};
+use fedanchor_record::{RoundRecord, files};
 use fleet::Loopback;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-
-struct Silent;
-
-impl Observer for Silent {
-    fn started(&mut self, _: &Simulation) {}
-    fn round(&mut self, _: &RoundRecord, _: &Timing) {}
-    fn comparing(&mut self) {}
-    fn notice(&mut self, _: &str) {}
-}
 
 const BRIEF: &[&str] = &[
     "rounds=2",
@@ -45,8 +36,8 @@ fn both(settings: &[&str], trains: bool) {
     let folder = tempfile::tempdir().unwrap();
     let (plain, encoded) = (folder.path().join("plain"), folder.path().join("encoded"));
     let stop = AtomicBool::new(false);
-    fedanchor::run(&experiment, &plain, Some(1), &stop, &mut Silent).unwrap();
-    fedanchor::run_with(&experiment, &encoded, Some(1), &stop, &mut Silent, &|clients| {
+    fedanchor::run(&experiment, &plain, Some(1), &stop, &mut ()).unwrap();
+    fedanchor::run_with(&experiment, &encoded, Some(1), &stop, &mut (), &|clients| {
         Box::new(Loopback::new(clients, 1))
     })
     .unwrap();

@@ -92,9 +92,18 @@ pub struct Place {
     pub class: Option<String>,
 }
 
-/// Looks at the data set, the folder of pictures or the file at this path.
+/// Looks at the data set, the folder of pictures or the file at this path, and opens it as a run does to see
+/// whether it would be refused.
 pub fn inspect(path: &Path, options: &Options) -> Result<Inspection> {
-    let (listing, refusal) = match formats::is_data_set(path) {
+    let found = survey(path, options)?;
+    let refused = || formats::open(path, options).err().map(|error| error.to_string());
+    Ok(Inspection { refusal: found.refusal.clone().or_else(refused), ..found })
+}
+
+/// Looks at the same without opening it: what is refused is what the names of files and the number of classes
+/// already tell.
+pub fn survey(path: &Path, options: &Options) -> Result<Inspection> {
+    let (mut listing, refusal) = match formats::is_data_set(path) {
         true => match formats::list_pictures(path, options) {
             Ok(Some(listing)) => (listing, None),
             Ok(None) => return Ok(of_arrays(path, formats::open(path, options))),
@@ -111,13 +120,12 @@ pub fn inspect(path: &Path, options: &Options) -> Result<Inspection> {
             (Listing::images(path), Some(PARTS_NEEDED.to_owned()))
         }
     };
-    let refusal =
-        refusal.or_else(|| formats::open(path, options).err().map(|error| error.to_string()));
+    let problem = listing.take_problems().err().map(|error| error.to_string());
     let looked = look(path, listing);
     let single = (looked.classes.len() < 2).then(|| {
         format!("a classifier needs at least two classes, found {}", looked.classes.len())
     });
-    Ok(Inspection { refusal: refusal.or(single), ..looked })
+    Ok(Inspection { refusal: refusal.or(problem).or(single), ..looked })
 }
 
 const PARTS_NEEDED: &str = "a run needs a labelled and a test part: put the pictures into \

@@ -31,7 +31,12 @@ pub struct Pass<'a> {
     pub fused: bool,
 }
 
-impl Pass<'_> {
+impl<'a> Pass<'a> {
+    /// In single precision, one view, without the GPU's fused kernels.
+    pub fn plain(tensors: &'a [Tensor], statistics: Statistics) -> Self {
+        Self { tensors, others: &[], statistics, kind: Kind::Float, views: 1, fused: false }
+    }
+
     /// The clients of the pass.
     pub fn clients(&self) -> usize {
         self.tensors.first().map_or(0, |tensor| tensor.size()[0] as usize)

@@ -5,16 +5,8 @@ use crate::config::Stem;
 
 /// Every network, with what changes its operations.
 fn configs() -> Vec<ModelConfig> {
-    let plain = |name, preactivation, stem| ModelConfig {
-        name,
-        preactivation,
-        norm: NormKind::Batch,
-        groups: 8,
-        latent_dim: 12,
-        latent_stage: None,
-        stem,
-        init_from: None,
-    };
+    let plain =
+        |name, preactivation, stem| ModelConfig { preactivation, stem, ..ModelConfig::plain(name) };
     let names = [
         plain(ModelName::Resnet18, false, Stem::Cifar),
         plain(ModelName::Resnet18, false, Stem::Imagenet),
@@ -109,14 +101,7 @@ fn the_operations_are_the_network() {
             let params = filled(&network);
             let images = (Tensor::arange(5 * 1200, (Kind::Float, Device::Cpu)) * 0.37).sin();
             let images = images.view([5, 3, 20, 20]);
-            let pass = Pass {
-                tensors: &params.tensors,
-                others: &[],
-                statistics: Statistics::Running,
-                kind: Kind::Float,
-                views: 1,
-                fused: false,
-            };
+            let pass = Pass::plain(&params.tensors, Statistics::Running);
             let features = network.features(&images, &pass).unwrap();
             let operations = network.operations();
             let values = interpret(&operations, &params.tensors, &images);
@@ -142,14 +127,7 @@ fn the_imagenet_stem_serves_a_cohort() {
     let cohort = Params::stack(&[&alone[0], &alone[1]]).unwrap();
     let images = Tensor::randn([2, 6, 32, 32], (Kind::Float, Device::Cpu));
     let logits = |params: &Params, images: &Tensor| {
-        let pass = Pass {
-            tensors: &params.tensors,
-            others: &[],
-            statistics: Statistics::Batch,
-            kind: Kind::Float,
-            views: 1,
-            fused: false,
-        };
+        let pass = Pass::plain(&params.tensors, Statistics::Batch);
         let features = network.features(images, &pass).unwrap();
         network.logits(&features, &pass).unwrap()
     };

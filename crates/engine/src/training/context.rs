@@ -203,21 +203,16 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ModelName, NormKind, Stem};
+    use crate::config::{ModelName, Stem};
     use crate::tensors::Part;
 
     #[test]
     fn a_file_replaces_the_backbone_and_no_head() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut model = ModelConfig {
-            name: ModelName::Resnet18,
-            preactivation: false,
-            norm: NormKind::Batch,
-            groups: 8,
             latent_dim: 4,
-            latent_stage: None,
             stem: Stem::Imagenet,
-            init_from: None,
+            ..ModelConfig::plain(ModelName::Resnet18)
         };
         let context = |model: &ModelConfig| {
             let heads = Heads { anchor: true, predictor: None };

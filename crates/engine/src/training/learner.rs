@@ -308,16 +308,7 @@ mod tests {
             seed: 0,
             device: Device::Cpu,
             precision: Precision::F32,
-            model: ModelConfig {
-                name: ModelName::Small,
-                preactivation: false,
-                norm: NormKind::Batch,
-                groups: 8,
-                latent_dim: 8,
-                latent_stage: None,
-                stem: Stem::Cifar,
-                init_from: None,
-            },
+            model: ModelConfig { latent_dim: 8, ..ModelConfig::plain(ModelName::Small) },
             heads: Heads { anchor: true, predictor: None },
             batch_norm: BatchNormConfig {
                 statistics: StatisticsSource::Average,

@@ -137,16 +137,7 @@ mod tests {
     use tch::Device;
 
     fn exported(change: impl Fn(&mut ModelConfig)) -> Result<Exported> {
-        let mut config = ModelConfig {
-            name: ModelName::Resnet18,
-            preactivation: false,
-            norm: NormKind::Batch,
-            groups: 8,
-            latent_dim: 4,
-            latent_stage: None,
-            stem: Stem::Cifar,
-            init_from: None,
-        };
+        let mut config = ModelConfig { latent_dim: 4, ..ModelConfig::plain(ModelName::Resnet18) };
         change(&mut config);
         let heads = Heads { anchor: true, predictor: Some(2) };
         let shape = Shape { side: 16, channels: 3 };

@@ -1,6 +1,6 @@
 //! What only a person can say about pictures, with what is likely as the default.
 
-use super::{fit_name, labelled, part};
+use super::{labelled, part};
 use crate::cli::InitArgs;
 use crate::printer::Printer;
 use anyhow::{Result, bail};
@@ -36,17 +36,9 @@ impl Answers {
         };
         let square = pictures.iter().all(|part| part.square == part.pictures);
         let fit = match args.fit {
-            Some(fit) => fit.into(),
+            Some(fit) => fit,
             None if square => Fit::Stretch,
-            None => {
-                let question = "Pictures that are not square: stretch, crop or pad";
-                match terminal.ask(question, fit_name(Fit::Pad).to_owned())?.as_str() {
-                    "stretch" => Fit::Stretch,
-                    "crop" => Fit::Crop,
-                    "pad" => Fit::Pad,
-                    other => bail!("expected stretch, crop or pad, found `{other}`"),
-                }
-            }
+            None => terminal.ask("Pictures that are not square: stretch, crop or pad", Fit::Pad)?,
         };
         let mirror = match args.mirror {
             Some(mirror) => mirror,

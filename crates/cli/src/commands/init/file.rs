@@ -1,7 +1,7 @@
 //! The experiment file, commented for the person who will change it.
 
 use super::answers::Answers;
-use super::{fit_name, labelled, part};
+use super::{labelled, part};
 use fedanchor_data::Normalisation;
 use fedanchor_data::inspection::Inspection;
 
@@ -68,7 +68,7 @@ fn data(about: &About) -> String {
     text += &line("path", quoted(path), "relative to this file");
     text += &line("size", answers.size, "pixels per side: larger shows more and takes longer");
     let comment = "stretch, crop or pad pictures that are not square";
-    text += &line("fit", format!("{:?}", fit_name(answers.fit)), comment);
+    text += &line("fit", quoted(&answers.fit.to_string()), comment);
     match answers.anchors {
         0 => text += &line("anchors", 0, "0: all labelled pictures"),
         anchors => text += &line("anchors", anchors, "labelled pictures of the server, drawn"),

@@ -16,8 +16,8 @@ mod table;
 pub use cache::default_cache;
 pub(super) use decode::resize_set;
 pub(crate) use listing::Listing;
-pub use relabel::Relabelled;
 pub(super) use relabel::relabel;
+pub use relabel::{Relabelled, seen_from};
 
 use super::Options;
 use super::checks::{every_class, finish, same_shape};
@@ -129,7 +129,7 @@ fn clients(path: &Path, part: listing::ClientFiles, decoded: Decoded) -> Result<
 
 impl Listing {
     /// An error if there is any problem.
-    fn take_problems(&mut self) -> Result<()> {
+    pub(crate) fn take_problems(&mut self) -> Result<()> {
         match self.problems.len() {
             0 => Ok(()),
             1 => Err(self.problems.remove(0)),

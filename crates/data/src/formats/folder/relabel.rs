@@ -1,7 +1,7 @@
 //! Labels that a person has reviewed, brought back to the pictures they belong to.
 
 use super::listing::Listing;
-use crate::picture::quoted;
+use crate::drawing::quoted;
 use crate::{DataError, Result};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -29,7 +29,7 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
     let mut given = read(labels)?;
     let (mut text, mut count) = (String::from("path,label,client,split\n"), 0);
     let mut row = |path: &Path, label: &str, client: &str, split: &str| -> Result<()> {
-        let path = from_table(path, table)?;
+        let path = seen_from(path, table)?;
         let fields = [path.as_str(), label, client, split].map(quoted);
         writeln!(text, "{}", fields.join(",")).expect("writing to a string cannot fail");
         Ok(())
@@ -120,18 +120,20 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     path.canonicalize().map_err(|source| DataError::io(path, source))
 }
 
-/// A path relative to the table where it lies below its folder, otherwise absolute.
-fn from_table(path: &Path, table: &Path) -> Result<String> {
+/// A path as a file states it: relative to the file's folder where it lies below, otherwise absolute.
+pub fn seen_from(path: &Path, file: &Path) -> Result<String> {
     let path = absolute(path)?;
-    let folder = table.parent().filter(|parent| *parent != Path::new(""));
+    let folder = file.parent().filter(|parent| *parent != Path::new(""));
     let folder = absolute(folder.unwrap_or(Path::new(".")))?;
-    Ok(path.strip_prefix(&folder).unwrap_or(&path).to_string_lossy().into_owned())
+    let seen = path.strip_prefix(&folder).unwrap_or(&path);
+    let seen = if seen == Path::new("") { Path::new(".") } else { seen };
+    Ok(seen.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::drawing::write_png;
     use crate::formats::{Options, open, relabelled};
-    use crate::picture::write_png;
     use crate::{DataError, Shape};
     use std::path::Path;
 
