@@ -17,17 +17,23 @@
 mod error;
 mod escape;
 mod heading;
+mod history;
 mod json;
+mod matrix;
 mod published;
 mod render;
 mod review;
 mod runs;
+mod setup;
 mod table;
 
 pub use error::{ReportError, Result};
 pub use heading::{Heading, Partition};
+pub use history::{Histories, History, read_histories};
+pub use matrix::Matrix;
 pub use published::Published;
 pub use render::{Format, render};
 pub use review::{Proposal, Shown, by_doubt, review_csv, review_page};
-pub use runs::{Complete, Damaged, Run, Runs, Unfinished, find_runs};
+pub use runs::{Damaged, Run, Runs, Unfinished, find_runs};
+pub use setup::{Complete, Setup};
 pub use table::{Figure, Row, Table};

@@ -6,7 +6,7 @@
 //! numbers must be set in the config: no default is assumed for a missing one.
 
 use crate::heading::Partition;
-use crate::runs::Run;
+use crate::setup::Setup;
 use serde::Serialize;
 use std::fmt;
 use toml::{Table, Value};
@@ -35,9 +35,9 @@ impl fmt::Display for Published {
 }
 
 /// The distinct numbers printed for this experiment, in the order of the tables.
-pub(crate) fn published(run: &Run) -> Vec<Published> {
+pub(crate) fn published(setup: &Setup) -> Vec<Published> {
     let mut found: Vec<Published> = Vec::new();
-    for line in lines().filter(|line| line.is_for(run)) {
+    for line in lines().filter(|line| line.is_for(setup)) {
         let known =
             |other: &Published| (other.mean, other.std) == (line.number.mean, line.number.std);
         if !found.iter().any(known) {
@@ -91,14 +91,14 @@ impl Line {
         })
     }
 
-    fn is_for(&self, run: &Run) -> bool {
-        let heading = &run.heading;
+    fn is_for(&self, setup: &Setup) -> bool {
+        let heading = &setup.heading;
         let alpha = match heading.partition {
             Partition::Iid => Some(IID),
             Partition::Lda { alpha } => Some(alpha),
             Partition::Dirichlet { .. } | Partition::Classes { .. } => None,
         };
-        let method = run.config.get("method").and_then(Value::as_table);
+        let method = setup.config.get("method").and_then(Value::as_table);
         let is = |wanted: Option<bool>, found: fn(&Table) -> Option<bool>| {
             wanted.is_none() || wanted == method.and_then(found)
         };

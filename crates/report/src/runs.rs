@@ -9,13 +9,11 @@
 //! fails this check is listed as damaged, and the others are still used.
 
 use crate::error::{ReportError, Result};
-use crate::heading::Heading;
+use crate::setup::{Complete, Setup};
 use fedanchor_record::{Checksums, Summary, files};
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use toml::de::{DeTable, DeValue};
-use toml::{Table, Value};
 
 /// The runs in the given folders, each list sorted by path.
 #[derive(Debug, Default)]
@@ -31,16 +29,10 @@ pub struct Runs {
 /// A run that completed all its rounds.
 #[derive(Debug)]
 pub struct Run {
-    /// Its folder.
-    pub path: PathBuf,
+    /// Its settings.
+    pub setup: Setup,
     /// Its `summary.json`.
     pub summary: Summary,
-    /// All its settings.
-    pub config: Table,
-    /// The settings that identify it to a reader.
-    pub heading: Heading,
-    /// Every setting as text, for example `client.batch` and `32`, in the order of the file.
-    pub(crate) settings: Vec<(String, String)>,
 }
 
 /// A run that is in progress, failed, or was stopped.
@@ -81,17 +73,34 @@ impl fmt::Display for Damaged {
 
 /// Finds all runs in these folders, each a run folder or one that contains run folders.
 pub fn find_runs(dirs: &[PathBuf]) -> Result<Runs> {
+    let mut runs = Runs::default();
+    for path in find_folders(dirs)? {
+        if !path.join(files::SUMMARY).exists() {
+            runs.unfinished.push(Unfinished { path, rounds: None });
+            continue;
+        }
+        match Run::read(path.clone()) {
+            Ok(run) if run.is_finished() => runs.finished.push(run),
+            Ok(run) => {
+                let rounds = Some((run.summary.rounds, run.summary.rounds_planned));
+                runs.unfinished.push(Unfinished { path, rounds });
+            }
+            Err(error) => runs.damaged.push(Damaged { path, problem: error.in_run_folder() }),
+        }
+    }
+    Ok(runs)
+}
+
+/// All run folders in these folders, sorted.
+pub(crate) fn find_folders(dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut search = Search::default();
     for dir in dirs {
         if !search.folder(dir)? {
             return Err(ReportError::NoRun { path: dir.clone() });
         }
     }
-    let mut runs = search.runs;
-    runs.finished.sort_by(|a, b| a.path.cmp(&b.path));
-    runs.unfinished.sort_by(|a, b| a.path.cmp(&b.path));
-    runs.damaged.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(runs)
+    search.found.sort();
+    Ok(search.found)
 }
 
 impl Runs {
@@ -102,12 +111,9 @@ impl Runs {
     }
 }
 
-/// Resolves a config with this version's defaults and returns it in full; `None` if that fails.
-pub type Complete<'a> = &'a dyn Fn(&Table) -> Option<String>;
-
 #[derive(Default)]
 struct Search {
-    runs: Runs,
+    found: Vec<PathBuf>,
     /// Canonical paths of the folders that contain the current one.
     above: Vec<PathBuf>,
     seen: HashSet<PathBuf>,
@@ -126,9 +132,8 @@ impl Search {
         if !self.seen.insert(real.clone()) {
             return Ok(true);
         }
-        let holds = |name: &str| entries.iter().any(|entry| entry.file_name() == name);
-        if holds(files::CONFIG) {
-            self.run(path, holds(files::SUMMARY));
+        if entries.iter().any(|entry| entry.file_name() == files::CONFIG) {
+            self.found.push(path.to_owned());
             return Ok(true);
         }
         self.above.push(real);
@@ -146,25 +151,6 @@ impl Search {
         self.above.pop();
         Ok(found)
     }
-
-    fn run(&mut self, path: &Path, has_summary: bool) {
-        let path = path.to_owned();
-        if !has_summary {
-            self.runs.unfinished.push(Unfinished { path, rounds: None });
-            return;
-        }
-        match Run::read(path.clone()) {
-            Ok(run) if run.is_finished() => self.runs.finished.push(run),
-            Ok(run) => {
-                let rounds = Some((run.summary.rounds, run.summary.rounds_planned));
-                self.runs.unfinished.push(Unfinished { path, rounds });
-            }
-            Err(error) => {
-                let problem = error.in_run_folder();
-                self.runs.damaged.push(Damaged { path, problem });
-            }
-        }
-    }
 }
 
 impl Run {
@@ -181,44 +167,30 @@ impl Run {
         self.summary.rounds >= self.summary.rounds_planned
     }
 
-    /// The run with its config in full: a setting added by a later version has its default there
-    /// and does not make it another experiment.
+    /// The run with its config in full: see [`Complete`].
     pub fn completed(mut self, complete: Complete) -> Self {
-        let read = || {
-            let text = complete(&self.config)?;
-            let config: Table = text.parse().ok()?;
-            Some((settings(&text, &config).ok()?, config))
-        };
-        if let Some((mut all, config)) = read() {
-            all.extend(self.settings.pop()); // the fingerprint
-            (self.settings, self.config) = (all, config);
-        }
+        self.setup = self.setup.completed(complete);
         self
     }
 
     /// Reads the run in a folder that has a summary, and checks its records if it is finished.
     fn read(path: PathBuf) -> Result<Self> {
-        let file = path.join(files::CONFIG);
-        let text = fs_err::read_to_string(&file)?;
-        let malformed = |problem: String| ReportError::malformed(&file, problem);
-        let invalid = |error| malformed(invalid_toml(&text, &error));
-        let config: Table = text.parse().map_err(invalid)?;
-        let heading = Heading::of(&config).map_err(malformed)?;
-        let mut settings = settings(&text, &config).map_err(invalid)?;
-
-        let file = path.join(files::SUMMARY);
-        let summary: Summary = serde_json::from_str(&fs_err::read_to_string(&file)?)
-            .map_err(|error| ReportError::malformed(&file, error))?;
-        // Another machine may have other images under the same name, and `data.path` cannot tell: a
-        // data set that was moved is the same.
-        let fingerprint = summary.data_fingerprint.chars().take(12).collect();
-        settings.push(("data_fingerprint".to_owned(), fingerprint));
-        let run = Self { path, summary, config, heading, settings };
+        let setup = Setup::read(path)?;
+        let summary = read_summary(&setup.path)?;
+        let setup = setup.with_fingerprint(&summary.data_fingerprint);
+        let run = Self { setup, summary };
         if run.is_finished() {
-            check_records(&run.path.join(files::ROUNDS))?;
+            check_records(&run.setup.path.join(files::ROUNDS))?;
         }
         Ok(run)
     }
+}
+
+/// Reads the `summary.json` of a run folder.
+pub(crate) fn read_summary(folder: &Path) -> Result<Summary> {
+    let file = folder.join(files::SUMMARY);
+    serde_json::from_str(&fs_err::read_to_string(&file)?)
+        .map_err(|error| ReportError::malformed(&file, error))
 }
 
 /// Checks every line of a `rounds.jsonl` against its checksum. Lines of older versions have none.
@@ -234,65 +206,5 @@ fn check_records(file: &Path) -> Result<()> {
             let problem = format!("line {} does not match its checksum", index + 1);
             Err(ReportError::malformed(file, problem))
         }
-    }
-}
-
-/// A TOML error in one line, without the excerpt that `Display` adds.
-fn invalid_toml(text: &str, error: &toml::de::Error) -> String {
-    let message = error.message().replace('\n', ", ");
-    let Some(span) = error.span() else { return message };
-    let before = text.bytes().take(span.start);
-    format!("line {}: {message}", before.filter(|&byte| byte == b'\n').count() + 1)
-}
-
-/// Every setting in the order of the file. `Table` sorts its keys, and the feature of `toml` that
-/// preserves their order would change the messages of every crate in the same build, so they are
-/// sorted by their positions in the text.
-fn settings(text: &str, config: &Table) -> Result<Vec<(String, String)>, toml::de::Error> {
-    let mut found = Vec::new();
-    gather(DeTable::parse(text)?.get_ref(), config, "", &mut found);
-    found.sort();
-    Ok(found.into_iter().map(|(_, key, value)| (key, value)).collect())
-}
-
-/// Collects the position, dotted key and value of every setting in a table.
-fn gather(spans: &DeTable, values: &Table, above: &str, found: &mut Vec<(usize, String, String)>) {
-    for (key, spanned) in spans {
-        let Some(value) = values.get(key.get_ref().as_ref()) else { continue };
-        let key = format!("{above}{}", key.get_ref());
-        match (spanned.get_ref(), value) {
-            (DeValue::Table(spans), Value::Table(values)) => {
-                gather(spans, values, &format!("{key}."), found);
-            }
-            (_, Value::String(text)) => found.push((spanned.span().start, key, text.clone())),
-            (_, other) => found.push((spanned.span().start, key, other.to_string())),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_are_in_the_order_of_the_file() {
-        let text = "seed = 3\nrounds = 5\n[model]\nname = \"small\"\n[client]\nepochs = 2\n\
-                    batch = 10\n[method]\nthreshold = { rule = \"quantile\", to = 0.8 }\n\
-                    name = \"x\"\n[method.mixup]\nalpha = 1.0";
-        let found = settings(text, &text.parse().unwrap()).unwrap();
-        let found: Vec<String> =
-            found.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let wanted = [
-            "seed=3",
-            "rounds=5",
-            "model.name=small",
-            "client.epochs=2",
-            "client.batch=10",
-            "method.threshold.rule=quantile",
-            "method.threshold.to=0.8",
-            "method.name=x",
-            "method.mixup.alpha=1.0",
-        ];
-        assert_eq!(found, wanted);
     }
 }

@@ -1,15 +1,13 @@
 //! One row per experiment: the runs of an experiment are averaged over their seeds.
 //!
-//! Two runs belong to the same experiment if their whole resolved configs agree on every key of
-//! [`KeyRole::Experiment`]. Folder names and the few settings in a table's columns do not decide:
-//! they would miss a changed key. A column of the differing keys tells such rows apart.
+//! Two runs belong to the same experiment if their whole resolved configs agree: see
+//! [`group`]. A column of the differing keys tells rows of the same heading apart.
 
 use crate::heading::Heading;
 use crate::published::{self, Published, published};
 use crate::runs::{Run, Runs};
-use fedanchor_record::KeyRole;
+use crate::setup::{Group, group};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// The method that trains on every label.
 const SUPERVISED: &str = "supervised";
@@ -82,17 +80,13 @@ impl Row {
     }
 }
 
-/// The runs of one experiment, by path, and the settings that define it.
-struct Group<'a> {
-    settings: BTreeMap<&'a str, &'a str>,
-    runs: Vec<&'a Run>,
-}
-
 impl Table {
     /// Groups the finished runs, averages each group, and looks up its published number.
     pub fn new(runs: &Runs) -> Self {
-        let groups = group(&runs.finished);
-        let mut rows: Vec<(Row, Vec<String>)> = groups.iter().map(|one| one.row(&groups)).collect();
+        let finished = &runs.finished;
+        let groups = group(finished.iter().map(|run| &run.setup));
+        let mut rows: Vec<(Row, Vec<String>)> =
+            groups.iter().map(|one| row(one, &groups, finished)).collect();
         rows.sort_by(|(a, _), (b, _)| {
             a.heading.order(&b.heading).then_with(|| a.settings.cmp(&b.settings))
         });
@@ -133,92 +127,48 @@ impl Table {
     }
 }
 
-fn group(runs: &[Run]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group> = Vec::new();
-    for run in runs {
-        let settings = run.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let settings = settings.filter(|(key, _)| KeyRole::of(key) == KeyRole::Experiment);
-        let settings = settings.collect();
-        match groups.iter_mut().find(|group| group.settings == settings) {
-            Some(group) => group.runs.push(run),
-            None => groups.push(Group { settings, runs: vec![run] }),
+/// The row of a group, and the notes about it.
+fn row(group: &Group, all: &[Group], runs: &[Run]) -> (Row, Vec<String>) {
+    let mut notes = Vec::new();
+    let mut seeds: Vec<&Run> = Vec::new();
+    for run in group.members.iter().map(|&place| &runs[place]) {
+        let seed = run.summary.seed;
+        match seeds.iter().find(|other| other.summary.seed == seed) {
+            None => seeds.push(run),
+            Some(first) => notes.push(format!(
+                "seed {seed}: {} is left out: {} is a run of the same experiment and seed",
+                run.setup.path.display(),
+                first.setup.path.display()
+            )),
         }
     }
-    groups
-}
-
-impl Group<'_> {
-    fn heading(&self) -> &Heading {
-        &self.runs[0].heading
+    let setup = &seeds[0].setup;
+    let rounds = seeds[0].summary.rounds;
+    let published = published(setup);
+    if !published.is_empty() && rounds != published::ROUNDS {
+        let theirs = published::ROUNDS;
+        notes.push(format!("published after {theirs} rounds, ours after {rounds}"));
     }
-
-    /// The row of this group, and the notes about it.
-    fn row(&self, all: &[Group]) -> (Row, Vec<String>) {
-        let mut notes = Vec::new();
-        let mut runs: Vec<&Run> = Vec::new();
-        for run in &self.runs {
-            let seed = run.summary.seed;
-            match runs.iter().find(|other| other.summary.seed == seed) {
-                None => runs.push(run),
-                Some(first) => notes.push(format!(
-                    "seed {seed}: {} is left out: {} is a run of the same experiment and seed",
-                    run.path.display(),
-                    first.path.display()
-                )),
-            }
-        }
-        let rounds = runs[0].summary.rounds;
-        let published = published(runs[0]);
-        if !published.is_empty() && rounds != published::ROUNDS {
-            let theirs = published::ROUNDS;
-            notes.push(format!("published after {theirs} rounds, ours after {rounds}"));
-        }
-        let preset = &self.heading().preset;
-        if !published.is_empty() && preset != "paper" {
-            notes.push(format!("published with the paper's recipe, ours with preset {preset}"));
-        }
-        notes.extend(published.iter().skip(1).map(|other| {
-            format!("table {} of the paper gives {other} for the same setting", other.table)
-        }));
-        let row = Row {
-            heading: self.heading().clone(),
-            settings: self.distinction(all),
-            rounds,
-            seeds: runs.len(),
-            last: Figure::of(runs.iter().map(|run| run.summary.final_accuracy)),
-            best: Figure::of(runs.iter().map(|run| run.summary.best_accuracy)),
-            floor: floor(&runs),
-            published: published.first().copied(),
-            leads: false,
-            notes: Vec::new(),
-        };
-        (row, notes)
+    let preset = &setup.heading.preset;
+    if !published.is_empty() && preset != "paper" {
+        notes.push(format!("published with the paper's recipe, ours with preset {preset}"));
     }
-
-    /// The settings that distinguish this group from others of the same heading, in config order.
-    fn distinction(&self, all: &[Group]) -> String {
-        let peers: Vec<&Group> =
-            all.iter().filter(|other| other.heading() == self.heading()).collect();
-        let mut keys: Vec<&str> = Vec::new();
-        for peer in &peers {
-            // A key that earlier peers lack is inserted after its predecessor here.
-            let mut place = 0;
-            for (key, _) in &peer.runs[0].settings {
-                match keys.iter().position(|known| known == key) {
-                    Some(known) => place = known,
-                    None => keys.insert(place, key),
-                }
-                place += 1;
-            }
-        }
-        let differs =
-            |key: &str| peers.iter().any(|peer| peer.settings.get(key) != self.settings.get(key));
-        let shown = keys
-            .into_iter()
-            .filter(|key| differs(key))
-            .filter_map(|key| self.settings.get(key).map(|value| format!("{key}={value}")));
-        shown.collect::<Vec<_>>().join(", ")
-    }
+    notes.extend(published.iter().skip(1).map(|other| {
+        format!("table {} of the paper gives {other} for the same setting", other.table)
+    }));
+    let row = Row {
+        heading: setup.heading.clone(),
+        settings: group.distinction(all),
+        rounds,
+        seeds: seeds.len(),
+        last: Figure::of(seeds.iter().map(|run| run.summary.final_accuracy)),
+        best: Figure::of(seeds.iter().map(|run| run.summary.best_accuracy)),
+        floor: floor(&seeds),
+        published: published.first().copied(),
+        leads: false,
+        notes: Vec::new(),
+    };
+    (row, notes)
 }
 
 /// The floor under these runs, if each of them was compared with it.

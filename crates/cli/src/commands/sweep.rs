@@ -215,7 +215,7 @@ fn is_finished(job: &Job) -> Result<bool> {
     let Some(run) = Run::finished(&job.folder)? else { return Ok(false) };
     let run = run.completed(&super::complete);
     // Where a run was computed does not matter once it is finished.
-    let other = differences(&run.config, &job.settled);
+    let other = differences(&run.setup.config, &job.settled);
     let other = other.iter().filter(|key| KeyRole::of(&key.key) != KeyRole::Machine);
     let mut other: Vec<String> = other.map(ToString::to_string).collect();
     if run.summary.rounds != job.experiment.rounds {

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 fn finished(runs: &Runs) -> Vec<String> {
-    names(runs.finished.iter().map(|run| run.path.as_path()))
+    names(runs.finished.iter().map(|run| run.setup.path.as_path()))
 }
 
 fn problem(dirs: &[PathBuf]) -> String {
@@ -22,8 +22,8 @@ fn runs_are_found_at_any_depth_and_sorted_by_path() {
     fs_err::write(folders.path("x/notes.txt"), "not a run").unwrap();
     let runs = find_runs(&[folders.path("")]).unwrap();
     assert_eq!(finished(&runs), ["a", "b", "c"]);
-    assert_eq!(runs.finished[1].heading.data, "cifar10");
-    assert_eq!(runs.finished[1].config["client"]["batch"].as_integer(), Some(10));
+    assert_eq!(runs.finished[1].setup.heading.data, "cifar10");
+    assert_eq!(runs.finished[1].setup.config["client"]["batch"].as_integer(), Some(10));
     assert_eq!(runs.finished[1].summary.seed, 1);
     assert_eq!(finished(&find_runs(&[folders.path("x/b")]).unwrap()), ["b"]);
 }

@@ -37,7 +37,7 @@ fn a_changed_digit_in_the_records_is_noticed() {
     assert_eq!(note(&folders), "rounds.jsonl: line 3 does not match its checksum");
 
     let runs = find_runs(&[folders.path("")]).unwrap();
-    assert_eq!(names(runs.finished.iter().map(|run| run.path.as_path())), ["a"]);
+    assert_eq!(names(runs.finished.iter().map(|run| run.setup.path.as_path())), ["a"]);
     assert_eq!(names(runs.damaged.iter().map(|run| run.path.as_path())), ["b"]);
     let error = Run::finished(&folders.path("b")).unwrap_err().to_string();
     assert_eq!(
@@ -119,7 +119,7 @@ fn committed_results_load() {
     assert!(!runs.finished.is_empty());
     assert_eq!((runs.unfinished, runs.damaged), (vec![], vec![]));
     for run in &runs.finished {
-        let text = fs_err::read_to_string(run.path.join(files::ROUNDS)).unwrap();
+        let text = fs_err::read_to_string(run.setup.path.join(files::ROUNDS)).unwrap();
         let records: Vec<RoundRecord> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(records.len(), run.summary.rounds as usize + 1);

@@ -1,0 +1,174 @@
+//! A run folder as far as it was written: every round, and the files that figures are drawn from.
+//!
+//! A table averages finished runs only. A figure can show a run that is still going on or was stopped,
+//! and one whose last line was being written when it was killed: what is missing or cannot be read is named
+//! and skipped.
+
+use crate::error::Result;
+use crate::matrix::Matrix;
+use crate::runs::{Damaged, find_folders, read_summary};
+use crate::setup::{Complete, Setup};
+use fedanchor_record::{Checksums, RoundRecord, Summary, Timing, files};
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+
+/// A run and its records.
+#[derive(Debug, Clone)]
+pub struct History {
+    /// Its settings.
+    pub setup: Setup,
+    /// Its `summary.json`, written when it ends.
+    pub summary: Option<Summary>,
+    /// Its rounds, from round 0; at least one.
+    pub rounds: Vec<RoundRecord>,
+    /// Seconds by phase, from round 0.
+    pub timings: Vec<Timing>,
+    /// Samples by client (rows) and class (columns).
+    pub partition: Option<Matrix>,
+    /// Test images by true (rows) and predicted class (columns), final model.
+    pub confusion: Option<Matrix>,
+    /// Cosine between the classes' mean anchor latents, final model.
+    pub similarity: Option<Matrix>,
+    /// What is missing or cannot be read, and was skipped.
+    pub problems: Vec<String>,
+}
+
+/// The runs in some folders, and those that cannot be shown at all.
+#[derive(Debug, Default)]
+pub struct Histories {
+    /// Runs with at least one round, sorted by path.
+    pub runs: Vec<History>,
+    /// Runs without one, and why.
+    pub damaged: Vec<Damaged>,
+}
+
+/// Reads all runs in these folders, each a run folder or one that contains run folders.
+pub fn read_histories(dirs: &[PathBuf], complete: Complete) -> Result<Histories> {
+    let mut all = Histories::default();
+    for path in find_folders(dirs)? {
+        match History::read(&path) {
+            Ok(mut history) => {
+                history.setup = history.setup.completed(complete);
+                all.runs.push(history);
+            }
+            Err(error) => all.damaged.push(Damaged { path, problem: error.in_run_folder() }),
+        }
+    }
+    Ok(all)
+}
+
+impl History {
+    /// Reads the run in a folder. It is an error if its config or its first round cannot be read.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let setup = Setup::read(folder.to_owned())?;
+        let mut problems = Vec::new();
+        let rounds = rounds(&folder.join(files::ROUNDS), &mut problems)?;
+        let summary = match folder.join(files::SUMMARY).exists() {
+            true => read_summary(folder).map_err(|error| problems.push(error.in_run_folder())).ok(),
+            false => None,
+        };
+        let setup = match &summary {
+            Some(summary) => setup.with_fingerprint(&summary.data_fingerprint),
+            None => setup,
+        };
+        let timings = lines(&folder.join(files::TIMINGS), &mut problems);
+        let mut matrix = |name: &str| {
+            let file = folder.join(name);
+            if !file.exists() {
+                return None;
+            }
+            Matrix::read(&file).map_err(|error| problems.push(error.in_run_folder())).ok()
+        };
+        let partition = matrix(files::PARTITION);
+        let confusion = matrix(files::CONFUSION);
+        let similarity = matrix(files::SIMILARITY);
+        Ok(Self { setup, summary, rounds, timings, partition, confusion, similarity, problems })
+    }
+
+    /// The seed; 0 if the config has none.
+    pub fn seed(&self) -> u64 {
+        self.setup.number("seed").unwrap_or(0)
+    }
+
+    /// Rounds planned.
+    pub fn planned(&self) -> u32 {
+        let planned = self.setup.number("rounds").and_then(|rounds| rounds.try_into().ok());
+        planned.unwrap_or_else(|| self.last().round)
+    }
+
+    /// Whether all planned rounds are there.
+    pub fn is_finished(&self) -> bool {
+        self.summary.is_some() && self.last().round >= self.planned()
+    }
+
+    /// The last round.
+    pub fn last(&self) -> &RoundRecord {
+        &self.rounds[self.rounds.len() - 1]
+    }
+
+    /// Mean test accuracy of the last ten rounds, or of as many as there are after pre-training.
+    pub fn last_ten(&self) -> f64 {
+        let trained = &self.rounds[self.rounds.len().min(2) - 1..];
+        let last = &trained[trained.len().saturating_sub(10)..];
+        last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
+    }
+}
+
+/// Reads the rounds up to the first line that is damaged. It is an error if that is the first of all.
+fn rounds(file: &Path, problems: &mut Vec<String>) -> Result<Vec<RoundRecord>> {
+    let text = String::from_utf8_lossy(&fs_err::read(file)?).into_owned();
+    let mut checksums = Checksums::default();
+    let mut rounds: Vec<RoundRecord> = Vec::new();
+    let mut problem = None;
+    for (index, line) in text.lines().enumerate() {
+        let read = serde_json::from_str::<RoundRecord>(line);
+        let next =
+            rounds.last().is_none_or(|last| read.as_ref().is_ok_and(|r| r.round > last.round));
+        match read {
+            Ok(round) if next && checksums.accepts(line) => rounds.push(round),
+            Ok(_) => problem = Some(format!("line {} does not match its checksum", index + 1)),
+            Err(error) => problem = Some(format!("line {}: {error}", index + 1)),
+        }
+        if problem.is_some() {
+            break;
+        }
+    }
+    match problem {
+        _ if rounds.is_empty() => Err(crate::ReportError::malformed(
+            file,
+            problem.unwrap_or_else(|| "no round was recorded".to_owned()),
+        )),
+        Some(problem) => {
+            let last = rounds.len() - 1;
+            problems.push(format!("{}: {problem}: shown up to round {last}", files::ROUNDS));
+            Ok(rounds)
+        }
+        None => Ok(rounds),
+    }
+}
+
+/// Reads a file of JSON lines up to the first that cannot be read; a file that does not exist has none.
+fn lines<T: DeserializeOwned>(file: &Path, problems: &mut Vec<String>) -> Vec<T> {
+    if !file.exists() {
+        return Vec::new();
+    }
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let text = match fs_err::read(file) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) => {
+            problems.push(error.to_string());
+            return Vec::new();
+        }
+    };
+    let mut read = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        match serde_json::from_str(line) {
+            Ok(value) => read.push(value),
+            Err(error) => {
+                problems.push(format!("{name}: line {}: {error}", index + 1));
+                break;
+            }
+        }
+    }
+    read
+}
