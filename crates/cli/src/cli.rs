@@ -37,6 +37,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Print run folders as a table: mean and deviation over seeds, beside the published numbers
     Table(TableArgs),
+    /// Write a report over run folders: one page with figures, each also as SVG and PNG, tables as CSV and LaTeX
+    Report(ReportArgs),
     /// Test a trained model on labelled images
     Eval(EvalArgs),
     /// Predict the classes of pictures with a trained model
@@ -291,6 +293,25 @@ pub struct TableArgs {
     pub format: TableFormat,
     #[command(flatten)]
     pub output: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Run folders, or folders that contain run folders
+    #[arg(required = true, value_name = "DIR")]
+    pub folders: Vec<PathBuf>,
+    /// Folder to write; an earlier report there is replaced
+    #[arg(long, default_value = "report", value_name = "FOLDER")]
+    pub out: PathBuf,
+    /// Open the page in the browser
+    #[arg(long)]
+    pub open: bool,
+    /// Average accuracies over this many rounds, as the paper does over 5
+    #[arg(long, default_value_t = 1, value_name = "ROUNDS", value_parser = clap::value_parser!(u16).range(1..100))]
+    pub smooth: u16,
+    /// Round at which the methods' pseudo-labels are compared [default: the last]
+    #[arg(long, value_name = "N")]
+    pub round: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -16,6 +16,7 @@ mod partition;
 mod pictures;
 mod predict;
 mod progress;
+mod report;
 mod run;
 mod shell;
 mod sweep;
@@ -60,6 +61,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         }
         Command::Export(args) => export::export(&args, printer),
         Command::Table(args) => table::table(&args, printer),
+        Command::Report(args) => report::report(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Model(args) => model::model(&args, printer),
         Command::Completions(args) => shell::completions(&args, printer),

@@ -13,7 +13,7 @@ mod relabel;
 mod share;
 mod table;
 
-pub use cache::default_cache;
+pub use cache::{cache_folder, default_cache};
 pub(super) use decode::resize_set;
 pub(crate) use listing::Listing;
 pub(super) use relabel::relabel;
