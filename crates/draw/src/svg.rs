@@ -138,7 +138,7 @@ impl Bars {
             plot = plot.with_group(name, bars.collect::<Vec<_>>());
         }
         if self.stacked {
-            plot = plot.with_stacked();
+            plot = plot.with_stacked().with_width(0.5);
         }
         let plots = vec![Plot::Bar(plot)];
         let layout = with_axes(Layout::auto_from_plots(&plots), &self.x, &self.y);
@@ -187,7 +187,7 @@ impl Heat {
                 for (column, &value) in values.iter().enumerate() {
                     let text = format!("{value:.*}", self.decimals);
                     // A little below the middle: kuva sets text on its baseline.
-                    let text = TextAnnotation::new(text, column as f64 + 1.0, row as f64 + 0.88);
+                    let text = TextAnnotation::new(text, column as f64 + 1.0, row as f64 + 0.82);
                     let text = text.with_font_size(9);
                     layout = layout.with_annotation(text);
                 }

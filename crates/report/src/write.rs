@@ -44,7 +44,7 @@ pub fn write_report(
     } else {
         data.figures().collect()
     };
-    let files: Vec<(String, &str, &Chart)> = drawn.into_iter().flat_map(files).collect();
+    let files: Vec<(String, String, &Chart)> = drawn.into_iter().flat_map(files).collect();
     files.par_iter().try_for_each(|(name, title, chart)| {
         let svg = chart.svg(title);
         let file = figure_folder.join(name);
@@ -76,7 +76,7 @@ fn check_folder(folder: &Path) -> Result<()> {
 
 /// Name, title and content of each file of a figure. Of bars, only the chosen frame: its frames are one
 /// per round.
-fn files(figure: &Figure) -> Vec<(String, &str, &Chart)> {
+fn files(figure: &Figure) -> Vec<(String, String, &Chart)> {
     let frames = figure.frames.iter().enumerate();
     let files = frames.filter_map(|(place, frame)| {
         let alone = figure.frames.len() == 1;
@@ -86,7 +86,11 @@ fn files(figure: &Figure) -> Vec<(String, &str, &Chart)> {
             Chart::Bars(_) => return None,
             _ => format!("{}-{}", figure.id, place + 1),
         };
-        Some((name, figure.title.as_str(), &frame.chart))
+        let title = match frame.name.as_str() {
+            "" => figure.title.clone(),
+            name => format!("{}: {name}", figure.title),
+        };
+        Some((name, title, &frame.chart))
     });
     files.collect()
 }

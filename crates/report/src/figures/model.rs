@@ -63,9 +63,9 @@ pub(super) fn similarity(section: &Section) -> Option<Figure> {
 pub(super) fn partition(section: &Section) -> Option<Figure> {
     let frames = frames(section, |run| {
         let (mut matrix, sizes) = run.partition.clone()?.split_off("size");
-        if matrix.columns.is_empty() {
+        if matrix.columns.len() < 2 {
             // Nobody knows the classes: the sizes alone.
-            matrix.columns = vec!["samples".to_owned()];
+            matrix.columns = vec!["any".to_owned()];
             matrix.values = sizes?.into_iter().map(|size| vec![size]).collect();
         }
         let every = matrix.rows.len().div_ceil(MOST_CLIENTS).max(1);

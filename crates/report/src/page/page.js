@@ -100,7 +100,7 @@
     });
     const option = {
       ...base(), series, toolbox: tools(true),
-      xAxis: axis(chart.x, { type: 'value', min: first, max: last, nameGap: 26, splitLine: { show: false } }),
+      xAxis: axis(chart.x, { type: 'value', min: first, ...(chart.x.label === 'round' ? { max: last } : {}), nameGap: 26, splitLine: { show: false } }),
       yAxis: axis(chart.y, { type: 'value', scale: chart.y.min == null, nameGap: 38, ...percent(chart.y) }),
       dataZoom: [{ type: 'inside', zoomOnMouseWheel: 'ctrl', moveOnMouseMove: false, filterMode: 'none' }],
       tooltip: tooltip({
