@@ -3,7 +3,6 @@
 //! The files of a round are written once its checkpoint is complete, and before its lines: a round on record
 //! has them, and they can be written again from the checkpoint after a kill in between.
 
-use super::checkpoint::Found;
 use super::folder::{RoundFile, json};
 use super::{Observer, Run};
 use crate::error::{Error, Result};
@@ -29,17 +28,17 @@ impl Run<'_> {
         Ok(files)
     }
 
-    /// Brings the files to where the run starts or resumes.
+    /// Brings the files to where the run starts or resumes: after round `last`, with these samples.
     pub(super) fn open_figures(
         &self,
         coordinator: &Coordinator,
-        found: Option<&Found>,
+        last: Option<u32>,
+        picked: Option<&Picked>,
         observer: &mut dyn Observer,
     ) -> Result<()> {
         let asked = &self.simulation.experiment.record.latents;
-        let last = found.map(|found| found.about.round);
         let there = self.folder.keep_latents(last)?;
-        match found.and_then(|found| found.about.picked.as_ref()) {
+        match picked {
             Some(picked) => self.samples(picked)?.write(self.out)?,
             None => self.folder.remove_samples()?,
         }
@@ -52,7 +51,7 @@ impl Run<'_> {
         if !missing.is_empty() {
             let rounds: Vec<String> = missing.iter().map(u32::to_string).collect();
             observer.notice(&format!(
-                "no latents of round {}: the run was past it when record.latents asked for them",
+                "record.latents: none are saved for rounds that were over before it named them: {}",
                 rounds.join(", ")
             ));
         }

@@ -176,11 +176,11 @@ impl Run<'_> {
             })?;
         }
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
-        self.open_figures(&coordinator, found.as_ref(), observer)?;
+        let last = found.as_ref().map(|found| found.about.round);
+        self.open_figures(&coordinator, last, progress.picked.as_ref(), observer)?;
         let seconds_before = self.folder.seconds()?;
-        let mut saver =
-            Saver::start(self.out, self.folder.log()?, found.as_ref().map(|f| f.about.round))?;
-        let first = found.as_ref().map_or(0, |found| found.about.round + 1);
+        let mut saver = Saver::start(self.out, self.folder.log()?, last)?;
+        let first = last.map_or(0, |last| last + 1);
         let mut test = None;
         for round in first..=experiment.rounds {
             if round > 0 && stop.load(Ordering::Relaxed) {
@@ -241,7 +241,9 @@ impl Run<'_> {
         let (records, checksums) = self.folder.records(usize::MAX)?;
         let mut progress = Progress::default();
         records.iter().for_each(|record| progress.add(record));
-        progress.picked = found.and_then(|found| found.about.picked.clone());
+        // Of other data, which `--force` accepts, there are no such images.
+        let same_data = found.filter(|found| found.about.data == self.data);
+        progress.picked = same_data.and_then(|found| found.about.picked.clone());
         Ok((progress, checksums))
     }
 
