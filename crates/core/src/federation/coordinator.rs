@@ -3,7 +3,7 @@
 use super::admission::{Admission, Admitted, AdmittedUpdate};
 use super::aggregation::Aggregation;
 use super::anchor_watch::AnchorWatch;
-use super::fleet::{Arrival, ClientKey, Delivery, Fleet, RoundTask};
+use super::fleet::{Arrival, ClientKey, Delivery, Fleet, Picked, RoundTask};
 use super::in_order::InOrder;
 use super::learning_watch::{Facts, LearningWatch};
 use super::registry::Registry;
@@ -48,7 +48,7 @@ pub struct Coordinator<'a> {
     pub(super) experiment: &'a Experiment,
     context: &'a Context,
     pub(super) method: &'a dyn Method,
-    data: ServerData<'a>,
+    pub(super) data: ServerData<'a>,
     registry: Registry,
     watch: AnchorWatch,
     learning: LearningWatch,
@@ -74,6 +74,8 @@ pub struct Finished {
     pub timing: Timing,
     /// The test.
     pub evaluation: Evaluation,
+    /// The samples that a person should see, where `record.samples` asks for them and clients labelled.
+    pub picked: Option<Picked>,
 }
 
 impl<'a> Coordinator<'a> {
@@ -188,7 +190,8 @@ impl<'a> Coordinator<'a> {
             ..empty_record(round, &evaluation)
         };
         let timing = self.finish_timing(&watch, timing);
-        Ok(Finished { record, timing, evaluation })
+        let picked = known.picked.map(|samples| Picked { round, samples });
+        Ok(Finished { record, timing, evaluation, picked })
     }
 
     /// Line 4: clients drawn at random without replacement, by rising number; excluded ones are left

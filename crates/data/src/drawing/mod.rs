@@ -8,7 +8,7 @@ mod chart;
 mod thumbnail;
 
 pub use chart::partition_chart;
-pub use thumbnail::{jpeg, write_png};
+pub use thumbnail::{jpeg, png, write_png};
 
 use crate::{DataError, ImageSet, Result};
 use canvas::{Canvas, text_height, text_width};
