@@ -73,6 +73,9 @@ pub struct RoundRecord {
     pub seen: usize,
     /// Those that they kept: whose score passed the threshold.
     pub kept: usize,
+    /// Standard deviation of the kept samples over these clients, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_deviation: Option<f64>,
     /// Accuracy of the anchor head's pseudo-labels; known only where the true labels are, in a
     /// simulation.
     pub anchor_head: LabelAccuracy,

@@ -174,6 +174,7 @@ impl<'a> Coordinator<'a> {
             trained: statistics.trained,
             seen: statistics.seen,
             kept: statistics.kept,
+            kept_deviation: statistics.kept_deviation(),
             anchor_head: known.anchor_head,
             classifier_head: known.classifier_head,
             losses,
@@ -334,6 +335,7 @@ pub(super) fn empty_record(round: u32, test: &Evaluation) -> RoundRecord {
         trained: 0,
         seen: 0,
         kept: 0,
+        kept_deviation: None,
         anchor_head: LabelAccuracy::default(),
         classifier_head: LabelAccuracy::default(),
         losses: Losses::default(),
@@ -404,7 +406,7 @@ impl Intake<'_> {
                 self.trained.insert(client);
                 statistics.answers += 1;
                 statistics.seen = statistics.seen.saturating_add(update.update().samples);
-                statistics.kept = statistics.kept.saturating_add(update.update().kept);
+                statistics.add_kept(update.update().kept);
                 statistics.add_losses(&update.update().losses);
                 self.aggregation.add(&update, self.admission.sent())?;
                 if self.observes {

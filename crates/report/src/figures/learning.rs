@@ -1,6 +1,6 @@
 //! How well a model learns, by round.
 
-use super::series::line;
+use super::series::{line, short};
 use super::{Figure, Frame, Options};
 use crate::study::{Experiment, Section};
 use fedanchor_draw::{Axis, Chart, Line, Lines, Reference};
@@ -65,11 +65,23 @@ pub(super) fn kept(section: &Section) -> Option<Figure> {
         (round.seen > 0).then(|| round.kept as f64 / accepted as f64)
     };
     let y = Axis::new("kept samples per client").from_zero();
-    let lines = lines(section, 1, y, &per_client);
-    let caption = format!(
-        "Samples per client whose score passed the threshold, mean over the clients of a round. {OVER_SEEDS}"
-    );
-    Figure::single(section, "kept", "Kept samples", &caption, Chart::Lines(lines))
+    let mut lines = lines(section, 1, y, &per_client);
+    for ((place, experiment), shown) in section.experiments.iter().enumerate().zip(&mut lines.lines)
+    {
+        let spread =
+            line(experiment, place, 1, &|round| per_client(round).and(round.kept_deviation));
+        // Records of earlier versions do not have it: the spread over seeds stays.
+        if spread.points.len() == shown.points.len() {
+            let ends = shown.points.iter().zip(&spread.points);
+            shown.band = ends
+                .map(|(at, by)| [short(at[1] - by[1]).max(0.0), short(at[1] + by[1])])
+                .collect();
+        }
+    }
+    let caption = "Samples per client whose score passed the threshold: mean over the clients of a round and \
+                   over seeds. Bands are one standard deviation over clients where the records have it, \
+                   otherwise over seeds.";
+    Figure::single(section, "kept", "Kept samples", caption, Chart::Lines(lines))
 }
 
 /// Losses by round, one frame per experiment.

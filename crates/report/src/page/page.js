@@ -34,7 +34,7 @@
     ...(spec.min == null ? {} : { min: spec.min }), ...(spec.max == null ? {} : { max: spec.max }), ...more,
   });
   // Shares end at 100 %, even if a band reaches beyond.
-  const percent = spec => spec.label.includes('%') && spec.max == null ? { max: range => Math.min(100, Math.ceil(range.max / 5) * 5) } : {};
+  const percent = spec => spec.label.includes('%') && spec.max == null ? { max: range => range.max > 95 ? 100 : null } : {};
   const tools = zoom => ({
     right: 0, top: 0, itemSize: 14, iconStyle: { borderColor: colour('--soft') },
     feature: {
@@ -166,7 +166,7 @@
       { type: 'scatter', name: swarm.name, data: swarm.points, symbolSize: 4, itemStyle: { color: ink(place), opacity: 0.8 } },
       { type: 'scatter', name: swarm.name, data: [swarm.centre], symbol: STAR, symbolSize: 20, z: 4, itemStyle: { color: ink(place), borderColor: colour('--ink'), borderWidth: 1 } },
     ] : []);
-    const bare = { type: 'value', scale: true, axisLabel: { show: false }, axisTick: { show: false }, splitLine: { show: false }, axisLine: { show: true, lineStyle: { color: colour('--line') } } };
+    const bare = { type: 'value', scale: true, axisLabel: { show: false }, axisTick: { show: false }, splitLine: { show: false }, axisLine: { show: false } };
     const option = {
       ...base(), series, toolbox: tools(true), grid: { left: 10, right: 10, top: 34, bottom: 10 }, xAxis: bare, yAxis: bare,
       dataZoom: [{ type: 'inside', xAxisIndex: 0, zoomOnMouseWheel: 'ctrl', filterMode: 'none' }, { type: 'inside', yAxisIndex: 0, zoomOnMouseWheel: 'ctrl', filterMode: 'none' }],
