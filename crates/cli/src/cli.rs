@@ -113,6 +113,8 @@ pub struct InitArgs {
     /// Device to compute on: `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu")]
     pub device: String,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -227,6 +229,9 @@ pub struct PredictArgs {
     /// Output format
     #[arg(long, value_enum, default_value_t = PredictFormat::Table)]
     pub format: PredictFormat,
+    /// The same as `--format jsonl`: one JSON object per line
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -246,6 +251,9 @@ pub struct ExportArgs {
     /// File to write [default: `model.onnx`, `model.pt` or `model.safetensors`]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Overwrite a file with other content
+    #[arg(long)]
+    pub force: bool,
     /// With `--format onnx`: take 8-bit images and normalise them inside the graph
     #[arg(long)]
     pub raw_input: bool,
@@ -360,9 +368,9 @@ pub struct PathArgs {
     /// Resize all images to this many pixels per side
     #[arg(long, value_name = "PIXELS")]
     pub size: Option<usize>,
-    /// Make pictures square by `stretch`, `crop` or `pad`
-    #[arg(long, default_value = "stretch")]
-    pub fit: fedanchor_data::Fit,
+    /// Make pictures square by `stretch`, `crop` or `pad` [default: stretch]
+    #[arg(long)]
+    pub fit: Option<fedanchor_data::Fit>,
     /// Test on this share of the labelled pictures, if there is no test part
     #[arg(long, value_name = "SHARE")]
     pub test_share: Option<f64>,
@@ -386,6 +394,8 @@ pub struct ShowArgs {
     /// Contact sheet to write
     #[arg(long, default_value = "contact-sheet.png", value_name = "PNG")]
     pub out: PathBuf,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -398,6 +408,8 @@ pub struct PartitionArgs {
     /// Write the histogram to files of this name, with `.csv` and `.png` appended
     #[arg(long, default_value = "partition", value_name = "NAME")]
     pub out: PathBuf,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]

@@ -16,6 +16,7 @@ mod partition;
 mod pictures;
 mod predict;
 mod progress;
+mod reading;
 mod report;
 mod run;
 mod shell;

@@ -16,7 +16,7 @@ use crate::config::{Experiment, fingerprint};
 use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Fleet, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
-use crate::model::{Description, encode_model};
+use crate::model::{Description, Head, encode_model};
 use crate::server::Evaluation;
 use crate::simulation::{ComputeThreads, SimulatedFleet, Simulation, load, place};
 use checkpoint::{About, Checkpoint, Found, Saver};
@@ -360,6 +360,7 @@ impl Run<'_> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             method: self.settled.method.name.clone(),
             model: self.settled.model.clone(),
+            heads: Head::of(simulation.method.heads()),
             shape: context.images.shape(),
             fit: self.settled.data.fit,
             normalisation: context.images.normalisation().clone(),

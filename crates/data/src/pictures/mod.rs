@@ -10,9 +10,13 @@
 //! all pictures being decoded at a time share.
 
 mod budget;
+mod finding;
 mod fit;
+mod foreign;
 mod jpeg;
 
+pub(crate) use finding::visible;
+pub use finding::{Found, find};
 pub use fit::Fit;
 pub(crate) use fit::fit;
 
@@ -46,12 +50,22 @@ pub struct Header {
     pub grey: bool,
 }
 
-/// Whether a file has the name of a picture in a known format.
+/// Whether a file has the name of a picture in a format that can be read.
 pub fn is_picture(path: &Path) -> bool {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    ["png", "jpg", "jpeg", "bmp", "webp", "gif"]
-        .iter()
-        .any(|known| extension.eq_ignore_ascii_case(known))
+    by_name(path).is_ok()
+}
+
+/// Why a file is not to be read, judged by its name alone.
+pub(crate) fn by_name(path: &Path) -> Result<(), Reason> {
+    let ending = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let known = ["png", "jpg", "jpeg", "bmp", "webp", "gif"];
+    if known.iter().any(|known| ending.eq_ignore_ascii_case(known)) {
+        return Ok(());
+    }
+    Err(match foreign::by_name(path) {
+        Some(format) => Reason::Unsupported { format: format.to_owned() },
+        None => Reason::NotAPicture,
+    })
 }
 
 /// The header of a picture file.
@@ -138,13 +152,18 @@ struct Opened<D> {
     orientation: Orientation,
 }
 
-fn open<'a>(content: impl BufRead + Seek + 'a) -> Result<Opened<impl ImageDecoder + 'a>, Reason> {
-    let reader = ImageReader::new(content).with_guessed_format().map_err(|error| io(&error))?;
-    if reader.format().is_none() {
-        let why = format!("expected a {FORMATS} picture, found other content");
+fn open<'a>(
+    mut content: impl BufRead + Seek + 'a,
+) -> Result<Opened<impl ImageDecoder + 'a>, Reason> {
+    let foreign = foreign::by_content(content.fill_buf().map_err(|error| io(&error))?);
+    let mut reader = ImageReader::new(content).with_guessed_format().map_err(|error| io(&error))?;
+    if foreign.is_some() || reader.format().is_none() {
+        let found = foreign.map_or("other content".to_owned(), |format| {
+            format!("a {format} picture, which is not supported: convert it")
+        });
+        let why = format!("expected a {FORMATS} picture, found {found}");
         return Err(Reason::Unreadable { why });
     }
-    let mut reader = reader;
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(MOST_BESIDE);
     reader.limits(limits);
