@@ -5,7 +5,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fedanchor::{Experiment, Model, Observer, Simulation, resolve};
-use fedanchor_data::{DataSet, drawing, sample};
+use fedanchor_data::{DataSet, sample, thumbnail};
 use fedanchor_record::{
     Assignment, Latents, RoundRecord, SampleKind, Samples, Timing, files, rounds_with_latents,
 };
@@ -143,7 +143,7 @@ fn samples_are_what_their_kind_says() {
         assert_eq!(sample.truth.as_ref(), Some(&data.classes[truth]));
         assert!(assignment.clients[sample.client as usize].contains(&sample.image));
         assert_eq!(sample.threshold, Some(0.9));
-        let png = drawing::png(data.shape, data.image(at)).unwrap();
+        let png = thumbnail::png(data.shape, data.image(at)).unwrap();
         assert_eq!(sample.png, STANDARD.encode(png));
         let right = sample.truth.as_ref() == Some(&sample.label);
         match sample.kind {

@@ -7,7 +7,6 @@
 
 pub mod augment;
 pub mod catalog;
-pub mod drawing;
 mod error;
 pub mod fetch;
 pub mod formats;
@@ -21,6 +20,8 @@ pub mod sample;
 pub mod skipped;
 pub mod split;
 pub mod stream;
+pub mod tables;
+pub mod thumbnail;
 
 pub use error::{DataError, Result};
 pub use image_set::{DataSet, ImageSet, Normalisation, Shape, Unlabelled};

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fedanchor_data::drawing::write_png;
+use fedanchor_data::thumbnail::write_png;
 use fedanchor_data::{ImageSet, sample};
 use std::path::{Path, PathBuf};
 

@@ -1,13 +1,13 @@
 //! `fedanchor data get | check | show`.
 
 use super::reading::watched;
-use super::{counted, findings, grouped};
+use super::{counted, drawings, findings, grouped};
 use crate::cli::{CheckArgs, GetArgs, PathArgs, ShowArgs};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor_data::fetch::{self, Phase, Source};
 use fedanchor_data::inspection;
-use fedanchor_data::{DataSet, Fit, ImageSet, catalog, drawing, formats, paths, sample};
+use fedanchor_data::{DataSet, Fit, ImageSet, catalog, formats, paths, sample};
 use serde::Serialize;
 
 /// Pixels per side of pictures on a contact sheet that have no size in common.
@@ -139,7 +139,7 @@ pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
         printer.line(format!("{name}: {about}"));
         counts(&parts, printer);
     }
-    drawing::contact_sheet(&name, images, 16, &args.out)?;
+    drawings::contact_sheet(&name, images, 16, &args.out)?;
     printer.status(format!("wrote {}", args.out.display()));
     Ok(())
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use fedanchor::Model;
 use fedanchor::model::{Nearest, Prediction};
 use fedanchor::simulation::{self, Assigned};
-use fedanchor_data::drawing::jpeg;
+use fedanchor_data::thumbnail::jpeg;
 use fedanchor_data::{Fit, ImageSet, Shape, paths, pictures as reading};
 use fedanchor_report::{Proposal, Shown, by_doubt, review_csv, review_page};
 use std::path::{Path, PathBuf};

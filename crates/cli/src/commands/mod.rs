@@ -2,6 +2,7 @@
 
 mod data;
 mod data_list;
+mod drawings;
 mod eval;
 mod example;
 mod export;

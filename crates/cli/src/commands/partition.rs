@@ -1,11 +1,11 @@
 //! `fedanchor data partition`: which client holds what.
 
-use super::grouped;
+use super::{drawings, grouped};
 use crate::cli::PartitionArgs;
 use crate::printer::Printer;
 use anyhow::{Result, ensure};
 use fedanchor::simulation;
-use fedanchor_data::drawing::{histogram_csv, partition_chart};
+use fedanchor_data::tables::histogram_csv;
 use serde::Serialize;
 
 /// Clients printed one by one; the files hold all.
@@ -62,7 +62,7 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     histogram_csv(&histogram, classes, &csv)?;
     let scheme =
         toml::to_string(&experiment.partition)?.trim().replace('\n', ", ").replace('"', "");
-    partition_chart(&format!("{}: {scheme}", data.name), &histogram, classes, &png)?;
+    drawings::partition(&format!("{}: {scheme}", data.name), &histogram, classes, &png)?;
     printer.status(format!("wrote {} and {}", csv.display(), png.display()));
     Ok(())
 }

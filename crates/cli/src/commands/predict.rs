@@ -6,8 +6,8 @@ use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor::Model;
 use fedanchor::model::Prediction;
-use fedanchor_data::drawing::quoted;
 use fedanchor_data::paths::shown;
+use fedanchor_data::tables::quoted;
 use serde::Serialize;
 
 /// One line of the output.

@@ -5,7 +5,7 @@ use super::disk;
 use super::lock::lock;
 use crate::config::Experiment;
 use crate::error::{Error, Result};
-use fedanchor_data::drawing::{histogram_csv, quoted};
+use fedanchor_data::tables::{histogram_csv, quoted};
 use fedanchor_record::{
     Assignment, Checksums, RoundRecord, Summary, Timing, files, rounds_with_latents,
 };

@@ -7,7 +7,7 @@ use crate::federation::{Picked, PickedSample};
 use crate::labels::PseudoLabels;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fedanchor_data::drawing::png;
+use fedanchor_data::thumbnail::png;
 use fedanchor_record::{Sample, SampleKind, Samples};
 
 /// Picks samples from all clients of a round.

@@ -1,7 +1,7 @@
 //! Labels that a person has reviewed, brought back to the pictures they belong to.
 
 use super::listing::Listing;
-use crate::drawing::quoted;
+use crate::tables::quoted;
 use crate::{DataError, Result, paths};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -136,8 +136,8 @@ pub fn seen_from(path: &Path, file: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::drawing::write_png;
     use crate::formats::{Options, open, relabelled};
+    use crate::thumbnail::write_png;
     use crate::{DataError, Shape};
     use std::path::Path;
 
