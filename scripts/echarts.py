@@ -65,12 +65,14 @@ def main():
         print(f"downloading echarts {VERSION}", file=sys.stderr, flush=True)
         run([*command, "pack", "--silent", "--pack-destination", str(folder), f"echarts@{VERSION}"])
         with tarfile.open(folder / f"echarts-{VERSION}.tgz") as package:
-            content = package.extractfile(f"package/dist/{FILE}").read()
-        unpacked = folder / FILE
-        unpacked.write_bytes(content)
+            unpacked = folder / FILE
+            unpacked.write_bytes(package.extractfile(f"package/dist/{FILE}").read())
+            licences = {name: package.extractfile(f"package/{name}").read() for name in ("LICENSE", "NOTICE")}
         if checksum(unpacked) != SHA256:
             raise SetupError(f"echarts {VERSION} has another checksum than the one in scripts/echarts.py: do not use it")
         target.parent.mkdir(exist_ok=True)
+        for name, text in licences.items():
+            (target.parent / name).write_bytes(text)
         part = target.with_suffix(".part")
         shutil.copyfile(unpacked, part)
         os.replace(part, target)

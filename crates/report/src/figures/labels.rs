@@ -18,6 +18,7 @@ fn used(round: &RoundRecord, kept: bool) -> Option<f64> {
 /// Accuracy of the pseudo-labels by round, of the kept samples or of all.
 pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Option<Figure> {
     let mut lines = Vec::new();
+    let mut heads = section.experiments.len()..;
     for (place, experiment) in section.experiments.iter().enumerate() {
         lines.push(line(experiment, place, options.smooth, &|round| used(round, kept)));
         // The other head beside it, on the same samples.
@@ -27,7 +28,7 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Optio
                 let head = &round.classifier_head;
                 if kept { head.kept } else { head.all }
             };
-            let next = section.experiments.len() + place;
+            let next = heads.next().unwrap_or(place);
             let mut other = line(experiment, next, options.smooth, &head);
             other.name += ", classifier head";
             other.shown = next < super::MOST_LINES + 4;
