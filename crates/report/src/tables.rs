@@ -29,11 +29,10 @@ impl TextTable {
         let used: Vec<bool> = (0..self.columns.len())
             .map(|column| self.rows.iter().any(|row| !row[column].is_empty()))
             .collect();
-        let keep = |cells: Vec<String>| -> Vec<String> {
-            cells.into_iter().zip(&used).filter(|(_, used)| **used).map(|(cell, _)| cell).collect()
-        };
-        self.columns = keep(self.columns);
-        self.rows = self.rows.into_iter().map(keep).collect();
+        for cells in self.rows.iter_mut().chain([&mut self.columns]) {
+            let mut used = used.iter();
+            cells.retain(|_| used.next().is_some_and(|used| *used));
+        }
         self
     }
 
