@@ -1,7 +1,7 @@
 //! The error type of this crate. Messages name the file, the place in it, what was expected and
 //! what was found.
 
-use crate::paths;
+use crate::paths::NotUtf8;
 use crate::skipped::{Reason, Skipped, by_reason};
 use std::path::{Path, PathBuf};
 
@@ -40,12 +40,9 @@ pub enum DataError {
     /// Pictures of a data set cannot be read.
     #[error("{}", counted(.0))]
     Pictures(Vec<Skipped>),
-    /// A path cannot stand in a file of text and lead back to its file.
-    #[error(
-        "{}: the path is not UTF-8, so no table or text file can hold it: rename the file or its folder",
-        paths::shown(.0)
-    )]
-    NotUtf8(PathBuf),
+    /// A path cannot stand in a file of text.
+    #[error(transparent)]
+    NotUtf8(#[from] NotUtf8),
     /// Several things are wrong with a data set.
     #[error("{} problems:\n  {}", .0.len(), listed(.0))]
     Several(Vec<DataError>),

@@ -1,13 +1,20 @@
 //! Paths as text. The name of a file may be any bytes; what stands in a table, a CSV file or JSON is UTF-8.
 
-use crate::{DataError, Result};
 use serde::Serializer;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// A path cannot stand in a file of text and lead back to its file.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}: the path is not UTF-8, so no table or text file can hold it: rename the file or its folder",
+    shown(.0)
+)]
+pub struct NotUtf8(pub PathBuf);
 
 /// A path as text that leads back to the file, or an error that names it.
-pub fn text(path: &Path) -> Result<&str> {
-    path.to_str().ok_or_else(|| DataError::NotUtf8(path.to_owned()))
+pub fn text(path: &Path) -> Result<&str, NotUtf8> {
+    path.to_str().ok_or_else(|| NotUtf8(path.to_owned()))
 }
 
 /// A path for people, also one that is not UTF-8: bytes that are not text become `\xE9` and the like.

@@ -1,11 +1,13 @@
 //! Files that were not read, and why.
 
 use crate::paths;
-use crate::pictures::FORMATS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+
+/// The formats that can be read, for messages.
+pub const FORMATS: &str = "PNG, JPEG, BMP, WebP or GIF";
 
 /// A file that was not read, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

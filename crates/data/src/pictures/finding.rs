@@ -1,6 +1,7 @@
 //! Picture files on a disk.
 
-use super::{FORMATS, by_name};
+use super::by_name;
+use crate::skipped::FORMATS;
 use crate::skipped::Skipped;
 use crate::{DataError, Result};
 use std::path::{Path, PathBuf};

@@ -20,7 +20,7 @@ pub use finding::{Found, find};
 pub use fit::Fit;
 pub(crate) use fit::fit;
 
-use crate::skipped::{MAX_PICTURE_SIDE, MAX_PIXELS, MIN_PICTURE_SIDE, Reason};
+use crate::skipped::{FORMATS, MAX_PICTURE_SIDE, MAX_PIXELS, MIN_PICTURE_SIDE, Reason};
 use crate::{DataError, Result, Shape};
 use image::error::ImageError;
 use image::metadata::Orientation;
@@ -28,9 +28,6 @@ use image::{ColorType, DynamicImage, GrayImage, ImageDecoder, ImageReader, Limit
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Seek};
 use std::path::Path;
-
-/// The formats that can be read, for messages.
-pub const FORMATS: &str = "PNG, JPEG, BMP, WebP or GIF";
 
 /// The most bytes of a file: what 100 megapixels need without compression, and some more.
 const MAX_FILE: u64 = 1 << 30;

@@ -2,8 +2,9 @@
 
 use super::names::natural;
 use crate::formats::Options;
-use crate::pictures::{FORMATS, Found, visible};
-use crate::skipped::{Reason, Skipped};
+use crate::paths::NotUtf8;
+use crate::pictures::{Found, visible};
+use crate::skipped::{FORMATS, Reason, Skipped};
 use crate::{DataError, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -266,5 +267,5 @@ fn instead(others: &[Skipped]) -> String {
 /// The name of a class or a client: that of its folder.
 fn name(folder: &Path) -> Result<String> {
     let name = folder.file_name().and_then(|name| name.to_str());
-    name.map(str::to_owned).ok_or_else(|| DataError::NotUtf8(folder.to_owned()))
+    name.map(str::to_owned).ok_or_else(|| DataError::NotUtf8(NotUtf8(folder.to_owned())))
 }
