@@ -14,6 +14,7 @@
 //! # Ok::<(), fedanchor_report::ReportError>(())
 //! ```
 
+mod compare;
 mod error;
 mod escape;
 mod heading;
@@ -26,7 +27,12 @@ mod review;
 mod runs;
 mod setup;
 mod table;
+mod tensorboard;
 
+pub use compare::{
+    ChangedSetting, CompareError, Comparison, Difference, Evidence, Outcome, Reached, Side, TTest,
+    compare, comparison_text,
+};
 pub use error::{ReportError, Result};
 pub use heading::{Heading, Partition};
 pub use history::{Histories, History, read_histories};
@@ -37,3 +43,4 @@ pub use review::{Proposal, Shown, by_doubt, review_csv, review_page};
 pub use runs::{Damaged, Run, Runs, Unfinished, find_runs};
 pub use setup::{Complete, Setup};
 pub use table::{Figure, Row, Table};
+pub use tensorboard::EventFile;
