@@ -39,6 +39,8 @@ pub enum Command {
     Table(TableArgs),
     /// Write a report over run folders: one page with figures, each also as SVG and PNG, tables as CSV and LaTeX
     Report(ReportArgs),
+    /// Compare two experiments: settings, accuracy in relation to the seeds' spread, traffic and time
+    Compare(CompareArgs),
     /// Test a trained model on labelled images
     Eval(EvalArgs),
     /// Predict the classes of pictures with a trained model
@@ -157,6 +159,9 @@ pub struct RunArgs {
     /// Number of threads that augment images; records do not depend on it [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
+    /// Write an event file for TensorBoard into the run folder
+    #[arg(long)]
+    pub tensorboard: bool,
 }
 
 #[derive(Debug, Args)]
@@ -187,6 +192,9 @@ pub struct SweepArgs {
     /// Number of threads per run that augment images [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
+    /// Write an event file for TensorBoard into every run folder
+    #[arg(long)]
+    pub tensorboard: bool,
     #[command(flatten)]
     pub output: JsonArgs,
 }
@@ -320,6 +328,20 @@ pub struct ReportArgs {
     /// Round at which the methods' pseudo-labels are compared [default: the last]
     #[arg(long, value_name = "N")]
     pub round: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// Run folder, or a folder that contains the runs of one experiment
+    pub a: PathBuf,
+    /// The same of another experiment
+    pub b: PathBuf,
+    /// Compare what it takes to reach this test accuracy [default: the lower of both final accuracies,
+    /// rounded down]
+    #[arg(long, value_name = "PERCENT")]
+    pub accuracy: Option<f64>,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -14,6 +14,7 @@
 //! # Ok::<(), fedanchor_report::ReportError>(())
 //! ```
 
+mod compare;
 mod error;
 mod escape;
 mod figures;
@@ -30,8 +31,13 @@ mod setup;
 mod study;
 mod table;
 mod tables;
+mod tensorboard;
 mod write;
 
+pub use compare::{
+    ChangedSetting, CompareError, Comparison, Difference, Evidence, Outcome, Reached, Side, TTest,
+    compare, comparison_text,
+};
 pub use error::{ReportError, Result};
 pub use figures::{Embedding, Figure, Frame, Options};
 pub use heading::{Heading, Partition};
@@ -46,4 +52,5 @@ pub use setup::{Complete, Setup};
 pub use study::{Experiment, Section, Study};
 pub use table::{Average, Row, Table};
 pub use tables::TextTable;
+pub use tensorboard::EventFile;
 pub use write::write_report;

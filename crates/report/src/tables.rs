@@ -1,8 +1,9 @@
 //! Tables of a report, as CSV and LaTeX.
 
 use crate::escape;
+use crate::render::shown;
 use crate::study::Section;
-use crate::table::{Average, rounded};
+use crate::table::Average;
 use serde::Serialize;
 
 /// A table of text.
@@ -59,15 +60,6 @@ impl TextTable {
             "% {title}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\\midrule\n{rows}\\bottomrule\n\
              \\end{{tabular}}\n"
         )
-    }
-}
-
-/// Mean and deviation as a journal prints them.
-fn shown(average: &Average) -> String {
-    let mean = rounded(average.mean);
-    match average.std {
-        Some(std) => format!("{mean:.2} ± {:.2}", rounded(std)),
-        None => format!("{mean:.2}"),
     }
 }
 

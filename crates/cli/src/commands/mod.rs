@@ -1,5 +1,6 @@
 //! One file per subcommand.
 
+mod compare;
 mod data;
 mod data_list;
 mod drawings;
@@ -23,6 +24,7 @@ mod run;
 mod shell;
 mod sweep;
 mod table;
+mod tracked;
 
 pub use interrupt::Interrupted;
 
@@ -64,6 +66,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Command::Export(args) => export::export(&args, printer),
         Command::Table(args) => table::table(&args, printer),
         Command::Report(args) => report::report(&args, printer),
+        Command::Compare(args) => compare::compare(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Model(args) => model::model(&args, printer),
         Command::Completions(args) => shell::completions(&args, printer),
