@@ -111,6 +111,12 @@ fn same_file(one: &Path, other: &Path) -> bool {
     }
 }
 
+/// A path as a shell takes it.
+fn quoted_path(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.into_owned())
+}
+
 /// The experiment and the data that a run was made with.
 fn data_of_run(run: &Path) -> Result<(Experiment, DataSet)> {
     let config = run.join(files::CONFIG);

@@ -18,6 +18,8 @@ pub(super) struct Progress<'a> {
     pace: Pace,
     /// Before every line.
     name: String,
+    /// Whether clients know the true labels.
+    sees_labels: bool,
 }
 
 impl<'a> Progress<'a> {
@@ -25,7 +27,8 @@ impl<'a> Progress<'a> {
     pub(super) fn new(printer: &'a Printer, experiment: &Experiment, out: &Path) -> Self {
         let bar = printer.bar(experiment.rounds.into(), "round {pos}/{len} [{bar:12}] {msg}");
         let (rounds, name) = (experiment.rounds, String::new());
-        Self { printer, bar, out: out.to_owned(), rounds, pace: Pace::start(), name }
+        let (out, pace) = (out.to_owned(), Pace::start());
+        Self { printer, bar, out, rounds, pace, name, sees_labels: false }
     }
 
     /// Of one run among several.
@@ -109,6 +112,7 @@ impl Observer for Progress<'_> {
             self.out.display(),
         );
         self.status(announcement);
+        self.sees_labels = method.sees_labels();
         self.bar.enable_steady_tick(Duration::from_millis(500));
         self.pace = Pace::start();
     }
@@ -139,7 +143,9 @@ impl Observer for Progress<'_> {
                 right(labels.all),
                 right(labels.kept)
             ),
-            None => String::new(), // true labels, or no clients
+            // Nobody knows how many are right.
+            None if *seen > 0 && !self.sees_labels => format!(", kept {kept} of {seen}"),
+            None => String::new(),
         };
         self.status(if *round == 0 {
             let epochs = record.pretrain_epochs;
