@@ -37,6 +37,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Print run folders as a table: mean and deviation over seeds, beside the published numbers
     Table(TableArgs),
+    /// Compare two experiments: settings, accuracy in relation to the seeds' spread, traffic and time
+    Compare(CompareArgs),
     /// Test a trained model on labelled images
     Eval(EvalArgs),
     /// Predict the classes of pictures with a trained model
@@ -289,6 +291,20 @@ pub struct TableArgs {
     /// Output format
     #[arg(long, value_enum, default_value_t = TableFormat::Text, conflicts_with = "json")]
     pub format: TableFormat,
+    #[command(flatten)]
+    pub output: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// Run folder, or a folder that contains the runs of one experiment
+    pub a: PathBuf,
+    /// The same of another experiment
+    pub b: PathBuf,
+    /// Compare what it takes to reach this test accuracy [default: the lower of both final accuracies,
+    /// rounded down]
+    #[arg(long, value_name = "PERCENT")]
+    pub accuracy: Option<f64>,
     #[command(flatten)]
     pub output: JsonArgs,
 }

@@ -14,6 +14,7 @@
 //! # Ok::<(), fedanchor_report::ReportError>(())
 //! ```
 
+mod compare;
 mod error;
 mod escape;
 mod heading;
@@ -27,6 +28,10 @@ mod runs;
 mod setup;
 mod table;
 
+pub use compare::{
+    ChangedSetting, CompareError, Comparison, Difference, Evidence, Outcome, Reached, Side, TTest,
+    compare, comparison_text,
+};
 pub use error::{ReportError, Result};
 pub use heading::{Heading, Partition};
 pub use history::{Histories, History, read_histories};

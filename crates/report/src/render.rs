@@ -72,7 +72,7 @@ fn columns(table: &Table, last: fn(&Row) -> String) -> Vec<Column> {
     columns
 }
 
-fn shown(figure: &Figure) -> String {
+pub(crate) fn shown(figure: &Figure) -> String {
     let mean = rounded(figure.mean);
     match figure.std {
         Some(std) => format!("{mean:.2} ± {:.2}", rounded(std)),
@@ -81,7 +81,7 @@ fn shown(figure: &Figure) -> String {
 }
 
 /// With a sign, using a typographic minus; what rounds to zero is +0.00.
-fn signed(difference: f64) -> String {
+pub(crate) fn signed(difference: f64) -> String {
     let difference = rounded(difference);
     format!("{}{:.2}", if difference < 0.0 { '−' } else { '+' }, difference.abs())
 }

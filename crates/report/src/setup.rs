@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
 /// The key under which the fingerprint of the data stands beside the settings.
-const FINGERPRINT: &str = "data_fingerprint";
+pub(crate) const FINGERPRINT: &str = "data_fingerprint";
 
 /// The settings of a run.
 #[derive(Debug, Clone)]

@@ -60,7 +60,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    fn of(numbers: impl Iterator<Item = f64> + Clone) -> Self {
+    pub(crate) fn of(numbers: impl Iterator<Item = f64> + Clone) -> Self {
         let count = numbers.clone().count() as f64;
         let mean = numbers.clone().sum::<f64>() / count;
         let squares: f64 = numbers.map(|number| (number - mean).powi(2)).sum();

@@ -1,5 +1,6 @@
 //! One file per subcommand.
 
+mod compare;
 mod data;
 mod data_list;
 mod eval;
@@ -60,6 +61,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         }
         Command::Export(args) => export::export(&args, printer),
         Command::Table(args) => table::table(&args, printer),
+        Command::Compare(args) => compare::compare(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Model(args) => model::model(&args, printer),
         Command::Completions(args) => shell::completions(&args, printer),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod compare;
 mod finding;
 mod folders;
 mod formats;

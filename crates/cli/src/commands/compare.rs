@@ -1,0 +1,16 @@
+//! `fedanchor compare`: two experiments beside one another.
+
+use crate::cli::CompareArgs;
+use crate::printer::Printer;
+use anyhow::Result;
+use fedanchor_report::{compare as compared, comparison_text};
+
+pub fn compare(args: &CompareArgs, printer: &Printer) -> Result<()> {
+    let comparison = compared(&args.a, &args.b, args.accuracy, &super::complete)?;
+    if args.output.json {
+        printer.json(&comparison);
+    } else {
+        printer.line(comparison_text(&comparison).trim_end());
+    }
+    Ok(())
+}
