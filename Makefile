@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test test-export test-slow check fuzz bench dist libtorch clean
+.PHONY: demo test test-export test-tensorboard test-slow check fuzz bench dist libtorch clean
 
 CARGO := cargo
 PYTHON := python3
@@ -17,6 +17,7 @@ test: libtorch
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace
 	$(MAKE) test-export
+	$(MAKE) test-tensorboard
 
 # Exported models beside the program's own outputs: in onnxruntime, and state dicts read back.
 test-export: libtorch target/onnx/ready
@@ -27,6 +28,20 @@ test-export: libtorch target/onnx/ready
 target/onnx/ready:
 	$(PYTHON) -m venv target/onnx
 	target/onnx/bin/python -m pip install --quiet onnxruntime==1.31.1 numpy==2.4.6
+	touch $@
+
+# The event file of a small run, and of the same run resumed, beside its records: in TensorBoard.
+test-tensorboard: libtorch target/tensorboard/ready
+	$(CARGO) build --quiet -p fedanchor-cli
+	rm -rf target/events
+	target/tensorboard/bin/python scripts/check_events.py target/debug/fedanchor target/events
+	rm -r target/events
+
+# Without what only TensorBoard's web server needs.
+target/tensorboard/ready:
+	$(PYTHON) -m venv target/tensorboard
+	target/tensorboard/bin/python -m pip install --quiet --no-deps tensorboard==2.21.0 absl-py==2.5.1 numpy==2.4.6 \
+		protobuf==7.36.2
 	touch $@
 
 # What takes longer: state dicts in torchvision, a hundred kills, a hundred thousand damaged files for every decoder, and the

@@ -155,6 +155,9 @@ pub struct RunArgs {
     /// Number of threads that augment images; records do not depend on it [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
+    /// Write an event file for TensorBoard into the run folder
+    #[arg(long)]
+    pub tensorboard: bool,
 }
 
 #[derive(Debug, Args)]
@@ -185,6 +188,9 @@ pub struct SweepArgs {
     /// Number of threads per run that augment images [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
+    /// Write an event file for TensorBoard into every run folder
+    #[arg(long)]
+    pub tensorboard: bool,
     #[command(flatten)]
     pub output: JsonArgs,
 }

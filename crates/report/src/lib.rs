@@ -27,6 +27,7 @@ mod review;
 mod runs;
 mod setup;
 mod table;
+mod tensorboard;
 
 pub use compare::{
     ChangedSetting, CompareError, Comparison, Difference, Evidence, Outcome, Reached, Side, TTest,
@@ -42,3 +43,4 @@ pub use review::{Proposal, Shown, by_doubt, review_csv, review_page};
 pub use runs::{Damaged, Run, Runs, Unfinished, find_runs};
 pub use setup::{Complete, Setup};
 pub use table::{Figure, Row, Table};
+pub use tensorboard::EventFile;

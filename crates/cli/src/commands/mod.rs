@@ -21,6 +21,7 @@ mod run;
 mod shell;
 mod sweep;
 mod table;
+mod tracked;
 
 pub use interrupt::Interrupted;
 

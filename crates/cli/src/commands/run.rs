@@ -2,6 +2,7 @@
 
 use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
 use super::progress::Progress;
+use super::tracked::Tracked;
 use super::{bytes, counted};
 use crate::cli::RunArgs;
 use crate::printer::Printer;
@@ -25,8 +26,10 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         let experiment = resolved(Some(file.unwrap_or(&config)), &settings, printer)?;
         let mut progress = Progress::new(printer, &experiment, folder);
         let stop = stop_on_interrupt(progress.bar(), *printer)?;
+        let mut tracked = Tracked::new(&mut progress, args.tensorboard, folder);
         let summary =
-            fedanchor::resume(&experiment, folder, workers, args.force, &stop, &mut progress)?;
+            fedanchor::resume(&experiment, folder, workers, args.force, &stop, &mut tracked)?;
+        tracked.finish();
         progress.finish();
         report(&summary, folder, printer, "");
         return unless_interrupted(&experiment, &summary, folder, &stop);
@@ -36,7 +39,9 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         let out = args.out.unwrap_or_else(|| new_folder(file, &experiment));
         let mut progress = Progress::new(printer, &experiment, &out);
         let stop = stop_on_interrupt(progress.bar(), *printer)?;
-        let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut progress)?;
+        let mut tracked = Tracked::new(&mut progress, args.tensorboard, &out);
+        let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut tracked)?;
+        tracked.finish();
         progress.finish();
         report(&summary, &out, printer, "");
         return unless_interrupted(&experiment, &summary, &out, &stop);
@@ -49,7 +54,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         };
         (experiment, out)
     });
-    run_seeds(&runs.collect::<Vec<_>>(), workers, printer)
+    run_seeds(&runs.collect::<Vec<_>>(), workers, args.tensorboard, printer)
 }
 
 /// Resolves the experiment, and reports settings that have no effect.
@@ -75,6 +80,7 @@ fn unless_interrupted(
 fn run_seeds(
     runs: &[(Experiment, PathBuf)],
     workers: Option<usize>,
+    tensorboard: bool,
     printer: &Printer,
 ) -> Result<()> {
     for (number, (experiment, _)) in runs.iter().enumerate() {
@@ -85,7 +91,9 @@ fn run_seeds(
     let stop = stop_on_interrupt(ProgressBar::hidden(), *printer)?;
     let one = |(experiment, out): &(Experiment, PathBuf)| {
         let mut progress = Progress::of_seed(printer, experiment, out);
-        let summary = fedanchor::run(experiment, out, workers, &stop, &mut progress)?;
+        let mut tracked = Tracked::new(&mut progress, tensorboard, out);
+        let summary = fedanchor::run(experiment, out, workers, &stop, &mut tracked)?;
+        tracked.finish();
         report(&summary, out, printer, &format!("seed {}: ", experiment.seed));
         Ok(summary)
     };

@@ -7,6 +7,7 @@ use super::interrupt::{
 };
 use super::pace::Pace;
 use super::run::side_by_side;
+use super::tracked::Tracked;
 use crate::cli::SweepArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -33,6 +34,7 @@ struct Job {
     /// As the run folder's config will have it.
     settled: toml::Table,
     folder: PathBuf,
+    tensorboard: bool,
 }
 
 pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
@@ -66,6 +68,7 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
                 experiment: Experiment { seed, ..cell.experiment.clone() },
                 settled: toml::Table::new(),
                 folder: out.join(&cell.name).join(format!("seed{seed}")),
+                tensorboard: args.tensorboard,
             })
         })
         .collect();
@@ -198,12 +201,14 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
     {
         return Ok(run.summary);
     }
+    let mut tracked = Tracked::new(&mut progress, job.tensorboard, folder);
     // An interrupted run is resumed; one of another experiment is an error.
     let summary = if folder.join(files::CONFIG).exists() {
-        fedanchor::resume(experiment, folder, workers, false, stop, &mut progress)?
+        fedanchor::resume(experiment, folder, workers, false, stop, &mut tracked)?
     } else {
-        fedanchor::run(experiment, folder, workers, stop, &mut progress)?
+        fedanchor::run(experiment, folder, workers, stop, &mut tracked)?
     };
+    tracked.finish();
     if let Some(troubles) = progress.troubles() {
         printer.status(format!("{}: note: {troubles}", job.name));
     }

@@ -12,6 +12,7 @@
 
 mod choices;
 mod disks;
+mod events;
 mod exports;
 mod faults;
 mod folder;
