@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test test-export test-tensorboard test-slow check fuzz bench dist libtorch clean
+.PHONY: demo test test-export test-browser test-tensorboard test-slow screenshots check fuzz bench dist libtorch echarts clean
 
 CARGO := cargo
 PYTHON := python3
@@ -10,13 +10,14 @@ demo: libtorch
 	$(CARGO) run --release -- run
 
 # Everything that must hold: format, lints, documentation, every test.
-test: libtorch
+test: libtorch echarts
 	$(PYTHON) -m unittest discover -s scripts -p 'test_*.py'
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace
 	$(MAKE) test-export
+	$(MAKE) test-browser
 	$(MAKE) test-tensorboard
 
 # Exported models beside the program's own outputs: in onnxruntime, and state dicts read back.
@@ -28,6 +29,21 @@ test-export: libtorch target/onnx/ready
 target/onnx/ready:
 	$(PYTHON) -m venv target/onnx
 	target/onnx/bin/python -m pip install --quiet onnxruntime==1.31.1 numpy==2.4.6
+	touch $@
+
+# The page of a report and the live view in a real browser.
+test-browser: libtorch echarts target/browser/ready
+	$(CARGO) build --quiet -p fedanchor-cli
+	target/browser/bin/python scripts/check_report.py target/debug/fedanchor
+
+# The pictures of a report in the README and the documentation.
+screenshots: libtorch echarts target/browser/ready
+	$(CARGO) build --quiet -p fedanchor-cli
+	target/browser/bin/python scripts/check_report.py target/debug/fedanchor --screenshots docs/images
+
+target/browser/ready:
+	$(PYTHON) -m venv target/browser
+	target/browser/bin/python -m pip install --quiet selenium==4.51.0
 	touch $@
 
 # The event file of a small run, and of the same run resumed, beside its records: in TensorBoard.
@@ -56,7 +72,7 @@ test-slow: libtorch target/torchvision/ready
 	$(PYTHON) scripts/dist.py
 
 # An archive in target/dist that runs without Rust and Python: program, libtorch, licences, manual pages.
-dist: libtorch
+dist: libtorch echarts
 	$(PYTHON) scripts/dist.py
 
 # 5 GB: the packaged PyTorch for Linux is the CUDA version, which computes on a CPU too.
@@ -106,6 +122,10 @@ bench: libtorch
 libtorch:
 	@command -v $(PYTHON) > /dev/null || { echo "error: $(PYTHON) is missing: install Python 3 with pip and run the same command again"; exit 1; }
 	@$(PYTHON) scripts/libtorch.py $(if $(filter 1,$(CUDA)),--cuda) $(if $(filter 0,$(CUDA)),--cpu)
+
+# Fetches Apache ECharts, which the page of a report draws with; without it pages have plain SVG figures.
+echarts:
+	@$(PYTHON) scripts/echarts.py
 
 clean:
 	$(CARGO) clean

@@ -37,7 +37,7 @@ Keep bin and lib side by side: the program finds libtorch in ../lib.
 
 completions: for bash, zsh, fish, PowerShell and elvish; for example `source completions/fedanchor.bash`
 man:         manual pages; for example `man man/fedanchor-run.1`
-LICENSES:    of the program, of the images in it, of libtorch, and of all crates that it is made from
+LICENSES:    of the program, of the images and of the charting library in it, of libtorch, and of all crates that it is made from
 """
 
 
@@ -144,6 +144,8 @@ def copy_licences(folder, libtorch, metadata):
         "fedanchor-MIT.txt": REPOSITORY / "LICENSE-MIT",
         "fedanchor-Apache-2.0.txt": REPOSITORY / "LICENSE-APACHE",
         "sample-CC-BY-SA-3.0.txt": REPOSITORY / "crates/data/assets/mnist.LICENSE",
+        "echarts-Apache-2.0.txt": REPOSITORY / "echarts/LICENSE",
+        "echarts-NOTICE.txt": REPOSITORY / "echarts/NOTICE",
     }.items():
         shutil.copyfile(source, folder / name)
     theirs = libtorch / "licenses"

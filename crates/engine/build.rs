@@ -8,7 +8,6 @@ use std::path::PathBuf;
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-env-changed=FEDANCHOR_RUNPATH");
-    println!("cargo:rerun-if-changed=build.rs");
     if let Some(runpath) = std::env::var_os("FEDANCHOR_RUNPATH") {
         let runpath = runpath.to_string_lossy();
         println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{runpath}");

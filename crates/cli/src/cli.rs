@@ -37,6 +37,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Print run folders as a table: mean and deviation over seeds, beside the published numbers
     Table(TableArgs),
+    /// Write a report over run folders: one page with figures, each also as SVG and PNG, tables as CSV and LaTeX
+    Report(ReportArgs),
     /// Compare two experiments: settings, accuracy in relation to the seeds' spread, traffic and time
     Compare(CompareArgs),
     /// Test a trained model on labelled images
@@ -113,6 +115,8 @@ pub struct InitArgs {
     /// Device to compute on: `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu")]
     pub device: String,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -233,6 +237,9 @@ pub struct PredictArgs {
     /// Output format
     #[arg(long, value_enum, default_value_t = PredictFormat::Table)]
     pub format: PredictFormat,
+    /// The same as `--format jsonl`: one JSON object per line
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -252,6 +259,9 @@ pub struct ExportArgs {
     /// File to write [default: `model.onnx`, `model.pt` or `model.safetensors`]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Overwrite a file with other content
+    #[arg(long)]
+    pub force: bool,
     /// With `--format onnx`: take 8-bit images and normalise them inside the graph
     #[arg(long)]
     pub raw_input: bool,
@@ -299,6 +309,25 @@ pub struct TableArgs {
     pub format: TableFormat,
     #[command(flatten)]
     pub output: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Run folders, or folders that contain run folders
+    #[arg(required = true, value_name = "DIR")]
+    pub folders: Vec<PathBuf>,
+    /// Folder to write; an earlier report there is replaced
+    #[arg(long, default_value = "report", value_name = "FOLDER")]
+    pub out: PathBuf,
+    /// Open the page in the browser
+    #[arg(long)]
+    pub open: bool,
+    /// Average accuracies over this many rounds, as the paper does over 5
+    #[arg(long, default_value_t = 1, value_name = "ROUNDS", value_parser = clap::value_parser!(u16).range(1..100))]
+    pub smooth: u16,
+    /// Round at which the methods' pseudo-labels are compared [default: the last]
+    #[arg(long, value_name = "N")]
+    pub round: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -361,9 +390,9 @@ pub struct PathArgs {
     /// Resize all images to this many pixels per side
     #[arg(long, value_name = "PIXELS")]
     pub size: Option<usize>,
-    /// Make pictures square by `stretch`, `crop` or `pad`
-    #[arg(long, default_value = "stretch")]
-    pub fit: fedanchor_data::Fit,
+    /// Make pictures square by `stretch`, `crop` or `pad` [default: stretch]
+    #[arg(long)]
+    pub fit: Option<fedanchor_data::Fit>,
     /// Test on this share of the labelled pictures, if there is no test part
     #[arg(long, value_name = "SHARE")]
     pub test_share: Option<f64>,
@@ -387,6 +416,8 @@ pub struct ShowArgs {
     /// Contact sheet to write
     #[arg(long, default_value = "contact-sheet.png", value_name = "PNG")]
     pub out: PathBuf,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -399,6 +430,8 @@ pub struct PartitionArgs {
     /// Write the histogram to files of this name, with `.csv` and `.png` appended
     #[arg(long, default_value = "partition", value_name = "NAME")]
     pub out: PathBuf,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]

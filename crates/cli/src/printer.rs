@@ -16,6 +16,11 @@ impl Printer {
         Self { terminal: std::io::stderr().is_terminal() && !quiet, quiet }
     }
 
+    /// For a command whose results go to a program: no progress bars, no questions.
+    pub fn for_json(self, json: bool) -> Self {
+        Self { terminal: self.terminal && !json, ..self }
+    }
+
     /// A line of results.
     pub fn line(&self, text: impl AsRef<str>) {
         if let Err(error) = writeln!(std::io::stdout(), "{}", text.as_ref()) {

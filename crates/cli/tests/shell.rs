@@ -105,3 +105,28 @@ fn a_table_is_json() {
     assert!(said(&["table", results]).contains(&format!("{mean:.2} ± ")), "{mean}");
     assert!(row["final"]["std"].is_f64() && row["anchors_alone"]["mean"].is_f64(), "{row}");
 }
+
+/// The embedded sample, which is not a folder, is inspected too.
+#[test]
+fn a_check_is_json() {
+    let found = parsed(&["data", "check", "sample", "--json"]);
+    assert_eq!((&found["classes"][9], &found["refusal"]), (&json!("9"), &Value::Null));
+    assert_eq!(found["parts"][1]["by_class"], json!(vec![100; 10]));
+}
+
+#[test]
+fn a_partition_is_json_with_every_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("dealt");
+    let settings = ["--set", "data.clients=30", "--set", "partition.kind=iid"];
+    let arguments = ["data", "partition", "--json", "--out", out.to_str().unwrap()];
+    let dealt = parsed(&[&arguments[..], &settings].concat());
+    assert_eq!((&dealt["data"], &dealt["anchors"]), (&json!("sample"), &json!(30)));
+    let clients = dealt["clients"].as_array().unwrap();
+    let number = |value: &Value| value.as_u64().unwrap();
+    let by_class =
+        |client: &Value| -> u64 { client["by_class"].as_array().unwrap().iter().map(number).sum() };
+    assert!(clients.iter().all(|client| number(&client["size"]) == by_class(client)));
+    assert_eq!((clients.len(), clients.iter().map(by_class).sum::<u64>()), (30, 5970));
+    assert!(out.with_extension("csv").exists() && out.with_extension("png").exists());
+}

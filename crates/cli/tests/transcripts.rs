@@ -56,7 +56,13 @@ fn write_data(root: &Path) {
     grey("other-classes/test/cow/1.png", 8, 50).unwrap();
     grey("sizes/1.png", 8, 50).unwrap();
     grey("sizes/2.png", 9, 50).unwrap();
+    RgbImage::from_pixel(12, 8, Rgb([0, 100, 200])).save(at("wide/dog/1.png")).unwrap();
+    colour("wide/cat/1.png", 8, [200, 100, 0]).unwrap();
     write("unreadable/1.png", b"no image");
+    grey("formats/1.png", 8, 50).unwrap();
+    write("formats/2.heic", b"not looked at");
+    write("formats/3.tif", b"not looked at");
+    write("formats/4.jpg", b"\0\0\0\x18ftypheic\0\0\0\0");
     write("two-sets/train.npz", b"");
     grey("two-sets/train/cat/1.png", 8, 50).unwrap();
     write("no-set/notes.txt", b"no image");

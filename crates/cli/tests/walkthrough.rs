@@ -51,6 +51,9 @@ fn every_command_works_the_first_time() {
     assert_eq!(rounds.matches(r#""anchor_head":{"all":null,"kept":null}"#).count(), 4, "{rounds}");
     eval_and_predict_agree(&work);
     inputs_that_do_not_fit_are_named(&work);
+    json_is_all_of_the_output(&work);
+    #[cfg(unix)]
+    names_that_are_not_text_are_named(&work);
 }
 
 /// The accuracy that `eval` prints is that of `predict`'s lines, and of the run's own test.
@@ -117,4 +120,59 @@ fn inputs_that_do_not_fit_are_named(work: &Path) {
     refused(&["init", "pictures", "--out", "digits.toml"], "exists already");
     std::fs::write(work.join("wrong.csv"), "path,label\npictures/test/x.png,cat\n").unwrap();
     refused(&["init", "pictures", "--labels", "wrong.csv", "--out", "w.toml"], "line 2: path");
+}
+
+/// `init` and `predict` for programs.
+fn json_is_all_of_the_output(work: &Path) {
+    let (ok, json, error) = fedanchor(work, &["init", "pictures", "--json", "--out", "again.toml"]);
+    assert!(ok && error.contains("wrote again.toml"), "{error}");
+    let found: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(found["parts"][1]["pictures"], 2700);
+    let (ok, lines, error) = fedanchor(work, &["predict", "run", "pictures/test/four", "--json"]);
+    assert!(ok, "{error}");
+    let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert!(first["class"].is_string() && lines.lines().count() == 100, "{first}");
+}
+
+/// Names of files that are not UTF-8, and formats that cannot be read: named, and the others are not affected.
+#[cfg(unix)]
+fn names_that_are_not_text_are_named(work: &Path) {
+    use std::os::unix::ffi::OsStrExt;
+    let odd = work.join("odd");
+    std::fs::create_dir(&odd).unwrap();
+    let pictures = std::fs::read_dir(work.join("pictures/test/three")).unwrap();
+    let names = [&b"1.png"[..], b"caf\xe9.png", b"2.png"];
+    for (picture, name) in pictures.zip(names) {
+        std::fs::copy(picture.unwrap().path(), odd.join(std::ffi::OsStr::from_bytes(name)))
+            .unwrap();
+    }
+    std::fs::write(odd.join("scan.tif"), "").unwrap();
+    let problem = "odd/caf\\xE9.png: the path is not UTF-8";
+    let note =
+        "note: not read: 1 file in a format that is not supported (TIFF): convert them to PNG";
+    for format in ["table", "csv", "jsonl"] {
+        let (ok, text, error) = fedanchor(work, &["predict", "run", "odd", "--format", format]);
+        assert!(!ok && error.contains(problem) && error.contains("1 of 3 pictures"), "{error}");
+        assert!(error.contains(note), "{error}");
+        // A head and two pictures; as JSON two pictures and the one that failed.
+        assert_eq!(text.lines().count(), 3, "{text}");
+    }
+    let (ok, _, error) = fedanchor(work, &["label", "run", "odd", "--out", "odd labels"]);
+    assert!(!ok && error.contains(problem) && error.contains(note), "{error}");
+    let csv = std::fs::read_to_string(work.join("odd labels/labels.csv")).unwrap();
+    assert_eq!((csv.lines().count(), csv.contains("caf")), (3, false), "{csv}");
+    // What cannot be written down in the experiment file is refused before anything is written.
+    let folder = work.join(std::ffi::OsStr::from_bytes(b"pictures \xff"));
+    std::fs::rename(work.join("pictures"), &folder).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_fedanchor"))
+        .arg("init")
+        .arg(&folder)
+        .args(["--out", "odd.toml"])
+        .current_dir(work)
+        .env("FEDANCHOR_CACHE", "")
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("pictures \\xFF: the path is not UTF-8"), "{error}");
+    assert!(!work.join("odd.toml").exists());
 }

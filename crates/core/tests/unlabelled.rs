@@ -59,6 +59,26 @@ fn unlabelled_images_are_trained_on_and_what_labels_would_tell_is_null() {
     assert_eq!((record.anchor_head.all, record.classifier_head.kept), (None, None));
 }
 
+/// Nobody knows which labels are wrong: what was kept with the lowest scores, and what was nearly kept.
+#[test]
+fn samples_are_those_next_to_the_threshold() {
+    use fedanchor_record::SampleKind::{KeptDoubtful, LeftOut};
+    let settings = ["record.samples=3", "method.threshold=client-mean"];
+    let simulation = simulation(&settings, vec![]).unwrap();
+    let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
+    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    let picked = coordinator.round(&mut fleet, 1).unwrap().picked.unwrap();
+    let kinds: Vec<_> = picked.samples.iter().map(|sample| sample.kind).collect();
+    assert_eq!((picked.round, &kinds[..]), (1, &[[KeptDoubtful; 3], [LeftOut; 3]].concat()[..]));
+    for sample in &picked.samples {
+        let kept = f64::from(sample.score) >= sample.threshold.unwrap();
+        assert_eq!(kept, sample.kind == KeptDoubtful, "{sample:?}");
+        assert!((50..250).contains(&sample.image), "{sample:?}");
+    }
+    assert!(picked.samples[..3].is_sorted_by(|a, b| a.score <= b.score), "{picked:?}");
+    assert!(picked.samples[3..].is_sorted_by(|a, b| a.score >= b.score), "{picked:?}");
+}
+
 #[test]
 fn clients_with_folders_of_their_own_keep_their_images() {
     let clients = vec![(0..20).collect(), (20..200).collect()];

@@ -1,6 +1,7 @@
 //! The error type of this crate. Messages name the file, the place in it, what was expected and
 //! what was found.
 
+use crate::paths::NotUtf8;
 use crate::skipped::{Reason, Skipped, by_reason};
 use std::path::{Path, PathBuf};
 
@@ -39,6 +40,9 @@ pub enum DataError {
     /// Pictures of a data set cannot be read.
     #[error("{}", counted(.0))]
     Pictures(Vec<Skipped>),
+    /// A path cannot stand in a file of text.
+    #[error(transparent)]
+    NotUtf8(#[from] NotUtf8),
     /// Several things are wrong with a data set.
     #[error("{} problems:\n  {}", .0.len(), listed(.0))]
     Several(Vec<DataError>),
@@ -69,6 +73,15 @@ impl DataError {
         Self::Picture { path: path.as_ref().to_owned(), reason }
     }
 
+    /// One problem as it is, several as one.
+    pub(crate) fn all(mut problems: Vec<Self>) -> Result<()> {
+        match problems.len() {
+            0 => Ok(()),
+            1 => Err(problems.remove(0)),
+            _ => Err(Self::Several(problems)),
+        }
+    }
+
     /// A content error: which file, where in it, what was expected, what was found.
     pub fn malformed(
         path: impl AsRef<Path>,
@@ -94,7 +107,7 @@ fn counted(pictures: &[Skipped]) -> String {
     let (what, them) = if pictures.len() == 1 { ("picture", "it") } else { ("pictures", "them") };
     let mut text = format!(
         "{} {what} cannot be read ({}): correct or remove {them}, or leave {them} out (set \
-         data.unreadable = \"skip\")",
+         data.unreadable = \"skip\" or --skip-unreadable)",
         pictures.len(),
         counts.join(", ")
     );

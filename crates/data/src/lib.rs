@@ -7,22 +7,26 @@
 
 pub mod augment;
 pub mod catalog;
-pub mod drawing;
 mod error;
 pub mod fetch;
 pub mod formats;
 mod image_set;
 pub mod inspection;
 pub mod partition;
+pub mod paths;
 pub mod pictures;
+mod progress;
 pub mod sample;
 pub mod skipped;
 pub mod split;
 pub mod stream;
+pub mod tables;
+pub mod thumbnail;
 
 pub use error::{DataError, Result};
 pub use image_set::{DataSet, ImageSet, Normalisation, Shape, Unlabelled};
 pub use partition::Partition;
 pub use pictures::Fit;
+pub use progress::Progress;
 pub use skipped::{Reason, Skipped};
 pub use stream::{Purpose, Stream};

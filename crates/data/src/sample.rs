@@ -28,7 +28,7 @@ pub fn load() -> Result<DataSet> {
         pixels
             .read_exact(&mut images)
             .map_err(|error| DataError::io("assets/mnist.zlib", error))?;
-        Ok(ImageSet {
+        Ok::<_, DataError>(ImageSet {
             shape: SHAPE,
             pixels: images,
             labels: Some((0..count).map(|image| (image % MNIST.classes.len()) as u16).collect()),

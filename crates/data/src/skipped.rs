@@ -1,14 +1,19 @@
 //! Files that were not read, and why.
 
+use crate::paths;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+/// The formats that can be read, for messages.
+pub const FORMATS: &str = "PNG, JPEG, BMP, WebP or GIF";
+
 /// A file that was not read, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Skipped {
     /// The file.
+    #[serde(serialize_with = "paths::serialize")]
     pub path: PathBuf,
     /// Why it was not read.
     pub reason: Reason,
@@ -19,8 +24,14 @@ pub struct Skipped {
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Reason {
-    /// Its name is not that of a picture, for example `notes.txt` or `scan.tif`. Not an error.
+    /// Its name is not that of a picture, for example `notes.txt`. Not an error.
     NotAPicture,
+    /// Its name is that of a picture in a format that cannot be read, for example `scan.tif`. Not an
+    /// error: cameras write such files beside others of the same picture.
+    Unsupported {
+        /// The format.
+        format: String,
+    },
     /// The operating system does not let it be opened or read.
     NotOpened {
         /// What the operating system says.
@@ -57,15 +68,16 @@ pub const MAX_PICTURE_SIDE: u32 = 65_535;
 pub const MIN_PICTURE_SIDE: u32 = 2;
 
 impl Reason {
-    /// Whether the file should have been read: its name promises a picture.
+    /// Whether the file should have been read: its name promises a picture in a known format.
     pub fn is_error(&self) -> bool {
-        *self != Self::NotAPicture
+        !matches!(self, Self::NotAPicture | Self::Unsupported { .. })
     }
 
     /// The reason without what belongs to the single file, to count files by it.
     pub fn group(&self) -> &'static str {
         match self {
             Self::NotAPicture => "not a picture",
+            Self::Unsupported { .. } => "in a format that is not supported",
             Self::NotOpened { .. } => "not opened",
             Self::Unreadable { .. } => "unreadable",
             Self::Truncated => "truncated",
@@ -79,6 +91,9 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::NotAPicture => write!(f, "not a picture (by its name)"),
+            Self::Unsupported { format } => {
+                write!(f, "{format} is not supported: convert it to {FORMATS}")
+            }
             Self::NotOpened { why } => write!(f, "cannot be opened: {why}"),
             Self::Unreadable { why } => write!(f, "unreadable: {why}"),
             Self::Truncated => write!(f, "truncated: the file ends before the picture does"),

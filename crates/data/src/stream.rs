@@ -54,6 +54,8 @@ pub enum Purpose {
     Statistics = 19,
     /// Which labelled pictures a data set without a test part is tested on.
     TestShare = 20,
+    /// Which test images have their latents recorded.
+    TestLatents = 21,
 }
 
 /// The client number of draws for the server's own update, trained on the anchors as a client

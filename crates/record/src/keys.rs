@@ -18,10 +18,10 @@ impl KeyRole {
     /// The role of a dotted key, for example `data.path`.
     pub fn of(key: &str) -> Self {
         match key {
-            "compare" | "checkpoint" | "data.path" => Self::Neutral,
+            "compare" | "checkpoint" | "record" | "data.path" => Self::Neutral,
             "device" | "precision" => Self::Machine,
             "seed" => Self::Seed,
-            _ if key.starts_with("checkpoint.") => Self::Neutral,
+            _ if key.starts_with("checkpoint.") || key.starts_with("record.") => Self::Neutral,
             _ => Self::Experiment,
         }
     }
@@ -35,6 +35,8 @@ mod tests {
     fn sections_and_their_keys_have_one_role() {
         assert_eq!(KeyRole::of("checkpoint"), KeyRole::of("checkpoint.every"));
         assert_eq!(KeyRole::of("checkpoints"), KeyRole::Experiment);
+        assert_eq!(KeyRole::of("record.latents"), KeyRole::Neutral);
+        assert_eq!(KeyRole::of("record"), KeyRole::of("record.samples"));
         assert_eq!(KeyRole::of("data.path"), KeyRole::Neutral);
         assert_eq!(KeyRole::of("data"), KeyRole::Experiment);
         assert_eq!(KeyRole::of("precision"), KeyRole::Machine);

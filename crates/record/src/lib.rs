@@ -6,10 +6,14 @@
 //! percentages. Keys of earlier versions are still read.
 
 mod keys;
+mod latents;
 mod line;
+mod samples;
 
 pub use keys::KeyRole;
+pub use latents::{Latents, LatentsError, rounds_with_latents};
 pub use line::Checksums;
+pub use samples::{Sample, SampleKind, Samples};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +37,15 @@ pub mod files {
     pub const SIMILARITY: &str = "similarity.csv";
     /// The final model.
     pub const MODEL: &str = "model.safetensors";
-    /// All of them.
+    /// The [`Samples`](crate::Samples), where `record.samples` asks for them.
+    pub const SAMPLES: &str = "samples.json";
+    /// The folder of [`Latents`](crate::Latents), where `record.latents` asks for them.
+    pub const LATENTS: &str = "latents";
+    /// The latents of a round.
+    pub fn latents(round: u32) -> String {
+        format!("{LATENTS}/round-{round:06}.safetensors")
+    }
+    /// Those that every finished run has.
     pub const ALL: [&str; 9] =
         [CONFIG, ROUNDS, TIMINGS, SUMMARY, PARTITION, ASSIGNMENT, CONFUSION, SIMILARITY, MODEL];
 }
@@ -61,6 +73,9 @@ pub struct RoundRecord {
     pub seen: usize,
     /// Those that they kept: whose score passed the threshold.
     pub kept: usize,
+    /// Standard deviation of the kept samples over these clients, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_deviation: Option<f64>,
     /// Accuracy of the anchor head's pseudo-labels; known only where the true labels are, in a
     /// simulation.
     pub anchor_head: LabelAccuracy,

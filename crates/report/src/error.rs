@@ -30,6 +30,23 @@ pub enum ReportError {
         /// Its target.
         folder: PathBuf,
     },
+    /// A figure cannot be drawn.
+    #[error("{}: {problem}", path.display())]
+    Draw {
+        /// The file that was to be written.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The folder for a report contains something else.
+    #[error(
+        "{}: contains something that is not a report: name another folder with `--out`",
+        path.display()
+    )]
+    NotAReport {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A folder that was given contains no run.
     #[error(
         "{}: contains no run: give a folder written by `fedanchor run`, or one that contains such \

@@ -8,7 +8,9 @@ use crate::error::Result;
 use crate::matrix::Matrix;
 use crate::runs::{Damaged, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
-use fedanchor_record::{Checksums, RoundRecord, Summary, Timing, files};
+use fedanchor_record::{
+    Checksums, Latents, RoundRecord, Samples, Summary, Timing, files, rounds_with_latents,
+};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +31,10 @@ pub struct History {
     pub confusion: Option<Matrix>,
     /// Cosine between the classes' mean anchor latents, final model.
     pub similarity: Option<Matrix>,
+    /// Latents of test images by round, where the run saved them.
+    pub latents: Vec<(u32, Latents)>,
+    /// Single images and their pseudo-labels, where the run saved them.
+    pub samples: Option<Samples>,
     /// What is missing or cannot be read, and was skipped.
     pub problems: Vec<String>,
 }
@@ -82,7 +88,34 @@ impl History {
         let partition = matrix(files::PARTITION);
         let confusion = matrix(files::CONFUSION);
         let similarity = matrix(files::SIMILARITY);
-        Ok(Self { setup, summary, rounds, timings, partition, confusion, similarity, problems })
+        let latents = latents(folder, &mut problems);
+        let samples = samples(&folder.join(files::SAMPLES), &mut problems);
+        Ok(Self {
+            setup,
+            summary,
+            rounds,
+            timings,
+            partition,
+            confusion,
+            similarity,
+            latents,
+            samples,
+            problems,
+        })
+    }
+
+    /// Names of the classes, as far as the folder tells them.
+    pub fn classes(&self) -> Vec<String> {
+        if let Some(summary) = &self.summary {
+            return summary.classes.clone();
+        }
+        if let Some(partition) = &self.partition {
+            let classes = partition.columns.iter().filter(|name| *name != "size").cloned();
+            return classes.collect();
+        }
+        let labels = self.latents.iter().flat_map(|(_, latents)| &latents.labels);
+        let count = labels.max().map_or(0, |&most| usize::from(most) + 1);
+        (0..count).map(|class| class.to_string()).collect()
     }
 
     /// The seed; 0 if the config has none.
@@ -171,4 +204,36 @@ fn lines<T: DeserializeOwned>(file: &Path, problems: &mut Vec<String>) -> Vec<T>
         }
     }
     read
+}
+
+/// Reads all latents that a run saved.
+fn latents(folder: &Path, problems: &mut Vec<String>) -> Vec<(u32, Latents)> {
+    let rounds = match rounds_with_latents(folder) {
+        Ok(rounds) => rounds,
+        Err(error) => {
+            problems.push(format!("{}: {error}", files::LATENTS));
+            return Vec::new();
+        }
+    };
+    let mut all = Vec::new();
+    for round in rounds {
+        let name = files::latents(round);
+        match Latents::read(&folder.join(&name)) {
+            Ok(latents) => all.push((round, latents)),
+            Err(error) => problems.push(format!("{name}: {}", error.problem)),
+        }
+    }
+    all
+}
+
+/// Reads the images that a run saved.
+fn samples(file: &Path, problems: &mut Vec<String>) -> Option<Samples> {
+    if !file.exists() {
+        return None;
+    }
+    let read = fs_err::read(file).map_err(|error| error.to_string());
+    let read = read.and_then(|bytes| {
+        serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", files::SAMPLES))
+    });
+    read.map_err(|problem| problems.push(problem)).ok()
 }

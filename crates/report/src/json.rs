@@ -2,7 +2,7 @@
 
 use crate::heading::{Heading, Partition};
 use crate::published::Published;
-use crate::table::{Figure, Row, Table};
+use crate::table::{Average, Row, Table};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -24,9 +24,9 @@ struct JsonRow<'a> {
     rounds: u32,
     seeds: usize,
     #[serde(rename = "final")]
-    last: Figure,
-    best: Figure,
-    anchors_alone: Option<Figure>,
+    last: Average,
+    best: Average,
+    anchors_alone: Option<Average>,
     published: Option<Published>,
     difference: Option<f64>,
     leads: bool,

@@ -17,30 +17,40 @@
 mod compare;
 mod error;
 mod escape;
+mod figures;
 mod heading;
 mod history;
 mod json;
 mod matrix;
+mod page;
 mod published;
 mod render;
 mod review;
 mod runs;
 mod setup;
+mod study;
 mod table;
+mod tables;
 mod tensorboard;
+mod write;
 
 pub use compare::{
     ChangedSetting, CompareError, Comparison, Difference, Evidence, Outcome, Reached, Side, TTest,
     compare, comparison_text,
 };
 pub use error::{ReportError, Result};
+pub use figures::{Embedding, Figure, Frame, Options};
 pub use heading::{Heading, Partition};
 pub use history::{Histories, History, read_histories};
 pub use matrix::Matrix;
+pub use page::{PageData, SectionData, page};
 pub use published::Published;
 pub use render::{Format, render};
 pub use review::{Proposal, Shown, by_doubt, review_csv, review_page};
 pub use runs::{Damaged, Run, Runs, Unfinished, find_runs};
 pub use setup::{Complete, Setup};
-pub use table::{Figure, Row, Table};
+pub use study::{Experiment, Section, Study};
+pub use table::{Average, Row, Table};
+pub use tables::TextTable;
 pub use tensorboard::EventFile;
+pub use write::write_report;

@@ -7,7 +7,7 @@
 
 use crate::escape;
 use crate::json::json;
-use crate::table::{Figure, Row, Table, rounded};
+use crate::table::{Average, Row, Table, rounded};
 
 /// The format of a rendered table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ fn columns(table: &Table, last: fn(&Row) -> String) -> Vec<Column> {
     columns
 }
 
-pub(crate) fn shown(figure: &Figure) -> String {
+pub(crate) fn shown(figure: &Average) -> String {
     let mean = rounded(figure.mean);
     match figure.std {
         Some(std) => format!("{mean:.2} ± {:.2}", rounded(std)),

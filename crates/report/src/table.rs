@@ -36,12 +36,12 @@ pub struct Row {
     /// Number of runs, each with a different seed.
     pub seeds: usize,
     /// Test accuracy after the last round, in percent.
-    pub last: Figure,
+    pub last: Average,
     /// Test accuracy of the best round, in percent: optimistic, since the round is chosen on the
     /// test images.
-    pub best: Figure,
+    pub best: Average,
     /// The best test accuracy on the anchors alone, over the runs that were compared with it.
-    pub floor: Option<Figure>,
+    pub floor: Option<Average>,
     /// The accuracy the paper reports.
     pub published: Option<Published>,
     /// Whether no other row of the same data, model, anchors and partition has a higher final mean.
@@ -52,14 +52,14 @@ pub struct Row {
 
 /// Mean and sample standard deviation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Figure {
+pub struct Average {
     /// The mean.
     pub mean: f64,
     /// The standard deviation, dividing by n - 1; `None` for a single number.
     pub std: Option<f64>,
 }
 
-impl Figure {
+impl Average {
     pub(crate) fn of(numbers: impl Iterator<Item = f64> + Clone) -> Self {
         let count = numbers.clone().count() as f64;
         let mean = numbers.clone().sum::<f64>() / count;
@@ -161,8 +161,8 @@ fn row(group: &Group, all: &[Group], runs: &[Run]) -> (Row, Vec<String>) {
         settings: group.distinction(all),
         rounds,
         seeds: seeds.len(),
-        last: Figure::of(seeds.iter().map(|run| run.summary.final_accuracy)),
-        best: Figure::of(seeds.iter().map(|run| run.summary.best_accuracy)),
+        last: Average::of(seeds.iter().map(|run| run.summary.final_accuracy)),
+        best: Average::of(seeds.iter().map(|run| run.summary.best_accuracy)),
         floor: floor(&seeds),
         published: published.first().copied(),
         leads: false,
@@ -172,10 +172,10 @@ fn row(group: &Group, all: &[Group], runs: &[Run]) -> (Row, Vec<String>) {
 }
 
 /// The floor under these runs, if each of them was compared with it.
-fn floor(runs: &[&Run]) -> Option<Figure> {
+fn floor(runs: &[&Run]) -> Option<Average> {
     let each = runs.iter().map(|run| run.summary.server_only_accuracy);
     let all: Vec<f64> = each.collect::<Option<_>>()?;
-    Some(Figure::of(all.into_iter()))
+    Some(Average::of(all.into_iter()))
 }
 
 /// Marks the best rows of every task. Supervised training is excluded, and so is a row without
@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn figures_have_the_sample_standard_deviation() {
         // Mean 82, squares 4 + 0 + 4, divided by 2.
-        let three = Figure::of([80.0, 82.0, 84.0].into_iter());
-        assert_eq!(three, Figure { mean: 82.0, std: Some(2.0) });
-        let one = Figure::of([80.0].into_iter());
-        assert_eq!(one, Figure { mean: 80.0, std: None });
+        let three = Average::of([80.0, 82.0, 84.0].into_iter());
+        assert_eq!(three, Average { mean: 82.0, std: Some(2.0) });
+        let one = Average::of([80.0].into_iter());
+        assert_eq!(one, Average { mean: 80.0, std: None });
     }
 }

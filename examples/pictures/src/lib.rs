@@ -1,11 +1,12 @@
 //! Training on pictures of your own from a program, without the command line.
 //!
-//! `pictures FOLDER OUT` trains on `FOLDER/labelled/CLASS`, `FOLDER/unlabelled` and `FOLDER/test/CLASS` and
-//! writes a run folder, whose model then labels the first unlabelled pictures.
+//! `pictures FOLDER OUT [KEY=VALUE...]` trains on `FOLDER/labelled/CLASS`, `FOLDER/unlabelled` (or
+//! `FOLDER/unlabelled/CLIENT`) and `FOLDER/test/CLASS` and writes a run folder, whose model then classifies the
+//! first unlabelled pictures.
 
 use fedanchor::engine::Device;
 use fedanchor::{Model, Observer, Simulation};
-use fedanchor_data::pictures;
+use fedanchor_data::{DataError, paths, pictures};
 use fedanchor_record::{RoundRecord, Summary, Timing};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -31,20 +32,36 @@ impl Observer for Lines {
     }
 }
 
+/// Clients that share the unlabelled pictures, unless each has a folder of its own.
+const SIMULATED: usize = 10;
+
+/// The number of clients: one per visible folder in `unlabelled`.
+fn clients(folder: &Path) -> usize {
+    // What is wrong with the folder, the run will say.
+    let entries = std::fs::read_dir(folder.join("unlabelled")).into_iter().flatten().flatten();
+    let visible = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+    match visible.filter(|entry| entry.path().is_dir()).count() {
+        0 => SIMULATED,
+        folders => folders,
+    }
+}
+
 /// Trains on the pictures in a folder; `settings` change keys of the experiment, as `--set` does.
 pub fn train(folder: &Path, out: &Path, settings: &[String]) -> fedanchor::Result<Summary> {
     // As in a file that `fedanchor init` writes; every other key is the preset's.
+    let clients = clients(folder);
     let experiment = format!(
         r#"
         preset = "best"
         rounds = 40
-        data = {{ name = "pictures", path = '{}', size = 32, fit = "pad", anchors = 0, clients = 10 }}
+        data = {{ name = "pictures", path = '{}', size = 32, fit = "pad", anchors = 0, clients = {clients} }}
         partition.kind = "iid"
         augment.flip = false
         model.name = "small"
-        client = {{ per_round = 5, epochs = 2, batch = 32 }}
+        client = {{ per_round = {}, epochs = 2, batch = 32 }}
         "#,
-        folder.display()
+        paths::text(folder).map_err(DataError::from)?,
+        clients.min(5)
     );
     let experiment = fedanchor::resolve(&experiment, settings)?;
     fedanchor::run(&experiment, out, None, &AtomicBool::new(false), &mut Lines)

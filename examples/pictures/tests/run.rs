@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fedanchor_data::drawing::write_png;
+use fedanchor_data::thumbnail::write_png;
 use fedanchor_data::{ImageSet, sample};
 use std::path::{Path, PathBuf};
 
@@ -43,4 +43,29 @@ fn it_trains_on_pictures_and_classifies_others() {
     };
     let right = paths.iter().zip(&found).filter(right).count();
     assert!(found.len() == 120 && right > 72, "{right} of {}", found.len());
+}
+
+/// The program, with a folder per client.
+#[test]
+fn clients_may_have_folders_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let data = sample::load().unwrap();
+    write(&data.train, &at("data/labelled"), 0, 5, true);
+    for (client, name) in ["north", "south"].iter().enumerate() {
+        write(&data.train, &at("data/unlabelled").join(name), 5 + 10 * client, 10, false);
+    }
+    write(&data.test, &at("data/test"), 0, 5, true);
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pictures"))
+        .args([at("data"), at("run")])
+        .args(["rounds=1", "pretrain.epochs=1", "server.epochs=1"])
+        .env("FEDANCHOR_CACHE", "")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.starts_with("15 labelled pictures, 2 clients\n"), "{text}");
+    let north = at("data/unlabelled/north").display().to_string();
+    let shown = text.lines().filter(|line| line.starts_with(&north) && line.contains(": digit "));
+    assert_eq!(shown.count(), 5, "{text}");
 }

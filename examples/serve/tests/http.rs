@@ -4,8 +4,8 @@
 
 use fedanchor::Model;
 use fedanchor::engine::Device;
-use fedanchor_data::drawing::write_png;
 use fedanchor_data::sample;
+use fedanchor_data::thumbnail::write_png;
 use std::sync::atomic::AtomicBool;
 
 #[test]

@@ -1,12 +1,17 @@
 //! `fedanchor data get | check | show`.
 
-use super::{counted, findings, grouped};
+use super::reading::watched;
+use super::{counted, drawings, findings, grouped};
 use crate::cli::{CheckArgs, GetArgs, PathArgs, ShowArgs};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor_data::fetch::{self, Phase, Source};
 use fedanchor_data::inspection;
-use fedanchor_data::{DataSet, ImageSet, catalog, drawing, formats, sample};
+use fedanchor_data::{DataSet, Fit, ImageSet, catalog, formats, paths, sample};
+use serde::Serialize;
+
+/// Pixels per side of pictures on a contact sheet that have no size in common.
+const THUMBNAIL: usize = 64;
 
 pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
     let entry = catalog::find(&args.name)?;
@@ -33,40 +38,108 @@ pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
 }
 
 pub fn check(args: &CheckArgs, printer: &Printer) -> Result<()> {
-    if is_sample(&args.data) {
-        let Read::Set(data) = read(&args.data)? else { return Ok(()) };
-        printer.line(format!("{}: {}", sample::NAME, describe(&data)));
-        return Ok(());
-    }
-    let found = inspection::inspect(&args.data.path, &options(&args.data))?;
-    match args.output.json {
+    let json = args.output.json;
+    let printer = &printer.for_json(json);
+    let name = args.data.path.display();
+    let found = if is_sample(&args.data) {
+        let data = embedded(&args.data)?;
+        if !json {
+            printer.line(format!("{name}: {}", describe(&data)));
+            return Ok(());
+        }
+        inspection::of_images(&args.data.path, &data)
+    } else {
+        let options = options(&args.data);
+        watched(printer, "looking at", &options, |options| {
+            inspection::inspect(&args.data.path, options)
+        })?
+    };
+    match json {
         true => printer.json(&found),
         false => findings::report(&found, printer),
     }
     match found.refusal {
         Some(refusal) => bail!(refusal),
         None => {
-            printer.status(format!("{}: fit for a run", args.data.path.display()));
+            printer.status(format!("{name}: fit for a run"));
             Ok(())
         }
     }
 }
 
+/// What `data show` prints.
+#[derive(Serialize)]
+struct Shown<'a> {
+    name: &'a str,
+    /// Pixels per side, as drawn.
+    size: usize,
+    channels: usize,
+    classes: &'a [String],
+    parts: Vec<ShownPart>,
+    unreadable: usize,
+    contact_sheet: String,
+}
+
+#[derive(Serialize)]
+struct ShownPart {
+    name: &'static str,
+    images: usize,
+    /// Images of every class; empty without labels.
+    by_class: Vec<usize>,
+}
+
 pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
+    let json = args.output.json;
+    let printer = &printer.for_json(json);
     let name = args.data.path.display().to_string();
-    let images = match read(&args.data)? {
-        Read::Set(data) => {
-            printer.line(format!("{name}: {}", describe(&data)));
-            counts(&[("train", &data.train), ("test", &data.test)], printer);
-            data.train
-        }
-        Read::Images(images) => {
-            printer.line(format!("{name}: {}", describe_images(&images)));
-            counts(&[("images", &images)], printer);
-            images
-        }
-    };
-    drawing::contact_sheet(&name, &images, 16, &args.out)?;
+    let mut options = options(&args.data);
+    if options.size.is_none() && !is_sample(&args.data) && !formats::has_one_size(&args.data.path)?
+    {
+        options.size = Some(THUMBNAIL);
+        options.fit = args.data.fit.unwrap_or(Fit::Pad);
+        let how = match options.fit {
+            Fit::Stretch => "stretched",
+            Fit::Crop => "cropped",
+            Fit::Pad => "padded",
+        };
+        printer.status(format!(
+            "note: the pictures are not all square and of one size: shown {how} to {THUMBNAIL} x \
+             {THUMBNAIL} pixels (--size and --fit change that)"
+        ));
+    }
+    let (about, parts, unreadable) =
+        match watched(printer, "decoding", &options, |options| read(&args.data, options))? {
+            Read::Set(data) => {
+                let about = describe(&data);
+                let unreadable = unreadable(&data);
+                let DataSet { train, unlabelled, test, .. } = *data;
+                let mut parts = vec![("train", train), ("test", test)];
+                parts.extend(unlabelled.map(|unlabelled| ("unlabelled", unlabelled.images)));
+                (about, parts, unreadable)
+            }
+            Read::Images(images) => (describe_images(&images), vec![("images", images)], 0),
+        };
+    let (_, images) = &parts[0];
+    if json {
+        let part = |(name, images): &(&'static str, ImageSet)| {
+            let labels = images.labels.as_ref();
+            let by_class = labels.map_or(Vec::new(), |_| images.class_counts());
+            ShownPart { name, images: images.len(), by_class }
+        };
+        printer.json(&Shown {
+            name: &name,
+            size: images.shape.side,
+            channels: images.shape.channels,
+            classes: &images.classes,
+            parts: parts.iter().map(part).collect(),
+            unreadable,
+            contact_sheet: paths::shown(&args.out),
+        });
+    } else {
+        printer.line(format!("{name}: {about}"));
+        counts(&parts, printer);
+    }
+    drawings::contact_sheet(&name, images, 16, &args.out)?;
     printer.status(format!("wrote {}", args.out.display()));
     Ok(())
 }
@@ -77,37 +150,45 @@ enum Read {
 }
 
 /// A data set with training and test images, or the images of a single file or folder.
-fn read(args: &PathArgs) -> Result<Read> {
+fn read(args: &PathArgs, options: &formats::Options) -> Result<Read> {
     if is_sample(args) {
-        anyhow::ensure!(
-            args.size.is_none(),
-            "--size: the embedded sample has 28 pixels per side and cannot be resized"
-        );
-        return Ok(Read::Set(Box::new(sample::load()?)));
+        return Ok(Read::Set(Box::new(embedded(args)?)));
     }
-    let options = options(args);
     if formats::is_data_set(&args.path) {
-        return Ok(Read::Set(Box::new(formats::open(&args.path, &options)?)));
+        return Ok(Read::Set(Box::new(formats::open(&args.path, options)?)));
     }
-    Ok(Read::Images(formats::open_images(&args.path, &options)?))
+    Ok(Read::Images(formats::open_images(&args.path, options)?))
 }
 
 fn is_sample(args: &PathArgs) -> bool {
     args.path.as_os_str() == sample::NAME && !args.path.exists()
 }
 
+fn embedded(args: &PathArgs) -> Result<DataSet> {
+    anyhow::ensure!(
+        args.size.is_none(),
+        "--size: the embedded sample has 28 pixels per side and cannot be resized"
+    );
+    Ok(sample::load()?)
+}
+
 fn options(args: &PathArgs) -> formats::Options {
     formats::Options {
         size: args.size,
-        fit: args.fit,
+        fit: args.fit.unwrap_or_default(),
         test_share: args.test_share,
         skip_unreadable: args.skip_unreadable,
         cache: formats::default_cache(),
+        ..formats::Options::default()
     }
 }
 
+fn unreadable(data: &DataSet) -> usize {
+    data.skipped.iter().filter(|file| file.reason.is_error()).count()
+}
+
 fn describe(data: &DataSet) -> String {
-    let readable = match data.skipped.iter().filter(|file| file.reason.is_error()).count() {
+    let readable = match unreadable(data) {
         0 => "all readable".to_owned(),
         count => format!("{} unreadable left out", grouped(count)),
     };
@@ -138,8 +219,10 @@ fn shape(images: &ImageSet) -> String {
     format!("{0} x {0} {colour}", images.shape.side)
 }
 
-fn counts(parts: &[(&str, &ImageSet)], printer: &Printer) {
-    let Some((_, first)) = parts.first().filter(|(_, part)| part.labels.is_some()) else { return };
+/// Images of every class in the parts with labels.
+fn counts(parts: &[(&'static str, ImageSet)], printer: &Printer) {
+    let parts: Vec<_> = parts.iter().filter(|(_, part)| part.labels.is_some()).collect();
+    let Some((_, first)) = parts.first() else { return };
     let width = first.classes.iter().map(|class| class.chars().count()).max().unwrap_or(0).max(5);
     let head: Vec<String> = parts.iter().map(|(name, _)| format!("{name:>7}")).collect();
     printer.line(format!("{:width$}  {}", "class", head.join(" ")));

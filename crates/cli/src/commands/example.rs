@@ -4,7 +4,7 @@ use super::grouped;
 use crate::cli::ExampleArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
-use fedanchor_data::drawing::write_png;
+use fedanchor_data::thumbnail::write_png;
 use fedanchor_data::{ImageSet, sample};
 use std::path::Path;
 

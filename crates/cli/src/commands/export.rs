@@ -38,6 +38,14 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
             Exported { bytes: content, left_out: Vec::new() }
         }
     };
+    // The same model again is no loss.
+    let other = out.is_file() && std::fs::read(&out).ok().as_deref() != Some(&content[..]);
+    if other && !args.force {
+        bail!(
+            "{}: exists already with other content: choose another file with --out, or --force",
+            out.display()
+        );
+    }
     std::fs::write(&out, &content).with_context(|| out.display().to_string())?;
     let size = bytes(content.len() as u64);
     let about = &model.description;

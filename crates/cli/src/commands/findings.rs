@@ -3,7 +3,7 @@
 use super::{counted, grouped};
 use crate::printer::Printer;
 use fedanchor_data::inspection::{Inspection, Part, Place, Spread};
-use fedanchor_data::skipped::Skipped;
+use fedanchor_data::{Reason, Skipped};
 use std::collections::BTreeMap;
 
 /// Files and pairs of files that a report names; `--json` names all.
@@ -55,9 +55,9 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
         groups.entry(file.reason.group()).or_default().push(file);
     }
     for (reason, files) in groups {
-        let lines = files.iter().map(|file| match file.reason.is_error() {
-            true => format!("{}: {}", file.path.display(), file.reason),
-            false => file.path.display().to_string(),
+        let lines = files.iter().map(|file| match file.reason {
+            Reason::NotAPicture => file.path.display().to_string(),
+            _ => format!("{}: {}", file.path.display(), file.reason),
         });
         let head = format!("{reason}: {}", counted(files.len(), "file", "files"));
         names(&head, lines.collect(), printer);

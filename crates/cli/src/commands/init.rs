@@ -3,6 +3,7 @@
 mod answers;
 mod file;
 
+use super::reading::watched;
 use super::{counted, findings, same_file};
 use crate::cli::InitArgs;
 use crate::printer::Printer;
@@ -17,36 +18,43 @@ use std::path::{Path, PathBuf};
 const TEST_SHARE: f64 = 0.2;
 
 pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
+    let json = args.output.json;
+    let printer = &printer.for_json(json);
+    // With --json, the findings alone are the result.
+    let say = |text: String| if json { printer.status(text) } else { printer.line(text) };
     if args.out.exists() && !args.force {
         bail!("{}: exists already: choose another name with --out, or --force", args.out.display());
     }
     let path = match &args.labels {
         None => args.folder.clone(),
-        Some(labels) => with_labels(args, labels, printer)?,
+        Some(labels) => with_labels(args, labels, &say)?,
     };
     let share = formats::lacks_test(&path)?.then_some(TEST_SHARE);
     let test_share = share.map(|share| args.test_share.unwrap_or(share));
     let cache = formats::default_cache(); // the run will find the pictures decoded
     let options = Options { test_share, skip_unreadable: true, cache, ..Options::default() };
-    let inspection = survey(&path, &options)?;
-    findings::report(&inspection, printer);
-    findings::by_class(&inspection, printer);
+    let inspection = watched(printer, "looking at", &options, |options| survey(&path, options))?;
+    if json {
+        printer.json(&inspection);
+    } else {
+        findings::report(&inspection, printer);
+        findings::by_class(&inspection, printer);
+    }
     if let Some(share) = test_share {
         let percent = 100.0 * share;
-        printer.line(format!(
+        say(format!(
             "no test folder: {percent:.0} % of the labelled pictures are set aside for testing"
         ));
     }
     if let Some(refusal) = &inspection.refusal {
         bail!("{refusal}");
     }
-    let terminal = Terminal::of(printer, args.yes);
-    let answers = Answers::collect(args, &inspection, &terminal)?;
+    let answers = Answers::collect(args, &inspection, &mut Terminal::of(printer, !args.yes))?;
     if args.clients.is_some_and(|clients| clients != answers.clients) {
         printer.status("note: --clients is not used: every subfolder of `unlabelled` is a client");
     }
     let options = Options { size: Some(answers.size), fit: answers.fit, ..options };
-    let data = formats::open(&path, &options)?;
+    let data = watched(printer, "decoding", &options, |options| formats::open(&path, options))?;
     let text = file::experiment(&file::About {
         inspection: &inspection,
         answers: &answers,
@@ -60,14 +68,14 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     Simulation::new(experiment, data, None)?.settled()?;
     std::fs::write(&args.out, text).with_context(|| args.out.display().to_string())?;
     let out = args.out.display();
-    printer.line(format!("wrote {out}"));
+    say(format!("wrote {out}"));
     printer.status(format!("next: fedanchor run {}", quoted_path(&args.out)));
     Ok(())
 }
 
 /// Writes a table of all pictures in which those of the CSV file have its labels. Pictures for testing are set
 /// aside before, so that no label of a model is tested on.
-fn with_labels(args: &InitArgs, labels: &Path, printer: &Printer) -> Result<PathBuf> {
+fn with_labels(args: &InitArgs, labels: &Path, say: &dyn Fn(String)) -> Result<PathBuf> {
     let table = args.out.with_extension("csv");
     if table == args.out || same_file(&table, labels) || same_file(&table, &args.folder) {
         bail!(
@@ -81,7 +89,7 @@ fn with_labels(args: &InitArgs, labels: &Path, printer: &Printer) -> Result<Path
     let share = formats::lacks_test(&args.folder)?.then_some(args.test_share.unwrap_or(TEST_SHARE));
     let relabelled = formats::relabelled(&args.folder, labels, &table, share)?;
     std::fs::write(&table, &relabelled.text).with_context(|| table.display().to_string())?;
-    printer.line(format!(
+    say(format!(
         "wrote {}: {} newly labelled by {}",
         table.display(),
         counted(relabelled.labelled, "picture", "pictures"),

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use fedanchor::Model;
 use fedanchor::model::{Nearest, Prediction};
 use fedanchor::simulation::{self, Assigned};
-use fedanchor_data::drawing::jpeg;
-use fedanchor_data::{Fit, ImageSet, Shape, pictures as reading};
+use fedanchor_data::thumbnail::jpeg;
+use fedanchor_data::{Fit, ImageSet, Shape, paths, pictures as reading};
 use fedanchor_report::{Proposal, Shown, by_doubt, review_csv, review_page};
 use std::path::{Path, PathBuf};
 
@@ -28,10 +28,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     }
     let model = Model::load(&args.model.run, args.model.device()?)?;
     let anchors = anchors(args, &model)?;
-    let (paths, others) = pictures::find(std::slice::from_ref(&args.folder))?;
-    if others > 0 {
-        printer.status(format!("note: {others} files of other types were not read"));
-    }
+    let paths = pictures::find(std::slice::from_ref(&args.folder), printer)?;
     std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     let (mut read, mut proposals) = (Vec::new(), Vec::new());
     let mut failed = 0;
@@ -42,7 +39,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
             Ok(prediction) => prediction,
             Err(error) => {
                 failed += 1;
-                printer.failure(format!("error: {error}"));
+                bar.suspend(|| printer.failure(format!("error: {error}")));
                 return Ok(());
             }
         };
@@ -139,5 +136,5 @@ fn anchors(args: &LabelArgs, model: &Model) -> Result<ImageSet> {
 /// The whole path of a picture: the page may be saved anywhere.
 fn absolute(path: &Path) -> Result<String> {
     let path = path.canonicalize().with_context(|| path.display().to_string())?;
-    Ok(path.to_string_lossy().into_owned())
+    Ok(paths::text(&path)?.to_owned())
 }

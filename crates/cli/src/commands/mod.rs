@@ -3,6 +3,7 @@
 mod compare;
 mod data;
 mod data_list;
+mod drawings;
 mod eval;
 mod example;
 mod export;
@@ -17,6 +18,8 @@ mod partition;
 mod pictures;
 mod predict;
 mod progress;
+mod reading;
+mod report;
 mod run;
 mod shell;
 mod sweep;
@@ -62,6 +65,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         }
         Command::Export(args) => export::export(&args, printer),
         Command::Table(args) => table::table(&args, printer),
+        Command::Report(args) => report::report(&args, printer),
         Command::Compare(args) => compare::compare(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Model(args) => model::model(&args, printer),

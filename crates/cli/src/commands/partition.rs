@@ -1,11 +1,12 @@
 //! `fedanchor data partition`: which client holds what.
 
-use super::grouped;
+use super::{drawings, grouped};
 use crate::cli::PartitionArgs;
 use crate::printer::Printer;
 use anyhow::{Result, ensure};
 use fedanchor::simulation;
-use fedanchor_data::drawing::{histogram_csv, partition_chart};
+use fedanchor_data::tables::histogram_csv;
+use serde::Serialize;
 
 /// Clients printed one by one; the files hold all.
 const PRINTED: usize = 20;
@@ -13,6 +14,22 @@ const PRINTED: usize = 20;
 const PRINTED_CLASSES: usize = 16;
 /// The longest line of names.
 const WIDTH: usize = 110;
+
+/// A partition as JSON, with nothing left out.
+#[derive(Serialize)]
+struct Dealt<'a> {
+    data: &'a str,
+    anchors: usize,
+    validation: usize,
+    classes: &'a [String],
+    clients: Vec<Client<'a>>,
+}
+
+#[derive(Serialize)]
+struct Client<'a> {
+    size: usize,
+    by_class: &'a [u32],
+}
 
 pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     // How many clients a round draws does not change the partition.
@@ -27,45 +44,57 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     );
     let simulation::Assigned { split, partition, experiment } =
         simulation::assign(&experiment, &data)?;
-    let labels = data.train.require_labels("a partition")?;
-    let histogram = partition.histogram(labels, data.train.classes.len());
+    let (labels, classes) = (data.train.require_labels("a partition")?, &data.train.classes);
+    let histogram = partition.histogram(labels, classes.len());
+    let clients = partition.clients.iter().zip(&histogram);
+    let dealt = Dealt {
+        data: &data.name,
+        anchors: split.anchors.len(),
+        validation: split.validation.len(),
+        classes,
+        clients: clients.map(|(all, by_class)| Client { size: all.len(), by_class }).collect(),
+    };
+    match args.output.json {
+        true => printer.json(&dealt),
+        false => print(&dealt, &histogram, printer),
+    }
+    let (csv, png) = (args.out.with_added_extension("csv"), args.out.with_added_extension("png"));
+    histogram_csv(&histogram, classes, &csv)?;
+    let scheme =
+        toml::to_string(&experiment.partition)?.trim().replace('\n', ", ").replace('"', "");
+    drawings::partition(&format!("{}: {scheme}", data.name), &histogram, classes, &png)?;
+    printer.status(format!("wrote {} and {}", csv.display(), png.display()));
+    Ok(())
+}
 
-    let sizes: Vec<usize> = partition.clients.iter().map(Vec::len).collect();
-    let (least, most) = (sizes.iter().min().unwrap_or(&0), sizes.iter().max().unwrap_or(&0));
-    let held_out = match split.validation.len() {
+fn print(dealt: &Dealt, histogram: &[Vec<u32>], printer: &Printer) {
+    let Dealt { data, anchors, validation, classes, clients } = dealt;
+    let sizes = || clients.iter().map(|client| client.size);
+    let held_out = match validation {
         0 => String::new(),
         count => format!("{} for validation, ", grouped(count)),
     };
     printer.line(format!(
-        "{}: {} anchors, {}{} images on {} clients, {} to {} each",
-        data.name,
-        grouped(split.anchors.len()),
-        held_out,
-        grouped(split.pool.len()),
-        grouped(partition.clients.len()),
-        grouped(least),
-        grouped(most),
+        "{data}: {} anchors, {held_out}{} images on {} clients, {} to {} each",
+        grouped(anchors),
+        grouped(sizes().sum::<usize>()),
+        grouped(clients.len()),
+        grouped(sizes().min().unwrap_or(0)),
+        grouped(sizes().max().unwrap_or(0)),
     ));
-    let columns = columns(&histogram, data.train.classes.len());
-    printer.line(heading(&columns, &data.train.classes));
-    for (client, row) in histogram.iter().enumerate().take(PRINTED) {
-        let mut shown: Vec<u32> = columns.iter().map(|&class| row[class]).collect();
-        if columns.len() < row.len() {
-            shown.push(row.iter().sum::<u32>() - shown.iter().sum::<u32>());
+    let columns = columns(histogram, classes.len());
+    printer.line(heading(&columns, classes));
+    for (number, Client { size, by_class }) in clients.iter().enumerate().take(PRINTED) {
+        let mut shown: Vec<u32> = columns.iter().map(|&class| by_class[class]).collect();
+        if columns.len() < by_class.len() {
+            shown.push(by_class.iter().sum::<u32>() - shown.iter().sum::<u32>());
         }
         let row: Vec<String> = shown.iter().map(|count| format!("{count:>4}")).collect();
-        printer.line(format!("{client:>6}  {:>4}  {}", sizes[client], row.join(" ")));
+        printer.line(format!("{number:>6}  {size:>4}  {}", row.join(" ")));
     }
-    if histogram.len() > PRINTED {
-        printer.line(format!("... and {} more clients in the files", histogram.len() - PRINTED));
+    if clients.len() > PRINTED {
+        printer.line(format!("... and {} more clients in the files", clients.len() - PRINTED));
     }
-    let (csv, png) = (args.out.with_added_extension("csv"), args.out.with_added_extension("png"));
-    histogram_csv(&histogram, &data.train.classes, &csv)?;
-    let scheme =
-        toml::to_string(&experiment.partition)?.trim().replace('\n', ", ").replace('"', "");
-    partition_chart(&format!("{}: {scheme}", data.name), &histogram, &data.train.classes, &png)?;
-    printer.status(format!("wrote {} and {}", csv.display(), png.display()));
-    Ok(())
 }
 
 /// The classes that get a column: all, or the largest if they are too many, in their order.

@@ -1,55 +1,38 @@
 //! Pictures named on the command line, read as a model wants them.
 
+use super::counted;
+use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor::Model;
 use fedanchor::model::{Description, Prediction};
 use fedanchor_data::formats::{self, Options};
-use fedanchor_data::{DataError, ImageSet, pictures};
+use fedanchor_data::pictures::{self, Found};
+use fedanchor_data::skipped::FORMATS;
+use fedanchor_data::{DataError, ImageSet, Reason, Skipped, paths};
 use rayon::prelude::*;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Pictures read and predicted at a time: memory does not grow with their number.
 pub(super) const AT_ONCE: usize = 250;
 
-/// The picture files among these paths: files as they are, and everything below folders, in order of their
-/// names. Files of other types in folders are counted.
-pub(super) fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, usize)> {
-    let (mut found, mut others) = (Vec::new(), 0);
-    for path in paths {
-        if path.is_dir() {
-            walk(path, &mut found, &mut others)?;
-        } else {
-            found.push(path.clone());
-        }
+/// The picture files among these paths, and everything below folders; files of other types are noted.
+pub(super) fn find(paths: &[PathBuf], printer: &Printer) -> Result<Vec<PathBuf>> {
+    let Found { pictures, others } = pictures::find(paths)?;
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for Skipped { reason, .. } in others {
+        let what = match reason {
+            Reason::Unsupported { format } => {
+                format!("in a format that is not supported ({format}): convert them to {FORMATS}")
+            }
+            _ => "of other types".to_owned(),
+        };
+        *counts.entry(what).or_default() += 1;
     }
-    if found.is_empty() {
-        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        bail!("{}: no pictures ({})", names.join(", "), pictures::FORMATS);
+    for (what, count) in counts {
+        printer.status(format!("note: not read: {} {what}", counted(count, "file", "files")));
     }
-    Ok((found, others))
-}
-
-fn walk(folder: &Path, found: &mut Vec<PathBuf>, others: &mut usize) -> Result<()> {
-    let io = |error| DataError::io(folder, error);
-    let mut entries = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        entries.push(entry.map_err(io)?.path());
-    }
-    entries.sort();
-    for path in entries {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with('.') {
-            continue;
-        }
-        if path.is_dir() {
-            walk(&path, found, others)?;
-        } else if pictures::is_picture(&path) {
-            found.push(path);
-        } else {
-            *others += 1;
-        }
-    }
-    Ok(())
+    Ok(pictures)
 }
 
 /// Reads some pictures in the shape of a model; each may fail by itself.
@@ -57,7 +40,10 @@ pub(super) fn read(
     paths: &[PathBuf],
     description: &Description,
 ) -> Vec<fedanchor_data::Result<Vec<u8>>> {
-    let read = |path: &PathBuf| pictures::read(path, description.shape, description.fit);
+    let read = |path: &PathBuf| {
+        paths::text(path)?; // it could not be named beside its prediction
+        pictures::read(path, description.shape, description.fit)
+    };
     paths.par_iter().map(read).collect()
 }
 

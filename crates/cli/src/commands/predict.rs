@@ -6,7 +6,8 @@ use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor::Model;
 use fedanchor::model::Prediction;
-use fedanchor_data::drawing::quoted;
+use fedanchor_data::paths::shown;
+use fedanchor_data::tables::quoted;
 use serde::Serialize;
 
 /// One line of the output.
@@ -28,14 +29,12 @@ struct Failed<'a> {
 
 pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
     let model = Model::load(&args.model.run, args.model.device()?)?;
-    let (paths, others) = pictures::find(&args.images)?;
-    if others > 0 {
-        printer.status(format!("note: {others} files of other types were not read"));
-    }
-    let width = paths.iter().map(|path| path.to_string_lossy().chars().count()).max().unwrap_or(0);
+    let format = if args.json { PredictFormat::Jsonl } else { args.format };
+    let paths = pictures::find(&args.images, printer)?;
+    let width = paths.iter().map(|path| shown(path).chars().count()).max().unwrap_or(0);
     let (width, names) = (width.clamp(4, 60), model.classes());
     let class = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(7);
-    match args.format {
+    match format {
         PredictFormat::Table => printer.line(format!(
             "{:width$}  {:class$}  confidence  {:class$}  cosine",
             "path", "class", "nearest"
@@ -45,13 +44,13 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
     }
     let mut failed = 0;
     pictures::predict(&model, &paths, |path, prediction| {
-        let path = path.to_string_lossy().into_owned();
+        let path = shown(path);
         let prediction = match prediction {
             Ok(prediction) => prediction,
             Err(error) => {
                 failed += 1;
                 printer.failure(format!("error: {error}"));
-                if args.format == PredictFormat::Jsonl {
+                if format == PredictFormat::Jsonl {
                     let error = error.to_string();
                     printer.line(serde_json::to_string(&Failed { path, error: &error })?);
                 }
@@ -59,7 +58,7 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
             }
         };
         let line = line(path, &prediction, names);
-        printer.line(match args.format {
+        printer.line(match format {
             PredictFormat::Table => format!(
                 "{:width$}  {:class$}  {:>8.1} %  {:class$}  {:>6.3}",
                 line.path,

@@ -30,6 +30,19 @@ fn a_model_is_exported_or_refused_with_the_reason() {
         std::fs::read(workspace.at(model)).unwrap() == std::fs::read(workspace.at("copy")).unwrap()
     );
 
+    // The same content again is no loss; other content is refused.
+    for arguments in [&["run", "--format", "onnx", "--raw-input"][..], &["run", "--format", "onnx"]]
+    {
+        let done = export(&workspace, arguments);
+        let same = arguments.contains(&"--raw-input");
+        assert_eq!(done.status.success(), same, "{}", text(&done.stderr));
+        assert!(std::fs::read(workspace.at("model.onnx")).unwrap() == onnx);
+        assert_eq!(text(&done.stderr).contains("model.onnx: exists already with other"), !same);
+    }
+    let done = export(&workspace, &["run", "--format", "onnx", "--force"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(std::fs::read(workspace.at("model.onnx")).unwrap() != onnx);
+
     for (arguments, reason) in [
         (&["run", "--format", "state-dict"][..], "torchvision has no small"),
         (&["run", "--format", "safetensors", "--raw-input"], "an option of --format onnx"),

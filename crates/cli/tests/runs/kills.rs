@@ -70,8 +70,14 @@ fn an_extended_run_is_the_longer_run() {
 /// had happened. Where that is before the last kill, the next run begins.
 fn kill(times: u32) {
     let workspace = Workspace::with_pictures(16);
-    let settings = [DRAWN, &["client.keep_momentum=true", "rounds=12"]];
+    let record = ["record.latents=[0, 5, 6, 12]", "record.samples=3"];
+    let settings = [DRAWN, &["client.keep_momentum=true", "rounds=12"], &record];
     workspace.run("whole", &settings);
+    let figures = |out: &str| {
+        let names =
+            [0, 5, 6, 12].map(files::latents).into_iter().chain([files::SAMPLES.to_owned()]);
+        names.map(|name| std::fs::read(workspace.at(out).join(name)).unwrap()).collect::<Vec<_>>()
+    };
     let (mut random, mut killed, mut runs) = (12345u64, 0, 0);
     while killed < times {
         runs += 1;
@@ -112,6 +118,7 @@ fn kill(times: u32) {
             finished = finished.max(lines.map_or(0, |text| text.matches('\n').count()));
         }
         assert!(outcome(&workspace, "whole") == outcome(&workspace, &out), "after {killed} kills");
+        assert!(figures("whole") == figures(&out), "after {killed} kills");
     }
     println!("{killed} kills in {runs} runs: all as the run that was left alone");
 }

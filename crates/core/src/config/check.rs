@@ -10,6 +10,8 @@ use fedanchor_data::partition::Scheme;
 const MOST_ROUNDS: usize = 1_000_000;
 const MOST_EPOCHS: usize = 100_000;
 const MOST_CLIENTS: usize = 10_000_000;
+/// Nobody looks at more, and they are written in every round.
+const MOST_SAMPLES: usize = 200;
 
 impl Experiment {
     /// Checks every value that can be judged without the data and the method.
@@ -26,6 +28,7 @@ impl Experiment {
         self.check_model()?;
         self.check_training()?;
         self.check_federation()?;
+        self.check_record()?;
         self.device().map(drop)
     }
 
@@ -134,6 +137,18 @@ impl Experiment {
         }
         within("faults.share", self.faults.share, 0.0, 1.0)
     }
+
+    fn check_record(&self) -> Result<()> {
+        at_most("record.samples", self.record.samples, MOST_SAMPLES)?;
+        match self.record.latents.last() {
+            Some(&last) if last > self.rounds => {
+                let problem =
+                    format!("round {last} is after the last one: `rounds` is {}", self.rounds);
+                Err(Error::config("record.latents", problem))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A number that must not be 0.
@@ -221,10 +236,28 @@ mod tests {
             ("optimiser.clip=1e308", "optimiser.clip: must be 0 to 1000000"),
             ("checks.distance=1e308", "checks.distance: must be 0 to 1000000"),
             ("checks.quorum=11", "checks.quorum: must be at most client.per_round (10), found 11"),
+            (
+                "record.latents=[1, 501, 2]",
+                "record.latents: round 501 is after the last one: `rounds` is 500",
+            ),
+            ("record.latents=3", "record.latents: expected a list, found 3"),
+            ("record.latents=[-1]", "expected a whole number of 0 or more, found -1"),
+            ("record.samples=201", "record.samples: must be at most 200, found 201"),
+            ("record.images=1", "record.images: unknown field `images`"),
         ] {
             let error = resolved(&[setting]).unwrap_err();
             assert!(error.contains(expected), "{setting}: {error}");
         }
+    }
+
+    #[test]
+    fn rounds_to_record_are_sorted_and_each_is_there_once() {
+        let record = resolved(&["record.latents=[500, 0, 7, 0]"]).unwrap().record;
+        assert_eq!(record.latents.iter().copied().collect::<Vec<_>>(), [0, 7, 500]);
+        assert!(toml::to_string(&record).unwrap().contains("latents = [0, 7, 500]"));
+        // Configs of runs from before there was such a section are still the same.
+        let plain = resolved(&[]).unwrap();
+        assert!(!toml::to_string(&plain).unwrap().contains("[record]"));
     }
 
     #[test]

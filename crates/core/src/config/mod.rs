@@ -27,6 +27,7 @@ use fedanchor_data::{Fit, Normalisation};
 use fedanchor_engine::training::Settings;
 use fedanchor_engine::words;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// All settings of one run.
@@ -71,6 +72,10 @@ pub struct Experiment {
     pub faults: FaultsConfig,
     /// Which checkpoints are kept.
     pub checkpoint: CheckpointConfig,
+    /// What is saved for figures. Written down only if it is not the default, so that configs of runs from
+    /// before it existed are still the same.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub record: RecordConfig,
     /// The method and its settings.
     pub method: MethodConfig,
 }
@@ -304,6 +309,16 @@ pub struct CheckpointConfig {
     pub every: u32,
     /// Keep the best round's, by validation accuracy, or by test accuracy without validation images.
     pub best: bool,
+}
+
+/// What a run saves for figures, beside what every run records.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordConfig {
+    /// Rounds after which the latents of test images are saved; 0 is after pre-training.
+    pub latents: BTreeSet<u32>,
+    /// The most pseudo-labelled images of each kind that are saved.
+    pub samples: usize,
 }
 
 words! {

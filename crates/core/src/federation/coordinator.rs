@@ -3,7 +3,7 @@
 use super::admission::{Admission, Admitted, AdmittedUpdate};
 use super::aggregation::Aggregation;
 use super::anchor_watch::AnchorWatch;
-use super::fleet::{Arrival, ClientKey, Delivery, Fleet, RoundTask};
+use super::fleet::{Arrival, ClientKey, Delivery, Fleet, Picked, RoundTask};
 use super::in_order::InOrder;
 use super::learning_watch::{Facts, LearningWatch};
 use super::registry::Registry;
@@ -48,7 +48,7 @@ pub struct Coordinator<'a> {
     pub(super) experiment: &'a Experiment,
     context: &'a Context,
     pub(super) method: &'a dyn Method,
-    data: ServerData<'a>,
+    pub(super) data: ServerData<'a>,
     registry: Registry,
     watch: AnchorWatch,
     learning: LearningWatch,
@@ -74,6 +74,8 @@ pub struct Finished {
     pub timing: Timing,
     /// The test.
     pub evaluation: Evaluation,
+    /// The samples that a person should see, where `record.samples` asks for them and clients labelled.
+    pub picked: Option<Picked>,
 }
 
 impl<'a> Coordinator<'a> {
@@ -172,6 +174,7 @@ impl<'a> Coordinator<'a> {
             trained: statistics.trained,
             seen: statistics.seen,
             kept: statistics.kept,
+            kept_deviation: statistics.kept_deviation(),
             anchor_head: known.anchor_head,
             classifier_head: known.classifier_head,
             losses,
@@ -188,7 +191,8 @@ impl<'a> Coordinator<'a> {
             ..empty_record(round, &evaluation)
         };
         let timing = self.finish_timing(&watch, timing);
-        Ok(Finished { record, timing, evaluation })
+        let picked = known.picked.map(|samples| Picked { round, samples });
+        Ok(Finished { record, timing, evaluation, picked })
     }
 
     /// Line 4: clients drawn at random without replacement, by rising number; excluded ones are left
@@ -331,6 +335,7 @@ pub(super) fn empty_record(round: u32, test: &Evaluation) -> RoundRecord {
         trained: 0,
         seen: 0,
         kept: 0,
+        kept_deviation: None,
         anchor_head: LabelAccuracy::default(),
         classifier_head: LabelAccuracy::default(),
         losses: Losses::default(),
@@ -401,7 +406,7 @@ impl Intake<'_> {
                 self.trained.insert(client);
                 statistics.answers += 1;
                 statistics.seen = statistics.seen.saturating_add(update.update().samples);
-                statistics.kept = statistics.kept.saturating_add(update.update().kept);
+                statistics.add_kept(update.update().kept);
                 statistics.add_losses(&update.update().losses);
                 self.aggregation.add(&update, self.admission.sent())?;
                 if self.observes {

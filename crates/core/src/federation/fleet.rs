@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::messages::{Answer, Broadcast};
 use fedanchor_engine::tensors::{Bundle, Params};
-use fedanchor_record::LabelAccuracy;
+use fedanchor_record::{LabelAccuracy, SampleKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -121,4 +121,32 @@ pub struct Observed {
     pub classifier_head: LabelAccuracy,
     /// The pseudo-labels of all samples by class; empty where nothing was labelled.
     pub labels: Vec<u32>,
+    /// The samples that a person should see, where `record.samples` asks for them and clients labelled.
+    pub picked: Option<Vec<PickedSample>>,
+}
+
+/// The samples of a round that a person should see.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Picked {
+    /// The round.
+    pub round: u32,
+    /// The samples, by kind, the most telling first.
+    pub samples: Vec<PickedSample>,
+}
+
+/// A sample that a person should see; the simulation has its image.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PickedSample {
+    /// Why it was picked.
+    pub kind: SampleKind,
+    /// The client that has it.
+    pub client: u32,
+    /// Its index among the training images.
+    pub image: u32,
+    /// Its pseudo-label.
+    pub label: u16,
+    /// The score of that label.
+    pub score: f32,
+    /// What the score was compared with.
+    pub threshold: Option<f64>,
 }

@@ -14,10 +14,14 @@ mod pretraining;
 mod registry;
 mod rejection;
 mod statistics;
+mod test_latents;
 
 pub use admission::{Admission, Admitted, AdmittedUpdate};
 pub use coordinator::{Coordinator, Finished, ServerData};
-pub use fleet::{Arrival, ClientKey, ClientStates, Delivery, Fleet, Member, Observed, RoundTask};
+pub use fleet::{
+    Arrival, ClientKey, ClientStates, Delivery, Fleet, Member, Observed, Picked, PickedSample,
+    RoundTask,
+};
 pub use registry::Registry;
 pub use rejection::Rejection;
 pub use statistics::{Accuracy, peak_memory};

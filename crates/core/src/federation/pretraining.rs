@@ -43,7 +43,7 @@ impl Coordinator<'_> {
             ..empty_record(0, &evaluation)
         };
         let timing = self.finish_timing(&watch, timing);
-        Ok(Finished { record, timing, evaluation })
+        Ok(Finished { record, timing, evaluation, picked: None })
     }
 
     /// Pre-training until the anchors are fitted.

@@ -13,6 +13,8 @@ pub(crate) struct RoundStatistics {
     pub(crate) seen: usize,
     /// Samples kept by them.
     pub(crate) kept: usize,
+    /// Sum of the squares of the samples that each of them kept, and how many they are.
+    kept_squares: (u128, u32),
     /// Admitted updates, and clients that had nothing to send.
     pub(crate) answers: usize,
     pub(crate) rejected: Vec<ClientNote>,
@@ -24,6 +26,24 @@ pub(crate) struct RoundStatistics {
 }
 
 impl RoundStatistics {
+    /// Counts the samples that a client kept.
+    pub(crate) fn add_kept(&mut self, kept: usize) {
+        self.kept = self.kept.saturating_add(kept);
+        let (squares, clients) = &mut self.kept_squares;
+        *squares = squares.saturating_add((kept as u128).saturating_mul(kept as u128));
+        *clients += 1;
+    }
+
+    /// Standard deviation of the kept samples over clients, dividing by n - 1. Sums are of integers, so
+    /// that the order in which answers arrive does not matter.
+    pub(crate) fn kept_deviation(&self) -> Option<f64> {
+        let (squares, clients) = self.kept_squares;
+        let count = f64::from(clients);
+        let mean = self.kept as f64 / count;
+        let variance = (squares as f64 - count * mean * mean) / (count - 1.0);
+        (clients > 1).then(|| variance.max(0.0).sqrt())
+    }
+
     pub(crate) fn add_losses(&mut self, losses: &ClientLosses) {
         self.fix.add(losses.fix.filter(|loss| loss.is_finite()));
         self.mix.add(losses.mix.filter(|loss| loss.is_finite()));
@@ -104,4 +124,20 @@ pub fn peak_memory() -> Option<u64> {
     let status = fs_err::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spread_of_kept_samples_is_over_clients() {
+        let mut statistics = RoundStatistics::default();
+        assert_eq!(statistics.kept_deviation(), None);
+        statistics.add_kept(10);
+        assert_eq!(statistics.kept_deviation(), None);
+        statistics.add_kept(14);
+        statistics.add_kept(18);
+        assert_eq!((statistics.kept, statistics.kept_deviation()), (42, Some(4.0)));
+    }
 }

@@ -56,6 +56,8 @@ pub struct PseudoLabels {
     pub score: Vec<f32>,
     /// Whether the sample is trained on (eq. 5).
     pub kept: Vec<bool>,
+    /// What scores were compared with: one number for all, or one per class; empty if there is none.
+    pub thresholds: Vec<f64>,
     /// Its weight in the loss; empty where all count alike.
     pub weight: Vec<f32>,
     /// What is added to the client's logits in training, by class; empty for nothing.
@@ -75,6 +77,11 @@ impl PseudoLabels {
     /// Number of kept samples.
     pub fn kept_count(&self) -> usize {
         self.kept.iter().filter(|kept| **kept).count()
+    }
+
+    /// What the score of a sample with this label was compared with.
+    pub fn threshold(&self, label: u16) -> Option<f64> {
+        self.thresholds.get(usize::from(label)).or(self.thresholds.first()).copied()
     }
 
     /// The log of every class's frequency among the labels, times `weight`. A class that does not occur
@@ -115,7 +122,7 @@ pub fn by_anchors(
     let (_, classifier) = best(&probability)?;
     let parts = split(clients, &score, &label).zip(split(clients, &score, &classifier));
     let labels = parts.map(|((score, label), (_, classifier))| {
-        let Selection { mut kept, weight } =
+        let Selection { mut kept, weight, thresholds } =
             select(by.threshold, by.thresholds, score, label, by.progress);
         if by.agreement {
             let heads = label.iter().zip(classifier);
@@ -125,6 +132,7 @@ pub fn by_anchors(
             label: label.to_vec(),
             score: score.to_vec(),
             kept,
+            thresholds,
             weight,
             adjustment: Vec::new(),
             anchor: label.to_vec(),
@@ -151,6 +159,7 @@ pub fn by_classifier(
         label: label.to_vec(),
         score: score.to_vec(),
         kept: score.iter().map(|&score| f64::from(score) >= threshold).collect(),
+        thresholds: vec![threshold],
         classifier: label.to_vec(),
         ..PseudoLabels::default()
     });
@@ -282,6 +291,14 @@ mod tests {
         let labels = PseudoLabels { kept: vec![true, false, true], ..PseudoLabels::default() };
         assert_eq!(labels.fix_set(), [0, 2]);
         assert_eq!(PseudoLabels::known(vec![3, 1]).fix_set(), [0, 1]);
+    }
+
+    #[test]
+    fn a_threshold_is_for_all_or_for_one_class() {
+        let with = |thresholds| PseudoLabels { thresholds, ..PseudoLabels::default() };
+        assert_eq!(with(vec![0.6]).threshold(9), Some(0.6));
+        assert_eq!(with(vec![0.6, 0.7]).threshold(1), Some(0.7));
+        assert_eq!(with(vec![]).threshold(0), None);
     }
 
     #[test]

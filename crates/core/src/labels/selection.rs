@@ -87,6 +87,8 @@ pub struct Selection {
     pub kept: Vec<bool>,
     /// Its weight; empty where all count alike.
     pub weight: Vec<f32>,
+    /// What scores were compared with: one number for all, or one per class; empty if there is none.
+    pub thresholds: Vec<f64>,
 }
 
 /// Selects among one client's samples. `thresholds` holds one number per class where the server
@@ -98,10 +100,10 @@ pub fn select(
     labels: &[u16],
     progress: f64,
 ) -> Selection {
-    let above = |kept: Vec<bool>| Selection { kept, weight: Vec::new() };
+    let above = |kept, thresholds| Selection { kept, weight: Vec::new(), thresholds };
     let rule = match threshold {
         Threshold::Fixed(t) => {
-            return above(scores.iter().map(|&score| f64::from(score) > *t).collect());
+            return above(scores.iter().map(|&score| f64::from(score) > *t).collect(), vec![*t]);
         }
         Threshold::Rule(rule) => rule,
     };
@@ -109,11 +111,12 @@ pub fn select(
         ThresholdRule::AnchorRelative { .. } => {
             let t = |label: u16| thresholds.get(usize::from(label)).copied().unwrap_or(f64::MAX);
             let pairs = scores.iter().zip(labels);
-            above(pairs.map(|(&score, &label)| f64::from(score) > t(label)).collect())
+            let kept = pairs.map(|(&score, &label)| f64::from(score) > t(label)).collect();
+            above(kept, thresholds.to_vec())
         }
         ThresholdRule::ClientMean { most } => {
             let t = mean(scores).min(most);
-            above(scores.iter().map(|&score| f64::from(score) >= t).collect())
+            above(scores.iter().map(|&score| f64::from(score) >= t).collect(), vec![t])
         }
         ThresholdRule::Softmatch { width } => {
             let mean = mean(scores);
@@ -124,7 +127,7 @@ pub fn select(
                 score => (-(score - mean).powi(2) / (2.0 * width * width * variance)).exp(),
             };
             let weight = scores.iter().map(|&score| weight(f64::from(score)) as f32).collect();
-            Selection { kept: vec![true; scores.len()], weight }
+            Selection { kept: vec![true; scores.len()], weight, thresholds: Vec::new() }
         }
         ThresholdRule::Quantile { from, to } => {
             let share = from + (to - from) * progress;
@@ -132,8 +135,9 @@ pub fn select(
             let mut order: Vec<usize> = (0..scores.len()).collect();
             order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a])); // stable: the first of equals
             let mut kept = vec![false; scores.len()];
-            order.iter().take(count).for_each(|&index| kept[index] = true);
-            above(kept)
+            order.truncate(count);
+            order.iter().for_each(|&index| kept[index] = true);
+            above(kept, order.last().map(|&index| f64::from(scores[index])).into_iter().collect())
         }
     }
 }
@@ -159,8 +163,9 @@ mod tests {
 
     #[test]
     fn a_fixed_threshold_must_be_passed() {
-        let kept = select(&Threshold::Fixed(0.5), &[], &SCORES, &[0; 5], 0.0).kept;
-        assert_eq!(kept, [false, true, true, false, true]);
+        let found = select(&Threshold::Fixed(0.5), &[], &SCORES, &[0; 5], 0.0);
+        assert_eq!(found.kept, [false, true, true, false, true]);
+        assert_eq!(found.thresholds, [0.5]);
     }
 
     #[test]
@@ -169,7 +174,9 @@ mod tests {
         assert_eq!(found, [0.8 * 0.9, 0.85, 0.3]);
         let any = ThresholdRule::AnchorRelative { share: 0.9, least: 0.3, most: 0.85, views: 1 };
         // Class 0 wants more than 0.6, class 1 more than 0.75.
-        assert_eq!(rule(any, 0.0).kept, [false, true, false, false, true]);
+        let found = rule(any, 0.0);
+        assert_eq!(found.kept, [false, true, false, false, true]);
+        assert_eq!(found.thresholds, [0.6, 0.75]);
     }
 
     #[test]
@@ -177,13 +184,15 @@ mod tests {
         let mean = ThresholdRule::ClientMean { most: 1.0 };
         assert_eq!(rule(mean, 0.0).kept, [false, true, true, false, true]);
         let capped = ThresholdRule::ClientMean { most: 0.5 };
-        assert_eq!(rule(capped, 0.0).kept, [true, true, true, false, true]);
+        let found = rule(capped, 0.0);
+        assert_eq!(found.kept, [true, true, true, false, true]);
+        assert_eq!(found.thresholds, [0.5]);
     }
 
     #[test]
     fn softmatch_keeps_all_and_weighs_those_below_the_mean() {
         let found = rule(ThresholdRule::Softmatch { width: 0.5 }, 0.0);
-        assert_eq!(found.kept, [true; 5]);
+        assert_eq!((found.kept, found.thresholds), (vec![true; 5], vec![]));
         // Variance: (.01 + .09 + .01 + .25 + .04) / 5 = .08; 2 / 4 of it is .04.
         let expected = [(-0.01f64 / 0.04).exp(), 1.0, 1.0, (-0.25f64 / 0.04).exp(), 1.0];
         let close = |(a, b): (&f32, f64)| (f64::from(*a) - b).abs() < 1e-6;
@@ -192,11 +201,11 @@ mod tests {
 
     #[test]
     fn quantile_keeps_a_growing_share() {
-        let quantile =
-            |progress| rule(ThresholdRule::Quantile { from: 0.2, to: 0.8 }, progress).kept;
-        assert_eq!(quantile(0.0), [false, true, false, false, false]);
-        assert_eq!(quantile(0.5), [false, true, true, false, true]); // 2.5 of 5: 3
-        assert_eq!(quantile(1.0), [true, true, true, false, true]);
+        let quantile = |progress| rule(ThresholdRule::Quantile { from: 0.2, to: 0.8 }, progress);
+        assert_eq!(quantile(0.0).kept, [false, true, false, false, false]);
+        assert_eq!(quantile(0.5).kept, [false, true, true, false, true]); // 2.5 of 5: 3
+        assert_eq!(quantile(0.5).thresholds, [f64::from(0.7f32)]);
+        assert_eq!(quantile(1.0).kept, [true, true, true, false, true]);
         let none = select(
             &Threshold::Rule(ThresholdRule::Quantile { from: 0.2, to: 0.8 }),
             &[],
@@ -204,6 +213,6 @@ mod tests {
             &[],
             0.5,
         );
-        assert!(none.kept.is_empty());
+        assert!(none.kept.is_empty() && none.thresholds.is_empty());
     }
 }

@@ -1,45 +1,25 @@
 //! A trained model in use: its file, which describes itself, and its predictions.
 
 mod assessment;
+mod description;
 mod nearest;
+#[cfg(test)]
+mod tests;
 
 pub use assessment::{Assessment, Bin, Calibration, ClassScore, HeadScores, assess};
+pub use description::{Description, Head};
 pub use nearest::Nearest;
 
-use crate::config::{Heads, ModelConfig};
+use crate::config::Heads;
 use crate::error::{Error, Result};
-use crate::labels::{Anchors, LatentSource, latents};
-use fedanchor_data::{Fit, Normalisation, Shape};
+use crate::labels::{Anchors, latents};
 use fedanchor_engine::batches::View;
 use fedanchor_engine::guard;
 use fedanchor_engine::model::{Network, Statistics};
 use fedanchor_engine::tensors::{Data, Params, decode, encode};
 use fedanchor_engine::training::Context;
-use serde::{Deserialize, Serialize};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
-
-/// What a model file says about itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Description {
-    /// The version that wrote it.
-    pub version: String,
-    /// The method that trained it.
-    pub method: String,
-    /// The network.
-    pub model: ModelConfig,
-    /// The shape of its images.
-    #[serde(flatten)]
-    pub shape: Shape,
-    /// How a picture of another shape is made to fit.
-    pub fit: Fit,
-    /// The normalisation of its input.
-    pub normalisation: Normalisation,
-    /// Names of the classes.
-    pub classes: Vec<String>,
-    /// Where the latents are read that the class means belong to.
-    pub latents: LatentSource,
-}
 
 /// A trained model, ready to predict.
 #[derive(Debug)]
@@ -116,15 +96,25 @@ impl Model {
         let mut decoded = decode(&bytes).map_err(|error| {
             problem(&format!("not a model of fedanchor (safetensors): {error}"))
         })?;
-        let description: Description = serde_json::from_str(&decoded.header).map_err(|error| {
+        let mut description: Description = serde_json::from_str(&decoded.header).map_err(|error| {
             problem(&format!(
                 "not a model of fedanchor, or one of an earlier version ({error}): models are in \
                  the run folders that `fedanchor run` writes"
             ))
         })?;
-        // Which heads the network has, its tensors say.
+        // The tensors say which heads the network has, also in files that do not name them.
         let predictor = decoded.f32.get("predictor.0.bias").map(|bias| bias.numel());
         let heads = Heads { anchor: decoded.f32.contains_key("anchor.weight"), predictor };
+        let (named, there) = (std::mem::take(&mut description.heads), Head::of(heads));
+        if !named.is_empty() && named != there {
+            let list = |heads: &[Head]| {
+                heads.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            };
+            let (named, there) = (list(&named), list(&there));
+            let text = format!("expected tensors of the heads {named}, found those of {there}");
+            return Err(problem(&text));
+        }
+        description.heads = there;
         let Description { model, shape, normalisation, classes, .. } = &description;
         if normalisation.mean.len() != shape.channels || normalisation.std.len() != shape.channels {
             return Err(problem(&"one mean and one deviation per channel are missing"));

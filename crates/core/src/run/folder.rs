@@ -5,8 +5,10 @@ use super::disk;
 use super::lock::lock;
 use crate::config::Experiment;
 use crate::error::{Error, Result};
-use fedanchor_data::drawing::{histogram_csv, quoted};
-use fedanchor_record::{Assignment, Checksums, RoundRecord, Summary, Timing, files};
+use fedanchor_data::tables::{histogram_csv, quoted};
+use fedanchor_record::{
+    Assignment, Checksums, RoundRecord, Summary, Timing, files, rounds_with_latents,
+};
 use fs_err::{File, OpenOptions};
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
@@ -47,6 +49,26 @@ impl Lines {
         checksums: &mut Checksums,
     ) -> Result<Self> {
         Ok(Self { record: checksums.seal(&json(record)?), timing: json(timing)? })
+    }
+}
+
+/// A file of a round that only some rounds have.
+#[derive(Debug)]
+pub(crate) struct RoundFile {
+    /// Its path in the run folder.
+    pub(crate) name: String,
+    /// Its content.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl RoundFile {
+    /// Writes it into the run folder.
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(&self.name);
+        if let Some(parent) = path.parent() {
+            fs_err::create_dir_all(parent).map_err(|error| Error::file(parent, error))?;
+        }
+        disk::write(&path, &[&self.bytes])
     }
 }
 
@@ -195,6 +217,23 @@ impl RunFolder {
         self.log.append(lines)
     }
 
+    /// Removes the latents of all rounds after this one, or of all rounds, and returns the rounds whose
+    /// latents stay.
+    pub(crate) fn keep_latents(&self, last: Option<u32>) -> Result<Vec<u32>> {
+        let mut rounds = rounds_with_latents(&self.path)
+            .map_err(|error| Error::file(self.path.join(files::LATENTS), error))?;
+        let later = rounds.split_off(rounds.partition_point(|&round| Some(round) <= last));
+        for round in later {
+            disk::remove(&self.path.join(files::latents(round)))?;
+        }
+        Ok(rounds)
+    }
+
+    /// Removes the samples.
+    pub(crate) fn remove_samples(&self) -> Result<()> {
+        disk::remove(&self.path.join(files::SAMPLES))
+    }
+
     /// A matrix over the classes.
     pub(crate) fn write_matrix<T: Display>(
         &self,
@@ -224,7 +263,7 @@ impl RunFolder {
     }
 }
 
-fn json(value: &impl Serialize) -> Result<String> {
+pub(super) fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::file("record", error))
 }
 

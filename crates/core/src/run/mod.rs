@@ -3,6 +3,7 @@
 mod checkpoint;
 mod command;
 mod disk;
+mod figures;
 mod folder;
 mod lock;
 mod progress;
@@ -15,7 +16,7 @@ use crate::config::{Experiment, fingerprint};
 use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Fleet, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
-use crate::model::{Description, encode_model};
+use crate::model::{Description, Head, encode_model};
 use crate::server::Evaluation;
 use crate::simulation::{ComputeThreads, SimulatedFleet, Simulation, load, place};
 use checkpoint::{About, Checkpoint, Found, Saver};
@@ -25,7 +26,7 @@ use fedanchor_engine::guard;
 use fedanchor_record::{
     Assignment, Checksums, RoundRecord, ServerOnlyTrial, Summary, Timing, files,
 };
-use folder::{Lines, RunFolder, check_free};
+use folder::{Lines, RoundFile, RunFolder, check_free};
 use progress::Progress;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -175,10 +176,11 @@ impl Run<'_> {
             })?;
         }
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
+        let last = found.as_ref().map(|found| found.about.round);
+        self.open_figures(&coordinator, last, progress.picked.as_ref(), observer)?;
         let seconds_before = self.folder.seconds()?;
-        let mut saver =
-            Saver::start(self.out, self.folder.log()?, found.as_ref().map(|f| f.about.round))?;
-        let first = found.as_ref().map_or(0, |found| found.about.round + 1);
+        let mut saver = Saver::start(self.out, self.folder.log()?, last)?;
+        let first = last.map_or(0, |last| last + 1);
         let mut test = None;
         for round in first..=experiment.rounds {
             if round > 0 && stop.load(Ordering::Relaxed) {
@@ -188,8 +190,10 @@ impl Run<'_> {
                 0 => coordinator.pretrain(stop),
                 _ => coordinator.round(&mut *fleet, round),
             })?;
+            let files = self.figures(&coordinator, round, done.picked.as_ref())?;
             test = Some(done.evaluation);
             progress.add(&done.record);
+            progress.picked = done.picked.or(progress.picked);
             for text in simulation.context.take_notice().iter().chain(&done.record.notes) {
                 observer.notice(text);
             }
@@ -197,8 +201,9 @@ impl Run<'_> {
             // Pre-training that was ended early cannot be resumed from.
             let complete = round > 0 || !stop.load(Ordering::Relaxed);
             if experiment.checkpoint.write && complete {
-                saver.save(self.checkpoint(&coordinator, &*fleet, lines, &progress)?)?;
+                saver.save(self.checkpoint(&coordinator, &*fleet, lines, files, &progress)?)?;
             } else {
+                files.iter().try_for_each(|file| file.write(self.out))?;
                 self.folder.append(&lines)?;
             }
             observer.round(&done.record, &done.timing);
@@ -236,6 +241,9 @@ impl Run<'_> {
         let (records, checksums) = self.folder.records(usize::MAX)?;
         let mut progress = Progress::default();
         records.iter().for_each(|record| progress.add(record));
+        // Of other data, which `--force` accepts, there are no such images.
+        let same_data = found.filter(|found| found.about.data == self.data);
+        progress.picked = same_data.and_then(|found| found.about.picked.clone());
         Ok((progress, checksums))
     }
 
@@ -263,6 +271,7 @@ impl Run<'_> {
         coordinator: &Coordinator,
         fleet: &dyn Fleet,
         lines: Lines,
+        files: Vec<RoundFile>,
         progress: &Progress,
     ) -> Result<Checkpoint> {
         let (state, server) = coordinator.save()?;
@@ -278,8 +287,9 @@ impl Run<'_> {
             best: config.best && progress.chosen_round == round,
             coordinator: state,
             lines,
+            picked: progress.picked.clone(),
         };
-        Ok(Checkpoint { about, server, clients: clients.bundles })
+        Ok(Checkpoint { about, server, clients: clients.bundles, files })
     }
 
     /// The summary, and the comparison where it is asked for.
@@ -350,6 +360,7 @@ impl Run<'_> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             method: self.settled.method.name.clone(),
             model: self.settled.model.clone(),
+            heads: Head::of(simulation.method.heads()),
             shape: context.images.shape(),
             fit: self.settled.data.fit,
             normalisation: context.images.normalisation().clone(),

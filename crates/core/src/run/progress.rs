@@ -1,5 +1,6 @@
 //! What the records of a run amount to so far.
 
+use crate::federation::Picked;
 use fedanchor_record::RoundRecord;
 
 #[derive(Debug, Default)]
@@ -15,6 +16,8 @@ pub(super) struct Progress {
     chosen: f64,
     pub(super) bytes_down: u64,
     pub(super) bytes_up: u64,
+    /// Of the last round in which clients labelled.
+    pub(super) picked: Option<Picked>,
 }
 
 impl Progress {

@@ -2,6 +2,7 @@
 //! encoded.
 
 use super::Simulation;
+use super::samples::Picker;
 use super::threads::train_on_cores;
 use crate::error::{Error, Result};
 use crate::federation::{
@@ -32,10 +33,14 @@ pub struct SimulatedFleet<'a> {
     classifier_head: Accuracy,
     /// Pseudo-labels by class.
     labels: Vec<u32>,
+    picker: Picker,
 }
 
 impl<'a> SimulatedFleet<'a> {
     pub(super) fn new(simulation: &'a Simulation) -> Self {
+        // Where a threshold selects nothing, there is nothing kept and nothing left out to show.
+        let selects = simulation.method.selects();
+        let samples = if selects { simulation.experiment.record.samples } else { 0 };
         Self {
             simulation,
             states: BTreeMap::new(),
@@ -43,6 +48,7 @@ impl<'a> SimulatedFleet<'a> {
             anchor_head: Accuracy::default(),
             classifier_head: Accuracy::default(),
             labels: vec![0; simulation.classes.len()],
+            picker: Picker::new(samples),
         }
     }
 
@@ -159,20 +165,21 @@ impl<'a> SimulatedFleet<'a> {
         Ok(())
     }
 
-    /// Counts pseudo-labels and compares them with the true labels, where these are known.
+    /// Counts pseudo-labels, picks some to be seen, and compares them with the true labels, where these are known.
     fn compare(&mut self, client: u32, labels: &PseudoLabels) {
         if !labels.score.is_empty() {
             labels.label.iter().for_each(|&label| self.labels[usize::from(label)] += 1);
         }
         let Simulation { partition, true_labels, .. } = self.simulation;
+        let local = &partition.clients[client as usize];
+        self.picker.add(client, local, labels, true_labels.as_deref());
         let Some(true_labels) = true_labels else { return };
         let heads = [
             (&mut self.anchor_head, &labels.anchor),
             (&mut self.classifier_head, &labels.classifier),
         ];
         for (head, labelled) in heads {
-            let local = partition.clients[client as usize].iter().zip(labelled).zip(&labels.kept);
-            for ((&index, &label), &kept) in local {
+            for ((&index, &label), &kept) in local.iter().zip(labelled).zip(&labels.kept) {
                 head.add(label == true_labels[index as usize], kept);
             }
         }
@@ -220,8 +227,9 @@ impl Fleet for SimulatedFleet<'_> {
         let classifier_head = std::mem::take(&mut self.classifier_head).percent();
         let labels = vec![0; self.labels.len()];
         let labels = std::mem::replace(&mut self.labels, labels);
-        Some(Observed { anchor_head, classifier_head, labels })
+        Some(Observed { anchor_head, classifier_head, labels, picked: self.picker.take() })
     }
+
     fn save_states(&self, round: u32, like: &Params) -> Result<ClientStates> {
         let trained_in = self.states.iter().map(|(&client, (round, _))| (client, *round)).collect();
         let trained = self.states.iter().filter(|(_, (trained, _))| *trained == round);

@@ -49,6 +49,7 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
         test_share: config.test_share,
         skip_unreadable: config.unreadable == Unreadable::Skip,
         cache: formats::default_cache(),
+        ..Options::default()
     };
     let mut data = formats::open(&path, &options)?;
     data.name.clone_from(&config.name);

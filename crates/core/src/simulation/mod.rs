@@ -3,6 +3,7 @@
 mod faults;
 mod fleet;
 mod load;
+mod samples;
 mod threads;
 
 pub use faults::Faults;

@@ -17,17 +17,18 @@ pub mod mat;
 pub mod npz;
 mod pickle;
 
-use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Result, pictures};
-use checks::{MAX_SIDE, every_class, same_shape};
+use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Progress, Result, pictures};
+pub use checks::MAX_SIDE;
+use checks::{every_class, same_shape};
 use cifar::{EDITIONS, Edition};
 use folder::Listing;
 use folder::listing::superfluous_share;
-pub use folder::{Relabelled, default_cache, seen_from};
+pub use folder::{Relabelled, cache_folder, default_cache, seen_from};
 pub use known::Known;
 use std::path::{Path, PathBuf};
 
 /// How to read images.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Resizes every image to this many pixels per side.
     pub size: Option<usize>,
@@ -40,6 +41,8 @@ pub struct Options {
     pub skip_unreadable: bool,
     /// The folder where decoded pictures are kept for the next time.
     pub cache: Option<PathBuf>,
+    /// What is told how many pictures have been read.
+    pub progress: Progress,
 }
 
 impl Options {
@@ -105,6 +108,17 @@ pub(crate) fn list_pictures(path: &Path, options: &Options) -> Result<Option<Lis
 pub fn lacks_test(path: &Path) -> Result<bool> {
     let listing = list_pictures(path, &Options::default())?;
     Ok(listing.is_some_and(|listing| listing.test.files.is_empty()))
+}
+
+/// Whether the images at a path can be read as they are. Pictures can if all are square and of one size;
+/// otherwise a size must be chosen.
+pub fn has_one_size(path: &Path) -> Result<bool> {
+    let listing = match is_data_set(path) {
+        true => list_pictures(path, &Options::default())?,
+        false if path.is_dir() => Some(Listing::images(path)),
+        false => pictures::is_picture(path).then(|| Listing::picture(path)),
+    };
+    Ok(listing.is_none_or(|listing| listing.has_one_size()))
 }
 
 /// Lists the pictures of a data set as a CSV file, with the labels of another (columns `path` and `label`)

@@ -13,7 +13,7 @@ use crate::formats::folder::Listing;
 use crate::formats::{self, Options};
 use crate::pictures::{self, Fit, Header};
 use crate::skipped::{Reason, Skipped};
-use crate::{DataSet, ImageSet, Result, Shape};
+use crate::{DataSet, ImageSet, Progress, Result, Shape, paths};
 use duplicates::Print;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Serialize)]
 pub struct Inspection {
     /// Where it is.
+    #[serde(serialize_with = "paths::serialize")]
     pub path: PathBuf,
     /// Names of the classes.
     pub classes: Vec<String>,
@@ -85,6 +86,7 @@ impl Spread {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// The file.
+    #[serde(serialize_with = "paths::serialize")]
     pub path: PathBuf,
     /// The name of its part.
     pub part: &'static str,
@@ -113,7 +115,7 @@ pub fn survey(path: &Path, options: &Options) -> Result<Inspection> {
             if !path.is_dir() {
                 let images = formats::open_images(path, options)?;
                 let mut inspection = empty(path, PARTS_NEEDED.to_owned());
-                inspection.parts.push(of_images("images", &images));
+                inspection.parts.push(part_of_images("images", &images));
                 inspection.classes = images.classes;
                 return Ok(inspection);
             }
@@ -121,7 +123,7 @@ pub fn survey(path: &Path, options: &Options) -> Result<Inspection> {
         }
     };
     let problem = listing.take_problems().err().map(|error| error.to_string());
-    let looked = look(path, listing);
+    let looked = look(path, listing, &options.progress);
     let single = (looked.classes.len() < 2).then(|| {
         format!("a classifier needs at least two classes, found {}", looked.classes.len())
     });
@@ -148,16 +150,21 @@ fn empty(path: &Path, refusal: String) -> Inspection {
 fn of_arrays(path: &Path, outcome: Result<DataSet>) -> Inspection {
     match outcome {
         Err(error) => empty(path, error.to_string()),
-        Ok(set) => Inspection {
-            parts: vec![of_images("train", &set.train), of_images("test", &set.test)],
-            classes: set.train.classes,
-            refusal: None,
-            ..empty(path, String::new())
-        },
+        Ok(set) => of_images(path, &set),
     }
 }
 
-fn of_images(name: &str, images: &ImageSet) -> Part {
+/// What there is in a data set that is not made of picture files.
+pub fn of_images(path: &Path, set: &DataSet) -> Inspection {
+    Inspection {
+        parts: vec![part_of_images("train", &set.train), part_of_images("test", &set.test)],
+        classes: set.train.classes.clone(),
+        refusal: None,
+        ..empty(path, String::new())
+    }
+}
+
+fn part_of_images(name: &str, images: &ImageSet) -> Part {
     let side = images.shape.side as f64;
     let count = images.len();
     let all = |value| Some(Spread { smallest: value, median: value, largest: value });
@@ -175,12 +182,18 @@ fn of_images(name: &str, images: &ImageSet) -> Part {
 }
 
 /// Opens every picture of a listing once.
-fn look(path: &Path, listing: Listing) -> Inspection {
+fn look(path: &Path, listing: Listing, progress: &Progress) -> Inspection {
     let Listing { train_name, classes, train, unlabelled, test, skipped, .. } = listing;
+    let clients = unlabelled.as_ref().map_or(0, |unlabelled| unlabelled.files.len());
+    let count = progress.count(train.files.len() + clients + test.files.len());
     let (mut parts, mut unreadable, mut seen) = (Vec::new(), Vec::new(), Vec::new());
     let mut part = |name: &'static str, files: Vec<PathBuf>, labels: Option<Vec<u16>>| {
-        let looks: Vec<Result<Look, Reason>> =
-            files.par_iter().map(|file| Look::at(file)).collect();
+        let looks = files.par_iter().map(|file| {
+            let look = Look::at(file);
+            count.add(1);
+            look
+        });
+        let looks: Vec<Result<Look, Reason>> = looks.collect();
         let mut readable = vec![false; files.len()];
         let mut by_class = vec![0; if labels.is_some() { classes.len() } else { 0 }];
         let mut headers: Vec<Header> = Vec::new();

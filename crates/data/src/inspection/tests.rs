@@ -119,3 +119,21 @@ fn what_a_run_refuses_is_refused() {
     assert!(refusal(folder.path()).unwrap().contains("problems"));
     assert!(inspect(&folder.path().join("absent"), &Options::default()).is_err());
 }
+
+#[test]
+fn a_survey_counts_every_picture_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for part in ["labelled/cat", "test/cat", "unlabelled"] {
+        fs::create_dir_all(folder.path().join(part)).unwrap();
+        for name in ["a.png", "b.png"] {
+            GrayImage::new(4, 4).save(folder.path().join(part).join(name)).unwrap();
+        }
+    }
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let to = told.clone();
+    let progress = crate::Progress::new(move |done, all| to.lock().unwrap().push((done, all)));
+    survey(folder.path(), &Options { progress, ..Options::default() }).unwrap();
+    let mut told = std::mem::take(&mut *told.lock().unwrap());
+    told.sort_unstable();
+    assert_eq!(told, [(1, 6), (2, 6), (3, 6), (4, 6), (5, 6), (6, 6)]);
+}

@@ -10,13 +10,17 @@
 //! all pictures being decoded at a time share.
 
 mod budget;
+mod finding;
 mod fit;
+mod foreign;
 mod jpeg;
 
+pub(crate) use finding::visible;
+pub use finding::{Found, find};
 pub use fit::Fit;
 pub(crate) use fit::fit;
 
-use crate::skipped::{MAX_PICTURE_SIDE, MAX_PIXELS, MIN_PICTURE_SIDE, Reason};
+use crate::skipped::{FORMATS, MAX_PICTURE_SIDE, MAX_PIXELS, MIN_PICTURE_SIDE, Reason};
 use crate::{DataError, Result, Shape};
 use image::error::ImageError;
 use image::metadata::Orientation;
@@ -24,9 +28,6 @@ use image::{ColorType, DynamicImage, GrayImage, ImageDecoder, ImageReader, Limit
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Seek};
 use std::path::Path;
-
-/// The formats that can be read, for messages.
-pub const FORMATS: &str = "PNG, JPEG, BMP, WebP or GIF";
 
 /// The most bytes of a file: what 100 megapixels need without compression, and some more.
 const MAX_FILE: u64 = 1 << 30;
@@ -46,12 +47,22 @@ pub struct Header {
     pub grey: bool,
 }
 
-/// Whether a file has the name of a picture in a known format.
+/// Whether a file has the name of a picture in a format that can be read.
 pub fn is_picture(path: &Path) -> bool {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    ["png", "jpg", "jpeg", "bmp", "webp", "gif"]
-        .iter()
-        .any(|known| extension.eq_ignore_ascii_case(known))
+    by_name(path).is_ok()
+}
+
+/// Why a file is not to be read, judged by its name alone.
+pub(crate) fn by_name(path: &Path) -> Result<(), Reason> {
+    let ending = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let known = ["png", "jpg", "jpeg", "bmp", "webp", "gif"];
+    if known.iter().any(|known| ending.eq_ignore_ascii_case(known)) {
+        return Ok(());
+    }
+    Err(match foreign::by_name(path) {
+        Some(format) => Reason::Unsupported { format: format.to_owned() },
+        None => Reason::NotAPicture,
+    })
 }
 
 /// The header of a picture file.
@@ -138,13 +149,18 @@ struct Opened<D> {
     orientation: Orientation,
 }
 
-fn open<'a>(content: impl BufRead + Seek + 'a) -> Result<Opened<impl ImageDecoder + 'a>, Reason> {
-    let reader = ImageReader::new(content).with_guessed_format().map_err(|error| io(&error))?;
-    if reader.format().is_none() {
-        let why = format!("expected a {FORMATS} picture, found other content");
+fn open<'a>(
+    mut content: impl BufRead + Seek + 'a,
+) -> Result<Opened<impl ImageDecoder + 'a>, Reason> {
+    let foreign = foreign::by_content(content.fill_buf().map_err(|error| io(&error))?);
+    let mut reader = ImageReader::new(content).with_guessed_format().map_err(|error| io(&error))?;
+    if foreign.is_some() || reader.format().is_none() {
+        let found = foreign.map_or("other content".to_owned(), |format| {
+            format!("a {format} picture, which is not supported: convert it")
+        });
+        let why = format!("expected a {FORMATS} picture, found {found}");
         return Err(Reason::Unreadable { why });
     }
-    let mut reader = reader;
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(MOST_BESIDE);
     reader.limits(limits);

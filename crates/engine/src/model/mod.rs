@@ -31,6 +31,9 @@ use resnet::Body;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
+/// The fewest pixels per side of a network's images.
+pub const MIN_SIDE: usize = 16;
+
 /// A network as a description: layers that know which entries are theirs.
 #[derive(Debug)]
 pub struct Network {
@@ -101,11 +104,11 @@ impl Features {
 impl Network {
     /// Describes the network for images of this shape and this many classes.
     pub fn new(config: &ModelConfig, heads: Heads, shape: Shape, classes: usize) -> Result<Self> {
-        if shape.side < 16 {
+        if shape.side < MIN_SIDE {
             return Err(Error::config(
                 "data.size",
                 format!(
-                    "the models need images of 16 pixels or more, these have {}: set data.size",
+                    "the models need images of {MIN_SIDE} pixels or more, these have {}: set data.size",
                     shape.side
                 ),
             ));

@@ -17,7 +17,7 @@ pub use text::comparison_text;
 use crate::error::ReportError;
 use crate::history::History;
 use crate::setup::{Complete, FINGERPRINT};
-use crate::table::Figure;
+use crate::table::Average;
 use outcome::cut;
 use reading::{changed_settings, check_apart, read, some_of};
 use serde::Serialize;
@@ -122,7 +122,7 @@ pub fn compare(
     }
     let chosen = accuracy.unwrap_or_else(|| {
         let [a, b] = [&runs_a, &runs_b].map(|runs| {
-            Figure::of(runs.iter().map(|run| cut(run, up_to_round).last().test_accuracy)).mean
+            Average::of(runs.iter().map(|run| cut(run, up_to_round).last().test_accuracy)).mean
         });
         a.min(b).floor()
     });

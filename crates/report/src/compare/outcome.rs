@@ -1,7 +1,7 @@
 //! What the runs of an experiment reached, and what they cost.
 
 use crate::history::History;
-use crate::table::Figure;
+use crate::table::Average;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -15,23 +15,23 @@ pub struct Side {
     /// Its runs, by seed.
     pub runs: Vec<Outcome>,
     /// Mean test accuracy of the last ten rounds, in percent.
-    pub last_ten: Figure,
+    pub last_ten: Average,
     /// Test accuracy after the last round, in percent.
-    pub final_accuracy: Figure,
+    pub final_accuracy: Average,
     /// How many of its runs reached the accuracy. The next three are over these.
     pub runs_with_accuracy: usize,
     /// The first round with the accuracy; `None` if no run reached it.
-    pub rounds_to_accuracy: Option<Figure>,
+    pub rounds_to_accuracy: Option<Average>,
     /// Bytes up to the end of that round.
-    pub bytes_to_accuracy: Option<Figure>,
+    pub bytes_to_accuracy: Option<Average>,
     /// Seconds up to the end of that round.
-    pub seconds_to_accuracy: Option<Figure>,
+    pub seconds_to_accuracy: Option<Average>,
     /// Bytes between server and clients, in both directions.
-    pub bytes: Figure,
+    pub bytes: Average,
     /// Seconds per round, without pre-training; `None` if a run has no timings.
-    pub seconds_per_round: Option<Figure>,
+    pub seconds_per_round: Option<Average>,
     /// Seconds for pre-training and all rounds.
-    pub seconds: Option<Figure>,
+    pub seconds: Option<Average>,
 }
 
 /// One run of an experiment.
@@ -81,16 +81,16 @@ impl Side {
         let method = runs[0].setup.heading.method.clone();
         let runs: Vec<Outcome> =
             runs.iter().map(|run| Outcome::of(run, up_to_round, accuracy)).collect();
-        let each = |value: fn(&Outcome) -> f64| Figure::of(runs.iter().map(value));
+        let each = |value: fn(&Outcome) -> f64| Average::of(runs.iter().map(value));
         // A mean over some of the runs would be taken for one over all.
         let every = |value: fn(&Outcome) -> Option<f64>| {
             let values: Option<Vec<f64>> = runs.iter().map(value).collect();
-            values.map(|values| Figure::of(values.into_iter()))
+            values.map(|values| Average::of(values.into_iter()))
         };
         let reached: Vec<Reached> = runs.iter().filter_map(|run| run.reached).collect();
         let to_accuracy = |value: fn(&Reached) -> Option<f64>| {
             let values: Vec<f64> = reached.iter().map(value).collect::<Option<_>>()?;
-            (!values.is_empty()).then(|| Figure::of(values.into_iter()))
+            (!values.is_empty()).then(|| Average::of(values.into_iter()))
         };
         Self {
             folder: folder.to_owned(),
@@ -141,7 +141,7 @@ impl Outcome {
                 seconds: seconds_up_to(round.round),
             }),
             bytes: bytes_up_to(last),
-            seconds_per_round: rounds.filter(|_| last > 0).map(|rounds| Figure::of(rounds).mean),
+            seconds_per_round: rounds.filter(|_| last > 0).map(|rounds| Average::of(rounds).mean),
             seconds: seconds_up_to(last).or_else(|| summary.map(|summary| summary.seconds)),
         }
     }

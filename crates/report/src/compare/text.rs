@@ -3,7 +3,7 @@
 use super::{ChangedSetting, Comparison, Difference, Evidence, Side};
 use crate::escape::one_line;
 use crate::render::{shown, signed};
-use crate::table::Figure;
+use crate::table::Average;
 
 /// Renders a comparison; the text ends with a newline.
 pub fn comparison_text(comparison: &Comparison) -> String {
@@ -67,11 +67,11 @@ fn results(comparison: &Comparison) -> Vec<[String; 4]> {
     let row = |title: &str, cell: &dyn Fn(&Side) -> String, change: Option<String>| {
         [title.to_owned(), cell(a), cell(b), change.unwrap_or_default()]
     };
-    let cost = |title: &str, of: fn(&Side) -> Option<Figure>, format: fn(f64) -> String| {
+    let cost = |title: &str, of: fn(&Side) -> Option<Average>, format: fn(f64) -> String| {
         let cell = |side: &Side| of(side).map_or("unknown".to_owned(), |cost| format(cost.mean));
         row(title, &cell, relative(of(a), of(b)))
     };
-    let to_accuracy = |what: &str, of: fn(&Side) -> Option<Figure>, format: fn(f64) -> String| {
+    let to_accuracy = |what: &str, of: fn(&Side) -> Option<Average>, format: fn(f64) -> String| {
         let cell = |side: &Side| match (of(side), side.runs_with_accuracy, side.runs.len()) {
             (_, 0, _) => "not reached".to_owned(),
             (None, ..) => "unknown".to_owned(),
@@ -184,7 +184,7 @@ fn legend(comparison: &Comparison) -> Vec<String> {
 }
 
 /// By how many percent the second mean is above the first.
-fn relative(a: Option<Figure>, b: Option<Figure>) -> Option<String> {
+fn relative(a: Option<Average>, b: Option<Average>) -> Option<String> {
     let (a, b) = (a?.mean, b?.mean);
     let percent = (100.0 * (b / a - 1.0)).round();
     let sign = if percent < 0.0 { '−' } else { '+' };

@@ -85,11 +85,11 @@ fn masked_checksum(data: &[u8]) -> [u8; 4] {
 pub(super) mod tests {
     use super::*;
 
-    /// Step, time and scalars of an event.
-    type Scalars = (i64, f64, Vec<(String, f32)>);
+    /// Step, seconds and scalars of an event.
+    pub(in super::super) type Read = (i64, f64, Vec<(String, f32)>);
 
-    /// What a reader finds in a file after the first two events.
-    pub(in super::super) fn read(mut bytes: &[u8]) -> Vec<Scalars> {
+    /// What a reader finds in a file: step, time and scalars of every event after the first two.
+    pub(in super::super) fn read(mut bytes: &[u8]) -> Vec<Read> {
         let mut found = Vec::new();
         let mut take = |count: usize| {
             let (taken, rest) = bytes.split_at(count);

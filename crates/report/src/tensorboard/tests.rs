@@ -24,6 +24,7 @@ fn record(round: u32) -> RoundRecord {
         trained: 1,
         seen: if round == 0 { 0 } else { 30 },
         kept: 0,
+        kept_deviation: None,
         anchor_head: LabelAccuracy { all: Some(40.0), kept: None },
         classifier_head: LabelAccuracy::default(),
         losses: Losses { server_fix: Some(0.25), ..Losses::default() },

@@ -3,7 +3,7 @@
 use crate::folders::{Folders, Made};
 use fedanchor_record::{Checksums, Timing, files};
 use fedanchor_report::{
-    CompareError, Comparison, Evidence, Figure, Reached, compare, comparison_text,
+    Average, CompareError, Comparison, Evidence, Reached, compare, comparison_text,
 };
 
 /// A run with these test accuracies from round 0 on, of which it had planned `planned` rounds. A round costs 100
@@ -62,8 +62,8 @@ fn notes(folders: &Folders, comparison: &Comparison) -> Vec<String> {
     comparison.notes.iter().map(|note| folders.relative(note)).collect()
 }
 
-fn figure(mean: f64) -> Figure {
-    Figure { mean, std: Some(0.0) }
+fn average(mean: f64) -> Average {
+    Average { mean, std: Some(0.0) }
 }
 
 const BATCH: &[(&str, &str)] = &[("batch = 10", "batch = 32")];
@@ -110,10 +110,10 @@ fn pairs_are_compared_in_all_they_have() {
     assert_eq!(a.rounds_to_accuracy.unwrap().mean, 7.5);
     assert_eq!(a.bytes_to_accuracy.unwrap().mean, 900.0);
     assert_eq!(a.seconds_to_accuracy.unwrap().mean, 16.5);
-    assert_eq!(b.seconds_to_accuracy, Some(figure(10.5)));
-    assert_eq!((a.bytes, b.bytes), (figure(1440.0), figure(1440.0)));
-    assert_eq!((a.seconds_per_round, a.seconds), (Some(figure(2.0)), Some(figure(25.5))));
-    assert_eq!((b.seconds_per_round, b.seconds), (Some(figure(3.0)), Some(figure(37.5))));
+    assert_eq!(b.seconds_to_accuracy, Some(average(10.5)));
+    assert_eq!((a.bytes, b.bytes), (average(1440.0), average(1440.0)));
+    assert_eq!((a.seconds_per_round, a.seconds), (Some(average(2.0)), Some(average(25.5))));
+    assert_eq!((b.seconds_per_round, b.seconds), (Some(average(3.0)), Some(average(37.5))));
 
     // SciPy 1.17.1: scipy.stats.ttest_rel([74, 75.5, 73.75], [71, 73, 70]); the last ten differ by the same.
     for difference in [&comparison.final_accuracy, &comparison.last_ten] {
@@ -247,8 +247,8 @@ fn unfinished_runs_are_compared_up_to_the_last_common_round() {
     assert_eq!(comparison.up_to_round, Some(2));
     assert_eq!(comparison.final_accuracy.mean, 0.0); // 65 - 64 and 66 - 67
     assert_eq!(comparison.accuracy, 65.0);
-    assert_eq!(comparison.a.seconds, Some(figure(5.5)));
-    assert_eq!(comparison.a.bytes, figure(240.0));
+    assert_eq!(comparison.a.seconds, Some(average(5.5)));
+    assert_eq!(comparison.a.bytes, average(240.0));
     let finished: Vec<bool> = comparison.b.runs.iter().map(|run| run.finished).collect();
     assert_eq!(finished, [false, true]);
     assert_eq!(

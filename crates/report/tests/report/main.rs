@@ -7,5 +7,6 @@ mod finding;
 mod folders;
 mod formats;
 mod matching;
+mod pages;
 mod records;
 mod rows;

@@ -1,7 +1,7 @@
 //! Which runs form a row, and its numbers.
 
 use crate::folders::{Folders, Made};
-use fedanchor_report::{Figure, Format, Table, find_runs, render};
+use fedanchor_report::{Average, Format, Table, find_runs, render};
 
 fn settings(table: &Table) -> Vec<&str> {
     table.rows.iter().map(|row| row.settings.as_str()).collect()
@@ -21,8 +21,8 @@ fn runs_of_one_experiment_are_averaged() {
     let [row] = &table.rows[..] else { panic!("{table:?}") };
     assert_eq!((row.seeds, row.rounds, row.settings.as_str()), (3, 500, ""));
     // Mean 82, squares 4 + 1 + 9 = 14, divided by 2.
-    assert_eq!(row.last, Figure { mean: 82.0, std: Some(7.0_f64.sqrt()) });
-    assert_eq!(row.best, Figure { mean: 83.0, std: Some(7.0_f64.sqrt()) });
+    assert_eq!(row.last, Average { mean: 82.0, std: Some(7.0_f64.sqrt()) });
+    assert_eq!(row.best, Average { mean: 83.0, std: Some(7.0_f64.sqrt()) });
     assert!(table.notes().is_empty());
 }
 
@@ -46,7 +46,7 @@ fn the_floor_stands_beside_the_runs_that_were_compared_with_it() {
     assert_eq!(folders.table().rows[0].floor, None);
     compare("b", "64.0");
     let table = folders.table();
-    assert_eq!(table.rows[0].floor, Some(Figure { mean: 62.0, std: Some(8.0_f64.sqrt()) }));
+    assert_eq!(table.rows[0].floor, Some(Average { mean: 62.0, std: Some(8.0_f64.sqrt()) }));
     let text = render(&table, Format::Text);
     assert!(text.contains("62.00 ± 2.83") && text.contains("anchors alone: the best"), "{text}");
 }

@@ -4,8 +4,10 @@ use super::{labelled, part};
 use crate::cli::InitArgs;
 use crate::printer::Printer;
 use anyhow::{Result, bail};
-use fedanchor_data::Fit;
+use fedanchor::engine::model::MIN_SIDE;
+use fedanchor_data::formats::MAX_SIDE;
 use fedanchor_data::inspection::{Inspection, Part};
+use fedanchor_data::{DataError, Fit};
 use std::io::{BufRead, IsTerminal};
 
 /// The settings of the experiment that are not the preset's.
@@ -24,32 +26,46 @@ impl Answers {
     pub(super) fn collect(
         args: &InitArgs,
         inspection: &Inspection,
-        terminal: &Terminal,
+        terminal: &mut Terminal,
     ) -> Result<Self> {
         let pictures: Vec<&Part> = inspection.parts.iter().filter(|p| p.pictures > 0).collect();
         let Some(labelled) = labelled(inspection) else { bail!("no labelled pictures") };
         let size = match args.size {
             Some(size) => size,
             None => {
-                terminal.ask("Pixels per side of the network's images", likely_size(labelled))?
+                let question = Question {
+                    text: "Pixels per side of the network's images",
+                    flag: "--size",
+                    likely: likely_size(labelled).to_string(),
+                };
+                terminal.ask(&question, |answer| whole(answer, MIN_SIDE, MAX_SIDE))?
             }
         };
         let square = pictures.iter().all(|part| part.square == part.pictures);
         let fit = match args.fit {
             Some(fit) => fit,
             None if square => Fit::Stretch,
-            None => terminal.ask("Pictures that are not square: stretch, crop or pad", Fit::Pad)?,
+            None => {
+                let question = Question {
+                    text: "Pictures that are not square: stretch, crop or pad",
+                    flag: "--fit",
+                    likely: Fit::Pad.to_string(),
+                };
+                terminal.ask(&question, |answer| {
+                    answer.parse().map_err(|error: DataError| error.to_string())
+                })?
+            }
         };
         let mirror = match args.mirror {
             Some(mirror) => mirror,
             None => {
-                let question = "Is a mirrored picture still of its class? Not for text, digits or \
-                                signs: yes or no";
-                match terminal.ask(question, "no".to_owned())?.as_str() {
-                    "yes" | "y" => true,
-                    "no" | "n" => false,
-                    other => bail!("expected yes or no, found `{other}`"),
-                }
+                let question = Question {
+                    text: "Is a mirrored picture still of its class? Not for text, digits or signs: \
+                           yes or no",
+                    flag: "--mirror",
+                    likely: "no".to_owned(),
+                };
+                terminal.ask(&question, yes_or_no)?
             }
         };
         let unlabelled = part(inspection, "unlabelled");
@@ -68,12 +84,35 @@ impl Answers {
         Ok(Self { size, fit, mirror, clients, anchors })
     }
 
-    fn clients(args: &InitArgs, pictures: usize, terminal: &Terminal) -> Result<usize> {
-        let likely = (pictures / 150).clamp(2, 20).min(pictures.max(1));
+    fn clients(args: &InitArgs, pictures: usize, terminal: &mut Terminal) -> Result<usize> {
+        let most = pictures.max(1);
         match args.clients {
             Some(clients) => Ok(clients),
-            None => terminal.ask("Simulated clients that share the unlabelled pictures", likely),
+            None => {
+                let question = Question {
+                    text: "Simulated clients that share the unlabelled pictures",
+                    flag: "--clients",
+                    likely: (pictures / 150).clamp(2, 20).min(most).to_string(),
+                };
+                terminal.ask(&question, |answer| whole(answer, 1, most))
+            }
         }
+    }
+}
+
+/// A whole number in a range, or what is wrong with the answer.
+fn whole(answer: &str, least: usize, most: usize) -> Result<usize, String> {
+    match answer.parse() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("expected a whole number from {least} to {most}, found `{answer}`")),
+    }
+}
+
+fn yes_or_no(answer: &str) -> Result<bool, String> {
+    match answer.to_ascii_lowercase().as_str() {
+        "yes" | "y" => Ok(true),
+        "no" | "n" => Ok(false),
+        _ => Err(format!("expected yes or no, found `{answer}`")),
     }
 }
 
@@ -89,35 +128,61 @@ fn likely_size(part: &Part) -> usize {
     }
 }
 
+/// Something to ask.
+struct Question<'a> {
+    text: &'a str,
+    /// The flag that answers it in advance.
+    flag: &'a str,
+    /// The answer of an empty line, and where nobody is asked.
+    likely: String,
+}
+
 /// Asks a person, where there is one.
 pub(super) struct Terminal<'a> {
     printer: &'a Printer,
-    asks: bool,
+    /// What the person types; `None` if nobody is asked.
+    input: Option<Box<dyn BufRead + 'a>>,
 }
 
 impl<'a> Terminal<'a> {
-    pub(super) fn of(printer: &'a Printer, yes: bool) -> Self {
-        Self { printer, asks: !yes && printer.is_terminal() && std::io::stdin().is_terminal() }
+    /// Asks if somebody is there to answer, and wants to.
+    pub(super) fn of(printer: &'a Printer, asks: bool) -> Self {
+        let there = asks && printer.is_terminal() && std::io::stdin().is_terminal();
+        Self {
+            printer,
+            input: there.then(|| Box::new(std::io::stdin().lock()) as Box<dyn BufRead>),
+        }
     }
 
-    /// The answer, or the default for an empty line and where nobody is asked.
-    fn ask<T: std::fmt::Display + std::str::FromStr>(
-        &self,
-        question: &str,
-        likely: T,
+    /// The answer; one that `read` cannot use is asked for again.
+    fn ask<T>(
+        &mut self,
+        question: &Question,
+        read: impl Fn(&str) -> Result<T, String>,
     ) -> Result<T> {
-        if !self.asks {
-            return Ok(likely);
-        }
-        self.printer.prompt(format!("{question} [{likely}]: "));
-        let mut line = String::new();
-        std::io::stdin().lock().read_line(&mut line)?;
-        match line.trim() {
-            "" => Ok(likely),
-            answer => match answer.parse() {
-                Ok(answer) => Ok(answer),
-                Err(_) => bail!("{question}: `{answer}` is no answer; the likely one is {likely}"),
-            },
+        let Question { text, flag, likely } = question;
+        loop {
+            let mut line = Vec::new();
+            if let Some(input) = &mut self.input {
+                self.printer.prompt(format!("{text} [{likely}]: "));
+                if input.read_until(b'\n', &mut line)? == 0 {
+                    self.printer.prompt("\n");
+                    bail!(
+                        "{text}: the input ended without an answer: answer with {flag}, or take all \
+                         likely answers with --yes"
+                    );
+                }
+            }
+            let line = String::from_utf8_lossy(&line);
+            let answer = match line.trim() {
+                "" => likely,
+                answer => answer,
+            };
+            match read(answer) {
+                Ok(answer) => return Ok(answer),
+                Err(why) if self.input.is_none() => bail!("{text}: {why}"),
+                Err(why) => self.printer.prompt(format!("{why}\n")),
+            }
         }
     }
 }
@@ -150,5 +215,50 @@ mod tests {
         assert_eq!(likely_size(&sized((8.0, 8.0), (8.0, 8.0))), 32);
         assert_eq!(likely_size(&sized((20.0, 44.0), (20.0, 44.0))), 32);
         assert_eq!(likely_size(&sized((4000.0, 4000.0), (3000.0, 3000.0))), 64);
+    }
+
+    /// The answer to one question whose likely answer is 32, from what a person types, and what is left of it.
+    fn answered(typed: &str) -> (Result<usize>, String) {
+        let printer = Printer::new(true);
+        let mut left = typed.as_bytes();
+        let mut terminal = Terminal { printer: &printer, input: Some(Box::new(&mut left)) };
+        let question = Question { text: "Size", flag: "--size", likely: "32".to_owned() };
+        let answer = terminal.ask(&question, |answer| whole(answer, 16, 100));
+        drop(terminal);
+        (answer, String::from_utf8(left.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_used_is_asked_for_again() {
+        for (typed, answer) in [
+            ("48\nrest", 48),
+            ("\nrest", 32),
+            ("many\n8\n-1\n 101 \n64\nrest", 64),
+            ("no\n\nrest", 32),
+        ] {
+            let (found, left) = answered(typed);
+            assert_eq!((found.unwrap(), left.as_str()), (answer, "rest"), "{typed}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_input_is_an_error_that_names_the_flag() {
+        for typed in ["", "many\n", "8\n101\n"] {
+            let why = answered(typed).0.unwrap_err().to_string();
+            let expected = "Size: the input ended without an answer: answer with --size, or";
+            assert!(why.starts_with(expected), "{why}");
+        }
+        // A last line need not have an end.
+        assert_eq!(answered("64").0.unwrap(), 64);
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_answer_is_said() {
+        assert_eq!(
+            whole("x", 1, 5),
+            Err("expected a whole number from 1 to 5, found `x`".to_owned())
+        );
+        assert_eq!((yes_or_no("Y"), yes_or_no("no")), (Ok(true), Ok(false)));
+        assert_eq!(yes_or_no("1"), Err("expected yes or no, found `1`".to_owned()));
     }
 }

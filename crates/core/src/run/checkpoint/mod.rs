@@ -13,9 +13,9 @@ mod sealed;
 
 pub(crate) use saver::Saver;
 
-use super::folder::{CHECKPOINTS as FOLDER, Lines};
+use super::folder::{CHECKPOINTS as FOLDER, Lines, RoundFile};
 use crate::error::{Error, Result};
-use crate::federation::{ClientStates, CoordinatorState};
+use crate::federation::{ClientStates, CoordinatorState, Picked};
 use fedanchor_engine::tensors::Bundle;
 use sealed::{is_earlier, read_sealed};
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,9 @@ pub(crate) struct About {
     pub(crate) coordinator: CoordinatorState,
     /// The round's lines in the records and timings.
     pub(crate) lines: Lines,
+    /// The samples picked in the last round in which clients labelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) picked: Option<Picked>,
 }
 
 /// A checkpoint on its way to the disk.
@@ -54,6 +57,8 @@ pub(crate) struct Checkpoint {
     pub(crate) server: Bundle,
     /// The states of the clients that trained in this round.
     pub(crate) clients: Vec<(u32, Bundle)>,
+    /// Further files of the round, which the run could write again from the checkpoint.
+    pub(crate) files: Vec<RoundFile>,
 }
 
 fn round_file(folder: &Path, round: u32) -> PathBuf {
@@ -147,7 +152,7 @@ mod tests {
         let clients_of = clients.iter().copied().collect();
         let (version, data) = ("1".to_owned(), "d".to_owned());
         let about = About { round, version, data, clients: clients_of, ..About::default() };
-        Checkpoint { about, server, clients: mine.collect() }
+        Checkpoint { about, server, clients: mine.collect(), files: Vec::new() }
     }
 
     #[test]

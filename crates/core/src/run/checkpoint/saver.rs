@@ -32,6 +32,7 @@ impl Saver {
                 // The lines of the rounds before must be as safe as this checkpoint.
                 log.sync()?;
                 save(&folder, &checkpoint)?;
+                checkpoint.files.iter().try_for_each(|file| file.write(&folder))?;
                 log.append(&checkpoint.about.lines)?;
                 there.retain(|other| other.round != checkpoint.about.round);
                 if checkpoint.about.best {

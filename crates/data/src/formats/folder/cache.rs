@@ -18,6 +18,12 @@ use std::time::UNIX_EPOCH;
 /// The usual folder: `pictures` in `FEDANCHOR_CACHE`, else in `fedanchor` of `XDG_CACHE_HOME` or of
 /// `~/.cache`. None if `FEDANCHOR_CACHE` is empty, or without a home.
 pub fn default_cache() -> Option<PathBuf> {
+    cache_folder("pictures")
+}
+
+/// The folder for a kind of things that can be computed again: in `FEDANCHOR_CACHE`, or in the user's cache;
+/// `None` if that variable is empty or there is no home folder.
+pub fn cache_folder(kind: &str) -> Option<PathBuf> {
     let given = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let folder = match given("FEDANCHOR_CACHE") {
         Some(folder) if folder.as_os_str().is_empty() => return None,
@@ -28,7 +34,7 @@ pub fn default_cache() -> Option<PathBuf> {
             None => std::env::home_dir()?.join(".cache/fedanchor"),
         },
     };
-    Some(folder.join("pictures"))
+    Some(folder.join(kind))
 }
 
 /// Of the content and its layout: to be raised whenever decoding gives other pixels.

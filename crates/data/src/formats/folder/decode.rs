@@ -3,6 +3,7 @@
 use crate::formats::Options;
 use crate::formats::checks::{shape, volume};
 use crate::pictures::{self, Fit, Header};
+use crate::progress::Count;
 use crate::skipped::{Reason, Skipped};
 use crate::{DataError, ImageSet, Result, Shape};
 use rayon::prelude::*;
@@ -42,8 +43,8 @@ impl Decoded {
     }
 }
 
-/// Decodes files; grey if every one of them is.
-pub(super) fn decode(files: &[PathBuf], options: &Options) -> Result<Decoded> {
+/// Decodes files, and counts those that are done; grey if every one of them is.
+pub(super) fn decode(files: &[PathBuf], options: &Options, count: &Count) -> Result<Decoded> {
     let mut found: Vec<Result<Header, Reason>> =
         files.par_iter().map(|file| pictures::try_header(file)).collect();
     let grey = found.iter().flatten().all(|header| header.grey);
@@ -53,20 +54,25 @@ pub(super) fn decode(files: &[PathBuf], options: &Options) -> Result<Decoded> {
         None => common_shape(files, &found, channels)?,
     };
     let readable = found.iter().filter(|header| header.is_ok()).count();
+    count.add(files.len() - readable);
     let mut pixels = vec![0; volume(first(files), "images", &[readable, shape.bytes()])?];
     let todo: Vec<(&PathBuf, &mut Result<Header, Reason>)> =
         files.iter().zip(&mut found).filter(|(_, header)| header.is_ok()).collect();
     let places = pixels.par_chunks_exact_mut(shape.bytes());
     let failed: Vec<bool> = places
         .zip(todo)
-        .map(|(place, (file, outcome))| match pictures::try_read(file, shape, options.fit) {
-            Ok(bytes) => {
-                place.copy_from_slice(&bytes);
-                false
-            }
-            Err(reason) => {
-                *outcome = Err(reason);
-                true
+        .map(|(place, (file, outcome))| {
+            let read = pictures::try_read(file, shape, options.fit);
+            count.add(1);
+            match read {
+                Ok(bytes) => {
+                    place.copy_from_slice(&bytes);
+                    false
+                }
+                Err(reason) => {
+                    *outcome = Err(reason);
+                    true
+                }
             }
         })
         .collect();

@@ -156,7 +156,7 @@ fn unreadable_pictures_are_all_named_or_all_left_out() {
     folder.write("test/dog/a.png", &whole[..whole.len() / 2]);
     let why = folder.failure(&plain());
     let expected = "3 pictures cannot be read (1 too small, 1 truncated, 1 unreadable): correct or \
-                    remove them, or leave them out (set data.unreadable = \"skip\")\n  ";
+                    remove them, or leave them out (set data.unreadable = \"skip\" or --skip-unreadable)\n  ";
     assert!(why.starts_with(expected), "{why}");
     assert!(why.contains("dot.png: too small: expected at least 2 pixels per side, found 1 x 1"));
     let skip = Options { skip_unreadable: true, ..plain() };
@@ -277,4 +277,92 @@ fn a_table_may_be_given_by_its_name_alone() {
     folder.write("p.CSV", "path,label,split\nx/a.png,cat\nx/b.png,cat,test\n");
     assert!(crate::formats::is_data_set(&folder.at("p.CSV")));
     assert!(!crate::formats::is_data_set(Path::new("absent.csv")));
+}
+
+#[test]
+fn formats_that_are_not_supported_are_named() {
+    let folder = Folder::new(&PARTS);
+    folder.write("unlabelled/scan.tif", "not looked at");
+    folder.write("unlabelled/IMG_1.HEIC", "not looked at");
+    let set = folder.open(&plain());
+    assert_eq!(set.unlabelled.unwrap().images.len(), 2);
+    let named: Vec<String> = set.skipped.iter().map(|file| file.reason.to_string()).collect();
+    let advice = "is not supported: convert it to PNG, JPEG, BMP, WebP or GIF";
+    assert_eq!(named, [format!("HEIC {advice}"), format!("TIFF {advice}")]);
+    // Under a name that can be read, the content tells.
+    folder.write("unlabelled/3.jpg", b"\0\0\0\x18ftypheic\0\0\0\0");
+    folder.write("unlabelled/4.png", b"II*\0\x08\0\0\0\0\0\0\0\0\0\0\0");
+    let why = folder.failure(&plain());
+    assert!(why.starts_with("2 pictures cannot be read (2 unreadable)"), "{why}");
+    for (file, format) in [("3.jpg", "HEIC"), ("4.png", "TIFF")] {
+        let what = format!(
+            "{file}: unreadable: expected a PNG, JPEG, BMP, WebP or GIF picture, found a {format} \
+             picture, which is not supported: convert it"
+        );
+        assert!(why.contains(&what), "{why}");
+    }
+    // Nothing else there.
+    let folder = Folder::new(&["labelled/cat/a.png", "test/cat/a.png"]);
+    folder.write("unlabelled/scan.tif", "");
+    folder.write("labelled/dog/a.heic", "");
+    let why = folder.failure(&plain());
+    assert!(
+        why.contains("dog: folder: expected PNG, JPEG, BMP, WebP or GIF pictures, found only HEIC")
+    );
+    assert!(why.ends_with("found only TIFF pictures: convert them"), "{why}");
+}
+
+/// The names of pictures may be any bytes; those of classes and clients stand in records.
+#[cfg(unix)]
+#[test]
+fn names_of_classes_and_clients_are_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let name = |bytes| std::ffi::OsStr::from_bytes(bytes);
+    let folder = Folder::new(&["labelled/cat/a.png", "test/cat/a.png", "unlabelled/north/a.png"]);
+    let picture = fs::read(folder.at("labelled/cat/a.png")).unwrap();
+    fs::write(folder.at("labelled/cat").join(name(b"caf\xe9.png")), &picture).unwrap();
+    assert_eq!(folder.open(&plain()).train.len(), 2);
+    for part in ["labelled", "unlabelled"] {
+        let bad = folder.at(part).join(name(b"sm\xf8rrebr\xf8d"));
+        fs::create_dir(&bad).unwrap();
+        fs::write(bad.join("a.png"), &picture).unwrap();
+        let why = folder.failure(&plain());
+        assert!(
+            why.contains(&format!("{part}/sm\\xF8rrebr\\xF8d: the path is not UTF-8")),
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn every_picture_is_counted_once() {
+    let folder = Folder::new(&PARTS);
+    folder.write("unlabelled/text.jpg", "a text");
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let to = told.clone();
+    let options = Options {
+        skip_unreadable: true,
+        cache: Some(folder.at("cache")),
+        progress: crate::Progress::new(move |done, all| to.lock().unwrap().push((done, all))),
+        ..plain()
+    };
+    // Decoded, and from the cache.
+    for time in 0..2 {
+        drop(folder.open(&options));
+        let mut told = std::mem::take(&mut *told.lock().unwrap());
+        told.sort_unstable();
+        assert_eq!(told.last(), Some(&(8, 8)), "{told:?}");
+        assert_eq!(told.len(), [8, 3][time], "{told:?}");
+    }
+}
+
+#[test]
+fn one_size_is_noticed() {
+    let folder = Folder::new(&PARTS);
+    let one_size = |name: &str| crate::formats::has_one_size(&folder.at(name)).unwrap();
+    assert!(one_size("") && one_size("unlabelled") && one_size("unlabelled/2.png"));
+    folder.picture("unlabelled/3.png", 8, 8, 0);
+    assert!(!one_size("") && !one_size("unlabelled") && one_size("labelled"));
+    folder.picture("wide/1.png", 8, 6, 0);
+    assert!(!one_size("wide") && !one_size("wide/1.png"));
 }

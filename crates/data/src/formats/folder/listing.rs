@@ -2,9 +2,11 @@
 
 use super::names::natural;
 use crate::formats::Options;
-use crate::pictures::{self, FORMATS};
-use crate::skipped::{Reason, Skipped};
+use crate::paths::NotUtf8;
+use crate::pictures::{Found, visible};
+use crate::skipped::{FORMATS, Reason, Skipped};
 use crate::{DataError, Result};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The files of one part, with class numbers or without labels.
@@ -40,6 +42,12 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
+    /// One picture without a label.
+    pub fn picture(file: &Path) -> Self {
+        let train = Part { files: vec![file.to_owned()], labels: None };
+        Self { train_name: "images", train, ..Default::default() }
+    }
+
     /// One folder: class folders, or pictures without labels. It has no test part.
     pub fn images(folder: &Path) -> Self {
         let mut listing =
@@ -79,14 +87,15 @@ impl Listing {
 
     /// The pictures of a folder that must have some and no folder inside.
     fn some(&mut self, folder: &Path, found: Entries) -> Vec<PathBuf> {
-        self.skipped.extend(found.others);
         for inner in &found.folders {
             self.problem(inner, "path", "pictures and no folder inside this folder", "a folder");
         }
-        if found.pictures.is_empty() {
-            self.problem(folder, "folder", &format!("{FORMATS} pictures"), "none");
+        let Found { pictures, others } = found.files;
+        if pictures.is_empty() {
+            self.problem(folder, "folder", &format!("{FORMATS} pictures"), &instead(&others));
         }
-        found.pictures
+        self.skipped.extend(others);
+        pictures
     }
 
     /// The classes in a folder: the names of its subfolders and their pictures.
@@ -99,17 +108,18 @@ impl Listing {
             }
         };
         if found.folders.is_empty() {
-            let what = if found.pictures.is_empty() { "none" } else { "pictures without a class" };
+            let what =
+                if found.files.pictures.is_empty() { "none" } else { "pictures without a class" };
             self.problem(folder, "folder", "one folder of pictures per class", what);
-        } else if let Some(picture) = found.pictures.first() {
+        } else if let Some(picture) = found.files.pictures.first() {
             let expected = "only class folders, since there is one next to it";
             self.problem(picture, "file", expected, "a picture");
         }
-        self.skipped.extend(found.others);
+        self.skipped.extend(found.files.others);
         let mut classes = Vec::new();
         for path in found.folders {
-            match entries(&path) {
-                Ok(found) => classes.push((name(&path), self.some(&path, found))),
+            match name(&path).and_then(|name| Ok((name, entries(&path)?))) {
+                Ok((name, found)) => classes.push((name, self.some(&path, found))),
                 Err(problem) => self.problems.push(problem),
             }
         }
@@ -166,27 +176,33 @@ impl Listing {
             Err(problem) => return self.problems.push(problem),
         };
         let mut part = ClientFiles::default();
-        if found.folders.is_empty() && found.pictures.is_empty() {
+        if found.folders.is_empty() && found.files.pictures.is_empty() {
             let expected = "the clients' pictures in it, or in one folder per client (to simulate \
                             clients with labelled pictures, rename `labelled` to `train`)";
-            self.problem(folder, "folder", expected, "none");
+            self.problem(folder, "folder", expected, &instead(&found.files.others));
         } else if !found.folders.is_empty()
-            && let Some(picture) = found.pictures.first()
+            && let Some(picture) = found.files.pictures.first()
         {
             let expected = "only folders of clients, since there is one next to it";
             self.problem(picture, "file", expected, "a picture");
         }
-        self.skipped.extend(found.others);
-        part.files = found.pictures;
-        let mut folders = found.folders;
-        folders.sort_by(|a, b| natural(&name(a), &name(b)));
-        for path in folders {
+        self.skipped.extend(found.files.others);
+        part.files = found.files.pictures;
+        let mut folders = Vec::new();
+        for path in found.folders {
+            match name(&path) {
+                Ok(name) => folders.push((name, path)),
+                Err(problem) => self.problems.push(problem),
+            }
+        }
+        folders.sort_by(|(a, _), (b, _)| natural(a, b));
+        for (name, path) in folders {
             match entries(&path) {
                 Ok(found) => {
                     let files = self.some(&path, found);
                     let start = part.files.len() as u32;
                     part.clients.push((start..start + files.len() as u32).collect());
-                    part.names.push(name(&path));
+                    part.names.push(name);
                     part.files.extend(files);
                 }
                 Err(problem) => self.problems.push(problem),
@@ -217,33 +233,39 @@ pub(crate) fn superfluous_share(test: &Path) -> DataError {
 #[derive(Default)]
 struct Entries {
     folders: Vec<PathBuf>,
-    pictures: Vec<PathBuf>,
-    others: Vec<Skipped>,
+    files: Found,
 }
 
 fn entries(folder: &Path) -> Result<Entries> {
-    let io = |source| DataError::io(folder, source);
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        paths.push(entry.map_err(io)?.path());
-    }
-    paths.sort();
     let mut found = Entries::default();
-    for path in paths {
-        if name(&path).starts_with('.') {
-            continue;
-        }
+    for path in visible(folder)? {
         if path.is_dir() {
             found.folders.push(path);
-        } else if pictures::is_picture(&path) {
-            found.pictures.push(path);
         } else {
-            found.others.push(Skipped { path, reason: Reason::NotAPicture });
+            found.files.add(path);
         }
     }
     Ok(found)
 }
 
-fn name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+/// What was found where pictures were expected.
+fn instead(others: &[Skipped]) -> String {
+    let unsupported = |file: &Skipped| match &file.reason {
+        Reason::Unsupported { format } => Some(format.clone()),
+        _ => None,
+    };
+    let formats: BTreeSet<String> = others.iter().filter_map(unsupported).collect();
+    match formats.is_empty() {
+        true => "none".to_owned(),
+        false => {
+            let formats: Vec<String> = formats.into_iter().collect();
+            format!("only {} pictures: convert them", formats.join(" and "))
+        }
+    }
+}
+
+/// The name of a class or a client: that of its folder.
+fn name(folder: &Path) -> Result<String> {
+    let name = folder.file_name().and_then(|name| name.to_str());
+    name.map(str::to_owned).ok_or_else(|| DataError::NotUtf8(NotUtf8(folder.to_owned())))
 }

@@ -13,7 +13,7 @@ mod relabel;
 mod share;
 mod table;
 
-pub use cache::default_cache;
+pub use cache::{cache_folder, default_cache};
 pub(super) use decode::resize_set;
 pub(crate) use listing::Listing;
 pub(super) use relabel::relabel;
@@ -21,9 +21,12 @@ pub use relabel::{Relabelled, seen_from};
 
 use super::Options;
 use super::checks::{every_class, finish, same_shape};
+use crate::progress::Count;
 use crate::skipped::Skipped;
-use crate::{DataError, DataSet, ImageSet, Normalisation, Result, Unlabelled};
+use crate::{DataError, DataSet, ImageSet, Normalisation, Result, Unlabelled, pictures};
 use decode::Decoded;
+use rayon::prelude::*;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// Reads one folder: class folders, or pictures without labels. With a size, every picture is
@@ -32,15 +35,16 @@ use std::path::{Path, PathBuf};
 pub fn read(folder: &Path, options: &Options) -> Result<ImageSet> {
     let mut listing = Listing::images(folder);
     listing.take_problems()?;
-    let decoded = decode::decode(&listing.train.files, options)?;
+    let count = options.progress.count(listing.train.files.len());
+    let decoded = decode::decode(&listing.train.files, options, &count)?;
     judge(vec![decoded.bad(&listing.train.files)], options)?;
     images(folder, listing.train.labels, decoded, listing.classes)
 }
 
 /// Reads one picture file, as an unlabelled set of one image.
 pub fn read_image(path: &Path, options: &Options) -> Result<ImageSet> {
-    let files = [path.to_owned()];
-    let decoded = decode::decode(&files, options)?;
+    let files = Listing::picture(path).train.files;
+    let decoded = decode::decode(&files, options, &options.progress.count(1))?;
     judge(vec![decoded.bad(&files)], &Options { skip_unreadable: false, ..options.clone() })?;
     images(path, None, decoded, Vec::new())
 }
@@ -51,8 +55,9 @@ pub(super) fn open(path: &Path, mut listing: Listing, options: &Options) -> Resu
     let Listing { root, classes, train, unlabelled, test, mut skipped, .. } = listing;
     let unlabelled = unlabelled.unwrap_or_default();
     let parts = [&train.files, &test.files, &unlabelled.files];
+    let count = options.progress.count(parts.iter().map(|files| files.len()).sum());
     let decoded: Vec<Decoded> =
-        parts.iter().map(|files| cached(&root, files, options)).collect::<Result<_>>()?;
+        parts.iter().map(|files| cached(&root, files, options, &count)).collect::<Result<_>>()?;
     let bad = decoded.iter().zip(parts).map(|(part, files)| part.bad(files)).collect();
     skipped.extend(judge(bad, options)?);
     // Grey only if every picture of all parts is.
@@ -75,12 +80,13 @@ pub(super) fn open(path: &Path, mut listing: Listing, options: &Options) -> Resu
 }
 
 /// Decodes the files of a part unless that was done before.
-fn cached(root: &Path, files: &[PathBuf], options: &Options) -> Result<Decoded> {
+fn cached(root: &Path, files: &[PathBuf], options: &Options, count: &Count) -> Result<Decoded> {
     let entry = cache::Entry::new(root, files, options);
     if let Some(decoded) = entry.as_ref().and_then(cache::Entry::load) {
+        count.add(files.len());
         return Ok(decoded);
     }
-    let decoded = decode::decode(files, options)?;
+    let decoded = decode::decode(files, options, count)?;
     if let Some(entry) = entry {
         entry.store(&decoded);
     }
@@ -128,13 +134,20 @@ fn clients(path: &Path, part: listing::ClientFiles, decoded: Decoded) -> Result<
 }
 
 impl Listing {
+    /// Whether all readable pictures are square and of one size.
+    pub(super) fn has_one_size(&self) -> bool {
+        let clients = self.unlabelled.as_ref().map_or(&[][..], |unlabelled| &unlabelled.files);
+        let files = [&self.train.files, &self.test.files, clients];
+        let files: Vec<&PathBuf> = files.into_iter().flatten().collect();
+        let headers = files.par_iter().filter_map(|file| pictures::try_header(file).ok());
+        let sizes: HashSet<(u32, u32)> =
+            headers.map(|header| (header.width, header.height)).collect();
+        sizes.len() <= 1 && sizes.iter().all(|(width, height)| width == height)
+    }
+
     /// An error if there is any problem.
     pub(crate) fn take_problems(&mut self) -> Result<()> {
-        match self.problems.len() {
-            0 => Ok(()),
-            1 => Err(self.problems.remove(0)),
-            _ => Err(DataError::Several(std::mem::take(&mut self.problems))),
-        }
+        DataError::all(std::mem::take(&mut self.problems))
     }
 }
 

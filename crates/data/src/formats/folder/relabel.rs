@@ -1,8 +1,8 @@
 //! Labels that a person has reviewed, brought back to the pictures they belong to.
 
 use super::listing::Listing;
-use crate::drawing::quoted;
-use crate::{DataError, Result};
+use crate::tables::quoted;
+use crate::{DataError, Result, paths};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -28,16 +28,19 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
     };
     let mut given = read(labels)?;
     let (mut text, mut count) = (String::from("path,label,client,split\n"), 0);
-    let mut row = |path: &Path, label: &str, client: &str, split: &str| -> Result<()> {
-        let path = seen_from(path, table)?;
-        let fields = [path.as_str(), label, client, split].map(quoted);
-        writeln!(text, "{}", fields.join(",")).expect("writing to a string cannot fail");
-        Ok(())
+    let mut problems = Vec::new();
+    let mut row = |path: &Path, label: &str, client: &str, split: &str| match seen_from(path, table)
+    {
+        Ok(path) => {
+            let fields = [path.as_str(), label, client, split].map(quoted);
+            writeln!(text, "{}", fields.join(",")).expect("writing to a string cannot fail");
+        }
+        Err(problem) => problems.push(problem),
     };
     let class = |label: u16| listing.classes[usize::from(label)].as_str();
     for (part, split) in [(&listing.train, "train"), (&listing.test, "test")] {
         for (path, &label) in part.files.iter().zip(part.labels.iter().flatten()) {
-            row(path, class(label), "", split)?;
+            row(path, class(label), "", split);
         }
     }
     let mut client_of = vec![""; unlabelled.files.len()];
@@ -52,12 +55,13 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
                 return Err(DataError::malformed(labels, place, expected, format!("`{label}`")));
             }
             Some((_, label)) => {
-                row(path, &label, "", "train")?;
+                row(path, &label, "", "train");
                 count += 1;
             }
-            None => row(path, "", client, "train")?,
+            None => row(path, "", client, "train"),
         }
     }
+    DataError::all(problems)?;
     if let Some((path, (line, _))) = given.iter().min_by_key(|(_, (line, _))| *line) {
         let place = format!("line {line}: path");
         let expected = format!("an unlabelled picture of {}", listing.root.display());
@@ -127,13 +131,13 @@ pub fn seen_from(path: &Path, file: &Path) -> Result<String> {
     let folder = absolute(folder.unwrap_or(Path::new(".")))?;
     let seen = path.strip_prefix(&folder).unwrap_or(&path);
     let seen = if seen == Path::new("") { Path::new(".") } else { seen };
-    Ok(seen.to_string_lossy().into_owned())
+    Ok(paths::text(seen)?.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::drawing::write_png;
     use crate::formats::{Options, open, relabelled};
+    use crate::thumbnail::write_png;
     use crate::{DataError, Shape};
     use std::path::Path;
 
@@ -175,6 +179,27 @@ mod tests {
         let unlabelled = data.unlabelled.unwrap();
         assert_eq!(unlabelled.client_names, ["anna", "bert"]);
         assert_eq!((unlabelled.clients, data.test.len()), (vec![vec![0], vec![1]], 2));
+    }
+
+    /// A CSV file cannot hold them: all are named, and no picture is lost without a word.
+    #[cfg(unix)]
+    #[test]
+    fn names_that_are_not_utf_8_are_refused() {
+        use std::os::unix::ffi::OsStrExt;
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        pictures(root);
+        for name in [&b"unlabelled/anna/caf\xe9.png"[..], b"test/cat/\xff.png"] {
+            picture(&root.join(std::ffi::OsStr::from_bytes(name)), 9);
+        }
+        // Reading them is no problem.
+        let data = open(root, &Options::default()).unwrap();
+        assert_eq!((data.test.len(), data.unlabelled.unwrap().images.len()), (3, 4));
+        let error =
+            relabel(root, "path,label\nunlabelled/anna/5.png,cat\n").unwrap_err().to_string();
+        assert!(error.starts_with("2 problems:"), "{error}");
+        assert!(error.contains("test/cat/\\xFF.png: the path is not UTF-8"), "{error}");
+        assert!(error.contains("unlabelled/anna/caf\\xE9.png: the path is not UTF-8"), "{error}");
     }
 
     #[test]

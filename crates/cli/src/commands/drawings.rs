@@ -1,0 +1,122 @@
+//! Pictures of data as PNG files: images by class, and who holds what.
+
+use anyhow::{Context, Result, ensure};
+use fedanchor_data::{ImageSet, thumbnail};
+use fedanchor_draw::{Axis, Chart, Heat, Picture, Scale, Sheet, png};
+use std::path::Path;
+
+/// Pixels per unit of a drawing.
+const SHARP: f32 = 2.0;
+/// Clients in the picture of a partition at most.
+const MOST_CLIENTS: usize = 200;
+
+/// Writes a sheet of images: one row per class with `columns` of its images or, without labels, some of all
+/// images. They are spread evenly: neighbours are often frames of one film.
+pub fn contact_sheet(title: &str, images: &ImageSet, columns: usize, path: &Path) -> Result<()> {
+    ensure!(!images.is_empty(), "no images to draw");
+    let mut rows = Vec::new();
+    for (name, members) in sheet_rows(images, columns) {
+        let mut pictures = Vec::new();
+        for image in members {
+            let bytes = thumbnail::png(images.shape, images.image(image))?;
+            pictures.push(Picture::new(&bytes, Vec::new()));
+        }
+        rows.push((name, pictures));
+    }
+    // Pictures are small on a sheet of many: one pixel per unit would blur none of them.
+    write(&Chart::Sheet(Sheet { columns, rows }), title, 1.0, path)
+}
+
+/// Writes how many samples of each class every client holds.
+pub fn partition(
+    title: &str,
+    histogram: &[Vec<u32>],
+    classes: &[String],
+    path: &Path,
+) -> Result<()> {
+    ensure!(!histogram.is_empty(), "no clients to draw");
+    let every = histogram.len().div_ceil(MOST_CLIENTS);
+    let shown: Vec<(usize, &Vec<u32>)> = histogram.iter().enumerate().step_by(every).collect();
+    let sum = |row: &[u32]| row.iter().map(|&count| u64::from(count)).sum::<u64>();
+    let heat = Heat {
+        x: Axis::new("class"),
+        y: Axis::new(match every {
+            1 => "client: samples".to_owned(),
+            _ => format!("client: samples (1 client in {every} shown)"),
+        }),
+        columns: classes.to_vec(),
+        rows: shown.iter().map(|(client, row)| format!("{client}: {}", sum(row))).collect(),
+        values: shown.iter().map(|(_, row)| row.iter().map(|&one| one.into()).collect()).collect(),
+        label: "samples".to_owned(),
+        scale: Scale::Sequential,
+        decimals: 0,
+    };
+    write(&Chart::Heat(heat), title, SHARP, path)
+}
+
+fn write(chart: &Chart, title: &str, scale: f32, path: &Path) -> Result<()> {
+    let bytes = png(&chart.svg(title), scale)?;
+    std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+/// Name and images of every row of a contact sheet.
+fn sheet_rows(images: &ImageSet, columns: usize) -> Vec<(String, Vec<usize>)> {
+    let Some(labels) = &images.labels else {
+        let all: Vec<usize> = (0..images.len()).collect();
+        return vec![(String::new(), spread(&all, 10 * columns))];
+    };
+    let mut rows = vec![Vec::new(); images.classes.len()];
+    for (image, &label) in labels.iter().enumerate() {
+        rows[usize::from(label)].push(image);
+    }
+    let names = images.classes.iter().cloned();
+    names.zip(rows.iter().map(|row| spread(row, columns))).collect()
+}
+
+/// At most so many of the items, at even distances.
+fn spread(items: &[usize], most: usize) -> Vec<usize> {
+    let count = items.len().min(most);
+    (0..count).map(|number| items[number * items.len() / count]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fedanchor_data::Shape;
+
+    /// Four 2x2 grey images of two classes.
+    fn four(labels: Option<Vec<u16>>) -> ImageSet {
+        ImageSet {
+            shape: Shape { side: 2, channels: 1 },
+            pixels: (0..16).map(|pixel| pixel / 4 * 10).collect(),
+            labels,
+            classes: vec!["cat".into(), "dog".into()],
+        }
+    }
+
+    #[test]
+    fn a_sheet_has_one_row_per_class() {
+        let images = four(Some(vec![1, 0, 1, 1]));
+        let rows = [("cat".to_owned(), vec![1]), ("dog".to_owned(), vec![0, 2])];
+        assert_eq!(sheet_rows(&images, 2), rows);
+        assert_eq!(sheet_rows(&four(None), 3), [(String::new(), vec![0, 1, 2, 3])]);
+        assert_eq!(spread(&[4, 5, 6, 7, 8, 9, 10], 3), [4, 6, 8]);
+        assert_eq!(spread(&[4, 5], 3), [4, 5]);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sheet.png");
+        contact_sheet("Pets", &images, 2, &path).unwrap();
+        assert!(std::fs::read(&path).unwrap().starts_with(b"\x89PNG"));
+        let empty = ImageSet { pixels: vec![], ..four(None) };
+        let why = contact_sheet("", &empty, 2, &path).unwrap_err();
+        assert_eq!(why.to_string(), "no images to draw");
+    }
+
+    #[test]
+    fn of_many_clients_a_subset_is_drawn() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("partition.png");
+        partition("Many", &vec![vec![1]; 100_000], &["only".to_owned()], &path).unwrap();
+        assert!(std::fs::read(&path).unwrap().starts_with(b"\x89PNG"));
+        assert!(partition("None", &[], &[], &path).is_err());
+    }
+}

@@ -1,0 +1,25 @@
+//! `fedanchor report`: run folders as a page with figures.
+
+use crate::cli::ReportArgs;
+use crate::printer::Printer;
+use anyhow::{Context, Result};
+use fedanchor_report::{Embedding, Options, Study, read_histories, write_report};
+
+pub fn report(args: &ReportArgs, printer: &Printer) -> Result<()> {
+    let study = Study::new(read_histories(&args.folders, &super::complete)?);
+    study.problems.iter().for_each(|problem| printer.status(format!("note: {problem}")));
+    let options = Options { smooth: args.smooth.into(), round: args.round };
+    let embedding = Embedding { cache: fedanchor_data::formats::cache_folder("t-sne") };
+    let page = write_report(&study, options, &embedding, &args.out)?;
+    let runs: usize = study
+        .sections
+        .iter()
+        .flat_map(|section| &section.experiments)
+        .map(|experiment| experiment.runs.len())
+        .sum();
+    printer.line(format!("{} over {}", page.display(), super::counted(runs, "run", "runs")));
+    if args.open {
+        open::that(&page).with_context(|| format!("no browser could open {}", page.display()))?;
+    }
+    Ok(())
+}

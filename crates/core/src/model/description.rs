@@ -1,0 +1,62 @@
+//! What a model file says about itself.
+
+use crate::config::{Heads, ModelConfig};
+use crate::labels::LatentSource;
+use fedanchor_data::{Fit, Normalisation, Shape};
+use serde::{Deserialize, Serialize};
+
+/// What a model file says about itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Description {
+    /// The version that wrote it.
+    pub version: String,
+    /// The method that trained it.
+    pub method: String,
+    /// The network.
+    pub model: ModelConfig,
+    /// Its heads. Files of earlier versions do not name them; they are completed when the file is read.
+    #[serde(default)]
+    pub heads: Vec<Head>,
+    /// The shape of its images.
+    #[serde(flatten)]
+    pub shape: Shape,
+    /// How a picture of another shape is made to fit.
+    pub fit: Fit,
+    /// The normalisation of its input.
+    pub normalisation: Normalisation,
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// Where the latents are read that the class means belong to.
+    pub latents: LatentSource,
+}
+
+/// A head of the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Head {
+    /// Logits of the classes. Every network has it.
+    Classifier,
+    /// Latents, to be compared with those of the anchors.
+    Anchor,
+    /// A predictor of features, which serves training only.
+    Predictor,
+}
+
+impl Head {
+    /// The heads of a network, the classification head first.
+    pub fn of(heads: Heads) -> Vec<Self> {
+        let anchor = heads.anchor.then_some(Self::Anchor);
+        let predictor = heads.predictor.map(|_| Self::Predictor);
+        [Some(Self::Classifier), anchor, predictor].into_iter().flatten().collect()
+    }
+}
+
+impl std::fmt::Display for Head {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Classifier => "classifier",
+            Self::Anchor => "anchor",
+            Self::Predictor => "predictor",
+        })
+    }
+}

@@ -1,0 +1,268 @@
+//! Charts as SVG, drawn by `kuva`.
+
+use crate::chart::{Axis, Bars, Chart, Heat, Line, Lines, Points, Scale};
+use crate::palette::{class_colours, line_colour};
+use kuva::backend::svg::SvgBackend;
+use kuva::plot::annotations::TextAnnotation;
+use kuva::plot::scatter::MarkerShape;
+use kuva::plot::{BarPlot, Heatmap, LegendPosition, LinePlot, LineStyle, ScatterPlot};
+use kuva::prelude::ColorMap;
+use kuva::render::layout::{Layout, TickFormat};
+use kuva::render::plots::Plot;
+use kuva::render::render::render_multiple;
+use std::sync::Arc;
+
+/// Size of the area between the axes.
+const WIDTH: f64 = 560.0;
+const HEIGHT: f64 = 340.0;
+/// Lines in one figure at most: more cannot be told apart.
+const MOST_LINES: usize = 10;
+const WHITE: [u8; 3] = [255, 255, 255];
+const BLUE: [u8; 3] = [70, 140, 205];
+const ORANGE: [u8; 3] = [225, 130, 60];
+/// Side of a cell.
+const CELL: f64 = 30.0;
+/// Rows and columns of a table whose cells have their value written in them.
+const MOST_CELLS: usize = 12;
+/// Names on the vertical axis of a table.
+const MOST_NAMES: usize = 40;
+/// Characters of a name on an axis.
+const LONGEST_NAME: usize = 24;
+
+impl Chart {
+    /// Draws the chart.
+    pub fn svg(&self, title: &str) -> String {
+        let (plots, layout) = match self {
+            Self::Lines(lines) => lines.plots(),
+            Self::Bars(bars) => bars.plots(),
+            Self::Heat(heat) => heat.plots(),
+            Self::Points(points) => points.plots(),
+            Self::Sheet(sheet) => return sheet.svg(title),
+        };
+        let layout = layout
+            .with_title(title)
+            .with_font_family("DejaVu Sans, sans-serif")
+            .with_title_size(15)
+            .with_label_size(13)
+            .with_tick_size(11)
+            .with_body_size(11);
+        SvgBackend::new().render_scene(&render_multiple(plots, layout))
+    }
+}
+
+/// The dash patterns go through all colours before they repeat.
+fn dashes(style: usize) -> LineStyle {
+    match style % 4 {
+        0 => LineStyle::Solid,
+        1 => LineStyle::Custom("9 4".to_owned()),
+        2 => LineStyle::Custom("2 3".to_owned()),
+        _ => LineStyle::Custom("9 3 2 3".to_owned()),
+    }
+}
+
+fn with_axes(layout: Layout, x: &Axis, y: &Axis) -> Layout {
+    let mut layout = layout
+        .with_x_label(&x.label)
+        .with_y_label(&y.label)
+        .with_width(WIDTH)
+        .with_height(HEIGHT)
+        .with_legend_position(LegendPosition::OutsideRightTop)
+        .with_legend_box(false);
+    if let Some(min) = x.min {
+        layout = layout.with_x_axis_min(min);
+    }
+    if let Some(max) = x.max {
+        layout = layout.with_x_axis_max(max);
+    }
+    if let Some(min) = y.min {
+        layout = layout.with_y_axis_min(min);
+    }
+    if let Some(max) = y.max {
+        layout = layout.with_y_axis_max(max);
+    }
+    layout
+}
+
+impl Lines {
+    fn plots(&self) -> (Vec<Plot>, Layout) {
+        let shown = self.lines.iter().filter(|line| line.shown && !line.points.is_empty());
+        let mut plots: Vec<Plot> = shown.take(MOST_LINES).map(line_plot).collect();
+        let all = self.lines.iter().flat_map(|line| &line.points).map(|point| point[0]);
+        let (first, last) = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(first, last), x| {
+            (first.min(x), last.max(x))
+        });
+        for (place, reference) in self.references.iter().enumerate() {
+            let points = vec![(first, reference.value), (last, reference.value)];
+            let plot = LinePlot::new()
+                .with_data(points)
+                .with_color("#555555")
+                .with_stroke_width(1.0)
+                .with_line_style(LineStyle::Custom(
+                    ["4 3", "1 2", "10 3", "6 2 1 2"][place % 4].to_owned(),
+                ))
+                .with_legend(&reference.name);
+            plots.push(Plot::Line(plot));
+        }
+        let layout = with_axes(Layout::auto_from_plots(&plots), &self.x, &self.y);
+        let layout = match (self.x.min, self.x.max) {
+            (None, None) if first < last => layout.with_x_axis_min(first).with_x_axis_max(last),
+            _ => layout,
+        };
+        (plots, layout)
+    }
+}
+
+fn line_plot(line: &Line) -> Plot {
+    let plot = LinePlot::new()
+        .with_data(line.points.iter().map(|point| (point[0], point[1])))
+        .with_color(line_colour(line.style))
+        .with_stroke_width(1.8)
+        .with_line_style(dashes(line.style))
+        .with_legend(&line.name);
+    if line.band.is_empty() {
+        return Plot::Line(plot);
+    }
+    let (low, high) = (line.band.iter().map(|ends| ends[0]), line.band.iter().map(|ends| ends[1]));
+    Plot::Line(plot.with_band(low, high))
+}
+
+impl Bars {
+    fn plots(&self) -> (Vec<Plot>, Layout) {
+        let mut plot =
+            BarPlot::new().with_legend(self.series.iter().map(|one| one.name.as_str()).collect());
+        for (group, name) in self.groups.iter().enumerate() {
+            let bars = self.series.iter().map(|series| {
+                let value = series.values.get(group).copied().flatten().unwrap_or(0.0);
+                (value, line_colour(series.style).to_owned())
+            });
+            plot = plot.with_group(name, bars.collect::<Vec<_>>());
+        }
+        if self.stacked {
+            plot = plot.with_stacked().with_width(0.5);
+        }
+        let plots = vec![Plot::Bar(plot)];
+        let layout = with_axes(Layout::auto_from_plots(&plots), &self.x, &self.y);
+        (plots, layout)
+    }
+}
+
+impl Heat {
+    fn plots(&self) -> (Vec<Plot>, Layout) {
+        let all = || self.values.iter().flatten().copied();
+        let (low, high): (f64, f64) = match self.scale {
+            Scale::Sequential => (0.0, all().fold(f64::MIN_POSITIVE, f64::max)),
+            Scale::Signed => (-1.0, 1.0),
+        };
+        let colours = match self.scale {
+            Scale::Sequential => sequential,
+            Scale::Signed => signed,
+        };
+        // kuva takes the range of the values for its colours: a table whose values span less would have
+        // other colours than the next. It also counts rows from the bottom.
+        let (least, most) = all().fold((high, low), |(a, b), value| (a.min(value), b.max(value)));
+        let share = move |value: f64| (value - low) / (high - low);
+        let of_range = move |part: f64| colours(share(least + part * (most - least)));
+        let rows: Vec<Vec<f64>> = self.values.iter().rev().cloned().collect();
+        let plot = Heatmap::new()
+            .with_data(rows)
+            .with_color_map(ColorMap::Custom(Arc::new(of_range)))
+            .with_legend(&self.label);
+        let plots = vec![Plot::Heatmap(plot)];
+        let names = |names: &[String]| names.iter().map(|name| shortened(name)).collect::<Vec<_>>();
+        let (columns, rows) = (names(&self.columns), thinned(names(&self.rows)));
+        let longest =
+            |names: &[String]| names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        // The size is that of the whole figure: cells, names of rows and columns, titles, colour bar.
+        let cells = |count: usize| (count as f64 * CELL).clamp(160.0, 560.0);
+        let width = cells(columns.len()) + 7.0 * longest(&rows) as f64 + 170.0;
+        let height = cells(rows.len()) + 5.0 * longest(&columns) as f64 + 120.0;
+        let mut layout = with_axes(Layout::auto_from_plots(&plots), &self.x, &self.y)
+            .with_x_categories(columns)
+            .with_y_categories(rows.into_iter().rev().collect())
+            .with_width(width)
+            .with_height(height)
+            .with_x_tick_rotate(-45.0);
+        if self.rows.len() <= MOST_CELLS && self.columns.len() <= MOST_CELLS {
+            for (row, values) in self.values.iter().rev().enumerate() {
+                for (column, &value) in values.iter().enumerate() {
+                    let text = format!("{value:.*}", self.decimals);
+                    // A little below the middle: kuva sets text on its baseline.
+                    let text = TextAnnotation::new(text, column as f64 + 1.0, row as f64 + 0.82);
+                    let text = text.with_font_size(9);
+                    layout = layout.with_annotation(text);
+                }
+            }
+        }
+        (plots, layout)
+    }
+}
+
+/// From white to blue, on which black text can still be read.
+fn sequential(share: f64) -> String {
+    mixed(WHITE, BLUE, share)
+}
+
+/// From orange over white to blue.
+fn signed(share: f64) -> String {
+    if share < 0.5 {
+        mixed(ORANGE, WHITE, 2.0 * share)
+    } else {
+        mixed(WHITE, BLUE, 2.0 * share - 1.0)
+    }
+}
+
+/// A name that leaves room for the figure.
+fn shortened(name: &str) -> String {
+    if name.chars().count() <= LONGEST_NAME {
+        return name.to_owned();
+    }
+    name.chars().take(LONGEST_NAME - 1).chain(['…']).collect()
+}
+
+/// Every so many names, where they would overlap.
+fn thinned(mut names: Vec<String>) -> Vec<String> {
+    let every = names.len().div_ceil(MOST_NAMES).max(1);
+    for (place, name) in names.iter_mut().enumerate() {
+        if place % every != 0 {
+            name.clear();
+        }
+    }
+    names
+}
+
+/// A colour between two.
+fn mixed(from: [u8; 3], to: [u8; 3], share: f64) -> String {
+    let share = share.clamp(0.0, 1.0);
+    let [red, green, blue] = [0, 1, 2].map(|channel| {
+        let (from, to) = (f64::from(from[channel]), f64::from(to[channel]));
+        (from + share * (to - from)).round() as u8
+    });
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
+impl Points {
+    fn plots(&self) -> (Vec<Plot>, Layout) {
+        let colours = class_colours(self.swarms.len());
+        let pairs = |points: &[[f64; 2]]| -> Vec<(f64, f64)> {
+            points.iter().map(|point| (point[0], point[1])).collect()
+        };
+        let shown =
+            || self.swarms.iter().zip(&colours).filter(|(swarm, _)| !swarm.points.is_empty());
+        let swarms = shown().map(|(swarm, colour)| {
+            let plot = ScatterPlot::new().with_data(pairs(&swarm.points)).with_color(colour);
+            Plot::Scatter(plot.with_size(1.8).with_marker_opacity(0.75).with_legend(&swarm.name))
+        });
+        let centres = shown().map(|(swarm, colour)| {
+            let plot = ScatterPlot::new().with_data(pairs(&[swarm.centre])).with_color(colour);
+            Plot::Scatter(
+                plot.with_size(9.0).with_marker(MarkerShape::Star).with_marker_stroke_width(1.0),
+            )
+        });
+        let plots: Vec<Plot> = swarms.chain(centres).collect();
+        let layout = with_axes(Layout::auto_from_plots(&plots), &Axis::new(""), &Axis::new(""));
+        // The axes of an embedding measure nothing.
+        let none = TickFormat::Custom(Arc::new(|_| String::new()));
+        let layout = layout.with_tick_format(none).with_tick_length(0.0).with_show_grid(false);
+        (plots, layout.with_width(560.0).with_height(440.0).with_box_axes())
+    }
+}

@@ -1,0 +1,109 @@
+//! What a run costs: traffic, time, and rounds or updates that were lost.
+
+use super::series::{line, short};
+use super::{Figure, MOST_MODELS, Options};
+use crate::study::{Experiment, Section};
+use fedanchor_draw::{Axis, Bars, Chart, Lines, Series};
+use fedanchor_record::Timing;
+
+/// Test accuracy against the bytes sent so far.
+pub(super) fn traffic(section: &Section, options: Options) -> Option<Figure> {
+    let experiments = section.experiments.iter().enumerate().filter(|(_, one)| sends(one));
+    let lines = experiments.map(|(place, experiment)| {
+        let mut line = line(experiment, place, options.smooth, &|round| Some(round.test_accuracy));
+        let mut sent = 0.0;
+        let rounds = &experiment.runs[0].rounds;
+        let sums: Vec<f64> = rounds
+            .iter()
+            .map(|round| {
+                sent += (round.bytes_down + round.bytes_up) as f64 / 1e6;
+                sent
+            })
+            .collect();
+        let known = line.points.len().min(sums.len());
+        line.points.truncate(known);
+        line.band.truncate(known);
+        for (point, sum) in line.points.iter_mut().zip(sums) {
+            point[0] = short(sum);
+        }
+        line
+    });
+    let lines = Lines {
+        x: Axis::new("traffic between server and clients (MB)"),
+        y: Axis::new("test accuracy (%)"),
+        lines: lines.collect(),
+        references: Vec::new(),
+    };
+    let caption =
+        "Test accuracy against the encoded size of all messages so far (of the first seed).";
+    Figure::single(section, "traffic", "Accuracy against traffic", caption, Chart::Lines(lines))
+}
+
+fn sends(experiment: &Experiment) -> bool {
+    experiment.runs[0].rounds.iter().any(|round| round.bytes_down + round.bytes_up > 0)
+}
+
+/// Mean seconds per round by phase.
+pub(super) fn phases(section: &Section) -> Option<Figure> {
+    type Phase = (&'static str, fn(&Timing) -> f64);
+    let phases: [Phase; 6] = [
+        ("broadcast", |timing| timing.broadcast),
+        ("clients", |timing| timing.clients),
+        ("aggregation", |timing| timing.aggregate),
+        ("server", |timing| timing.server),
+        ("test", |timing| timing.test),
+        ("other", |timing| {
+            let phases =
+                timing.broadcast + timing.clients + timing.aggregate + timing.server + timing.test;
+            (timing.total - phases).max(0.0)
+        }),
+    ];
+    let timed = |one: &&Experiment| one.runs.iter().any(|run| run.timings.len() > 1);
+    let experiments: Vec<&Experiment> =
+        section.experiments.iter().filter(timed).take(MOST_MODELS).collect();
+    let series = phases.into_iter().enumerate().map(|(style, (name, of))| Series {
+        name: name.to_owned(),
+        values: experiments.iter().map(|one| mean_seconds(one, of)).collect(),
+        style,
+    });
+    let bars = Bars {
+        x: Axis::new(""),
+        y: Axis::new("seconds per round").from_zero(),
+        groups: experiments.iter().map(|one| one.name.clone()).collect(),
+        series: series.collect(),
+        stacked: true,
+    };
+    let caption = "Mean seconds of a round by phase, without pre-training; the clients' part includes their \
+                   pseudo-labels. Runs on other machines, or beside others, are not comparable.";
+    Figure::single(section, "phases", "Time per round by phase", caption, Chart::Bars(bars))
+}
+
+fn mean_seconds(experiment: &Experiment, of: fn(&Timing) -> f64) -> Option<f64> {
+    let average = experiment.average(|run| {
+        let rounds: Vec<f64> =
+            run.timings.iter().filter(|timing| timing.round > 0).map(of).collect();
+        (!rounds.is_empty()).then(|| rounds.iter().sum::<f64>() / rounds.len() as f64)
+    });
+    average.map(|average| short(average.mean))
+}
+
+/// Rejected updates by round, where there are any.
+pub(super) fn rejected(section: &Section) -> Option<Figure> {
+    let experiments = section.experiments.iter().enumerate();
+    let lines = experiments
+        .filter(|(_, one)| {
+            one.runs.iter().any(|run| run.rounds.iter().any(|round| !round.rejected.is_empty()))
+        })
+        .map(|(place, one)| {
+            line(one, place, 1, &|round| (round.round > 0).then_some(round.rejected.len() as f64))
+        });
+    let lines = Lines {
+        x: Axis::new("round"),
+        y: Axis::new("rejected updates").from_zero(),
+        lines: lines.collect(),
+        references: Vec::new(),
+    };
+    let caption = "Updates that the server rejected in each round. Means over seeds, bands one standard \
+                   deviation.";
+    Figure::single(section, "rejected", "Rejected updates", caption, Chart::Lines(lines))
+}

@@ -1,0 +1,119 @@
+//! The figures of a report, as values: what the paper shows, and what a person wants to know of a run.
+
+mod cost;
+mod labels;
+mod latents;
+mod learning;
+mod model;
+mod series;
+
+pub use latents::Embedding;
+
+use crate::study::{Section, Study};
+use fedanchor_draw::Chart;
+use serde::Serialize;
+
+/// Experiments whose models are shown one by one at most.
+const MOST_MODELS: usize = 24;
+/// Lines that are drawn until a reader asks for more.
+const MOST_LINES: usize = 8;
+
+/// A figure, in one or several frames between which a reader chooses.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// Short name for files, unique in the report.
+    pub id: String,
+    /// Its title.
+    pub title: String,
+    /// What is shown, and how it was computed.
+    pub caption: String,
+    /// What the frames differ in, for example `round`.
+    pub choice: &'static str,
+    /// The frame that is shown first.
+    pub chosen: usize,
+    /// The frames, at least one.
+    pub frames: Vec<Frame>,
+}
+
+/// One state of a figure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Frame {
+    /// What the reader chooses it by; empty if there is no choice.
+    pub name: String,
+    /// What is drawn.
+    pub chart: Chart,
+}
+
+/// How figures are drawn.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Rounds over which accuracies are averaged: 1 or 0 for none. The paper's figure 4 has 5.
+    pub smooth: usize,
+    /// The round of the bars of pseudo-label accuracy; the last one that all experiments have by default.
+    pub round: Option<u32>,
+}
+
+impl Figure {
+    /// A figure of one frame, if there is anything to draw.
+    fn single(
+        section: &Section,
+        name: &str,
+        title: &str,
+        caption: &str,
+        chart: Chart,
+    ) -> Option<Self> {
+        let frames = vec![Frame { name: String::new(), chart }];
+        Self::framed(section, name, title, caption, "", frames)
+    }
+
+    /// A figure of several frames, without those that are empty; `None` if all are.
+    fn framed(
+        section: &Section,
+        name: &str,
+        title: &str,
+        caption: &str,
+        choice: &'static str,
+        frames: Vec<Frame>,
+    ) -> Option<Self> {
+        let frames: Vec<Frame> =
+            frames.into_iter().filter(|frame| !frame.chart.is_empty()).collect();
+        (!frames.is_empty()).then(|| Self {
+            id: format!("{}-{name}", section.id),
+            title: title.to_owned(),
+            caption: caption.to_owned(),
+            choice,
+            chosen: 0,
+            frames,
+        })
+    }
+}
+
+/// The figures of a section.
+pub(crate) fn of_section(
+    section: &Section,
+    options: Options,
+    embedding: &Embedding,
+) -> Vec<Figure> {
+    let figures = [
+        learning::accuracy(section, options),
+        learning::validation(section, options),
+        learning::kept(section),
+        labels::accuracy(section, true, options),
+        labels::accuracy(section, false, options),
+        learning::losses(section),
+        latents::plane(section, embedding),
+        model::confusion(section),
+        model::similarity(section),
+        model::partition(section),
+        model::samples(section),
+        cost::traffic(section, options),
+        cost::phases(section),
+        cost::rejected(section),
+    ];
+    figures.into_iter().flatten().collect()
+}
+
+/// The figures over all sections.
+pub(crate) fn of_study(study: &Study, options: Options) -> Vec<Figure> {
+    labels::bars(study, options).into_iter().collect()
+}

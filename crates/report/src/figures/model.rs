@@ -1,0 +1,137 @@
+//! What the final model and the data look like, one frame per experiment, of its first seed.
+
+use super::series::short;
+use super::{Figure, Frame, MOST_MODELS};
+use crate::history::History;
+use crate::matrix::Matrix;
+use crate::study::Section;
+use fedanchor_draw::{Axis, Chart, Heat, Picture, Scale, Sheet};
+use fedanchor_record::SampleKind;
+
+/// Clients in the figure of a partition at most.
+const MOST_CLIENTS: usize = 200;
+
+fn frames(section: &Section, draw: impl Fn(&History) -> Option<Chart>) -> Vec<Frame> {
+    let experiments = section.experiments.iter().take(MOST_MODELS);
+    experiments
+        .filter_map(|one| {
+            let chart = one.runs.iter().find_map(&draw)?;
+            Some(Frame { name: one.name.clone(), chart })
+        })
+        .collect()
+}
+
+/// Test images by true and predicted class.
+pub(super) fn confusion(section: &Section) -> Option<Figure> {
+    let frames = frames(section, |run| {
+        let matrix = run.confusion.as_ref()?;
+        let shares = matrix.values.iter().map(|row| {
+            let sum: f64 = row.iter().sum();
+            row.iter()
+                .map(|count| if sum > 0.0 { short(100.0 * count / sum) } else { 0.0 })
+                .collect()
+        });
+        let values = shares.collect();
+        Some(heat(matrix, values, ["true class", "predicted class"], "% of the true class", 0))
+    });
+    let caption =
+        "Test images of each true class by the class that the final model predicts, in percent.";
+    Figure::framed(section, "confusion", "Confusion matrix (%)", caption, "experiment", frames)
+}
+
+/// Cosine between the classes' mean anchor latents.
+pub(super) fn similarity(section: &Section) -> Option<Figure> {
+    let frames = frames(section, |run| {
+        let matrix = run.similarity.as_ref()?;
+        let chart = heat(matrix, matrix.values.clone(), ["class", "class"], "cosine", 2);
+        let Chart::Heat(heat) = chart else { return None };
+        Some(Chart::Heat(Heat { scale: Scale::Signed, ..heat }))
+    });
+    let caption = "Cosine between the mean latents of the classes' anchors, final model. Classes that share \
+                   a direction are easily confused.";
+    Figure::framed(
+        section,
+        "similarity",
+        "Similarity of the anchors (cosine)",
+        caption,
+        "experiment",
+        frames,
+    )
+}
+
+/// Samples by client and class.
+pub(super) fn partition(section: &Section) -> Option<Figure> {
+    let frames = frames(section, |run| {
+        let (mut matrix, sizes) = run.partition.clone()?.split_off("size");
+        if matrix.columns.len() < 2 {
+            // Nobody knows the classes: the sizes alone.
+            matrix.columns = vec!["any".to_owned()];
+            matrix.values = sizes?.into_iter().map(|size| vec![size]).collect();
+        }
+        let every = matrix.rows.len().div_ceil(MOST_CLIENTS).max(1);
+        matrix.rows = matrix.rows.into_iter().step_by(every).collect();
+        matrix.values = matrix.values.into_iter().step_by(every).collect();
+        let values = matrix.values.clone();
+        Some(heat(&matrix, values, ["client", "class"], "samples", 0))
+    });
+    let caption =
+        "Samples of each client by class. Of more than 200 clients, evenly spaced ones are shown.";
+    Figure::framed(section, "partition", "Partition (samples)", caption, "experiment", frames)
+}
+
+fn heat(
+    matrix: &Matrix,
+    values: Vec<Vec<f64>>,
+    [y, x]: [&str; 2],
+    label: &str,
+    decimals: usize,
+) -> Chart {
+    Chart::Heat(Heat {
+        x: Axis::new(x),
+        y: Axis::new(y),
+        columns: matrix.columns.clone(),
+        rows: matrix.rows.clone(),
+        values,
+        label: label.to_owned(),
+        scale: Scale::Sequential,
+        decimals,
+    })
+}
+
+/// Real images: labelled wrongly with a high score, and left out.
+pub(super) fn samples(section: &Section) -> Option<Figure> {
+    let frames = frames(section, |run| {
+        let samples = run.samples.as_ref()?;
+        let rows = [
+            (SampleKind::Wrong, "Kept although the pseudo-label is wrong, highest score first"),
+            (SampleKind::KeptDoubtful, "Kept with the lowest scores"),
+            (SampleKind::LeftOut, "Left out"),
+        ];
+        let rows = rows.into_iter().filter_map(|(kind, title)| {
+            let pictures =
+                samples.samples.iter().filter(|sample| sample.kind == kind).map(|sample| {
+                    let truth = sample.truth.as_deref().filter(|truth| *truth != sample.label);
+                    let truth = truth.map(|truth| format!("is {truth}"));
+                    let caption =
+                        [Some(sample.label.clone()), truth, Some(format!("{:.2}", sample.score))];
+                    Picture {
+                        png: sample.png.clone(),
+                        caption: caption.into_iter().flatten().collect(),
+                    }
+                });
+            let pictures: Vec<Picture> = pictures.collect();
+            (!pictures.is_empty()).then(|| (title.to_owned(), pictures))
+        });
+        Some(Chart::Sheet(Sheet { columns: 8, rows: rows.collect() }))
+    });
+    let caption = "Images of clients in the last recorded round: pseudo-label, true class where it is another, \
+                   and score.";
+    Figure::framed(
+        section,
+        "samples",
+        "Images and their pseudo-labels",
+        caption,
+        "experiment",
+        frames,
+    )
+}

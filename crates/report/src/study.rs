@@ -1,0 +1,256 @@
+//! Runs in the order in which a report shows them: sections of one task each, and in them experiments,
+//! averaged over their seeds.
+
+use crate::heading::Heading;
+use crate::history::{Histories, History};
+use crate::published::{Published, published};
+use crate::setup::{Group, differing, group};
+use crate::table::Average;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// A section with more experiments than this is divided by the sweeps that its runs come from.
+const MOST_EXPERIMENTS: usize = 12;
+
+/// Everything a report shows.
+#[derive(Debug)]
+pub struct Study {
+    /// One per task, or per sweep of a task with many experiments.
+    pub sections: Vec<Section>,
+    /// Runs and files that are missing or cannot be read.
+    pub problems: Vec<String>,
+}
+
+/// Experiments that can be compared: the same data, model, number of anchors and partition.
+#[derive(Debug)]
+pub struct Section {
+    /// Short name for files and links, unique in the study.
+    pub id: String,
+    /// What they have in common.
+    pub title: String,
+    /// Data set and number of anchors, for a figure over all sections.
+    pub short: String,
+    /// The experiments, in the order of the paper's tables.
+    pub experiments: Vec<Experiment>,
+    /// The settings in which they differ: the key, and each experiment's value where it has one.
+    pub differences: Vec<(String, Vec<Option<String>>)>,
+}
+
+/// An experiment: runs that differ in nothing but their seed.
+#[derive(Debug)]
+pub struct Experiment {
+    /// A name that is unique in its section.
+    pub name: String,
+    /// Its runs, sorted by seed, at least one.
+    pub runs: Vec<History>,
+    /// The accuracy the paper reports.
+    pub published: Option<Published>,
+}
+
+impl Experiment {
+    /// The settings that identify it to a reader.
+    pub fn heading(&self) -> &Heading {
+        &self.runs[0].setup.heading
+    }
+
+    /// A number averaged over the runs that have it.
+    pub fn average(&self, of: impl Fn(&History) -> Option<f64>) -> Option<Average> {
+        let values: Vec<f64> = self.runs.iter().filter_map(of).collect();
+        (!values.is_empty()).then(|| Average::of(values.into_iter()))
+    }
+
+    /// Whether every run has completed all its rounds.
+    pub fn is_finished(&self) -> bool {
+        self.runs.iter().all(History::is_finished)
+    }
+}
+
+impl Study {
+    /// Sorts runs into sections and experiments.
+    pub fn new(histories: Histories) -> Self {
+        let mut problems: Vec<String> =
+            histories.damaged.iter().map(|run| format!("not shown: {run}")).collect();
+        let mut runs = histories.runs;
+        for run in &runs {
+            let path = run.setup.path.display();
+            problems.extend(run.problems.iter().map(|problem| format!("{path}: {problem}")));
+        }
+        runs.sort_by(|a, b| {
+            let heading = a.setup.heading.order(&b.setup.heading);
+            heading.then_with(|| a.setup.path.cmp(&b.setup.path))
+        });
+        let mut tasks: Vec<Vec<History>> = Vec::new();
+        for run in runs {
+            match tasks.last_mut() {
+                Some(task) if task[0].setup.heading.same_task(&run.setup.heading) => task.push(run),
+                _ => tasks.push(vec![run]),
+            }
+        }
+        let mut sections: Vec<Section> = Vec::new();
+        for task in tasks {
+            let many = group(task.iter().map(|run| &run.setup)).len() > MOST_EXPERIMENTS;
+            for (sweep, runs) in if many { by_sweep(task) } else { vec![(None, task)] } {
+                let mut section = Section::new(runs, sweep, &mut problems);
+                let taken = |id: &str| sections.iter().any(|other| other.id == id);
+                if taken(&section.id) {
+                    let numbered = (2..).map(|number| format!("{}-{number}", section.id));
+                    section.id = numbered.into_iter().find(|id| !taken(id)).unwrap_or_default();
+                }
+                sections.push(section);
+            }
+        }
+        Self { sections, problems }
+    }
+}
+
+/// Divides runs by the folder of their sweep, `SWEEP/CELL/seedN`, in the order of its name.
+fn by_sweep(runs: Vec<History>) -> Vec<(Option<String>, Vec<History>)> {
+    let mut sweeps: Vec<(Option<String>, Vec<History>)> = Vec::new();
+    for run in runs {
+        let sweep =
+            is_seed(&run.setup.path).then(|| name_of(run.setup.path.parent()?.parent()?)).flatten();
+        match sweeps.iter_mut().find(|(name, _)| *name == sweep) {
+            Some((_, runs)) => runs.push(run),
+            None => sweeps.push((sweep, vec![run])),
+        }
+    }
+    sweeps.sort_by(|(a, _), (b, _)| a.cmp(b));
+    sweeps
+}
+
+fn name_of(path: &Path) -> Option<String> {
+    Some(path.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Whether a folder is one seed of a cell.
+fn is_seed(path: &Path) -> bool {
+    name_of(path).is_some_and(|name| {
+        let digits = name.strip_prefix("seed").unwrap_or_default();
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// The name that a person gave to an experiment: its cell in a sweep, or its folder without the seed.
+fn given_name(path: &Path) -> String {
+    let folder = if is_seed(path) { path.parent().unwrap_or(path) } else { path };
+    let name = name_of(folder).unwrap_or_else(|| folder.display().to_string());
+    match name.rsplit_once("-seed") {
+        Some((start, seed)) if seed.bytes().all(|byte| byte.is_ascii_digit()) => start.to_owned(),
+        _ => name,
+    }
+}
+
+impl Section {
+    fn new(runs: Vec<History>, sweep: Option<String>, problems: &mut Vec<String>) -> Self {
+        let heading = runs[0].setup.heading.clone();
+        let (members, differences) = {
+            let groups = group(runs.iter().map(|run| &run.setup));
+            let all: Vec<&Group> = groups.iter().collect();
+            let differences: Vec<(String, Vec<Option<String>>)> = differing(&all)
+                .into_iter()
+                .map(|key| {
+                    let values = groups.iter().map(|group| group.settings.get(key));
+                    (key.to_owned(), values.map(|value| value.map(|v| (*v).to_owned())).collect())
+                })
+                .collect();
+            let members: Vec<Vec<usize>> = groups.into_iter().map(|group| group.members).collect();
+            (members, differences)
+        };
+        let mut runs: Vec<Option<History>> = runs.into_iter().map(Some).collect();
+        let mut experiments: Vec<Experiment> = members
+            .into_iter()
+            .map(|members| {
+                let runs = members.into_iter().filter_map(|place| runs[place].take()).collect();
+                Experiment::new(runs, problems)
+            })
+            .collect();
+        name_experiments(&mut experiments);
+        let Heading { data, model, anchors, partition, .. } = heading;
+        let mut title = format!("{data}, {anchors} anchors, {partition}, {model}");
+        if let Some(sweep) = sweep {
+            title = format!("{sweep}: {title}");
+        }
+        Self {
+            id: slug(&title),
+            short: format!("{data}, {anchors} anchors, {partition}"),
+            title,
+            experiments,
+            differences,
+        }
+    }
+}
+
+impl Experiment {
+    fn new(mut runs: Vec<History>, problems: &mut Vec<String>) -> Self {
+        runs.sort_by_key(History::seed);
+        let mut kept: Vec<History> = Vec::new();
+        for run in runs {
+            match kept.last() {
+                Some(first) if first.seed() == run.seed() => problems.push(format!(
+                    "{} is left out: {} is a run of the same experiment and seed",
+                    run.setup.path.display(),
+                    first.setup.path.display()
+                )),
+                _ => kept.push(run),
+            }
+        }
+        let published = published(&kept[0].setup).first().copied();
+        Self { name: String::new(), runs: kept, published }
+    }
+}
+
+/// Names experiments by their method. Where that is not enough, the name that a person gave tells them
+/// apart, and where even that is the same, a number.
+fn name_experiments(experiments: &mut [Experiment]) {
+    let mut methods: HashMap<String, usize> = HashMap::new();
+    for experiment in experiments.iter() {
+        *methods.entry(experiment.heading().method.clone()).or_default() += 1;
+    }
+    let mut taken: HashMap<String, usize> = HashMap::new();
+    for experiment in experiments {
+        let method = &experiment.heading().method;
+        let name = match methods.get(method) {
+            Some(1) => method.clone(),
+            _ => given_name(&experiment.runs[0].setup.path),
+        };
+        let count = taken.entry(name.clone()).or_default();
+        *count += 1;
+        experiment.name = if *count == 1 { name } else { format!("{name} ({count})") };
+    }
+}
+
+/// Text as the name of a file and of a place on a page.
+pub(crate) fn slug(text: &str) -> String {
+    let mut slug = String::new();
+    for letter in text.chars() {
+        match letter {
+            'a'..='z' | '0'..='9' | '.' => slug.push(letter),
+            'A'..='Z' => slug.push(letter.to_ascii_lowercase()),
+            _ if slug.ends_with('-') || slug.is_empty() => {}
+            _ => slug.push('-'),
+        }
+    }
+    let slug = slug.trim_matches(['-', '.']);
+    if slug.is_empty() { "unnamed".to_owned() } else { slug.chars().take(80).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_from_cells_and_folders() {
+        let name = |path: &str| given_name(Path::new(path));
+        assert_eq!(name("runs/table/cifar10-iid/seed3"), "cifar10-iid");
+        assert_eq!(name("runs/mine-fedanchor-seed0"), "mine-fedanchor");
+        assert_eq!(name("runs/first"), "first");
+        assert_eq!(name("runs/seeds"), "seeds");
+    }
+
+    #[test]
+    fn slugs_are_safe_names() {
+        assert_eq!(slug("CIFAR-10, 500 anchors, LDA 0.1"), "cifar-10-500-anchors-lda-0.1");
+        assert_eq!(slug("../..</script>"), "script");
+        assert_eq!(slug("Ä"), "unnamed");
+    }
+}

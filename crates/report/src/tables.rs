@@ -1,0 +1,197 @@
+//! Tables of a report, as CSV and LaTeX.
+
+use crate::escape;
+use crate::render::shown;
+use crate::study::Section;
+use crate::table::Average;
+use serde::Serialize;
+
+/// A table of text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TextTable {
+    /// Short name for files, unique in the report.
+    pub id: String,
+    /// What it shows.
+    pub title: String,
+    /// Titles of the columns.
+    pub columns: Vec<String>,
+    /// Cells by row.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl TextTable {
+    fn new(id: String, title: &str, columns: &[&str]) -> Self {
+        let columns = columns.iter().map(|&column| column.to_owned()).collect();
+        Self { id, title: title.to_owned(), columns, rows: Vec::new() }
+    }
+
+    /// The table without columns that are empty.
+    fn trimmed(mut self) -> Self {
+        let used: Vec<bool> = (0..self.columns.len())
+            .map(|column| self.rows.iter().any(|row| !row[column].is_empty()))
+            .collect();
+        for cells in self.rows.iter_mut().chain([&mut self.columns]) {
+            let mut used = used.iter();
+            cells.retain(|_| used.next().is_some_and(|used| *used));
+        }
+        self
+    }
+
+    /// As comma-separated values with a header.
+    pub fn csv(&self) -> String {
+        let line = |cells: &[String]| -> String {
+            let cells: Vec<String> = cells.iter().map(|cell| escape::csv(cell)).collect();
+            cells.join(",") + "\n"
+        };
+        line(&self.columns) + &self.rows.iter().map(|row| line(row)).collect::<String>()
+    }
+
+    /// As a `tabular` for the package `booktabs`.
+    pub fn latex(&self) -> String {
+        let line = |cells: &[String]| -> String {
+            let cells: Vec<String> = cells.iter().map(|cell| escape::latex(cell)).collect();
+            cells.join(" & ") + " \\\\\n"
+        };
+        let rows: String = self.rows.iter().map(|row| line(row)).collect();
+        let columns = "l".repeat(self.columns.len());
+        let title = escape::one_line(&self.title);
+        let head = line(&self.columns);
+        format!(
+            "% {title}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\\midrule\n{rows}\\bottomrule\n\
+             \\end{{tabular}}\n"
+        )
+    }
+}
+
+/// The experiments of a section and their accuracies.
+fn summary(section: &Section) -> TextTable {
+    let mut table = TextTable::new(
+        format!("{}-summary", section.id),
+        "Test accuracy (%): mean ± standard deviation over seeds",
+        &[
+            "experiment",
+            "preset",
+            "seeds",
+            "rounds",
+            "last ten",
+            "final",
+            "best",
+            "validation",
+            "anchors alone",
+            "published",
+            "megabytes",
+            "seconds per round",
+            "state",
+        ],
+    );
+    for experiment in &section.experiments {
+        let average = |of: &dyn Fn(&crate::History) -> Option<f64>| {
+            experiment.average(of).as_ref().map_or(String::new(), shown)
+        };
+        let best = |run: &crate::History| {
+            run.rounds.iter().map(|round| round.test_accuracy).max_by(f64::total_cmp)
+        };
+        let traffic = |run: &crate::History| {
+            let bytes: u64 = run.rounds.iter().map(|round| round.bytes_down + round.bytes_up).sum();
+            Some(bytes as f64 / 1e6)
+        };
+        let pace = |run: &crate::History| {
+            let rounds: Vec<f64> =
+                run.timings.iter().filter(|one| one.round > 0).map(|one| one.total).collect();
+            (!rounds.is_empty()).then(|| rounds.iter().sum::<f64>() / rounds.len() as f64)
+        };
+        let rounds = experiment.runs.iter().map(|run| run.last().round);
+        let (least, most) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
+        let number = |average: Option<Average>, decimals: usize| {
+            average.map_or(String::new(), |average| format!("{:.decimals$}", average.mean))
+        };
+        table.rows.push(vec![
+            experiment.name.clone(),
+            experiment.heading().preset.clone(),
+            experiment.runs.len().to_string(),
+            if least == most { most.to_string() } else { format!("{least} to {most}") },
+            average(&|run| Some(run.last_ten())),
+            average(&|run| Some(run.last().test_accuracy)),
+            average(&best),
+            average(&|run| run.last().validation_accuracy),
+            average(&|run| run.summary.as_ref()?.server_only_accuracy),
+            experiment.published.map_or(String::new(), |published| published.to_string()),
+            number(experiment.average(traffic), 1),
+            number(experiment.average(pace), 2),
+            if experiment.is_finished() { String::new() } else { "not finished".to_owned() },
+        ]);
+    }
+    table.trimmed()
+}
+
+/// The settings in which the experiments of a section differ, and only those.
+fn differences(section: &Section) -> Option<TextTable> {
+    if section.differences.is_empty() {
+        return None;
+    }
+    let id = format!("{}-differences", section.id);
+    let mut table = TextTable::new(id, "Settings in which the experiments differ", &["experiment"]);
+    table.columns.extend(section.differences.iter().map(|(key, _)| key.clone()));
+    for (place, experiment) in section.experiments.iter().enumerate() {
+        let values = section.differences.iter().map(|(_, values)| values[place].clone());
+        let cells = values.map(Option::unwrap_or_default);
+        table.rows.push([experiment.name.clone()].into_iter().chain(cells).collect());
+    }
+    Some(table)
+}
+
+/// What went wrong in the rounds of a section, if anything did: rejected updates, failed and excluded
+/// clients, rounds without effect.
+fn events(section: &Section) -> Option<TextTable> {
+    use fedanchor_record::Outcome;
+    let mut table = TextTable::new(
+        format!("{}-events", section.id),
+        "Rejected updates, failed and excluded clients, and rounds that changed nothing",
+        &["experiment", "seed", "rejected", "failed", "excluded", "no quorum", "rolled back"],
+    );
+    for experiment in &section.experiments {
+        for run in &experiment.runs {
+            let count = |of: &dyn Fn(&fedanchor_record::RoundRecord) -> usize| -> usize {
+                run.rounds.iter().map(of).sum()
+            };
+            let counts = [
+                count(&|round| round.rejected.len()),
+                count(&|round| round.failed.len()),
+                count(&|round| round.excluded.len()),
+                count(&|round| usize::from(round.outcome == Outcome::NoQuorum)),
+                count(&|round| usize::from(round.outcome == Outcome::RolledBack)),
+            ];
+            if counts.iter().any(|&count| count > 0) {
+                let counts = counts.iter().map(usize::to_string);
+                let names = [experiment.name.clone(), run.seed().to_string()];
+                table.rows.push(names.into_iter().chain(counts).collect());
+            }
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// What runs noted, by round.
+pub(crate) fn notes(section: &Section) -> Vec<String> {
+    let mut notes = Vec::new();
+    for experiment in &section.experiments {
+        for run in &experiment.runs {
+            for round in &run.rounds {
+                notes.extend(round.notes.iter().map(|note| {
+                    format!(
+                        "{}, seed {}, round {}: {note}",
+                        experiment.name,
+                        run.seed(),
+                        round.round
+                    )
+                }));
+            }
+        }
+    }
+    notes
+}
+
+/// All tables of a section.
+pub(crate) fn of_section(section: &Section) -> Vec<TextTable> {
+    [Some(summary(section)), differences(section), events(section)].into_iter().flatten().collect()
+}

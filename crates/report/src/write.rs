@@ -1,0 +1,96 @@
+//! A report as a folder: the page, every figure as SVG and PNG, every table as CSV and LaTeX.
+
+use crate::error::{ReportError, Result};
+use crate::figures::{self, Embedding, Figure, Options};
+use crate::page::{PageData, page};
+use crate::study::Study;
+use fedanchor_draw::{Chart, png};
+use rayon::prelude::*;
+use std::path::{Path, PathBuf};
+
+/// The page.
+const PAGE: &str = "index.html";
+/// What the title of every page ends with.
+const MARK: &str = "· fedanchor report</title>";
+/// Pixels per unit of an SVG.
+const SCALE: f32 = 2.0;
+
+/// Writes the report of a study into a folder, which is created, and returns the path of its page. Files of
+/// an earlier report of other runs are removed.
+pub fn write_report(
+    study: &Study,
+    options: Options,
+    embedding: &Embedding,
+    folder: &Path,
+) -> Result<PathBuf> {
+    check_folder(folder)?;
+    let data = PageData::new(study, options, embedding);
+    let (figure_folder, table_folder) = (folder.join("figures"), folder.join("tables"));
+    for folder in [&figure_folder, &table_folder] {
+        if folder.exists() {
+            fs_err::remove_dir_all(folder)?;
+        }
+        fs_err::create_dir_all(folder)?;
+    }
+    for table in data.tables() {
+        fs_err::write(table_folder.join(&table.id).with_added_extension("csv"), table.csv())?;
+        fs_err::write(table_folder.join(&table.id).with_added_extension("tex"), table.latex())?;
+    }
+    let smooth: Vec<Figure>;
+    let drawn: Vec<&Figure> = if options.smooth > 1 {
+        let sections = study.sections.iter();
+        smooth = sections.flat_map(|one| figures::of_section(one, options, embedding)).collect();
+        data.overview.iter().chain(&smooth).collect()
+    } else {
+        data.figures().collect()
+    };
+    let files: Vec<(String, String, &Chart)> = drawn.into_iter().flat_map(files).collect();
+    files.par_iter().try_for_each(|(name, title, chart)| {
+        let svg = chart.svg(title);
+        let file = figure_folder.join(name);
+        let picture = png(&svg, SCALE).map_err(|error| ReportError::Draw {
+            path: file.with_added_extension("png"),
+            problem: error.to_string(),
+        })?;
+        fs_err::write(file.with_added_extension("svg"), svg)?;
+        fs_err::write(file.with_added_extension("png"), picture)?;
+        Ok::<(), ReportError>(())
+    })?;
+    let path = folder.join(PAGE);
+    let part = folder.join(format!("{PAGE}.part"));
+    fs_err::write(&part, page(&data))?;
+    fs_err::rename(part, &path)?;
+    Ok(path)
+}
+
+/// A report replaces an earlier one, and nothing else.
+fn check_folder(folder: &Path) -> Result<()> {
+    let empty = !folder.exists() || fs_err::read_dir(folder)?.next().is_none();
+    let page = folder.join(PAGE);
+    let earlier = || fs_err::read_to_string(&page).is_ok_and(|text| text.contains(MARK));
+    if empty || page.exists() && earlier() {
+        return Ok(());
+    }
+    Err(ReportError::NotAReport { path: folder.to_owned() })
+}
+
+/// Name, title and content of each file of a figure. Of bars, only the chosen frame: its frames are one
+/// per round.
+fn files(figure: &Figure) -> Vec<(String, String, &Chart)> {
+    let frames = figure.frames.iter().enumerate();
+    let files = frames.filter_map(|(place, frame)| {
+        let alone = figure.frames.len() == 1;
+        let name = match frame.chart {
+            _ if alone => figure.id.clone(),
+            Chart::Bars(_) if place == figure.chosen => figure.id.clone(),
+            Chart::Bars(_) => return None,
+            _ => format!("{}-{}", figure.id, place + 1),
+        };
+        let title = match frame.name.as_str() {
+            "" => figure.title.clone(),
+            name => format!("{}: {name}", figure.title),
+        };
+        Some((name, title, &frame.chart))
+    });
+    files.collect()
+}

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""The page of a report in a real browser:  python3 scripts/check_report.py FEDANCHOR
+
+Makes a run with FEDANCHOR (the program), writes a report over it and over the committed quick table, and
+opens both from the file system in headless Chromium: no error on the console, every figure drawn, values on
+hover, lines that can be switched off, smoothing, dark colours, names that stay text. Then a copy of the run
+is watched with `fedanchor watch --web` while rounds are appended to it.
+
+Needs Chromium and its driver. Where they are missing, they are installed as root on Debian; otherwise the
+checks are skipped, or fail if the variable CI is set. With --screenshots FOLDER it writes the pictures of the
+README and the documentation instead.
+"""
+import argparse
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+EVIL = "</script><img src=x onerror=document.title='broken'>"
+
+
+def ensure_browser():
+    """Whether there is a browser; installs one where that is possible."""
+    found = lambda: shutil.which("chromium") and shutil.which("chromedriver")
+    if not found() and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "update", "-qq"], stdout=subprocess.DEVNULL)
+        subprocess.run(["apt-get", "install", "-y", "-qq", "chromium", "chromium-driver"], stdout=subprocess.DEVNULL)
+    return bool(found())
+
+
+def browser(width=1300, height=1000, dark=False):
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},{height}"):
+        options.add_argument(argument)
+    if dark:
+        options.add_argument("--blink-settings=preferredColorScheme=0")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    driver.set_script_timeout(30)
+    return driver
+
+
+class Checks:
+    """Counts what held and what did not."""
+
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def that(self, held, what):
+        if held:
+            self.passed += 1
+        else:
+            self.failed += 1
+            print(f"FAILED: {what}", flush=True)
+
+
+def open_page(driver, address):
+    driver.get(address)
+    driver.execute_script("fedanchorReport.drawAll()")
+    time.sleep(0.5)
+
+
+def errors(driver):
+    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "ERROR")]
+
+
+DRAWN = """return fedanchorReport.views.map(view => {
+    const kind = view.figure.frames[view.frame].chart.kind;
+    const drawn = kind === 'sheet' ? view.box.querySelectorAll('img').length
+        : kind === 'points' ? view.box.querySelectorAll('canvas').length
+        : view.box.querySelectorAll('svg path').length;
+    return [view.figure.id, drawn];
+});"""
+
+
+def check_page(driver, checks, index, least):
+    """A page from the file system."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(driver, index.as_uri())
+    checks.that(not errors(driver), f"{index}: errors on the console: {errors(driver)}")
+    figures = driver.execute_script(DRAWN)
+    checks.that(len(figures) >= least, f"{index}: {len(figures)} figures, expected at least {least}")
+    for name, drawn in figures:
+        checks.that(drawn > 0, f"{index}: {name} is not drawn")
+    for link in driver.find_elements(By.CSS_SELECTOR, ".files a"):
+        target = index.parent / link.get_dom_attribute("href")
+        checks.that(target.exists(), f"{index}: {target} does not exist")
+    accuracy = driver.find_element(By.CSS_SELECTOR, "figure[id$=-accuracy]")
+    chart = accuracy.find_element(By.CSS_SELECTOR, ".chart")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    ActionChains(driver).move_to_element(chart).pause(0.3).perform()
+    checks.that("round" in chart.text, f"{index}: no values on hover: {chart.text!r}")
+    chart.send_keys(Keys.ARROW_RIGHT)
+    time.sleep(0.3)
+    checks.that("round 0" in chart.text, f"{index}: the arrow keys show no values: {chart.text!r}")
+    lines = "return arguments[0].querySelectorAll('svg path[fill=none]').length"
+    before = driver.execute_script(lines, chart)
+    box = accuracy.find_element(By.CSS_SELECTOR, ".legend input")
+    box.send_keys(Keys.SPACE)
+    time.sleep(0.3)
+    checks.that(driver.execute_script(lines, chart) < before, f"{index}: a line cannot be switched off")
+    box.send_keys(Keys.SPACE)
+    paths = "return [...arguments[0].querySelectorAll('svg path')].map(path => path.getAttribute('d')).join()"
+    time.sleep(0.3)
+    before = driver.execute_script(paths, chart)
+    smooth = driver.find_element(By.ID, "smooth")
+    smooth.clear()
+    smooth.send_keys("5")
+    time.sleep(0.5)
+    checks.that(driver.execute_script(paths, chart) != before, f"{index}: smoothing changes nothing")
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    light = driver.execute_script(paper)
+    driver.find_element(By.CSS_SELECTOR, "#theme option[value=dark]").click()
+    checks.that(driver.execute_script(paper) != light, f"{index}: dark colours change nothing")
+    wide = driver.execute_script("return document.documentElement.scrollWidth")
+    checks.that(wide <= driver.execute_script("return innerWidth"), f"{index}: the page is wider than the window")
+    checks.that(not errors(driver), f"{index}: errors on the console after use: {errors(driver)}")
+
+
+def check_markup(driver, checks, program, run, folder):
+    """Class names with markup in them stay text."""
+    copy = folder / "evil"
+    shutil.copytree(run, copy)
+    confusion = (copy / "confusion.csv").read_text()
+    name = json.loads((copy / "summary.json").read_text())["classes"][0]
+    (copy / "confusion.csv").write_text(confusion.replace(f"\n{name},", f'\n"{EVIL}",'))
+    text = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(text.replace('name = "sample"', f"name = '''{EVIL}'''"))
+    subprocess.run([program, "-q", "report", copy, "--out", folder / "evil-report"], check=True, stdout=subprocess.DEVNULL)
+    open_page(driver, (folder / "evil-report/index.html").as_uri())
+    checks.that("broken" not in driver.title.split("·")[0].replace(EVIL, ""), "markup in a name was executed")
+    checks.that(driver.execute_script("return document.querySelectorAll('img[src=x]').length") == 0, "markup in a name became an element")
+    checks.that(EVIL in driver.execute_script("return document.getElementById('title').textContent"), "a name with markup is not shown as text")
+
+
+def check_live(driver, checks, program, run, folder):
+    """A page that is served while rounds are appended."""
+    copy = folder / "live"
+    shutil.copytree(run, copy)
+    lines = (copy / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (copy / "rounds.jsonl").write_text("".join(lines[:2]))
+    (copy / "summary.json").unlink()
+    (copy / "secret.txt").write_text("not for the page")
+    server = subprocess.Popen([program, "watch", copy, "--web", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+    try:
+        address = next(word for word in server.stdout.readline().split() if word.startswith("http://")).rstrip("/.")
+        host, port = address.removeprefix("http://").split(":")
+        open_page(driver, address)
+        rounds = "return document.querySelector('.table tbody').textContent"
+        before = driver.execute_script(rounds)
+        with open(copy / "rounds.jsonl", "a") as records:
+            records.write(lines[2])
+        end = time.time() + 15
+        while driver.execute_script(rounds) == before and time.time() < end:
+            time.sleep(0.2)
+        checks.that(driver.execute_script(rounds) != before, "the live page does not update when a round is appended")
+        checks.that(not errors(driver), f"the live page has errors on the console: {errors(driver)}")
+
+        def status(path, name=f"{host}:{port}", method="GET"):
+            connection = http.client.HTTPConnection(host, int(port), timeout=10)
+            connection.putrequest(method, path, skip_host=True)
+            connection.putheader("Host", name)
+            connection.endheaders()
+            answer = connection.getresponse().status
+            connection.close()
+            return answer
+
+        checks.that(status("/") == 200, "the page is not served")
+        for path in ("/secret.txt", "/config.toml", "/../live/secret.txt", "/%2e%2e/secret.txt", "/checkpoints/"):
+            checks.that(status(path) == 404, f"{path} is served")
+        checks.that(status("/", "attacker.example") in (403, 421), "a foreign Host header is accepted")
+        checks.that(status("/", method="POST") == 405, "POST is accepted")
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def screenshots(reports, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, width, height, dark in (("desktop", 1300, 1500, False), ("dark", 1300, 1500, True), ("phone", 420, 1100, False)):
+        driver = browser(width, height, dark)
+        try:
+            open_page(driver, reports["quick"].as_uri())
+            driver.save_screenshot(str(folder / f"report-{name}.png"))
+        finally:
+            driver.quit()
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("program", type=Path)
+    arguments.add_argument("--screenshots", type=Path)
+    arguments = arguments.parse_args()
+    if not ensure_browser():
+        if os.environ.get("CI"):
+            sys.exit("error: Chromium or its driver is missing: install the packages chromium and chromium-driver")
+        print("skipped: Chromium or its driver is missing: install the packages chromium and chromium-driver")
+        return
+    program = arguments.program.resolve()
+    checks = Checks()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        quick = folder / "quick/index.html"
+        subprocess.run([program, "-q", "report", REPOSITORY / "results/quick-table", "--out", quick.parent], check=True, stdout=subprocess.DEVNULL)
+        if arguments.screenshots:
+            return screenshots({"quick": quick}, arguments.screenshots)
+        run = folder / "run"
+        settings = ["rounds=3", "compare=false", "pretrain.epochs=5", "pretrain.fitted=0", "data.clients=6", "client.per_round=3", "record.latents=[3]", "record.samples=8"]
+        changed = [part for setting in settings for part in ("--set", setting)]
+        subprocess.run([program, "-q", "run", *changed, "--out", run], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([program, "-q", "report", run, "--out", folder / "one"], check=True, stdout=subprocess.DEVNULL)
+        driver = browser()
+        try:
+            check_page(driver, checks, quick, 6)
+            check_page(driver, checks, folder / "one/index.html", 11)
+            check_markup(driver, checks, program, run, folder)
+            driver.set_window_size(420, 900)
+            open_page(driver, quick.as_uri())
+            wide = driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+            checks.that(wide, "the page is wider than a phone")
+            if "--web" in subprocess.run([program, "watch", "--help"], capture_output=True, text=True).stdout:
+                check_live(driver, checks, program, run, folder)
+        finally:
+            driver.quit()
+    print(f"{checks.passed} passed, {checks.failed} failed")
+    sys.exit(bool(checks.failed))
+
+
+if __name__ == "__main__":
+    main()
