@@ -76,7 +76,8 @@ pub struct RoundRecord {
     pub seen: usize,
     /// How many of these samples were kept because their score passed the threshold, as reported.
     pub kept: usize,
-    /// Standard deviation of the kept samples over these clients, where there are several.
+    /// Standard deviation of the kept samples over the clients whose answers were accepted; missing if there are
+    /// fewer than two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_deviation: Option<f64>,
     /// Accuracy of the anchor head's pseudo-labels; its values are `null` for methods without an anchor

@@ -4,7 +4,7 @@ use crate::Part;
 use crate::markdown::{code, table};
 use crate::schema::{Key, keys_of};
 use anyhow::Result;
-use fedanchor_record::{Assignment, RoundRecord, Summary, Timing, files};
+use fedanchor_record::{Assignment, RoundRecord, Samples, Summary, Timing, files};
 
 pub(crate) fn parts() -> Result<Vec<Part>> {
     Ok(vec![
@@ -12,6 +12,7 @@ pub(crate) fn parts() -> Result<Vec<Part>> {
         (files::TIMINGS, rows(&keys_of::<Timing>()?)),
         (files::SUMMARY, rows(&keys_of::<Summary>()?)),
         (files::ASSIGNMENT, rows(&keys_of::<Assignment>()?)),
+        (files::SAMPLES, rows(&keys_of::<Samples>()?)),
     ])
 }
 

@@ -328,9 +328,9 @@ pub struct CheckpointConfig {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordConfig {
-    /// Rounds after which the latents of up to 2,000 test images are saved in `latents`; 0 is after pre-training.
+    /// Rounds after which to save the latents of up to 2,000 test images in `latents`; 0 is after pre-training.
     pub latents: BTreeSet<u32>,
-    /// The most pseudo-labelled images of each kind that are saved in `samples.json`, up to 200; 0 for none.
+    /// Pseudo-labelled images of each kind to save in `samples.json`, 200 at most; 0 for none.
     pub samples: usize,
 }
 
