@@ -1,12 +1,13 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test test-export test-browser test-tensorboard test-slow screenshots check docs fuzz bench dist libtorch echarts clean
+.PHONY: demo test test-export test-browser test-tensorboard test-slow screenshots figures check docs fuzz bench dist libtorch echarts clean
 
 CARGO := cargo
 PYTHON := python3
 
 # The main job on the embedded sample: FedAnchor against the anchors alone.
 demo: libtorch
+	@$(PYTHON) scripts/echarts.py || echo "note: without ECharts, reports have plain figures"
 	$(CARGO) run --release -- run
 
 # Everything that must hold: format, lints, documentation, every test.
@@ -40,6 +41,11 @@ test-browser: libtorch echarts target/browser/ready
 screenshots: libtorch echarts target/browser/ready
 	$(CARGO) build --quiet -p fedanchor-cli
 	target/browser/bin/python scripts/check_report.py target/debug/fedanchor --screenshots docs/images
+
+# The figures in the README and the documentation, from committed runs and a new one.
+figures: libtorch
+	$(CARGO) build --quiet --release -p fedanchor-cli
+	$(PYTHON) scripts/figures.py target/release/fedanchor
 
 target/browser/ready:
 	$(PYTHON) -m venv target/browser

@@ -22,6 +22,11 @@ class Links(unittest.TestCase):
         self.assertEqual(there - {"SUMMARY.md"}, set(listed))
         self.assertEqual(len(listed), len(set(listed)))
 
+    def test_every_image_is_shown_somewhere(self):
+        pages = [ROOT / "README.md", *DOCS.glob("*.md")]
+        shown = {link.rpartition("images/")[2] for page in pages for link in check_links.markdown(page.read_text())[1]}
+        self.assertEqual([image.name for image in (DOCS / "images").iterdir() if image.name not in shown], [])
+
     def check(self, files):
         with tempfile.TemporaryDirectory() as folder:
             for name, text in files.items():
