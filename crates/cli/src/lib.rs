@@ -8,13 +8,18 @@ mod cli;
 mod commands;
 mod printer;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use commands::Interrupted;
 use printer::Printer;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
+
+/// The commands with their arguments and options, for a reference of them.
+pub fn command() -> clap::Command {
+    cli::Cli::command()
+}
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {

@@ -141,10 +141,15 @@ impl History {
 
     /// Mean test accuracy of the last ten rounds, or of as many as there are after pre-training.
     pub fn last_ten(&self) -> f64 {
-        let trained = &self.rounds[self.rounds.len().min(2) - 1..];
-        let last = &trained[trained.len().saturating_sub(10)..];
-        last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
+        last_ten(&self.rounds)
     }
+}
+
+/// [`History::last_ten`] of the first rounds of a run, at least one.
+pub(crate) fn last_ten(rounds: &[RoundRecord]) -> f64 {
+    let trained = &rounds[rounds.len().min(2) - 1..];
+    let last = &trained[trained.len().saturating_sub(10)..];
+    last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
 }
 
 /// Reads the rounds up to the first line that is damaged. It is an error if that is the first of all.
