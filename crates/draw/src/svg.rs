@@ -134,7 +134,13 @@ impl Lines {
             (None, None) if first < last => layout.with_x_axis_min(first).with_x_axis_max(last),
             _ => layout,
         };
-        (plots, layout)
+        // Shares end at 100 %, even if a band reaches beyond.
+        let highest = self.lines.iter().flat_map(|line| &line.points).map(|point| point[1]);
+        let full = self.y.max.is_none() && self.y.label.contains('%');
+        match full && highest.fold(0.0, f64::max) > 95.0 {
+            true => (plots, layout.with_y_axis_max(100.0)),
+            false => (plots, layout),
+        }
     }
 }
 
