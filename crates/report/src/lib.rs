@@ -16,18 +16,22 @@
 
 mod error;
 mod escape;
+mod follow;
 mod heading;
 mod history;
 mod json;
 mod matrix;
 mod published;
+mod records;
 mod render;
 mod review;
 mod runs;
+mod serve;
 mod setup;
 mod table;
 
 pub use error::{ReportError, Result};
+pub use follow::{Follower, Followers, LiveRun, Status};
 pub use heading::{Heading, Partition};
 pub use history::{Histories, History, read_histories};
 pub use matrix::Matrix;
@@ -35,5 +39,6 @@ pub use published::Published;
 pub use render::{Format, render};
 pub use review::{Proposal, Shown, by_doubt, review_csv, review_page};
 pub use runs::{Damaged, Run, Runs, Unfinished, find_runs};
+pub use serve::{Server, Serving, Site};
 pub use setup::{Complete, Setup};
 pub use table::{Figure, Row, Table};

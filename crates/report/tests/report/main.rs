@@ -4,6 +4,7 @@
 
 mod finding;
 mod folders;
+mod following;
 mod formats;
 mod matching;
 mod records;
