@@ -155,6 +155,7 @@ mod tests {
             trained: 1,
             seen: 10,
             kept: 5,
+            kept_deviation: None,
             anchor_head: LabelAccuracy::default(),
             classifier_head: LabelAccuracy::default(),
             losses: Losses::default(),

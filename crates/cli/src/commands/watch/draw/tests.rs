@@ -25,6 +25,7 @@ fn record(round: u32) -> RoundRecord {
         trained: 5,
         seen: 300,
         kept: 60 + (180.0 * gone) as usize,
+        kept_deviation: None,
         anchor_head: LabelAccuracy {
             all: Some(50.0 + 30.0 * gone),
             kept: Some(70.0 + 25.0 * gone),
