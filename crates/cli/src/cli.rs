@@ -30,6 +30,8 @@ pub enum Command {
     Init(InitArgs),
     /// Run an experiment and write a run folder
     Run(RunArgs),
+    /// Watch a run, or all runs in a folder, in the terminal or as lines in a pipe
+    Watch(WatchArgs),
     /// List, download, check, show and partition data sets
     #[command(subcommand)]
     Data(DataCommand),
@@ -162,6 +164,16 @@ pub struct RunArgs {
     /// Write an event file for TensorBoard into the run folder
     #[arg(long)]
     pub tensorboard: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// Run folder, or a folder that contains run folders; it need not exist yet
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Print the current state, one line per run, and exit
+    #[arg(long)]
+    pub once: bool,
 }
 
 #[derive(Debug, Args)]

@@ -6,10 +6,11 @@
 
 use crate::error::Result;
 use crate::matrix::Matrix;
+use crate::records::RecordReader;
 use crate::runs::{Damaged, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
-    Checksums, Latents, RoundRecord, Samples, Summary, Timing, files, rounds_with_latents,
+    Latents, RoundRecord, Samples, Summary, Timing, files, rounds_with_latents,
 };
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -150,34 +151,17 @@ impl History {
 /// Reads the rounds up to the first line that is damaged. It is an error if that is the first of all.
 fn rounds(file: &Path, problems: &mut Vec<String>) -> Result<Vec<RoundRecord>> {
     let text = String::from_utf8_lossy(&fs_err::read(file)?).into_owned();
-    let mut checksums = Checksums::default();
-    let mut rounds: Vec<RoundRecord> = Vec::new();
-    let mut problem = None;
-    for (index, line) in text.lines().enumerate() {
-        let read = serde_json::from_str::<RoundRecord>(line);
-        let next =
-            rounds.last().is_none_or(|last| read.as_ref().is_ok_and(|r| r.round > last.round));
-        match read {
-            Ok(round) if next && checksums.accepts(line) => rounds.push(round),
-            Ok(_) => problem = Some(format!("line {} does not match its checksum", index + 1)),
-            Err(error) => problem = Some(format!("line {}: {error}", index + 1)),
-        }
-        if problem.is_some() {
-            break;
-        }
+    let mut reader = RecordReader::default();
+    let rounds: Vec<RoundRecord> = text.lines().map_while(|line| reader.read(line)).collect();
+    if rounds.is_empty() {
+        let problem = reader.problem().unwrap_or("no round was recorded");
+        return Err(crate::ReportError::malformed(file, problem));
     }
-    match problem {
-        _ if rounds.is_empty() => Err(crate::ReportError::malformed(
-            file,
-            problem.unwrap_or_else(|| "no round was recorded".to_owned()),
-        )),
-        Some(problem) => {
-            let last = rounds.len() - 1;
-            problems.push(format!("{}: {problem}: shown up to round {last}", files::ROUNDS));
-            Ok(rounds)
-        }
-        None => Ok(rounds),
+    if let Some(problem) = reader.problem() {
+        let last = rounds.len() - 1;
+        problems.push(format!("{}: {problem}: shown up to round {last}", files::ROUNDS));
     }
+    Ok(rounds)
 }
 
 /// Reads a file of JSON lines up to the first that cannot be read; a file that does not exist has none.
