@@ -30,6 +30,8 @@ pub enum Command {
     Init(InitArgs),
     /// Run an experiment and write a run folder
     Run(RunArgs),
+    /// Watch a run, or all runs in a folder, in the terminal or as lines in a pipe
+    Watch(WatchArgs),
     /// List, download, check, show and partition data sets
     #[command(subcommand)]
     Data(DataCommand),
@@ -153,6 +155,16 @@ pub struct RunArgs {
     /// Number of threads that augment images; records do not depend on it [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// Run folder, or a folder that contains run folders; it need not exist yet
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Print the current state, one line per run, and exit
+    #[arg(long)]
+    pub once: bool,
 }
 
 #[derive(Debug, Args)]

@@ -16,10 +16,12 @@ mod partition;
 mod pictures;
 mod predict;
 mod progress;
+mod round_text;
 mod run;
 mod shell;
 mod sweep;
 mod table;
+mod watch;
 
 pub use interrupt::Interrupted;
 
@@ -60,6 +62,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         }
         Command::Export(args) => export::export(&args, printer),
         Command::Table(args) => table::table(&args, printer),
+        Command::Watch(args) => watch::watch(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Model(args) => model::model(&args, printer),
         Command::Completions(args) => shell::completions(&args, printer),
