@@ -1,7 +1,7 @@
 //! The curves: accuracy, pseudo-labels and losses by round.
 
 use super::palette::Palette;
-use super::wrapped;
+use super::{side_by_side, wrapped};
 use crate::commands::round_text;
 use fedanchor_record::{Losses, RoundRecord};
 use fedanchor_report::LiveRun;
@@ -72,15 +72,22 @@ pub(super) fn losses(frame: &mut Frame, area: Rect, run: &LiveRun, palette: Pale
     let curve = |number, name, value: fn(&Losses) -> Option<f64>| {
         Curve::new(number, name, run, move |record| value(&record.losses))
     };
-    let curves = [
+    let losses = [
         curve(1, "client fix", |losses| losses.client_fix),
         curve(2, "client mix", |losses| losses.client_mix),
         curve(3, "server fix", |losses| losses.server_fix),
         curve(4, "server mix", |losses| losses.server_mix),
-        curve(5, "contrastive", |losses| losses.server_contrastive),
         Curve::new(0, "test", run, |record| Some(record.test_loss)),
     ];
-    draw(frame, area, run, palette, curves, numbers);
+    // It is no cross entropy and may be far from the others.
+    let contrastive = curve(5, "contrastive", |losses| losses.server_contrastive);
+    if contrastive.points.is_empty() {
+        draw(frame, area, run, palette, losses, numbers);
+        return;
+    }
+    let [left, right] = side_by_side(area);
+    draw(frame, left, run, palette, losses, numbers);
+    draw(frame, right, run, palette, [contrastive], numbers);
 }
 
 /// Draws curves below a legend with their last values.
