@@ -88,7 +88,7 @@ impl LiveRun {
         self.status == Status::Running && self.summary.as_ref().is_some_and(done)
     }
 
-    /// Time spent on the run until now, without the time between a stop and a resume.
+    /// Time spent on the rounds until now, without the time between a stop and a resume.
     pub fn elapsed(&self, now: SystemTime) -> Duration {
         let rounds: f64 = self.timings.iter().map(Self::seconds).sum();
         let total = match &self.summary {
@@ -121,7 +121,7 @@ impl LiveRun {
 
     fn since_last_round(&self, now: SystemTime) -> Duration {
         let since = self.recorded.max(self.started);
-        let since = since.filter(|_| self.status == Status::Running);
+        let since = since.filter(|_| self.status == Status::Running && !self.is_comparing());
         // A clock that was set back, or that of another machine.
         since.and_then(|since| now.duration_since(since).ok()).unwrap_or_default()
     }

@@ -1,8 +1,8 @@
 //! One plain line per round, where standard output is no terminal.
 
-use super::super::round_text;
 use super::POLL;
 use super::text::{name, printable, state_line};
+use crate::commands::round_text;
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor_record::RoundRecord;
@@ -142,44 +142,30 @@ fn has_ended(run: &LiveRun) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fedanchor_record::{LabelAccuracy, Losses, Outcome, Timing};
+    use crate::commands::watch::fixtures;
+    use fedanchor_record::LabelAccuracy;
 
     fn record(round: u32, accuracy: f64) -> RoundRecord {
         RoundRecord {
-            round,
             test_accuracy: accuracy,
-            test_loss: 1.0,
             validation_accuracy: None,
-            pretrain_epochs: None,
-            clients: vec![1],
-            trained: 1,
-            seen: 10,
-            kept: 5,
-            kept_deviation: None,
             anchor_head: LabelAccuracy::default(),
             classifier_head: LabelAccuracy::default(),
-            losses: Losses::default(),
-            bytes_down: 1,
-            bytes_up: 1,
-            anchor_accuracy_before: None,
-            anchor_accuracy: None,
-            rejected: Vec::new(),
-            failed: Vec::new(),
-            excluded: Vec::new(),
-            outcome: Outcome::Applied,
-            notes: Vec::new(),
+            ..fixtures::record(round)
         }
     }
 
-    /// A run in progress with rounds 0 to `rounds - 1`.
+    /// A run of an unknown experiment in progress, with rounds 0 to `rounds - 1`.
     fn run(path: &str, rounds: u32) -> LiveRun {
-        let timing = |round| Timing { round, total: 2.0, ..Timing::default() };
+        let mut run = fixtures::run(rounds);
+        run.timings.iter_mut().for_each(|timing| timing.total = 2.0);
         LiveRun {
-            status: Status::Running,
+            path: path.into(),
+            heading: None,
+            seed: None,
             planned: Some(4),
             rounds: (0..rounds).map(|round| record(round, 50.0)).collect(),
-            timings: (0..rounds).map(timing).collect(),
-            ..LiveRun::new(path.into())
+            ..run
         }
     }
 

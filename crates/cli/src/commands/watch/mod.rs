@@ -5,6 +5,8 @@
 
 mod dashboard;
 mod draw;
+#[cfg(test)]
+mod fixtures;
 mod lines;
 mod terminal;
 mod text;

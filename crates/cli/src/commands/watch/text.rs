@@ -1,6 +1,6 @@
 //! Text of a run for people, safe to print.
 
-use super::super::round_text::{clock, validation};
+use crate::commands::round_text::{clock, validation};
 use fedanchor::resume_command;
 use fedanchor_report::{LiveRun, Status};
 use ratatui::text::Span;
@@ -9,9 +9,10 @@ use std::time::SystemTime;
 
 /// Text without characters that would change the terminal or the order of letters; names come from files.
 pub(super) fn printable(text: &str) -> String {
+    // Control characters, and those that are invisible or turn the direction of writing.
     let hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        let invisible = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}'];
+        c.is_control() || invisible.iter().any(|range| range.contains(&c)) || c == '\u{feff}'
     };
     text.chars().map(|c| if hidden(c) { '\u{fffd}' } else { c }).collect()
 }

@@ -1,14 +1,14 @@
 //! The curves: accuracy, pseudo-labels and losses by round.
 
 use super::palette::Palette;
-use super::wrapped;
+use super::{side_by_side, wrapped};
 use crate::commands::round_text;
 use fedanchor_record::{Losses, RoundRecord};
 use fedanchor_report::LiveRun;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Axis, Block, Borders, Chart, Dataset, GraphType, Paragraph};
+use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph};
 
 /// Numbers beyond this are damage, and would flatten every other curve.
 const ABSURD: f64 = 1e9;
@@ -53,10 +53,7 @@ pub(super) fn accuracy(frame: &mut Frame, area: Rect, run: &LiveRun, palette: Pa
         Curve::new(1, "validation", run, |record| record.validation_accuracy),
         Curve::new(0, "test", run, |record| Some(record.test_accuracy)),
     ];
-    let best = run.best().map_or(String::new(), |best| {
-        format!(", best {:.2} in round {}", best.test_accuracy, best.round)
-    });
-    draw(frame, area, run, palette, &format!("Accuracy (%){best}"), curves, percentages);
+    draw(frame, area, run, palette, curves, percentages);
 }
 
 pub(super) fn pseudo_labels(frame: &mut Frame, area: Rect, run: &LiveRun, palette: Palette) {
@@ -64,44 +61,47 @@ pub(super) fn pseudo_labels(frame: &mut Frame, area: Rect, run: &LiveRun, palett
         (record.seen > 0).then(|| 100.0 * record.kept as f64 / record.seen as f64)
     };
     let curves = [
-        Curve::new(1, "right", run, |record| round_text::pseudo_labels(record).all),
-        Curve::new(2, "right of kept", run, |record| round_text::pseudo_labels(record).kept),
+        Curve::new(1, "accuracy", run, |record| round_text::pseudo_labels(record).all),
+        Curve::new(2, "accuracy of kept", run, |record| round_text::pseudo_labels(record).kept),
         Curve::new(0, "kept", run, share),
     ];
-    draw(frame, area, run, palette, "Pseudo-labels (%)", curves, percentages);
+    draw(frame, area, run, palette, curves, percentages);
 }
 
 pub(super) fn losses(frame: &mut Frame, area: Rect, run: &LiveRun, palette: Palette) {
     let curve = |number, name, value: fn(&Losses) -> Option<f64>| {
         Curve::new(number, name, run, move |record| value(&record.losses))
     };
-    let curves = [
+    let losses = [
         curve(1, "client fix", |losses| losses.client_fix),
         curve(2, "client mix", |losses| losses.client_mix),
         curve(3, "server fix", |losses| losses.server_fix),
         curve(4, "server mix", |losses| losses.server_mix),
-        curve(5, "contrastive", |losses| losses.server_contrastive),
         Curve::new(0, "test", run, |record| Some(record.test_loss)),
     ];
-    draw(frame, area, run, palette, "Losses", curves, numbers);
+    // It is no cross entropy and may be far from the others.
+    let contrastive = curve(5, "contrastive", |losses| losses.server_contrastive);
+    if contrastive.points.is_empty() {
+        draw(frame, area, run, palette, losses, numbers);
+        return;
+    }
+    let [left, right] = side_by_side(area);
+    draw(frame, left, run, palette, losses, numbers);
+    draw(frame, right, run, palette, [contrastive], numbers);
 }
 
-/// Draws curves below a title and a legend with their last values.
+/// Draws curves below a legend with their last values.
 fn draw<const N: usize>(
     frame: &mut Frame,
     area: Rect,
     run: &LiveRun,
     palette: Palette,
-    title: &str,
     curves: [Curve; N],
     bounds: fn(f64, f64) -> [f64; 2],
 ) {
-    let block = Block::new().borders(Borders::TOP).title(Span::raw(format!(" {title} ")));
-    let inner = block.inner(area);
-    frame.render_widget(block, area);
     let curves: Vec<Curve> = curves.into_iter().filter(|curve| !curve.points.is_empty()).collect();
     if curves.is_empty() {
-        frame.render_widget(Line::styled("nothing yet", palette.faint()), inner);
+        frame.render_widget(Line::styled("nothing yet", palette.faint()), area);
         return;
     }
     // Each is drawn over those before it.
@@ -110,19 +110,23 @@ fn draw<const N: usize>(
     let y = bounds(values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));
     let x = last_round(run);
     let digits = usize::from(y[1] - y[0] < 10.0) + usize::from(y[1] - y[0] < 1.0);
-    let ends = y.map(|end| format!("{end:.digits$}"));
-    let chart = Chart::new(datasets)
-        .legend_position(None)
-        .x_axis(Axis::default().bounds([0.0, f64::from(x)]).labels(["0".to_owned(), x.to_string()]))
-        .y_axis(Axis::default().bounds(y).labels(ends));
     let mut legend: Vec<&Curve> = curves.iter().collect();
     legend.sort_by_key(|curve| curve.number);
     let legend = wrapped(
         legend.into_iter().map(|curve| key(curve, palette)).collect(),
-        usize::from(inner.width),
+        usize::from(area.width),
     );
     let rows = Constraint::Length(legend.len() as u16);
-    let [top, bottom] = Layout::vertical([rows, Constraint::Fill(1)]).areas(inner);
+    let [top, bottom] = Layout::vertical([rows, Constraint::Fill(1)]).areas(area);
+    // Two rows are the axis and its labels.
+    let heights =
+        if bottom.height < 7 { vec![y[0], y[1]] } else { vec![y[0], (y[0] + y[1]) / 2.0, y[1]] };
+    let heights = heights.into_iter().map(|value| format!("{value:.digits$}"));
+    let rounds = ["0".to_owned(), format!("round {x}")];
+    let chart = Chart::new(datasets)
+        .legend_position(None)
+        .x_axis(Axis::default().bounds([0.0, f64::from(x)]).labels(rounds))
+        .y_axis(Axis::default().bounds(y).labels(heights));
     frame.render_widget(Paragraph::new(legend), top);
     frame.render_widget(chart, bottom);
 }

@@ -21,18 +21,18 @@ use palette::Palette;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 use std::path::Path;
 use std::time::SystemTime;
 
 /// Columns from which two charts stand side by side.
 const WIDE: u16 = 70;
-/// Rows from which losses and times are shown beside the panel.
-const TALL: u16 = 36;
+/// Rows, without that of the keys, from which losses and times are shown beside the panel.
+const TALL: u16 = 35;
+/// Rows below which every one counts.
+const LOW: u16 = 16;
 /// Rows below which a chart says nothing.
 const CHART: u16 = 5;
-/// Rows that a title may take.
-const TITLE: usize = 3;
 
 /// What to draw.
 #[derive(Debug)]
@@ -85,25 +85,33 @@ fn draw_waiting(frame: &mut Frame, area: Rect, view: &View) {
 }
 
 fn draw_run(frame: &mut Frame, area: Rect, view: &View, run: &LiveRun, palette: Palette) {
-    let head = header(view, run, usize::from(area.width), palette);
+    let head = header(view, run, area, palette);
     let head_rows = (head.len() as u16).min(area.height);
     // The tabs and two lines of the panel come before the charts.
     let room = area.height.saturating_sub(head_rows + 3);
     let rows = if area.height >= TALL { 2 } else { u16::from(room >= CHART) };
     let charts = (0..rows).map(|_| Constraint::Fill(1));
-    let panel = [Constraint::Length(1), Constraint::Fill(1)];
-    let parts = std::iter::once(Constraint::Length(head_rows)).chain(charts).chain(panel);
-    let parts = Layout::vertical(parts).split(area);
+    let panel =
+        if area.height < LOW && rows > 0 { Constraint::Length(2) } else { Constraint::Fill(1) };
+    let parts = std::iter::once(Constraint::Length(head_rows)).chain(charts);
+    let parts = Layout::vertical(parts.chain([Constraint::Length(1), panel])).split(area);
     frame.render_widget(Paragraph::new(head), parts[0]);
     let [charts @ .., tab_row, panel] = &parts[1..] else { return };
     if let Some(area) = charts.first() {
         let [left, right] = side_by_side(*area);
+        let best = run.best().map_or(String::new(), |best| {
+            format!(", best {:.2} in round {}", best.test_accuracy, best.round)
+        });
+        let left = below_title(frame, left, &format!("Accuracy (%){best}"));
         accuracy(frame, left, run, palette);
+        let right = below_title(frame, right, "Pseudo-labels (%)");
         pseudo_labels(frame, right, run, palette);
     }
     if let Some(area) = charts.get(1) {
         let [left, right] = side_by_side(*area);
+        let left = below_title(frame, left, "Losses");
         losses(frame, left, run, palette);
+        let right = below_title(frame, right, "Seconds per round");
         times::draw(frame, right, run, palette);
     }
     frame.render_widget(tabs(view, run, palette), *tab_row);
@@ -116,6 +124,14 @@ fn draw_run(frame: &mut Frame, area: Rect, view: &View, run: &LiveRun, palette: 
     }
 }
 
+/// Draws a title; what is below it is left for its content.
+fn below_title(frame: &mut Frame, area: Rect, title: &str) -> Rect {
+    let block = Block::new().borders(Borders::TOP).title(Span::raw(format!(" {title} ")));
+    let below = block.inner(area);
+    frame.render_widget(block, area);
+    below
+}
+
 /// Two halves with a gap, or only the left one where there is no room for both.
 fn side_by_side(area: Rect) -> [Rect; 2] {
     let right = if area.width >= WIDE { Constraint::Fill(1) } else { Constraint::Length(0) };
@@ -124,14 +140,18 @@ fn side_by_side(area: Rect) -> [Rect; 2] {
 }
 
 /// What the run is and how far it is, in as many lines as it takes, and its folder.
-fn header<'a>(view: &View, run: &LiveRun, width: usize, palette: Palette) -> Vec<Line<'a>> {
+fn header<'a>(view: &View, run: &LiveRun, area: Rect, palette: Palette) -> Vec<Line<'a>> {
+    let width = usize::from(area.width);
     let mut parts = vec![Span::styled(shorten(&title(run), width), palette.strong())];
     parts.extend(run.seed.map(|seed| Span::raw(format!("seed {seed}"))));
     parts.push(Span::raw(progress(run)));
     parts.push(Span::styled(state(run), palette.status(run.status)));
     parts.push(Span::raw(elapsed(run, view.now)));
     let mut lines = wrapped(parts, width);
-    lines.truncate(TITLE);
+    if area.height < LOW {
+        lines.truncate(2);
+        return lines;
+    }
     let place = match view.runs.len() {
         0 | 1 => String::new(),
         all => format!(" ({} of {all})", view.selected + 1),
@@ -163,7 +183,7 @@ fn tabs<'a>(view: &View, run: &LiveRun, palette: Palette) -> Line<'a> {
         let text = match panel {
             Panel::Clients => " Clients ".to_owned(),
             Panel::Losses => " Losses ".to_owned(),
-            Panel::Times => " Times ".to_owned(),
+            Panel::Times => " Seconds ".to_owned(),
             Panel::Notes => match panels::all_notes(run).len() {
                 0 => " Notes ".to_owned(),
                 count => format!(" Notes ({count}) "),

@@ -7,7 +7,7 @@ use fedanchor_report::LiveRun;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Paragraph};
+use ratatui::widgets::Paragraph;
 
 /// A phase: its name, its sign in a bar, and its seconds.
 type Phase = (&'static str, &'static str, fn(&Timing) -> f64);
@@ -28,25 +28,22 @@ fn other(timing: &Timing) -> f64 {
 }
 
 pub(super) fn draw(frame: &mut Frame, area: Rect, run: &LiveRun, palette: Palette) {
-    let block = Block::new().borders(Borders::TOP).title(Span::raw(" Seconds per round "));
-    let inner = block.inner(area);
-    frame.render_widget(block, area);
     let Some(last) = run.timings.last() else {
-        frame.render_widget(Line::styled("nothing yet", palette.faint()), inner);
+        frame.render_widget(Line::styled("nothing yet", palette.faint()), area);
         return;
     };
     let keys = PHASES.iter().enumerate().map(|(number, (name, sign, seconds))| {
         let seconds = in_seconds(sane(seconds(last)));
         Span::styled(format!("{sign} {name} {seconds}"), palette.fill(number))
     });
-    let legend = wrapped(keys.collect(), usize::from(inner.width));
+    let legend = wrapped(keys.collect(), usize::from(area.width));
     let rows = Constraint::Length(legend.len() as u16);
-    let [top, bottom] = Layout::vertical([rows, Constraint::Fill(1)]).areas(inner);
+    let [top, bottom] = Layout::vertical([rows, Constraint::Fill(1)]).areas(area);
     frame.render_widget(Paragraph::new(legend), top);
     // The newest round first.
     let shown: Vec<&Timing> = run.timings.iter().rev().take(usize::from(bottom.height)).collect();
     let longest = shown.iter().map(|timing| sum(timing)).fold(f64::MIN_POSITIVE, f64::max);
-    let bars = shown.iter().map(|timing| bar(timing, longest, usize::from(inner.width), palette));
+    let bars = shown.iter().map(|timing| bar(timing, longest, usize::from(area.width), palette));
     frame.render_widget(Paragraph::new(bars.collect::<Vec<_>>()), bottom);
 }
 
