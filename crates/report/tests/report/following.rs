@@ -237,6 +237,13 @@ fn a_folder_in_place_of_a_file_is_named() {
     assert!(!follower.poll());
 }
 
+/// Looks often enough to search the folder again.
+fn look(followers: &mut Followers) {
+    (0..4).for_each(|_| {
+        followers.poll();
+    });
+}
+
 #[test]
 fn the_runs_of_a_sweep_appear_as_they_start() {
     let folders = Folders::new();
@@ -257,15 +264,15 @@ fn the_runs_of_a_sweep_appear_as_they_start() {
     let config = File::options().write(true).open(folders.path("sweep/a/seed0/config.toml"));
     config.unwrap().set_modified(earlier).unwrap();
     let _second = Writer::start(&folders, "sweep/a/seed1");
-    (0..4).for_each(|_| drop(followers.poll()));
+    look(&mut followers);
     assert_eq!(names(&followers), ["RUNS/sweep/a/seed1", "RUNS/sweep/a/seed0"]);
     let status: Vec<Status> = followers.runs().iter().map(|run| run.run().status).collect();
     assert_eq!(status, [Status::Running, Status::Finished]);
     fs_err::remove_dir_all(folders.path("sweep/a/seed1")).unwrap();
-    (0..4).for_each(|_| drop(followers.poll()));
+    look(&mut followers);
     assert_eq!(names(&followers), ["RUNS/sweep/a/seed0"]);
     fs_err::remove_dir_all(folders.path("sweep")).unwrap();
-    (0..4).for_each(|_| drop(followers.poll()));
+    look(&mut followers);
     assert!(followers.runs().is_empty() && followers.problem().is_none());
 }
 
