@@ -2,7 +2,9 @@
 
 use super::{Follower, Status};
 use crate::error::ReportError;
-use crate::runs::find_folders;
+use crate::history::{Histories, History};
+use crate::runs::{Damaged, find_folders};
+use crate::setup::Complete;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,28 @@ impl Followers {
     /// Why the folder could not be searched the last time.
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
+    }
+
+    /// The runs as they are now, for a report. Runs that have not come to their first round yet are left out.
+    pub fn histories(&self, complete: Complete) -> Histories {
+        let mut all = Histories::default();
+        for run in self.runs.iter().map(Follower::run) {
+            let waiting = matches!(run.status, Status::Running | Status::Missing);
+            if waiting && run.rounds.is_empty() && run.problems.is_empty() {
+                continue;
+            }
+            match History::of(run) {
+                Ok(mut history) => {
+                    history.setup = history.setup.completed(complete);
+                    all.runs.push(history);
+                }
+                Err(error) => {
+                    let (path, problem) = (run.path.clone(), error.in_run_folder());
+                    all.damaged.push(Damaged { path, problem });
+                }
+            }
+        }
+        all
     }
 
     /// Looks at the runs; whether anything has changed.

@@ -14,14 +14,17 @@ use std::time::{Duration, SystemTime};
 const QUIET: Duration = Duration::from_secs(600);
 /// Rounds without news after which a run has ended.
 const QUIET_ROUNDS: u32 = 3;
+/// Looks at which a free lock was found to have been written past, after which it cannot be visible from here.
+/// One of them can be a short run that was resumed and ended in between.
+const UNSEEN: u32 = 2;
 
 /// What is known about the writer of a run folder.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     /// The lock was free when it was last looked at.
     was_free: bool,
-    /// Records were written although the lock was free: it cannot be seen from here.
-    unseen: bool,
+    /// Looks at which there were more records although the lock had been free, and was again.
+    unseen: u32,
 }
 
 impl Writer {
@@ -40,11 +43,11 @@ impl Writer {
             *self = Self::default();
             return true;
         }
-        // Free at both looks, and yet someone has written in between.
-        self.unseen |= grew && self.was_free;
+        self.unseen += u32::from(grew && self.was_free);
         self.was_free = held == Some(false);
         let age = now.duration_since(stamp.modified).unwrap_or_default();
-        (held.is_none() || self.unseen) && age < QUIET.max(longest.saturating_mul(QUIET_ROUNDS))
+        (held.is_none() || self.unseen >= UNSEEN)
+            && age < QUIET.max(longest.saturating_mul(QUIET_ROUNDS))
     }
 }
 
@@ -80,7 +83,9 @@ mod tests {
         records.unlock().unwrap();
         assert!(!look(true, 0)); // the last round, and then the end
         assert!(!look(false, 0));
-        // More rounds without a lock: from now on the age of the records decides.
+        assert!(!look(true, 0)); // resumed and ended between two looks
+        assert!(!look(false, 0));
+        // Again more rounds without a lock: from now on the age of the records decides.
         assert!(look(true, 0) && look(false, 2999));
         assert!(!look(false, 3000));
         assert!(look(true, 0));

@@ -45,15 +45,13 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// A page, and its data, which may change while it is served.
+/// A page and its data, which may change while they are served.
 #[derive(Debug)]
-pub struct Site {
-    page: Bytes,
-    data: RwLock<Data>,
-}
+pub struct Site(RwLock<Content>);
 
 #[derive(Debug, Clone)]
-struct Data {
+struct Content {
+    page: Bytes,
     json: Bytes,
     /// Differs whenever the data differ, also from those of an earlier process on the same port.
     tag: String,
@@ -62,24 +60,24 @@ struct Data {
 impl Site {
     /// Of an HTML page and its data as JSON.
     pub fn new(page: impl Into<Vec<u8>>, json: impl Into<Vec<u8>>) -> Self {
-        Self { page: Bytes::from(page.into()), data: RwLock::new(Data::new(json.into())) }
+        Self(RwLock::new(Content::new(page.into(), json.into())))
     }
 
-    /// Replaces the data: readers get them with their next request.
-    pub fn publish(&self, json: impl Into<Vec<u8>>) {
-        let data = Data::new(json.into());
-        *self.data.write().unwrap_or_else(PoisonError::into_inner) = data;
+    /// Replaces the page and its data: readers get them with their next request.
+    pub fn publish(&self, page: impl Into<Vec<u8>>, json: impl Into<Vec<u8>>) {
+        let content = Content::new(page.into(), json.into());
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = content;
     }
 
-    fn data(&self) -> Data {
-        self.data.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn content(&self) -> Content {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Data {
-    fn new(json: Vec<u8>) -> Self {
+impl Content {
+    fn new(page: Vec<u8>, json: Vec<u8>) -> Self {
         let tag = format!("\"{}\"", &blake3::hash(&json).to_hex()[..32]);
-        Self { json: Bytes::from(json), tag }
+        Self { page: Bytes::from(page), json: Bytes::from(json), tag }
     }
 }
 
@@ -208,11 +206,11 @@ fn router(site: Arc<Site>, hosts: Hosts) -> Router {
 }
 
 async fn page(State(site): State<Arc<Site>>) -> Response {
-    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], site.page.clone()).into_response()
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], site.content().page).into_response()
 }
 
 async fn data(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    let Data { json, tag } = site.data();
+    let Content { json, tag, .. } = site.content();
     if is_known(&headers, &tag) {
         return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
     }

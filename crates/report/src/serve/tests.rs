@@ -74,11 +74,12 @@ fn data_are_sent_again_only_if_they_have_changed() {
     assert_eq!((unchanged.status(), unchanged.1.as_str()), ("304", ""));
     assert_eq!(unchanged.header("etag"), Some(tag.as_str()));
     assert_eq!(ask(&format!("\"other\", W/{tag}")).status(), "304");
-    case.site.publish("{\"rounds\":2}");
+    case.site.publish("<title>round 2</title>", "{\"rounds\":2}");
     let changed = ask(&tag);
     assert_eq!((changed.status(), changed.1.as_str()), ("200", "{\"rounds\":2}"));
     assert_ne!(changed.header("etag"), Some(tag.as_str()));
-    case.site.publish("{\"rounds\":1}");
+    assert_eq!(case.get("/", "").1, "<title>round 2</title>");
+    case.site.publish(PAGE, "{\"rounds\":1}");
     assert_eq!(ask(&tag).status(), "304");
 }
 

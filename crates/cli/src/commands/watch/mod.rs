@@ -1,7 +1,7 @@
 //! `fedanchor watch`: a run while it is going on, or after.
 //!
 //! The run is not asked and does not know: everything comes from its folder. On a terminal it is a
-//! dashboard, elsewhere one line per round.
+//! dashboard, elsewhere one line per round, and with `--web` the page of a report, served to browsers.
 
 mod dashboard;
 mod draw;
@@ -10,6 +10,7 @@ mod fixtures;
 mod lines;
 mod terminal;
 mod text;
+mod web;
 
 use crate::cli::WatchArgs;
 use crate::in_colour;
@@ -32,6 +33,9 @@ pub fn watch(args: &WatchArgs, printer: &Printer) -> Result<()> {
     // What is in the way from the start, a file of that name for example, will not go away by waiting.
     if let (Some(problem), []) = (followers.problem(), followers.runs()) {
         bail!("{problem}");
+    }
+    if let Some(address) = &args.web {
+        return web::serve(followers, address, printer);
     }
     if std::io::stdout().is_terminal() {
         let colour = in_colour(true, std::env::var_os("NO_COLOR"));

@@ -6,7 +6,7 @@ use crate::commands::round_text;
 use fedanchor_record::{Losses, RoundRecord};
 use fedanchor_report::LiveRun;
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph};
 
@@ -109,7 +109,6 @@ fn draw<const N: usize>(
     let values = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.1);
     let y = bounds(values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));
     let x = last_round(run);
-    let digits = usize::from(y[1] - y[0] < 10.0) + usize::from(y[1] - y[0] < 1.0);
     let mut legend: Vec<&Curve> = curves.iter().collect();
     legend.sort_by_key(|curve| curve.number);
     let legend = wrapped(
@@ -121,12 +120,13 @@ fn draw<const N: usize>(
     // Two rows are the axis and its labels.
     let heights =
         if bottom.height < 7 { vec![y[0], y[1]] } else { vec![y[0], (y[0] + y[1]) / 2.0, y[1]] };
+    let digits = digits(&heights);
     let heights = heights.into_iter().map(|value| format!("{value:.digits$}"));
     let rounds = ["0".to_owned(), format!("round {x}")];
     let chart = Chart::new(datasets)
         .legend_position(None)
         .x_axis(Axis::default().bounds([0.0, f64::from(x)]).labels(rounds))
-        .y_axis(Axis::default().bounds(y).labels(heights));
+        .y_axis(Axis::default().bounds(y).labels(heights).labels_alignment(Alignment::Right));
     frame.render_widget(Paragraph::new(legend), top);
     frame.render_widget(chart, bottom);
 }
@@ -157,6 +157,16 @@ fn last_round(run: &LiveRun) -> u32 {
         end = if next > end { next } else { done };
     }
     end.min(run.planned.unwrap_or(u32::MAX)).max(done)
+}
+
+/// The digits after the point that all of these numbers need, at most 4.
+fn digits(values: &[f64]) -> usize {
+    let exact = |value: f64, digits: i32| {
+        let scaled = value * 10f64.powi(digits);
+        (scaled - scaled.round()).abs() < 1e-6 * scaled.abs().max(1.0)
+    };
+    let enough = |&digits: &i32| values.iter().all(|&value| exact(value, digits));
+    (0..4).find(enough).unwrap_or(4) as usize
 }
 
 /// Bounds in steps of ten percent.

@@ -41,10 +41,13 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, run: &LiveRun, palette: Palett
     let [top, bottom] = Layout::vertical([rows, Constraint::Fill(1)]).areas(area);
     frame.render_widget(Paragraph::new(legend), top);
     // The newest round first.
-    let shown: Vec<&Timing> = run.timings.iter().rev().take(usize::from(bottom.height)).collect();
+    let rows = usize::from(bottom.height).saturating_sub(1);
+    let shown: Vec<&Timing> = run.timings.iter().rev().take(rows).collect();
     let longest = shown.iter().map(|timing| sum(timing)).fold(f64::MIN_POSITIVE, f64::max);
     let bars = shown.iter().map(|timing| bar(timing, longest, usize::from(area.width), palette));
-    frame.render_widget(Paragraph::new(bars.collect::<Vec<_>>()), bottom);
+    let head = Line::styled(" round   total", palette.faint());
+    let lines = std::iter::once(head).chain(bars);
+    frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), bottom);
 }
 
 /// `   12    1.24 ████▓▓▒`.
