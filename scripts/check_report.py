@@ -65,7 +65,11 @@ class Checks:
 
 
 def open_page(driver, address):
+    from selenium.webdriver.support.ui import WebDriverWait
+
     driver.get(address)
+    # On a busy machine the driver may return before the page's script has run.
+    WebDriverWait(driver, 30).until(lambda one: one.execute_script("return Boolean(window.fedanchorReport)"))
     driver.execute_script("fedanchorReport.drawAll()")
     time.sleep(0.5)
 

@@ -250,9 +250,9 @@
 
     switches(legend, selected) {
       // The same switches stay, and with them the reader's focus.
-      const state = JSON.stringify([legend, selected]);
-      if (state === this.switched) return;
-      this.switched = state;
+      const entries = JSON.stringify(legend);
+      if (entries === this.entries) return;
+      this.entries = entries;
       this.legend.replaceChildren(...legend.map(entry => {
         const key = entry.key ?? entry.name;
         const box = element('input', { type: 'checkbox', onchange: () => {
