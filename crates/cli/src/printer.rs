@@ -23,9 +23,16 @@ impl Printer {
 
     /// A line of results.
     pub fn line(&self, text: impl AsRef<str>) {
-        if let Err(error) = writeln!(std::io::stdout(), "{}", text.as_ref()) {
-            // A reader that has gone away is no reason to fail; a full disk is.
-            if error.kind() != std::io::ErrorKind::BrokenPipe {
+        self.try_line(text);
+    }
+
+    /// A line of results; `false` if its reader has gone away.
+    pub fn try_line(&self, text: impl AsRef<str>) -> bool {
+        match writeln!(std::io::stdout(), "{}", text.as_ref()) {
+            Ok(()) => true,
+            // No reason to fail; a full disk is.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => false,
+            Err(error) => {
                 to_stderr(&format!("error: standard output: {error}"));
                 std::process::exit(1);
             }

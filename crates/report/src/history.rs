@@ -4,15 +4,20 @@
 //! and one whose last line was being written when it was killed: what is missing or cannot be read is named
 //! and skipped.
 
-use crate::error::Result;
+use crate::error::{ReportError, Result};
+use crate::follow::LiveRun;
 use crate::matrix::Matrix;
+use crate::records::RecordReader;
 use crate::runs::{Damaged, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
-    Checksums, Latents, RoundRecord, Samples, Summary, Timing, files, rounds_with_latents,
+    Latents, RoundRecord, Samples, Summary, Timing, files, rounds_with_latents,
 };
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+
+/// What is wrong with a run that ended before its first round.
+const NO_ROUND: &str = "no round was recorded";
 
 /// A run and its records.
 #[derive(Debug, Clone)]
@@ -73,11 +78,35 @@ impl History {
             true => read_summary(folder).map_err(|error| problems.push(error.in_run_folder())).ok(),
             false => None,
         };
+        let timings = lines(&folder.join(files::TIMINGS), &mut problems);
+        Ok(Self::with_files(setup, summary, rounds, timings, problems))
+    }
+
+    /// The history of a run that is followed: its records are known, and only the other files are read. It is an
+    /// error if its config cannot be read or if it has no round.
+    pub(crate) fn of(run: &LiveRun) -> Result<Self> {
+        let setup = Setup::read(run.path.clone())?;
+        if run.rounds.is_empty() {
+            let problem = run.problems.first().map_or(NO_ROUND, String::as_str);
+            return Err(ReportError::malformed(run.path.join(files::ROUNDS), problem));
+        }
+        let LiveRun { summary, rounds, timings, problems, .. } = run.clone();
+        Ok(Self::with_files(setup, summary, rounds, timings, problems))
+    }
+
+    /// Reads the files beside the records.
+    fn with_files(
+        setup: Setup,
+        summary: Option<Summary>,
+        rounds: Vec<RoundRecord>,
+        timings: Vec<Timing>,
+        mut problems: Vec<String>,
+    ) -> Self {
         let setup = match &summary {
             Some(summary) => setup.with_fingerprint(&summary.data_fingerprint),
             None => setup,
         };
-        let timings = lines(&folder.join(files::TIMINGS), &mut problems);
+        let folder = setup.path.clone();
         let mut matrix = |name: &str| {
             let file = folder.join(name);
             if !file.exists() {
@@ -88,9 +117,9 @@ impl History {
         let partition = matrix(files::PARTITION);
         let confusion = matrix(files::CONFUSION);
         let similarity = matrix(files::SIMILARITY);
-        let latents = latents(folder, &mut problems);
+        let latents = latents(&folder, &mut problems);
         let samples = samples(&folder.join(files::SAMPLES), &mut problems);
-        Ok(Self {
+        Self {
             setup,
             summary,
             rounds,
@@ -101,7 +130,7 @@ impl History {
             latents,
             samples,
             problems,
-        })
+        }
     }
 
     /// Names of the classes, as far as the folder tells them.
@@ -155,34 +184,17 @@ pub(crate) fn last_ten(rounds: &[RoundRecord]) -> f64 {
 /// Reads the rounds up to the first line that is damaged. It is an error if that is the first of all.
 fn rounds(file: &Path, problems: &mut Vec<String>) -> Result<Vec<RoundRecord>> {
     let text = String::from_utf8_lossy(&fs_err::read(file)?).into_owned();
-    let mut checksums = Checksums::default();
-    let mut rounds: Vec<RoundRecord> = Vec::new();
-    let mut problem = None;
-    for (index, line) in text.lines().enumerate() {
-        let read = serde_json::from_str::<RoundRecord>(line);
-        let next =
-            rounds.last().is_none_or(|last| read.as_ref().is_ok_and(|r| r.round > last.round));
-        match read {
-            Ok(round) if next && checksums.accepts(line) => rounds.push(round),
-            Ok(_) => problem = Some(format!("line {} does not match its checksum", index + 1)),
-            Err(error) => problem = Some(format!("line {}: {error}", index + 1)),
-        }
-        if problem.is_some() {
-            break;
-        }
+    let mut reader = RecordReader::default();
+    let rounds: Vec<RoundRecord> = text.lines().map_while(|line| reader.read(line)).collect();
+    if rounds.is_empty() {
+        let problem = reader.problem().unwrap_or(NO_ROUND);
+        return Err(ReportError::malformed(file, problem));
     }
-    match problem {
-        _ if rounds.is_empty() => Err(crate::ReportError::malformed(
-            file,
-            problem.unwrap_or_else(|| "no round was recorded".to_owned()),
-        )),
-        Some(problem) => {
-            let last = rounds.len() - 1;
-            problems.push(format!("{}: {problem}: shown up to round {last}", files::ROUNDS));
-            Ok(rounds)
-        }
-        None => Ok(rounds),
+    if let Some(problem) = reader.problem() {
+        let last = rounds.len() - 1;
+        problems.push(format!("{}: {problem}: shown up to round {last}", files::ROUNDS));
     }
+    Ok(rounds)
 }
 
 /// Reads a file of JSON lines up to the first that cannot be read; a file that does not exist has none.

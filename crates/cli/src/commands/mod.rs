@@ -20,11 +20,13 @@ mod predict;
 mod progress;
 mod reading;
 mod report;
+mod round_text;
 mod run;
 mod shell;
 mod sweep;
 mod table;
 mod tracked;
+mod watch;
 
 pub use interrupt::Interrupted;
 
@@ -67,6 +69,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Command::Table(args) => table::table(&args, printer),
         Command::Report(args) => report::report(&args, printer),
         Command::Compare(args) => compare::compare(&args, printer),
+        Command::Watch(args) => watch::watch(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Model(args) => model::model(&args, printer),
         Command::Completions(args) => shell::completions(&args, printer),

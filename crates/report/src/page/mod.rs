@@ -32,8 +32,8 @@ pub struct PageData {
     pub sections: Vec<SectionData>,
     /// Runs and files that are missing or cannot be read.
     pub problems: Vec<String>,
-    /// Whether the page asks its server for newer data.
-    pub live: bool,
+    /// What the runs are doing, on a page that asks its server for newer data.
+    pub live: Option<String>,
     /// Rounds over which accuracies are smoothed at first.
     pub smooth: usize,
     line_colours: Vec<&'static str>,
@@ -80,7 +80,7 @@ impl PageData {
             overview: figures::of_study(study, plain),
             sections,
             problems: study.problems.clone(),
-            live: false,
+            live: None,
             smooth: options.smooth.max(1),
             line_colours: (0..8).map(line_colour).collect(),
             class_colours: class_colours(COLOURS),
