@@ -5,9 +5,8 @@
 //! and skipped.
 
 use crate::error::{ReportError, Result};
-use crate::follow::LiveRun;
 use crate::matrix::Matrix;
-use crate::records::RecordReader;
+use crate::records::{RecordReader, Records};
 use crate::runs::{Damaged, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
@@ -79,29 +78,23 @@ impl History {
             false => None,
         };
         let timings = lines(&folder.join(files::TIMINGS), &mut problems);
-        Ok(Self::with_files(setup, summary, rounds, timings, problems))
+        Ok(Self::with_files(setup, Records { summary, rounds, timings, problems }))
     }
 
-    /// The history of a run that is followed: its records are known, and only the other files are read. It is an
-    /// error if its config cannot be read or if it has no round.
-    pub(crate) fn of(run: &LiveRun) -> Result<Self> {
-        let setup = Setup::read(run.path.clone())?;
-        if run.rounds.is_empty() {
-            let problem = run.problems.first().map_or(NO_ROUND, String::as_str);
-            return Err(ReportError::malformed(run.path.join(files::ROUNDS), problem));
+    /// The history of a run whose records are known: only the other files are read. It is an error if its config
+    /// cannot be read or if it has no round.
+    pub(crate) fn of(folder: &Path, records: Records) -> Result<Self> {
+        let setup = Setup::read(folder.to_owned())?;
+        if records.rounds.is_empty() {
+            let problem = records.problems.first().map_or(NO_ROUND, String::as_str);
+            return Err(ReportError::malformed(folder.join(files::ROUNDS), problem));
         }
-        let LiveRun { summary, rounds, timings, problems, .. } = run.clone();
-        Ok(Self::with_files(setup, summary, rounds, timings, problems))
+        Ok(Self::with_files(setup, records))
     }
 
     /// Reads the files beside the records.
-    fn with_files(
-        setup: Setup,
-        summary: Option<Summary>,
-        rounds: Vec<RoundRecord>,
-        timings: Vec<Timing>,
-        mut problems: Vec<String>,
-    ) -> Self {
+    fn with_files(setup: Setup, records: Records) -> Self {
+        let Records { summary, rounds, timings, mut problems } = records;
         let setup = match &summary {
             Some(summary) => setup.with_fingerprint(&summary.data_fingerprint),
             None => setup,

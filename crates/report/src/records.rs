@@ -1,6 +1,19 @@
-//! Reads the lines of a `rounds.jsonl` one after the other, as far as they are intact.
+//! The records of a run, and a reader of the lines of a `rounds.jsonl`, as far as they are intact.
 
-use fedanchor_record::{Checksums, RoundRecord};
+use fedanchor_record::{Checksums, RoundRecord, Summary, Timing};
+
+/// What a run has recorded.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Records {
+    /// Its summary, written when it ends.
+    pub(crate) summary: Option<Summary>,
+    /// Its rounds, from round 0.
+    pub(crate) rounds: Vec<RoundRecord>,
+    /// Seconds by phase, from round 0.
+    pub(crate) timings: Vec<Timing>,
+    /// What cannot be read, and was skipped.
+    pub(crate) problems: Vec<String>,
+}
 
 /// Checks each line against the lines before it. After a damaged line nothing is accepted.
 #[derive(Debug, Default)]

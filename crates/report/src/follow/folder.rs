@@ -51,7 +51,7 @@ impl Followers {
             if waiting && run.rounds.is_empty() && run.problems.is_empty() {
                 continue;
             }
-            match History::of(run) {
+            match History::of(&run.path, run.records()) {
                 Ok(mut history) => {
                     history.setup = history.setup.completed(complete);
                     all.runs.push(history);
