@@ -1,29 +1,10 @@
 //! What the dashboard shows, and what keys do to it.
 
-use super::draw::View;
+use super::view::{Panel, View};
 use fedanchor_report::{Followers, LiveRun, Status};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::path::PathBuf;
 use std::time::SystemTime;
-
-/// What the lower part of the screen shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Panel {
-    Clients,
-    Losses,
-    Times,
-    Notes,
-    Runs,
-}
-
-impl Panel {
-    const ALL: [Self; 5] = [Self::Clients, Self::Losses, Self::Times, Self::Notes, Self::Runs];
-
-    /// The panels, of one run or of several.
-    pub(super) fn all(several: bool) -> &'static [Self] {
-        if several { &Self::ALL } else { &Self::ALL[..4] }
-    }
-}
 
 /// The state of the dashboard.
 #[derive(Debug)]

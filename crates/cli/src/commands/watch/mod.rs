@@ -10,6 +10,7 @@ mod fixtures;
 mod lines;
 mod terminal;
 mod text;
+mod view;
 mod web;
 
 use crate::cli::WatchArgs;

@@ -11,10 +11,10 @@ mod panels;
 mod tests;
 mod times;
 
-use super::dashboard::Panel;
 use super::text::{
     name, printable, progress, shorten, shorten_start, state, times as elapsed, title,
 };
+use super::view::{Panel, View};
 use curves::{accuracy, losses, pseudo_labels};
 use fedanchor_report::LiveRun;
 use palette::Palette;
@@ -22,8 +22,6 @@ use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
-use std::path::Path;
-use std::time::SystemTime;
 
 /// Columns from which two charts stand side by side.
 const WIDE: u16 = 70;
@@ -33,29 +31,6 @@ const TALL: u16 = 35;
 const LOW: u16 = 16;
 /// Rows below which a chart says nothing.
 const CHART: u16 = 5;
-
-/// What to draw.
-#[derive(Debug)]
-pub(super) struct View<'a> {
-    /// The folder that is watched.
-    pub(super) folder: &'a Path,
-    /// Why it cannot be searched.
-    pub(super) problem: Option<&'a str>,
-    /// Its runs.
-    pub(super) runs: Vec<&'a LiveRun>,
-    /// The one that is shown.
-    pub(super) selected: usize,
-    pub(super) panel: Panel,
-    pub(super) help: bool,
-    pub(super) colour: bool,
-    pub(super) now: SystemTime,
-}
-
-impl View<'_> {
-    fn run(&self) -> Option<&LiveRun> {
-        self.runs.get(self.selected).copied()
-    }
-}
 
 /// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame, view: &View) {

@@ -1,6 +1,6 @@
 //! The panels of text: clients, notes and runs.
 
-use super::View;
+use super::super::view::View;
 use super::palette::Palette;
 use crate::commands::watch::text::{advice, name, printable, progress, shorten_start, state};
 use crate::commands::{bytes, counted, round_text};

@@ -7,6 +7,7 @@ use fedanchor_report::{Follower, Status};
 use proptest::prelude::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use std::path::Path;
 
 /// Draws one run with this panel; the lines of the screen without trailing space.
 fn screen_of(runs: &[&LiveRun], panel: Panel, width: u16, height: u16) -> Vec<String> {
