@@ -9,34 +9,48 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
+use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The longest time that a signal waits.
+/// The longest time that a key, a signal or the end of the terminal waits.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// Shows the dashboard until a key or a signal ends it.
 pub(super) fn show(dashboard: Dashboard) -> Result<()> {
-    let mut signals =
-        Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).context("cannot listen for signals")?;
+    end_on_signals()?;
     // Also restores the terminal on a panic.
     let shown = match ratatui::try_init() {
-        Ok(mut terminal) => run(&mut terminal, dashboard, &mut signals),
+        Ok(mut terminal) => run(&mut terminal, dashboard),
         Err(error) => Err(error.into()),
     };
     ratatui::restore();
-    if let Some(signal) = shown.context("cannot use the terminal")? {
-        // As if nobody had listened: the shell is told which signal it was.
-        emulate_default_handler(signal)?;
-    }
+    shown.context("cannot use the terminal")
+}
+
+/// Ends the process on a signal, or once its terminal is gone, in a thread of its own: reading events from a terminal
+/// that is gone need not return.
+fn end_on_signals() -> Result<()> {
+    let mut signals =
+        Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).context("cannot listen for signals")?;
+    std::thread::spawn(move || {
+        loop {
+            if let Some(signal) = signals.pending().next() {
+                ratatui::restore();
+                // As if nobody had listened: the shell is told which signal it was.
+                if emulate_default_handler(signal).is_err() {
+                    std::process::exit(128 + signal);
+                }
+            }
+            if !std::io::stdout().is_terminal() {
+                std::process::exit(128 + SIGHUP);
+            }
+            std::thread::sleep(WAIT);
+        }
+    });
     Ok(())
 }
 
-/// The signal that ended it, if it was one.
-fn run(
-    terminal: &mut DefaultTerminal,
-    mut dashboard: Dashboard,
-    signals: &mut Signals,
-) -> Result<Option<i32>> {
+fn run(terminal: &mut DefaultTerminal, mut dashboard: Dashboard) -> Result<()> {
     let mut polled = Instant::now();
     loop {
         if polled.elapsed() >= POLL {
@@ -46,16 +60,13 @@ fn run(
         terminal.draw(|frame| draw(frame, &dashboard.view(SystemTime::now())))?;
         // The next look at the folder, a key or another size is a reason to draw again.
         while polled.elapsed() < POLL {
-            if let Some(signal) = signals.pending().next() {
-                return Ok(Some(signal));
-            }
             if !event::poll(WAIT)? {
                 continue;
             }
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press => {
                     if dashboard.key(key) {
-                        return Ok(None);
+                        return Ok(());
                     }
                     break;
                 }
