@@ -158,6 +158,10 @@ impl Follower {
         new.restarted || !new.lines.is_empty() || unreadable
     }
 
+    fn has(&self, round: u32) -> bool {
+        self.run.rounds.last().is_some_and(|last| last.round >= round)
+    }
+
     fn status(&mut self, grew: bool, now: SystemTime) -> Status {
         let longest = self.run.timings.iter().map(LiveRun::seconds).fold(0.0, f64::max);
         let longest = Duration::try_from_secs_f64(longest).unwrap_or(Duration::MAX);
@@ -168,7 +172,12 @@ impl Follower {
         match &self.run.summary {
             _ if written => Status::Running,
             _ if nothing => Status::Missing,
-            Some(summary) if summary.rounds >= summary.rounds_planned => Status::Finished,
+            // With all its records: some may be damaged.
+            Some(summary)
+                if summary.rounds >= summary.rounds_planned && self.has(summary.rounds) =>
+            {
+                Status::Finished
+            }
             _ => Status::Stopped,
         }
     }
