@@ -11,7 +11,7 @@ pub enum ReportError {
     #[error("{0}")]
     Io(std::io::Error),
     /// A file of a run folder is missing, damaged, or was not written by a run.
-    #[error("{}: {problem}; remove this run folder and run the experiment again", path.display())]
+    #[error("{}: {problem}; restore the file from a copy, or run the experiment again", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,

@@ -25,6 +25,7 @@ mod shell;
 mod sweep;
 mod table;
 mod tracked;
+mod verify;
 
 pub use interrupt::Interrupted;
 
@@ -66,6 +67,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Command::Export(args) => export::export(&args, printer),
         Command::Table(args) => table::table(&args, printer),
         Command::Report(args) => report::report(&args, printer),
+        Command::Verify(args) => verify::verify(&args, printer),
         Command::Compare(args) => compare::compare(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Model(args) => model::model(&args, printer),
