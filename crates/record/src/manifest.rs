@@ -17,7 +17,9 @@ pub struct Manifest {
 
 /// A file that is not what was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("does not match its checksum: it was changed or damaged after it was written")]
+#[error(
+    "does not match its checksum in checksums.txt: one of the two was changed or damaged after it was written"
+)]
 pub struct Mismatch;
 
 /// A line that is not one of a manifest.

@@ -71,7 +71,8 @@ impl Verification {
             let content = match disk::read_if_exists(&folder.join(name)) {
                 Ok(Some(content)) => content,
                 Ok(None) => {
-                    self.problems.push(format!("{name}: is missing"));
+                    let problem = format!("{name}: is in {}, but missing", files::CHECKSUMS);
+                    self.problems.push(problem);
                     continue;
                 }
                 Err(error) => {
