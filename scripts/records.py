@@ -15,10 +15,11 @@ In a Markdown file a number that was measured is followed by a comment that name
     effect LEVER PARTITION    of the screening (effects.py)
 
 METRIC is one of `final`, `last10` (mean of the last ten rounds), `best`, `pretrained`, `floor` (the best on the
-anchors alone) and `validation` (mean of the last ten rounds); `round N` is the test accuracy after that round.
-Accuracies are percentages.
+anchors alone) and `validation` (mean of the last ten rounds). `round N` is the test accuracy after that round, and
+`round N KEY` another key of its record, for example `round 25 anchor_head.kept`. Accuracies are percentages.
 """
 
+import functools
 import json
 import pathlib
 import re
@@ -51,6 +52,9 @@ METRICS = {
 }
 
 
+OVER_RUNS = {"mean": statistics.fmean, "std": statistics.stdev}
+
+
 def expand(path):
     """`a{0,1}` is `a0` and `a1`."""
     found = re.search(r"\{(.*?)\}", path)
@@ -73,13 +77,14 @@ def value(name):
     path, metric, rest = words[0], words[1], words[2:]
     if metric == "round":
         wanted, rest = int(rest[0]), rest[1:]
-        measure = lambda run: rounds(run)[wanted]["test_accuracy"]
+        key = rest.pop(0) if rest and rest[0] not in OVER_RUNS else "test_accuracy"
+        measure = lambda run: functools.reduce(dict.get, key.split("."), rounds(run)[wanted])
     else:
         measure = METRICS[metric]
     values = [measure(RESULTS / one) for one in expand(path)]
     if not rest and len(values) == 1:
         return values[0]
-    return {"mean": statistics.fmean, "std": statistics.stdev}[" ".join(rest)](values)
+    return OVER_RUNS[" ".join(rest)](values)
 
 
 if __name__ == "__main__":

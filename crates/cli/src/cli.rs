@@ -30,6 +30,8 @@ pub enum Command {
     Init(InitArgs),
     /// Run an experiment and write a run folder
     Run(RunArgs),
+    /// Watch a run, or all runs in a folder: in the terminal, as lines in a pipe, or in a browser
+    Watch(WatchArgs),
     /// List, download, check, show and partition data sets
     #[command(subcommand)]
     Data(DataCommand),
@@ -164,6 +166,29 @@ pub struct RunArgs {
     /// Write an event file for TensorBoard into the run folder
     #[arg(long)]
     pub tensorboard: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// Run folder, or a folder that contains run folders; it need not exist yet
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Print the current state, one line per run, and exit
+    #[arg(long, conflicts_with = "web")]
+    pub once: bool,
+    /// Serve the report's page at this address, updating itself: a port, or HOST:PORT [default: a free port of
+    /// this machine, not reachable from others]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "0", value_parser = web_address)]
+    pub web: Option<String>,
+}
+
+/// An address to serve at. A port alone is one that other machines cannot reach.
+fn web_address(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
+    match port.parse::<u16>() {
+        Ok(port) if !host.is_empty() => Ok(format!("{host}:{port}")),
+        _ => Err("expected a port or HOST:PORT; a folder comes before `--web`".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]

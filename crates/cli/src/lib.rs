@@ -8,13 +8,18 @@ mod cli;
 mod commands;
 mod printer;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use commands::Interrupted;
 use printer::Printer;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
+
+/// The commands with their arguments and options, for a reference of them.
+pub fn command() -> clap::Command {
+    cli::Cli::command()
+}
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
@@ -63,9 +68,9 @@ fn start_log(verbose: u8) {
     let _ = log.try_init();
 }
 
-/// Whether to write in colour: on terminals, unless `NO_COLOR` is set to anything. Only the log needs to ask:
-/// clap follows the same rule by itself, and progress bars have no colour.
-fn in_colour(terminal: bool, no_color: Option<OsString>) -> bool {
+/// Whether to write in colour: on terminals, unless `NO_COLOR` is set to anything. Clap follows the
+/// same rule by itself, and progress bars have no colour.
+pub(crate) fn in_colour(terminal: bool, no_color: Option<OsString>) -> bool {
     terminal && no_color.is_none_or(|value| value.is_empty())
 }
 

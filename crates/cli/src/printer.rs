@@ -24,12 +24,18 @@ impl Printer {
 
     /// A line of results.
     pub fn line(&self, text: impl AsRef<str>) {
-        let mut out = std::io::stdout();
-        let text = text.as_ref();
+        self.try_line(text);
+    }
+
+    /// A line of results; `false` if its reader has gone away.
+    pub fn try_line(&self, text: impl AsRef<str>) -> bool {
+        let (mut out, text) = (std::io::stdout(), text.as_ref());
         let text = if out.is_terminal() { printable(text) } else { text.into() };
-        if let Err(error) = writeln!(out, "{text}") {
-            // A reader that has gone away is no reason to fail; a full disk is.
-            if error.kind() != std::io::ErrorKind::BrokenPipe {
+        match writeln!(out, "{text}") {
+            Ok(()) => true,
+            // No reason to fail; a full disk is.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => false,
+            Err(error) => {
                 to_stderr(&format!("error: standard output: {error}"));
                 std::process::exit(1);
             }

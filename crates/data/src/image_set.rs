@@ -2,6 +2,7 @@
 
 use crate::skipped::Skipped;
 use crate::{DataError, Result};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The shape of every image of a set.
@@ -107,13 +108,13 @@ fn luma(pixel: &[u8]) -> u8 {
     ((299 * red + 587 * green + 114 * blue + 500) / 1000) as u8
 }
 
-/// Per-channel mean and standard deviation of pixels scaled to [0, 1].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Mean and standard deviation, by channel, of pixels scaled to the range from 0 to 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Normalisation {
-    /// Mean, one per channel.
+    /// Mean of pixels scaled to the range from 0 to 1, one number per channel.
     #[serde(serialize_with = "shortest")]
     pub mean: Vec<f32>,
-    /// Standard deviation, one per channel.
+    /// Standard deviation of the same, one number per channel.
     #[serde(serialize_with = "shortest")]
     pub std: Vec<f32>,
 }

@@ -18,32 +18,34 @@ use rand::RngExt;
 use rand::distr::Open01;
 use rand::seq::SliceRandom;
 use rand_distr::{Distribution, Gamma};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BinaryHeap;
 
-/// How the pool is distributed over the clients.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// How unlabelled images are spread over the clients.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Scheme {
     /// Shuffled and distributed evenly: sizes differ by at most one.
     Iid {}, // with braces, serde rejects unknown keys here too
-    /// Latent Dirichlet allocation: every client draws a class mixture from Dir(alpha) and fills
-    /// its equal share (within one) from it. An exhausted class is removed from the mixture, so the
-    /// last clients get what remains. If the classes of the data set are not all of the same size,
-    /// the mixture is weighted by what is left of each class: otherwise the small classes would be
-    /// used up by the first clients. Either way alpha 1000 is close to IID.
+    /// Latent Dirichlet allocation: every client draws a class mixture from Dir(alpha) and fills its equal
+    /// share from it.
+    // An exhausted class is removed from the mixture, so the last clients get what remains. If the classes of
+    // the data set are not all of the same size, the mixture is weighted by what is left of each class:
+    // otherwise the small classes would be used up by the first clients.
     Lda {
-        /// Concentration: small is skewed.
+        /// Concentration: with 0.1 most images of a client are of one or two classes, 1000 is close to IID.
         alpha: f64,
     },
-    /// SemiFL's scheme: every class is divided over the clients in proportions from Dir(alpha),
-    /// skipping clients that already hold their fair share. The draw is repeated until the smallest
-    /// client holds [`SMALLEST`] samples. Sizes vary.
+    /// SemiFL's scheme: every class is divided over the clients in proportions from Dir(alpha), so that their
+    /// sizes vary.
+    // Clients that already hold their fair share are skipped, and the draw is repeated until the smallest
+    // client holds `SMALLEST` samples.
     Dirichlet {
-        /// Concentration: small is skewed.
+        /// Concentration: the smaller, the more skewed.
         alpha: f64,
     },
-    /// Every client holds exactly this many classes, in sizes as equal as the classes allow.
+    /// Every client holds images of the same number of classes, in sizes as equal as the classes allow.
     Classes {
         /// Classes per client.
         per_client: usize,

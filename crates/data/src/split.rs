@@ -10,10 +10,11 @@
 use crate::stream::SERVER;
 use crate::{DataError, ImageSet, Purpose, Result, Stream};
 use rand::seq::SliceRandom;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How anchors are drawn from the training images.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AnchorChoice {
     /// The same number per class; a remainder goes to random classes.

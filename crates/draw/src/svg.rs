@@ -46,8 +46,34 @@ impl Chart {
             .with_label_size(13)
             .with_tick_size(11)
             .with_body_size(11);
-        SvgBackend::new().render_scene(&render_multiple(plots, layout))
+        in_tenths(&SvgBackend::new().render_scene(&render_multiple(plots, layout)))
     }
+}
+
+/// An SVG file with the coordinates of its paths to a tenth of a unit, which no one can see: kuva writes some of
+/// them to 17 digits, and a page holds hundreds of curves.
+fn in_tenths(svg: &str) -> String {
+    const PATH: &str = "<path d=\"";
+    let mut short = String::with_capacity(svg.len());
+    for (place, part) in svg.split(PATH).enumerate() {
+        let (path, rest) = match place {
+            0 => ("", part),
+            _ => part.split_at(part.find('"').unwrap_or(part.len())),
+        };
+        if place > 0 {
+            short.push_str(PATH);
+        }
+        let words = path.split(' ').map(|word| match word.parse::<f64>() {
+            Ok(number) if word.contains('.') => {
+                let tenths = format!("{number:.1}");
+                tenths.strip_suffix(".0").unwrap_or(&tenths).to_owned()
+            }
+            _ => word.to_owned(),
+        });
+        short.push_str(&words.collect::<Vec<_>>().join(" "));
+        short.push_str(rest);
+    }
+    short
 }
 
 /// The dash patterns go through all colours before they repeat.
@@ -108,7 +134,13 @@ impl Lines {
             (None, None) if first < last => layout.with_x_axis_min(first).with_x_axis_max(last),
             _ => layout,
         };
-        (plots, layout)
+        // Shares end at 100 %, even if a band reaches beyond.
+        let highest = self.lines.iter().flat_map(|line| &line.points).map(|point| point[1]);
+        let full = self.y.max.is_none() && self.y.label.contains('%');
+        match full && highest.fold(0.0, f64::max) > 95.0 {
+            true => (plots, layout.with_y_axis_max(100.0)),
+            false => (plots, layout),
+        }
     }
 }
 
@@ -264,5 +296,19 @@ impl Points {
         let none = TickFormat::Custom(Arc::new(|_| String::new()));
         let layout = layout.with_tick_format(none).with_tick_length(0.0).with_show_grid(false);
         (plots, layout.with_width(560.0).with_height(440.0).with_box_axes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_coordinates_of_paths_are_shortened() {
+        let svg = "<text x=\"1.25\">7.123</text><path d=\"M 58.13 119.96 L 345.65000000000003 -0.02 Z\" \
+                   stroke-width=\"1.85\" /><path d=\"\"/>";
+        let short = "<text x=\"1.25\">7.123</text><path d=\"M 58.1 120 L 345.7 -0 Z\" \
+                     stroke-width=\"1.85\" /><path d=\"\"/>";
+        assert_eq!(in_tenths(svg), short);
     }
 }

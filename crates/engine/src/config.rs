@@ -2,6 +2,7 @@
 //! defaults and their checks belong to the experiment, not to this crate.
 
 use fedanchor_data::augment::Strong;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -11,7 +12,8 @@ use std::path::PathBuf;
 macro_rules! words {
     ($($(#[$doc:meta])* $name:ident { $($(#[$inner:meta])* $variant:ident),+ $(,)? })+) => { $(
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         #[serde(rename_all = "kebab-case")]
         pub enum $name { $($(#[$inner])* $variant),+ }
     )+ };
@@ -19,10 +21,10 @@ macro_rules! words {
 
 words! {
     /// Number format of activations; weights are always kept in single precision.
-    Precision { /** 32-bit floats. */ F32, /** bfloat16. */ Bf16 }
+    Precision { /** Single precision. */ F32, /** bfloat16. */ Bf16 }
     /// The networks.
     ModelName {
-        /// ResNet-18 with the CIFAR stem.
+        /// ResNet-18.
         Resnet18,
         /// Wide ResNet-28-2.
         Wrn28x2,
@@ -32,32 +34,40 @@ words! {
         Cnn,
     }
     /// Normalisation layers.
-    NormKind { /** Batch norm. */ Batch, /** Group norm. */ Group }
+    NormKind { /** Batch norm. */ Batch, /** Group norm, in `model.groups` groups. */ Group }
     /// Where the statistics used for labels and tests come from.
     StatisticsSource {
-        /// Running statistics, averaged with the weights.
+        /// The running statistics of the clients, averaged with the weights.
         Average,
-        /// Measured again on a sample of all images, without augmentation.
+        /// Measured again before every test and broadcast on a sample of all images, without augmentation; only a
+        /// simulation has them.
         StaticAll,
-        /// Measured again on the anchors.
+        /// Measured again before every test and broadcast on the anchors.
         StaticServer,
     }
     /// How the learning rate changes over the rounds.
-    LrSchedule { /** Not at all. */ Constant, /** Half a cosine, down to 0. */ Cosine }
+    LrSchedule { /** Not at all. */ Constant, /** Along half a cosine, down to 0. */ Cosine }
     /// How an image is augmented before it is trained on.
-    Augmentation { /** Not at all. */ None, /** Flip and crop. */ Weak, /** RandAugment. */ Strong }
-    /// Whether batch norm sees the fix and the mix view apart.
-    Views { /** Apart. */ Separate, /** As one batch. */ Joint }
+    Augmentation {
+        /// Not at all.
+        None,
+        /// Shifted by a few pixels and, with `augment.flip`, mirrored.
+        Weak,
+        /// Weakly, then by RandAugment as in `augment.strong`.
+        Strong,
+    }
+    /// How batch norm sees the fix and the mix view.
+    Views { /** Each by itself. */ Separate, /** As one batch. */ Joint }
     /// How often a mixup coefficient is drawn.
     MixDraw { /** Once per batch. */ Batch, /** Once per sample. */ Sample }
-    /// Weak augmentation before or after mixing.
-    MixAugment { /** Of each image, before. */ Before, /** Of the mixture, after. */ After }
+    /// When images are weakly augmented.
+    MixAugment { /** Each image before mixing. */ Before, /** The mixture. */ After }
     /// How often the mix set is drawn.
     MixSet { /** Once per epoch. */ Epoch, /** Once per round. */ Round }
 }
 
 /// How resnet18 begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stem {
     /// A 3x3 convolution, for images of some 32 pixels.
@@ -85,28 +95,31 @@ impl std::fmt::Display for ModelName {
 }
 
 /// The network.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// Which network.
+    /// The network.
     pub name: ModelName,
-    /// ResNet-18 only: pre-activation blocks.
+    /// With `resnet18`: normalise and activate before each convolution.
     pub preactivation: bool,
-    /// Batch or group norm.
+    /// Normalisation layers.
     pub norm: NormKind,
-    /// Groups of group norm.
+    /// Number of groups of group norm.
     pub groups: usize,
     /// Width of the anchor head.
     pub latent_dim: usize,
     /// The stage whose pooled output the anchor head reads [default: the last].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latent_stage: Option<usize>,
-    /// ResNet-18 only: how it begins. Written down only if it is not the default, so that configs and models
-    /// from before it existed are still the same.
+    /// With `resnet18`: how it begins.
+    // Written down only if it is not the default, so that configs and models from before it existed are
+    // still the same.
     #[serde(default, skip_serializing_if = "Stem::is_cifar")]
     pub stem: Stem,
-    /// ResNet-18 only: a safetensors file with torchvision's names whose backbone replaces the drawn one.
+    /// With `resnet18`: start from the backbone in this safetensors file, which has torchvision's names; relative
+    /// as `data.path` [default: a random start].
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "path"))]
     pub init_from: Option<PathBuf>,
 }
 
@@ -136,57 +149,57 @@ pub struct Heads {
 }
 
 /// What happens to batch norm's running statistics.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchNormConfig {
     /// Where the statistics used for labels and tests come from.
     pub statistics: StatisticsSource,
-    /// Share of a batch in the running statistics.
+    /// Weight of a batch in the running statistics.
     pub momentum: f64,
-    /// How many images `static-all` measures on, drawn from all of them; 0 for all.
+    /// Images that `static-all` measures on, drawn from all of them; 0 for all.
     pub images: usize,
 }
 
 /// Augmentation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AugmentConfig {
-    /// The recipe of strong augmentation.
+    /// Recipe of strong augmentation, applied after the weak one.
     pub strong: Strong,
-    /// Mirror images [default: by data set].
+    /// Mirror images at random as part of weak augmentation [default: `true`, except for digits].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flip: Option<bool>,
 }
 
 /// SGD.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OptimiserConfig {
-    /// Learning rate.
+    /// Learning rate of the clients, and of the server unless `server.lr` is set.
     pub lr: f64,
-    /// Momentum.
+    /// Momentum of SGD.
     pub momentum: f64,
-    /// Nesterov's form of momentum.
+    /// Use Nesterov's form of momentum.
     pub nesterov: bool,
     /// Weight decay.
     pub weight_decay: f64,
-    /// Largest gradient norm; 0 for no clipping.
+    /// Largest gradient norm per client; 0 for no clipping.
     pub clip: f64,
     /// How the learning rate changes over the rounds.
     pub schedule: LrSchedule,
 }
 
 /// How mixtures are made.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MixupConfig {
-    /// Parameter of the beta distribution.
+    /// Parameter a of the distribution Beta(a, a) that mixup coefficients are drawn from (eq. 8).
     pub alpha: f64,
-    /// b of eq. 10.
+    /// Weight of the mix loss beside the fix loss: b of eq. 10.
     pub weight: f64,
-    /// How often the coefficient is drawn.
+    /// How often a coefficient is drawn.
     pub draw: MixDraw,
-    /// Weak augmentation before or after mixing.
+    /// When images are weakly augmented.
     pub augment: MixAugment,
     /// How often the mix set is drawn.
     pub mix_set: MixSet,

@@ -1,11 +1,12 @@
 //! What went wrong in the rounds of a run.
 
 use crate::{Outcome, RoundRecord};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Counts over all rounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Incidents {
     /// Updates that were rejected.
     pub rejected: usize,

@@ -3,7 +3,8 @@
 //! `rounds.jsonl` holds what the algorithm did and is the same bytes for the same seed on the same kind
 //! of CPU with as many compute threads; `timings.jsonl` holds what the machine did and never is. A
 //! reader of run folders (tables, curves) needs this crate and no tensor library. Accuracies are
-//! percentages. Keys of earlier versions are still read.
+//! percentages. Keys of earlier versions are still read. The doc comments are the reference of the keys in
+//! `docs/run-folder.md`, which the crate `fedanchor-reference` writes from the schemas derived here.
 
 mod incidents;
 mod keys;
@@ -19,6 +20,7 @@ pub use line::Checksums;
 pub use manifest::{BadLine, Manifest, Mismatch};
 pub use samples::{Sample, SampleKind, Samples};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Names of the files in a run folder.
@@ -57,140 +59,146 @@ pub mod files {
 }
 
 /// One line of `rounds.jsonl`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RoundRecord {
-    /// The round, from 1; 0 is the state after pre-training.
+    /// Number of the round, from 1; 0 is the state after pre-training.
     pub round: u32,
-    /// Accuracy of the global model on the test images after this round, in percent.
+    /// Accuracy on all test images after this round, in percent: of the global model, or of its moving average
+    /// with `server.average`.
     pub test_accuracy: f64,
-    /// Mean cross entropy on the test images.
+    /// Mean cross entropy of the same model on the test images.
     pub test_loss: f64,
-    /// Accuracy on the validation images, in percent, where `data.validation` holds any out.
+    /// Accuracy of the same model on the validation images, in percent; missing without `data.validation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_accuracy: Option<f64>,
-    /// Epochs of pre-training, in round 0 where it ends by itself.
+    /// In round 0: epochs of pre-training, where it ends by itself (`pretrain.fitted`); otherwise missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pretrain_epochs: Option<u32>,
-    /// The clients drawn.
+    /// Numbers of the clients drawn.
     pub clients: Vec<u32>,
     /// How many of them sent an update, whether or not it was accepted.
     pub trained: usize,
-    /// Samples of the clients whose answers were accepted, as they report them.
+    /// Samples of the clients whose answers were accepted, as these clients report them.
     pub seen: usize,
-    /// Those that they kept: whose score passed the threshold.
+    /// How many of these samples were kept because their score passed the threshold, as reported.
     pub kept: usize,
-    /// Standard deviation of the kept samples over these clients, where there are several.
+    /// Standard deviation of the kept samples over the clients whose answers were accepted; missing if there are
+    /// fewer than two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_deviation: Option<f64>,
-    /// Accuracy of the anchor head's pseudo-labels; known only where the true labels are, in a
-    /// simulation.
+    /// Accuracy of the anchor head's pseudo-labels; its values are `null` for methods without an anchor
+    /// head, and where the clients' images have no true labels.
     pub anchor_head: LabelAccuracy,
-    /// The same for the classification head, on the same samples.
+    /// Accuracy of the classification head's labels on the same samples.
     pub classifier_head: LabelAccuracy,
-    /// Mean losses.
+    /// Mean losses; `null` for a loss that was not computed.
     pub losses: Losses,
-    /// Bytes sent from the server to the clients.
+    /// Encoded size of the messages from the server to the clients, in bytes.
     pub bytes_down: u64,
-    /// Bytes sent from the clients to the server.
+    /// Encoded size of the messages from the clients to the server, in bytes.
     pub bytes_up: u64,
-    /// Accuracy of the broadcast model on the anchors, in percent: what the clients started from.
+    /// Accuracy of the broadcast model on the anchors, in percent: what the clients started from. `null` if
+    /// `checks.anchor_margin` is 0 or if no update was accepted.
     #[serde(default)]
     pub anchor_accuracy_before: Option<f64>,
-    /// Accuracy of the aggregated model on the anchors, in percent, before the server trains.
+    /// Accuracy of the aggregated model on the anchors, in percent, before the server trains; `null` as above.
     #[serde(default)]
     pub anchor_accuracy: Option<f64>,
-    /// Updates that were rejected, and why.
+    /// Updates that were rejected.
     #[serde(default, alias = "dropped")]
     pub rejected: Vec<ClientNote>,
     /// Clients that did not answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<u32>,
-    /// Clients that could not train, and why.
+    /// Clients that could not train.
     #[serde(default)]
     pub failed: Vec<ClientNote>,
-    /// Clients excluded in this round for too many rejected updates: they are not drawn again.
+    /// Numbers of the clients excluded in this round for too many rejected updates; they are not drawn again.
     #[serde(default, alias = "set_aside")]
     pub excluded: Vec<u32>,
     /// What became of the round.
     #[serde(default)]
     pub outcome: Outcome,
-    /// What a person should know: signs that the run fails to learn.
+    /// Signs that the run fails to learn, in words; missing if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 /// Something about one client.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientNote {
-    /// The client.
+    /// Number of the client.
     pub client: u32,
-    /// What happened.
+    /// What happened, in words.
     pub reason: String,
 }
 
 /// What became of a round.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// The global model took in the clients' updates, if there were any.
+    /// The clients' updates, if there were any, became part of the global model.
     #[default]
     #[serde(alias = "taken")]
     Applied,
-    /// Too few valid answers: the model is what it was before.
+    /// There were fewer valid answers than `checks.quorum`: the model is the same as before the round.
     NoQuorum,
-    /// The aggregated model had lost too much accuracy on the anchors: the model is what it was before.
+    /// The aggregated model had lost more than `checks.anchor_margin` points on the anchors: the model is the
+    /// same as before the round.
     RolledBack,
 }
 
 /// Accuracy of pseudo-labels in percent; `None` where there is no sample or the truth is unknown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabelAccuracy {
-    /// Over all samples of the drawn clients.
+    /// Over all samples of the drawn clients, in percent.
     pub all: Option<f64>,
-    /// Over those that were kept.
+    /// Over the kept ones, in percent.
     pub kept: Option<f64>,
 }
 
 /// Mean losses of a round; `None` for a loss that was not computed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Losses {
-    /// L_fix on the clients that trained.
+    /// L_fix, averaged over steps and then over the clients that trained. In warm-up rounds of FedAnchor the
+    /// two views' -cos; for FedAvg+FixMatch its loss, for FedCon its consistency, for FedMatch the agreement on
+    /// the strong view.
     pub client_fix: Option<f64>,
-    /// L_mix on the clients that trained.
+    /// L_mix, averaged likewise; for FedMatch the consistency with the helpers.
     pub client_mix: Option<f64>,
-    /// L_fix of the last supervised epoch on the server: cross entropy.
+    /// Cross entropy in the server's last supervised epoch of the round.
     pub server_fix: Option<f64>,
-    /// L_mix of that epoch, in FedAnchor (mix).
+    /// L_mix of that epoch, with `method.server_mixup`.
     pub server_mix: Option<f64>,
-    /// The label contrastive loss of the last server epoch.
+    /// The label contrastive loss in the server's last contrastive epoch of the round.
     pub server_contrastive: Option<f64>,
 }
 
 /// One line of `timings.jsonl`: seconds by phase, and memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Timing {
-    /// The round, as in [`RoundRecord`].
+    /// Number of the round, as in `rounds.jsonl`.
     pub round: u32,
-    /// Preparing the broadcast: the anchors' latents.
+    /// Seconds for preparing the broadcast: the anchors' latents.
     pub broadcast: f64,
-    /// Pseudo-labels and local training.
+    /// Seconds for the clients: pseudo-labels and local training.
     pub clients: f64,
-    /// Checking updates and aggregating them.
+    /// Seconds for checking updates and aggregating them.
     pub aggregate: f64,
-    /// The server's epochs.
+    /// Seconds for the server's epochs on the anchors.
     pub server: f64,
-    /// Testing.
+    /// Seconds for testing.
     pub test: f64,
-    /// The whole round.
+    /// Seconds for the whole round.
     pub total: f64,
     /// Largest resident memory of the process so far, in bytes.
     pub peak_memory: Option<u64>,
-    /// Most memory held on the GPU so far, in bytes.
+    /// Most memory held on the GPU so far, in bytes; `null` on a CPU.
     pub peak_gpu_memory: Option<u64>,
 }
 
 /// `summary.json`: the run in a few numbers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Version of the program.
     pub version: String,
@@ -200,13 +208,13 @@ pub struct Summary {
     pub data: String,
     /// Name of the model.
     pub model: String,
-    /// Parameters of backbone and classifier, without the anchor head.
+    /// Weights of the model, without the anchor head and without running statistics.
     pub parameters: i64,
-    /// Number of anchors.
+    /// Number of anchors on the server.
     pub anchors: usize,
     /// The seed.
     pub seed: u64,
-    /// Fingerprint of pixels and labels.
+    /// BLAKE3 hash of all pixels and labels: equal if two runs used the same data.
     pub data_fingerprint: String,
     /// Names of the classes.
     pub classes: Vec<String>,
@@ -216,32 +224,33 @@ pub struct Summary {
     pub rounds: u32,
     /// Test accuracy after the last round, in percent.
     pub final_accuracy: f64,
-    /// Accuracy on the validation images after the last round, in percent, where there are any.
+    /// Accuracy on the validation images after the last round, in percent; missing without `data.validation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub final_validation_accuracy: Option<f64>,
     /// The best test accuracy of any round, in percent: optimistic, since it is chosen on the test images.
     pub best_accuracy: f64,
-    /// The round with it.
+    /// Number of the round with the best test accuracy.
     pub best_round: u32,
     /// Test accuracy after pre-training, in percent.
     pub pretrained_accuracy: f64,
-    /// The best test accuracy that the same model reaches on the anchors alone, in percent, where `compare`
-    /// asks for it: the floor under the run.
+    /// The best test accuracy that the same model reaches on the anchors alone, in percent: the floor under the
+    /// run. `null` without `compare`; for a curve by round, run `method.name=server-only`.
     pub server_only_accuracy: Option<f64>,
-    /// What was tried for it.
+    /// The models that were trained on the anchors alone, of which `server_only_accuracy` is the best; missing
+    /// without `compare`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub server_only: Vec<ServerOnlyTrial>,
     /// Bytes from server to clients in all rounds.
     pub bytes_down: u64,
     /// Bytes from clients to server in all rounds.
     pub bytes_up: u64,
-    /// Seconds for all rounds.
+    /// Seconds for pre-training and all rounds, without loading and without `compare`.
     pub seconds: f64,
-    /// Largest resident memory, in bytes.
+    /// Largest resident memory of the process, in bytes.
     pub peak_memory: Option<u64>,
-    /// Most memory held on the GPU, in bytes; null on a CPU.
+    /// Most memory held on the GPU, in bytes; `null` on a CPU.
     pub peak_gpu_memory: Option<u64>,
-    /// Threads that shared each tensor operation: sums are split by them, so records are the same
+    /// Threads that shared each operation of the server: sums are split by them, so records are the same
     /// bytes only for the same number.
     pub compute_threads: i32,
     /// What went wrong in its rounds.
@@ -257,27 +266,27 @@ impl Summary {
 }
 
 /// A model trained on the anchors alone.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerOnlyTrial {
     /// Epochs of pre-training.
     pub pretrain_epochs: u32,
     /// Rounds of server epochs after it, under the run's schedule.
     pub rounds: u32,
-    /// Its test accuracy, in percent.
+    /// Test accuracy, in percent.
     pub test_accuracy: f64,
 }
 
 /// `partition.json`: which training image is where, by index.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Assignment {
-    /// The anchors on the server.
+    /// Indices of the training images that are anchors, from 0 in the order of the files.
     pub anchors: Vec<u32>,
-    /// The images held out for validation.
+    /// Indices of the images held out for validation; missing if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub validation: Vec<u32>,
-    /// Every client's images. Unlabelled ones are numbered after the labelled ones.
+    /// For every client, the indices of its images. Unlabelled images are numbered after the labelled ones.
     pub clients: Vec<Vec<u32>>,
-    /// Names of the clients, where the data has them.
+    /// Names of the clients; missing if the data has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub client_names: Vec<String>,
 }

@@ -1,47 +1,48 @@
 //! Pseudo-labels of single images, for a person to look at.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `samples.json`: images of the last round in which clients labelled theirs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Samples {
-    /// That round.
+    /// Number of the last round in which clients labelled images.
     pub round: u32,
-    /// The images, by kind, the most telling first.
+    /// The images by kind, the most telling of each kind first.
     pub samples: Vec<Sample>,
 }
 
 /// One image and its pseudo-label.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sample {
-    /// Why it is shown.
+    /// Why the image is shown.
     pub kind: SampleKind,
-    /// The client that has it.
+    /// Number of the client that holds it.
     pub client: u32,
-    /// Its index among the training images, as in [`Assignment`](crate::Assignment).
+    /// Its index among the training images, as in `partition.json`.
     pub image: u32,
-    /// The class of its pseudo-label.
+    /// Name of the class of its pseudo-label.
     pub label: String,
-    /// Its true class, where it is known.
+    /// Name of its true class; `null` where that is unknown.
     pub truth: Option<String>,
     /// The score of the pseudo-label.
     pub score: f32,
-    /// What the score was compared with; `None` if all samples are kept (`softmatch`) or none is.
+    /// What the score was compared with; `null` if all samples are kept (`softmatch`) or none is. With
+    /// `method.agreement` an image with a higher score may be left out, too.
     pub threshold: Option<f32>,
-    /// The image without augmentation: base64 of an 8-bit PNG file.
+    /// The image without augmentation: an 8-bit PNG file in base64.
     pub png: String,
 }
 
 /// Why a sample is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SampleKind {
     /// Kept although its pseudo-label is wrong; the highest score first.
     Wrong,
-    /// Kept, with the lowest score first, where nobody knows which labels are wrong.
+    /// Instead of `wrong` where true labels are unknown: kept; the lowest score first.
     KeptDoubtful,
-    /// Not kept, with the highest score first; where the true labels are known, only if its pseudo-label
-    /// is right.
+    /// Not kept; the highest score first. Where true labels are known, only if its pseudo-label is right.
     LeftOut,
 }
 

@@ -4,16 +4,20 @@
 //! and one whose last line was being written when it was killed: what is missing or cannot be read is named
 //! and skipped.
 
-use crate::error::Result;
+use crate::error::{ReportError, Result};
 use crate::matrix::Matrix;
+use crate::records::{RecordReader, Records};
 use crate::run_files::RunFiles;
 use crate::runs::{Damaged, Folders, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
-    Checksums, Latents, RoundRecord, Samples, Summary, Timing, files, rounds_with_latents,
+    Latents, RoundRecord, Samples, Summary, Timing, files, rounds_with_latents,
 };
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+
+/// What is wrong with a run that ended before its first round.
+const NO_ROUND: &str = "no round was recorded";
 
 /// A run and its records.
 #[derive(Debug, Clone)]
@@ -79,23 +83,42 @@ impl History {
             true => read_summary(&run).map_err(|error| problems.push(error.in_run_folder())).ok(),
             false => None,
         };
+        let timings = lines(&run, files::TIMINGS, &mut problems);
+        Ok(Self::with_files(&run, setup, Records { summary, rounds, timings, problems }))
+    }
+
+    /// The history of a run whose records are known: only the other files are read. It is an error if its config
+    /// cannot be read or if it has no round.
+    pub(crate) fn of(folder: &Path, records: Records) -> Result<Self> {
+        // Its checksums are written when it ends.
+        let run = RunFiles::unchecked(folder);
+        let setup = Setup::read(&run)?;
+        if records.rounds.is_empty() {
+            let problem = records.problems.first().map_or(NO_ROUND, String::as_str);
+            return Err(ReportError::malformed(run.path(files::ROUNDS), problem));
+        }
+        Ok(Self::with_files(&run, setup, records))
+    }
+
+    /// Reads the files beside the records.
+    fn with_files(run: &RunFiles, setup: Setup, records: Records) -> Self {
+        let Records { summary, rounds, timings, mut problems } = records;
         let setup = match &summary {
             Some(summary) => setup.with_fingerprint(&summary.data_fingerprint),
             None => setup,
         };
-        let timings = lines(&run, files::TIMINGS, &mut problems);
         let mut matrix = |name: &str| {
             if !run.exists(name) {
                 return None;
             }
-            Matrix::read(&run, name).map_err(|error| problems.push(error.in_run_folder())).ok()
+            Matrix::read(run, name).map_err(|error| problems.push(error.in_run_folder())).ok()
         };
         let partition = matrix(files::PARTITION);
         let confusion = matrix(files::CONFUSION);
         let similarity = matrix(files::SIMILARITY);
-        let latents = latents(&run, &mut problems);
-        let samples = samples(&run, &mut problems);
-        Ok(Self {
+        let latents = latents(run, &mut problems);
+        let samples = samples(run, &mut problems);
+        Self {
             setup,
             summary,
             rounds,
@@ -106,7 +129,7 @@ impl History {
             latents,
             samples,
             problems,
-        })
+        }
     }
 
     /// Names of the classes, as far as the folder tells them.
@@ -146,50 +169,36 @@ impl History {
 
     /// Mean test accuracy of the last ten rounds, or of as many as there are after pre-training.
     pub fn last_ten(&self) -> f64 {
-        let trained = &self.rounds[self.rounds.len().min(2) - 1..];
-        let last = &trained[trained.len().saturating_sub(10)..];
-        last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
+        last_ten(&self.rounds)
     }
+}
+
+/// [`History::last_ten`] of the first rounds of a run, at least one.
+pub(crate) fn last_ten(rounds: &[RoundRecord]) -> f64 {
+    let trained = &rounds[rounds.len().min(2) - 1..];
+    let last = &trained[trained.len().saturating_sub(10)..];
+    last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
 }
 
 /// Reads the rounds up to the first line that is damaged. It is an error if that is the first of all.
 fn rounds(run: &RunFiles, problems: &mut Vec<String>) -> Result<Vec<RoundRecord>> {
     // Every line has a checksum of its own: one that is damaged is named, and those before it are shown.
-    let file = run.path(files::ROUNDS);
-    let text = String::from_utf8_lossy(&RunFiles::unchecked(&run.folder).bytes(files::ROUNDS)?)
-        .into_owned();
-    let mut checksums = Checksums::default();
-    let mut rounds: Vec<RoundRecord> = Vec::new();
-    let mut problem = None;
-    for (index, line) in text.lines().enumerate() {
-        let read = serde_json::from_str::<RoundRecord>(line);
-        let next =
-            rounds.last().is_none_or(|last| read.as_ref().is_ok_and(|r| r.round > last.round));
-        match read {
-            Ok(round) if next && checksums.accepts(line) => rounds.push(round),
-            Ok(_) => problem = Some(format!("line {} does not match its checksum", index + 1)),
-            Err(error) => problem = Some(format!("line {}: {error}", index + 1)),
-        }
-        if problem.is_some() {
-            break;
-        }
+    let bytes = RunFiles::unchecked(&run.folder).bytes(files::ROUNDS)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut reader = RecordReader::default();
+    let rounds: Vec<RoundRecord> = text.lines().map_while(|line| reader.read(line)).collect();
+    if rounds.is_empty() {
+        let problem = reader.problem().unwrap_or(NO_ROUND);
+        return Err(ReportError::malformed(run.path(files::ROUNDS), problem));
     }
-    match problem {
-        _ if rounds.is_empty() => Err(crate::ReportError::malformed(
-            file,
-            problem.unwrap_or_else(|| "no round was recorded".to_owned()),
-        )),
+    match reader.problem() {
         Some(problem) => {
             let last = rounds.len() - 1;
             problems.push(format!("{}: {problem}: shown up to round {last}", files::ROUNDS));
-            Ok(rounds)
         }
-        None => {
-            let checked = run.bytes(files::ROUNDS).map_err(|error| error.in_run_folder());
-            problems.extend(checked.err());
-            Ok(rounds)
-        }
+        None => problems.extend(run.bytes(files::ROUNDS).err().map(|error| error.in_run_folder())),
     }
+    Ok(rounds)
 }
 
 /// Reads a file of JSON lines up to the first that cannot be read; a file that does not exist has none.

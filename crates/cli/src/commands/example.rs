@@ -1,6 +1,6 @@
 //! `fedanchor data example`: pictures to try everything with.
 
-use super::grouped;
+use super::{grouped, quoted_path};
 use crate::cli::ExampleArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -43,6 +43,7 @@ pub fn example(args: &ExampleArgs, printer: &Printer) -> Result<()> {
         grouped(unlabelled),
         grouped(test),
     ));
+    printer.status(format!("next: fedanchor init {}", quoted_path(out)));
     Ok(())
 }
 

@@ -4,7 +4,7 @@ mod answers;
 mod file;
 
 use super::reading::watched;
-use super::{counted, findings, same_file};
+use super::{counted, findings, quoted_path, same_file};
 use crate::cli::InitArgs;
 use crate::printer::Printer;
 use answers::{Answers, Terminal};
@@ -96,12 +96,6 @@ fn with_labels(args: &InitArgs, labels: &Path, say: &dyn Fn(String)) -> Result<P
         labels.display()
     ));
     Ok(table)
-}
-
-/// A path as a shell takes it.
-fn quoted_path(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.into_owned())
 }
 
 /// The part with the labelled pictures.

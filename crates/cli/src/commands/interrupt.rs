@@ -29,8 +29,13 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// The first Ctrl-C (or SIGTERM) stops the run after the current round, a second one at once.
-pub(super) fn stop_on_interrupt(bar: ProgressBar, printer: Printer) -> Result<Arc<AtomicBool>> {
+/// The first Ctrl-C (or SIGTERM) stops the work after the current step, such as `this round`; a second one stops
+/// it at once.
+pub(super) fn stop_on_interrupt(
+    bar: ProgressBar,
+    printer: Printer,
+    step: &'static str,
+) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for Ctrl-C")?;
@@ -41,7 +46,7 @@ pub(super) fn stop_on_interrupt(bar: ProgressBar, printer: Printer) -> Result<Ar
                 signal_hook::low_level::exit(130);
             }
             bar.suspend(|| {
-                printer.status("stopping after this round; press Ctrl-C again to stop now");
+                printer.status(format!("stopping after {step}; press Ctrl-C again to stop now"));
             });
         }
     });

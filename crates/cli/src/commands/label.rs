@@ -1,6 +1,8 @@
 //! `fedanchor label`: pseudo-labels for a person to review.
 
+use super::interrupt::{Interrupted, stop_on_interrupt, this_command};
 use super::pictures::{self, AT_ONCE};
+use super::{counted, grouped};
 use crate::cli::LabelArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -11,6 +13,7 @@ use fedanchor_data::thumbnail::jpeg;
 use fedanchor_data::{Fit, ImageSet, Shape, paths, pictures as reading};
 use fedanchor_report::{Proposal, Shown, by_doubt, review_csv, review_page};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 /// Anchors shown beside each picture.
 const NEAREST: usize = 3;
@@ -29,11 +32,21 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     let model = Model::load(&args.model.run, args.model.device()?)?;
     let anchors = anchors(args, &model)?;
     let paths = pictures::find(std::slice::from_ref(&args.folder), printer)?;
-    std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     let (mut read, mut proposals) = (Vec::new(), Vec::new());
     let mut failed = 0;
-    let bar = printer.bar(paths.len() as u64, "{bar:40} {pos} of {len} pictures");
+    let bar = printer.bar(paths.len() as u64, "labelling [{bar:30}] {pos} of {len} pictures");
+    let stop = stop_on_interrupt(bar.clone(), *printer, "these pictures")?;
+    let stopped = || -> Result<()> {
+        if stop.load(Ordering::Relaxed) {
+            bar.finish_and_clear();
+            let advice = format!("start over with `{}`", this_command());
+            return Err(Interrupted::new("no labels were written", advice).into());
+        }
+        Ok(())
+    };
+    std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     pictures::predict(&model, &paths, |path, prediction| {
+        stopped()?;
         bar.inc(1);
         let prediction = match prediction {
             Ok(prediction) => prediction,
@@ -57,6 +70,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     let mut shown = Vec::new();
     let nearest = Nearest::new(&model, &all_of(&anchors))?;
     for chosen in order[..args.page.min(order.len())].chunks(AT_ONCE) {
+        stopped()?;
         let chosen: Vec<PathBuf> = chosen.iter().map(|&at| read[at].clone()).collect();
         // They were read before: one that has changed since is an error.
         let pixels = pictures::read(&chosen, &model.description);
@@ -81,10 +95,15 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     write(&html, review_page(&title, model.classes(), &sorted, &shown))?;
     let differ = sorted.iter().filter(|proposal| !proposal.agrees()).count();
     printer.line(format!(
-        "{} pictures, {differ} on which the heads differ, {} accepted; wrote {} and {}",
-        sorted.len(),
-        sorted.iter().filter(|proposal| !proposal.label.is_empty()).count(),
+        "{}, {} on which the heads differ, {} accepted; wrote {} and {}",
+        counted(sorted.len(), "picture", "pictures"),
+        grouped(differ),
+        grouped(sorted.iter().filter(|proposal| !proposal.label.is_empty()).count()),
         csv.display(),
+        html.display()
+    ));
+    printer.status(format!(
+        "next: review the labels in {}, and give the file that it saves to `fedanchor init --labels`",
         html.display()
     ));
     if failed > 0 {

@@ -20,12 +20,14 @@ mod predict;
 mod progress;
 mod reading;
 mod report;
+mod round_text;
 mod run;
 mod shell;
 mod sweep;
 mod table;
 mod tracked;
 mod verify;
+mod watch;
 
 pub use interrupt::Interrupted;
 
@@ -69,6 +71,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Command::Report(args) => report::report(&args, printer),
         Command::Verify(args) => verify::verify(&args, printer),
         Command::Compare(args) => compare::compare(&args, printer),
+        Command::Watch(args) => watch::watch(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Model(args) => model::model(&args, printer),
         Command::Completions(args) => shell::completions(&args, printer),
@@ -111,6 +114,12 @@ fn same_file(one: &Path, other: &Path) -> bool {
         (Ok(one), Ok(other)) => one == other,
         _ => false,
     }
+}
+
+/// A path as a shell takes it.
+fn quoted_path(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.into_owned())
 }
 
 /// The experiment and the data that a run was made with.

@@ -44,7 +44,7 @@ fn a_model_is_exported_or_refused_with_the_reason() {
     assert!(std::fs::read(workspace.at("model.onnx")).unwrap() != onnx);
 
     for (arguments, reason) in [
-        (&["run", "--format", "state-dict"][..], "torchvision has no small"),
+        (&["run", "--format", "state-dict"][..], "torchvision has no network `small`"),
         (&["run", "--format", "safetensors", "--raw-input"], "an option of --format onnx"),
         (&[model, "--format", "onnx", "--out", model], "this is the model itself"),
         (&["none", "--format", "onnx"], "none"),

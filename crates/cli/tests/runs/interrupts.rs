@@ -152,6 +152,34 @@ fn a_sweep_says_how_to_resume_it() {
     assert_eq!(table["left_out"].as_array().unwrap().len(), 1);
 }
 
+#[test]
+fn labels_are_written_as_a_whole_or_not_at_all() {
+    let workspace = Workspace::with_pictures(16);
+    workspace.run("run", &[DRAWN, &["rounds=1"]]);
+    std::fs::create_dir(workspace.at("many")).unwrap();
+    for number in 0..5000 {
+        let link = workspace.at(format!("many/{number}.png"));
+        std::fs::hard_link(workspace.at("drawn/test/lying/00.png"), link).unwrap();
+    }
+    let talk = std::fs::File::create(workspace.at("label.txt")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
+    command.current_dir(workspace.at("")).env("OMP_NUM_THREADS", "1").env("FEDANCHOR_CACHE", "");
+    command.args(["label", "run", "many", "--out", "my labels"]).stderr(talk);
+    let mut label = Running(command.stdout(Stdio::null()).spawn().unwrap());
+    let start = Instant::now();
+    while !workspace.at("my labels").exists() {
+        assert!(start.elapsed() < Duration::from_secs(120), "no folder of labels");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    label.interrupt();
+    assert_eq!(label.0.wait().unwrap().code(), Some(130));
+    let said = std::fs::read_to_string(workspace.at("label.txt")).unwrap();
+    let end = "interrupted: no labels were written; start over with \
+               `fedanchor label run many --out 'my labels'`\n";
+    assert!(said.ends_with(end), "{said}");
+    assert_eq!(std::fs::read_dir(workspace.at("my labels")).unwrap().count(), 0);
+}
+
 /// And a process that is killed does not leave its claim behind.
 #[test]
 fn a_folder_belongs_to_one_process() {

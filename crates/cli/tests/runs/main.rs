@@ -20,5 +20,6 @@ mod interrupts;
 mod kills;
 mod paths;
 mod sweeps;
+mod watching;
 mod wholes;
 mod workspace;

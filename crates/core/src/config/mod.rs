@@ -4,7 +4,10 @@
 //! file, so that a reader sees all of them with their reasons at once, and the resolved config in a
 //! run folder repeats all of them. Defaults spread over `#[serde(default)]` attributes were rejected
 //! for that reason. Left to the code are the few that depend on another setting or on the data; the
-//! preset lists each of them as a comment.
+//! preset lists each of them as a comment, and their doc comments end in `[default: ...]`.
+//!
+//! The doc comments are also the reference of the keys in `docs/config.md`, which the crate
+//! `fedanchor-reference` writes from the schemas derived here: they name keys, not types.
 
 mod check;
 mod differences;
@@ -26,25 +29,27 @@ use fedanchor_data::split::AnchorChoice;
 use fedanchor_data::{Fit, Normalisation};
 use fedanchor_engine::training::Settings;
 use fedanchor_engine::words;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// All settings of one run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// The preset the other layers were laid over.
+    /// The preset that the experiment changes: `paper`, `best` or `semifl` [default: `paper`].
     pub preset: String,
-    /// Everything random follows from it.
+    /// Seed of every random draw: the same seed gives the same run.
     pub seed: u64,
-    /// Rounds to run.
+    /// Number of rounds.
     pub rounds: u32,
-    /// `cpu` or `cuda:N`.
+    /// Device to compute on: `cpu` or `cuda:N`.
     pub device: String,
-    /// Number format of activations.
+    /// Number format of activations; weights are always kept in single precision [default: `f32` on a CPU,
+    /// `bf16` on a GPU].
     pub precision: Precision,
-    /// Also train on the anchors alone, and report both.
+    /// Also train the same model on the anchors alone, and report both.
     pub compare: bool,
     /// Data, anchors and number of clients.
     pub data: DataConfig,
@@ -54,7 +59,7 @@ pub struct Experiment {
     pub model: ModelConfig,
     /// What happens to batch norm's running statistics.
     pub batch_norm: BatchNormConfig,
-    /// Augmentation.
+    /// Augmentation of images before they are trained on.
     pub augment: AugmentConfig,
     /// SGD, for clients and server alike.
     pub optimiser: OptimiserConfig,
@@ -66,14 +71,15 @@ pub struct Experiment {
     pub server: ServerConfig,
     /// How updates become one model.
     pub aggregation: AggregationConfig,
-    /// Limits on updates and rounds.
+    /// Checks of updates before they count, and of the aggregated model.
     pub checks: ChecksConfig,
-    /// Faulty clients, to see what a setting withstands.
+    /// Faulty clients in a simulation, to see what a setting withstands.
     pub faults: FaultsConfig,
-    /// Which checkpoints are kept.
+    /// Checkpoints are written after every round, and the last two are kept.
     pub checkpoint: CheckpointConfig,
-    /// What is saved for figures. Written down only if it is not the default, so that configs of runs from
-    /// before it existed are still the same.
+    /// What is saved for figures, beside what every run records; it changes nothing that is learnt.
+    // Written down only if it is not the default, so that configs of runs from before it existed are still the
+    // same.
     #[serde(default, skip_serializing_if = "is_default")]
     pub record: RecordConfig,
     /// The method and its settings.
@@ -81,12 +87,13 @@ pub struct Experiment {
 }
 
 /// The method by name, with its settings as a table: which keys there are is up to the method.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MethodConfig {
-    /// A registered method.
+    /// The method, which decides what other keys the section has.
     pub name: String,
     /// Its settings.
     #[serde(flatten)]
+    #[schemars(skip)]
     pub settings: toml::Table,
 }
 
@@ -152,49 +159,54 @@ pub fn device(name: &str) -> Result<tch::Device> {
 }
 
 /// Data, anchors and number of clients.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// `sample`, a name from the catalogue, or a name of the user's own with `path`.
+    /// `sample` for the embedded digits, a name from `fedanchor data list`, or a name of your own with
+    /// `data.path`.
     pub name: String,
-    /// Where it is [default: `data/NAME`].
+    /// Folder of the data set, or a CSV file that lists it; relative to the experiment file, or with `--set`
+    /// to the working directory [default: `data/NAME` in the working directory].
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "path"))]
     pub path: Option<PathBuf>,
-    /// Resize all images to this many pixels per side.
+    /// Resize all images to this many pixels per side [default: no resizing].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<usize>,
-    /// Labelled images on the server; 0 for all, where the clients' have no labels.
+    /// Labelled images on the server; 0 for all labelled images, where those of the clients have no labels.
     pub anchors: usize,
-    /// How they are drawn.
+    /// How the anchors are drawn.
     pub choice: AnchorChoice,
     /// Labelled training images that nobody trains on, to choose settings by.
     pub validation: usize,
     /// Number of clients.
     pub clients: usize,
-    /// How pictures that are not square become square. Like the next one, it is written down only if it
-    /// is not the default, so that configs of runs from before it existed are still the same.
+    /// How pictures that are not square become square.
+    // Like the next one, it is written down only if it is not the default, so that configs of runs from
+    // before it existed are still the same.
     #[serde(default, skip_serializing_if = "is_default")]
     pub fit: Fit,
-    /// What happens to pictures that cannot be read.
+    /// What to do with pictures that cannot be read.
     #[serde(default, skip_serializing_if = "is_default")]
     pub unreadable: Unreadable,
-    /// Without a test part: the share of the labelled pictures that becomes one.
+    /// If the data has no test part: the share of the labelled pictures of every class to test on
+    /// [default: none].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test_share: Option<f64>,
-    /// Mean and standard deviation of pixels scaled to [0, 1] [default: published, or measured on the
-    /// training images].
+    /// Mean and standard deviation, one number per channel, that pixels are normalised with [default: the
+    /// published values of a known data set, otherwise measured on the training images].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalisation: Option<Normalisation>,
 }
 
 /// What happens to pictures that cannot be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unreadable {
-    /// The data set is refused.
+    /// Refuse the data set.
     #[default]
     Refuse,
-    /// They are left out.
+    /// Leave them out.
     Skip,
 }
 
@@ -203,147 +215,155 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 /// Training on the anchors before round 1.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PretrainConfig {
-    /// Epochs, or the most of them.
+    /// Epochs of pre-training, or the most where `pretrain.fitted` is above 0.
     pub epochs: u32,
-    /// Cross entropy on the augmented anchors, on average over ten epochs, at which they are fitted and
-    /// pre-training ends; 0 for no such end.
+    /// Pre-training ends by itself when the cross entropy on the augmented anchors, on average over ten epochs,
+    /// has fallen to this; 0 for always `pretrain.epochs`.
     pub fitted: f64,
-    /// Learning rate.
+    /// Learning rate of pre-training.
     pub lr: f64,
-    /// Follow each epoch with a contrastive one.
+    /// Follow each epoch with a contrastive one, for methods that have them.
     pub contrastive: bool,
 }
 
 /// Local training.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientConfig {
     /// Clients drawn per round.
     pub per_round: usize,
-    /// Local epochs E.
+    /// Local epochs per round: E in the paper.
     pub epochs: u32,
-    /// Batch size.
+    /// Batch size of local training.
     pub batch: usize,
-    /// Keep a client's momentum until its next round.
+    /// Keep a client's momentum from one of its rounds to its next.
     pub keep_momentum: bool,
 }
 
 /// Training on the anchors in every round.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServerConfig {
-    /// Supervised epochs per round.
+    /// Supervised epochs on the anchors per round.
     pub epochs: u32,
-    /// Learning rate of the server's epochs [default: that of the clients].
+    /// Learning rate of the server's epochs, under the same schedule [default: `optimiser.lr`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
-    /// Batch size [default: by number of anchors].
+    /// Batch size of the supervised epochs [default: 10 for up to 1,000 anchors, 250 for more].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<usize>,
-    /// Augmentation of the anchors in the supervised epoch.
+    /// Augmentation of the anchors in the supervised epochs; `fedcon` and `supervised` have their own.
     pub augment: Augmentation,
     /// Keep the server's momentum from round to round.
     pub keep_momentum: bool,
-    /// Momentum of the step from the old global model to the clients' mean.
+    /// Momentum of the step from the old global model to the clients' mean; 0 to move there at once.
     pub momentum: f64,
-    /// Share of a moving average of the global model that stays in a round; 0 for no average. Where there
-    /// is one, it is what is tested and saved.
+    /// Share of a moving average of the global model that stays in each round. The average is then what is
+    /// tested and saved; 0 for no average.
     pub average: f64,
 }
 
 /// How updates become one model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AggregationConfig {
-    /// How updates are combined.
+    /// How updates become one model. `trimmed-mean`, `median` and `fltrust` ignore `aggregation.weights`.
     pub rule: AggregationRule,
-    /// Share of the updates that may be hostile: what `trimmed-mean` cuts off at either end and
+    /// Share of the updates that may be hostile, at most 0.5: what `trimmed-mean` cuts off at either end and
     /// `multi-krum` excludes.
     pub hostile: f64,
-    /// The weight n_m of a client.
+    /// The weight of a client's update: n_m in the paper.
     pub weights: Weights,
     /// What a client that kept no sample counts as.
     pub without_samples: WithoutSamples,
 }
 
 /// Limits on updates and rounds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChecksConfig {
-    /// Whether updates are checked at all.
+    /// Check updates before they count; `false` accepts every update, to measure what plain averaging loses.
     pub updates: bool,
-    /// The largest message, as a multiple of the expected size.
+    /// Largest message, as a multiple of the expected size.
     pub size: f64,
-    /// The largest distance of an update from the broadcast model, as a multiple of that model's norm;
-    /// 0 for no limit.
+    /// Largest distance of an update from the broadcast model, as a multiple of that model's norm; 0 for no
+    /// limit.
     pub distance: f64,
     /// Rejected updates after which a client is excluded; 0 for never.
     pub offences: u32,
-    /// Valid answers that a round needs; with fewer it is skipped and the model stays as it is.
+    /// Valid answers that a round needs; with fewer it is skipped and the model kept.
     pub quorum: usize,
     /// Points of accuracy on the anchors that an aggregated model may lose against the median of the
-    /// last ten rounds; a round that loses more is rolled back. 0 for no limit [default: by method].
+    /// last ten rounds; a round that loses more is rolled back. 0 for no limit [default: 30 for `fedanchor`,
+    /// 0 for other methods].
     pub anchor_margin: f64,
 }
 
 /// Faulty clients in a simulation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FaultsConfig {
-    /// What they do wrong.
+    /// What the faulty clients do.
     pub kind: FaultKind,
-    /// Share of all clients that do.
+    /// Share of all clients that are faulty, drawn from the seed.
     pub share: f64,
 }
 
 /// Which checkpoints are kept beside the last two.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointConfig {
-    /// Whether checkpoints are written.
+    /// Write checkpoints; without them an interrupted run can only be started over.
     pub write: bool,
-    /// Keep one every so many rounds; 0 for none.
+    /// Also keep one every so many rounds; 0 for none.
     pub every: u32,
-    /// Keep the best round's, by validation accuracy, or by test accuracy without validation images.
+    /// Also keep the best round's: by validation accuracy, or without `data.validation` by test accuracy.
     pub best: bool,
 }
 
 /// What a run saves for figures, beside what every run records.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordConfig {
-    /// Rounds after which the latents of test images are saved; 0 is after pre-training.
+    /// Rounds after which to save the latents of up to 2,000 test images in `latents`; 0 is after pre-training.
     pub latents: BTreeSet<u32>,
-    /// The most pseudo-labelled images of each kind that are saved.
+    /// Pseudo-labelled images of each kind to save in `samples.json`, 200 at most; 0 for none.
     pub samples: usize,
 }
 
 words! {
     /// The weight n_m of a client.
-    Weights { /** Its samples. */ Samples, /** The samples it kept. */ Kept, /** 1. */ Uniform }
+    Weights {
+        /// The number of its samples.
+        Samples,
+        /// The number of samples it kept.
+        Kept,
+        /// 1 for every client.
+        Uniform,
+    }
     /// How updates become one model.
     AggregationRule {
         /// The weighted mean.
         Mean,
         /// The weighted mean of updates shortened to the median length.
         ClippedMean,
-        /// Number by number, without the lowest and highest values.
+        /// The mean of every parameter without its lowest and highest values.
         TrimmedMean,
-        /// Number by number.
+        /// The median of every parameter.
         Median,
         /// The mean of the updates nearest to one another.
         MultiKrum,
-        /// Weighted by agreement with the server's own update on the anchors.
+        /// The mean weighted by agreement with the server's own update on the anchors (FLTrust).
         Fltrust,
     }
     /// What a faulty client does.
     FaultKind {
-        /// Nothing.
+        /// Nothing wrong: there are no faulty clients.
         None,
-        /// Sends nothing.
+        /// Sends no answer.
         DropOut,
         /// Sends after the round is over.
         Late,
@@ -359,9 +379,9 @@ words! {
         Duplicate,
         /// Sends two different answers.
         Conflicting,
-        /// Sends for the round before.
+        /// Sends an answer for the round before.
         Stale,
     }
     /// What a client that kept no sample counts as.
-    WithoutSamples { /** Nothing. */ Skip, /** An unchanged model. */ Unchanged }
+    WithoutSamples { /** Nothing: it is skipped. */ Skip, /** An unchanged model. */ Unchanged }
 }

@@ -15,15 +15,18 @@ const PAPER: &str = include_str!("../config/paper.toml");
 /// The method where none is named, as in `paper.toml`.
 pub(super) const DEFAULT_METHOD: &str = "fedanchor";
 
-/// The layers of the preset that is named, as one table.
-pub(super) fn preset(given: &Table) -> Result<Table> {
-    let name = match given.get("preset") {
-        None => "paper",
-        Some(Value::String(name)) => name,
-        Some(other) => {
-            return Err(Error::config("preset", format!("expected a name, found {other}")));
-        }
-    };
+/// The preset that these settings name, as one table.
+pub(super) fn preset_of(given: &Table) -> Result<Table> {
+    match given.get("preset") {
+        None => preset("paper"),
+        Some(Value::String(name)) => preset(name),
+        Some(other) => Err(Error::config("preset", format!("expected a name, found {other}"))),
+    }
+}
+
+/// The layers of a preset as one table. Beside the sections of an experiment it holds what a choice brings
+/// along: `methods`, `partitions` and `thresholds`, each by name.
+pub fn preset(name: &str) -> Result<Table> {
     let Some((_, layers)) = PRESETS.iter().find(|(known, _)| *known == name) else {
         let known: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
         let problem = format!("unknown preset `{name}`; expected one of {}", known.join(", "));
@@ -39,7 +42,7 @@ pub(super) fn preset(given: &Table) -> Result<Table> {
 
 /// A method and its settings in preset `paper`.
 pub(super) fn method_defaults(method: &str) -> Result<(Registration, Table)> {
-    defaults_in(&mut preset(&Table::new())?, method)
+    defaults_in(&mut preset("paper")?, method)
 }
 
 /// A method and its settings, which are taken out of the preset.

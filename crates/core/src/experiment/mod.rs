@@ -6,6 +6,6 @@ mod other_method;
 mod resolve;
 mod sweep;
 
-pub use layers::PRESETS;
+pub use layers::{PRESETS, preset};
 pub use resolve::{Resolved, resolve, resolve_file, settle};
 pub use sweep::{Cell, Sweep, sweep, sweep_file};

@@ -2,7 +2,7 @@
 //! `--set`, each over the one before. Where a layer names another method than the one below, see
 //! `other_method`.
 
-use super::layers::{DEFAULT_METHOD, check_length, defaults_in, merge, preset, take_table};
+use super::layers::{DEFAULT_METHOD, check_length, defaults_in, merge, preset_of, take_table};
 use super::other_method::keep_shared;
 use crate::config::{Experiment, in_plain_words};
 use crate::error::{Error, Result};
@@ -57,7 +57,7 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
     }
     merge(&mut given, set, "")?;
 
-    let mut preset = preset(&given)?;
+    let mut preset = preset_of(&given)?;
     let partition = name_of(&given, "partition", "kind")?;
     let partition = partition.or(name_of(&preset, "partition", "kind")?).unwrap_or_default();
     let partitions = take_table(&mut preset, "partitions");

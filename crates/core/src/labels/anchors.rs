@@ -14,11 +14,21 @@ use tch::{Device, Kind, Tensor};
 
 words! {
     /// What the threshold is compared with.
-    Score { /** The best average cosine. */ Cosine, /** Its softmax over the classes. */ Softmax }
+    Score {
+        /// The average cosine with the anchors of the best class.
+        Cosine,
+        /// The softmax of these cosines over the classes.
+        Softmax,
+    }
     /// What is broadcast of the anchors.
-    AnchorPayload { /** C means of unit latents. */ ClassMeans, /** Every anchor's latent and label. */ Latents }
+    AnchorPayload {
+        /// The mean of the unit latents of every class, which gives the same labels and scores.
+        ClassMeans,
+        /// Every anchor's latent and label.
+        Latents,
+    }
     /// Where latents are read.
-    LatentSource { /** The anchor head. */ Anchor, /** The pooled features. */ Pooled }
+    LatentSource { /** From the anchor head. */ Anchor, /** From the pooled features. */ Pooled }
 }
 
 /// How images are scored by the anchors.

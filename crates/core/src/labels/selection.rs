@@ -4,48 +4,51 @@
 
 use crate::config::{at_least_one, at_most, positive, within};
 use crate::error::Result;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which samples are kept: t of eq. 5 as a number, or a rule that finds it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Threshold {
-    /// The same for all.
+    /// The same number for all.
     Fixed(f64),
     /// By a rule.
     Rule(ThresholdRule),
 }
 
 /// Rules that adapt the threshold.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ThresholdRule {
-    /// A share of how well the anchors of a class score among themselves (AdaMatch's idea).
+    /// A sample is kept if its score is above a share of the score that the anchors of that class have among
+    /// themselves, which the server computes (AdaMatch's idea).
     AnchorRelative {
-        /// That share.
+        /// That share of the anchors' own score.
         share: f64,
         /// The lowest threshold.
         least: f64,
-        /// The highest.
+        /// The highest threshold.
         most: f64,
-        /// Weakly augmented views of the anchors that are scored.
+        /// Weakly augmented views of every anchor that are scored.
         views: u32,
     },
-    /// The mean score of the client's samples ((FL)^2's CAT, on cosines).
+    /// A sample is kept if its score is not below the mean score of the client's samples ((FL)^2's CAT, on
+    /// cosines).
     ClientMean {
         /// The highest threshold.
         most: f64,
     },
-    /// All samples, weighted: 1 above the client's mean, less below (SoftMatch).
+    /// Every sample is kept, with a weight that falls below the mean score of the client's samples (SoftMatch).
     Softmatch {
-        /// Standard deviations over which the weight falls; SoftMatch's 1/2.
+        /// Standard deviations over which the weight falls.
         width: f64,
     },
-    /// The best-scored share of a client's samples, growing over the rounds.
+    /// A sample is kept if it is in the best-scored share of the client's samples, which grows over the rounds.
     Quantile {
-        /// In the first round.
+        /// That share in the first round.
         from: f64,
-        /// In the last.
+        /// That share in the last round.
         to: f64,
     },
 }

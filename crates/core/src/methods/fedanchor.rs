@@ -23,64 +23,73 @@ use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::FixMix;
 use fedanchor_engine::{InPhase, words};
 use fedanchor_record::Losses;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 const NAME: &str = "fedanchor";
 
-/// FedAnchor's settings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// FedAnchor: clients label their images by similarity to the anchors (Qiu et al., 2024).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FedAnchorConfig {
-    /// t of eq. 5, or the rule that finds it.
+    /// A sample is kept if its score is above this number, t of eq. 5; or the name of a rule, or a table with
+    /// `rule` and some of its keys.
     pub threshold: Threshold,
     /// What the threshold is compared with.
     pub score: Score,
-    /// Temperature of [`Score::Softmax`].
+    /// Temperature of the score `softmax` and of `method.alignment`.
     pub score_temperature: f64,
     /// What is broadcast of the anchors.
     pub send: AnchorPayload,
-    /// Where latents are read [default: the anchor head where a contrastive loss trains it].
+    /// Where latents are read [default: `anchor`, or `pooled` if no contrastive loss trains the anchor head].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latents: Option<LatentSource>,
-    /// The model that labels.
+    /// The model that labels the clients' images.
     pub labelled_by: Labeller,
-    /// Keep a sample only where both heads agree on its label.
+    /// Keep a sample only if both heads give it the same label.
     pub agreement: bool,
-    /// How far a client's pseudo-labels are aligned with the anchors' classes.
+    /// How far a client's pseudo-labels are aligned with the class shares of the anchors: 0 not at all, 1 in
+    /// full. Right only where the clients' classes are balanced.
     pub alignment: f64,
-    /// Weight of the log of a client's pseudo-label frequencies, added to its logits in training.
+    /// Weight of the log of the frequencies of all the client's pseudo-labels, which is added to its logits in
+    /// training, so that rare classes are not unlearnt; 0 for none.
     pub logit_adjustment: f64,
-    /// Weak views that vote on a label; 0: the image as it is.
+    /// Weakly augmented views that vote on a label; 0 for the image as it is.
     pub label_views: u32,
-    /// Whether batch norm sees the fix and the mix view apart.
+    /// How batch norm sees the fix and the mix view.
     pub views: Views,
-    /// L_mix on the clients.
+    /// Train the clients on the mix loss L_mix, too.
     pub client_mixup: bool,
-    /// The same loss on the anchors: FedAnchor (mix).
+    /// Train the server on the mix loss, too: FedAnchor (mix) in the paper.
     pub server_mixup: bool,
     /// How mixtures are made.
     pub mixup: MixupConfig,
     /// The label contrastive loss.
     pub contrastive: ContrastiveConfig,
-    /// Rounds without labels.
+    /// The first rounds, in which clients learn without labels from two views of each image.
     pub warm_up: WarmUpConfig,
 }
 
 words! {
     /// The model that labels the clients' images.
-    Labeller { /** The one they train. */ Global, /** Its moving average. */ Average }
+    Labeller {
+        /// The global model, which they train.
+        Global,
+        /// Its moving average (`server.average`), which is then broadcast beside it.
+        Average,
+    }
 }
 
 /// The first rounds, in which clients learn without labels from two views of each image.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WarmUpConfig {
-    /// How many; 0 for none.
+    /// Number of such rounds; 0 for none.
     pub rounds: u32,
     /// Hidden width of the predictor.
     pub predictor: usize,
-    /// Share of the target network that stays in a step.
+    /// Share of the target network that stays in each step.
     pub target_decay: f64,
 }
 

@@ -17,17 +17,19 @@ use fedanchor_engine::model::{Pass, Statistics};
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Context, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 use toml::Table;
 
 const NAME: &str = "fedavg-fixmatch";
 
-/// The settings of FixMatch on the clients.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// FedAvg with FixMatch: clients label every batch with their own classifier (Sohn et al., 2020).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct FixMatchConfig {
-    /// A sample of a batch is trained on if its largest probability is at least this.
+pub(super) struct FixMatchConfig {
+    /// A sample of a batch is trained on if its largest probability, with the client's own model, is at least
+    /// this.
     threshold: f64,
 }
 

@@ -26,6 +26,7 @@ use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch};
 use fedanchor_engine::training::{Context, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult};
 use fedanchor_record::Losses;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
@@ -36,15 +37,15 @@ const NAME: &str = "fedcon";
 const PREDICTOR: &str = "predictor";
 const TARGET: &str = "target";
 
-/// FedCon's settings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// FedCon: clients learn without labels, from the consistency of two views (Long et al., 2021).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct FedConConfig {
+pub(super) struct FedConConfig {
     /// Hidden width of the predictor.
     predictor: usize,
-    /// Share of the target network that stays in a step.
+    /// Share of the client's target network that stays in each step.
     target_decay: f64,
-    /// Rounds over which the server's consistency loss rises to its full weight.
+    /// Rounds until the server's consistency loss reaches its full weight.
     ramp_up: u32,
 }
 

@@ -27,6 +27,7 @@ use fedanchor_engine::training::{Context, FixMix, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult};
 use fedanchor_record::Losses;
 use rand_distr::{Distribution, StandardNormal};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Kind, Tensor};
@@ -44,19 +45,19 @@ const HELPER: &str = "helper.";
 /// The answer of each client's model to the probe picture, by client.
 const PROBE: &str = "probe.";
 
-/// FedMatch's settings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// FedMatch: clients train a sparse part of the weights to agree with helper clients (Jeong et al., 2021).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FedMatchConfig {
     /// A sample is confident if its largest probability is at least this.
     pub threshold: f64,
-    /// Helper models sent to every client.
+    /// Models of other clients that are sent to each client as helpers.
     pub helpers: usize,
-    /// Rounds between two choices of helpers.
+    /// Rounds after which helpers are chosen again.
     pub refresh: u32,
-    /// Weight of the two consistency terms.
+    /// Weight of agreement with the helpers and of training on the common label.
     pub consistency: f64,
-    /// Weight of sum |psi|.
+    /// Weight of the sum of |psi|.
     pub sparsity: f64,
     /// Weight of the squared distance between sigma and psi.
     pub distance: f64,

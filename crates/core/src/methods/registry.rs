@@ -6,6 +6,7 @@ use super::{
 };
 use crate::config::MethodConfig;
 use crate::error::{Error, Result};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use std::sync::{PoisonError, RwLock};
 use toml::Table;
 
@@ -17,6 +18,8 @@ pub struct Registration {
     /// Defaults of its settings, as TOML. Empty for the methods of this crate, whose defaults stand under
     /// `[methods.NAME]` in the preset.
     pub defaults: &'static str,
+    /// Describes its settings, for the reference of the config keys; empty where nobody does.
+    pub settings: fn(&mut SchemaGenerator) -> Schema,
     /// Fills in settings that are given in a short form; sees the preset's other tables.
     pub expand: fn(&mut Table, &Table) -> Result<()>,
     /// Makes the method, or says which setting is wrong.
@@ -30,7 +33,13 @@ impl Registration {
         defaults: &'static str,
         build: fn(&Table) -> Result<Box<dyn Method>>,
     ) -> Self {
-        Self { name, defaults, expand: |_, _| Ok(()), build }
+        Self { name, defaults, settings: |_| Schema::default(), expand: |_, _| Ok(()), build }
+    }
+
+    /// The same, with its settings described by the type that [`read_settings`](super::read_settings) reads
+    /// them into.
+    pub const fn describe<T: JsonSchema>(self) -> Self {
+        Self { settings: |generator| generator.root_schema_for::<T>(), ..self }
     }
 }
 
@@ -39,13 +48,17 @@ const BUILT_IN: [Registration; 7] = [
     Registration {
         expand: fedanchor::expand,
         ..Registration::new("fedanchor", "", fedanchor::build)
+            .describe::<fedanchor::FedAnchorConfig>()
     },
-    Registration::new("semifl", "", semifl::build),
-    Registration::new("fedavg-fixmatch", "", fedavg_fixmatch::build),
-    Registration::new("fedcon", "", fedcon::build),
-    Registration::new("fedmatch", "", fedmatch::build),
-    Registration::new("supervised", "", supervised::build),
-    Registration::new("server-only", "", server_only::build),
+    Registration::new("semifl", "", semifl::build).describe::<semifl::SemiFlConfig>(),
+    Registration::new("fedavg-fixmatch", "", fedavg_fixmatch::build)
+        .describe::<fedavg_fixmatch::FixMatchConfig>(),
+    Registration::new("fedcon", "", fedcon::build).describe::<fedcon::FedConConfig>(),
+    Registration::new("fedmatch", "", fedmatch::build).describe::<fedmatch::FedMatchConfig>(),
+    Registration::new("supervised", "", supervised::build)
+        .describe::<supervised::SupervisedConfig>(),
+    Registration::new("server-only", "", server_only::build)
+        .describe::<server_only::ServerOnlyConfig>(),
 ];
 
 static ADDED: RwLock<Vec<Registration>> = RwLock::new(Vec::new());

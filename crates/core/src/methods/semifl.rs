@@ -14,20 +14,21 @@ use crate::labels::by_classifier;
 use crate::messages::Broadcast;
 use fedanchor_engine::InPhase;
 use fedanchor_engine::training::FixMix;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
 const NAME: &str = "semifl";
 
-/// SemiFL's settings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// SemiFL: clients label their images with the broadcast classifier, once per round (Diao et al., 2022).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SemiFlConfig {
+pub(super) struct SemiFlConfig {
     /// A sample is kept if its largest probability is at least this.
     threshold: f64,
-    /// Whether batch norm sees the fix and the mix view apart.
+    /// How batch norm sees the fix and the mix view.
     views: Views,
-    /// The mix loss on the clients.
+    /// Train the clients on the mix loss, too.
     client_mixup: bool,
     /// How mixtures are made.
     mixup: MixupConfig,

@@ -6,18 +6,19 @@ use crate::config::{Experiment, Heads, MixupConfig, Views};
 use crate::error::{Error, Result};
 use crate::messages::Broadcast;
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
 const NAME: &str = "server-only";
 
-/// The settings of the server by itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The server by itself, without clients: the lower bound.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ServerOnlyConfig {
-    /// Whether batch norm sees the fix and the mix view apart.
+pub(super) struct ServerOnlyConfig {
+    /// How batch norm sees the fix and the mix view.
     views: Views,
-    /// The mix loss on the anchors.
+    /// Train on the mix loss, too.
     server_mixup: bool,
     /// How mixtures are made.
     mixup: MixupConfig,

@@ -9,15 +9,16 @@ use crate::labels::PseudoLabels;
 use crate::messages::Broadcast;
 use crate::server::ServerEpochs;
 use fedanchor_engine::training::FixMix;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
 const NAME: &str = "supervised";
 
-/// The settings of training with true labels.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// FedAvg with the true labels of the clients' images: the upper bound.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SupervisedConfig {
+pub(super) struct SupervisedConfig {
     /// How images are augmented, on the clients and on the server.
     augment: Augmentation,
 }

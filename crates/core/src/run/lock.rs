@@ -3,14 +3,29 @@
 
 use crate::error::{Error, Result};
 use fs_err::File;
+use std::fs::TryLockError;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
+
+/// Who watches a run shares the lock for an instant to see whether it is free: a start in that instant tries
+/// again this often.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the lock, which is held until the file is closed.
 pub(super) fn lock(folder: &Path, records: &File) -> Result<()> {
-    match records.file().try_lock() {
+    let mut taken = records.file().try_lock();
+    for _ in 1..TRIES {
+        if !matches!(taken, Err(TryLockError::WouldBlock)) {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        taken = records.file().try_lock();
+    }
+    match taken {
         Ok(()) => Ok(()),
-        Err(std::fs::TryLockError::WouldBlock) => {
+        Err(TryLockError::WouldBlock) => {
             let number = holder(records).map(|number| format!(" (number {number})"));
             let problem = format!(
                 "another process{} is writing to this folder: wait until it has ended, or choose another \
@@ -19,7 +34,7 @@ pub(super) fn lock(folder: &Path, records: &File) -> Result<()> {
             );
             Err(Error::file(folder, problem))
         }
-        Err(std::fs::TryLockError::Error(error)) => {
+        Err(TryLockError::Error(error)) => {
             Err(Error::file(records.path(), format!("cannot be locked: {error}")))
         }
     }
@@ -47,6 +62,7 @@ fn holder_in(locks: &str, inode: u64) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn the_holder_is_found_among_all_locks() {
@@ -74,5 +90,24 @@ mod tests {
         assert!(!problem.contains("remove"), "{problem}");
         drop(first);
         lock(folder.path(), &File::open(&path).unwrap()).unwrap();
+    }
+    #[test]
+    fn someone_who_watches_keeps_nobody_from_the_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records");
+        File::create(&path).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    drop(File::open(&path).unwrap().file().try_lock_shared());
+                    std::thread::yield_now();
+                }
+            });
+            let taken =
+                (0..1000).try_for_each(|_| lock(folder.path(), &File::open(&path).unwrap()));
+            done.store(true, Ordering::Relaxed);
+            taken.unwrap();
+        });
     }
 }

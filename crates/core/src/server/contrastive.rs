@@ -12,50 +12,51 @@ use fedanchor_engine::training::Learner;
 use fedanchor_engine::training::losses::unit;
 use fedanchor_engine::{InPhase, Result as EngineResult, words};
 use rand::seq::SliceRandom;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 words! {
     /// How contrastive batches are drawn.
-    Sampler { /** From a shuffled epoch. */ Shuffled, /** The same number of each class. */ Balanced }
+    Sampler { /** From the shuffled anchors. */ Shuffled, /** The same number of each class. */ Balanced }
     /// What a contrastive epoch updates.
-    Trains { /** Backbone and anchor head. */ All, /** The anchor head. */ Head }
-    /// Which pairs stand in eq. 1's denominator.
-    Denominator { /** All of different labels. */ Batch, /** Those with one in class c. */ Class }
+    Trains { /** Backbone and anchor head. */ All, /** The anchor head alone. */ Head }
+    /// Which pairs of different labels are in eq. 1's denominator.
+    Denominator { /** All in the batch. */ Batch, /** Those with an image of class c. */ Class }
     /// What eq. 2's sum is divided by.
-    DivideBy { /** Classes with a pair. */ Present, /** C. */ All }
+    DivideBy { /** The classes with a pair in the batch. */ Present, /** All classes. */ All }
     /// When the contrastive epoch runs.
-    Order { /** After the supervised one. */ Last, /** Before it. */ First }
-    /// Whose momentum the contrastive epoch uses.
-    MomentumOf { /** Its own. */ Separate, /** The supervised epoch's. */ Shared }
+    Order { /** After the supervised epochs. */ Last, /** Before them. */ First }
+    /// Whose momentum contrastive epochs use.
+    MomentumOf { /** Their own. */ Separate, /** That of the supervised epochs. */ Shared }
 }
 
 /// The label contrastive loss and its epoch.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContrastiveConfig {
-    /// Epochs per round; 0 for none.
+    /// Contrastive epochs on the anchors per round; 0 for none.
     pub epochs: u32,
-    /// tau of eq. 1.
+    /// Temperature of the loss: tau of eq. 1.
     pub temperature: f64,
-    /// Batch size [default: by number of classes and anchors].
+    /// Batch size [default: 50, more for many classes, and at most the number of anchors].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<usize>,
-    /// How batches are drawn.
+    /// How contrastive batches are drawn.
     pub sampler: Sampler,
-    /// Augmentation of the anchors in this epoch.
+    /// Augmentation of the anchors in contrastive epochs.
     pub augment: Augmentation,
-    /// What this epoch updates.
+    /// What a contrastive epoch updates.
     pub trains: Trains,
-    /// Pairs (i, i) in the numerator.
+    /// Count the pair of an image with itself in eq. 1's numerator.
     pub self_pairs: bool,
-    /// Which pairs stand in the denominator.
+    /// Which pairs of different labels are in eq. 1's denominator.
     pub denominator: Denominator,
-    /// What the sum over classes is divided by.
+    /// What the sum over classes in eq. 2 is divided by.
     pub divide_by: DivideBy,
-    /// After or before the supervised epoch.
+    /// When the contrastive epochs of a round run.
     pub order: Order,
-    /// Momentum of its own or the supervised epoch's.
+    /// Whose momentum contrastive epochs use.
     pub momentum: MomentumOf,
 }
 

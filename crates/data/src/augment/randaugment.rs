@@ -6,6 +6,7 @@
 //! seven black or gray. One pool with adjustable strength was rejected for that reason.
 
 use rand::RngExt;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Filter, Op};
@@ -13,15 +14,15 @@ use crate::Shape;
 use crate::stream::ChaCha8Rng;
 
 /// A recipe for strong views, applied after the weak augmentation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Strong {
-    /// FixMatch's RandAugment: 14 operations, each with a random strength of 1 to 9 out of 10 and
-    /// skipped half of the time; then always a gray box of half the side.
+    /// FixMatch's RandAugment: two of 14 operations, each with a random strength of 1 to 9 out of 10 and
+    /// skipped half of the time; then always a grey box of half the side.
     Fixmatch,
-    /// SemiFL's RandAugment: 15 operations, always at full strength, skipped half of the time.
+    /// SemiFL's RandAugment: two of 15 operations, always at full strength, skipped half of the time.
     Semifl,
-    /// RandAugment with torchvision's default arguments: 14 operations, strength 9 out of 30, never
+    /// RandAugment with torchvision's default arguments: two of 14 operations, strength 9 out of 30, never
     /// skipped.
     Torchvision,
 }

@@ -3,18 +3,19 @@
 use crate::{DataError, Result, Shape};
 use image::imageops::{FilterType, crop_imm, overlay, resize};
 use image::{ImageBuffer, Luma, Pixel, Rgb};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How a picture that is not square becomes square. Square pictures are the same under all three.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fit {
-    /// Stretched: all of it, out of proportion.
+    /// All of it, stretched out of proportion.
     #[default]
     Stretch,
-    /// Cropped: the middle, without the ends of the longer side.
+    /// The middle, without the ends of the longer side.
     Crop,
-    /// Padded: all of it in proportion, in the middle of a square of the mean colour of its border.
+    /// All of it in proportion, in the middle of a square of the mean colour of its border.
     Pad,
 }
 

@@ -60,7 +60,7 @@ pub fn state_dict(model: &Trained) -> Result<Exported> {
 /// Refuses what torchvision has no network for.
 fn fits_torchvision(config: &ModelConfig) -> Result<()> {
     let problem = if config.name != ModelName::Resnet18 {
-        format!("torchvision has no {}", config.name)
+        format!("torchvision has no network `{}`", config.name)
     } else if config.preactivation {
         "torchvision's ResNet-18 has no pre-activation blocks".to_owned()
     } else if config.norm != NormKind::Batch {
@@ -161,7 +161,7 @@ mod tests {
         let refused = |change: fn(&mut ModelConfig)| exported(change).unwrap_err().to_string();
         assert_eq!(
             refused(|config| config.name = ModelName::Wrn28x2),
-            "a state dict of torchvision cannot hold this model: torchvision has no wrn28x2: \
+            "a state dict of torchvision cannot hold this model: torchvision has no network `wrn28x2`: \
              export it as onnx or safetensors"
         );
         assert!(refused(|config| config.preactivation = true).contains("pre-activation"));

@@ -18,7 +18,7 @@ use crate::error::ReportError;
 use crate::history::History;
 use crate::setup::{Complete, FINGERPRINT};
 use crate::table::Average;
-use outcome::cut;
+use outcome::final_accuracy;
 use reading::{changed_settings, check_apart, read, some_of};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -121,9 +121,8 @@ pub fn compare(
         );
     }
     let chosen = accuracy.unwrap_or_else(|| {
-        let [a, b] = [&runs_a, &runs_b].map(|runs| {
-            Average::of(runs.iter().map(|run| cut(run, up_to_round).last().test_accuracy)).mean
-        });
+        let [a, b] = [&runs_a, &runs_b]
+            .map(|runs| Average::of(runs.iter().map(|run| final_accuracy(run, up_to_round))).mean);
         a.min(b).floor()
     });
     let a = Side::of(a, &runs_a, up_to_round, chosen);

@@ -1,7 +1,8 @@
 //! What the runs of an experiment reached, and what they cost.
 
-use crate::history::History;
+use crate::history::{History, last_ten};
 use crate::table::Average;
+use fedanchor_record::{RoundRecord, Timing};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -111,55 +112,61 @@ impl Side {
 
 impl Outcome {
     fn of(run: &History, up_to_round: Option<u32>, accuracy: f64) -> Self {
-        let shown = cut(run, up_to_round);
-        let last = shown.last().round;
-        let bytes_up_to = |last: u32| -> u64 {
-            let rounds = shown.rounds.iter().filter(|round| round.round <= last);
-            rounds.map(|round| round.bytes_down + round.bytes_up).sum()
-        };
-        let timings = timings(&shown);
-        let seconds_up_to = |last: u32| {
-            let timings = timings.as_ref()?.iter().filter(|(round, _)| *round <= last);
-            Some(timings.map(|(_, seconds)| seconds).sum::<f64>())
-        };
+        let rounds = first_rounds(run, up_to_round);
+        let last = rounds[rounds.len() - 1].round;
         let finished = run.is_finished();
+        let timings = timings(run, rounds);
+        // Both up to and including a round.
+        let bytes = |last: u32| -> u64 {
+            let rounds = rounds.iter().filter(|record| record.round <= last);
+            rounds.map(|record| record.bytes_down + record.bytes_up).sum()
+        };
+        let seconds = |last: u32| -> Option<f64> {
+            let timings = timings.as_ref()?.iter().filter(|timing| timing.round <= last);
+            Some(timings.map(|timing| timing.total).sum())
+        };
+        let per_round = || -> Option<f64> {
+            let without_pretraining = seconds(last)? - seconds(0)?;
+            (last > 0).then(|| without_pretraining / f64::from(last))
+        };
+        // Records without timings have a total in the summary, but not of a part of their rounds.
         let summary = run.summary.as_ref().filter(|_| finished && last == run.last().round);
-        let reached = shown.rounds.iter().find(|round| round.test_accuracy >= accuracy);
-        let rounds = timings.as_ref().map(|timings| {
-            timings.iter().filter(|(round, _)| *round > 0).map(|(_, seconds)| *seconds)
-        });
+        let reached = rounds.iter().find(|record| record.test_accuracy >= accuracy);
         Self {
             path: run.setup.path.clone(),
             seed: run.seed(),
             rounds: last,
             finished,
-            last_ten: shown.last_ten(),
-            final_accuracy: shown.last().test_accuracy,
-            reached: reached.map(|round| Reached {
-                round: round.round,
-                bytes: bytes_up_to(round.round),
-                seconds: seconds_up_to(round.round),
+            last_ten: last_ten(rounds),
+            final_accuracy: final_accuracy(run, up_to_round),
+            reached: reached.map(|record| Reached {
+                round: record.round,
+                bytes: bytes(record.round),
+                seconds: seconds(record.round),
             }),
-            bytes: bytes_up_to(last),
-            seconds_per_round: rounds.filter(|_| last > 0).map(|rounds| Average::of(rounds).mean),
-            seconds: seconds_up_to(last).or_else(|| summary.map(|summary| summary.seconds)),
+            bytes: bytes(last),
+            seconds_per_round: per_round(),
+            seconds: seconds(last).or_else(|| summary.map(|summary| summary.seconds)),
         }
     }
 }
 
-/// A run up to and including a round.
-pub(super) fn cut(run: &History, last: Option<u32>) -> History {
-    let mut run = run.clone();
-    if let Some(last) = last {
-        run.rounds.retain(|round| round.round <= last);
-    }
-    run
+/// Test accuracy after the last round, or after the one up to which runs are compared, in percent.
+pub(super) fn final_accuracy(run: &History, up_to_round: Option<u32>) -> f64 {
+    let rounds = first_rounds(run, up_to_round);
+    rounds[rounds.len() - 1].test_accuracy
 }
 
-/// The seconds of every round, if there are timings of all.
-fn timings(run: &History) -> Option<Vec<(u32, f64)>> {
-    let mut lines = run.timings.iter();
-    let seconds =
-        |round: u32| lines.find(|line| line.round == round).map(|line| (round, line.total));
-    run.rounds.iter().map(|record| record.round).map(seconds).collect()
+/// The rounds up to and including one, or all; there is at least round 0.
+fn first_rounds(run: &History, up_to_round: Option<u32>) -> &[RoundRecord] {
+    let count =
+        run.rounds.partition_point(|record| up_to_round.is_none_or(|last| record.round <= last));
+    &run.rounds[..count]
+}
+
+/// The timings of these rounds, if there are timings of all.
+fn timings<'a>(run: &'a History, rounds: &[RoundRecord]) -> Option<&'a [Timing]> {
+    let timings = run.timings.get(..rounds.len())?;
+    let same = timings.iter().zip(rounds).all(|(timing, record)| timing.round == record.round);
+    same.then_some(timings)
 }

@@ -32,8 +32,8 @@ pub struct PageData {
     pub sections: Vec<SectionData>,
     /// Runs and files that are missing or cannot be read.
     pub problems: Vec<String>,
-    /// Whether the page asks its server for newer data.
-    pub live: bool,
+    /// What the runs are doing, on a page that asks its server for newer data.
+    pub live: Option<String>,
     /// Rounds over which accuracies are smoothed at first.
     pub smooth: usize,
     line_colours: Vec<&'static str>,
@@ -80,7 +80,7 @@ impl PageData {
             overview: figures::of_study(study, plain),
             sections,
             problems: study.problems.clone(),
-            live: false,
+            live: None,
             smooth: options.smooth.max(1),
             line_colours: (0..8).map(line_colour).collect(),
             class_colours: class_colours(COLOURS),
@@ -99,15 +99,58 @@ impl PageData {
 
     /// The data as JSON.
     pub fn json(&self) -> String {
-        // Only numbers, text and lists: this cannot fail.
-        serde_json::to_string(self).unwrap_or_default()
+        json(self)
+    }
+
+    /// The same without the values of charts that a page shows as drawings.
+    fn json_without_charts(&self) -> String {
+        let mut data = serde_json::to_value(self).unwrap_or_default();
+        let frames = |figures: &mut serde_json::Value| {
+            let figures = figures.as_array_mut().into_iter().flatten();
+            let frames = figures.flat_map(|figure| figure["frames"].as_array_mut()).flatten();
+            for frame in frames {
+                let chart = &mut frame["chart"];
+                if chart["kind"] != "sheet" {
+                    *chart = serde_json::json!({ "kind": chart["kind"] });
+                }
+            }
+        };
+        frames(&mut data["overview"]);
+        let sections = data["sections"].as_array_mut().into_iter().flatten();
+        sections.for_each(|section| frames(&mut section["figures"]));
+        json(&data)
+    }
+}
+
+/// As JSON. Only numbers, text and lists: this cannot fail.
+fn json(value: &impl Serialize) -> String {
+    let mut bytes = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Short);
+    drop(value.serialize(&mut serializer));
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Whole numbers without `.0`: a page holds a hundred thousand of them.
+struct Short;
+
+impl serde_json::ser::Formatter for Short {
+    fn write_f64<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        value: f64,
+    ) -> std::io::Result<()> {
+        match value.fract() == 0.0 && value.abs() < 1e15 {
+            true => write!(writer, "{}", value as i64),
+            false => serde_json::ser::CompactFormatter.write_f64(writer, value),
+        }
     }
 }
 
 /// The page, as HTML.
 pub fn page(data: &PageData) -> String {
     // `<` would end the script element that holds the data.
-    let json = data.json().replace('<', "\\u003c");
+    let json = if ECHARTS.is_some() { data.json() } else { data.json_without_charts() };
+    let json = json.replace('<', "\\u003c");
     let mut drawings = String::new();
     if ECHARTS.is_none() {
         for figure in data.figures() {
@@ -145,6 +188,14 @@ mod tests {
     fn every_place_of_the_template_is_known() {
         let places: Vec<&str> = TEMPLATE.split("@@").skip(1).step_by(2).collect();
         assert_eq!(places, ["title", "style", "data", "drawings", "echarts", "script"]);
+    }
+
+    #[test]
+    fn numbers_are_short_and_what_they_were() {
+        let values = [0.0, -3.0, 76.25, 1e20, 1e-7];
+        let text = json(&values);
+        assert_eq!(text, "[0,-3,76.25,1e+20,1e-7]");
+        assert_eq!(serde_json::from_str::<[f64; 5]>(&text).unwrap(), values);
     }
 
     #[test]

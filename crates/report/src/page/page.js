@@ -8,6 +8,7 @@
   const STAR = 'path://M50 0 61 35 98 35 68 57 79 92 50 70 21 92 32 57 2 35 39 35Z';
   const views = [];          // every figure on the page
   const hidden = new Map();  // what a reader switched, by figure and line
+  const folded = new Map();  // lists that a reader closed or opened, by section
 
   const element = (name, attributes = {}, ...children) => {
     const made = document.createElement(name);
@@ -195,17 +196,32 @@
       this.legend = element('fieldset', { class: 'legend', 'aria-label': 'Lines' });
       const head = element('h3', {}, figure.title);
       this.node = element('figure', { id: `figure-${figure.id}` }, head);
-      if (figure.frames.length > 1) {
-        const choose = element('select', { 'aria-label': figure.choice, onchange: () => { this.frame = choose.selectedIndex; this.draw(); } },
-          ...figure.frames.map(frame => element('option', {}, frame.name)));
-        choose.selectedIndex = this.frame;
-        this.node.append(element('label', { class: 'controls' }, `${figure.choice} `, choose));
-      } else if (figure.frames[0].name) {
-        this.node.append(element('p', { class: 'sheet-title' }, figure.frames[0].name));
-      }
-      this.node.append(this.legend, this.box, element('figcaption', {}, figure.caption));
+      this.choices = element('div', { class: 'choices' });
+      this.choose();
+      this.node.append(this.choices, this.legend, this.box, element('figcaption', {}, figure.caption));
       this.files = element('div', { class: 'files' });
       if (!data.live) this.node.append(this.files);
+    }
+
+    choose() {
+      const { frames, choice } = this.figure;
+      const options = frames.map(frame => element('option', {}, frame.name));
+      const select = element('select', { 'aria-label': choice, onchange: () => { this.frame = select.selectedIndex; this.draw(); } }, ...options);
+      select.selectedIndex = this.frame;
+      if (frames.length > 1) this.choices.replaceChildren(element('label', { class: 'controls' }, `${choice} `, select));
+      else if (frames[0].name) this.choices.replaceChildren(element('p', { class: 'sheet-title' }, frames[0].name));
+    }
+
+    // The same figure with new values: zoom, switches and the choice of a reader stay.
+    update(figure) {
+      const before = this.figure, chosen = before.frames[this.frame].name;
+      this.figure = figure;
+      if (figure.frames.map(frame => frame.name).join('\n') !== before.frames.map(frame => frame.name).join('\n')) {
+        const same = figure.frames.findIndex(frame => frame.name === chosen);
+        this.frame = this.frame === before.chosen || same < 0 ? figure.chosen : same;
+        this.choose();
+      }
+      if (this.drawn) this.draw();
     }
 
     draw() {
@@ -233,6 +249,10 @@
     }
 
     switches(legend, selected) {
+      // The same switches stay, and with them the reader's focus.
+      const entries = JSON.stringify(legend);
+      if (entries === this.entries) return;
+      this.entries = entries;
       this.legend.replaceChildren(...legend.map(entry => {
         const key = entry.key ?? entry.name;
         const box = element('input', { type: 'checkbox', onchange: () => {
@@ -287,25 +307,38 @@
     if (!data.live) box.append(element('div', { class: 'files' }, element('a', { href: `tables/${one.id}.csv` }, 'CSV'), element('a', { href: `tables/${one.id}.tex` }, 'LaTeX')));
     return box;
   };
-  const list = (title, items, open) => items.length ? [element('details', { class: 'notes', ...(open ? { open: '' } : {}) },
-    element('summary', {}, `${title} (${items.length})`), element('ul', {}, ...items.map(text => element('li', {}, text))))] : [];
+  const list = (key, title, items, open) => {
+    if (!items.length) return [];
+    const box = element('details', { class: 'notes', ontoggle: () => folded.set(key, !box.open) },
+      element('summary', {}, `${title} (${items.length})`), element('ul', {}, ...items.map(text => element('li', {}, text))));
+    box.open = folded.has(key) ? !folded.get(key) : open;
+    return [box];
+  };
 
   const overview = () => data.overview.length ? [element('section', { 'aria-label': 'All tasks' }, element('div', { class: 'figures' }, ...data.overview.map(place)))] : [];
 
-  const show = () => {
-    views.splice(0).forEach(view => { watcher?.unobserve(view.box); view.chart?.dispose(); });
+  // Everything but the figures: replaced when the data change.
+  const texts = () => {
     $('title').textContent = data.title;
     document.title = `${data.title} · fedanchor report`;
-    $('contents').replaceChildren(...(data.sections.length > 1 ? [element('ul', {}, ...data.sections.map(section => element('li', {}, element('a', { href: `#${section.id}` }, section.title))))] : []));
-    $('main').replaceChildren(
-      ...(data.problems.length ? [element('div', { class: 'problems' }, ...list('Missing or unreadable', data.problems, data.problems.length < 6))] : []),
-      ...(data.sections.length > 1 ? overview() : []),
+    $('problems').replaceChildren(...list('problems', 'Missing or unreadable', data.problems, data.problems.length < 6));
+    for (const section of data.sections) {
+      const box = $(section.id);
+      box.querySelector('.before').replaceChildren(...section.tables.slice(0, 1).map(table), ...list(section.id, 'Notes', section.notes, true));
+      box.querySelector('.after').replaceChildren(...section.tables.slice(1).map(table));
+    }
+  };
+
+  const show = () => {
+    views.splice(0).forEach(view => { watcher?.unobserve(view.box); view.chart?.dispose(); });
+    const several = data.sections.length > 1;
+    $('contents').replaceChildren(...(several ? [element('ul', {}, ...data.sections.map(section => element('li', {}, element('a', { href: `#${section.id}` }, section.title))))] : []));
+    $('main').replaceChildren(element('div', { id: 'problems' }), ...(several ? overview() : []),
       ...data.sections.map(section => element('section', { id: section.id },
-        ...(data.sections.length > 1 ? [element('h2', {}, section.title)] : []), ...section.tables.slice(0, 1).map(table),
-        ...list('Notes', section.notes, true),
-        element('div', { class: 'figures' }, ...section.figures.map(place)),
-        ...section.tables.slice(1).map(table))),
-      ...(data.sections.length > 1 ? [] : overview()));
+        ...(several ? [element('h2', {}, section.title)] : []), element('div', { class: 'before' }),
+        element('div', { class: 'figures' }, ...section.figures.map(place)), element('div', { class: 'after' }))),
+      ...(several ? [] : overview()));
+    texts();
   };
 
   const redraw = () => views.filter(view => view.drawn).forEach(view => view.draw());
@@ -324,31 +357,33 @@
   show();
 
   // ---------------------------------------------------------------- a run that goes on
+  const figures = all => [...all.overview, ...all.sections.flatMap(section => section.figures)];
+  const outline = all => JSON.stringify([all.sections.map(section => section.id), figures(all).map(figure => figure.id)]);
+  const refresh = fresh => {
+    const same = outline(fresh) === outline(data), scroll = scrollY;
+    data = fresh;
+    if (!same) { show(); scrollTo(0, scroll); return; }
+    const updated = figures(data);
+    for (const view of views) view.update(updated.find(figure => figure.id === view.figure.id));
+    texts();
+  };
   if (data.live) {
     let version = null;
     const ask = async () => {
       try {
         const answer = await fetch('data.json', { headers: version ? { 'If-None-Match': version } : {} });
         if (answer.status === 200) {
+          const fresh = await answer.json();
+          // Without ECharts the drawings come with the page.
+          if (version && typeof echarts === 'undefined') return location.reload();
           version = answer.headers.get('ETag');
-          const scroll = scrollY, fresh = await answer.json();
-          const same = fresh.sections.map(s => s.figures.map(f => f.id + f.frames.length)).flat().join() === data.sections.map(s => s.figures.map(f => f.id + f.frames.length)).flat().join();
-          data = fresh;
-          if (same) update(); else { show(); scrollTo(0, scroll); }
+          refresh(fresh);
         }
-        $('live').textContent = 'live';
-      } catch { $('live').textContent = 'no longer served'; }
+        $('live').textContent = data.live;
+      } catch { $('live').textContent = `no longer served; the last state was: ${data.live}`; }
       setTimeout(ask, 1000);
     };
-    // The same figures with new values: replaced in place, so that zoom and switches stay.
-    const update = () => {
-      const all = [...data.overview, ...data.sections.flatMap(section => section.figures)];
-      for (const view of views) {
-        view.figure = all.find(figure => figure.id === view.figure.id);
-        if (view.drawn) view.draw();
-      }
-      for (const section of data.sections) $(section.id)?.querySelector('.table')?.replaceWith(table(section.tables[0]));
-    };
+    $('live').textContent = data.live;
     setTimeout(ask, 1000);
   }
   window.fedanchorReport = { views, drawAll };

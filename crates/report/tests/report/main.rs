@@ -5,6 +5,7 @@
 mod compare;
 mod finding;
 mod folders;
+mod following;
 mod formats;
 mod matching;
 mod pages;

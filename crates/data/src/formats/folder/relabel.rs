@@ -68,7 +68,8 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
         return Err(DataError::malformed(labels, place, expected, path.display().to_string()));
     }
     if count == 0 {
-        let expected = "a label in at least one row";
+        let expected = "a label in at least one row (review the proposals first, or accept the sure ones \
+                        with `fedanchor label --accept`)";
         return Err(DataError::malformed(labels, "column `label`", expected, "none"));
     }
     if count == unlabelled.files.len() {

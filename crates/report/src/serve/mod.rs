@@ -1,0 +1,245 @@
+//! Serves a page and its data to a browser.
+//!
+//! Two addresses answer to GET, `/` and `/data.json`, from memory: no path of a request ever reaches the file
+//! system. The data has an `ETag`, and a page that sends it back in `If-None-Match` is told with 304 that
+//! nothing has changed; asking again and again that way was chosen over a stream of events because it needs no
+//! state per reader and survives a restart of either side.
+//!
+//! A browser lets any page on the internet send requests to this machine. What keeps such a page from
+//! the data is that it cannot read answers of another origin; so that no name of its own is made to lead
+//! here, a request for another host than this one is refused. All sizes and times are bounded.
+
+mod hosts;
+#[cfg(test)]
+mod tests;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hosts::{Hosts, Verdict};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Headers of every answer. The page brings its scripts and styles along and talks to nobody but this server.
+const HEADERS: [(HeaderName, &str); 5] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; \
+         font-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// A page and its data, which may change while they are served.
+#[derive(Debug)]
+pub struct Site(RwLock<Content>);
+
+#[derive(Debug, Clone)]
+struct Content {
+    page: Bytes,
+    json: Bytes,
+    /// Differs whenever the data differ, also from those of an earlier process on the same port.
+    tag: String,
+}
+
+impl Site {
+    /// Of an HTML page and its data as JSON.
+    pub fn new(page: impl Into<Vec<u8>>, json: impl Into<Vec<u8>>) -> Self {
+        Self(RwLock::new(Content::new(page.into(), json.into())))
+    }
+
+    /// Replaces the page and its data: readers get them with their next request.
+    pub fn publish(&self, page: impl Into<Vec<u8>>, json: impl Into<Vec<u8>>) {
+        let content = Content::new(page.into(), json.into());
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = content;
+    }
+
+    fn content(&self) -> Content {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Content {
+    fn new(page: Vec<u8>, json: Vec<u8>) -> Self {
+        let tag = format!("\"{}\"", &blake3::hash(&json).to_hex()[..32]);
+        Self { page: Bytes::from(page), json: Bytes::from(json), tag }
+    }
+}
+
+/// What one connection may take. Each has one request.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Connections at the same time; more have to wait.
+    connections: usize,
+    /// Headers of a request, and bytes in all of them.
+    headers: usize,
+    header_bytes: usize,
+    /// Time until the headers are there, and for the whole connection.
+    header_time: Duration,
+    time: Duration,
+}
+
+const LIMITS: Limits = Limits {
+    connections: 64,
+    headers: 64,
+    header_bytes: 16 << 10,
+    header_time: Duration::from_secs(10),
+    time: Duration::from_secs(60),
+};
+
+/// A server that has an address and does not answer yet.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    hosts: Hosts,
+}
+
+impl Server {
+    /// Listens on an address: `HOST:PORT`, where the port may be 0 for any that is free.
+    pub fn bind(address: &str) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let hosts = Hosts::new(address, listener.local_addr()?.ip());
+        Ok(Self { listener, hosts })
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers requests in a thread of its own, until the returned value is dropped.
+    pub fn start(self, site: Arc<Site>) -> io::Result<Serving> {
+        self.start_with(site, LIMITS)
+    }
+
+    fn start_with(self, site: Arc<Site>, limits: Limits) -> io::Result<Serving> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let router = router(site, self.hosts);
+        let listener = {
+            let _runtime = runtime.enter();
+            tokio::net::TcpListener::from_std(self.listener)?
+        };
+        let serve = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = accept(listener, router, limits) => {}
+                    _ = stopped => {}
+                }
+            });
+            // Dropping the runtime closes all connections.
+        };
+        let thread = std::thread::Builder::new().name("web".to_owned()).spawn(serve)?;
+        Ok(Serving { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// A server that answers; it ends at once when this is dropped.
+#[derive(Debug)]
+pub struct Serving {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has panicked or ended: there is nothing to do about either.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Takes connections, each answered in a task of its own.
+async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limits) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .keep_alive(false)
+        .max_headers(limits.headers)
+        .max_header_size(limits.header_bytes)
+        .header_read_timeout(limits.header_time);
+    let permits = Arc::new(Semaphore::new(limits.connections));
+    loop {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(_) => {
+                // No more files can be opened, or the reader has gone already: neither lasts.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(async move {
+            // A reader that misbehaves or goes away is no concern of the others.
+            let _ = tokio::time::timeout(limits.time, connection).await;
+            drop(permit);
+        });
+    }
+}
+
+fn router(site: Arc<Site>, hosts: Hosts) -> Router {
+    Router::new()
+        .route("/", get(page))
+        .route("/data.json", get(data))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "not found\n") })
+        .with_state(site)
+        .layer(middleware::from_fn_with_state(Arc::new(hosts), guard))
+}
+
+async fn page(State(site): State<Arc<Site>>) -> Response {
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], site.content().page).into_response()
+}
+
+async fn data(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    let Content { json, tag, .. } = site.content();
+    if is_known(&headers, &tag) {
+        return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
+    }
+    let kind = (header::CONTENT_TYPE, "application/json".to_owned());
+    ([kind, (header::ETAG, tag)], json).into_response()
+}
+
+/// Whether the reader has the version with this tag.
+fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let known =
+        headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let mut known = known.flat_map(|value| value.split(',')).map(str::trim);
+    known.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
+}
+
+/// Refuses requests for other hosts, and adds the headers of every answer.
+async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    let mut response = match hosts.judge(request.uri(), request.headers()) {
+        Verdict::Ours => next.run(request).await,
+        Verdict::Foreign => {
+            let text = "this server does not answer for that host name\n";
+            (StatusCode::MISDIRECTED_REQUEST, text).into_response()
+        }
+        Verdict::Malformed => {
+            (StatusCode::BAD_REQUEST, "a request needs one Host header\n").into_response()
+        }
+    };
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""The figures of the documentation, from real runs:  python3 scripts/figures.py FEDANCHOR
+
+Repeats the quick experiment with FEDANCHOR (the program), saving what a report needs for every figure, and copies
+figures of reports over it and over committed runs to docs/images. The screenshots there are `make screenshots`.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+IMAGES = REPOSITORY / "docs/images"
+RESULTS = REPOSITORY / "results"
+
+# Runs, options of `fedanchor report`, and for the names in docs/images how the names of the figures end.
+REPORTS = [
+    ([RESULTS / "quick"], [], {"quick": "small-accuracy"}),
+    (
+        [RESULTS / "table2/cifar10-500-iid-fedanchor/seed1", RESULTS / "table2/cifar10-500-iid-semifl/seed1"],
+        ["--smooth", "5"],
+        {"method-kept": "wrn28x2-kept", "method-labels": "wrn28x2-labels-all"},
+    ),
+    (
+        [RESULTS / "quick-table"],
+        [],
+        {
+            "report-accuracy": "small-accuracy",
+            "report-kept": "small-kept",
+            "report-labels": "small-labels-kept",
+            "report-traffic": "small-traffic",
+        },
+    ),
+]
+SAVED = ["--set", "record.latents=[0, 40]", "--set", "record.samples=16", "--set", "compare=false"]
+OF_SAVED = {
+    "report-latents-first": "small-latents-1",
+    "report-latents-last": "small-latents-2",
+    "report-confusion": "small-confusion",
+    "report-similarity": "small-similarity",
+    "report-samples": "small-samples",
+}
+
+
+def main(program):
+    def fedanchor(*arguments):
+        subprocess.run([program, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        fedanchor("run", *SAVED, "--out", run)
+        for number, (runs, options, figures) in enumerate([*REPORTS, ([run], [], OF_SAVED)]):
+            report = Path(folder) / f"report{number}"
+            fedanchor("report", *runs, *options, "--out", report)
+            for name, figure in figures.items():
+                [drawn] = (report / "figures").glob(f"*-{figure}.svg")
+                (IMAGES / f"{name}.svg").write_bytes(drawn.read_bytes())
+        fedanchor("data", "partition", "--set", "partition.alpha=0.1", "--out", Path(folder) / "partition")
+        (IMAGES / "report-partition.png").write_bytes((Path(folder) / "partition.png").read_bytes())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
