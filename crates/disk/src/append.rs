@@ -1,6 +1,7 @@
 //! Files that grow by a line at a time.
 
 use crate::call::{Call, perform};
+use crate::read::not_regular;
 use crate::write::{folder_of, sync_folder};
 use fs_err::{File, OpenOptions};
 use std::io::{Result, Write};
@@ -18,7 +19,7 @@ impl Appended {
         if path.exists() {
             return Self::open(path);
         }
-        let file = perform(Call::Create(path), || options().create(true).open(path))?;
+        let file = perform(Call::Create(path), || options().create_new(true).open(path))?;
         sync_folder(folder_of(path))?;
         Ok(Self { file })
     }
@@ -26,7 +27,8 @@ impl Appended {
     /// Opens a file that exists.
     pub fn open(path: &Path) -> Result<Self> {
         let file = perform(Call::Read(path), || options().open(path))?;
-        Ok(Self { file })
+        let kind = file.metadata()?.file_type();
+        if kind.is_file() { Ok(Self { file }) } else { Err(not_regular(kind)) }
     }
 
     /// The same file, for another thread.

@@ -1,40 +1,44 @@
 //! Reading: regular files only, and never without a limit.
 
 use crate::call::{Call, perform};
-use fs_err::File;
+use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Reads a regular file of at most this many bytes. Anything else, such as a named pipe, could block or never end.
-pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+/// Opens a regular file for reading. Anything else, such as a named pipe, could block or never end.
+pub fn open(path: &Path) -> Result<File> {
     perform(Call::Read(path), || {
-        let found = fs_err::metadata(path)?;
-        if !found.is_file() {
-            let kind = kind(found.file_type());
-            let problem = format!("`{}` is {kind}, not a regular file", path.display());
-            return Err(Error::new(ErrorKind::InvalidInput, problem));
+        let found = std::fs::metadata(path)?;
+        match found.is_file() {
+            true => File::open(path),
+            false => Err(not_regular(found.file_type())),
         }
-        let mut bytes = Vec::new();
-        // The length of some files, such as those in /proc, is only known by reading them.
-        if found.len() <= most {
-            bytes.reserve_exact(found.len() as usize);
-            File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-        }
-        if found.len() > most || bytes.len() as u64 > most {
-            let problem = format!("`{}` has more than {most} bytes", path.display());
-            return Err(Error::new(ErrorKind::FileTooLarge, problem));
-        }
-        Ok(bytes)
     })
+}
+
+/// Reads a regular file of at most this many bytes. Errors do not name the path: callers do.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let file = open(path)?;
+    let length = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    // The length of some files, such as those in /proc, is only known by reading them.
+    if length <= most {
+        bytes.reserve_exact(length as usize);
+        file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    }
+    if length > most || bytes.len() as u64 > most {
+        let problem = format!("expected at most {most} bytes, found more");
+        return Err(Error::new(ErrorKind::FileTooLarge, problem));
+    }
+    Ok(bytes)
 }
 
 /// The same for a text.
 pub fn read_text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(read(path, most)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        let problem = format!("`{}` is not UTF-8 text: see byte {}", path.display(), at + 1);
-        Error::new(ErrorKind::InvalidData, problem)
+        Error::new(ErrorKind::InvalidData, format!("expected UTF-8 text: see byte {}", at + 1))
     })
 }
 
@@ -56,13 +60,14 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     })
 }
 
-fn kind(of: std::fs::FileType) -> &'static str {
-    match of {
-        _ if of.is_dir() => "a folder",
-        _ if of.is_fifo() => "a named pipe",
-        _ if of.is_socket() => "a socket",
+pub(crate) fn not_regular(found: std::fs::FileType) -> Error {
+    let kind = match found {
+        _ if found.is_dir() => "a folder",
+        _ if found.is_fifo() => "a named pipe",
+        _ if found.is_socket() => "a socket",
         _ => "a device",
-    }
+    };
+    Error::new(ErrorKind::InvalidInput, format!("expected a regular file, found {kind}"))
 }
 
 #[cfg(test)]
@@ -76,9 +81,9 @@ mod tests {
         let pipe = folder.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let refused = |path: &Path| read(path, 10).unwrap_err().to_string();
-        assert!(refused(&pipe).ends_with("pipe` is a named pipe, not a regular file"));
-        assert_eq!(refused(Path::new("/dev/zero")), "`/dev/zero` is a device, not a regular file");
-        assert!(refused(folder.path()).ends_with("` is a folder, not a regular file"));
+        assert_eq!(refused(&pipe), "expected a regular file, found a named pipe");
+        assert_eq!(refused(Path::new("/dev/zero")), "expected a regular file, found a device");
+        assert_eq!(refused(folder.path()), "expected a regular file, found a folder");
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&pipe, &link).unwrap();
         assert!(refused(&link).contains("named pipe"));
@@ -92,7 +97,7 @@ mod tests {
         assert_eq!(read(&path, 5).unwrap(), b"12345");
         let error = read(&path, 4).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
-        assert!(error.to_string().ends_with("has more than 4 bytes"), "{error}");
+        assert_eq!(error.to_string(), "expected at most 4 bytes, found more");
         // Its length is said to be 0.
         assert!(!read(Path::new("/proc/self/status"), 1 << 20).unwrap().is_empty());
         assert!(read(Path::new("/proc/self/status"), 4).is_err());
@@ -106,6 +111,6 @@ mod tests {
         let path = folder.path().join("text");
         fs_err::write(&path, b"ab\xff").unwrap();
         let error = read_text(&path, 10).unwrap_err().to_string();
-        assert!(error.ends_with("is not UTF-8 text: see byte 3"), "{error}");
+        assert_eq!(error, "expected UTF-8 text: see byte 3");
     }
 }

@@ -60,8 +60,20 @@ pub fn create_folder(path: &Path) -> Result<()> {
     sync_folder(above)
 }
 
+/// Has everything in a folder on the disk: all files below it, and the names of all of them.
+pub fn sync_all_below(folder: &Path) -> Result<()> {
+    for path in crate::list(folder)? {
+        if fs_err::symlink_metadata(&path)?.is_dir() {
+            sync_all_below(&path)?;
+        } else {
+            perform(Call::Sync(&path), || File::open(&path)?.sync_all())?;
+        }
+    }
+    sync_folder(folder)
+}
+
 /// Has the names in a folder on the disk: they must survive a power failure, too.
-pub(crate) fn sync_folder(path: &Path) -> Result<()> {
+pub fn sync_folder(path: &Path) -> Result<()> {
     perform(Call::SyncFolder(path), || File::open(path)?.sync_all())
 }
 

@@ -1,6 +1,6 @@
 //! Errors in finding and reading runs; every message names the path.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why no table could be made.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +67,11 @@ impl ReportError {
     pub(crate) fn malformed(path: impl Into<PathBuf>, problem: impl ToString) -> Self {
         let problem = problem.to_string().trim_end().to_owned();
         Self::Malformed { path: path.into(), problem }
+    }
+
+    /// A file that cannot be read.
+    pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
+        Self::Io(std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     }
 
     /// What is wrong in a run folder, in one line and without advice.

@@ -19,7 +19,8 @@ impl RunFiles {
     /// Opens a run folder.
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         let (folder, path) = (folder.to_owned(), folder.join(files::CHECKSUMS));
-        let Some(bytes) = fedanchor_disk::read_if_exists(&path, LARGEST)? else {
+        let bytes = fedanchor_disk::read_if_exists(&path, LARGEST);
+        let Some(bytes) = bytes.map_err(|error| ReportError::unreadable(&path, &error))? else {
             return Ok(Self { folder, manifest: None });
         };
         let manifest = Manifest::parse(&String::from_utf8_lossy(&bytes));
@@ -42,7 +43,8 @@ impl RunFiles {
 
     /// Reads a file. It is an error if it is not what was written.
     pub(crate) fn bytes(&self, name: &str) -> Result<Vec<u8>> {
-        let bytes = fedanchor_disk::read(&self.path(name), LARGEST)?;
+        let bytes = fedanchor_disk::read(&self.path(name), LARGEST)
+            .map_err(|error| ReportError::unreadable(&self.path(name), &error))?;
         if let Some(manifest) = &self.manifest {
             let checked = manifest.check(name, &bytes);
             checked.map_err(|mismatch| ReportError::malformed(self.path(name), mismatch))?;

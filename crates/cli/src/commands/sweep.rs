@@ -1,13 +1,13 @@
 //! `fedanchor sweep`: the runs of a sweep file, as many at once as suit the device. Finished runs are
 //! skipped and interrupted ones resumed, so an interrupted sweep continues with the same command.
 
-use super::counted;
 use super::interrupt::{
     Interrupted, lacks_comparison, left_undone, stop_on_interrupt, this_command,
 };
 use super::pace::Pace;
 use super::run::side_by_side;
 use super::tracked::Tracked;
+use super::{LONGEST, counted};
 use crate::cli::SweepArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -41,7 +41,7 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     let mut settings = args.settings;
     settings.extend(args.device.map(|device| format!("device={device}")));
     let name = args.file.display().to_string();
-    let text = std::fs::read_to_string(&args.file).with_context(|| name.clone())?;
+    let text = fedanchor_disk::read_text(&args.file, LONGEST).with_context(|| name.clone())?;
     let folder = args.file.parent().unwrap_or(Path::new(""));
     let sweep = sweep_file(&text, folder, &args.cells, &settings).with_context(|| name)?;
     let cells = &sweep.cells;

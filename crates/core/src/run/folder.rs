@@ -339,7 +339,9 @@ pub(crate) fn check_free(path: &Path) -> Result<()> {
         let problem = "is not a folder: choose another name with --out";
         return Err(Error::file(path, problem));
     }
-    if let Ok(rounds) = File::open(path.join(files::ROUNDS)) {
+    if path.join(files::ROUNDS).is_file()
+        && let Ok(rounds) = File::open(path.join(files::ROUNDS))
+    {
         // Before anything is said about what the folder holds: that is about to change.
         lock(path, &rounds)?;
         return check_records(path);
