@@ -151,6 +151,7 @@ mod tests {
             validation_accuracy: None,
             anchor_head: LabelAccuracy::default(),
             classifier_head: LabelAccuracy::default(),
+            seen: 0,
             ..fixtures::record(round)
         }
     }
