@@ -151,7 +151,12 @@ fn a_damaged_checkpoint_is_passed_over() {
     std::fs::write(workspace.at("damaged").join(files::ROUNDS), record).unwrap();
     let output = workspace.succeed(&mut resume(&workspace, "damaged", &["--set", "rounds=4"]));
     let said = text(&output.stderr);
-    assert!(said.contains("the checkpoint of round 3 is damaged and not used"), "{said}");
+    assert!(
+        said.contains(
+            "round-000003.checkpoint, the checkpoint of round 3, is damaged and not used"
+        ),
+        "{said}"
+    );
     assert!(said.contains("resuming after round 2"), "{said}");
     assert!(outcome(&workspace, "whole") == outcome(&workspace, "damaged"));
 }
