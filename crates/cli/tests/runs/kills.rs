@@ -268,6 +268,9 @@ fn what_cannot_be_resumed_is_refused() {
     copy("edited");
     let config = workspace.read("edited", files::CONFIG).replacen("lr = 0.03", "lr = 0.5", 1);
     std::fs::write(workspace.at("edited").join(files::CONFIG), config).unwrap();
+    refused("edited", &["--set", "rounds=4"], "config.toml: does not match its checksum");
+    // Nor where its checksum was left out, as by an earlier version.
+    std::fs::remove_file(workspace.at("edited").join(files::CHECKSUMS)).unwrap();
     let made = "the settings that the checkpoint of round 3 was made with";
     refused("edited", &["--set", "rounds=4"], made);
     workspace.run("other", &[settings[0], settings[1], &["seed=5"]]);
@@ -295,8 +298,12 @@ fn what_cannot_be_resumed_is_refused() {
     let [a, b] = [first, last].map(|path| std::fs::read(path).unwrap());
     std::fs::write(first, b).unwrap();
     std::fs::write(last, a).unwrap();
-    let output = resume(&workspace, "swapped", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("no checkpoint to resume from"), "{output:?}");
+    let output = workspace.succeed(&mut resume(&workspace, "swapped", &[]));
+    for path in [first, last] {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let note = format!("starts without what it kept: checkpoints/clients/{name} is damaged");
+        assert!(text(&output.stderr).contains(&note), "{output:?}");
+    }
 
     // A checkpoint of an earlier format.
     copy("earlier");
