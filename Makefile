@@ -75,6 +75,7 @@ test-slow: libtorch target/torchvision/ready
 	$(CARGO) test -p fedanchor-cli --test runs -- --ignored --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor-data -p fedanchor --test mutated -- --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor --lib damaged_bytes
+	FEDANCHOR_EVERY_CALL=1 FEDANCHOR_FLIPS=170 $(CARGO) test --release -p fedanchor --test disk
 	$(PYTHON) scripts/dist.py
 
 # An archive in target/dist that runs without Rust and Python: program, libtorch, licences, manual pages.

@@ -30,10 +30,29 @@ TORCH = ("torch", VERSION, "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e0
 CUDART = ("nvidia-cuda-runtime", "13.0.96", "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548")
 CUPTI = ("nvidia-cuda-cupti", "13.0.85", "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8")
 CPU_SET = [TORCH, CUDART, CUPTI]
-# Headers included by libtorch's CUDA headers, needed to compile crates/graph.
-CUDA_HEADERS = [
+# PyTorch's wheel expects these libraries next to it. Its Python dependencies are not needed.
+CUDA_SET = [
+    *CPU_SET,
+    ("nvidia-cublas", "13.1.0.3", "ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171"),
+    ("nvidia-cuda-nvrtc", "13.0.88", "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575"),
+    ("nvidia-cudnn-cu13", "9.19.0.56", "d20e1734305e9d68889a96e3f35094d733ff1f83932ebe462753973e53a572bf"),
+    ("nvidia-cufft", "12.0.0.61", "6c44f692dce8fd5ffd3e3df134b6cdb9c2f72d99cf40b62c32dde45eea9ddad3"),
+    ("nvidia-cufile", "1.15.1.6", "08a3ecefae5a01c7f5117351c64f17c7c62efa5fffdbe24fc7d298da19cd0b44"),
+    ("nvidia-curand", "10.4.0.35", "1aee33a5da6e1db083fe2b90082def8915f30f3248d5896bcec36a579d941bfc"),
+    ("nvidia-cusolver", "12.0.4.66", "0a759da5dea5c0ea10fd307de75cdeb59e7ea4fcb8add0924859b944babf1112"),
+    ("nvidia-cusparse", "12.6.3.3", "2b3c89c88d01ee0e477cb7f82ef60a11a4bcd57b6b87c33f789350b59759360b"),
+    ("nvidia-cusparselt-cu13", "0.8.0", "25e30a8a7323935d4ad0340b95a0b69926eee755767e8e0b1cf8dd85b197d3fd"),
+    ("nvidia-nccl-cu13", "2.28.9", "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42"),
+    ("nvidia-nvjitlink", "13.0.88", "13a74f429e23b921c1109976abefacc69835f2f433ebd323d3946e11d804e47b"),
+    ("nvidia-nvshmem-cu13", "3.4.5", "290f0a2ee94c9f3687a02502f3b9299a9f9fe826e6d0287ee18482e78d495b80"),
+    ("nvidia-nvtx", "13.0.85", "4936d1d6780fbe68db454f5e72a42ff64d1fd6397df9f363ae786930fd5c1cd4"),
+    # Headers included by libtorch's CUDA headers, needed to compile crates/graph.
     ("nvidia-cuda-crt", "13.0.88", "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4"),
     ("nvidia-cuda-cccl", "13.0.85", "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649"),
+]
+PLATFORMS = [
+    *(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 25, 18, 17, 12, 5)),
+    *(f"manylinux{year}_x86_64" for year in ("2014", "2010", "1")),
 ]
 CPU_LIBRARIES = {"libc10.so", "libtorch_cpu.so", "libtorch.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13"}
 
@@ -67,7 +86,7 @@ def download(distribution, folder, pip=run_pip):
     name, version, expected = distribution
     print(f"downloading {name} {version}", file=sys.stderr, flush=True)
     tags = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "none"]
-    for tag in ("manylinux_2_28_x86_64", "manylinux_2_25_x86_64", "manylinux2014_x86_64"):
+    for tag in PLATFORMS:
         tags += ["--platform", tag]
     pip(["download", "--no-deps", "--only-binary=:all:", *tags, "--dest", str(folder), f"{name}=={version}"])
     wheels = sorted(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
@@ -119,12 +138,15 @@ def install_cpu(folder, pip=run_pip, distributions=None):
         put_in_place(unpacked, folder)
 
 
-def install_cuda(folder, pip=run_pip):
-    """Install PyTorch's wheel with its dependencies: the libraries expect cuBLAS, cuDNN and others next to them."""
+def install_cuda(folder, pip=run_pip, distributions=None):
+    """Unpack PyTorch's wheel and the libraries that it expects next to it: cuBLAS, cuDNN and others."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        wheels = [download(d, Path(scratch), pip) for d in [TORCH, *CUDA_HEADERS]]
         site = Path(scratch) / "site"
-        pip(["install", "--no-compile", "--target", str(site), *map(str, wheels)])
+        for distribution in distributions or CUDA_SET:
+            wheel = download(distribution, Path(scratch), pip)
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(site)
+            wheel.unlink()  # there may not be room for all of them and what is in them
         for library in ("cudart.so.13", "cudnn.so.9", "cublas.so.13"):
             if not list(site.glob(f"nvidia/*/lib/lib{library}")):
                 raise SetupError(f"missing in the CUDA version: lib{library}; this is a bug in scripts/libtorch.py, please report it")

@@ -61,6 +61,18 @@ class SetUp(unittest.TestCase):
         self.assertRegex(str(caught.exception), f"wrong checksum: expected sha256 0+, found {digest}: .*run the same command again")
         self.assertFalse(target.exists())
 
+    def test_every_wheel_of_the_cuda_version_is_checked(self):
+        members = {f"nvidia/cu13/lib/lib{name}": name for name in ("cudart.so.13", "cudnn.so.9", "cublas.so.13")}
+        pip, digest = self.pip_that_serves(members)
+        target = self.folder / "set"
+        with self.assertRaisesRegex(libtorch.SetupError, "other-2.*wrong checksum"):
+            libtorch.install_cuda(target, pip, [("fake", "1", digest), ("other", "2", "0" * 64)])
+        self.assertFalse(target.exists())
+        libtorch.install_cuda(target, pip, [("fake", "1", digest), ("other", "2", digest)])
+        self.assertEqual((target / "nvidia/cu13/lib/libcudnn.so.9").read_text(), "cudnn.so.9")
+        for name, version, checksum in libtorch.CUDA_SET:
+            self.assertRegex(checksum, "^[0-9a-f]{64}$", f"{name} {version}")
+
     def test_a_failed_download_is_reported_in_one_line(self):
         outcomes = [mock.Mock(returncode=0), mock.Mock(returncode=1, stderr="noise\nERROR: Connection broken: 3 bytes read\nmore\n")]
         with mock.patch.object(subprocess, "run", side_effect=outcomes), self.assertRaises(libtorch.SetupError) as caught:

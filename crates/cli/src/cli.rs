@@ -41,6 +41,8 @@ pub enum Command {
     Table(TableArgs),
     /// Write a report over run folders: one page with figures, each also as SVG and PNG, tables as CSV and LaTeX
     Report(ReportArgs),
+    /// Check that runs are what was written: every file, every record, every checkpoint
+    Verify(VerifyArgs),
     /// Compare two experiments: settings, accuracy in relation to the seeds' spread, traffic and time
     Compare(CompareArgs),
     /// Test a trained model on labelled images
@@ -353,6 +355,15 @@ pub struct ReportArgs {
     /// Round at which the methods' pseudo-labels are compared [default: the last]
     #[arg(long, value_name = "N")]
     pub round: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// Run folders, or folders that contain run folders
+    #[arg(value_name = "DIR", required = true)]
+    pub dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]

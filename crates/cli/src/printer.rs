@@ -2,6 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
 /// Prints results to standard output, and what happens meanwhile to standard error.
@@ -28,7 +29,9 @@ impl Printer {
 
     /// A line of results; `false` if its reader has gone away.
     pub fn try_line(&self, text: impl AsRef<str>) -> bool {
-        match writeln!(std::io::stdout(), "{}", text.as_ref()) {
+        let (mut out, text) = (std::io::stdout(), text.as_ref());
+        let text = if out.is_terminal() { printable(text) } else { text.into() };
+        match writeln!(out, "{text}") {
             Ok(()) => true,
             // No reason to fail; a full disk is.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => false,
@@ -55,7 +58,7 @@ impl Printer {
     /// A question to a person at the terminal; the answer goes on the same line.
     pub fn prompt(&self, text: impl AsRef<str>) {
         // Nothing is left to do if the terminal is gone.
-        let _ = write!(std::io::stderr(), "{}", text.as_ref());
+        let _ = write!(std::io::stderr(), "{}", printable(text.as_ref()));
         let _ = std::io::stderr().flush();
     }
 
@@ -87,5 +90,29 @@ impl Printer {
 
 fn to_stderr(text: &str) {
     // Nothing is left to do if the terminal is gone.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", printable(text));
+}
+
+/// Text without control characters: names of classes and files come from elsewhere, and could move the cursor or
+/// retitle the window.
+fn printable(text: &str) -> Cow<'_, str> {
+    let hostile = |letter: char| letter.is_control() && letter != '\n' && letter != '\t';
+    match text.contains(hostile) {
+        true => text.replace(hostile, "\u{fffd}").into(),
+        false => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(
+            printable("cat\u{1b}[31m\u{9b}2J\rdog\ta\nb"),
+            "cat\u{fffd}[31m\u{fffd}2J\u{fffd}dog\ta\nb"
+        );
+        assert!(matches!(printable("größe 100 %"), Cow::Borrowed(_)));
+    }
 }

@@ -2,6 +2,7 @@
 
 use fedanchor_data::DataError;
 use fedanchor_engine::InPhase;
+use fedanchor_record::Incidents;
 use std::path::PathBuf;
 
 /// An error of this crate.
@@ -44,6 +45,17 @@ pub enum Error {
         accuracy: f64,
         /// The median of the last rounds.
         usual: f64,
+    },
+    /// A run whose rounds all left the model as it was: its accuracy is that of the anchors alone.
+    #[error(
+        "none of {rounds} rounds changed the model ({incidents}): check the clients, checks.quorum and \
+         checks.anchor_margin; the records say what happened in each round"
+    )]
+    WithoutEffect {
+        /// How many.
+        rounds: u32,
+        /// What happened in them.
+        incidents: Incidents,
     },
     /// A method that cannot do what it was asked to.
     #[error("method {method}: {problem}")]

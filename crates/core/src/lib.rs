@@ -42,5 +42,7 @@ pub use fedanchor_engine as engine;
 pub use federation::{Coordinator, Fleet};
 pub use methods::{Method, register};
 pub use model::Model;
-pub use run::{Observer, WrapFleet, resume, resume_command, run, run_with, server_only};
+pub use run::{
+    Observer, Verification, WrapFleet, resume, resume_command, run, run_with, server_only, verify,
+};
 pub use simulation::Simulation;

@@ -1,11 +1,10 @@
 //! Tables as CSV.
 
-use crate::{DataError, Result};
 use std::fmt::Write;
-use std::path::Path;
 
-/// Writes how many samples of each class every client holds ([`crate::Partition::histogram`]): `client,size,<class names...>`.
-pub fn histogram_csv(histogram: &[Vec<u32>], classes: &[String], path: &Path) -> Result<()> {
+/// How many samples of each class every client holds ([`crate::Partition::histogram`]) as CSV: `client,size,<class
+/// names...>`.
+pub fn histogram_table(histogram: &[Vec<u32>], classes: &[String]) -> String {
     let mut table = String::from("client,size");
     for name in classes {
         table.push(',');
@@ -20,7 +19,7 @@ pub fn histogram_csv(histogram: &[Vec<u32>], classes: &[String], path: &Path) ->
         }
         table.push('\n');
     }
-    std::fs::write(path, table).map_err(|error| DataError::io(path, error))
+    table
 }
 
 /// A name as a field of a CSV file.
@@ -38,12 +37,9 @@ mod tests {
 
     #[test]
     fn the_table_has_one_line_per_client() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("histogram.csv");
         let classes = ["cat".into(), "dog, \"big\"".into()];
-        histogram_csv(&[vec![3, 4], vec![0, 1]], &classes, &path).unwrap();
         assert_eq!(
-            std::fs::read_to_string(path).unwrap(),
+            histogram_table(&[vec![3, 4], vec![0, 1]], &classes),
             "client,size,cat,\"dog, \"\"big\"\"\"\n0,7,3,4\n1,1,0,1\n"
         );
     }

@@ -8,6 +8,7 @@ use fedanchor_data::fetch::{Phase, Progress, Source, get};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use md5::{Digest, Md5};
+use sha2::Sha256;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -112,14 +113,24 @@ fn answer(
     connection.write_all(&body)
 }
 
-fn md5(content: &[u8]) -> &'static str {
-    let sum: String = Md5::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+fn sum<D: Digest>(content: &[u8]) -> &'static str {
+    let sum: String = D::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
     sum.leak()
+}
+
+fn sha256(content: &[u8]) -> &'static str {
+    sum::<Sha256>(content)
+}
+
+/// A file of the catalogue with this content.
+fn official(name: &'static str, content: &[u8]) -> File {
+    let (md5, sha256) = (sum::<Md5>(content), sha256(content));
+    File { name, bytes: content.len() as u64, md5, sha256 }
 }
 
 /// A data set of one file with this content.
 fn entry(file: &'static str, content: &[u8]) -> Entry {
-    let file = File { name: file, bytes: content.len() as u64, md5: md5(content) };
+    let file = official(file, content);
     Entry {
         name: "tiny",
         about: "",
@@ -244,7 +255,7 @@ fn a_wrong_checksum_deletes_the_download() {
     let entry = entry("set.mat", &content());
     let why = quietly(&entry, dir.path(), mirror(&Server::start(wrong.clone(), Manner::Good)))
         .unwrap_err();
-    assert!(why.contains(md5(&content())) && why.contains(md5(&wrong)), "{why}");
+    assert!(why.contains(sha256(&content())) && why.contains(sha256(&wrong)), "{why}");
     assert!(why.contains("run the same command again to start over"), "{why}");
     assert!(!dir.path().join("tiny.incomplete/set.mat.part").exists());
     assert!(!dir.path().join("tiny").exists());
@@ -360,7 +371,7 @@ fn local_files_are_recognised_by_content() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two, other) =
         (content(), vec![7; 30], gz(&tar_of("x", tar::EntryType::Regular, b"y")));
-    let file = |name, content: &[u8]| File { name, bytes: content.len() as u64, md5: md5(content) };
+    let file = official;
     let entry = Entry {
         files: Vec::leak(vec![file("one.mat", &one), file("two.mat", &two)]),
         also: Vec::leak(vec![file("all.tar.gz", &other)]),
@@ -385,7 +396,7 @@ fn local_files_are_recognised_by_content() {
 
     let wrong = at("one.mat", &vec![0; 20_000]);
     let why = quietly(&entry, &data("c"), Source::Local(vec![wrong])).unwrap_err();
-    assert!(why.contains(md5(&one)) && why.contains(md5(&vec![0; 20_000])), "{why}");
+    assert!(why.contains(sha256(&one)) && why.contains(sha256(&vec![0; 20_000])), "{why}");
     at("one.mat", &one);
     // A folder is searched for the official names.
     let folder = quietly(&entry, &data("d"), Source::Local(vec![dir.path().into()])).unwrap();
@@ -405,4 +416,26 @@ fn a_second_process_is_rejected() {
     assert!(why.contains("another process"), "{why}");
     drop(lock);
     quietly(&entry("set.mat", &content()), dir.path(), mirror(&server)).unwrap();
+}
+
+/// Neither a forged file with the right MD5 sum nor a link in the place of a download does harm.
+#[test]
+fn both_checksums_count_and_links_are_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = File { sha256: sha256(b"another file"), ..official("set.mat", &content()) };
+    let entry = Entry { files: Vec::leak(vec![file]), ..entry("unused", b"") };
+    let server = Server::start(content(), Manner::Good);
+    let why = quietly(&entry, dir.path(), mirror(&server)).unwrap_err();
+    assert!(why.contains("expected a file of 20000 bytes with SHA-256"), "{why}");
+
+    let precious = dir.path().join("precious");
+    fs::write(&precious, "precious").unwrap();
+    let staging = dir.path().join("tiny.incomplete");
+    fs::create_dir_all(&staging).unwrap();
+    std::os::unix::fs::symlink(&precious, staging.join("set.mat.part")).unwrap();
+    let entry = self::entry("set.mat", &content());
+    let server = Server::start(content(), Manner::Good);
+    let folder = quietly(&entry, dir.path(), mirror(&server)).unwrap();
+    assert_eq!(fs::read(folder.join("set.mat")).unwrap(), content());
+    assert_eq!(fs::read(precious).unwrap(), b"precious");
 }

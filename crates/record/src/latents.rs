@@ -82,7 +82,8 @@ impl Latents {
         safetensors::serialize(views.collect::<Result<Vec<_>, SafeTensorError>>()?, None)
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, String> {
+    /// Reads the content of a file.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let file = SafeTensors::deserialize(bytes)
             .map_err(|error| format!("damaged, or not a file of latents: {error}"))?;
         let latents = tensor(&file, "latents", Dtype::F32)?;

@@ -6,14 +6,18 @@
 //! percentages. Keys of earlier versions are still read. The doc comments are the reference of the keys in
 //! `docs/run-folder.md`, which the crate `fedanchor-reference` writes from the schemas derived here.
 
+mod incidents;
 mod keys;
 mod latents;
 mod line;
+mod manifest;
 mod samples;
 
+pub use incidents::Incidents;
 pub use keys::KeyRole;
 pub use latents::{Latents, LatentsError, rounds_with_latents};
 pub use line::Checksums;
+pub use manifest::{BadLine, Manifest, Mismatch};
 pub use samples::{Sample, SampleKind, Samples};
 
 use schemars::JsonSchema;
@@ -25,7 +29,7 @@ pub mod files {
     pub const CONFIG: &str = "config.toml";
     /// One [`RoundRecord`](crate::RoundRecord) per line, each with a checksum.
     pub const ROUNDS: &str = "rounds.jsonl";
-    /// One [`Timing`](crate::Timing) per line.
+    /// One [`Timing`](crate::Timing) per line, each with a checksum.
     pub const TIMINGS: &str = "timings.jsonl";
     /// The [`Summary`](crate::Summary).
     pub const SUMMARY: &str = "summary.json";
@@ -37,6 +41,8 @@ pub mod files {
     pub const CONFUSION: &str = "confusion.csv";
     /// Cosine between the classes' mean anchor latents, final model.
     pub const SIMILARITY: &str = "similarity.csv";
+    /// The [`Manifest`](crate::Manifest).
+    pub const CHECKSUMS: &str = "checksums.txt";
     /// The final model.
     pub const MODEL: &str = "model.safetensors";
     /// The [`Samples`](crate::Samples), where `record.samples` asks for them.
@@ -101,6 +107,9 @@ pub struct RoundRecord {
     /// Updates that were rejected.
     #[serde(default, alias = "dropped")]
     pub rejected: Vec<ClientNote>,
+    /// Clients that did not answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<u32>,
     /// Clients that could not train.
     #[serde(default)]
     pub failed: Vec<ClientNote>,
@@ -244,6 +253,9 @@ pub struct Summary {
     /// Threads that shared each operation of the server: sums are split by them, so records are the same
     /// bytes only for the same number.
     pub compute_threads: i32,
+    /// What went wrong in its rounds.
+    #[serde(default, skip_serializing_if = "Incidents::is_empty")]
+    pub incidents: Incidents,
 }
 
 impl Summary {

@@ -1,4 +1,4 @@
-//! Checksums of the lines of `rounds.jsonl`.
+//! Checksums of the lines of `rounds.jsonl` and `timings.jsonl`.
 //!
 //! Every line ends in a key `checksum` that covers the line itself and the checksum of the line before
 //! it: a changed digit, a missing line and two swapped lines are all noticed. It is a key like any other,
@@ -16,6 +16,11 @@ pub struct Checksums {
 }
 
 impl Checksums {
+    /// Those of a file that ends in this line, whatever it says.
+    pub fn after(line: &str) -> Self {
+        Self { last: split(line).map_or_else(String::new, |(_, checksum)| checksum.to_owned()) }
+    }
+
     /// Adds the checksum to a JSON object, which must have a key.
     pub fn seal(&mut self, json: &str) -> String {
         self.last = checksum(&self.last, json);

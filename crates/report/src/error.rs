@@ -1,6 +1,6 @@
 //! Errors in finding and reading runs; every message names the path.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why no table could be made.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +11,7 @@ pub enum ReportError {
     #[error("{0}")]
     Io(std::io::Error),
     /// A file of a run folder is missing, damaged, or was not written by a run.
-    #[error("{}: {problem}; remove this run folder and run the experiment again", path.display())]
+    #[error("{}: {problem}; restore the file from a copy, or run the experiment again", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -67,6 +67,11 @@ impl ReportError {
     pub(crate) fn malformed(path: impl Into<PathBuf>, problem: impl ToString) -> Self {
         let problem = problem.to_string().trim_end().to_owned();
         Self::Malformed { path: path.into(), problem }
+    }
+
+    /// A file that cannot be read.
+    pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
+        Self::Io(std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     }
 
     /// What is wrong in a run folder, in one line and without advice.

@@ -7,7 +7,8 @@
 use crate::error::{ReportError, Result};
 use crate::matrix::Matrix;
 use crate::records::{RecordReader, Records};
-use crate::runs::{Damaged, find_folders, read_summary};
+use crate::run_files::RunFiles;
+use crate::runs::{Damaged, Folders, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
     Latents, RoundRecord, Samples, Summary, Timing, files, rounds_with_latents,
@@ -54,8 +55,9 @@ pub struct Histories {
 
 /// Reads all runs in these folders, each a run folder or one that contains run folders.
 pub fn read_histories(dirs: &[PathBuf], complete: Complete) -> Result<Histories> {
-    let mut all = Histories::default();
-    for path in find_folders(dirs)? {
+    let Folders { folders, damaged } = find_folders(dirs)?;
+    let mut all = Histories { damaged, ..Histories::default() };
+    for path in folders {
         match History::read(&path) {
             Ok(mut history) => {
                 history.setup = history.setup.completed(complete);
@@ -70,48 +72,52 @@ pub fn read_histories(dirs: &[PathBuf], complete: Complete) -> Result<Histories>
 impl History {
     /// Reads the run in a folder. It is an error if its config or its first round cannot be read.
     pub fn read(folder: &Path) -> Result<Self> {
-        let setup = Setup::read(folder.to_owned())?;
         let mut problems = Vec::new();
-        let rounds = rounds(&folder.join(files::ROUNDS), &mut problems)?;
-        let summary = match folder.join(files::SUMMARY).exists() {
-            true => read_summary(folder).map_err(|error| problems.push(error.in_run_folder())).ok(),
+        let run = RunFiles::open(folder).unwrap_or_else(|error| {
+            problems.push(error.in_run_folder());
+            RunFiles::unchecked(folder)
+        });
+        let setup = Setup::read(&run)?;
+        let rounds = rounds(&run, &mut problems)?;
+        let summary = match run.exists(files::SUMMARY) {
+            true => read_summary(&run).map_err(|error| problems.push(error.in_run_folder())).ok(),
             false => None,
         };
-        let timings = lines(&folder.join(files::TIMINGS), &mut problems);
-        Ok(Self::with_files(setup, Records { summary, rounds, timings, problems }))
+        let timings = lines(&run, files::TIMINGS, &mut problems);
+        Ok(Self::with_files(&run, setup, Records { summary, rounds, timings, problems }))
     }
 
     /// The history of a run whose records are known: only the other files are read. It is an error if its config
     /// cannot be read or if it has no round.
     pub(crate) fn of(folder: &Path, records: Records) -> Result<Self> {
-        let setup = Setup::read(folder.to_owned())?;
+        // Its checksums are written when it ends.
+        let run = RunFiles::unchecked(folder);
+        let setup = Setup::read(&run)?;
         if records.rounds.is_empty() {
             let problem = records.problems.first().map_or(NO_ROUND, String::as_str);
-            return Err(ReportError::malformed(folder.join(files::ROUNDS), problem));
+            return Err(ReportError::malformed(run.path(files::ROUNDS), problem));
         }
-        Ok(Self::with_files(setup, records))
+        Ok(Self::with_files(&run, setup, records))
     }
 
     /// Reads the files beside the records.
-    fn with_files(setup: Setup, records: Records) -> Self {
+    fn with_files(run: &RunFiles, setup: Setup, records: Records) -> Self {
         let Records { summary, rounds, timings, mut problems } = records;
         let setup = match &summary {
             Some(summary) => setup.with_fingerprint(&summary.data_fingerprint),
             None => setup,
         };
-        let folder = setup.path.clone();
         let mut matrix = |name: &str| {
-            let file = folder.join(name);
-            if !file.exists() {
+            if !run.exists(name) {
                 return None;
             }
-            Matrix::read(&file).map_err(|error| problems.push(error.in_run_folder())).ok()
+            Matrix::read(run, name).map_err(|error| problems.push(error.in_run_folder())).ok()
         };
         let partition = matrix(files::PARTITION);
         let confusion = matrix(files::CONFUSION);
         let similarity = matrix(files::SIMILARITY);
-        let latents = latents(&folder, &mut problems);
-        let samples = samples(&folder.join(files::SAMPLES), &mut problems);
+        let latents = latents(run, &mut problems);
+        let samples = samples(run, &mut problems);
         Self {
             setup,
             summary,
@@ -175,31 +181,35 @@ pub(crate) fn last_ten(rounds: &[RoundRecord]) -> f64 {
 }
 
 /// Reads the rounds up to the first line that is damaged. It is an error if that is the first of all.
-fn rounds(file: &Path, problems: &mut Vec<String>) -> Result<Vec<RoundRecord>> {
-    let text = String::from_utf8_lossy(&fs_err::read(file)?).into_owned();
+fn rounds(run: &RunFiles, problems: &mut Vec<String>) -> Result<Vec<RoundRecord>> {
+    // Every line has a checksum of its own: one that is damaged is named, and those before it are shown.
+    let bytes = RunFiles::unchecked(&run.folder).bytes(files::ROUNDS)?;
+    let text = String::from_utf8_lossy(&bytes);
     let mut reader = RecordReader::default();
     let rounds: Vec<RoundRecord> = text.lines().map_while(|line| reader.read(line)).collect();
     if rounds.is_empty() {
         let problem = reader.problem().unwrap_or(NO_ROUND);
-        return Err(ReportError::malformed(file, problem));
+        return Err(ReportError::malformed(run.path(files::ROUNDS), problem));
     }
-    if let Some(problem) = reader.problem() {
-        let last = rounds.len() - 1;
-        problems.push(format!("{}: {problem}: shown up to round {last}", files::ROUNDS));
+    match reader.problem() {
+        Some(problem) => {
+            let last = rounds.len() - 1;
+            problems.push(format!("{}: {problem}: shown up to round {last}", files::ROUNDS));
+        }
+        None => problems.extend(run.bytes(files::ROUNDS).err().map(|error| error.in_run_folder())),
     }
     Ok(rounds)
 }
 
 /// Reads a file of JSON lines up to the first that cannot be read; a file that does not exist has none.
-fn lines<T: DeserializeOwned>(file: &Path, problems: &mut Vec<String>) -> Vec<T> {
-    if !file.exists() {
+fn lines<T: DeserializeOwned>(run: &RunFiles, name: &str, problems: &mut Vec<String>) -> Vec<T> {
+    if !run.exists(name) {
         return Vec::new();
     }
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let text = match fs_err::read(file) {
+    let text = match run.bytes(name) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) => {
-            problems.push(error.to_string());
+            problems.push(error.in_run_folder());
             return Vec::new();
         }
     };
@@ -217,8 +227,8 @@ fn lines<T: DeserializeOwned>(file: &Path, problems: &mut Vec<String>) -> Vec<T>
 }
 
 /// Reads all latents that a run saved.
-fn latents(folder: &Path, problems: &mut Vec<String>) -> Vec<(u32, Latents)> {
-    let rounds = match rounds_with_latents(folder) {
+fn latents(run: &RunFiles, problems: &mut Vec<String>) -> Vec<(u32, Latents)> {
+    let rounds = match rounds_with_latents(&run.folder) {
         Ok(rounds) => rounds,
         Err(error) => {
             problems.push(format!("{}: {error}", files::LATENTS));
@@ -228,20 +238,24 @@ fn latents(folder: &Path, problems: &mut Vec<String>) -> Vec<(u32, Latents)> {
     let mut all = Vec::new();
     for round in rounds {
         let name = files::latents(round);
-        match Latents::read(&folder.join(&name)) {
+        let read = run.bytes(&name).map_err(|error| error.in_run_folder());
+        let read = read.and_then(|bytes| {
+            Latents::decode(&bytes).map_err(|problem| format!("{name}: {problem}"))
+        });
+        match read {
             Ok(latents) => all.push((round, latents)),
-            Err(error) => problems.push(format!("{name}: {}", error.problem)),
+            Err(problem) => problems.push(problem),
         }
     }
     all
 }
 
 /// Reads the images that a run saved.
-fn samples(file: &Path, problems: &mut Vec<String>) -> Option<Samples> {
-    if !file.exists() {
+fn samples(run: &RunFiles, problems: &mut Vec<String>) -> Option<Samples> {
+    if !run.exists(files::SAMPLES) {
         return None;
     }
-    let read = fs_err::read(file).map_err(|error| error.to_string());
+    let read = run.bytes(files::SAMPLES).map_err(|error| error.in_run_folder());
     let read = read.and_then(|bytes| {
         serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", files::SAMPLES))
     });

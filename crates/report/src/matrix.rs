@@ -1,7 +1,7 @@
 //! The tables of numbers in a run folder: partition, confusion and similarity.
 
 use crate::error::{ReportError, Result};
-use std::path::Path;
+use crate::run_files::RunFiles;
 
 /// A table with names for its rows and columns.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,9 +16,9 @@ pub struct Matrix {
 
 impl Matrix {
     /// Reads a CSV file whose first line and first column are names.
-    pub(crate) fn read(file: &Path) -> Result<Self> {
-        let malformed = |problem: String| ReportError::malformed(file, problem);
-        let bytes = fs_err::read(file)?;
+    pub(crate) fn read(run: &RunFiles, name: &str) -> Result<Self> {
+        let malformed = |problem: String| ReportError::malformed(run.path(name), problem);
+        let bytes = run.bytes(name)?;
         let mut reader = csv::Reader::from_reader(bytes.as_slice());
         let invalid = |error: csv::Error| malformed(error.to_string());
         let columns: Vec<String> =

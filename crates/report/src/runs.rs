@@ -9,6 +9,7 @@
 //! fails this check is listed as damaged, and the others are still used.
 
 use crate::error::{ReportError, Result};
+use crate::run_files::RunFiles;
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{Checksums, Summary, files};
 use std::collections::HashSet;
@@ -73,8 +74,9 @@ impl fmt::Display for Damaged {
 
 /// Finds all runs in these folders, each a run folder or one that contains run folders.
 pub fn find_runs(dirs: &[PathBuf]) -> Result<Runs> {
-    let mut runs = Runs::default();
-    for path in find_folders(dirs)? {
+    let Folders { folders, damaged } = find_folders(dirs)?;
+    let mut runs = Runs { damaged, ..Runs::default() };
+    for path in folders {
         if !path.join(files::SUMMARY).exists() {
             runs.unfinished.push(Unfinished { path, rounds: None });
             continue;
@@ -91,15 +93,25 @@ pub fn find_runs(dirs: &[PathBuf]) -> Result<Runs> {
     Ok(runs)
 }
 
-/// All run folders in these folders, sorted.
-pub(crate) fn find_folders(dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
+/// Run folders, and folders that could not be searched for them.
+#[derive(Debug, Default)]
+pub struct Folders {
+    /// The run folders, sorted.
+    pub folders: Vec<PathBuf>,
+    /// The others.
+    pub damaged: Vec<Damaged>,
+}
+
+/// Finds all run folders in these folders. One below them that cannot be searched is named, and the others are still
+/// used.
+pub fn find_folders(dirs: &[PathBuf]) -> Result<Folders> {
     let mut search = Search::default();
     for dir in dirs {
         if !search.folder(dir)? {
             return Err(ReportError::NoRun { path: dir.clone() });
         }
     }
-    search.found.sort();
+    search.found.folders.sort();
     Ok(search.found)
 }
 
@@ -113,7 +125,7 @@ impl Runs {
 
 #[derive(Default)]
 struct Search {
-    found: Vec<PathBuf>,
+    found: Folders,
     /// Canonical paths of the folders that contain the current one.
     above: Vec<PathBuf>,
     seen: HashSet<PathBuf>,
@@ -133,7 +145,7 @@ impl Search {
             return Ok(true);
         }
         if entries.iter().any(|entry| entry.file_name() == files::CONFIG) {
-            self.found.push(path.to_owned());
+            self.found.folders.push(path.to_owned());
             return Ok(true);
         }
         self.above.push(real);
@@ -143,10 +155,17 @@ impl Search {
                 continue;
             }
             let path = entry.path();
-            let kind = entry.file_type()?;
-            if kind.is_dir() || kind.is_symlink() && fs_err::metadata(&path)?.is_dir() {
-                found |= self.folder(&path)?;
-            }
+            let depth = self.above.len();
+            let searched = match fs_err::metadata(&path) {
+                Ok(kind) if kind.is_dir() => self.folder(&path),
+                Ok(_) => Ok(false),
+                Err(error) => Err(error.into()),
+            };
+            found |= searched.unwrap_or_else(|error| {
+                self.above.truncate(depth);
+                self.found.damaged.push(Damaged { path, problem: error.to_string() });
+                true
+            });
         }
         self.above.pop();
         Ok(found)
@@ -175,33 +194,36 @@ impl Run {
 
     /// Reads the run in a folder that has a summary, and checks its records if it is finished.
     fn read(path: PathBuf) -> Result<Self> {
-        let setup = Setup::read(path)?;
-        let summary = read_summary(&setup.path)?;
+        let files = RunFiles::open(&path)?;
+        let setup = Setup::read(&files)?;
+        let summary = read_summary(&files)?;
         let setup = setup.with_fingerprint(&summary.data_fingerprint);
         let run = Self { setup, summary };
         if run.is_finished() {
-            check_records(&run.setup.path.join(files::ROUNDS))?;
+            files.check_listed(&files::ALL)?;
+            check_records(&files)?;
         }
         Ok(run)
     }
 }
 
 /// Reads the `summary.json` of a run folder.
-pub(crate) fn read_summary(folder: &Path) -> Result<Summary> {
-    let file = folder.join(files::SUMMARY);
-    serde_json::from_str(&fs_err::read_to_string(&file)?)
-        .map_err(|error| ReportError::malformed(&file, error))
+pub(crate) fn read_summary(run: &RunFiles) -> Result<Summary> {
+    serde_json::from_str(&run.text(files::SUMMARY)?)
+        .map_err(|error| ReportError::malformed(run.path(files::SUMMARY), error))
 }
 
 /// Checks every line of a `rounds.jsonl` against its checksum. Lines of older versions have none.
-fn check_records(file: &Path) -> Result<()> {
+fn check_records(run: &RunFiles) -> Result<()> {
+    let file = run.path(files::ROUNDS);
     if !file.exists() {
         return Err(ReportError::malformed(file, "the file is missing"));
     }
-    let text = fs_err::read_to_string(file)?;
+    // First line by line, which says more.
+    let text = RunFiles::unchecked(&run.folder).text(files::ROUNDS)?;
     let mut checksums = Checksums::default();
     match text.lines().position(|line| !checksums.accepts(line)) {
-        None => Ok(()),
+        None => run.bytes(files::ROUNDS).map(drop),
         Some(index) => {
             let problem = format!("line {} does not match its checksum", index + 1);
             Err(ReportError::malformed(file, problem))

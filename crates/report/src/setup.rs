@@ -2,6 +2,7 @@
 
 use crate::error::{ReportError, Result};
 use crate::heading::Heading;
+use crate::run_files::RunFiles;
 use fedanchor_record::{KeyRole, files};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,9 +30,9 @@ pub type Complete<'a> = &'a dyn Fn(&Table) -> Option<String>;
 
 impl Setup {
     /// Reads the config of the run in a folder.
-    pub(crate) fn read(path: PathBuf) -> Result<Self> {
-        let file = path.join(files::CONFIG);
-        let text = fs_err::read_to_string(&file)?;
+    pub(crate) fn read(run: &RunFiles) -> Result<Self> {
+        let (path, file) = (run.folder.clone(), run.path(files::CONFIG));
+        let text = run.text(files::CONFIG)?;
         let malformed = |problem: String| ReportError::malformed(&file, problem);
         let invalid = |error| malformed(invalid_toml(&text, &error));
         let config: Table = text.parse().map_err(invalid)?;

@@ -7,6 +7,7 @@ use crate::heading::Heading;
 use crate::published::{self, Published, published};
 use crate::runs::{Run, Runs};
 use crate::setup::{Group, group};
+use fedanchor_record::Summary;
 use serde::Serialize;
 
 /// The method that trains on every label.
@@ -140,6 +141,11 @@ fn row(group: &Group, all: &[Group], runs: &[Run]) -> (Row, Vec<String>) {
                 run.setup.path.display(),
                 first.setup.path.display()
             )),
+        }
+    }
+    for Summary { seed, incidents, .. } in seeds.iter().map(|run| &run.summary) {
+        if !incidents.is_empty() {
+            notes.push(format!("seed {seed}: {incidents}"));
         }
     }
     let setup = &seeds[0].setup;

@@ -34,7 +34,8 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
         }
         ExportFormat::StateDict => fedanchor_export::state_dict(&trained(&model))?,
         ExportFormat::Safetensors => {
-            let content = std::fs::read(file).with_context(|| file.display().to_string())?;
+            let content = fedanchor_disk::read(file, u64::MAX);
+            let content = content.with_context(|| file.display().to_string())?;
             Exported { bytes: content, left_out: Vec::new() }
         }
     };
@@ -46,7 +47,7 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
             out.display()
         );
     }
-    std::fs::write(&out, &content).with_context(|| out.display().to_string())?;
+    fedanchor_disk::write(&out, &[&content])?;
     let size = bytes(content.len() as u64);
     let about = &model.description;
     printer.line(format!(

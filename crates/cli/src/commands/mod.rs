@@ -26,6 +26,7 @@ mod shell;
 mod sweep;
 mod table;
 mod tracked;
+mod verify;
 mod watch;
 
 pub use interrupt::Interrupted;
@@ -68,6 +69,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Command::Export(args) => export::export(&args, printer),
         Command::Table(args) => table::table(&args, printer),
         Command::Report(args) => report::report(&args, printer),
+        Command::Verify(args) => verify::verify(&args, printer),
         Command::Compare(args) => compare::compare(&args, printer),
         Command::Watch(args) => watch::watch(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
@@ -91,13 +93,16 @@ fn experiment(file: Option<&Path>, settings: &[String]) -> Result<Experiment> {
     Ok(resolved(file, settings)?.experiment)
 }
 
+/// The most bytes an experiment or sweep file may have.
+const LONGEST: u64 = 1 << 24;
+
 /// The same with notes about settings that have no effect.
 fn resolved(file: Option<&Path>, settings: &[String]) -> Result<Resolved> {
     let (name, text) = match file {
         None => ("experiments/quick.toml".to_owned(), QUICK.to_owned()),
         Some(path) => {
             let name = path.display().to_string();
-            let text = std::fs::read_to_string(path).with_context(|| name.clone())?;
+            let text = fedanchor_disk::read_text(path, LONGEST).with_context(|| name.clone())?;
             (name, text)
         }
     };

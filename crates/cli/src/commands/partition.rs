@@ -5,7 +5,7 @@ use crate::cli::PartitionArgs;
 use crate::printer::Printer;
 use anyhow::{Result, ensure};
 use fedanchor::simulation;
-use fedanchor_data::tables::histogram_csv;
+use fedanchor_data::tables::histogram_table;
 use serde::Serialize;
 
 /// Clients printed one by one; the files hold all.
@@ -59,7 +59,7 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
         false => print(&dealt, &histogram, printer),
     }
     let (csv, png) = (args.out.with_added_extension("csv"), args.out.with_added_extension("png"));
-    histogram_csv(&histogram, classes, &csv)?;
+    fedanchor_disk::write(&csv, &[histogram_table(&histogram, classes).as_bytes()])?;
     let scheme =
         toml::to_string(&experiment.partition)?.trim().replace('\n', ", ").replace('"', "");
     drawings::partition(&format!("{}: {scheme}", data.name), &histogram, classes, &png)?;

@@ -1,13 +1,13 @@
 //! `fedanchor sweep`: the runs of a sweep file, as many at once as suit the device. Finished runs are
 //! skipped and interrupted ones resumed, so an interrupted sweep continues with the same command.
 
-use super::counted;
 use super::interrupt::{
     Interrupted, lacks_comparison, left_undone, stop_on_interrupt, this_command,
 };
 use super::pace::Pace;
 use super::run::side_by_side;
 use super::tracked::Tracked;
+use super::{LONGEST, counted};
 use crate::cli::SweepArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -15,7 +15,7 @@ use fedanchor::config::differences;
 use fedanchor::experiment::{settle, sweep_file};
 use fedanchor::simulation::{assign, load};
 use fedanchor::{Experiment, Observer, Simulation};
-use fedanchor_record::{KeyRole, Outcome, RoundRecord, Summary, Timing, files};
+use fedanchor_record::{Incidents, KeyRole, RoundRecord, Summary, Timing, files};
 use fedanchor_report::{Format, Run, Table, find_runs, render};
 use indicatif::ProgressBar;
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     let mut settings = args.settings;
     settings.extend(args.device.map(|device| format!("device={device}")));
     let name = args.file.display().to_string();
-    let text = std::fs::read_to_string(&args.file).with_context(|| name.clone())?;
+    let text = fedanchor_disk::read_text(&args.file, LONGEST).with_context(|| name.clone())?;
     let folder = args.file.parent().unwrap_or(Path::new(""));
     let sweep = sweep_file(&text, folder, &args.cells, &settings).with_context(|| name)?;
     let cells = &sweep.cells;
@@ -74,7 +74,7 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
         .collect();
     // Missing data, a setting that does not fit it, a wrong folder: found before hours of work.
     let mut sets = HashMap::new();
-    let mut waiting = Vec::new();
+    let (mut waiting, mut damaged) = (Vec::new(), Vec::new());
     let (total, mut skipped) = (jobs.len(), 0);
     for mut job in jobs {
         let key = toml::to_string(&job.experiment.data)?;
@@ -91,10 +91,10 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
         let settled = settle(&assigned.experiment, data.train.shape, classes, data.flip);
         job.settled =
             toml::Table::try_from(settled.with_context(|| format!("cell {}", job.name))?)?;
-        if is_finished(&job)? {
-            skipped += 1;
-        } else {
-            waiting.push(job);
+        match is_finished(&job) {
+            Ok(true) => skipped += 1,
+            Ok(false) => waiting.push(job),
+            Err(error) => damaged.push((job.name, End::Failed(format!("{error:#}")))),
         }
     }
     drop(sets);
@@ -104,7 +104,8 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     let many = waiting.iter().all(|job| side_by_side(&job.experiment));
     let at_once = args.jobs.map_or(if many { ON_GPU } else { 1 }, usize::from);
     let workers = args.workers.map(usize::from);
-    let ends = run_all(&waiting, at_once.min(waiting.len()), workers, printer)?;
+    let mut ends = run_all(&waiting, at_once.min(waiting.len()), workers, printer)?;
+    ends.append(&mut damaged);
 
     for (name, end) in &ends {
         match end {
@@ -190,9 +191,7 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
         name: &job.name,
         rounds: job.experiment.rounds,
         pace: Pace::start(),
-        rejected: 0,
-        failed: 0,
-        skipped: 0,
+        incidents: Incidents::default(),
     };
     let (experiment, folder) = (&job.experiment, &job.folder);
     // A run that another process has finished meanwhile is skipped.
@@ -209,8 +208,8 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
         fedanchor::run(experiment, folder, workers, stop, &mut tracked)?
     };
     tracked.finish();
-    if let Some(troubles) = progress.troubles() {
-        printer.status(format!("{}: note: {troubles}", job.name));
+    if !progress.incidents.is_empty() {
+        printer.status(format!("{}: note: {}", job.name, progress.incidents));
     }
     Ok(summary)
 }
@@ -242,24 +241,8 @@ struct Tenths<'a> {
     name: &'a str,
     rounds: u32,
     pace: Pace,
-    /// Updates rejected, clients failed, rounds skipped or rolled back.
-    rejected: usize,
-    failed: usize,
-    skipped: usize,
-}
-
-impl Tenths<'_> {
-    /// What went wrong in the run, if anything did.
-    fn troubles(&self) -> Option<String> {
-        let counts = [
-            (self.rejected, "updates rejected"),
-            (self.failed, "client failures"),
-            (self.skipped, "rounds skipped or rolled back"),
-        ];
-        let counts = counts.iter().filter(|(count, _)| *count > 0);
-        let counts: Vec<String> = counts.map(|(count, what)| format!("{what}: {count}")).collect();
-        (!counts.is_empty()).then(|| counts.join(", "))
-    }
+    /// What went wrong in the rounds of this process.
+    incidents: Incidents,
 }
 
 impl Observer for Tenths<'_> {
@@ -268,9 +251,7 @@ impl Observer for Tenths<'_> {
     }
 
     fn round(&mut self, record: &RoundRecord, _: &Timing) {
-        self.rejected += record.rejected.len();
-        self.failed += record.failed.len();
-        self.skipped += usize::from(record.outcome != Outcome::Applied);
+        self.incidents.add(record);
         let tenth = (self.rounds / 10).max(1);
         if let Some(left) = self.pace.after(record.round, self.rounds)
             && record.round < self.rounds

@@ -72,8 +72,12 @@ fn a_round_without_quorum_leaves_the_model_as_it_was() {
     let workspace = Workspace::with_pictures(16);
     let faulty =
         ["faults.kind=non-finite", "faults.share=0.5", "checks.quorum=3", "checks.offences=0"];
-    let output = workspace.succeed(&mut workspace.command("faulty", &[DRAWN, ALL, &faulty]));
+    // A run that learnt nothing from its clients is no success.
+    let output = workspace.command("faulty", &[DRAWN, ALL, &faulty]).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
     let said = text(&output.stderr);
+    let end = "none of 3 rounds changed the model (updates rejected: 6, rounds skipped: 3)";
+    assert!(said.contains(end), "{said}");
     assert!(said.contains("note: round 1: 2 updates rejected: client "), "{said}");
     assert!(said.contains("note: round 1: skipped: fewer valid answers"), "{said}");
     let records = workspace.records("faulty");
@@ -88,8 +92,11 @@ fn a_round_without_quorum_leaves_the_model_as_it_was() {
     assert_ne!(records[3].test_loss, records[0].test_loss);
     // Not if it is away.
     let away = ["faults.kind=drop-out", "faults.share=1"];
-    let records = workspace.run("away", &[DRAWN, ALL, &nothing, &away]);
+    let output = workspace.command("away", &[DRAWN, ALL, &nothing, &away]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let records = workspace.records("away");
     assert!(records[1..].iter().all(|record| record.outcome == Outcome::NoQuorum));
+    assert!(records[1..].iter().all(|record| record.absent == record.clients));
 }
 
 /// Hostile updates that pass every check, because the limit is off: the anchors show what they do.

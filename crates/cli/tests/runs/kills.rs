@@ -151,7 +151,12 @@ fn a_damaged_checkpoint_is_passed_over() {
     std::fs::write(workspace.at("damaged").join(files::ROUNDS), record).unwrap();
     let output = workspace.succeed(&mut resume(&workspace, "damaged", &["--set", "rounds=4"]));
     let said = text(&output.stderr);
-    assert!(said.contains("the checkpoint of round 3 is damaged and not used"), "{said}");
+    assert!(
+        said.contains(
+            "round-000003.checkpoint, the checkpoint of round 3, is damaged and not used"
+        ),
+        "{said}"
+    );
     assert!(said.contains("resuming after round 2"), "{said}");
     assert!(outcome(&workspace, "whole") == outcome(&workspace, "damaged"));
 }
@@ -263,6 +268,9 @@ fn what_cannot_be_resumed_is_refused() {
     copy("edited");
     let config = workspace.read("edited", files::CONFIG).replacen("lr = 0.03", "lr = 0.5", 1);
     std::fs::write(workspace.at("edited").join(files::CONFIG), config).unwrap();
+    refused("edited", &["--set", "rounds=4"], "config.toml: does not match its checksum");
+    // Nor where its checksum was left out, as by an earlier version.
+    std::fs::remove_file(workspace.at("edited").join(files::CHECKSUMS)).unwrap();
     let made = "the settings that the checkpoint of round 3 was made with";
     refused("edited", &["--set", "rounds=4"], made);
     workspace.run("other", &[settings[0], settings[1], &["seed=5"]]);
@@ -290,8 +298,12 @@ fn what_cannot_be_resumed_is_refused() {
     let [a, b] = [first, last].map(|path| std::fs::read(path).unwrap());
     std::fs::write(first, b).unwrap();
     std::fs::write(last, a).unwrap();
-    let output = resume(&workspace, "swapped", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("no checkpoint to resume from"), "{output:?}");
+    let output = workspace.succeed(&mut resume(&workspace, "swapped", &[]));
+    for path in [first, last] {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let note = format!("starts without what it kept: checkpoints/clients/{name} is damaged");
+        assert!(text(&output.stderr).contains(&note), "{output:?}");
+    }
 
     // A checkpoint of an earlier format.
     copy("earlier");

@@ -183,6 +183,7 @@ impl<'a> Coordinator<'a> {
             anchor_accuracy_before: anchor_accuracy.0,
             anchor_accuracy: anchor_accuracy.1,
             rejected: statistics.rejected,
+            absent: statistics.absent,
             failed: statistics.failed,
             excluded,
             outcome,
@@ -344,6 +345,7 @@ pub(super) fn empty_record(round: u32, test: &Evaluation) -> RoundRecord {
         anchor_accuracy_before: None,
         anchor_accuracy: None,
         rejected: Vec::new(),
+        absent: Vec::new(),
         failed: Vec::new(),
         excluded: Vec::new(),
         outcome: Outcome::Applied,
@@ -383,7 +385,10 @@ impl Intake<'_> {
         let statistics = &mut self.collected.statistics;
         let note = |reason: &str| ClientNote { client, reason: printable(reason) };
         let answer = match arrival {
-            Arrival::Absent => return Ok(()),
+            Arrival::Absent => {
+                statistics.absent.push(client);
+                return Ok(());
+            }
             Arrival::Late => {
                 // Slow is not hostile: named, and not counted against the client.
                 if self.rejected.insert(client) {

@@ -57,6 +57,9 @@ impl InOrder {
     /// The round is over: whatever still waits, in order.
     pub(super) fn finish(self, take: &mut Take) -> Result<()> {
         for (number, _, arrived) in self.waiting {
+            if arrived.is_empty() {
+                take(number, Arrival::Absent)?;
+            }
             arrived.into_iter().try_for_each(|arrival| take(number, arrival))?;
         }
         Ok(())

@@ -1,33 +1,40 @@
-//! Files that are complete or absent, whatever happens to the process, the disk or the power meanwhile.
+//! File access of a run, with the path in every error.
 
 use crate::error::{Error, Result};
-use fs_err::File;
-use std::io::{ErrorKind, Write};
+use fedanchor_disk as disk;
 use std::path::Path;
+
+pub(crate) use disk::Appended;
+
+/// The most that is read of a file of a run: far more than any has, and less than a machine's memory.
+const LARGEST: u64 = 1 << 34;
+
+/// Reads a file.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+    disk::read(path, LARGEST).map_err(|error| Error::file(path, error))
+}
+
+/// Reads a file that need not exist.
+pub(crate) fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>> {
+    disk::read_if_exists(path, LARGEST).map_err(|error| Error::file(path, error))
+}
 
 /// Writes a file: aside, synced, renamed.
 pub(crate) fn write(path: &Path, parts: &[&[u8]]) -> Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    let aside = Path::new(&name);
-    let write = || {
-        let mut file = File::create(aside)?;
-        parts.iter().try_for_each(|part| file.write_all(part))?;
-        file.sync_all()?;
-        fs_err::rename(aside, path)?;
-        // The name itself must survive a power failure.
-        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-    };
-    write().map_err(|error: std::io::Error| {
-        drop(fs_err::remove_file(aside)); // a full disk needs the space
-        Error::file(path, error)
-    })
+    disk::write(path, parts).map_err(|error| Error::file(path, error))
 }
 
 /// Removes a file, if it exists.
 pub(crate) fn remove(path: &Path) -> Result<()> {
-    match fs_err::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::file(path, error)),
-        _ => Ok(()),
-    }
+    disk::remove(path).map_err(|error| Error::file(path, error))
+}
+
+/// Creates a folder and those above it, where they do not exist yet.
+pub(crate) fn create_folder(path: &Path) -> Result<()> {
+    disk::create_folder(path).map_err(|error| Error::file(path, error))
+}
+
+/// The paths of everything in a folder, sorted.
+pub(crate) fn list(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+    disk::list(folder).map_err(|error| Error::file(folder, error))
 }

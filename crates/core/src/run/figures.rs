@@ -3,12 +3,14 @@
 //! The files of a round are written once its checkpoint is complete, and before its lines: a round on record
 //! has them, and they can be written again from the checkpoint after a kill in between.
 
+use super::disk;
 use super::folder::{RoundFile, json};
+use super::progress::Progress;
 use super::{Observer, Run};
 use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Picked};
 use fedanchor_engine::guard;
-use fedanchor_record::files;
+use fedanchor_record::{Manifest, files};
 
 impl Run<'_> {
     /// The files of a round that has just finished.
@@ -28,25 +30,39 @@ impl Run<'_> {
         Ok(files)
     }
 
-    /// Brings the files to where the run starts or resumes: after round `last`, with these samples.
+    /// Brings the files to where the run starts or resumes: after round `last`.
     pub(super) fn open_figures(
         &self,
         coordinator: &Coordinator,
         last: Option<u32>,
-        picked: Option<&Picked>,
+        progress: &mut Progress,
         observer: &mut dyn Observer,
     ) -> Result<()> {
         let asked = &self.simulation.experiment.record.latents;
-        let there = self.folder.keep_latents(last)?;
-        match picked {
-            Some(picked) => self.samples(picked)?.write(self.out)?,
-            None => self.folder.remove_samples()?,
+        let (mut there, written) = (Vec::new(), &mut progress.files);
+        for round in self.folder.keep_latents(last)? {
+            let name = files::latents(round);
+            let content = disk::read(&self.out.join(&name))?;
+            match written.check(&name, &content) {
+                Ok(()) => written.add(&name, &content), // those of an earlier version have no checksum
+                Err(_) if Some(round) == last => continue, // written again below
+                Err(mismatch) => observer.notice(&format!("{name} {mismatch}")),
+            }
+            there.push(round);
+        }
+        match &progress.picked {
+            Some(picked) => self.write_figure(&self.samples(picked)?, written)?,
+            None => {
+                self.folder.remove_samples()?;
+                written.remove(files::SAMPLES);
+            }
         }
         let mut missing: Vec<u32> =
             asked.iter().copied().filter(|round| Some(*round) <= last).collect();
         missing.retain(|round| !there.contains(round));
         if let Some(round) = missing.pop_if(|round| Some(*round) == last) {
-            latents(coordinator, round)?.write(self.out)?; // of the model that was just restored
+            // Of the model that was just restored.
+            self.write_figure(&latents(coordinator, round)?, written)?;
         }
         if !missing.is_empty() {
             let rounds: Vec<String> = missing.iter().map(u32::to_string).collect();
@@ -56,6 +72,11 @@ impl Run<'_> {
             ));
         }
         Ok(())
+    }
+
+    fn write_figure(&self, file: &RoundFile, written: &mut Manifest) -> Result<()> {
+        written.add(&file.name, &file.bytes);
+        file.write(self.out)
     }
 
     fn samples(&self, picked: &Picked) -> Result<RoundFile> {

@@ -1,18 +1,18 @@
 //! The run folder: everything a later table or figure needs, without the data or the model.
 
 use super::command::resume_command;
-use super::disk;
+use super::disk::{self, Appended};
 use super::lock::lock;
 use crate::config::Experiment;
 use crate::error::{Error, Result};
-use fedanchor_data::tables::{histogram_csv, quoted};
+use fedanchor_data::tables::{histogram_table, quoted};
 use fedanchor_record::{
-    Assignment, Checksums, RoundRecord, Summary, Timing, files, rounds_with_latents,
+    Assignment, Checksums, Manifest, RoundRecord, Summary, Timing, files, rounds_with_latents,
 };
-use fs_err::{File, OpenOptions};
+use fs_err::File;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::fmt::Display;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The folder of checkpoints in a run folder.
@@ -23,13 +23,22 @@ pub(crate) const CHECKPOINTS: &str = "checkpoints";
 pub(crate) struct RunFolder {
     path: PathBuf,
     log: Log,
+    /// Checksums of what was written so far.
+    written: RefCell<Manifest>,
 }
 
 /// The two files that get one line per round.
 #[derive(Debug)]
 pub(crate) struct Log {
-    rounds: File,
-    timings: File,
+    rounds: Appended,
+    timings: Appended,
+}
+
+/// The checksums of the lines of both files.
+#[derive(Debug, Default)]
+pub(crate) struct LineChecksums {
+    pub(crate) rounds: Checksums,
+    pub(crate) timings: Checksums,
 }
 
 /// A round's line in each of them.
@@ -46,9 +55,10 @@ impl Lines {
     pub(crate) fn new(
         record: &RoundRecord,
         timing: &Timing,
-        checksums: &mut Checksums,
+        checksums: &mut LineChecksums,
     ) -> Result<Self> {
-        Ok(Self { record: checksums.seal(&json(record)?), timing: json(timing)? })
+        let record = checksums.rounds.seal(&json(record)?);
+        Ok(Self { record, timing: checksums.timings.seal(&json(timing)?) })
     }
 }
 
@@ -66,7 +76,7 @@ impl RoundFile {
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(&self.name);
         if let Some(parent) = path.parent() {
-            fs_err::create_dir_all(parent).map_err(|error| Error::file(parent, error))?;
+            disk::create_folder(parent)?;
         }
         disk::write(&path, &[&self.bytes])
     }
@@ -75,11 +85,9 @@ impl RoundFile {
 impl Log {
     /// Adds a round's lines.
     pub(crate) fn append(&self, lines: &Lines) -> Result<()> {
-        for (mut file, line) in [(&self.rounds, &lines.record), (&self.timings, &lines.timing)] {
-            let path = file.path().to_owned();
-            // In one piece: another process that reads sees whole lines.
-            let written = file.write_all(format!("{line}\n").as_bytes());
-            written.map_err(|error| Error::file(path, error))?;
+        for (file, line) in [(&self.rounds, &lines.record), (&self.timings, &lines.timing)] {
+            let written = file.append(format!("{line}\n").as_bytes());
+            written.map_err(|error| Error::file(file.path(), error))?;
         }
         Ok(())
     }
@@ -87,7 +95,7 @@ impl Log {
     /// Has everything on the disk.
     pub(crate) fn sync(&self) -> Result<()> {
         for file in [&self.rounds, &self.timings] {
-            file.sync_data().map_err(|error| Error::file(file.path(), error))?;
+            file.sync().map_err(|error| Error::file(file.path(), error))?;
         }
         Ok(())
     }
@@ -97,37 +105,40 @@ impl RunFolder {
     /// Creates the folder; one that holds anything else is refused.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         check_free(path)?;
-        fs_err::create_dir_all(path).map_err(|error| Error::file(path, error))?;
+        disk::create_folder(path)?;
         let open = |name: &str| {
-            let mut options = OpenOptions::new();
-            options.create(true).append(true);
-            options.open(path.join(name)).map_err(|error| Error::file(path.join(name), error))
+            let path = path.join(name);
+            Appended::create(&path).map_err(|error| Error::file(path, error))
         };
         let rounds = open(files::ROUNDS)?;
-        lock(path, &rounds)?;
+        lock(path, rounds.file())?;
         // Another process may have been here since.
         check_records(path)?;
         let timings = open(files::TIMINGS)?;
-        timings.set_len(0).map_err(|error| Error::file(path, error))?;
-        Ok(Self { path: path.to_owned(), log: Log { rounds, timings } })
+        timings.truncate(0).map_err(|error| Error::file(timings.path(), error))?;
+        Ok(Self::new(path, Log { rounds, timings }))
     }
 
     /// Opens the folder of an unfinished run to resume it; only with `force` where the records are
     /// missing.
     pub(crate) fn reopen(path: &Path, force: bool) -> Result<Self> {
         let open = |name: &str| {
-            let mut options = OpenOptions::new();
-            options.read(true).create(force).append(true);
-            options.open(path.join(name)).map_err(|error| {
+            let path = path.join(name);
+            let opened = if force { Appended::create(&path) } else { Appended::open(&path) };
+            opened.map_err(|error| {
                 let missing = error.kind() == std::io::ErrorKind::NotFound;
                 let advice = if missing { "; --force starts without it" } else { "" };
-                Error::file(path.join(name), format!("{error}{advice}"))
+                Error::file(path, format!("{error}{advice}"))
             })
         };
         let rounds = open(files::ROUNDS)?;
-        lock(path, &rounds)?;
-        let log = Log { rounds, timings: open(files::TIMINGS)? };
-        Ok(Self { path: path.to_owned(), log })
+        lock(path, rounds.file())?;
+        let timings = open(files::TIMINGS)?;
+        Ok(Self::new(path, Log { rounds, timings }))
+    }
+
+    fn new(path: &Path, log: Log) -> Self {
+        Self { path: path.to_owned(), log, written: RefCell::default() }
     }
 
     /// The records that are whole, from round 0 on without a gap and at most this many, and their
@@ -148,31 +159,74 @@ impl RunFolder {
         Ok((records, checksums))
     }
 
-    /// Seconds that the timings add up to.
-    pub(crate) fn seconds(&self) -> Result<f64> {
+    /// Seconds that the timings add up to, and their lines that are damaged, from 1.
+    pub(crate) fn seconds(&self) -> Result<(f64, Vec<usize>)> {
         let text = self.text(files::TIMINGS)?;
-        Ok(text
-            .lines()
-            .filter_map(|l| serde_json::from_str::<Timing>(l).ok())
-            .map(|t| t.total)
-            .sum())
+        let (mut seconds, mut damaged) = (0.0, Vec::new());
+        let mut checksums = Checksums::default();
+        for (index, line) in text.lines().enumerate() {
+            let intact = checksums.accepts(line);
+            checksums = Checksums::after(line); // one damaged line does not spoil the next
+            match serde_json::from_str::<Timing>(line).ok().filter(|_| intact) {
+                Some(timing) => seconds += timing.total,
+                None => damaged.push(index + 1),
+            }
+        }
+        Ok((seconds, damaged))
+    }
+
+    /// The checksums that the next lines follow.
+    pub(crate) fn checksums(&self) -> Result<LineChecksums> {
+        let last = |name| -> Result<Checksums> {
+            Ok(self.text(name)?.lines().last().map_or_else(Checksums::default, Checksums::after))
+        };
+        Ok(LineChecksums { rounds: last(files::ROUNDS)?, timings: last(files::TIMINGS)? })
     }
 
     fn text(&self, name: &str) -> Result<String> {
-        let path = self.path.join(name);
         // What a torn write left need not be text.
-        let bytes = fs_err::read(&path).map_err(|error| Error::file(path, error))?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        Ok(String::from_utf8_lossy(&disk::read(&self.path.join(name))?).into_owned())
     }
 
     /// Cuts both files off after this many lines.
     pub(crate) fn keep_lines(&self, lines: usize) -> Result<()> {
         for file in [&self.log.rounds, &self.log.timings] {
-            let path = file.path();
-            let bytes = fs_err::read(path).map_err(|error| Error::file(path, error))?;
+            let bytes = disk::read(file.path())?;
             let length: usize =
                 bytes.split_inclusive(|b| *b == b'\n').take(lines).map(<[u8]>::len).sum();
-            file.set_len(length as u64).map_err(|error| Error::file(path, error))?;
+            file.truncate(length as u64).map_err(|error| Error::file(file.path(), error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the checksums of what was written since the folder was opened, and of `further` files.
+    pub(crate) fn write_manifest(&self, further: &Manifest) -> Result<()> {
+        let mut all = self.written.borrow().clone();
+        all.extend(further);
+        disk::write(&self.path.join(files::CHECKSUMS), &[all.to_string().as_bytes()])
+    }
+
+    /// Takes a file out of the checksums before it changes.
+    pub(crate) fn forget(&self, name: &str, further: &Manifest) -> Result<()> {
+        self.written.borrow_mut().remove(name);
+        self.write_manifest(further)
+    }
+
+    /// Adds the records to the checksums, when they are complete and all on the disk. Records that are no longer
+    /// there, or no longer what was written, are an error: the run would end without them.
+    pub(crate) fn seal_records(&self, rounds: u32) -> Result<()> {
+        self.log.sync()?;
+        let path = self.path.join(files::ROUNDS);
+        let there = self.records(usize::MAX)?.0.len() as u32;
+        if there != rounds + 1 {
+            let problem = format!(
+                "was changed while the run went on: {there} of {} lines are left",
+                rounds + 1
+            );
+            return Err(Error::file(path, problem));
+        }
+        for name in [files::ROUNDS, files::TIMINGS] {
+            self.written.borrow_mut().add(name, &disk::read(&self.path.join(name))?);
         }
         Ok(())
     }
@@ -184,12 +238,15 @@ impl RunFolder {
 
     /// The log, for the thread that finishes rounds.
     pub(crate) fn log(&self) -> Result<Log> {
-        let clone = |file: &File| file.try_clone().map_err(|error| Error::file(&self.path, error));
+        let clone =
+            |file: &Appended| file.try_clone().map_err(|error| Error::file(file.path(), error));
         Ok(Log { rounds: clone(&self.log.rounds)?, timings: clone(&self.log.timings)? })
     }
 
     fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<()> {
-        disk::write(&self.path.join(name), &[content.as_ref()])
+        disk::write(&self.path.join(name), &[content.as_ref()])?;
+        self.written.borrow_mut().add(name, content.as_ref());
+        Ok(())
     }
 
     /// The resolved config.
@@ -209,7 +266,7 @@ impl RunFolder {
         classes: &[String],
     ) -> Result<()> {
         self.write(files::ASSIGNMENT, json(all)? + "\n")?;
-        Ok(histogram_csv(histogram, classes, &self.path.join(files::PARTITION))?)
+        self.write(files::PARTITION, histogram_table(histogram, classes))
     }
 
     /// Adds a round's lines.
@@ -267,6 +324,14 @@ pub(super) fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::file("record", error))
 }
 
+/// The checksums of the files in a run folder; `None` for a run of an earlier version.
+pub(crate) fn read_manifest(folder: &Path) -> Result<Option<Manifest>> {
+    let path = folder.join(files::CHECKSUMS);
+    let Some(bytes) = disk::read_if_exists(&path)? else { return Ok(None) };
+    let text = String::from_utf8_lossy(&bytes);
+    Manifest::parse(&text).map(Some).map_err(|error| Error::file(path, error))
+}
+
 /// Whether a run may be started in this folder: it does not exist, is empty, or is that of a run that failed
 /// before its first record. Nothing is changed.
 pub(crate) fn check_free(path: &Path) -> Result<()> {
@@ -274,7 +339,9 @@ pub(crate) fn check_free(path: &Path) -> Result<()> {
         let problem = "is not a folder: choose another name with --out";
         return Err(Error::file(path, problem));
     }
-    if let Ok(rounds) = File::open(path.join(files::ROUNDS)) {
+    if path.join(files::ROUNDS).is_file()
+        && let Ok(rounds) = File::open(path.join(files::ROUNDS))
+    {
         // Before anything is said about what the folder holds: that is about to change.
         lock(path, &rounds)?;
         return check_records(path);

@@ -8,9 +8,11 @@ mod folder;
 mod lock;
 mod progress;
 mod resume;
+mod verify;
 
 pub use command::resume_command;
 pub use resume::resume;
+pub use verify::{Verification, verify};
 
 use crate::config::{Experiment, fingerprint};
 use crate::error::{Error, Result};
@@ -24,9 +26,9 @@ use fedanchor_data::DataSet;
 use fedanchor_data::skipped::by_reason;
 use fedanchor_engine::guard;
 use fedanchor_record::{
-    Assignment, Checksums, RoundRecord, ServerOnlyTrial, Summary, Timing, files,
+    Assignment, Manifest, RoundRecord, ServerOnlyTrial, Summary, Timing, files,
 };
-use folder::{Lines, RoundFile, RunFolder, check_free};
+use folder::{LineChecksums, Lines, RoundFile, RunFolder, check_free};
 use progress::Progress;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -177,8 +179,13 @@ impl Run<'_> {
         }
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
         let last = found.as_ref().map(|found| found.about.round);
-        self.open_figures(&coordinator, last, progress.picked.as_ref(), observer)?;
-        let seconds_before = self.folder.seconds()?;
+        self.open_figures(&coordinator, last, &mut progress, observer)?;
+        let (seconds_before, damaged) = self.folder.seconds()?;
+        for line in damaged {
+            let name = files::TIMINGS;
+            observer.notice(&format!("{name}: line {line} is damaged, its seconds do not count"));
+        }
+        let mut lost = self.report_lost(found.as_ref(), observer);
         let mut saver = Saver::start(self.out, self.folder.log()?, last)?;
         let first = last.map_or(0, |last| last + 1);
         let mut test = None;
@@ -186,17 +193,19 @@ impl Run<'_> {
             if round > 0 && stop.load(Ordering::Relaxed) {
                 break;
             }
-            let done = guard(|| match round {
+            let mut done = guard(|| match round {
                 0 => coordinator.pretrain(stop),
                 _ => coordinator.round(&mut *fleet, round),
             })?;
             let files = self.figures(&coordinator, round, done.picked.as_ref())?;
+            files.iter().for_each(|file| progress.files.add(&file.name, &file.bytes));
             test = Some(done.evaluation);
             progress.add(&done.record);
             progress.picked = done.picked.or(progress.picked);
             for text in simulation.context.take_notice().iter().chain(&done.record.notes) {
                 observer.notice(text);
             }
+            done.record.notes.append(&mut lost);
             let lines = Lines::new(&done.record, &done.timing, &mut checksums)?;
             // Pre-training that was ended early cannot be resumed from.
             let complete = round > 0 || !stop.load(Ordering::Relaxed);
@@ -231,20 +240,36 @@ impl Run<'_> {
     }
 
     /// Brings the records to where the run starts or resumes: what they amount to, and their checksums.
-    fn open_records(&self, found: Option<&Found>) -> Result<(Progress, Checksums)> {
-        self.write_setting()?;
+    fn open_records(&self, found: Option<&Found>) -> Result<(Progress, LineChecksums)> {
+        // What changes now has no checksum until it has changed.
+        self.folder.write_manifest(&Manifest::default())?;
         self.folder.remove_summary()?;
+        self.write_setting()?;
         self.folder.keep_lines(found.map_or(0, |found| found.about.round as usize))?;
         if let Some(found) = found {
             self.folder.append(&found.about.lines)?;
         }
-        let (records, checksums) = self.folder.records(usize::MAX)?;
+        let (records, _) = self.folder.records(usize::MAX)?;
         let mut progress = Progress::default();
         records.iter().for_each(|record| progress.add(record));
         // Of other data, which `--force` accepts, there are no such images.
         let same_data = found.filter(|found| found.about.data == self.data);
         progress.picked = same_data.and_then(|found| found.about.picked.clone());
-        Ok((progress, checksums))
+        progress.files = found.map(|found| found.about.files.clone()).unwrap_or_default();
+        self.folder.write_manifest(&Manifest::default())?;
+        Ok((progress, self.folder.checksums()?))
+    }
+
+    /// Says which clients start anew because what they kept is lost; the next record says it, too.
+    fn report_lost(&self, found: Option<&Found>, observer: &mut dyn Observer) -> Vec<String> {
+        let lost = found.into_iter().flat_map(|found| &found.lost);
+        let notes = lost.map(|(client, path)| {
+            let file = path.strip_prefix(self.out).unwrap_or(path).display();
+            format!("client {client} starts without what it kept: {file} is damaged or missing")
+        });
+        let notes: Vec<String> = notes.collect();
+        notes.iter().for_each(|note| observer.notice(note));
+        notes
     }
 
     fn write_setting(&self) -> Result<()> {
@@ -288,6 +313,7 @@ impl Run<'_> {
             coordinator: state,
             lines,
             picked: progress.picked.clone(),
+            files: progress.files.clone(),
         };
         Ok(Checkpoint { about, server, clients: clients.bundles, files })
     }
@@ -327,8 +353,11 @@ impl Run<'_> {
             peak_memory: peak_memory(),
             peak_gpu_memory: simulation.context.peak_gpu_memory(),
             compute_threads: tch::get_num_threads(),
+            incidents: progress.incidents,
         };
+        folder.seal_records(progress.rounds)?;
         folder.write_summary(&summary)?;
+        folder.write_manifest(&progress.files)?;
         // A method without clients has nothing to be compared with.
         let compare = experiment.compare && simulation.method.has_clients();
         if compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
@@ -337,10 +366,16 @@ impl Run<'_> {
             summary.server_only = alone.unwrap_or_default();
             summary.server_only_accuracy =
                 summary.best_server_only().map(|best| best.test_accuracy);
+            folder.forget(files::SUMMARY, &progress.files)?;
             folder.write_summary(&summary)?;
+            folder.write_manifest(&progress.files)?;
         }
         if compare && summary.server_only_accuracy.is_none() {
             observer.notice("stopped early: not compared with the anchors alone");
+        }
+        let Summary { rounds, rounds_planned, incidents, .. } = summary;
+        if rounds > 0 && rounds == rounds_planned && incidents.without_effect() == rounds as usize {
+            return Err(Error::WithoutEffect { rounds, incidents });
         }
         Ok(summary)
     }

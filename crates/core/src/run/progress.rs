@@ -1,7 +1,7 @@
 //! What the records of a run amount to so far.
 
 use crate::federation::Picked;
-use fedanchor_record::RoundRecord;
+use fedanchor_record::{Incidents, Manifest, RoundRecord};
 
 #[derive(Debug, Default)]
 pub(super) struct Progress {
@@ -18,6 +18,9 @@ pub(super) struct Progress {
     pub(super) bytes_up: u64,
     /// Of the last round in which clients labelled.
     pub(super) picked: Option<Picked>,
+    /// Checksums of the further files of the rounds.
+    pub(super) files: Manifest,
+    pub(super) incidents: Incidents,
 }
 
 impl Progress {
@@ -38,5 +41,6 @@ impl Progress {
         self.last_validation = record.validation_accuracy;
         self.bytes_down += record.bytes_down;
         self.bytes_up += record.bytes_up;
+        self.incidents.add(record);
     }
 }

@@ -3,7 +3,8 @@
 //! `--force` asks for it.
 
 use super::checkpoint::{self, About, Found};
-use super::folder::RunFolder;
+use super::disk;
+use super::folder::{RunFolder, read_manifest};
 use super::{Observer, Run, as_table, plain, prepare, settled};
 use crate::config::{Experiment, LrSchedule, differences, fingerprint};
 use crate::error::{Error, Result};
@@ -21,9 +22,7 @@ pub fn resume(
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Summary> {
-    let path = out.join(files::CONFIG);
-    let stored = fs_err::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
-    let stored: toml::Table = stored.parse().map_err(|error| Error::file(&path, error))?;
+    let stored = stored_config(out, force)?;
     let (simulation, data) = prepare(experiment, workers)?;
     let settled = settled(&simulation)?;
     let table = as_table(&settled)?;
@@ -58,9 +57,12 @@ pub fn resume(
         return Err(Error::file(out, problem));
     }
     if !broken.is_empty() {
-        let rounds: Vec<String> = broken.iter().map(u32::to_string).collect();
-        let rounds = rounds.join(", ");
-        observer.notice(&format!("the checkpoint of round {rounds} is damaged and not used"));
+        for round in broken {
+            let file = checkpoint::name(round);
+            observer.notice(&format!(
+                "{file}, the checkpoint of round {round}, is damaged and not used"
+            ));
+        }
     }
     match &found {
         Some(found) => observer.notice(&format!("resuming after round {}", found.about.round)),
@@ -76,6 +78,22 @@ pub fn resume(
     }
     let wrap = &plain;
     Run { simulation, settled, data, config, folder, out, wrap }.go(found, stop, observer)
+}
+
+/// The config in the folder, which must be the one that was written there.
+fn stored_config(out: &Path, force: bool) -> Result<toml::Table> {
+    let path = out.join(files::CONFIG);
+    let bytes = disk::read(&path)?;
+    if let Some(manifest) =
+        read_manifest(out).or_else(|error| if force { Ok(None) } else { Err(error) })?
+        && let Err(mismatch) = manifest.check(files::CONFIG, &bytes)
+        && !force
+    {
+        let problem = format!("{mismatch}; --force resumes the run with the settings given now");
+        return Err(Error::file(path, problem));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| Error::file(&path, error))?;
+    text.parse().map_err(|error| Error::file(&path, error))
 }
 
 /// The checkpoint to continue from, and the rounds whose checkpoints are damaged.

@@ -54,6 +54,24 @@ pub struct Simulation {
     test_labels: Vec<u16>,
 }
 
+/// A batch of more images than any client has would only repeat them, at the cost of memory. Small batches may, for
+/// the sake of clients with a few images.
+fn check_batch(experiment: &Experiment, partition: &Partition) -> Result<()> {
+    const SMALL: usize = 64;
+    let largest = partition.clients.iter().map(Vec::len).max().unwrap_or(0);
+    let batch = experiment.client.batch;
+    match batch > largest.max(SMALL) {
+        true => Err(Error::config(
+            "client.batch",
+            format!(
+                "expected at most {}, since the largest client has {largest} images, found {batch}",
+                largest.max(SMALL)
+            ),
+        )),
+        false => Ok(()),
+    }
+}
+
 impl Simulation {
     /// Draws anchors and clients and builds the network's description. `workers` threads augment images
     /// [default: one per core].
@@ -69,6 +87,7 @@ impl Simulation {
                 format!("`{}` trains on the clients' labels, which have none", method.name());
             return Err(Error::config("method.name", problem));
         }
+        check_batch(&experiment, &partition)?;
         let settings = experiment.training(method.heads())?;
         let (shape, count) = (train.shape, classes.len());
         let context = Context::new(settings, shape, count, &normalisation, flip, workers)?;

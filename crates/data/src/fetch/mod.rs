@@ -14,6 +14,7 @@ mod unpack;
 use crate::catalog::{Entry, File};
 use crate::{DataError, Result};
 use md5::{Digest, Md5};
+use sha2::Sha256;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -97,7 +98,10 @@ pub fn get(
             fs::copy(&path, &to).map_err(|error| DataError::io(&to, error))?;
         }
     }
+    // What the name promises must survive a power failure.
+    fedanchor_disk::sync_all_below(&content).map_err(|error| DataError::io(&content, error))?;
     fs::rename(&content, &complete).map_err(|error| DataError::io(&complete, error))?;
+    fedanchor_disk::sync_folder(dir).map_err(|error| DataError::io(dir, error))?;
     drop(lock);
     fs::remove_dir_all(&staging).map_err(|error| DataError::io(&staging, error))?;
     Ok(complete)
@@ -148,17 +152,17 @@ fn recognise<'e>(
         };
         for path in candidates {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let (bytes, md5) = digest(&path, &name, progress)?;
-            match known().find(|file| file.bytes == bytes && file.md5 == md5) {
+            let sums = Sums::of(&path, &name, progress)?;
+            match known().find(|file| sums.match_those_of(file)) {
                 Some(file) => found.push((path, file)),
                 None => {
                     let expected: Vec<String> =
-                        known().map(|file| describe(file.name, file.bytes, file.md5)).collect();
+                        known().map(|file| describe(file.name, file.bytes, file.sha256)).collect();
                     return Err(DataError::malformed(
                         path,
                         "whole file",
                         expected.join(" or "),
-                        describe("a file", bytes, &md5),
+                        describe("a file", sums.bytes, &sums.sha256),
                     ));
                 }
             }
@@ -176,27 +180,44 @@ fn recognise<'e>(
     })
 }
 
-fn describe(name: &str, bytes: u64, md5: &str) -> String {
-    format!("{name} of {bytes} bytes with MD5 {md5}")
+fn describe(name: &str, bytes: u64, sha256: &str) -> String {
+    format!("{name} of {bytes} bytes with SHA-256 {sha256}")
 }
 
-/// Size and MD5 sum of a file, with progress reported under `name`.
-fn digest(path: &Path, name: &str, progress: Report) -> Result<(u64, String)> {
-    let failed = |error| DataError::io(path, error);
-    let mut file = fs::File::open(path).map_err(failed)?;
-    let total = file.metadata().map_err(failed)?.len();
-    let mut md5 = Md5::new();
-    let mut piece = vec![0; PIECE];
-    let mut done = 0;
-    loop {
-        let count = file.read(&mut piece).map_err(failed)?;
-        if count == 0 {
-            break;
+/// Size and checksums of a file.
+struct Sums {
+    bytes: u64,
+    md5: String,
+    sha256: String,
+}
+
+impl Sums {
+    /// Reads a file, with progress reported under `name`.
+    fn of(path: &Path, name: &str, progress: Report) -> Result<Self> {
+        let failed = |error| DataError::io(path, error);
+        let mut file = fedanchor_disk::open(path).map_err(failed)?;
+        let total = file.metadata().map_err(failed)?.len();
+        let (mut md5, mut sha256) = (Md5::new(), Sha256::new());
+        let mut piece = vec![0; PIECE];
+        let mut bytes = 0;
+        loop {
+            let count = file.read(&mut piece).map_err(failed)?;
+            if count == 0 {
+                break;
+            }
+            md5.update(&piece[..count]);
+            sha256.update(&piece[..count]);
+            bytes += count as u64;
+            progress(Progress { phase: Phase::Verifying, file: name, done: bytes, total });
         }
-        md5.update(&piece[..count]);
-        done += count as u64;
-        progress(Progress { phase: Phase::Verifying, file: name, done, total });
+        Ok(Self { bytes, md5: hex(&md5.finalize()), sha256: hex(&sha256.finalize()) })
     }
-    let sum = md5.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok((done, sum))
+
+    fn match_those_of(&self, file: &File) -> bool {
+        self.bytes == file.bytes && self.md5 == file.md5 && self.sha256 == file.sha256
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -3,7 +3,7 @@
 //! Size and checksum are known beforehand, so nothing depends on the server honouring a range,
 //! stopping in time or sending the right bytes.
 
-use super::{PIECE, Phase, Progress, Report, describe, digest};
+use super::{PIECE, Phase, Progress, Report, Sums, describe};
 use crate::catalog::File;
 use crate::{DataError, Result};
 use std::fs;
@@ -22,25 +22,29 @@ pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> R
         return Ok(());
     }
     let part = to.with_file_name(format!("{}.part", file.name));
-    let have = match fs::metadata(&part) {
-        Ok(metadata) if metadata.len() <= file.bytes => metadata.len(),
-        Ok(_) => 0, // larger than the file: not a part of it
+    let have = match fs::symlink_metadata(&part) {
+        Ok(metadata) if metadata.is_file() && metadata.len() <= file.bytes => metadata.len(),
+        Ok(_) => {
+            // A link, which must not be written through, or larger than the file: no part of it.
+            fs::remove_file(&part).map_err(|error| DataError::io(&part, error))?;
+            0
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => 0,
         Err(error) => return Err(DataError::io(&part, error)),
     };
     if have < file.bytes {
         receive(url, file, &part, have, progress)?;
     }
-    let (bytes, md5) = digest(&part, file.name, progress)?;
-    if bytes != file.bytes || md5 != file.md5 {
+    let sums = Sums::of(&part, file.name, progress)?;
+    if !sums.match_those_of(file) {
         fs::remove_file(&part).map_err(|error| DataError::io(&part, error))?;
         return Err(failed(
             url,
             format!(
                 "expected {}, found {}; the downloaded data was deleted: run the same command \
                  again to start over",
-                describe("a file", file.bytes, file.md5),
-                describe("one", bytes, &md5)
+                describe("a file", file.bytes, file.sha256),
+                describe("one", sums.bytes, &sums.sha256)
             ),
         ));
     }
@@ -169,7 +173,8 @@ fn store(
         to.write_all(&piece[..count]).map_err(cannot_write)?;
     };
     if done == file.bytes {
-        return Ok(());
+        // Before it gets its name.
+        return to.sync_all().map_err(cannot_write);
     }
     Err(failed(
         url,

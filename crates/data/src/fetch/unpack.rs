@@ -26,7 +26,7 @@ const MOST_NAME: usize = 4096;
 /// Unpacks a `.tar.gz` into a folder, which must exist and be empty.
 pub fn unpack(archive: &Path, into: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
     let cannot_read = |error| DataError::io(archive, error);
-    let file = fs::File::open(archive).map_err(cannot_read)?;
+    let file = fedanchor_disk::open(archive).map_err(cannot_read)?;
     let total = file.metadata().map_err(cannot_read)?.len();
     let most = total.saturating_mul(MOST_RATIO).saturating_add(MOST_EXTRA);
     let mut stream = GzDecoder::new(BufReader::new(&file)).take(most);

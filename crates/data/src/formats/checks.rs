@@ -86,16 +86,37 @@ pub(super) fn same_shape(path: &Path, train: Shape, part: &str, found: Shape) ->
 
 /// The content of a file.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|source| DataError::io(path, source))
+    fedanchor_disk::read(path, MAX_BYTES).map_err(|source| DataError::io(path, source))
 }
 
 /// The number of elements of an array with these dimensions.
 pub(super) fn volume(path: &Path, place: &str, dims: &[usize]) -> Result<usize> {
     let product = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
-    product.filter(|&product| product as u64 <= MAX_BYTES).ok_or_else(|| {
+    let product = product.filter(|&product| product as u64 <= MAX_BYTES).ok_or_else(|| {
         let expected = format!("dimensions with a product of at most {MAX_BYTES}");
         DataError::malformed(path, place, expected, format!("{dims:?}"))
-    })
+    })?;
+    check_memory(path, place, product as u64)?;
+    Ok(product)
+}
+
+/// Refuses what would not fit into the memory that is free, instead of being killed later.
+pub(super) fn check_memory(path: &Path, place: &str, bytes: u64) -> Result<()> {
+    match free_memory() {
+        Some(free) if bytes > free => {
+            let expected = format!("at most the {} MB of memory that are free", free / 1_000_000);
+            let found = format!("{} MB: use a smaller size (data.size, --size)", bytes / 1_000_000);
+            Err(DataError::malformed(path, place, expected, found))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The memory that can be allocated without swapping, in bytes, where the system tells.
+fn free_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 /// The most bytes a file of this size may unpack to.

@@ -56,10 +56,10 @@ impl Options {
         }
     }
 
-    fn resize(&self, set: ImageSet) -> ImageSet {
+    fn resize(&self, set: ImageSet) -> Result<ImageSet> {
         match self.size {
             Some(size) if size != set.shape.side => folder::resize_set(set, size),
-            _ => set,
+            _ => Ok(set),
         }
     }
 }
@@ -81,7 +81,7 @@ pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
         return Err(superfluous_share(path));
     }
     let (train, test) = arrays.read()?;
-    let [train, test] = [train, test].map(|set| options.resize(set));
+    let (train, test) = (options.resize(train)?, options.resize(test)?);
     let train = every_class(path, train)?;
     check_parts(path, &train, &test)?;
     let known = arrays.known();
@@ -208,7 +208,7 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
             return Err(DataError::malformed(path, "file name", expected, name));
         }
     };
-    every_class(path, options.resize(set))
+    every_class(path, options.resize(set)?)
 }
 
 /// A data set found in a folder.

@@ -9,7 +9,6 @@ use super::checks::{
     Number, at_end, check_unpacked, class_numbers, finish, interleave, read_exactly, shape, volume,
 };
 use crate::{DataError, ImageSet, Result};
-use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use zip::ZipArchive;
@@ -20,7 +19,7 @@ const MAX_HEADER: usize = 1 << 16;
 /// Reads an archive. Unless names are given, classes are named 0, 1, 2 ... up to the largest label
 /// in the file.
 pub fn read(path: &Path, classes: Option<&[String]>) -> Result<ImageSet> {
-    let file = File::open(path).map_err(|source| DataError::io(path, source))?;
+    let file = fedanchor_disk::open(path).map_err(|source| DataError::io(path, source))?;
     parse(path, BufReader::new(file), classes)
 }
 

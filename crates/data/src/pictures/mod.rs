@@ -25,7 +25,6 @@ use crate::{DataError, Result, Shape};
 use image::error::ImageError;
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, GrayImage, ImageDecoder, ImageReader, Limits, RgbImage};
-use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Seek};
 use std::path::Path;
 
@@ -84,7 +83,7 @@ pub fn decode(bytes: &[u8], name: &Path, shape: Shape, fit: Fit) -> Result<Vec<u
 pub(crate) fn try_header(path: &Path) -> Result<Header, Reason> {
     let length = length(path)?;
     let _share = budget::take(budget::of_file(length));
-    let file = File::open(path).map_err(|error| io(&error))?;
+    let file = fedanchor_disk::open(path).map_err(|error| io(&error))?;
     open(BufReader::new(file)).map(|opened| opened.header)
 }
 
@@ -102,7 +101,7 @@ pub(crate) fn try_read_and<T>(
 ) -> Result<(T, Vec<u8>), Reason> {
     let header = try_header(path)?;
     let _share = budget::take(pixels(&header).max(budget::of_file(length(path)?)));
-    let bytes = std::fs::read(path).map_err(|error| io(&error))?;
+    let bytes = fedanchor_disk::read(path, u64::MAX).map_err(|error| io(&error))?;
     let pixels = unpack(&bytes, shape, fit)?;
     Ok((also(&bytes), pixels))
 }

@@ -41,6 +41,9 @@ pub struct ImagePipeline {
     workers: rayon::ThreadPool,
 }
 
+/// More threads than any machine has cores for take longer to start than to use.
+const MOST_WORKERS: usize = 1024;
+
 impl ImagePipeline {
     /// For images of this shape. `fused` says whether the GPU's kernels are there, `half` whether they
     /// write bfloat16, and `workers` how many threads augment [default: one per core].
@@ -53,6 +56,10 @@ impl ImagePipeline {
         (half, fused): (bool, bool),
         workers: Option<usize>,
     ) -> Result<Self> {
+        if let Some(workers) = workers.filter(|workers| *workers > MOST_WORKERS) {
+            let problem = format!("expected at most {MOST_WORKERS} threads, found {workers}");
+            return Err(Error::config("--workers", problem));
+        }
         let workers = rayon::ThreadPoolBuilder::new()
             .num_threads(workers.unwrap_or(0))
             .build()

@@ -3,7 +3,7 @@
 use super::{Follower, Status};
 use crate::error::ReportError;
 use crate::history::{Histories, History};
-use crate::runs::{Damaged, find_folders};
+use crate::runs::{Damaged, Folders, find_folders};
 use crate::setup::Complete;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -92,7 +92,7 @@ impl Followers {
     /// Finds new runs, and forgets those that are gone.
     fn search(&mut self) -> bool {
         let (found, problem) = match find_folders(std::slice::from_ref(&self.folder)) {
-            Ok(found) => (found, None),
+            Ok(Folders { folders, damaged }) => (folders, damaged.first().map(ToString::to_string)),
             // There is nothing yet, or not any more.
             Err(ReportError::NoRun { .. }) => (Vec::new(), None),
             Err(_) if !self.folder.exists() => (Vec::new(), None),

@@ -14,6 +14,7 @@ pub use live_run::{LiveRun, Status};
 
 use crate::error::Result;
 use crate::records::RecordReader;
+use crate::run_files::RunFiles;
 use crate::runs::read_summary;
 use crate::setup::Setup;
 use fedanchor_record::{Timing, files};
@@ -92,8 +93,8 @@ impl Follower {
         }
         self.run.started = self.config.stamp().map(|stamp| stamp.modified);
         (self.run.heading, self.run.seed, self.run.planned) = (None, None, None);
-        let path = self.run.path.clone();
-        let (setup, problem) = self.config.read(|| Setup::read(path));
+        let run = RunFiles::unchecked(&self.run.path);
+        let (setup, problem) = self.config.read(|| Setup::read(&run));
         self.problems.config = problem;
         if let Some(setup) = setup {
             self.run.seed = setup.number("seed");
@@ -107,7 +108,7 @@ impl Follower {
         if !self.summary.has_changed() {
             return false;
         }
-        let read = self.summary.read(|| read_summary(&self.run.path));
+        let read = self.summary.read(|| read_summary(&RunFiles::unchecked(&self.run.path)));
         (self.run.summary, self.problems.summary) = read;
         true
     }

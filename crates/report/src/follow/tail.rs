@@ -107,7 +107,8 @@ impl Tail {
             self.restart(new);
             return Ok(());
         };
-        let mut file = BufReader::new(File::open(&self.path)?);
+        let mut file =
+            BufReader::new(File::from_parts(fedanchor_disk::open(&self.path)?, self.path.clone()));
         if self.position > 0 && !self.continues(&stamp, &mut file)? {
             self.restart(new);
         }

@@ -6,7 +6,7 @@
 //! systems, the age of the records decides.
 
 use super::tail::Stamp;
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -53,7 +53,7 @@ impl Writer {
 
 /// Whether another process holds the lock of a file; `None` if that cannot be found out.
 fn is_held(path: &Path) -> Option<bool> {
-    let file = File::open(path).ok()?;
+    let file = fedanchor_disk::open(path).ok()?;
     match file.try_lock_shared() {
         Ok(()) => Some(false), // closing the file releases it
         Err(TryLockError::WouldBlock) => Some(true),
@@ -64,6 +64,7 @@ fn is_held(path: &Path) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
 
     #[test]
     fn the_lock_tells_and_otherwise_the_age() {

@@ -33,6 +33,7 @@ fn record(round: u32) -> RoundRecord {
         anchor_accuracy_before: None,
         anchor_accuracy: None,
         rejected: Vec::new(),
+        absent: Vec::new(),
         failed: Vec::new(),
         excluded: Vec::new(),
         outcome: Outcome::Applied,

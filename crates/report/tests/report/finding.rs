@@ -1,7 +1,7 @@
 //! Which folders are run folders.
 
 use crate::folders::{Folders, Made, names};
-use fedanchor_report::{ReportError, Runs, Unfinished, find_runs};
+use fedanchor_report::{Damaged, Runs, Unfinished, find_runs};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
@@ -68,24 +68,27 @@ fn unfinished_runs_are_listed_separately() {
 }
 
 #[test]
-fn a_link_to_a_parent_folder_is_an_error_that_names_it() {
+fn a_link_to_a_parent_folder_is_named_and_left_out() {
     let folders = Folders::new();
     folders.run("x/a", 0, 80.0, &[]);
     symlink(folders.path("x"), folders.path("x/again")).unwrap();
-    let failed = find_runs(&[folders.path("")]);
-    let Err(ReportError::Loop { path, folder }) = failed else { panic!("{failed:?}") };
-    assert_eq!(path, folders.path("x/again"));
-    assert_eq!(folder, folders.path("x").canonicalize().unwrap());
+    let runs = find_runs(&[folders.path("")]).unwrap();
+    assert_eq!(finished(&runs), ["a"]);
+    let [Damaged { path, problem }] = &runs.damaged[..] else { panic!("{:?}", runs.damaged) };
+    assert_eq!(*path, folders.path("x/again"));
+    assert!(problem.contains("which contains it: remove the link"), "{problem}");
 }
 
 #[test]
-fn a_cyclic_or_dangling_link_is_an_error_that_names_it() {
+fn a_cyclic_or_dangling_link_is_named_and_left_out() {
     for target in ["link", "missing"] {
         let folders = Folders::new();
         folders.run("a", 0, 80.0, &[]);
         symlink(folders.path(target), folders.path("link")).unwrap();
-        let text = problem(&[folders.path("")]);
-        assert!(text.contains(&folders.path("link").display().to_string()), "{text}");
+        let runs = find_runs(&[folders.path("")]).unwrap();
+        assert_eq!(finished(&runs), ["a"]);
+        let [Damaged { path, .. }] = &runs.damaged[..] else { panic!("{:?}", runs.damaged) };
+        assert_eq!(*path, folders.path("link"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Run folders with chosen contents.
 
-use fedanchor_record::{Checksums, Summary, files};
+use fedanchor_record::{Checksums, Incidents, Summary, files};
 use fedanchor_report::{Table, find_runs};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -132,6 +132,7 @@ fn summary(seed: u64, rounds: u32, rounds_planned: u32, last: f64, best: f64) ->
         peak_memory: None,
         peak_gpu_memory: None,
         compute_threads: 1,
+        incidents: Incidents::default(),
     }
 }
 

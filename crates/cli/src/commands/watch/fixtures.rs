@@ -1,6 +1,6 @@
 //! Runs for tests, as a follower would give them.
 
-use fedanchor_record::{LabelAccuracy, Losses, Outcome, RoundRecord, Summary, Timing};
+use fedanchor_record::{Incidents, LabelAccuracy, Losses, Outcome, RoundRecord, Summary, Timing};
 use fedanchor_report::{Heading, LiveRun, Partition, Status};
 use std::time::{Duration, SystemTime};
 
@@ -40,6 +40,7 @@ pub(super) fn record(round: u32) -> RoundRecord {
         anchor_accuracy_before: Some(97.0),
         anchor_accuracy: Some(95.5),
         rejected: Vec::new(),
+        absent: Vec::new(),
         failed: Vec::new(),
         excluded: Vec::new(),
         outcome: Outcome::Applied,
@@ -111,5 +112,6 @@ pub(super) fn summary(server_only_accuracy: Option<f64>) -> Summary {
         peak_memory: None,
         peak_gpu_memory: None,
         compute_threads: 1,
+        incidents: Incidents::default(),
     }
 }

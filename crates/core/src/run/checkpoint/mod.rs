@@ -7,19 +7,26 @@
 //! sealed by a hash that is verified before anything is read. A round is finished when its checkpoint is
 //! complete: its lines are in there first, and only then in the records. One file for everything,
 //! rewritten in place, was rejected: a kill in the middle would lose the run.
+//!
+//! Later checkpoints share the file of a client that has not trained since. If it is damaged, that client loses
+//! its state and the run goes on, with a note: all checkpoints together must not depend on one old file. A file
+//! that cannot be read is another matter: it may be intact, so the error of the disk ends the command, and nothing
+//! is removed unless it was read and found to be superseded.
 
 mod saver;
 mod sealed;
 
 pub(crate) use saver::Saver;
 
+use super::disk;
 use super::folder::{CHECKPOINTS as FOLDER, Lines, RoundFile};
 use crate::error::{Error, Result};
 use crate::federation::{ClientStates, CoordinatorState, Picked};
 use fedanchor_engine::tensors::Bundle;
-use sealed::{is_earlier, read_sealed};
+use fedanchor_record::Manifest;
+use sealed::{Sealed, read_sealed};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const CLIENTS: &str = "clients";
@@ -48,6 +55,9 @@ pub(crate) struct About {
     /// The samples picked in the last round in which clients labelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) picked: Option<Picked>,
+    /// Checksums of the further files of all rounds until then.
+    #[serde(default)]
+    pub(crate) files: Manifest,
 }
 
 /// A checkpoint on its way to the disk.
@@ -61,8 +71,13 @@ pub(crate) struct Checkpoint {
     pub(crate) files: Vec<RoundFile>,
 }
 
+/// The path of a checkpoint in the run folder.
+pub(crate) fn name(round: u32) -> String {
+    format!("{FOLDER}/round-{round:06}.checkpoint")
+}
+
 fn round_file(folder: &Path, round: u32) -> PathBuf {
-    folder.join(FOLDER).join(format!("round-{round:06}.checkpoint"))
+    folder.join(name(round))
 }
 
 fn client_file(folder: &Path, client: u32, round: u32) -> PathBuf {
@@ -80,15 +95,10 @@ pub(crate) fn rounds(folder: &Path) -> Result<Vec<u32>> {
     if !place.exists() {
         return Ok(Vec::new());
     }
-    let entries = fs_err::read_dir(&place).map_err(|error| Error::file(&place, error))?;
-    let mut rounds = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(|error| Error::file(&place, error))?.file_name();
-        let round: Option<u32> = name.to_str().and_then(|name| {
-            name.strip_prefix("round-")?.strip_suffix(".checkpoint")?.parse().ok()
-        });
-        rounds.extend(round);
-    }
+    let paths = disk::list(&place)?;
+    let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
+    let round = |name: &str| name.strip_prefix("round-")?.strip_suffix(".checkpoint")?.parse().ok();
+    let mut rounds: Vec<u32> = names.filter_map(round).collect();
     rounds.sort_unstable();
     Ok(rounds)
 }
@@ -99,6 +109,8 @@ pub(crate) struct Found {
     pub(crate) about: About,
     pub(crate) server: Bundle,
     pub(crate) clients: ClientStates,
+    /// Clients whose state is lost, each with its damaged or missing file.
+    pub(crate) lost: Vec<(u32, PathBuf)>,
 }
 
 /// The last complete checkpoint of a run folder up to round `most`, and the rounds whose checkpoints are
@@ -106,33 +118,69 @@ pub(crate) struct Found {
 pub(crate) fn last(folder: &Path, most: u32) -> Result<(Option<Found>, Vec<u32>)> {
     let mut broken = Vec::new();
     for round in rounds(folder)?.into_iter().rev().filter(|round| *round <= most) {
-        match read(folder, round) {
+        match read(folder, round)? {
             Some(found) => return Ok((Some(found), broken)),
-            None if is_earlier(&round_file(folder, round)) => {
-                let problem = "was written by an earlier version of fedanchor, and cannot be resumed with \
-                               this one: finish the run with that version, or start it again";
-                return Err(Error::file(round_file(folder, round), problem));
-            }
             None => broken.push(round),
         }
     }
     Ok((None, broken))
 }
 
-fn read(folder: &Path, round: u32) -> Option<Found> {
-    let (server, about) = Bundle::decode(&read_sealed(&round_file(folder, round))?).ok()?;
-    let about: About = serde_json::from_str(&about).ok()?;
-    if about.round != round {
-        return None;
+/// The checkpoint of a round; `None` if it is damaged.
+fn read(folder: &Path, round: u32) -> Result<Option<Found>> {
+    let Some((mut about, server)) = read_round(folder, round)? else { return Ok(None) };
+    let (mut bundles, mut lost) = (Vec::new(), Vec::new());
+    for (&client, &round) in &about.clients {
+        let path = client_file(folder, client, round);
+        match read_client(&path, &client_name(client, round))? {
+            Some(bundle) => bundles.push((client, bundle)),
+            None => lost.push((client, path)),
+        }
     }
-    let clients = about.clients.iter().map(|(&client, &round)| {
-        let (bundle, whose) =
-            Bundle::decode(&read_sealed(&client_file(folder, client, round))?).ok()?;
-        (whose == client_name(client, round)).then_some((client, bundle))
-    });
-    let bundles = clients.collect::<Option<_>>()?;
+    about.clients.retain(|client, _| lost.iter().all(|(other, _)| other != client));
     let clients = ClientStates { trained_in: about.clients.clone(), bundles };
-    Some(Found { about, server, clients })
+    Ok(Some(Found { about, server, clients, lost }))
+}
+
+/// The same without the clients' states.
+fn read_round(folder: &Path, round: u32) -> Result<Option<(About, Bundle)>> {
+    let path = round_file(folder, round);
+    let payload = match read_sealed(&path)? {
+        Sealed::Whole(payload) => payload,
+        Sealed::Damaged | Sealed::Missing => return Ok(None),
+        Sealed::Earlier => {
+            let problem = "was written by an earlier version of fedanchor, and cannot be resumed with \
+                           this one: finish the run with that version, or start it again";
+            return Err(Error::file(path, problem));
+        }
+    };
+    let Ok((server, about)) = Bundle::decode(&payload) else { return Ok(None) };
+    let about: Option<About> = serde_json::from_str(&about).ok();
+    Ok(about.filter(|about| about.round == round).map(|about| (about, server)))
+}
+
+/// A client's state; `None` if its file is damaged, missing or another's.
+fn read_client(path: &Path, name: &str) -> Result<Option<Bundle>> {
+    let Sealed::Whole(payload) = read_sealed(path)? else { return Ok(None) };
+    let state = Bundle::decode(&payload).ok().filter(|(_, whose)| whose == name);
+    Ok(state.map(|(bundle, _)| bundle))
+}
+
+/// How many checkpoint files of a run folder are intact, and the paths of those that are damaged or missing.
+pub(crate) fn verify(folder: &Path) -> Result<(usize, Vec<PathBuf>)> {
+    let (mut intact, mut bad) = (BTreeSet::new(), BTreeSet::new());
+    for round in rounds(folder)? {
+        match read(folder, round)? {
+            Some(found) => {
+                intact.insert(round_file(folder, round));
+                let clients = found.about.clients.iter();
+                intact.extend(clients.map(|(&client, &at)| client_file(folder, client, at)));
+                bad.extend(found.lost.into_iter().map(|(_, path)| path));
+            }
+            None => drop(bad.insert(round_file(folder, round))),
+        }
+    }
+    Ok((intact.len(), bad.into_iter().collect()))
 }
 
 #[cfg(test)]
@@ -199,11 +247,99 @@ mod tests {
         }
         fs_err::write(&path, &whole[..whole.len() / 2]).unwrap();
         assert_eq!(last(folder.path(), u32::MAX).unwrap().1, [6]);
-        // A client's file that is missing makes the checkpoint useless too.
-        fs_err::write(&path, &whole).unwrap();
-        fs_err::remove_file(client_file(folder.path(), 1, 5)).unwrap();
-        let (found, broken) = last(folder.path(), u32::MAX).unwrap();
-        assert!(found.is_none());
-        assert_eq!(broken, [6, 5]);
+    }
+
+    /// Both checkpoints share it: they must not both be lost with it.
+    #[test]
+    fn a_damaged_client_file_costs_that_clients_state_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = crate::run::folder::RunFolder::create(folder.path()).unwrap().log().unwrap();
+        let mut saver = Saver::start(folder.path(), log, None).unwrap();
+        saver.save(checkpoint(5, &[(1, 5), (2, 5)])).unwrap();
+        saver.save(checkpoint(6, &[(1, 5), (2, 5)])).unwrap();
+        saver.finish().unwrap();
+        let shared = client_file(folder.path(), 1, 5);
+        let whole = fs_err::read(&shared).unwrap();
+        let mut flipped = whole.clone();
+        flipped[whole.len() / 2] ^= 4;
+        for damaged in [Some(&flipped[..]), Some(&whole[..9]), None] {
+            match damaged {
+                Some(bytes) => fs_err::write(&shared, bytes).unwrap(),
+                None => fs_err::remove_file(&shared).unwrap(),
+            }
+            let (found, broken) = last(folder.path(), u32::MAX).unwrap();
+            let found = found.unwrap();
+            assert_eq!((found.about.round, broken), (6, vec![]));
+            assert_eq!(found.lost, [(1, shared.clone())]);
+            let left: Vec<u32> = found.clients.bundles.iter().map(|(client, _)| *client).collect();
+            assert_eq!((left, found.clients.trained_in), (vec![2], [(2, 5)].into()));
+            assert_eq!(verify(folder.path()).unwrap(), (3, vec![shared.clone()]));
+        }
+    }
+
+    /// Every call that reads fails once: none of them costs a file, and none counts as damage.
+    #[test]
+    fn what_cannot_be_read_is_an_error_and_stays() {
+        const EIO: i32 = 5;
+        let folder = tempfile::tempdir().unwrap();
+        let log =
+            || crate::run::folder::RunFolder::reopen(folder.path(), true).unwrap().log().unwrap();
+        let mut saver = Saver::start(folder.path(), log(), None).unwrap();
+        for round in 1..5 {
+            let mut next = checkpoint(round, &[(1, 1), (2, round)]);
+            next.about.lasting = round == 2;
+            saver.save(next).unwrap();
+        }
+        saver.finish().unwrap();
+        let files = || {
+            let mut all = disk::list(&folder.path().join(FOLDER)).unwrap();
+            all.extend(disk::list(&folder.path().join(FOLDER).join(CLIENTS)).unwrap());
+            all
+        };
+        let before = files();
+        let resume = || -> Result<()> {
+            let (found, broken) = last(folder.path(), u32::MAX)?;
+            assert_eq!((found.unwrap().about.round, broken), (4, vec![]));
+            let log = crate::run::folder::RunFolder::reopen(folder.path(), false)?.log()?;
+            Saver::start(folder.path(), log, Some(4))?.finish()
+        };
+        let injector = fedanchor_disk::inject::Injector::new(folder.path()).unwrap();
+        resume().unwrap();
+        let calls = injector.calls();
+        assert!(calls.len() > 10, "{calls:?}");
+        drop(injector);
+        for (at, call) in calls.iter().enumerate() {
+            let injector = fedanchor_disk::inject::Injector::new(folder.path()).unwrap();
+            injector.fail(at, EIO);
+            let problem = resume().unwrap_err().to_string();
+            assert!(problem.contains("os error 5"), "{call}: {problem}");
+            assert_eq!(files(), before, "{call}");
+        }
+        resume().unwrap();
+    }
+
+    /// A lasting checkpoint that is damaged is not removed either: someone may know how to mend it.
+    #[test]
+    fn what_is_damaged_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let log =
+            || crate::run::folder::RunFolder::reopen(folder.path(), true).unwrap().log().unwrap();
+        let mut saver = Saver::start(folder.path(), log(), None).unwrap();
+        let mut lasting = checkpoint(1, &[(7, 1)]);
+        lasting.about.lasting = true;
+        saver.save(lasting).unwrap();
+        saver.save(checkpoint(2, &[(7, 2)])).unwrap();
+        saver.finish().unwrap();
+        let path = round_file(folder.path(), 1);
+        let mut bytes = fs_err::read(&path).unwrap();
+        bytes[60] ^= 1;
+        fs_err::write(&path, &bytes).unwrap();
+        let mut saver = Saver::start(folder.path(), log(), Some(2)).unwrap();
+        saver.save(checkpoint(3, &[(7, 2)])).unwrap();
+        saver.save(checkpoint(4, &[(7, 2)])).unwrap();
+        saver.finish().unwrap();
+        assert_eq!(rounds(folder.path()).unwrap(), [1, 3, 4]);
+        assert_eq!(fs_err::read(&path).unwrap(), bytes);
+        assert!(client_file(folder.path(), 7, 1).exists(), "the damaged one may name it");
     }
 }

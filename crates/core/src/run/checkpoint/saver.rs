@@ -1,10 +1,10 @@
 //! The thread that writes checkpoints, so that the next round need not wait for the disk.
 
-use super::super::disk::remove;
+use super::super::disk::{self, remove};
 use super::super::folder::Log;
 use super::sealed::write_sealed;
 use super::{About, CLIENTS, Checkpoint, FOLDER};
-use super::{client_file, client_name, read, round_file, rounds};
+use super::{client_file, client_name, read_round, round_file, rounds};
 use crate::error::{Error, Result};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ pub(crate) struct Saver {
 
 impl Saver {
     /// Saves into a run folder and finishes each round in its log. The run continues after round `from`, or
-    /// starts: checkpoints that are later or unreadable are removed.
+    /// starts: later checkpoints are removed.
     pub(crate) fn start(folder: &Path, log: Log, from: Option<u32>) -> Result<Self> {
         let clients = folder.join(FOLDER).join(CLIENTS);
-        fs_err::create_dir_all(&clients).map_err(|error| Error::file(&clients, error))?;
+        disk::create_folder(&clients)?;
         let (sender, receiver) = mpsc::sync_channel::<Checkpoint>(0);
         let folder = folder.to_owned();
         let thread = std::thread::spawn(move || {
@@ -41,7 +41,7 @@ impl Saver {
                 there.push(checkpoint.about);
                 thin(&folder, &mut there)?;
             }
-            Ok(())
+            log.sync()
         });
         Ok(Self { sender: Some(sender), thread: Some(thread) })
     }
@@ -63,13 +63,16 @@ impl Saver {
     }
 }
 
-/// Removes what a run that continues after `from` cannot use, and returns what stays.
+/// Removes what a run that continues after `from` has superseded, and returns what stays. What is damaged stays
+/// too, and so do then all files of clients: it may name any of them.
 fn tidy(folder: &Path, from: Option<u32>) -> Result<Vec<About>> {
     let mut there: Vec<About> = Vec::new();
+    let mut damaged = false;
     for round in rounds(folder)? {
-        match read(folder, round).filter(|_| from.is_some_and(|from| round <= from)) {
-            Some(found) => there.push(found.about),
-            None => remove(&round_file(folder, round))?,
+        match read_round(folder, round)? {
+            Some((about, _)) if from.is_some_and(|from| round <= from) => there.push(about),
+            Some(_) => remove(&round_file(folder, round))?,
+            None => damaged = true,
         }
     }
     // In the files, every checkpoint that was the best in its time says so.
@@ -78,13 +81,14 @@ fn tidy(folder: &Path, from: Option<u32>) -> Result<Vec<About>> {
         about.best = Some(place) == best;
     }
     thin(folder, &mut there)?;
+    if damaged {
+        return Ok(there);
+    }
     let named: HashSet<PathBuf> = there
         .iter()
         .flat_map(|about| about.clients.iter().map(|(&id, &round)| client_file(folder, id, round)))
         .collect();
-    let clients = folder.join(FOLDER).join(CLIENTS);
-    for entry in fs_err::read_dir(&clients).map_err(|error| Error::file(&clients, error))? {
-        let path = entry.map_err(|error| Error::file(&clients, error))?.path();
+    for path in disk::list(&folder.join(FOLDER).join(CLIENTS))? {
         if !named.contains(&path) {
             remove(&path)?;
         }

@@ -1,4 +1,4 @@
-//! The files that checkpoints are made of: a payload behind a hash.
+//! The files that checkpoints are made of: a payload after its hash.
 
 use super::super::disk;
 use crate::error::Result;
@@ -7,28 +7,39 @@ use std::path::Path;
 const MAGIC: &[u8; 8] = b"fedanch2";
 /// What files of earlier versions start with.
 const EARLIER: &[u8; 8] = b"fedanch1";
+
 /// Writes a payload with its hash.
 pub(super) fn write_sealed(path: &Path, payload: &[u8]) -> Result<()> {
     disk::write(path, &[MAGIC, blake3::hash(payload).as_bytes(), payload])
 }
 
-/// Whether a file was written by an earlier version, whose checkpoints this one cannot read.
-pub(super) fn is_earlier(path: &Path) -> bool {
-    fs_err::read(path).is_ok_and(|bytes| bytes.starts_with(EARLIER))
+/// What a sealed file turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sealed {
+    /// As it was written: its payload.
+    Whole(Vec<u8>),
+    /// Written by an earlier version, whose checkpoints this one cannot read.
+    Earlier,
+    /// Torn, changed or foreign.
+    Damaged,
+    /// Not there.
+    Missing,
 }
 
-/// The payload of a sealed file; `None` if it is torn or foreign.
-pub(super) fn read_sealed(path: &Path) -> Option<Vec<u8>> {
-    unseal(fs_err::read(path).ok()?)
+/// Reads a sealed file. That it cannot be read is an error, and says nothing about what is in it.
+pub(super) fn read_sealed(path: &Path) -> Result<Sealed> {
+    Ok(disk::read_if_exists(path)?.map_or(Sealed::Missing, unseal))
 }
 
-fn unseal(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
-    let hash = bytes.strip_prefix(MAGIC)?.get(..32)?;
-    let payload = bytes.get(MAGIC.len() + 32..)?;
-    if blake3::hash(payload).as_bytes() != hash {
-        return None;
+fn unseal(mut bytes: Vec<u8>) -> Sealed {
+    if bytes.starts_with(EARLIER) {
+        return Sealed::Earlier;
     }
-    Some(bytes.split_off(MAGIC.len() + 32))
+    let hash = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(32));
+    match hash.is_some_and(|(hash, payload)| blake3::hash(payload).as_bytes() == hash) {
+        true => Sealed::Whole(bytes.split_off(MAGIC.len() + 32)),
+        false => Sealed::Damaged,
+    }
 }
 
 #[cfg(test)]
@@ -55,13 +66,14 @@ mod tests {
         bundle.put("model/a.weight".to_owned(), &value).unwrap();
         let payload = bundle.encode(&about).unwrap();
         let sealed = [MAGIC, &blake3::hash(&payload).as_bytes()[..], &payload].concat();
-        assert_eq!(unseal(sealed.clone()).as_ref(), Some(&payload));
+        assert_eq!(unseal(sealed.clone()), Sealed::Whole(payload.clone()));
         let stream = Stream::new(2026, Purpose::Shuffle, 1, 0);
         let count = std::env::var("FEDANCHOR_MUTATIONS").map_or(2000, |text| text.parse().unwrap());
         let mut readable = 0;
         for case in 0..count {
             let bytes = damage::damage(&mut stream.at(2 * case), std::slice::from_ref(&sealed));
-            assert!(bytes == sealed || unseal(bytes).is_none(), "input {case}");
+            let whole = bytes == sealed;
+            assert_eq!(matches!(unseal(bytes), Sealed::Whole(_)), whole, "input {case}");
             let bytes =
                 damage::damage(&mut stream.at(2 * case + 1), std::slice::from_ref(&payload));
             if let Ok((bundle, about)) = Bundle::decode(&bytes) {

@@ -88,14 +88,16 @@ pub(super) fn decode(files: &[PathBuf], options: &Options, count: &Count) -> Res
 }
 
 /// Resizes a set; `size` must not be 0.
-pub(in crate::formats) fn resize_set(set: ImageSet, size: usize) -> ImageSet {
+pub(in crate::formats) fn resize_set(set: ImageSet, size: usize) -> Result<ImageSet> {
     let shape = Shape { side: size, ..set.shape };
+    // Twice: one by one, and one after the other.
+    volume(Path::new("data.size"), "resized images", &[2, set.len(), shape.bytes()])?;
     let side = set.shape.side as u32;
     let images = set.pixels.par_chunks_exact(set.shape.bytes());
     let resized =
         images.map(|image| pictures::fit(shape, Fit::Stretch, side, side, image.to_vec()));
     let pixels = resized.collect::<Vec<_>>().concat();
-    ImageSet { shape, pixels, ..set }
+    Ok(ImageSet { shape, pixels, ..set })
 }
 
 /// The shape of the first readable picture, if all others share it.

@@ -122,7 +122,7 @@ impl Listing {
 fn rows(file: &Path, root: &Path, bad: &mut Bad) -> Result<Vec<(u64, Row)>, DataError> {
     let broken =
         |error: &csv::Error| DataError::malformed(file, "table", "a CSV file", error.to_string());
-    let content = std::fs::File::open(file).map_err(|error| DataError::io(file, error))?;
+    let content = fedanchor_disk::open(file).map_err(|error| DataError::io(file, error))?;
     let mut reader =
         csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(content);
     let head = reader.headers().map_err(|error| broken(&error))?.clone();

@@ -67,7 +67,7 @@ fn images_are_resized_if_a_size_is_given() {
     let set = read(root.path(), &sized(Some(5))).unwrap();
     assert_eq!(set.image(0), [10, 20, 30].repeat(25));
     assert_eq!(set.image(1), [40, 50, 60].repeat(25));
-    assert_eq!(resize_set(set, 2).image(1), [40, 50, 60].repeat(4));
+    assert_eq!(resize_set(set, 2).unwrap().image(1), [40, 50, 60].repeat(4));
     std::fs::remove_file(root.path().join("a.png")).unwrap();
     colour(root.path().join("c.png"), 4, 4, [0; 3]);
     assert!(failure(root.path(), None).contains("c.png: image size: expected 3 x 3"));
@@ -78,7 +78,7 @@ fn resizing_shrinks_smoothly() {
     // A black half and a white half stay black and white when two pixels wide.
     let shape = Shape { side: 4, channels: 1 };
     let set = ImageSet { shape, pixels: [0, 0, 255, 255].repeat(4), labels: None, classes: vec![] };
-    let small = resize_set(set, 2).pixels;
+    let small = resize_set(set, 2).unwrap().pixels;
     assert!(small[0] < 30 && small[1] > 225 && small[..2] == small[2..], "{small:?}");
 }
 

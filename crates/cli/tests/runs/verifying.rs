@@ -1,0 +1,85 @@
+//! Runs that are no longer what was written: they are named, and the others are still used.
+
+use crate::workspace::{DRAWN, Workspace, text};
+use std::process::{Command, Output};
+
+fn fedanchor(workspace: &Workspace, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
+    command.current_dir(workspace.at("")).env("OMP_NUM_THREADS", "1").env("FEDANCHOR_CACHE", "");
+    command.args(arguments).output().unwrap()
+}
+
+/// Flips a bit in the middle of a file.
+fn flip(workspace: &Workspace, name: &str) {
+    let mut bytes = std::fs::read(workspace.at(name)).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(workspace.at(name), bytes).unwrap();
+}
+
+#[test]
+fn a_changed_file_is_named_by_every_command_that_reads_it() {
+    let workspace = Workspace::with_pictures(16);
+    for (name, seed) in [("runs/a", "seed=0"), ("runs/b", "seed=1")] {
+        workspace.run(name, &[DRAWN, &["rounds=1", seed]]);
+    }
+    let output = fedanchor(&workspace, &["verify", "runs"]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(said.matches(": intact: 9 files, 1 round, ").count(), 2, "{said}");
+
+    flip(&workspace, "runs/a/summary.json");
+    let output = fedanchor(&workspace, &["verify", "runs"]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("runs/a: DAMAGED") && said.contains("  summary.json: does not match"),
+        "{said}"
+    );
+    assert!(said.contains("runs/b: intact"), "{said}");
+    assert!(text(&output.stderr).contains("1 of 2 runs are damaged"));
+    let json = fedanchor(&workspace, &["verify", "runs", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json[0]["intact"], &json[1]["intact"]), (&false.into(), &true.into()));
+
+    let table = fedanchor(&workspace, &["table", "runs"]);
+    let said = text(&table.stdout);
+    assert!(
+        table.status.success() && said.contains("not in the table: runs/a: summary.json"),
+        "{said}"
+    );
+    let resumed = fedanchor(&workspace, &["run", "--resume", "runs/a"]);
+    assert!(resumed.status.success(), "{}", text(&resumed.stderr));
+    assert!(fedanchor(&workspace, &["verify", "runs"]).status.success());
+
+    flip(&workspace, "runs/a/config.toml");
+    let resumed = fedanchor(&workspace, &["run", "--resume", "runs/a"]);
+    assert!(!resumed.status.success() && text(&resumed.stderr).contains("config.toml"));
+}
+
+#[test]
+fn one_bad_run_does_not_stop_a_sweep() {
+    let workspace = Workspace::with_pictures(16);
+    let settings: Vec<String> = DRAWN
+        .iter()
+        .map(|setting| {
+            let (key, value) = setting.split_once('=').unwrap();
+            match value.parse::<f64>() {
+                Ok(_) => format!("{key} = {value}"),
+                Err(_) => format!("{key} = \"{value}\""),
+            }
+        })
+        .collect();
+    let sweep =
+        format!("seeds = [0, 1]\n\n[base]\n{}\n\n[axes.cell]\nonly = {{}}\n", settings.join("\n"));
+    std::fs::write(workspace.at("two.toml"), sweep).unwrap();
+    let first = fedanchor(&workspace, &["sweep", "two.toml", "--seeds", "0"]);
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    flip(&workspace, "runs/two/only/seed0/rounds.jsonl");
+    let second = fedanchor(&workspace, &["sweep", "two.toml"]);
+    let (said, table) = (text(&second.stderr), text(&second.stdout));
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains("failed: only seed 0: ") && said.contains("rounds.jsonl"), "{said}");
+    assert!(table.contains("not in the table: runs/two/only/seed0: rounds.jsonl"), "{table}");
+    assert!(workspace.at("runs/two/only/seed1/summary.json").exists(), "{said}");
+}

@@ -1,0 +1,129 @@
+//! Whether a run folder is what was written.
+
+use super::checkpoint;
+use super::disk;
+use super::folder::read_manifest;
+use crate::error::{Error, Result};
+use fedanchor_record::{Checksums, Manifest, Summary, files};
+use std::path::Path;
+
+/// What was found in a run folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// Files that match their checksums.
+    pub files: usize,
+    /// Rounds on record, round 0 included.
+    pub rounds: usize,
+    /// Checkpoint files that are intact, those of clients included.
+    pub checkpoints: usize,
+    /// What is not as it was written: each names a file of the run folder.
+    pub problems: Vec<String>,
+    /// What could not be checked, and why.
+    pub notes: Vec<String>,
+}
+
+impl Verification {
+    /// Whether everything that could be checked is as it was written.
+    pub fn is_intact(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Checks all files of a run folder: those of a finished run against their checksums, every line of the records, and
+/// every checkpoint. Nothing is changed. It is an error if the folder holds no run.
+pub fn verify(folder: &Path) -> Result<Verification> {
+    if !folder.join(files::CONFIG).exists() {
+        return Err(Error::file(folder, format!("holds no run: {} is missing", files::CONFIG)));
+    }
+    let mut found = Verification::default();
+    let mut manifest = None;
+    match read_manifest(folder) {
+        Ok(read) => manifest = read,
+        Err(error) => found.problems.push(in_folder(folder, &error)),
+    }
+    if let Some(manifest) = &manifest {
+        found.check_files(folder, manifest);
+    } else if found.problems.is_empty() {
+        found.notes.push(format!(
+            "{} is missing: the run was written by an earlier version, or has only just begun; its records \
+             and checkpoints alone were checked",
+            files::CHECKSUMS
+        ));
+    }
+    for name in [files::ROUNDS, files::TIMINGS] {
+        found.check_lines(folder, name);
+    }
+    match checkpoint::verify(folder) {
+        Ok((intact, damaged)) => {
+            found.checkpoints = intact;
+            let damaged = damaged.iter().map(|path| path.strip_prefix(folder).unwrap_or(path));
+            let problem = |path: &Path| format!("{}: is damaged or missing", path.display());
+            found.problems.extend(damaged.map(problem));
+        }
+        Err(error) => found.problems.push(in_folder(folder, &error)),
+    }
+    Ok(found)
+}
+
+impl Verification {
+    fn check_files(&mut self, folder: &Path, manifest: &Manifest) {
+        for name in manifest.names() {
+            let content = match disk::read_if_exists(&folder.join(name)) {
+                Ok(Some(content)) => content,
+                Ok(None) => {
+                    let problem = format!("{name}: is in {}, but missing", files::CHECKSUMS);
+                    self.problems.push(problem);
+                    continue;
+                }
+                Err(error) => {
+                    self.problems.push(in_folder(folder, &error));
+                    continue;
+                }
+            };
+            match manifest.check(name, &content) {
+                Ok(()) => self.files += 1,
+                Err(mismatch) => self.problems.push(format!("{name}: {mismatch}")),
+            }
+        }
+        // A run that says it is finished has all its files, and a checksum of each.
+        let summary = disk::read_if_exists(&folder.join(files::SUMMARY)).ok().flatten();
+        let summary = summary.and_then(|bytes| serde_json::from_slice::<Summary>(&bytes).ok());
+        if summary.is_some_and(|summary| summary.rounds >= summary.rounds_planned) {
+            let unlisted = files::ALL.iter().filter(|name| !manifest.lists(name));
+            self.problems.extend(unlisted.map(|name| {
+                format!("{name}: has no checksum: resume the run, which writes its results again")
+            }));
+        }
+    }
+
+    fn check_lines(&mut self, folder: &Path, name: &str) {
+        let text = match disk::read(&folder.join(name)) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) => return self.problems.push(in_folder(folder, &error)),
+        };
+        let (mut checksums, mut lines) = (Checksums::default(), 0);
+        for (index, line) in text.split_inclusive('\n').enumerate() {
+            let intact = line.ends_with('\n') && checksums.accepts(line.trim_end_matches('\n'));
+            checksums = Checksums::after(line.trim_end_matches('\n'));
+            if intact {
+                lines += 1;
+            } else {
+                let problem = "does not match its checksum";
+                self.problems.push(format!("{name}: line {} {problem}", index + 1));
+            }
+        }
+        if name == files::ROUNDS {
+            self.rounds = lines;
+        }
+    }
+}
+
+/// An error about a file, by its path in the run folder.
+fn in_folder(folder: &Path, error: &Error) -> String {
+    match error {
+        Error::File { path, problem } => {
+            format!("{}: {problem}", path.strip_prefix(folder).unwrap_or(path).display())
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,336 @@
+//! Faults for tests: a call that fails, and a power cut.
+
+use crate::call::Call;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
+
+fn watched() -> MutexGuard<'static, Vec<Watched>> {
+    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A folder that is watched until this is dropped. Calls elsewhere are not affected, so tests can run side by side.
+#[derive(Debug)]
+pub struct Injector {
+    folder: PathBuf,
+}
+
+#[derive(Debug)]
+struct Watched {
+    folder: PathBuf,
+    calls: Vec<Done>,
+    /// The call that fails, counted from 0, and the number of the error.
+    fails: Option<(usize, i32)>,
+    start: Disk,
+}
+
+/// A call that was made or failed.
+#[derive(Debug, Clone)]
+struct Done {
+    name: String,
+    change: Option<Change>,
+}
+
+/// What a call changed.
+#[derive(Debug, Clone)]
+enum Change {
+    Create(PathBuf),
+    Append(PathBuf, Vec<u8>),
+    Truncate(PathBuf, u64),
+    Sync(PathBuf),
+    Rename(PathBuf, PathBuf),
+    Remove(PathBuf),
+    CreateFolder(PathBuf),
+    SyncFolder(PathBuf),
+}
+
+impl Injector {
+    /// Watches all calls below a folder.
+    pub fn new(folder: &Path) -> Result<Self> {
+        let (folder, calls) = (folder.to_owned(), Vec::new());
+        let start = Disk::read(&folder)?;
+        watched().push(Watched { folder: folder.clone(), calls, fails: None, start });
+        Ok(Self { folder })
+    }
+
+    /// Makes call `at`, counted from 0, fail with an error of the operating system, such as 5 for EIO; later ones
+    /// succeed again.
+    pub fn fail(&self, at: usize, error: i32) {
+        self.with(|watched| watched.fails = Some((at, error)));
+    }
+
+    /// The calls so far, in words.
+    pub fn calls(&self) -> Vec<String> {
+        self.with(|watched| watched.calls.iter().map(|call| call.name.clone()).collect())
+    }
+
+    /// Writes into `copy` what is sure to survive a power cut after so many calls: names only where their folder was
+    /// synced, content only as it was when its file was.
+    pub fn power_cut(&self, calls: usize, copy: &Path) -> Result<()> {
+        let disk = self.with(|watched| {
+            let mut disk = watched.start.clone();
+            let changes = watched.calls.iter().take(calls);
+            changes.filter_map(|call| call.change.as_ref()).for_each(|change| disk.apply(change));
+            disk
+        });
+        disk.write_survivors(&self.folder, copy)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Watched) -> T) -> T {
+        let mut all = watched();
+        let mine = all.iter_mut().find(|watched| watched.folder == self.folder);
+        act(mine.expect("watched until the injector is dropped"))
+    }
+}
+
+impl Drop for Injector {
+    fn drop(&mut self) {
+        watched().retain(|watched| watched.folder != self.folder);
+    }
+}
+
+/// The error that a test wants here, if any.
+pub(crate) fn before(call: Call) -> Result<()> {
+    for watched in watched().iter_mut().filter(|watched| path_of(call).starts_with(&watched.folder))
+    {
+        if let Some((at, error)) = watched.fails
+            && at == watched.calls.len()
+        {
+            watched.calls.push(Done { name: format!("{} fails", name(call)), change: None });
+            return Err(Error::from_raw_os_error(error));
+        }
+    }
+    Ok(())
+}
+
+/// Takes note of a call that succeeded.
+pub(crate) fn after(call: Call) {
+    for watched in watched().iter_mut().filter(|watched| path_of(call).starts_with(&watched.folder))
+    {
+        watched.calls.push(Done { name: name(call), change: change(call) });
+    }
+}
+
+fn path_of(call: Call<'_>) -> &Path {
+    match call {
+        Call::Read(path) | Call::List(path) | Call::Create(path) | Call::Append(path, _) => path,
+        Call::Truncate(path, _) | Call::Sync(path) | Call::Rename(_, path) => path,
+        Call::Remove(path) | Call::CreateFolder(path) | Call::SyncFolder(path) => path,
+    }
+}
+
+fn name(call: Call) -> String {
+    let path = path_of(call).display();
+    match call {
+        Call::Read(_) => format!("read {path}"),
+        Call::List(_) => format!("list {path}"),
+        Call::Create(_) => format!("create {path}"),
+        Call::Append(_, bytes) => format!("append {} bytes to {path}", bytes.len()),
+        Call::Truncate(_, length) => format!("truncate {path} to {length}"),
+        Call::Sync(_) => format!("sync {path}"),
+        Call::Rename(from, _) => format!("rename {} to {path}", from.display()),
+        Call::Remove(_) => format!("remove {path}"),
+        Call::CreateFolder(_) => format!("create folder {path}"),
+        Call::SyncFolder(_) => format!("sync folder {path}"),
+    }
+}
+
+fn change(call: Call) -> Option<Change> {
+    let path = path_of(call).to_owned();
+    Some(match call {
+        Call::Read(_) | Call::List(_) => return None,
+        Call::Create(_) => Change::Create(path),
+        Call::Append(_, bytes) => Change::Append(path, bytes.to_owned()),
+        Call::Truncate(_, length) => Change::Truncate(path, length),
+        Call::Sync(_) => Change::Sync(path),
+        Call::Rename(from, _) => Change::Rename(from.to_owned(), path),
+        Call::Remove(_) => Change::Remove(path),
+        Call::CreateFolder(_) => Change::CreateFolder(path),
+        Call::SyncFolder(_) => Change::SyncFolder(path),
+    })
+}
+
+/// A file's content, and what of it is on the disk.
+#[derive(Debug, Clone, Default)]
+struct Content {
+    now: Vec<u8>,
+    synced: Vec<u8>,
+}
+
+/// What an operating system holds of a folder, and what of it is on the disk.
+#[derive(Debug, Clone, Default)]
+struct Disk {
+    contents: Vec<Content>,
+    /// Files by name, each the place of its content.
+    names: BTreeMap<PathBuf, usize>,
+    synced_names: BTreeMap<PathBuf, usize>,
+    folders: BTreeSet<PathBuf>,
+    synced_folders: BTreeSet<PathBuf>,
+}
+
+impl Disk {
+    /// A folder as it is; all of it is on the disk.
+    fn read(folder: &Path) -> Result<Self> {
+        let mut disk = Self::default();
+        let mut waiting = vec![folder.to_owned()];
+        while let Some(folder) = waiting.pop() {
+            disk.folders.insert(folder.clone());
+            for entry in fs_err::read_dir(&folder)? {
+                let path = entry?.path();
+                if path.is_dir() {
+                    waiting.push(path);
+                } else {
+                    let now = fs_err::read(&path)?;
+                    disk.names.insert(path, disk.contents.len());
+                    disk.contents.push(Content { synced: now.clone(), now });
+                }
+            }
+        }
+        (disk.synced_names, disk.synced_folders) = (disk.names.clone(), disk.folders.clone());
+        Ok(disk)
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Create(path) => {
+                self.names.insert(path.clone(), self.contents.len());
+                self.contents.push(Content::default());
+            }
+            Change::Append(path, bytes) => self.content(path).now.extend_from_slice(bytes),
+            Change::Truncate(path, length) => self.content(path).now.resize(*length as usize, 0),
+            Change::Sync(path) => {
+                let content = self.content(path);
+                content.synced.clone_from(&content.now);
+            }
+            Change::Rename(from, to) => {
+                if let Some(place) = self.names.remove(from) {
+                    self.names.insert(to.clone(), place);
+                }
+            }
+            Change::Remove(path) => {
+                self.names.remove(path);
+            }
+            Change::CreateFolder(path) => {
+                self.folders.insert(path.clone());
+            }
+            Change::SyncFolder(folder) => {
+                let inside = |path: &Path| path.parent() == Some(folder);
+                self.synced_names.retain(|path, _| !inside(path));
+                let names = self.names.iter().filter(|(path, _)| inside(path));
+                self.synced_names.extend(names.map(|(path, &place)| (path.clone(), place)));
+                let folders = self.folders.iter().filter(|path| inside(path));
+                self.synced_folders.extend(folders.cloned());
+            }
+        }
+    }
+
+    fn content(&mut self, path: &Path) -> &mut Content {
+        let place = *self.names.get(path).expect("a file that was opened");
+        &mut self.contents[place]
+    }
+
+    fn write_survivors(&self, root: &Path, copy: &Path) -> Result<()> {
+        let place = |path: &Path| copy.join(path.strip_prefix(root).expect("below the root"));
+        for folder in self.synced_folders.iter().filter(|path| path.starts_with(root)) {
+            if folder
+                .ancestors()
+                .skip(1)
+                .all(|above| !above.starts_with(root) || self.synced_folders.contains(above))
+            {
+                fs_err::create_dir_all(place(folder))?;
+            }
+        }
+        for (path, &content) in &self.synced_names {
+            let at = place(path);
+            if at.parent().is_some_and(Path::is_dir) {
+                fs_err::write(at, &self.contents[content].synced)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Appended, create_folder, read, remove, write};
+
+    fn survivors(injector: &Injector, calls: usize) -> Vec<(String, Vec<u8>)> {
+        let copy = tempfile::tempdir().unwrap();
+        injector.power_cut(calls, copy.path()).unwrap();
+        let mut found = Vec::new();
+        let mut waiting = vec![copy.path().to_owned()];
+        while let Some(folder) = waiting.pop() {
+            for path in crate::list(&folder).unwrap() {
+                let name = path.strip_prefix(copy.path()).unwrap().display().to_string();
+                if path.is_dir() {
+                    waiting.push(path);
+                } else {
+                    found.push((name, fs_err::read(path).unwrap()));
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn a_written_file_survives_whole_and_not_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let injector = Injector::new(folder.path()).unwrap();
+        let path = folder.path().join("new/file");
+        create_folder(&folder.path().join("new")).unwrap();
+        let before = injector.calls().len();
+        write(&path, &[b"one"]).unwrap();
+        write(&path, &[b"two"]).unwrap();
+        let all = injector.calls().len();
+        let states: Vec<_> = (0..=all).map(|calls| survivors(&injector, calls)).collect();
+        assert!(states[before].is_empty());
+        for state in &states {
+            let expected =
+                [&b"one"[..], b"two"].map(|text| vec![("new/file".to_owned(), text.to_vec())]);
+            assert!(state.is_empty() || expected.contains(state), "{state:?}");
+        }
+        assert_eq!(states[all][0].1, b"two");
+    }
+
+    #[test]
+    fn lines_survive_once_they_are_synced() {
+        let folder = tempfile::tempdir().unwrap();
+        let injector = Injector::new(folder.path()).unwrap();
+        let file = Appended::create(&folder.path().join("lines")).unwrap();
+        file.append(b"a\n").unwrap();
+        file.sync().unwrap();
+        file.append(b"b\n").unwrap();
+        let calls = injector.calls().len();
+        assert_eq!(survivors(&injector, calls), [("lines".to_owned(), b"a\n".to_vec())]);
+        file.truncate(1).unwrap();
+        file.sync().unwrap();
+        assert_eq!(survivors(&injector, calls + 2), [("lines".to_owned(), b"a".to_vec())]);
+        remove(&folder.path().join("lines")).unwrap();
+        assert_eq!(survivors(&injector, calls + 3).len(), 1, "the folder was not synced");
+    }
+
+    #[test]
+    fn the_call_that_is_named_fails_and_leaves_nothing_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        write(&path, &[b"old"]).unwrap();
+        let injector = Injector::new(folder.path()).unwrap();
+        write(&path, &[b"new"]).unwrap();
+        let calls = injector.calls().len();
+        for at in calls..2 * calls {
+            injector.fail(injector.calls().len() + at - calls, 5);
+            write(&other.path().join("file"), &[b"elsewhere"]).unwrap();
+            let error = write(&path, &[b"newer"]).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(5));
+            let content = read(&path, 10).unwrap();
+            assert!(content == b"new" || content == b"newer");
+            assert!(!folder.path().join("file.part").exists());
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The files of a run folder, checked against its checksums as they are read.
+
+use crate::error::{ReportError, Result};
+use fedanchor_record::{Manifest, files};
+use std::path::{Path, PathBuf};
+
+/// The most that is read of a file: far more than any has, and less than a machine's memory.
+const LARGEST: u64 = 1 << 32;
+
+/// A run folder and the checksums in it.
+#[derive(Debug)]
+pub(crate) struct RunFiles {
+    pub(crate) folder: PathBuf,
+    /// None for a run of an earlier version.
+    manifest: Option<Manifest>,
+}
+
+impl RunFiles {
+    /// Opens a run folder.
+    pub(crate) fn open(folder: &Path) -> Result<Self> {
+        let (folder, path) = (folder.to_owned(), folder.join(files::CHECKSUMS));
+        let bytes = fedanchor_disk::read_if_exists(&path, LARGEST);
+        let Some(bytes) = bytes.map_err(|error| ReportError::unreadable(&path, &error))? else {
+            return Ok(Self { folder, manifest: None });
+        };
+        let manifest = Manifest::parse(&String::from_utf8_lossy(&bytes));
+        let manifest = manifest.map_err(|error| ReportError::malformed(path, error))?;
+        Ok(Self { folder, manifest: Some(manifest) })
+    }
+
+    /// The same without checksums, for a run whose checksums are damaged.
+    pub(crate) fn unchecked(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), manifest: None }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub(crate) fn exists(&self, name: &str) -> bool {
+        self.path(name).exists()
+    }
+
+    /// Reads a file. It is an error if it is not what was written.
+    pub(crate) fn bytes(&self, name: &str) -> Result<Vec<u8>> {
+        let bytes = fedanchor_disk::read(&self.path(name), LARGEST)
+            .map_err(|error| ReportError::unreadable(&self.path(name), &error))?;
+        if let Some(manifest) = &self.manifest {
+            let checked = manifest.check(name, &bytes);
+            checked.map_err(|mismatch| ReportError::malformed(self.path(name), mismatch))?;
+        }
+        Ok(bytes)
+    }
+
+    /// The same for a text.
+    pub(crate) fn text(&self, name: &str) -> Result<String> {
+        String::from_utf8(self.bytes(name)?)
+            .map_err(|error| ReportError::malformed(self.path(name), error))
+    }
+
+    /// It is an error if a finished run has checksums, but not of one of these files.
+    pub(crate) fn check_listed(&self, names: &[&str]) -> Result<()> {
+        let Some(manifest) = &self.manifest else { return Ok(()) };
+        match names.iter().find(|name| !manifest.lists(name)) {
+            Some(name) => Err(ReportError::malformed(self.path(name), "has no checksum")),
+            None => Ok(()),
+        }
+    }
+}
