@@ -6,7 +6,7 @@
 
 use crate::error::{ReportError, Result};
 use crate::matrix::Matrix;
-use crate::records::{RecordReader, Records};
+use crate::records::{RecordReader, Records, line_problem};
 use crate::runs::{Damaged, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
@@ -208,7 +208,7 @@ fn lines<T: DeserializeOwned>(file: &Path, problems: &mut Vec<String>) -> Vec<T>
         match serde_json::from_str(line) {
             Ok(value) => read.push(value),
             Err(error) => {
-                problems.push(format!("{name}: line {}: {error}", index + 1));
+                problems.push(format!("{name}: {}", line_problem(index + 1, &error)));
                 break;
             }
         }
