@@ -29,7 +29,7 @@ const MOST_NAMES: usize = 40;
 /// Characters of a name on an axis of a table.
 const LONGEST_NAME: usize = 24;
 /// Characters of the name of a group of bars.
-const LONGEST_GROUP: usize = 52;
+const LONGEST_GROUP: usize = 64;
 /// Width of a character on an axis.
 const CHARACTER: f64 = 6.4;
 

@@ -8,7 +8,7 @@ use fedanchor_record::Timing;
 
 /// Test accuracy against the bytes sent so far.
 pub(super) fn traffic(section: &Section, options: Options) -> Option<Figure> {
-    let experiments = section.experiments.iter().enumerate().filter(|(_, one)| sends(one));
+    let experiments = section.experiments.iter().filter(|one| sends(one)).enumerate();
     let lines = experiments.map(|(place, experiment)| {
         let mut line = line(experiment, place, options.smooth, &|round| Some(round.test_accuracy));
         let mut sent = 0.0;
@@ -91,11 +91,12 @@ fn mean_seconds(experiment: &Experiment, of: fn(&Timing) -> f64) -> Option<f64> 
 
 /// Rejected updates by round, where there are any.
 pub(super) fn rejected(section: &Section) -> Option<Figure> {
-    let experiments = section.experiments.iter().enumerate();
+    let experiments = section.experiments.iter();
     let lines = experiments
-        .filter(|(_, one)| {
+        .filter(|one| {
             one.runs.iter().any(|run| run.rounds.iter().any(|round| !round.rejected.is_empty()))
         })
+        .enumerate()
         .map(|(place, one)| {
             line(one, place, 1, &|round| (round.round > 0).then_some(round.rejected.len() as f64))
         });

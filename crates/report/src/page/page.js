@@ -127,8 +127,8 @@
     }));
     // Names that would overlap are slanted, with room for them below.
     const slanted = chart.groups.length > 4, longest = Math.max(0, ...chart.groups.map(name => name.length));
-    const room = slanted ? Math.min(220, 20 + longest * 4.6) : 42;
-    const labels = slanted ? { rotate: 45, width: 290, overflow: 'truncate' } : { width: 130, overflow: 'break', lineHeight: 14 };
+    const room = slanted ? Math.min(290, 20 + longest * 4.6) : 42;
+    const labels = slanted ? { rotate: 45, width: 390, overflow: 'truncate' } : { width: 130, overflow: 'break', lineHeight: 14 };
     const option = {
       ...base(), series, toolbox: tools(false), aria: { enabled: true, decal: { show: true } },
       grid: { left: slanted ? Math.max(52, room * 0.7) : 52, right: 14, top: 34, bottom: room + 18 },
@@ -242,7 +242,7 @@
       }
       const { option, legend } = DRAW[chart.kind](chart, figure);
       if (chart.kind === 'heat') this.box.style.height = `${Math.min(900, Math.max(300, 150 + chart.rows.length * 24))}px`;
-      if (chart.kind === 'bars' && chart.groups.length > 4) this.box.style.height = '520px';
+      if (chart.kind === 'bars' && chart.groups.length > 4) this.box.style.height = '580px';
       if (chart.kind === 'points') this.box.style.height = '420px';
       const selected = {};
       for (const entry of legend) selected[entry.key ?? entry.name] = hidden.get(`${figure.id} ${entry.name}`) ?? entry.shown;
