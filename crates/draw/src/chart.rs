@@ -28,6 +28,8 @@ pub struct Axis {
     pub min: Option<f64>,
     /// Where it ends, unless the values decide.
     pub max: Option<f64>,
+    /// Whether only whole numbers have ticks, as on an axis of counts.
+    pub whole: bool,
 }
 
 /// Lines over a common axis, with values to compare them with.
@@ -146,12 +148,17 @@ pub struct Swarm {
 impl Axis {
     /// An axis whose values decide where it begins and ends.
     pub fn new(label: impl Into<String>) -> Self {
-        Self { label: label.into(), min: None, max: None }
+        Self { label: label.into(), min: None, max: None, whole: false }
     }
 
     /// The same axis with fixed ends.
     pub fn within(self, min: f64, max: f64) -> Self {
         Self { min: Some(min), max: Some(max), ..self }
+    }
+
+    /// The same axis with ticks at whole numbers only.
+    pub fn whole(self) -> Self {
+        Self { whole: true, ..self }
     }
 
     /// The same axis beginning at 0.

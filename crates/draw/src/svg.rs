@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// Size of the area between the axes.
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 340.0;
-/// Lines in one figure at most: more cannot be told apart.
-const MOST_LINES: usize = 10;
+/// Ticks on an axis of whole numbers at most.
+const MOST_TICKS: f64 = 10.0;
 const WHITE: [u8; 3] = [255, 255, 255];
 const BLUE: [u8; 3] = [70, 140, 205];
 const ORANGE: [u8; 3] = [225, 130, 60];
@@ -26,8 +26,12 @@ const CELL: f64 = 30.0;
 const MOST_CELLS: usize = 12;
 /// Names on the vertical axis of a table.
 const MOST_NAMES: usize = 40;
-/// Characters of a name on an axis.
+/// Characters of a name on an axis of a table.
 const LONGEST_NAME: usize = 24;
+/// Characters of the name of a group of bars.
+const LONGEST_GROUP: usize = 64;
+/// Width of a character on an axis.
+const CHARACTER: f64 = 6.4;
 
 impl Chart {
     /// Draws the chart.
@@ -109,14 +113,35 @@ fn with_axes(layout: Layout, x: &Axis, y: &Axis) -> Layout {
     layout
 }
 
+/// The distance between ticks at whole numbers over a range: 1, 2 or 5, times a power of ten.
+fn whole_step(range: f64) -> f64 {
+    let mut step = 1.0;
+    for factor in [2.0, 2.5, 2.0].into_iter().cycle().take(60) {
+        if range / step <= MOST_TICKS {
+            break;
+        }
+        step *= factor;
+    }
+    step
+}
+
+/// The least and the greatest of some numbers; not finite if there are none.
+fn ends(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
+    numbers.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), number| {
+        (least.min(number), most.max(number))
+    })
+}
+
 impl Lines {
     fn plots(&self) -> (Vec<Plot>, Layout) {
-        let shown = self.lines.iter().filter(|line| line.shown && !line.points.is_empty());
-        let mut plots: Vec<Plot> = shown.take(MOST_LINES).map(line_plot).collect();
-        let all = self.lines.iter().flat_map(|line| &line.points).map(|point| point[0]);
-        let (first, last) = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(first, last), x| {
-            (first.min(x), last.max(x))
-        });
+        let drawn = || self.lines.iter().filter(|line| line.shown && !line.points.is_empty());
+        let mut plots: Vec<Plot> = drawn().map(line_plot).collect();
+        let all = self.lines.iter().filter(|line| !line.points.is_empty()).count();
+        let (first, last) =
+            ends(self.lines.iter().flat_map(|line| &line.points).map(|point| point[0]));
+        // A single point is drawn within an axis, not on an axis without length.
+        let (first, last) =
+            if first == last { ((first - 1.0).max(0.0), last + 1.0) } else { (first, last) };
         for (place, reference) in self.references.iter().enumerate() {
             let points = vec![(first, reference.value), (last, reference.value)];
             let plot = LinePlot::new()
@@ -134,6 +159,30 @@ impl Lines {
             (None, None) if first < last => layout.with_x_axis_min(first).with_x_axis_max(last),
             _ => layout,
         };
+        let layout = match self.x.whole && first < last {
+            true => layout
+                .with_x_tick_step(whole_step(last - first))
+                .with_x_tick_format(TickFormat::Integer),
+            false => layout,
+        };
+        let heights = drawn().flat_map(|line| &line.points).map(|point| point[1]);
+        let bands = drawn().flat_map(|line| line.band.iter().flatten().copied());
+        let (_, highest) = ends(heights.chain(bands));
+        let layout = match self.y.whole && highest.is_finite() {
+            true => {
+                let low = self.y.min.unwrap_or(0.0);
+                let step = whole_step(highest - low);
+                layout
+                    .with_y_tick_step(step)
+                    .with_y_tick_format(TickFormat::Integer)
+                    .with_y_axis_max(low + ((highest - low) / step).ceil().max(1.0) * step)
+            }
+            false => layout,
+        };
+        let layout = match plots.len() - self.references.len() {
+            shown if shown < all => layout.with_subtitle(format!("{shown} of {all} lines shown")),
+            _ => layout,
+        };
         // Shares end at 100 %, even if a band reaches beyond.
         let highest = self.lines.iter().flat_map(|line| &line.points).map(|point| point[1]);
         let full = self.y.max.is_none() && self.y.label.contains('%');
@@ -145,6 +194,10 @@ impl Lines {
 }
 
 fn line_plot(line: &Line) -> Plot {
+    if let [[x, y]] = line.points[..] {
+        let plot = ScatterPlot::new().with_data(vec![(x, y)]).with_color(line_colour(line.style));
+        return Plot::Scatter(plot.with_size(4.0).with_legend(&line.name));
+    }
     let plot = LinePlot::new()
         .with_data(line.points.iter().map(|point| (point[0], point[1])))
         .with_color(line_colour(line.style))
@@ -167,13 +220,27 @@ impl Bars {
                 let value = series.values.get(group).copied().flatten().unwrap_or(0.0);
                 (value, line_colour(series.style).to_owned())
             });
-            plot = plot.with_group(name, bars.collect::<Vec<_>>());
+            plot = plot.with_group(shortened(name, LONGEST_GROUP), bars.collect::<Vec<_>>());
         }
         if self.stacked {
             plot = plot.with_stacked().with_width(0.5);
         }
         let plots = vec![Plot::Bar(plot)];
         let layout = with_axes(Layout::auto_from_plots(&plots), &self.x, &self.y);
+        let lengths = self.groups.iter().map(|name| name.chars().count().min(LONGEST_GROUP));
+        let longest = CHARACTER * lengths.max().unwrap_or(0) as f64;
+        let groups = self.groups.len() as f64;
+        if groups * (longest + CHARACTER) <= WIDTH - 200.0 {
+            return (plots, layout);
+        }
+        // Names that would overlap are slanted, in a figure with room for them below and to the left.
+        let bars = if self.stacked { 1.0 } else { self.series.len() as f64 };
+        let width = (groups * (bars * 9.0).max(26.0)).max(WIDTH - 200.0);
+        let slanted = longest * std::f64::consts::FRAC_1_SQRT_2;
+        let layout = layout
+            .with_x_tick_rotate(-45.0)
+            .with_width(width + slanted + 220.0)
+            .with_height(HEIGHT + slanted);
         (plots, layout)
     }
 }
@@ -200,7 +267,9 @@ impl Heat {
             .with_color_map(ColorMap::Custom(Arc::new(of_range)))
             .with_legend(&self.label);
         let plots = vec![Plot::Heatmap(plot)];
-        let names = |names: &[String]| names.iter().map(|name| shortened(name)).collect::<Vec<_>>();
+        let names = |names: &[String]| {
+            names.iter().map(|name| shortened(name, LONGEST_NAME)).collect::<Vec<_>>()
+        };
         let (columns, rows) = (names(&self.columns), thinned(names(&self.rows)));
         let longest =
             |names: &[String]| names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -244,11 +313,11 @@ fn signed(share: f64) -> String {
 }
 
 /// A name that leaves room for the figure.
-fn shortened(name: &str) -> String {
-    if name.chars().count() <= LONGEST_NAME {
+fn shortened(name: &str, longest: usize) -> String {
+    if name.chars().count() <= longest {
         return name.to_owned();
     }
-    name.chars().take(LONGEST_NAME - 1).chain(['…']).collect()
+    name.chars().take(longest - 1).chain(['…']).collect()
 }
 
 /// Every so many names, where they would overlap.
@@ -302,6 +371,60 @@ impl Points {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn chart(x: Axis, y: Axis, lines: Vec<Line>) -> String {
+        Chart::Lines(Lines { x, y, lines, references: Vec::new() }).svg("title")
+    }
+
+    /// The texts of a figure.
+    fn texts(svg: &str) -> Vec<&str> {
+        let texts = svg.split("<text").skip(1).filter_map(|part| part.split(['>', '<']).nth(1));
+        texts.collect()
+    }
+
+    #[test]
+    fn a_single_round_is_a_marker_on_an_axis_of_whole_numbers() {
+        let line = Line::new("one", vec![[0.0, 61.0]]);
+        let svg = chart(Axis::new("round").whole(), Axis::new("accuracy"), vec![line]);
+        assert!(svg.contains("<circle"), "{svg}");
+        let texts = texts(&svg);
+        assert!(texts.contains(&"0") && texts.contains(&"1"), "{texts:?}");
+        assert!(!texts.contains(&"-0.1"), "{texts:?}");
+    }
+
+    #[test]
+    fn counts_have_whole_ticks() {
+        let line = Line::new("one", vec![[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]);
+        let y = Axis::new("rejected updates").from_zero().whole();
+        let svg = chart(Axis::new("round").whole(), y, vec![line]);
+        let numbers = texts(&svg).into_iter().filter_map(|text| text.parse::<f64>().ok());
+        let broken: Vec<f64> = numbers.filter(|number| number.fract() != 0.0).collect();
+        assert!(broken.is_empty() && !svg.contains(">0.5<"), "{broken:?}");
+        let steps = [3.0, 10.0, 30.0, 50.0, 500.0, 501.0].map(whole_step);
+        assert_eq!(steps, [1.0, 1.0, 5.0, 5.0, 50.0, 100.0]);
+    }
+
+    #[test]
+    fn a_figure_says_how_many_lines_it_leaves_out() {
+        let line = |shown| Line { shown, ..Line::new("x", vec![[0.0, 1.0], [1.0, 2.0]]) };
+        let of = |lines| chart(Axis::new("round"), Axis::new("loss"), lines);
+        assert!(of(vec![line(true), line(false)]).contains("1 of 2 lines shown"));
+        assert!(!of(vec![line(true)]).contains("lines shown"));
+    }
+
+    #[test]
+    fn names_that_would_overlap_are_slanted() {
+        let of = |groups: Vec<String>| {
+            let values = vec![Some(1.0); groups.len()];
+            let series = vec![crate::Series { name: "s".to_owned(), values, style: 0 }];
+            let (x, y) = (Axis::new(""), Axis::new("seconds"));
+            Chart::Bars(Bars { x, y, groups, series, stacked: true }).svg("title")
+        };
+        assert!(!of(vec!["a".to_owned(), "b".to_owned()]).contains("rotate(-45"));
+        let long = (0..12).map(|at| format!("experiment with a long name {at}")).collect();
+        let svg = of(long);
+        assert!(svg.contains("rotate(-45") && svg.contains("a long name 11"), "{svg}");
+    }
 
     #[test]
     fn only_the_coordinates_of_paths_are_shortened() {

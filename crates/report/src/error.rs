@@ -47,6 +47,20 @@ pub enum ReportError {
         /// The folder.
         path: PathBuf,
     },
+    /// A round was chosen at which no run has pseudo-labels.
+    #[error("no run has pseudo-labels at round {round}: {}", rounds_with_labels(*known))]
+    NoSuchRound {
+        /// The round.
+        round: u32,
+        /// The first and the last round with pseudo-labels, if there is any.
+        known: Option<(u32, u32)>,
+    },
+    /// No run of the given folders can be read.
+    #[error("there is no run to show\n{}", problems.join("\n"))]
+    NothingToShow {
+        /// The runs, and what is wrong with each.
+        problems: Vec<String>,
+    },
     /// A folder that was given contains no run.
     #[error(
         "{}: contains no run: give a folder written by `fedanchor run`, or one that contains such \
@@ -57,6 +71,13 @@ pub enum ReportError {
         /// The folder as it was given.
         path: PathBuf,
     },
+}
+
+fn rounds_with_labels(known: Option<(u32, u32)>) -> String {
+    match known {
+        Some((first, last)) => format!("`--round` can be {first} to {last}"),
+        None => "leave out `--round`, since no round has any".to_owned(),
+    }
 }
 
 /// Shorthand for results of this crate.

@@ -9,6 +9,9 @@ use toml::{Table, Value};
 const METHODS: [&str; 7] =
     ["supervised", "server-only", "fedcon", "fedavg-fixmatch", "fedmatch", "semifl", "fedanchor"];
 
+/// Methods whose clients do not train on pseudo-labels.
+const WITHOUT_LABELS: [&str; 3] = ["supervised", "server-only", "fedcon"];
+
 /// The settings that identify an experiment to a reader.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heading {
@@ -97,6 +100,16 @@ impl Heading {
                 method(self).unwrap_or(last).cmp(&method(other).unwrap_or(last))
             })
             .then_with(|| (&self.method, &self.preset).cmp(&(&other.method, &other.preset)))
+    }
+
+    /// Whether its clients train on pseudo-labels.
+    pub(crate) fn has_labels(&self) -> bool {
+        !WITHOUT_LABELS.contains(&self.method.as_str())
+    }
+
+    /// The colour and dash pattern of its method: the same in every figure in which a method is shown once.
+    pub(crate) fn style(&self) -> usize {
+        METHODS.iter().position(|name| *name == self.method).unwrap_or(METHODS.len())
     }
 
     /// Whether two experiments share a task, so that their methods can be compared.

@@ -6,7 +6,7 @@
 
 use crate::error::{ReportError, Result};
 use crate::matrix::Matrix;
-use crate::records::{RecordReader, Records};
+use crate::records::{RecordReader, Records, line_problem};
 use crate::run_files::RunFiles;
 use crate::runs::{Damaged, Folders, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
@@ -218,7 +218,7 @@ fn lines<T: DeserializeOwned>(run: &RunFiles, name: &str, problems: &mut Vec<Str
         match serde_json::from_str(line) {
             Ok(value) => read.push(value),
             Err(error) => {
-                problems.push(format!("{name}: line {}: {error}", index + 1));
+                problems.push(format!("{name}: {}", line_problem(index + 1, &error)));
                 break;
             }
         }

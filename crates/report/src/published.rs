@@ -14,6 +14,10 @@ use toml::{Table, Value};
 /// Rounds after which the paper reports accuracies.
 pub(crate) const ROUNDS: u32 = 500;
 
+/// The settings that decide between two numbers of one method and task.
+pub(crate) const SWITCHES: [&str; 3] =
+    ["method.client_mixup", "method.server_mixup", "method.contrastive.epochs"];
+
 /// The concentration the paper calls IID.
 const IID: f64 = 1000.0;
 

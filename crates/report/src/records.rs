@@ -15,6 +15,16 @@ pub(crate) struct Records {
     pub(crate) problems: Vec<String>,
 }
 
+/// What is wrong with a line of JSON, by its number in the file: the parser counts from the line's start.
+pub(crate) fn line_problem(line: usize, error: &serde_json::Error) -> String {
+    if error.is_eof() {
+        return format!("line {line} is incomplete");
+    }
+    let text = error.to_string();
+    let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+    format!("line {line}: {what}")
+}
+
 /// Checks each line against the lines before it. After a damaged line nothing is accepted.
 #[derive(Debug, Default)]
 pub(crate) struct RecordReader {
@@ -39,7 +49,7 @@ impl RecordReader {
             Ok(_) => {
                 self.problem = Some(format!("line {} does not match its checksum", self.lines));
             }
-            Err(error) => self.problem = Some(format!("line {}: {error}", self.lines)),
+            Err(error) => self.problem = Some(line_problem(self.lines, &error)),
         }
         None
     }

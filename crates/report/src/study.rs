@@ -45,6 +45,8 @@ pub struct Experiment {
     pub runs: Vec<History>,
     /// The accuracy the paper reports.
     pub published: Option<Published>,
+    /// Which colour and dash pattern it has in figures.
+    pub style: usize,
 }
 
 impl Experiment {
@@ -165,6 +167,7 @@ impl Section {
             })
             .collect();
         name_experiments(&mut experiments);
+        style_experiments(&mut experiments);
         let Heading { data, model, anchors, partition, .. } = heading;
         let mut title = format!("{data}, {anchors} anchors, {partition}, {model}");
         if let Some(sweep) = sweep {
@@ -195,7 +198,7 @@ impl Experiment {
             }
         }
         let published = published(&kept[0].setup).first().copied();
-        Self { name: String::new(), runs: kept, published }
+        Self { name: String::new(), runs: kept, published, style: 0 }
     }
 }
 
@@ -216,6 +219,20 @@ fn name_experiments(experiments: &mut [Experiment]) {
         let count = taken.entry(name.clone()).or_default();
         *count += 1;
         experiment.name = if *count == 1 { name } else { format!("{name} ({count})") };
+    }
+}
+
+/// Gives experiments of different methods the styles of their methods, and others one style each.
+fn style_experiments(experiments: &mut [Experiment]) {
+    let mut styles: Vec<usize> = experiments.iter().map(|one| one.heading().style()).collect();
+    let mut distinct = styles.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    if distinct.len() < styles.len() {
+        styles = (0..experiments.len()).collect();
+    }
+    for (experiment, style) in experiments.iter_mut().zip(styles) {
+        experiment.style = style;
     }
 }
 

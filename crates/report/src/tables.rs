@@ -6,6 +6,9 @@ use crate::study::Section;
 use crate::table::Average;
 use serde::Serialize;
 
+/// What stands between a mean and its deviation.
+const BETWEEN: &str = " ± ";
+
 /// A table of text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TextTable {
@@ -17,12 +20,15 @@ pub struct TextTable {
     pub columns: Vec<String>,
     /// Cells by row.
     pub rows: Vec<Vec<String>>,
+    /// Titles of the columns whose cells are a mean and a deviation.
+    #[serde(skip)]
+    averages: &'static [&'static str],
 }
 
 impl TextTable {
     fn new(id: String, title: &str, columns: &[&str]) -> Self {
         let columns = columns.iter().map(|&column| column.to_owned()).collect();
-        Self { id, title: title.to_owned(), columns, rows: Vec::new() }
+        Self { id, title: title.to_owned(), columns, rows: Vec::new(), averages: &[] }
     }
 
     /// The table without columns that are empty.
@@ -37,13 +43,29 @@ impl TextTable {
         self
     }
 
-    /// As comma-separated values with a header.
+    /// As comma-separated values with a header. Mean and deviation are columns of their own.
     pub fn csv(&self) -> String {
-        let line = |cells: &[String]| -> String {
+        let averaged = |column: &String| self.averages.contains(&column.as_str());
+        let titles = self.columns.iter().flat_map(|column| match averaged(column) {
+            true => vec![format!("{column} mean"), format!("{column} deviation")],
+            false => vec![column.clone()],
+        });
+        let line = |cells: Vec<String>| -> String {
             let cells: Vec<String> = cells.iter().map(|cell| escape::csv(cell)).collect();
             cells.join(",") + "\n"
         };
-        line(&self.columns) + &self.rows.iter().map(|row| line(row)).collect::<String>()
+        let mut text = line(titles.collect());
+        for row in &self.rows {
+            let cells = row.iter().zip(&self.columns).flat_map(|(cell, column)| {
+                let (mean, deviation) = cell.split_once(BETWEEN).unwrap_or((cell, ""));
+                match averaged(column) {
+                    true => vec![mean.to_owned(), deviation.to_owned()],
+                    false => vec![cell.clone()],
+                }
+            });
+            text += &line(cells.collect());
+        }
+        text
     }
 
     /// As a `tabular` for the package `booktabs`.
@@ -53,7 +75,15 @@ impl TextTable {
             cells.join(" & ") + " \\\\\n"
         };
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
-        let columns = "l".repeat(self.columns.len());
+        let is_number = |column: usize| {
+            let mut cells =
+                self.rows.iter().map(|row| &row[column]).filter(|cell| !cell.is_empty());
+            column > 0
+                && cells.all(|cell| cell.split(BETWEEN).all(|part| part.parse::<f64>().is_ok()))
+        };
+        let columns: String = (0..self.columns.len())
+            .map(|column| if is_number(column) { 'r' } else { 'l' })
+            .collect();
         let title = escape::one_line(&self.title);
         let head = line(&self.columns);
         format!(
@@ -84,6 +114,7 @@ fn summary(section: &Section) -> TextTable {
             "state",
         ],
     );
+    table.averages = &["last ten", "final", "best", "validation", "anchors alone", "published"];
     for experiment in &section.experiments {
         let average = |of: &dyn Fn(&crate::History) -> Option<f64>| {
             experiment.average(of).as_ref().map_or(String::new(), shown)
@@ -124,20 +155,67 @@ fn summary(section: &Section) -> TextTable {
     table.trimmed()
 }
 
-/// The settings in which the experiments of a section differ, and only those.
+/// The settings in which the experiments of a section differ, and only those. Another method has other
+/// settings: those that only one method has, with one value, follow from `method.name` and are counted.
+/// Whichever are more, settings or experiments, are the rows.
 fn differences(section: &Section) -> Option<TextTable> {
-    if section.differences.is_empty() {
+    let mut own: Vec<(&str, usize)> = Vec::new();
+    let mut shown: Vec<&(String, Vec<Option<String>>)> = Vec::new();
+    for difference in &section.differences {
+        match only_method(section, difference) {
+            None => shown.push(difference),
+            Some(method) => match own.iter_mut().find(|(other, _)| *other == method) {
+                Some((_, count)) => *count += 1,
+                None => own.push((method, 1)),
+            },
+        }
+    }
+    if shown.is_empty() {
         return None;
     }
-    let id = format!("{}-differences", section.id);
-    let mut table = TextTable::new(id, "Settings in which the experiments differ", &["experiment"]);
-    table.columns.extend(section.differences.iter().map(|(key, _)| key.clone()));
-    for (place, experiment) in section.experiments.iter().enumerate() {
-        let values = section.differences.iter().map(|(_, values)| values[place].clone());
-        let cells = values.map(Option::unwrap_or_default);
-        table.rows.push([experiment.name.clone()].into_iter().chain(cells).collect());
+    let mut title = "Settings in which the experiments differ".to_owned();
+    for (method, count) in own {
+        let what = if count == 1 { "setting" } else { "settings" };
+        title += &format!(", and {count} {what} that only {method} has");
     }
+    let id = format!("{}-differences", section.id);
+    let names = section.experiments.iter().map(|one| one.name.clone());
+    let cell = |value: &Option<String>| value.clone().unwrap_or_default();
+    let experiments = section.experiments.len();
+    if experiments > shown.len() {
+        let mut table = TextTable::new(id, &title, &["experiment"]);
+        table.columns.extend(shown.iter().map(|(key, _)| key.clone()));
+        table.rows = names
+            .enumerate()
+            .map(|(place, name)| {
+                let cells = shown.iter().map(|(_, values)| cell(&values[place]));
+                [name].into_iter().chain(cells).collect()
+            })
+            .collect();
+        return Some(table);
+    }
+    let mut table = TextTable::new(id, &title, &["setting"]);
+    table.columns.extend(names);
+    let row = |(key, values): &(String, Vec<Option<String>>)| {
+        [key.clone()].into_iter().chain(values.iter().map(cell)).collect()
+    };
+    table.rows = shown.into_iter().map(row).collect();
     Some(table)
+}
+
+/// The method of all experiments that have a setting, if they have the same value and others have none.
+fn only_method<'a>(
+    section: &'a Section,
+    (key, values): &(String, Vec<Option<String>>),
+) -> Option<&'a str> {
+    let method = |place: usize| section.experiments[place].heading().method.as_str();
+    let first = values.iter().position(Option::is_some)?;
+    let own =
+        values.iter().enumerate().all(|(place, value)| match method(place) == method(first) {
+            true => *value == values[first],
+            false => value.is_none(),
+        });
+    (key.starts_with("method.") && own).then(|| method(first))
 }
 
 /// What went wrong in the rounds of a section, if anything did: rejected updates, failed and excluded

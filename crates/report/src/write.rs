@@ -23,6 +23,10 @@ pub fn write_report(
     embedding: &Embedding,
     folder: &Path,
 ) -> Result<PathBuf> {
+    if study.sections.is_empty() {
+        return Err(ReportError::NothingToShow { problems: study.problems.clone() });
+    }
+    figures::check_round(study, options)?;
     check_folder(folder)?;
     let data = PageData::new(study, options, embedding);
     let (figure_folder, table_folder) = (folder.join("figures"), folder.join("tables"));
@@ -86,9 +90,11 @@ fn files(figure: &Figure) -> Vec<(String, String, &Chart)> {
             Chart::Bars(_) => return None,
             _ => format!("{}-{}", figure.id, place + 1),
         };
-        let title = match frame.name.as_str() {
-            "" => figure.title.clone(),
-            name => format!("{}: {name}", figure.title),
+        let title = match (&frame.chart, frame.name.as_str()) {
+            (_, "") => figure.title.clone(),
+            (Chart::Bars(_), "last") => format!("{}, last round", figure.title),
+            (Chart::Bars(_), round) => format!("{}, round {round}", figure.title),
+            (_, name) => format!("{}: {name}", figure.title),
         };
         Some((name, title, &frame.chart))
     });

@@ -7,10 +7,10 @@ use fedanchor_report::{Embedding, Options, Study, read_histories, write_report};
 
 pub fn report(args: &ReportArgs, printer: &Printer) -> Result<()> {
     let study = Study::new(read_histories(&args.folders, &super::complete)?);
-    study.problems.iter().for_each(|problem| printer.status(format!("note: {problem}")));
     let options = Options { smooth: args.smooth.into(), round: args.round };
     let embedding = Embedding { cache: fedanchor_data::formats::cache_folder("t-sne") };
     let page = write_report(&study, options, &embedding, &args.out)?;
+    study.problems.iter().for_each(|problem| printer.status(format!("note: {problem}")));
     let runs: usize = study
         .sections
         .iter()

@@ -8,7 +8,7 @@ use fedanchor_record::Timing;
 
 /// Test accuracy against the bytes sent so far.
 pub(super) fn traffic(section: &Section, options: Options) -> Option<Figure> {
-    let experiments = section.experiments.iter().enumerate().filter(|(_, one)| sends(one));
+    let experiments = section.experiments.iter().filter(|one| sends(one)).enumerate();
     let lines = experiments.map(|(place, experiment)| {
         let mut line = line(experiment, place, options.smooth, &|round| Some(round.test_accuracy));
         let mut sent = 0.0;
@@ -59,8 +59,9 @@ pub(super) fn phases(section: &Section) -> Option<Figure> {
         }),
     ];
     let timed = |one: &&Experiment| one.runs.iter().any(|run| run.timings.len() > 1);
-    let experiments: Vec<&Experiment> =
-        section.experiments.iter().filter(timed).take(MOST_MODELS).collect();
+    let mut experiments: Vec<&Experiment> = section.experiments.iter().filter(timed).collect();
+    let all = experiments.len();
+    experiments.truncate(MOST_MODELS);
     let series = phases.into_iter().enumerate().map(|(style, (name, of))| Series {
         name: name.to_owned(),
         values: experiments.iter().map(|one| mean_seconds(one, of)).collect(),
@@ -75,7 +76,8 @@ pub(super) fn phases(section: &Section) -> Option<Figure> {
     };
     let caption = "Mean seconds of a round by phase, without pre-training; the clients' part includes their \
                    pseudo-labels. Runs on other machines, or beside others, are not comparable.";
-    Figure::single(section, "phases", "Time per round by phase", caption, Chart::Bars(bars))
+    let caption = super::limited(caption, experiments.len(), all);
+    Figure::single(section, "phases", "Time per round by phase", &caption, Chart::Bars(bars))
 }
 
 fn mean_seconds(experiment: &Experiment, of: fn(&Timing) -> f64) -> Option<f64> {
@@ -89,17 +91,18 @@ fn mean_seconds(experiment: &Experiment, of: fn(&Timing) -> f64) -> Option<f64> 
 
 /// Rejected updates by round, where there are any.
 pub(super) fn rejected(section: &Section) -> Option<Figure> {
-    let experiments = section.experiments.iter().enumerate();
+    let experiments = section.experiments.iter();
     let lines = experiments
-        .filter(|(_, one)| {
+        .filter(|one| {
             one.runs.iter().any(|run| run.rounds.iter().any(|round| !round.rejected.is_empty()))
         })
+        .enumerate()
         .map(|(place, one)| {
             line(one, place, 1, &|round| (round.round > 0).then_some(round.rejected.len() as f64))
         });
     let lines = Lines {
-        x: Axis::new("round"),
-        y: Axis::new("rejected updates").from_zero(),
+        x: Axis::new("round").whole(),
+        y: Axis::new("rejected updates").from_zero().whole(),
         lines: lines.collect(),
         references: Vec::new(),
     };

@@ -2,7 +2,7 @@
 
 use super::series::{line, short};
 use super::{Figure, Frame, Options};
-use crate::study::{Experiment, Section, Study};
+use crate::study::{Section, Study};
 use fedanchor_draw::{Axis, Bars, Chart, Lines, Series};
 use fedanchor_record::RoundRecord;
 
@@ -18,8 +18,9 @@ fn used(round: &RoundRecord, kept: bool) -> Option<f64> {
 /// Accuracy of the pseudo-labels by round, of the kept samples or of all.
 pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Option<Figure> {
     let mut lines = Vec::new();
-    let mut heads = section.experiments.len()..;
-    for (place, experiment) in section.experiments.iter().enumerate() {
+    let mut heads = section.experiments.iter().map(|one| one.style + 1).max().unwrap_or(0)..;
+    let labelling = section.experiments.iter().filter(|one| one.heading().has_labels());
+    for (place, experiment) in labelling.enumerate() {
         lines.push(line(experiment, place, options.smooth, &|round| used(round, kept)));
         // The other head beside it, on the same samples.
         let anchor = |round: &RoundRecord| round.anchor_head.all.is_some();
@@ -29,14 +30,17 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Optio
                 if kept { head.kept } else { head.all }
             };
             let next = heads.next().unwrap_or(place);
-            let mut other = line(experiment, next, options.smooth, &head);
+            let mut other = line(experiment, place, options.smooth, &head);
             other.name += ", classifier head";
-            other.shown = next < super::MOST_LINES + 4;
+            other.style = next;
             lines.push(other);
         }
     }
+    // The heads count as lines too.
+    let drawn = lines.iter_mut().filter(|line| line.shown && !line.points.is_empty());
+    drawn.skip(super::MOST_LINES).for_each(|line| line.shown = false);
     let y = Axis::new("correct pseudo-labels (%)");
-    let lines = Lines { x: Axis::new("round"), y, lines, references: Vec::new() };
+    let lines = Lines { x: Axis::new("round").whole(), y, lines, references: Vec::new() };
     let (name, title, which) = match kept {
         true => ("labels-kept", "Pseudo-labels of kept samples", "the kept samples"),
         false => ("labels-all", "Pseudo-labels of all samples", "all samples of a round's clients"),
@@ -49,52 +53,35 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Optio
     Figure::single(section, name, title, &caption, Chart::Lines(lines))
 }
 
-/// Accuracy of all pseudo-labels at one round, method by data set.
-pub(super) fn bars(study: &Study, options: Options) -> Option<Figure> {
-    let sections: Vec<&Section> =
-        study.sections.iter().filter(|section| section.experiments.iter().any(is_known)).collect();
-    let section = *sections.first()?;
-    let mut methods: Vec<&str> = Vec::new();
-    let mut rounds: Vec<u32> = Vec::new();
-    for experiment in
-        sections.iter().flat_map(|section| &section.experiments).filter(|one| is_known(one))
-    {
-        let method = experiment.heading().method.as_str();
-        if !methods.contains(&method) {
-            methods.push(method);
-        }
-        let known = experiment.runs[0].rounds.iter().filter(|round| used(round, false).is_some());
-        rounds.extend(known.map(|round| round.round));
-    }
+/// The name of the frame with the last round of each section.
+const LAST: &str = "last";
+
+/// The rounds at which any run has pseudo-labels whose accuracy is known, in order.
+pub(super) fn rounds(study: &Study) -> Vec<u32> {
+    let mut rounds: Vec<u32> = study.sections.iter().flat_map(known_rounds).collect();
     rounds.sort_unstable();
     rounds.dedup();
+    rounds
+}
+
+fn known_rounds(section: &Section) -> impl Iterator<Item = u32> {
+    let labelling = section.experiments.iter().filter(|one| one.heading().has_labels());
+    let rounds = labelling.flat_map(|one| &one.runs).flat_map(|run| &run.rounds);
+    rounds.filter(|round| used(round, false).is_some()).map(|round| round.round)
+}
+
+/// Accuracy of all pseudo-labels, method by section: at the last round of each section, and at one round.
+pub(super) fn bars(study: &Study, options: Options) -> Option<Figure> {
+    let rounds = rounds(study);
     let every = rounds.len().div_ceil(MOST_ROUNDS).max(1);
-    let last = *rounds.last()?;
-    let wanted = options.round.unwrap_or(last);
     let mut shown: Vec<u32> = rounds.iter().copied().step_by(every).collect();
-    shown.extend([last, wanted].into_iter().filter(|round| rounds.binary_search(round).is_ok()));
+    shown.extend(rounds.last().copied().into_iter().chain(options.round));
     shown.sort_unstable();
     shown.dedup();
-    let frames: Vec<Frame> = shown
-        .iter()
-        .map(|&round| {
-            let series = methods.iter().enumerate().map(|(style, method)| Series {
-                name: (*method).to_owned(),
-                values: sections.iter().map(|section| at(section, method, round)).collect(),
-                style,
-            });
-            let bars = Bars {
-                x: Axis::new("data set"),
-                y: Axis::new("correct pseudo-labels (%)").within(0.0, 100.0),
-                groups: sections.iter().map(|section| section.short.clone()).collect(),
-                series: series.collect(),
-                stacked: false,
-            };
-            Frame { name: round.to_string(), chart: Chart::Bars(bars) }
-        })
-        .collect();
+    let mut frames = vec![frame(study, None)];
+    frames.extend(shown.into_iter().map(|round| frame(study, Some(round))));
     let mut figure = Figure::framed(
-        section,
+        study.sections.first()?,
         "labels-bars",
         "Pseudo-labels by method and data set",
         "Share of correct pseudo-labels among all samples of the clients of a round, mean over seeds. Of \
@@ -103,20 +90,57 @@ pub(super) fn bars(study: &Study, options: Options) -> Option<Figure> {
         frames,
     )?;
     figure.id = "labels-bars".to_owned();
-    let place = figure.frames.iter().rposition(|frame| frame.name == wanted.to_string());
-    figure.chosen = place.unwrap_or(figure.frames.len() - 1);
+    let wanted = options.round.map_or(LAST.to_owned(), |round| round.to_string());
+    figure.chosen = figure.frames.iter().position(|frame| frame.name == wanted).unwrap_or(0);
     Some(figure)
 }
 
-fn is_known(experiment: &Experiment) -> bool {
-    let rounds = experiment.runs.iter().flat_map(|run| &run.rounds);
-    rounds.into_iter().any(|round| used(round, false).is_some())
+/// The bars at a round, or at the last one of each section: sections and methods that have a value there.
+fn frame(study: &Study, round: Option<u32>) -> Frame {
+    let at = |section: &Section| round.or_else(|| known_rounds(section).max());
+    let sections: Vec<(&Section, u32)> = study
+        .sections
+        .iter()
+        .filter_map(|section| Some((section, at(section)?)))
+        .filter(|&(section, round)| known_rounds(section).any(|known| known == round))
+        .collect();
+    let mut methods: Vec<(usize, &str)> = sections
+        .iter()
+        .flat_map(|(section, _)| &section.experiments)
+        .map(|one| (one.heading().style(), one.heading().method.as_str()))
+        .collect();
+    methods.sort_unstable();
+    methods.dedup();
+    let series = methods.into_iter().map(|(style, method)| {
+        let values = sections.iter().map(|&(section, round)| value(section, method, round));
+        Series { name: method.to_owned(), values: values.collect(), style }
+    });
+    let series = series.filter(|series| series.values.iter().any(Option::is_some)).collect();
+    let several = sections.iter().any(|(_, round)| *round != sections[0].1);
+    let groups = sections.iter().map(|&(section, round)| {
+        let alike = sections.iter().filter(|(other, _)| other.short == section.short).count() > 1;
+        let name = if alike { &section.title } else { &section.short };
+        if several { format!("{name}, round {round}") } else { name.clone() }
+    });
+    let bars = Bars {
+        x: Axis::new("data set"),
+        y: Axis::new("correct pseudo-labels (%)").within(0.0, 100.0),
+        groups: groups.collect(),
+        series,
+        stacked: false,
+    };
+    let name = round.map_or(LAST.to_owned(), |round| round.to_string());
+    Frame { name, chart: Chart::Bars(bars) }
 }
 
-fn at(section: &Section, method: &str, round: u32) -> Option<f64> {
-    let mut same = section.experiments.iter().filter(|one| one.heading().method == method);
-    let experiment = same.find(|one| is_known(one))?;
-    let average = experiment
-        .average(|run| used(run.rounds.iter().find(|other| other.round == round)?, false));
-    average.map(|average| short(average.mean))
+fn value(section: &Section, method: &str, round: u32) -> Option<f64> {
+    let mut same = section
+        .experiments
+        .iter()
+        .filter(|one| one.heading().method == method && one.heading().has_labels());
+    same.find_map(|experiment| {
+        let average = experiment
+            .average(|run| used(run.rounds.iter().find(|other| other.round == round)?, false));
+        average.map(|average| short(average.mean))
+    })
 }

@@ -4,7 +4,7 @@
 //! cache: 2,000 latents take seconds.
 
 use super::series::short;
-use super::{Figure, Frame, MOST_MODELS};
+use super::{Figure, Frame, MOST_MODELS, limited};
 use crate::study::Section;
 use bhtsne::tSNE;
 use fedanchor_draw::{Chart, Points, Swarm};
@@ -29,10 +29,11 @@ pub struct Embedding {
 /// them.
 pub(super) fn plane(section: &Section, embedding: &Embedding) -> Option<Figure> {
     let mut frames = Vec::new();
-    for experiment in section.experiments.iter().take(MOST_MODELS) {
-        let Some(run) = experiment.runs.iter().find(|run| !run.latents.is_empty()) else {
-            continue;
-        };
+    let saved = section.experiments.iter().filter_map(|experiment| {
+        Some((experiment, experiment.runs.iter().find(|run| !run.latents.is_empty())?))
+    });
+    let all = saved.clone().count();
+    for (experiment, run) in saved.take(MOST_MODELS) {
         for (round, latents) in &run.latents {
             let points = embedding.points(latents);
             let swarms = run.classes().into_iter().enumerate().map(|(class, name)| {
@@ -47,7 +48,8 @@ pub(super) fn plane(section: &Section, embedding: &Embedding) -> Option<Figure> 
     let caption = "Latents of test images in a plane by t-SNE (cosine distance, perplexity 30, fixed start), \
                    coloured by true class; stars are the classes' centroids. Distances between far groups \
                    mean little.";
-    let mut figure = Figure::framed(section, "latents", "Latent space", caption, "round", frames)?;
+    let caption = limited(caption, all.min(MOST_MODELS), all);
+    let mut figure = Figure::framed(section, "latents", "Latent space", &caption, "round", frames)?;
     figure.chosen = figure.frames.len() - 1;
     Some(figure)
 }

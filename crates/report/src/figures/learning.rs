@@ -2,6 +2,7 @@
 
 use super::series::{line, short};
 use super::{Figure, Frame, Options};
+use crate::published::SWITCHES;
 use crate::study::{Experiment, Section};
 use fedanchor_draw::{Axis, Chart, Line, Lines, Reference};
 use fedanchor_record::RoundRecord;
@@ -11,7 +12,7 @@ const OVER_SEEDS: &str = "Lines are means over seeds, bands one standard deviati
 fn lines(section: &Section, smooth: usize, y: Axis, of: super::series::Of) -> Lines {
     let experiments = section.experiments.iter().enumerate();
     let lines = experiments.map(|(place, one)| line(one, place, smooth, of)).collect();
-    Lines { x: Axis::new("round"), y, lines, references: Vec::new() }
+    Lines { x: Axis::new("round").whole(), y, lines, references: Vec::new() }
 }
 
 /// Test accuracy by round, with what the paper reports and the bounds that are known.
@@ -36,16 +37,41 @@ fn references(section: &Section) -> Vec<Reference> {
             references.push(Reference { name: "all labels (bound)".to_owned(), value: bound.mean });
         }
     }
-    let mut published: Vec<Reference> = Vec::new();
-    for experiment in &section.experiments {
-        let Some(number) = experiment.published else { continue };
-        let name = format!("{}, published", experiment.heading().method);
-        if !published.iter().any(|other| other.name == name) {
-            published.push(Reference { name, value: number.mean });
+    for reference in published(section) {
+        if !references.contains(&reference) {
+            references.push(reference);
         }
     }
-    references.extend(published);
     references
+}
+
+/// The published number of each experiment. Where a method has several, the settings that decide between
+/// them are named.
+fn published(section: &Section) -> impl Iterator<Item = Reference> {
+    section.experiments.iter().enumerate().filter_map(|(place, experiment)| {
+        let value = experiment.published?.mean;
+        let method = &experiment.heading().method;
+        let peers = section.experiments.iter().enumerate();
+        let peers: Vec<(usize, f64)> = peers
+            .filter(|(_, other)| other.heading().method == *method)
+            .filter_map(|(place, other)| Some((place, other.published?.mean)))
+            .collect();
+        let mut name = method.clone();
+        if peers.iter().any(|(_, other)| *other != value) {
+            let deciding = section.differences.iter().filter(|(key, values)| {
+                let differs = peers.iter().any(|(peer, _)| values[*peer] != values[place]);
+                SWITCHES.contains(&key.as_str()) && differs
+            });
+            let settings: Vec<String> = deciding
+                .filter_map(|(key, values)| {
+                    let key = key.strip_prefix("method.").unwrap_or(key);
+                    Some(format!("{key}={}", values[place].as_ref()?))
+                })
+                .collect();
+            name = format!("{name} ({})", settings.join(", "));
+        }
+        Some(Reference { name: format!("{name}, published"), value })
+    })
 }
 
 /// Validation accuracy by round, where images are held out for it.
@@ -78,6 +104,9 @@ pub(super) fn kept(section: &Section) -> Option<Figure> {
                 .collect();
         }
     }
+    let selects = section.experiments.iter().map(|one| one.heading().has_labels());
+    let mut selects = selects.collect::<Vec<bool>>().into_iter();
+    lines.lines.retain(|_| selects.next().unwrap_or(true));
     let caption = "Samples per client whose score passed the threshold: mean over the clients of a round and \
                    over seeds. Bands are one standard deviation over clients where the records have it, \
                    otherwise over seeds.";
@@ -93,16 +122,19 @@ pub(super) fn losses(section: &Section) -> Option<Figure> {
         ("server, mixup", &|round| round.losses.server_mix),
         ("server, contrastive", &|round| round.losses.server_contrastive),
     ];
-    let frames = section.experiments.iter().take(super::MOST_LINES).map(|experiment| {
+    let all = section.experiments.len();
+    let shown = all.min(super::MOST_MODELS);
+    let frames = section.experiments.iter().take(shown).map(|experiment| {
         let lines = parts.iter().enumerate().map(|(place, (name, of))| {
             let line = line(experiment, place, 1, of);
-            Line { name: (*name).to_owned(), ..line }
+            Line { name: (*name).to_owned(), style: place, ..line }
         });
         let lines = lines.filter(|line| !line.points.is_empty()).collect();
-        let (x, y) = (Axis::new("round"), Axis::new("loss"));
+        let (x, y) = (Axis::new("round").whole(), Axis::new("loss"));
         let lines = Lines { x, y, lines, references: Vec::new() };
         Frame { name: experiment.name.clone(), chart: Chart::Lines(lines) }
     });
     let caption = format!("Mean losses of each round's training. {OVER_SEEDS}");
+    let caption = super::limited(&caption, shown, all);
     Figure::framed(section, "losses", "Losses", &caption, "experiment", frames.collect())
 }

@@ -9,6 +9,7 @@ mod series;
 
 pub use latents::Embedding;
 
+use crate::error::{ReportError, Result};
 use crate::study::{Section, Study};
 use fedanchor_draw::Chart;
 use serde::Serialize;
@@ -49,7 +50,7 @@ pub struct Frame {
 pub struct Options {
     /// Rounds over which accuracies are averaged: 1 or 0 for none. The paper's figure 4 has 5.
     pub smooth: usize,
-    /// The round of the bars of pseudo-label accuracy; the last one that all experiments have by default.
+    /// The round of the bars of pseudo-label accuracy; the last one of each section by default.
     pub round: Option<u32>,
 }
 
@@ -77,14 +78,39 @@ impl Figure {
     ) -> Option<Self> {
         let frames: Vec<Frame> =
             frames.into_iter().filter(|frame| !frame.chart.is_empty()).collect();
+        let mut caption = caption.to_owned();
+        if let Some((shown, all)) = frames.iter().find_map(Frame::left_out) {
+            caption += &format!(
+                " {shown} of {all} lines are shown at first and in the files; the page shows the others when \
+                 their boxes are ticked."
+            );
+        }
         (!frames.is_empty()).then(|| Self {
             id: format!("{}-{name}", section.id),
             title: title.to_owned(),
-            caption: caption.to_owned(),
+            caption,
             choice,
             chosen: 0,
             frames,
         })
+    }
+}
+
+impl Frame {
+    /// How many lines are shown at first, and how many there are, if these are more.
+    fn left_out(&self) -> Option<(usize, usize)> {
+        let Chart::Lines(chart) = &self.chart else { return None };
+        let all = chart.lines.iter().filter(|line| !line.points.is_empty());
+        let (shown, all) = (all.clone().filter(|line| line.shown).count(), all.count());
+        (shown < all).then_some((shown, all))
+    }
+}
+
+/// The caption of a figure that shows the first so many experiments only.
+fn limited(caption: &str, shown: usize, all: usize) -> String {
+    match shown < all {
+        true => format!("{caption} The first {shown} of {all} experiments are shown."),
+        false => caption.to_owned(),
     }
 }
 
@@ -111,6 +137,17 @@ pub(crate) fn of_section(
         cost::rejected(section),
     ];
     figures.into_iter().flatten().collect()
+}
+
+/// Fails if a round was chosen at which no run has pseudo-labels.
+pub(crate) fn check_round(study: &Study, options: Options) -> Result<()> {
+    let Some(round) = options.round else { return Ok(()) };
+    let known = labels::rounds(study);
+    if known.binary_search(&round).is_ok() {
+        return Ok(());
+    }
+    let known = known.first().copied().zip(known.last().copied());
+    Err(ReportError::NoSuchRound { round, known })
 }
 
 /// The figures over all sections.

@@ -1,7 +1,7 @@
 //! What the final model and the data look like, one frame per experiment, of its first seed.
 
 use super::series::short;
-use super::{Figure, Frame, MOST_MODELS};
+use super::{Figure, Frame, MOST_MODELS, limited};
 use crate::history::History;
 use crate::matrix::Matrix;
 use crate::study::Section;
@@ -11,19 +11,28 @@ use fedanchor_record::SampleKind;
 /// Clients in the figure of a partition at most.
 const MOST_CLIENTS: usize = 200;
 
-fn frames(section: &Section, draw: impl Fn(&History) -> Option<Chart>) -> Vec<Frame> {
-    let experiments = section.experiments.iter().take(MOST_MODELS);
-    experiments
-        .filter_map(|one| {
-            let chart = one.runs.iter().find_map(&draw)?;
-            Some(Frame { name: one.name.clone(), chart })
-        })
-        .collect()
+/// A figure with one frame per experiment that has what is drawn.
+fn framed(
+    section: &Section,
+    name: &str,
+    title: &str,
+    caption: &str,
+    draw: impl Fn(&History) -> Option<Chart>,
+) -> Option<Figure> {
+    let frames = section.experiments.iter().filter_map(|one| {
+        let chart = one.runs.iter().find_map(&draw)?;
+        Some(Frame { name: one.name.clone(), chart })
+    });
+    let mut frames: Vec<Frame> = frames.collect();
+    let all = frames.len();
+    frames.truncate(MOST_MODELS);
+    let caption = limited(caption, frames.len(), all);
+    Figure::framed(section, name, title, &caption, "experiment", frames)
 }
 
 /// Test images by true and predicted class.
 pub(super) fn confusion(section: &Section) -> Option<Figure> {
-    let frames = frames(section, |run| {
+    let draw = |run: &History| {
         let matrix = run.confusion.as_ref()?;
         let shares = matrix.values.iter().map(|row| {
             let sum: f64 = row.iter().sum();
@@ -33,35 +42,28 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
         });
         let values = shares.collect();
         Some(heat(matrix, values, ["true class", "predicted class"], "% of the true class", 0))
-    });
+    };
     let caption =
         "Test images of each true class by the class that the final model predicts, in percent.";
-    Figure::framed(section, "confusion", "Confusion matrix (%)", caption, "experiment", frames)
+    framed(section, "confusion", "Confusion matrix (%)", caption, draw)
 }
 
 /// Cosine between the classes' mean anchor latents.
 pub(super) fn similarity(section: &Section) -> Option<Figure> {
-    let frames = frames(section, |run| {
+    let draw = |run: &History| {
         let matrix = run.similarity.as_ref()?;
         let chart = heat(matrix, matrix.values.clone(), ["class", "class"], "cosine", 2);
         let Chart::Heat(heat) = chart else { return None };
         Some(Chart::Heat(Heat { scale: Scale::Signed, ..heat }))
-    });
+    };
     let caption = "Cosine between the mean latents of the classes' anchors, final model. Classes that share \
                    a direction are easily confused.";
-    Figure::framed(
-        section,
-        "similarity",
-        "Similarity of the anchors (cosine)",
-        caption,
-        "experiment",
-        frames,
-    )
+    framed(section, "similarity", "Similarity of the anchors (cosine)", caption, draw)
 }
 
 /// Samples by client and class.
 pub(super) fn partition(section: &Section) -> Option<Figure> {
-    let frames = frames(section, |run| {
+    let draw = |run: &History| {
         let (mut matrix, sizes) = run.partition.clone()?.split_off("size");
         if matrix.columns.len() < 2 {
             // Nobody knows the classes: the sizes alone.
@@ -73,10 +75,10 @@ pub(super) fn partition(section: &Section) -> Option<Figure> {
         matrix.values = matrix.values.into_iter().step_by(every).collect();
         let values = matrix.values.clone();
         Some(heat(&matrix, values, ["client", "class"], "samples", 0))
-    });
+    };
     let caption =
         "Samples of each client by class. Of more than 200 clients, evenly spaced ones are shown.";
-    Figure::framed(section, "partition", "Partition (samples)", caption, "experiment", frames)
+    framed(section, "partition", "Partition (samples)", caption, draw)
 }
 
 fn heat(
@@ -100,7 +102,7 @@ fn heat(
 
 /// Real images: labelled wrongly with a high score, and left out.
 pub(super) fn samples(section: &Section) -> Option<Figure> {
-    let frames = frames(section, |run| {
+    let draw = |run: &History| {
         let samples = run.samples.as_ref()?;
         let rows = [
             (SampleKind::Wrong, "Kept although the pseudo-label is wrong, highest score first"),
@@ -123,15 +125,8 @@ pub(super) fn samples(section: &Section) -> Option<Figure> {
             (!pictures.is_empty()).then(|| (title.to_owned(), pictures))
         });
         Some(Chart::Sheet(Sheet { columns: 8, rows: rows.collect() }))
-    });
+    };
     let caption = "Images of clients in the last recorded round: pseudo-label, true class where it is another, \
                    and score.";
-    Figure::framed(
-        section,
-        "samples",
-        "Images and their pseudo-labels",
-        caption,
-        "experiment",
-        frames,
-    )
+    framed(section, "samples", "Images and their pseudo-labels", caption, draw)
 }

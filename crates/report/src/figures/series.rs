@@ -16,11 +16,12 @@ pub(super) fn short(value: f64) -> f64 {
 }
 
 /// An experiment as a line: the mean over the runs that have a round, with a band of one standard
-/// deviation where there are several. `place` is its place in the section and decides about its style.
+/// deviation where there are several. `place` is its place in the section and decides whether it is shown at
+/// first.
 pub(super) fn line(experiment: &Experiment, place: usize, smooth: usize, of: Of) -> Line {
     let runs: Vec<Vec<(u32, f64)>> =
         experiment.runs.iter().map(|run| smoothed(run, smooth, of)).collect();
-    averaged(&experiment.name, place, &runs)
+    Line { style: experiment.style, ..averaged(&experiment.name, place, &runs) }
 }
 
 /// The average of several lines.

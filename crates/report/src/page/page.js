@@ -32,7 +32,7 @@
     axisLabel: { color: colour('--soft'), hideOverlap: true },
     axisLine: { show: true, lineStyle: { color: colour('--line') } },
     splitLine: { lineStyle: { color: colour('--line'), opacity: 0.6 } },
-    ...(spec.min == null ? {} : { min: spec.min }), ...(spec.max == null ? {} : { max: spec.max }), ...more,
+    ...(spec.whole ? { minInterval: 1 } : {}), ...(spec.min == null ? {} : { min: spec.min }), ...(spec.max == null ? {} : { max: spec.max }), ...more,
   });
   // Shares end at 100 %, even if a band reaches beyond.
   const percent = spec => spec.label.includes('%') && spec.max == null ? { max: range => range.max > 95 ? 100 : null } : {};
@@ -72,6 +72,7 @@
     const series = [], legend = [];
     let first = Infinity, last = -Infinity;
     for (const line of chart.lines) for (const [x] of line.points) { first = Math.min(first, x); last = Math.max(last, x); }
+    if (first === last) { first = Math.max(0, first - 1); last += 1; }
     chart.lines.forEach((line, place) => {
       if (!line.points.length) return;
       const ink = lineColour(line.style);
@@ -124,10 +125,14 @@
       type: 'bar', name: one.name, data: one.values, ...(chart.stacked ? { stack: 'all' } : {}),
       itemStyle: { color: lineColour(one.style) }, emphasis: { focus: 'series' }, barMaxWidth: 60,
     }));
+    // Names that would overlap are slanted, with room for them below.
+    const slanted = chart.groups.length > 4, longest = Math.max(0, ...chart.groups.map(name => name.length));
+    const room = slanted ? Math.min(290, 20 + longest * 4.6) : 42;
+    const labels = slanted ? { rotate: 45, width: 390, overflow: 'truncate' } : { width: 130, overflow: 'break', lineHeight: 14 };
     const option = {
       ...base(), series, toolbox: tools(false), aria: { enabled: true, decal: { show: true } },
-      grid: { left: 52, right: 14, top: 34, bottom: 60 },
-      xAxis: axis(chart.x, { type: 'category', data: chart.groups, nameGap: 42, axisLabel: { color: colour('--soft'), width: 130, overflow: 'break', lineHeight: 14, hideOverlap: true } }),
+      grid: { left: slanted ? Math.max(52, room * 0.7) : 52, right: 14, top: 34, bottom: room + 18 },
+      xAxis: axis(chart.x, { type: 'category', data: chart.groups, nameGap: room, axisLabel: { color: colour('--soft'), interval: 0, ...labels } }),
       yAxis: axis(chart.y, { type: 'value', nameGap: 38 }),
       tooltip: tooltip({
         trigger: 'axis', axisPointer: { type: 'shadow' },
@@ -237,6 +242,7 @@
       }
       const { option, legend } = DRAW[chart.kind](chart, figure);
       if (chart.kind === 'heat') this.box.style.height = `${Math.min(900, Math.max(300, 150 + chart.rows.length * 24))}px`;
+      if (chart.kind === 'bars' && chart.groups.length > 4) this.box.style.height = '580px';
       if (chart.kind === 'points') this.box.style.height = '420px';
       const selected = {};
       for (const entry of legend) selected[entry.key ?? entry.name] = hidden.get(`${figure.id} ${entry.name}`) ?? entry.shown;

@@ -55,6 +55,11 @@ fn curves_are_means_over_seeds() {
     assert_eq!((cell("seeds"), cell("rounds")), ("2", "3"));
     assert_eq!((cell("last ten"), cell("final")), ("84.33 ± 1.41", "87.00 ± 1.41"));
     assert_eq!(cell("megabytes"), "6.0");
+    let csv = table.csv();
+    assert!(csv.contains("final mean,final deviation,best mean,best deviation"), "{csv}");
+    assert!(csv.contains(",87.00,1.41,") && !csv.contains('±'), "{csv}");
+    // Names and presets to the left, numbers to the right.
+    assert!(table.latex().contains("\\begin{tabular}{llrrrrr"), "{}", table.latex());
 }
 
 #[test]
@@ -72,6 +77,119 @@ fn the_differences_are_those_of_the_configs_and_no_others() {
     assert!(table.latex().contains("one & 10 \\\\\n"), "{}", table.latex());
 }
 
+const SEMIFL: &[(&str, &str)] = &[FEW[0], ("name = \"fedanchor\"", "name = \"semifl\"")];
+
+#[test]
+fn settings_that_only_one_method_has_are_counted() {
+    let folders = Folders::new();
+    folders.run("one", 0, 80.0, FEW);
+    folders.run("two", 0, 80.0, SEMIFL);
+    for name in ["one", "two"] {
+        rounds(&folders.path(name), &[60.0, 80.0]);
+    }
+    let config = folders.path("two").join(files::CONFIG);
+    let text = fs_err::read_to_string(&config).unwrap();
+    let text = text.replace("[method]", "[method]\nown = 1\nother = 2");
+    fs_err::write(&config, text.replace("batch = 10", "batch = 32")).unwrap();
+    let data = data(&folders);
+    let table = data.tables().find(|table| table.id.ends_with("-differences")).unwrap();
+    let title = "Settings in which the experiments differ, and 2 settings that only semifl has";
+    assert_eq!(table.title, title);
+    assert_eq!(table.columns, ["setting", "semifl", "fedanchor"]);
+    let batch = table.rows.iter().find(|row| row[0] == "client.batch").unwrap();
+    assert_eq!(batch[1..], ["32", "10"]);
+}
+
+/// The bars of a figure, at the frame that is shown first.
+fn bars(data: &PageData) -> &fedanchor_draw::Bars {
+    let figure = data.overview.iter().find(|figure| figure.id == "labels-bars").unwrap();
+    let fedanchor_draw::Chart::Bars(bars) = &figure.frames[figure.chosen].chart else { panic!() };
+    bars
+}
+
+#[test]
+fn bars_show_the_last_round_of_each_section_and_name_it() {
+    let folders = Folders::new();
+    folders.run("one", 0, 80.0, FEW);
+    folders.run("two", 0, 80.0, &[FEW[0], ("name = \"wrn28x2\"", "name = \"other\"")]);
+    folders.run("three", 0, 80.0, &[FEW[0], ("name = \"fedanchor\"", "name = \"fedcon\"")]);
+    rounds(&folders.path("one"), &[60.0, 80.0, 84.0]);
+    rounds(&folders.path("two"), &[60.0, 80.0]);
+    rounds(&folders.path("three"), &[60.0, 80.0, 84.0, 86.0]);
+    let all = data(&folders);
+    let shown = bars(&all);
+    let methods: Vec<&str> = shown.series.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(methods, ["fedanchor"], "fedcon labels nothing");
+    assert_eq!(shown.series[0].values, [Some(80.0); 2]);
+    let ends: Vec<&str> = shown.groups.iter().map(|group| &group[group.len() - 7..]).collect();
+    assert!(ends.contains(&"round 1") && ends.contains(&"round 2"), "{:?}", shown.groups);
+    let names: std::collections::HashSet<&String> = shown.groups.iter().collect();
+    assert_eq!(names.len(), 2);
+    for figure in all.figures().filter(|figure| figure.id.ends_with("-kept")) {
+        let fedanchor_draw::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
+        assert!(lines.lines.iter().all(|line| line.name != "fedcon"), "{}", figure.id);
+    }
+    // A method has the same colour as bars and as a line.
+    let section = &study(&folders).sections[0];
+    let own = section.experiments.iter().find(|one| one.name == "fedanchor").unwrap();
+    assert_eq!(own.style, shown.series[0].style);
+
+    let of = |round| Options { round: Some(round), ..Options::default() };
+    let only = PageData::new(&study(&folders), of(2), &Embedding::default());
+    assert_eq!(bars(&only).groups.len(), 1, "only one section has round 2");
+    let out = folders.path("report");
+    write_report(&study(&folders), of(2), &Embedding::default(), &out).unwrap();
+    let svg = fs_err::read_to_string(out.join("figures/labels-bars.svg")).unwrap();
+    assert!(svg.contains("Pseudo-labels by method and data set, round 2"), "{svg}");
+    let error = write_report(&study(&folders), of(99), &Embedding::default(), &out).unwrap_err();
+    let wanted = "no run has pseudo-labels at round 99: `--round` can be 0 to 2";
+    assert_eq!(error.to_string(), wanted);
+}
+
+#[test]
+fn a_report_without_a_run_is_an_error_that_names_the_folders() {
+    let folders = Folders::new();
+    folders.run("broken", 0, 86.0, FEW);
+    fs_err::write(folders.path("broken").join(files::ROUNDS), "").unwrap();
+    let out = folders.path("report");
+    let written = write_report(&study(&folders), Options::default(), &Embedding::default(), &out);
+    let error = written.unwrap_err().to_string();
+    assert!(error.starts_with("there is no run to show\nnot shown: "), "{error}");
+    assert!(error.contains("broken: rounds.jsonl: no round was recorded"), "{error}");
+    assert!(!out.exists());
+}
+
+#[test]
+fn figures_say_what_they_leave_out() {
+    let folders = Folders::new();
+    for cell in 0..10 {
+        let (name, batch) = (format!("cell{cell}"), format!("batch = {}", cell + 1));
+        folders.run(&name, 0, 86.0, &[FEW[0], ("batch = 10", &batch)]);
+        rounds(&folders.path(&name), &[60.0, 86.0]);
+    }
+    let data = data(&folders);
+    let figure = data.figures().find(|figure| figure.id.ends_with("-accuracy")).unwrap();
+    assert!(figure.caption.contains("8 of 10 lines are shown at first"), "{}", figure.caption);
+    assert!(figure.frames[0].chart.svg("x").contains("8 of 10 lines shown"));
+}
+
+#[test]
+fn every_published_number_of_a_method_has_a_line() {
+    let folders = Folders::new();
+    let mixed = [FEW[0], ("server_mixup = false", "server_mixup = true")];
+    for (name, changes) in [("one", FEW), ("two", &mixed[..])] {
+        folders.run(name, 0, 86.0, changes);
+        rounds(&folders.path(name), &[60.0, 86.0]);
+    }
+    let data = data(&folders);
+    let figure = data.figures().find(|figure| figure.id.ends_with("-accuracy")).unwrap();
+    let fedanchor_draw::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
+    let names: Vec<&str> = lines.references.iter().map(|one| one.name.as_str()).collect();
+    let wanted =
+        ["fedanchor (server_mixup=false), published", "fedanchor (server_mixup=true), published"];
+    assert_eq!(names, wanted);
+}
+
 #[test]
 fn runs_that_were_stopped_are_shown_as_far_as_they_came() {
     let folders = Folders::new();
@@ -84,7 +202,10 @@ fn runs_that_were_stopped_are_shown_as_far_as_they_came() {
     let study = study(&folders);
     assert_eq!(study.sections[0].experiments[0].runs[0].rounds.len(), 2);
     let [problem] = &study.problems[..] else { panic!("{:?}", study.problems) };
-    assert!(problem.contains("rounds.jsonl: line 3") && problem.contains("round 1"), "{problem}");
+    assert!(
+        problem.ends_with("rounds.jsonl: line 3 is incomplete: shown up to round 1"),
+        "{problem}"
+    );
     let data = data(&folders);
     assert!(data.tables().next().unwrap().rows[0].contains(&"not finished".to_owned()));
 }
