@@ -159,10 +159,6 @@ impl Follower {
         new.restarted || !new.lines.is_empty() || unreadable
     }
 
-    fn has(&self, round: u32) -> bool {
-        self.run.rounds.last().is_some_and(|last| last.round >= round)
-    }
-
     fn status(&mut self, grew: bool, now: SystemTime) -> Status {
         let longest = self.run.timings.iter().map(LiveRun::seconds).fold(0.0, f64::max);
         let longest = Duration::try_from_secs_f64(longest).unwrap_or(Duration::MAX);
@@ -173,12 +169,7 @@ impl Follower {
         match &self.run.summary {
             _ if written => Status::Running,
             _ if nothing => Status::Missing,
-            // With all its records: some may be damaged.
-            Some(summary)
-                if summary.rounds >= summary.rounds_planned && self.has(summary.rounds) =>
-            {
-                Status::Finished
-            }
+            Some(summary) if summary.rounds >= summary.rounds_planned => Status::Finished,
             _ => Status::Stopped,
         }
     }

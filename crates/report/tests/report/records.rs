@@ -42,8 +42,8 @@ fn a_changed_digit_in_the_records_is_noticed() {
     let error = Run::finished(&folders.path("b")).unwrap_err().to_string();
     assert_eq!(
         folders.relative(&error),
-        "RUNS/b/rounds.jsonl: line 3 does not match its checksum; remove this run folder and run \
-         the experiment again"
+        "RUNS/b/rounds.jsonl: line 3 does not match its checksum; restore the file from a copy, \
+         or run the experiment again"
     );
 }
 
