@@ -33,6 +33,9 @@ struct Parts {
   int parts;
 };
 
+// Kernels count pixels, rounded up to a block, in 32 bits.
+const int64_t PIXELS = std::numeric_limits<int>::max() - 256;
+
 int log2_of(int64_t channels) {
   int64_t vectors = channels / 8;
   int log = 0;
@@ -75,24 +78,22 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
   // a group of x has more channels than w (an image's three, padded to eight), w is padded as well.
   static Tensor forward(AutogradContext* ctx, Tensor x, Tensor w, int64_t stride, int64_t padding) {
     const auto format = at::MemoryFormat::ChannelsLast;
-    TORCH_CHECK(x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kBFloat16, "the convolution wants bfloat16");
-    TORCH_CHECK(w.dim() == 5 && (w.size(3) == 3 || w.size(3) == 1) && w.size(3) == w.size(4) && (stride == 1 || stride == 2),
-                "the convolution knows kernels of 1 and 3 and strides of 1 and 2");
-    x = x.contiguous(format);
+    x = packed(x);
     int64_t groups = w.size(0), outputs = w.size(1), given = w.size(2), kernel = w.size(3), inputs = x.size(1) / groups;
-    Tensor packed = w.permute({0, 1, 3, 4, 2});  // [K, outputs, k, k, inputs]
+    Tensor weights = w.permute({0, 1, 3, 4, 2});  // [K, outputs, k, k, inputs]
     if (given != inputs) {
       Tensor padded = at::zeros({groups, outputs, kernel, kernel, inputs}, w.options());
-      padded.narrow(4, 0, given).copy_(packed);
-      packed = padded;
+      padded.narrow(4, 0, given).copy_(weights);
+      weights = padded;
     } else {
-      packed = packed.contiguous();
+      weights = weights.contiguous();
+      if (!is_aligned(weights)) weights = weights.clone();
     }
     int64_t height = (x.size(2) + 2 * padding - kernel) / stride + 1, width = (x.size(3) + 2 * padding - kernel) / stride + 1;
     Tensor y = at::empty({x.size(0), groups * outputs, height, width}, x.options(), format);
     Conv c = {};
     c.a = x.data_ptr();
-    c.b = packed.data_ptr();
+    c.b = weights.data_ptr();
     c.out = y.data_ptr();
     describe(c, x, y, groups, inputs, outputs, kernel, stride, padding);
     c.log_a = log2_of(inputs);
@@ -105,13 +106,14 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
     ctx->saved_data["stride"] = stride;
     ctx->saved_data["padding"] = padding;
     ctx->saved_data["given"] = given;
-    ctx->save_for_backward({x, packed});
+    ctx->save_for_backward({x, weights});
     return y;
   }
 
   static void describe(Conv& c, const Tensor& x, const Tensor& y, int64_t groups, int64_t inputs, int64_t outputs,
                        int64_t kernel, int64_t stride, int64_t padding) {
-    TORCH_CHECK(x.numel() < (1ll << 40) && y.size(0) * y.size(2) * y.size(3) < (1ll << 31), "too many pixels");
+    // The gradient of the input counts the pixels of x, all else those of y.
+    for (const Tensor& t : {x, y}) TORCH_CHECK(t.size(0) * t.size(2) * t.size(3) <= PIXELS, "too many pixels: ", t.sizes());
     c.inputs = static_cast<int>(inputs);
     c.outputs = static_cast<int>(outputs);
     c.taps = static_cast<int>(kernel * kernel);
@@ -130,7 +132,14 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
     int64_t stride = ctx->saved_data["stride"].toInt(), padding = ctx->saved_data["padding"].toInt();
     int64_t given = ctx->saved_data["given"].toInt();
     int64_t groups = w.size(0), outputs = w.size(1), kernel = w.size(2), inputs = w.size(4);
-    Tensor dy = gradients[0].contiguous(format);
+    auto side = [&](int64_t of_x) { return (of_x + 2 * padding - kernel) / stride + 1; };
+    TORCH_CHECK(x.is_contiguous(format) && is_aligned(x) && x.size(1) == groups * inputs && w.is_contiguous() && is_aligned(w),
+                "the input of a convolution was changed before its gradient");
+    const Tensor& given_dy = gradients[0];
+    TORCH_CHECK(given_dy.sizes() == at::IntArrayRef({x.size(0), groups * outputs, side(x.size(2)), side(x.size(3))}) &&
+                    given_dy.scalar_type() == at::kBFloat16 && given_dy.device() == x.device() && given_dy.data_ptr(),
+                "the gradient of a convolution of ", x.sizes(), " does not fit: ", given_dy.sizes());
+    Tensor dy = packed(given_dy);
     Tensor dx, dw;
     Conv c = {};
     describe(c, x, dy, groups, inputs, outputs, kernel, stride, padding);

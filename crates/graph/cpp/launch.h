@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "common.h"
+#include "graph.h"
 
 namespace {
 
@@ -51,17 +51,18 @@ std::vector<char> compile(const std::string& source) {
   bool built = build(program, 3, options) == 0;
   std::vector<char> out;
   size_t bytes = 0;
-  if (built) {
-    size(program, &bytes);
+  bool complete = false;
+  if (built && size(program, &bytes) == 0 && bytes > 0) {
     out.resize(bytes);
-    cubin(program, out.data());
-  } else {
+    complete = cubin(program, out.data()) == 0;
+  } else if (!built) {
     log_size(program, &bytes);
-    out.resize(bytes + 1);
+    out.resize(bytes + 1); // ends with 0 whatever the log is
     log(program, out.data());
   }
   destroy(&program);
   TORCH_CHECK(built, "the kernels do not compile: ", out.data());
+  TORCH_CHECK(complete, "NVRTC returned no code");
   return out;
 }
 
@@ -93,13 +94,12 @@ void launch(const std::string& name, dim3 grid, dim3 block, void* argument, size
 // Counters that kernels leave at zero. One set a stream: what runs on a stream runs in order.
 Tensor counters() {
   static std::mutex lock;
-  static std::unordered_map<int64_t, Tensor> all;
+  static std::unordered_map<c10::cuda::CUDAStream, Tensor> all;
   auto stream = at::cuda::getCurrentCUDAStream();
   std::lock_guard<std::mutex> guard(lock);
-  Tensor& mine = all[static_cast<int64_t>(stream.id()) * 64 + stream.device_index()];
+  Tensor& mine = all[stream];
   if (!mine.defined()) {
-    TORCH_CHECK(c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
-                "the first norm on a stream cannot be part of a graph");
+    TORCH_CHECK(!is_capturing(stream), "the first norm on a stream cannot be part of a graph");
     mine = at::zeros({4096}, at::TensorOptions().dtype(at::kInt).device(at::kCUDA, stream.device_index()));
   }
   return mine;

@@ -56,7 +56,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
                                int64_t views, int64_t mode, double momentum, double epsilon) {
     check_kind(x);
     const auto format = at::MemoryFormat::ChannelsLast;
-    x = x.contiguous(format);
+    x = packed(x);
     Norm n = {};
     Shape shape;
     shape(n, x, views);
@@ -65,13 +65,13 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     Tensor table = at::empty({4, views, n.columns}, numbers);  // mean, invstd, scale, shift
     Tensor sum = x;
     if (add) {
-      add = add->contiguous(format);
+      add = packed(*add);
       n.add = add->data_ptr();
       sum = at::empty_like(x, x.options(), format);
       n.sum = sum.data_ptr();
     }
     if (residual) {
-      residual = residual->contiguous(format);
+      residual = packed(*residual);
       n.residual = residual->data_ptr();
     }
     n.x = x.data_ptr();
@@ -122,8 +122,13 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     int64_t views = ctx->saved_data["views"].toInt();
     TORCH_CHECK(ctx->saved_data["mode"].toInt() != RUNNING, "no gradient through a norm by running statistics");
     const auto format = at::MemoryFormat::ChannelsLast;
+    TORCH_CHECK(x.is_contiguous(format) && is_aligned(x) && table.size(2) == x.size(1), "the input of a norm was changed before its gradient");
+    TORCH_CHECK(weight.is_contiguous() && weight.numel() == x.size(1) && weight.device() == x.device(),
+                "the weight of a norm was changed before its gradient");
     auto flat = [&](Tensor& gradient) {
-      if (gradient.defined()) gradient = gradient.contiguous(format);
+      if (!gradient.defined()) return;
+      check_like(gradient, x, "gradient of a norm");
+      gradient = packed(gradient);
     };
     Tensor dy = gradients[0], other = gradients[1];
     flat(dy);
@@ -145,6 +150,8 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     n.dy = dy.data_ptr();
     if (other.defined()) (add ? n.dsum : n.dy2) = other.data_ptr();
     if (residual) {
+      check_like(y, x, "output of a norm");
+      TORCH_CHECK(y.is_contiguous(format), "the output of a norm was changed before its gradient");
       g = at::empty_like(x, x.options(), format);
       n.residual = n.y = y.data_ptr();
       n.g = g.data_ptr();

@@ -1,9 +1,14 @@
 // What the Rust bindings of libtorch lack for the GPU: streams, graphs, TF32, pinned memory, and the
 // fused kernels of kernels.cu as differentiable operations. Plain C functions; each returns null or a
-// message that the caller frees. Tensors are borrowed unless a comment says otherwise.
+// message that the thread's next call overwrites. Tensors are borrowed unless a comment says otherwise.
+//
+// The caller has checked all arguments (src/checks.rs): nothing here looks again at their sizes, strides,
+// kinds and devices.
 
 #include "conv.h"
+#include "graph.h"
 #include "norm.h"
+#include "upload.h"
 
 namespace {
 
@@ -37,10 +42,10 @@ struct Images {
 
 extern "C" {
 
-void fa_free(char* message) { free(message); }
+void fa_free(char* code) { free(code); }
 
 // Whether the kernels of a GPU are loaded, and what tells apart GPUs that need other code.
-char* fa_architecture(int device, int* loaded, int* architecture) {
+const char* fa_architecture(int device, int* loaded, int* architecture) {
   return guarded([&] {
     auto* properties = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device));
     *architecture = properties->major * 10 + properties->minor;
@@ -50,18 +55,19 @@ char* fa_architecture(int device, int* loaded, int* architecture) {
 }
 
 // Compiles the kernels for a GPU; the caller frees the code.
-char* fa_compile(const char* text, size_t length, int device, char** out, size_t* size) {
+const char* fa_compile(const char* text, size_t length, int device, char** out, size_t* size) {
   return guarded([&] {
     c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
     std::vector<char> code = compile(std::string(text, length));
     *out = static_cast<char*>(malloc(code.size()));
+    TORCH_CHECK(*out, "no memory for the kernels' code");
     memcpy(*out, code.data(), code.size());
     *size = code.size();
   });
 }
 
 // Loads compiled kernels.
-char* fa_load(const char* code, int device) {
+const char* fa_load(const char* code, int device) {
   return guarded([&] {
     c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
     std::lock_guard<std::mutex> lock(kernels_lock);
@@ -71,7 +77,7 @@ char* fa_load(const char* code, int device) {
 }
 
 // Settings of the whole process: TF32 where it is wanted, and cuDNN's search for the fastest algorithm.
-char* fa_allow(int tf32) {
+const char* fa_allow(int tf32) {
   return guarded([&] {
     at::globalContext().setAllowTF32CuDNN(tf32 != 0);
     at::globalContext().setAllowTF32CuBLAS(tf32 != 0);
@@ -81,116 +87,86 @@ char* fa_allow(int tf32) {
 
 // ---- streams and events
 
-char* fa_stream_new(int device, c10::cuda::CUDAStream** out) {
+const char* fa_stream_new(int device, c10::cuda::CUDAStream** out) {
   return guarded([&] { *out = new c10::cuda::CUDAStream(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device))); });
 }
 void fa_stream_free(c10::cuda::CUDAStream* stream) { delete stream; }
 // Makes `stream` current on this thread and hands back the one that was.
-char* fa_stream_enter(c10::cuda::CUDAStream* stream, c10::cuda::CUDAStream** before) {
+const char* fa_stream_enter(c10::cuda::CUDAStream* stream, c10::cuda::CUDAStream** before) {
   return guarded([&] {
     *before = new c10::cuda::CUDAStream(c10::cuda::getCurrentCUDAStream(stream->device_index()));
     c10::cuda::setCurrentCUDAStream(*stream);
   });
 }
-char* fa_stream_synchronize(c10::cuda::CUDAStream* stream) {
+const char* fa_stream_synchronize(c10::cuda::CUDAStream* stream) {
   return guarded([&] { stream->synchronize(); });
 }
 
 // ---- graphs
 
-char* fa_graph_new(at::cuda::CUDAGraph** out) {
-  return guarded([&] { *out = new at::cuda::CUDAGraph(); });
+const char* fa_graph_new(fa_graph** out) {
+  return guarded([&] { *out = new fa_graph(); });
 }
-void fa_graph_free(at::cuda::CUDAGraph* graph) {
+void fa_graph_free(fa_graph* graph) {
   guarded([&] { delete graph; });
 }
-// `share`: a graph whose memory this one may use, or null.
-char* fa_graph_begin(at::cuda::CUDAGraph* graph, at::cuda::CUDAGraph* share) {
-  return guarded([&] {
-    at::cuda::MempoolId_t pool = {0, 0};
-    if (share) pool = share->pool();
-    graph->capture_begin(pool, cudaStreamCaptureModeThreadLocal);
-  });
+// `share`: a graph whose memory this one may use, or null. If it succeeds, the same thread ends or discards
+// the capture.
+const char* fa_graph_begin(fa_graph* graph, fa_graph* share) {
+  return guarded([&] { graph->begin(share); });
 }
-char* fa_graph_end(at::cuda::CUDAGraph* graph) {
-  return guarded([&] { graph->capture_end(); });
+// If it fails, the capture is discarded.
+const char* fa_graph_end(fa_graph* graph) {
+  return guarded([&] { graph->end(); });
 }
-char* fa_graph_replay(at::cuda::CUDAGraph* graph) {
-  return guarded([&] { graph->replay(); });
+void fa_graph_discard(fa_graph* graph) {
+  guarded([&] { graph->discard(); });
+}
+const char* fa_graph_replay(fa_graph* graph) {
+  return guarded([&] { graph->run(); });
 }
 
 // ---- pinned memory and the way up
 
-// A batch on its way: filled in pinned memory, copied to a buffer on the GPU on one stream, and from
-// there to where it is used on another.
-struct fa_upload {
-  void* host = nullptr;
-  size_t size = 0;
-  Tensor there;
-  at::cuda::CUDAEvent arrived, taken;
-};
-
-char* fa_upload_new(int device, size_t size, fa_upload** out) {
-  return guarded([&] {
-    auto upload = std::make_unique<fa_upload>();
-    upload->size = size;
-    upload->there = at::empty({static_cast<int64_t>(size)},
-                              at::TensorOptions().dtype(at::kByte).device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
-    check(cudaHostAlloc(&upload->host, size, cudaHostAllocDefault), "allocating pinned memory");
-    // The allocator may hand out memory that work queued on the current stream still reads; the first copy comes
-    // on another stream and has to wait for that work.
-    upload->taken.record(at::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
-    *out = upload.release();
-  });
+const char* fa_upload_new(int device, size_t size, fa_upload** out) {
+  return guarded([&] { *out = new fa_upload(static_cast<c10::DeviceIndex>(device), size); });
 }
+// Waits for copies in progress; memory that they may still use, because waiting fails, is never freed.
 void fa_upload_free(fa_upload* upload) {
   guarded([&] {
     upload->arrived.synchronize();
     upload->taken.synchronize();
-    cudaFreeHost(upload->host);
     delete upload;
   });
 }
 void* fa_upload_memory(fa_upload* upload) { return upload->host; }
 // Waits until the pinned memory may be written again.
-char* fa_upload_wait(fa_upload* upload) {
+const char* fa_upload_wait(fa_upload* upload) {
   return guarded([&] { upload->arrived.synchronize(); });
 }
-// Copies the first `bytes` up on `stream`, once what was there has been taken.
-char* fa_upload_start(fa_upload* upload, c10::cuda::CUDAStream* stream, size_t bytes) {
-  return guarded([&] {
-    TORCH_CHECK(bytes <= upload->size, "an upload of ", bytes, " bytes does not fit into ", upload->size);
-    upload->taken.block(*stream);
-    check(cudaMemcpyAsync(upload->there.data_ptr(), upload->host, bytes, cudaMemcpyHostToDevice, *stream), "uploading");
-    upload->arrived.record(*stream);
-  });
+const char* fa_upload_start(fa_upload* upload, c10::cuda::CUDAStream* stream, size_t bytes) {
+  return guarded([&] { upload->start(*stream, bytes); });
 }
-// Copies it to the contiguous tensor `to` on the current stream, once it has arrived.
-char* fa_upload_take(fa_upload* upload, Tensor* to) {
-  return guarded([&] {
-    TORCH_CHECK(to->is_contiguous() && to->nbytes() <= upload->size, "an upload does not fit its tensor");
-    auto stream = at::cuda::getCurrentCUDAStream(to->device().index());
-    upload->arrived.block(stream);
-    check(cudaMemcpyAsync(to->data_ptr(), upload->there.data_ptr(), to->nbytes(), cudaMemcpyDeviceToDevice, stream), "taking an upload");
-    upload->taken.record(stream);
-  });
+// `to`: contiguous bytes on the same GPU, as many as were started or fewer.
+const char* fa_upload_take(fa_upload* upload, Tensor* to) {
+  return guarded([&] { upload->take(*to); });
 }
 
 // ---- memory
 
-char* fa_peak_memory(int device, uint64_t* out) {
+const char* fa_peak_memory(int device, uint64_t* out) {
   return guarded([&] {
     auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(device));
     *out = static_cast<uint64_t>(stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak);
   });
 }
-char* fa_empty_cache() {
+const char* fa_empty_cache() {
   return guarded([&] { c10::cuda::CUDACachingAllocator::emptyCache(); });
 }
 
 // ---- operations; results belong to the caller
 
-char* fa_norm(Tensor* x, Tensor* add, Tensor* residual, Tensor* weight, Tensor* bias, Tensor* mean, Tensor* variance,
+const char* fa_norm(Tensor* x, Tensor* add, Tensor* residual, Tensor* weight, Tensor* bias, Tensor* mean, Tensor* variance,
               int relu, int64_t views, int mode, double momentum, double epsilon, Tensor** first, Tensor** second) {
   return guarded([&] {
     c10::cuda::CUDAGuard guard(x->device());
@@ -202,23 +178,22 @@ char* fa_norm(Tensor* x, Tensor* add, Tensor* residual, Tensor* weight, Tensor* 
   });
 }
 
-char* fa_conv(Tensor* x, Tensor* w, int64_t stride, int64_t padding, Tensor** out) {
+const char* fa_conv(Tensor* x, Tensor* w, int64_t stride, int64_t padding, Tensor** out) {
   return guarded([&] {
     c10::cuda::CUDAGuard guard(x->device());
     *out = new Tensor(FusedConv::apply(*x, *w, stride, padding));
   });
 }
 
-char* fa_images(Tensor* fix, Tensor* first, Tensor* second, Tensor* lambda, const float* scale, const float* shift,
+const char* fa_images(Tensor* fix, Tensor* first, Tensor* second, Tensor* lambda, const float* scale, const float* shift,
                 int half, Tensor** out) {
   return guarded([&] {
     c10::cuda::CUDAGuard guard(fix->device());
-    TORCH_CHECK(fix->dim() == 5 && fix->is_contiguous() && fix->size(4) <= 4, "images are [batch, K, H, W, C], C up to 4");
     int64_t batch = fix->size(0), clients = fix->size(1), channels = fix->size(4), views = first ? 2 : 1;
     auto kind = half ? at::kBFloat16 : at::kFloat;
     int64_t padded = half ? 8 : channels;
-    *out = new Tensor(at::empty({views * batch, clients * padded, fix->size(2), fix->size(3)},
-                                fix->options().dtype(kind), at::MemoryFormat::ChannelsLast));
+    Tensor x = at::empty({views * batch, clients * padded, fix->size(2), fix->size(3)}, fix->options().dtype(kind),
+                         at::MemoryFormat::ChannelsLast);
     Images m = {};
     m.fix = fix->data_ptr<uint8_t>();
     if (first) {
@@ -226,7 +201,7 @@ char* fa_images(Tensor* fix, Tensor* first, Tensor* second, Tensor* lambda, cons
       m.second = second->data_ptr<uint8_t>();
       m.lambda = lambda->data_ptr<float>();
     }
-    m.out = (*out)->data_ptr();
+    m.out = x.data_ptr();
     m.padded = static_cast<int>(padded);
     m.count = fix->numel() / channels * padded;
     m.pixels = static_cast<int>(fix->size(2) * fix->size(3));
@@ -236,21 +211,21 @@ char* fa_images(Tensor* fix, Tensor* first, Tensor* second, Tensor* lambda, cons
     for (int64_t c = 0; c < channels; c++) m.scale[c] = scale[c], m.shift[c] = shift[c];
     unsigned blocks = static_cast<unsigned>(std::min<int64_t>((m.count + 255) / 256, 4096));
     launch(half ? "images_bf16" : "images_float", dim3(blocks), dim3(256), &m);
+    *out = new Tensor(x);
   });
 }
 
 // values, gradients: n of each, [K, ...]; momenta, shadows: n of each, null where there is none.
-char* fa_sgd(size_t n, Tensor** values, Tensor** momenta, Tensor** gradients, Tensor** shadows, Tensor* lr,
+const char* fa_sgd(size_t n, Tensor** values, Tensor** momenta, Tensor** gradients, Tensor** shadows, Tensor* lr,
              double momentum, double decay, double clip, int nesterov) {
   return guarded([&] {
     c10::cuda::CUDAGuard guard(values[0]->device());
-    TORCH_CHECK(n <= ENTRIES, "the fused step takes ", ENTRIES, " entries at most, not ", n);
     Sgd s = {};
     std::vector<Tensor> kept;
     int64_t clients = values[0]->size(0);
     for (size_t i = 0; i < n; i++) {
       Tensor gradient = *gradients[i];
-      if (gradient.strides() != values[i]->strides()) {
+      if (gradient.strides() != values[i]->strides() || !is_aligned(gradient)) {
         Tensor same = at::empty_strided(values[i]->sizes(), values[i]->strides(), gradient.options());
         same.copy_(gradient);
         gradient = same;
