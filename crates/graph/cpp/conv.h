@@ -102,6 +102,7 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
     c.rows = static_cast<int>(y.size(0) * height * width);
     c.a_stride = static_cast<int>(x.size(1));
     c.out_stride = static_cast<int>(y.size(1));
+    hold({x, weights});
     launch_rows("forward_", outputs, groups, c);
     ctx->saved_data["stride"] = stride;
     ctx->saved_data["padding"] = padding;
@@ -140,6 +141,7 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
                     given_dy.scalar_type() == at::kBFloat16 && given_dy.device() == x.device() && given_dy.data_ptr(),
                 "the gradient of a convolution of ", x.sizes(), " does not fit: ", given_dy.sizes());
     Tensor dy = packed(given_dy);
+    hold({x, w, dy});
     Tensor dx, dw;
     Conv c = {};
     describe(c, x, dy, groups, inputs, outputs, kernel, stride, padding);

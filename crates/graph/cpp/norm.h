@@ -90,6 +90,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
       n.running_mean = running_mean.data_ptr<float>();
       n.running_var = running_var.data_ptr<float>();
     }
+    hold({x, add.value_or(Tensor()), residual.value_or(Tensor()), weight, bias, running_mean, running_var});
     const std::string kind = suffix(x);
     if (mode == RUNNING) {
       TORCH_CHECK(!add, "evaluation adds before the norm");
@@ -168,6 +169,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     n.dbias = dbias.data_ptr<float>();
     n.partial = partial.data_ptr<float>();
     n.counter = reinterpret_cast<unsigned*>(counter.data_ptr<int>());
+    hold({x, y, weight, table, dy, other});
     const std::string kind = suffix(x);
     launch((relu ? "sums_relu_" : "sums_") + kind, shape.grid, NORM_BLOCK, &n);
     launch((relu ? "input_relu_" : "input_") + kind, shape.grid, NORM_BLOCK, &n);

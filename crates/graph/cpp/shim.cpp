@@ -195,8 +195,10 @@ const char* fa_images(Tensor* fix, Tensor* first, Tensor* second, Tensor* lambda
     Tensor x = at::empty({views * batch, clients * padded, fix->size(2), fix->size(3)}, fix->options().dtype(kind),
                          at::MemoryFormat::ChannelsLast);
     Images m = {};
+    hold({*fix});
     m.fix = fix->data_ptr<uint8_t>();
     if (first) {
+      hold({*first, *second, *lambda});
       m.first = first->data_ptr<uint8_t>();
       m.second = second->data_ptr<uint8_t>();
       m.lambda = lambda->data_ptr<float>();
@@ -221,7 +223,7 @@ const char* fa_sgd(size_t n, Tensor** values, Tensor** momenta, Tensor** gradien
   return guarded([&] {
     c10::cuda::CUDAGuard guard(values[0]->device());
     Sgd s = {};
-    std::vector<Tensor> kept;
+    std::vector<Tensor> kept = {*lr};
     int64_t clients = values[0]->size(0);
     for (size_t i = 0; i < n; i++) {
       Tensor gradient = *gradients[i];
@@ -230,7 +232,7 @@ const char* fa_sgd(size_t n, Tensor** values, Tensor** momenta, Tensor** gradien
         same.copy_(gradient);
         gradient = same;
       }
-      kept.push_back(gradient);
+      kept.insert(kept.end(), {*values[i], momenta[i] ? *momenta[i] : Tensor(), gradient, shadows[i] ? *shadows[i] : Tensor()});
       Entry& e = s.entries[i];
       e.value = values[i]->data_ptr<float>();
       e.momentum = momenta[i] ? momenta[i]->data_ptr<float>() : nullptr;
@@ -241,6 +243,7 @@ const char* fa_sgd(size_t n, Tensor** values, Tensor** momenta, Tensor** gradien
       e.half = gradient.scalar_type() == at::kBFloat16;
       s.pieces += static_cast<int>((e.size + SPAN - 1) / SPAN);
     }
+    hold(kept);
     Tensor partial = at::empty({clients * s.pieces}, values[0]->options());
     s.count = static_cast<int>(n);
     s.clients = static_cast<int>(clients);

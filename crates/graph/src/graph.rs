@@ -5,7 +5,8 @@ use crate::shim::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// Work that was captured once and can be replayed with one call.
+/// Work that was captured once and can be replayed with one call. It keeps the memory alive that the
+/// work reads and writes.
 #[derive(Debug)]
 pub struct Graph(*mut c_void);
 
@@ -42,7 +43,7 @@ impl Graph {
     /// Queues the captured work again, on the stream that it was captured on, which must be the current
     /// one.
     pub fn replay(&self) -> Result<()> {
-        // SAFETY: a live handle of a graph whose capture succeeded.
+        // SAFETY: a live handle of a graph whose capture succeeded; the shim holds the memory that it uses.
         check(unsafe { fa_graph_replay(self.0) })
     }
 }

@@ -15,9 +15,8 @@
 //! - Work is queued on the calling thread's current stream ([`Queue::enter`]). Memory passed to a
 //!   call is released in the order of that stream, as everywhere in libtorch: a tensor that is used on
 //!   another stream than it was made on must outlive that use, or results are wrong.
-//! - A captured [`Graph`] reads and writes the addresses used during capture: the caller must keep
-//!   those tensors alive and in place as long as the graph. Otherwise results are wrong, but only memory
-//!   owned by libtorch is affected.
+//! - A captured [`Graph`] reads and writes the addresses used during capture, and holds that memory as
+//!   long as it lives.
 //!
 //! In a build against the CPU version of libtorch there is no shim, [`AVAILABLE`] is false, and
 //! every function returns an error.

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fedanchor_graph::{AVAILABLE, Expected, Graph, GraphError, Queue, Upload, peak_memory, setup};
+use fedanchor_graph::{
+    AVAILABLE, Expected, Graph, GraphError, Norm, Queue, Statistics, Upload, peak_memory, setup,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Cuda, Device, Kind, Tensor};
 
@@ -160,6 +162,94 @@ fn a_capture_ends_on_the_stream_it_began_on() {
     graph.replay().unwrap();
     assert_eq!(read(&total), [2.0]);
     drop((_back, entered));
+}
+
+/// The memory of tensors that are gone by then is not given to others while a graph uses it.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_graph_holds_the_memory_it_uses() {
+    gpu();
+    let stream = Queue::new(0).unwrap();
+    let _entered = stream.enter().unwrap();
+    let size = [64, 8, 64, 64]; // 8 MiB each
+    let full = |value: f64| Tensor::full(size, value, (Kind::Float, GPU));
+    let one = || Tensor::ones([8], (Kind::Float, GPU));
+    let out = full(0.0);
+    let channels_last = |x: Tensor| x.permute([0, 2, 3, 1]).contiguous().permute([0, 3, 1, 2]);
+    let (x, mean, variance) = (channels_last(full(1.0)), one(), one());
+    let weight = one().set_requires_grad(true);
+    let work = || {
+        let norm = Norm {
+            weight: &weight,
+            bias: &one(),
+            mean: &mean,
+            variance: &variance,
+            statistics: Statistics::Update(1.0),
+            views: 1,
+            epsilon: 1.0,
+            relu: false,
+        };
+        let (y, _) = norm.forward(&x)?; // 0 * weight + 1, and the running mean becomes 1
+        let gradient =
+            Tensor::run_backward(&[(&y * &x).sum(Kind::Float)], &[&weight], false, false);
+        out.shallow_clone().copy_(&(&y + &x + gradient[0].sum(Kind::Float)).detach());
+        Ok::<_, GraphError>(())
+    };
+    work().unwrap(); // a stream's first norm allocates its counters
+    let (graph, ()) = Graph::capture(None, work).unwrap();
+    drop((x, weight, mean, variance));
+    fedanchor_graph::empty_cache().unwrap();
+    let others: Vec<Tensor> = (0..64).map(|_| full(7.0)).collect();
+    let small: Vec<Tensor> = (0..64).map(|_| one() * 7.0).collect();
+    let _ = out.shallow_clone().zero_();
+    graph.replay().unwrap();
+    let all = |tensor: &Tensor, value: f64| {
+        let difference = (tensor - value).abs().max().double_value(&[]);
+        assert_eq!(difference, 0.0);
+    };
+    all(&out, 2.0);
+    others.iter().chain(&small).for_each(|other| all(other, 7.0));
+}
+
+/// Only what was there before: intermediate results share the graph's working memory.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_graph_reuses_the_memory_of_intermediate_results() {
+    gpu();
+    let stream = Queue::new(0).unwrap();
+    let _entered = stream.enter().unwrap();
+    let size = 128 << 20; // in bytes
+    let x = Tensor::ones([size as i64 / 4], (Kind::Float, GPU)).set_requires_grad(true);
+    let step = || {
+        let mut y = x.shallow_clone();
+        for _ in 0..32 {
+            y = y.detach().set_requires_grad(true);
+            let gradient =
+                Tensor::run_backward(&[(&y * 1.5).sum(Kind::Float)], &[&y], false, false);
+            y = gradient[0].shallow_clone();
+        }
+        Ok::<_, GraphError>(())
+    };
+    step().unwrap();
+    let before = peak_memory(0).unwrap();
+    let (graph, ()) = Graph::capture(None, step).unwrap();
+    graph.replay().unwrap();
+    stream.synchronize().unwrap();
+    let grown = peak_memory(0).unwrap() - before;
+    assert!(grown <= 8 * size, "{} MiB for results of 128 MiB", grown >> 20);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_graph_refuses_tensors_that_were_resized() {
+    gpu();
+    let stream = Queue::new(0).unwrap();
+    let _entered = stream.enter().unwrap();
+    let mut total = floats(&[1.0]);
+    let (graph, ()) = Graph::capture(None, || doubled(&total)).unwrap();
+    let _ = total.resize_([1 << 22]);
+    assert!(failure(graph.replay()).contains("resized"));
+    assert_usable();
 }
 
 #[test]
