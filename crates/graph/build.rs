@@ -10,7 +10,7 @@ fn main() {
     let Some(libtorch) = std::env::var_os("LIBTORCH").map(PathBuf::from) else { return };
     let Ok(libtorch) = libtorch.canonicalize() else { return };
     // As in the core's build script: tests find libtorch by themselves.
-    println!("cargo:rustc-link-arg-tests=-Wl,-rpath,{}", libtorch.join("lib").display());
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", libtorch.join("lib").display());
     if !libtorch.join("lib/libtorch_cuda.so").exists() {
         return;
     }
@@ -24,13 +24,15 @@ fn main() {
     for folder in [&libtorch.join("lib"), &toolkit_lib] {
         println!("cargo:rustc-link-search=native={}", folder.display());
     }
-    println!("cargo:rustc-link-arg-tests=-Wl,-rpath,{}", toolkit_lib.display());
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", toolkit_lib.display());
     cc::Build::new()
         .cpp(true)
         .std("c++17")
         .pic(true)
         .warnings(false)
         .flag("-Wno-interference-size")
+        // libtorch is built so, and some of its structs have further members without it.
+        .define("NDEBUG", None)
         .include(libtorch.join("include"))
         .include(libtorch.join("include/torch/csrc/api/include"))
         .include(toolkit.join("include"))

@@ -69,7 +69,7 @@ impl Error {
 
 impl From<fedanchor_graph::GraphError> for Error {
     fn from(error: fedanchor_graph::GraphError) -> Self {
-        tch::TchError::Torch(error.0).into()
+        tch::TchError::Torch(error.to_string()).into()
     }
 }
 

@@ -6,31 +6,42 @@
 //! They are implemented by a C++ shim (`cpp/shim.cpp`, with the kernels in `cpp/*.cu`); this crate
 //! is its safe wrapper and the only `unsafe` code of the project. The contract with the shim:
 //!
-//! - A function returns null, or a message that is freed here. No exception crosses the boundary.
+//! - Arguments are checked here, before the shim is called (module `checks`): sizes, strides, kinds,
+//!   alignment and devices. The shim checks what only it sees: gradients, and the state of streams.
+//! - A function returns null, or a message in a buffer of the calling thread. No exception crosses the
+//!   boundary.
 //! - Tensors are borrowed for the call; the shim holds its own references to those it keeps.
 //!   Results are new tensors that belong to the caller.
 //! - Work is queued on the calling thread's current stream ([`Queue::enter`]). Memory passed to a
-//!   call is released in the order of that stream, as everywhere in libtorch.
-//! - A captured [`Graph`] reads and writes the addresses used during capture: the caller must keep
-//!   those tensors alive and in place as long as the graph, and replay it on the stream of the
-//!   capture. Otherwise results are wrong, but only memory owned by libtorch is affected.
+//!   call is released in the order of that stream, as everywhere in libtorch: a tensor that is used on
+//!   another stream than it was made on must outlive that use, or results are wrong.
+//! - A captured [`Graph`] reads and writes the addresses used during capture, and holds that memory as
+//!   long as it lives.
 //!
 //! In a build against the CPU version of libtorch there is no shim, [`AVAILABLE`] is false, and
 //! every function returns an error.
 
-mod ops;
+mod checks;
+mod conv;
+mod error;
+mod graph;
+mod images;
+mod norm;
 mod queue;
 mod setup;
+mod sgd;
 mod shim;
+mod upload;
 
-pub use ops::{Mixture, Norm, Sgd, SgdEntry, Statistics, conv, images, sgd};
-pub use queue::{Entered, Graph, Queue, Upload};
+pub use conv::conv;
+pub use error::{Expected, GraphError};
+pub use graph::Graph;
+pub use images::{Mixture, images};
+pub use norm::{Norm, Statistics};
+pub use queue::{Entered, Queue};
 pub use setup::{empty_cache, peak_memory, setup};
+pub use sgd::{Sgd, SgdEntry, sgd};
+pub use upload::Upload;
 
 /// Whether this program was built with the CUDA version of libtorch.
 pub const AVAILABLE: bool = cfg!(fedanchor_cuda);
-
-/// Why a call failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct GraphError(pub String);

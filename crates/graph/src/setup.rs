@@ -1,5 +1,6 @@
 //! Preparing a GPU: compiling and caching kernels, and memory.
 
+use crate::checks::gpu_number;
 use crate::shim::*;
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,9 +16,10 @@ const SOURCE: &str = concat!(
 
 /// Prepares a GPU: loads the kernels, compiled for it once and kept in the folder `cache` if there
 /// is one; and sets, for the whole process, whether products in single precision may be computed in
-/// TF32.
+/// TF32. The folder is trusted like the program itself: files in it are checked for damage, not for who
+/// wrote them.
 pub fn setup(device: usize, tf32: bool, cache: Option<&Path>) -> Result<()> {
-    let number = device as c_int;
+    let number = gpu_number(device)?;
     let (mut loaded, mut architecture) = (0, 0);
     // SAFETY: both are written once.
     check(unsafe { fa_architecture(number, &mut loaded, &mut architecture) })?;
@@ -40,7 +42,8 @@ pub fn setup(device: usize, tf32: bool, cache: Option<&Path>) -> Result<()> {
 
 fn compile(device: c_int) -> Result<Vec<u8>> {
     let (mut code, mut size) = (null_mut(), 0);
-    // SAFETY: the text outlives the call; on success `code` is `size` bytes that we must free.
+    // SAFETY: the text outlives the call; on success `code` is `size` bytes, at least one, that we must
+    // free.
     unsafe {
         check(fa_compile(SOURCE.as_ptr().cast(), SOURCE.len(), device, &mut code, &mut size))?;
         let copy = std::slice::from_raw_parts(code.cast::<u8>(), size).to_vec();
@@ -66,7 +69,7 @@ fn read_kept(file: &Path) -> Option<Vec<u8>> {
     let mut code = std::fs::read(file).ok()?;
     let end = code.len().checked_sub(8)?;
     let kept = u64::from_le_bytes(code.split_off(end).try_into().ok()?);
-    (kept == hash(&code)).then_some(code)
+    (kept == hash(&code) && !code.is_empty()).then_some(code)
 }
 
 /// Writes compiled kernels to a temporary file and renames it, so that no process reads a partial
@@ -84,9 +87,9 @@ fn keep(file: &Path, code: &[u8]) {
 
 /// Peak memory held by libtorch on this GPU so far, in bytes.
 pub fn peak_memory(device: usize) -> Result<u64> {
-    let mut out = 0;
+    let (number, mut out) = (gpu_number(device)?, 0);
     // SAFETY: `out` is written once.
-    check(unsafe { fa_peak_memory(device as c_int, &mut out) })?;
+    check(unsafe { fa_peak_memory(number, &mut out) })?;
     Ok(out)
 }
 

@@ -7,7 +7,8 @@ use tch::Tensor;
 use torch_sys::C_tensor;
 
 pub(crate) type Result<T> = std::result::Result<T, GraphError>;
-pub(crate) type Message = *mut c_char;
+/// Null, or why a call failed: a text of the calling thread that its next call overwrites.
+pub(crate) type Message = *const c_char;
 
 /// Declares the functions of the shim; without the shim, functions that return an error.
 macro_rules! shim {
@@ -15,8 +16,9 @@ macro_rules! shim {
         #[cfg(fedanchor_cuda)]
         unsafe extern "C" {
             $(pub(crate) fn $name($($argument: $kind),*) -> Message;)*
-            pub(crate) fn fa_free(message: Message);
+            pub(crate) fn fa_free(code: *mut c_char);
             pub(crate) fn fa_stream_free(stream: *mut c_void);
+            pub(crate) fn fa_graph_discard(graph: *mut c_void);
             pub(crate) fn fa_graph_free(graph: *mut c_void);
             pub(crate) fn fa_upload_free(upload: *mut c_void);
             pub(crate) fn fa_upload_memory(upload: *mut c_void) -> *mut u8;
@@ -28,10 +30,10 @@ macro_rules! shim {
             pub(crate) unsafe fn $name($(_: $kind),*) -> Message {
                 c"built without CUDA support: run `make libtorch CUDA=1` and build again"
                     .as_ptr()
-                    .cast_mut()
             })*
-            pub(crate) unsafe fn fa_free(_: Message) {}
+            pub(crate) unsafe fn fa_free(_: *mut c_char) {}
             pub(crate) unsafe fn fa_stream_free(_: *mut c_void) {}
+            pub(crate) unsafe fn fa_graph_discard(_: *mut c_void) {}
             pub(crate) unsafe fn fa_graph_free(_: *mut c_void) {}
             pub(crate) unsafe fn fa_upload_free(_: *mut c_void) {}
             pub(crate) unsafe fn fa_upload_memory(_: *mut c_void) -> *mut u8 {
@@ -119,12 +121,9 @@ pub(crate) fn check(message: Message) -> Result<()> {
     if message.is_null() {
         return Ok(());
     }
-    // SAFETY: a message is a C string that we own until it is freed, once, here.
-    unsafe {
-        let text = CStr::from_ptr(message).to_string_lossy().into_owned();
-        fa_free(message);
-        Err(GraphError(text))
-    }
+    // SAFETY: a C string that stays as it is until this thread's next call.
+    let text = unsafe { CStr::from_ptr(message) };
+    Err(GraphError::Failed(text.to_string_lossy().into_owned()))
 }
 
 pub(crate) fn raw(tensor: &Tensor) -> *mut C_tensor {

@@ -4,8 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use fedanchor_graph::{
-    AVAILABLE, Graph, GraphError, Mixture, Norm, Queue, Sgd, SgdEntry, Statistics, Upload, conv,
-    images, setup, sgd,
+    AVAILABLE, GraphError, Mixture, Norm, Sgd, SgdEntry, Statistics, conv, images, setup, sgd,
 };
 use tch::{Cuda, Device, Kind, Tensor};
 
@@ -372,48 +371,104 @@ fn images_are_normalised_and_mixed() {
     assert_close(&found, &expected, 1e-6, "images");
 }
 
-#[test]
-#[ignore = "needs a GPU"]
-fn a_graph_repeats_what_was_captured() {
-    gpu();
-    let stream = Queue::new(0).unwrap();
-    let copies = Queue::new(0).unwrap();
-    let _entered = stream.enter().unwrap();
-    let input = Tensor::zeros([4], (Kind::Uint8, GPU));
-    let total = Tensor::zeros([4], (Kind::Float, GPU));
-    let (graph, ()) = Graph::capture(None, || {
-        let _ = total.shallow_clone().f_add_(&input.f_to_kind(Kind::Float).unwrap()).unwrap();
-        Ok::<_, GraphError>(())
-    })
-    .unwrap();
-    let mut upload = Upload::new(0, 4).unwrap();
-    for step in 1..=3u8 {
-        upload.memory().unwrap().copy_from_slice(&[step, 0, 2 * step, 1]);
-        upload.start(&copies, 4).unwrap();
-        upload.take(&input).unwrap();
-        graph.replay().unwrap();
-    }
-    stream.synchronize().unwrap();
-    assert_eq!(Vec::<f32>::try_from(total.to_device(Device::Cpu)).unwrap(), [6.0, 0.0, 12.0, 3.0]);
+/// A view that starts one number after an aligned address.
+fn shifted(x: &Tensor) -> Tensor {
+    let count = x.numel() as i64;
+    let room = Tensor::zeros([count + 1], (x.kind(), GPU)).narrow(0, 1, count);
+    let mut view = room.as_strided(x.size(), x.stride(), 1);
+    view.copy_(x);
+    view
 }
 
+/// Kernels read vectors; what starts between them is copied first, and what is written in place refused.
 #[test]
-fn a_failure_is_an_error_with_a_reason() {
-    let x = Tensor::zeros([2, 8, 4, 4], (Kind::Float, Device::Cpu));
-    let one = Tensor::zeros([8], (Kind::Float, Device::Cpu));
-    let norm = Norm {
-        weight: &one,
-        bias: &one,
-        mean: &one,
-        variance: &one,
-        statistics: Statistics::Batch,
-        views: 1,
-        epsilon: 1e-5,
-        relu: true,
-    };
-    let error = norm.forward(&x).unwrap_err().to_string();
-    assert!(!error.is_empty());
-    if !AVAILABLE {
-        assert!(error.contains("make libtorch CUDA=1"), "{error}");
+#[ignore = "needs a GPU"]
+fn addresses_between_vectors_are_read_from_a_copy() {
+    gpu();
+    tch::manual_seed(6);
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let leaf = |x: &Tensor| x.detach().set_requires_grad(true);
+        let x = channels_last(&noise(&[4, 16, 5, 5]).to_kind(kind));
+        let (weight, bias) = (noise(&[16]), noise(&[16]));
+        let run = |x: Tensor, other: &Tensor| {
+            let norm = Norm {
+                weight: &weight,
+                bias: &bias,
+                mean: &noise(&[16]),
+                variance: &noise(&[16]),
+                statistics: Statistics::Batch,
+                views: 2,
+                epsilon: 1e-5,
+                relu: true,
+            };
+            let (y, _) = norm.forward_residual(&x, other).unwrap();
+            // The gradient is a part of a larger one, so it starts anywhere.
+            let all = Tensor::cat(
+                &[Tensor::ones([1], (kind, GPU)), y.permute([0, 2, 3, 1]).flatten(0, -1)],
+                0,
+            );
+            let total = (&all * &all).sum(Kind::Float);
+            Tensor::run_backward(&[total], &[&x], false, false).remove(0)
+        };
+        let plain = run(leaf(&x), &x);
+        assert_close(&run(leaf(&shifted(&x)), &shifted(&x)), &plain, 1e-6, "norm");
     }
+    let x = channels_last(&noise(&[2, 16, 5, 5]).to_kind(Kind::BFloat16));
+    let w = noise(&[2, 8, 3, 3, 8]).to_kind(Kind::BFloat16).permute([0, 1, 4, 2, 3]);
+    let plain = conv(&x, &w, 1, 1).unwrap();
+    assert_close(&conv(&shifted(&x), &shifted(&w), 1, 1).unwrap(), &plain, 0.0, "convolution");
+    let step = |gradient: &Tensor| {
+        let value = Tensor::ones([3, 8], (Kind::Float, GPU));
+        let entry = SgdEntry { value: &value, momentum: None, gradient, shadow: None };
+        let config = Sgd { momentum: 0.0, decay: 0.0, clip: 0.0, nesterov: false };
+        sgd(config, &Tensor::ones([1], (Kind::Float, GPU)), &[entry]).unwrap();
+        value
+    };
+    let gradient = noise(&[3, 8]);
+    assert_close(&step(&shifted(&gradient)), &step(&gradient), 0.0, "step");
+}
+
+/// Refused calls queue nothing: the same call with what was missing gives what it should.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_refused_call_leaves_the_device_usable() {
+    gpu();
+    let on = |device| move |size: &[i64]| Tensor::ones(size, (Kind::Float, device));
+    let (here, host) = (on(GPU), on(Device::Cpu));
+    let x = channels_last(&here(&[2, 8, 4, 4]));
+    let forward = |weight: &Tensor, mean: &Tensor, views| {
+        let one = here(&[8]);
+        Norm {
+            weight,
+            bias: &one,
+            mean,
+            variance: &one,
+            statistics: Statistics::Running,
+            views,
+            epsilon: 0.0,
+            relu: false,
+        }
+        .forward(&x)
+    };
+    let device = |tensor| GraphError::Device { tensor, expected: GPU, found: Device::Cpu };
+    assert_eq!(forward(&host(&[8]), &here(&[8]), 1).unwrap_err(), device("weight"));
+    assert_eq!(forward(&here(&[8]), &host(&[8]), 1).unwrap_err(), device("mean"));
+    forward(&here(&[1]), &here(&[8]), 1).unwrap_err();
+    forward(&here(&[8]), &here(&[8]), 0).unwrap_err();
+    let one = forward(&here(&[8]), &here(&[8]), 1).unwrap().0; // (1 - 1) / 1 + 1
+    assert_close(&one, &here(&[2, 8, 4, 4]), 0.0, "norm");
+
+    let step = |lr: &Tensor, momentum: &Tensor, gradient: &Tensor| {
+        let value = here(&[3, 8]);
+        let entry = SgdEntry { value: &value, momentum: Some(momentum), gradient, shadow: None };
+        let config = Sgd { momentum: 0.5, decay: 0.0, clip: 0.0, nesterov: false };
+        sgd(config, lr, &[entry]).map(|()| value)
+    };
+    let good = here(&[3, 8]);
+    assert_eq!(step(&host(&[1]), &good, &good).unwrap_err(), device("lr"));
+    assert_eq!(step(&here(&[1]), &host(&[3, 8]), &good).unwrap_err(), device("momentum"));
+    assert_eq!(step(&here(&[1]), &good, &host(&[3, 8])).unwrap_err(), device("gradient"));
+    step(&here(&[1]), &good, &here(&[2, 8])).unwrap_err();
+    let stepped = step(&here(&[1]), &here(&[3, 8]), &good).unwrap(); // 1 - (0.5 + 1)
+    assert_close(&stepped, &(here(&[3, 8]) * -0.5), 0.0, "step");
 }

@@ -168,3 +168,39 @@ impl ImagePipeline {
         Ok(images.f_flatten(3, 4)?.f_permute([0, 3, 1, 2])?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packed images and shares are what the GPU's kernel takes: on a CPU, the device is all that it refuses.
+    #[test]
+    fn a_step_is_packed_for_the_fused_input() {
+        let (shape, batch, clients) = (Shape { side: 5, channels: 3 }, 4, 2);
+        let normalisation = Normalisation { mean: vec![0.5; 3], std: vec![0.2; 3] };
+        let config = AugmentConfig { strong: Strong::Fixmatch, flip: None };
+        let kernels = (true, true);
+        let pipeline = ImagePipeline::new(
+            shape,
+            &normalisation,
+            &config,
+            false,
+            Device::Cpu,
+            kernels,
+            Some(1),
+        )
+        .unwrap();
+        let images = batch * clients * pipeline.image_bytes();
+        let packing = Packing::new(&[images, images, 4 * batch * clients, images]);
+        let bytes = Tensor::zeros([packing.total() as i64], (Kind::Uint8, Device::Cpu));
+        let view = |part| pipeline.view(&bytes, &packing, part, batch, clients).unwrap();
+        let shares = [clients as i64, batch as i64];
+        let lambda = packing.view(&bytes, 2, Kind::Float, &shares).unwrap();
+        let mixture = Mixture { first: &view(1), second: &view(3), lambda: &lambda };
+        let alone = pipeline.input(&view(0)).unwrap_err().to_string();
+        let both = pipeline.both_inputs(&view(0), &mixture).unwrap_err().to_string();
+        for error in [alone, both] {
+            assert!(error.contains("fix: expected a tensor on a GPU"), "{error}");
+        }
+    }
+}

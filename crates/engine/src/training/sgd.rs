@@ -203,7 +203,10 @@ pub(crate) fn put_back(now: &Tensor, before: &Tensor, made: &Tensor) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::LrSchedule;
+    use crate::config::{Heads, LrSchedule, ModelConfig, ModelName};
+    use crate::model::Network;
+    use fedanchor_data::Shape;
+    use tch::Device;
 
     const PLAIN: OptimiserConfig = OptimiserConfig {
         lr: 0.1,
@@ -254,5 +257,34 @@ mod tests {
         let nesterov = OptimiserConfig { nesterov: true, ..plain };
         // w = 1 - .1 * (3.1 + 1.55) = .535; g = 3.0535, v = 4.6035, w = .535 - .1 * (3.0535 + 2.30175).
         assert_close(&steps(&nesterov, 2)[..1], &[-0.000525]);
+    }
+
+    /// Weights, momentum and copies of a cohort that became smaller lie in memory as the GPU's kernels need
+    /// them: on a CPU, the device is all that the fused step refuses.
+    #[test]
+    fn a_cohort_is_laid_out_for_the_fused_step() {
+        let shape = Shape { side: 16, channels: 3 };
+        for name in [ModelName::Small, ModelName::Wrn28x2, ModelName::Resnet18, ModelName::Cnn] {
+            let heads = Heads { anchor: true, predictor: None };
+            let network = Network::new(&ModelConfig::plain(name), heads, shape, 10).unwrap();
+            let one = network.init(0, Device::Cpu).unwrap();
+            let full = one.broadcast(3).unwrap().like().unwrap();
+            let trained: Vec<usize> = (0..full.tensors.len()).collect();
+            let mut given = Momentum::default();
+            given.fill(&trained, &full.tensors).unwrap();
+            let given = given.first(2).unwrap();
+            let momentum = Momentum::default().take_over(&given, &full.tensors, 2).unwrap();
+            let params = full.first(2).unwrap();
+            let shadow = |tensor: &Tensor| Some(tensor.to_kind(Kind::BFloat16).narrow(0, 0, 2));
+            let shadows: Vec<Option<Tensor>> = full.tensors.iter().map(shadow).collect();
+            let gradients: Vec<(usize, Tensor)> =
+                params.tensors.iter().map(Tensor::contiguous).enumerate().collect();
+            let config = OptimiserConfig { momentum: 0.9, ..PLAIN };
+            let lr = Tensor::zeros([1], (Kind::Float, Device::Cpu));
+            let refused =
+                sgd_step_on_gpu(&config, &lr, &params.tensors, &gradients, &momentum, &shadows);
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains("value: expected a tensor on a GPU"), "{name:?}: {error}");
+        }
     }
 }

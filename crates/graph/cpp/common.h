@@ -1,0 +1,82 @@
+// What all parts of the shim use: libtorch, failures as messages, and what kernels expect of memory.
+
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+namespace {
+
+// Why this thread's last call failed. A fixed buffer, because reporting a failure must not fail in turn.
+thread_local char message[4096];
+
+// Null, or the message of a failure, which the thread's next call overwrites.
+template <class F> const char* guarded(F body) {
+  auto failed = [](const char* text) -> const char* {
+    snprintf(message, sizeof message, "%s", text);
+    return message;
+  };
+  try {
+    body();
+    return nullptr;
+  } catch (const c10::Error& error) {
+    return failed(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return failed(error.what());
+  } catch (...) {
+    return failed("an unknown failure");
+  }
+}
+
+void check(cudaError_t error, const char* what) {
+  TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
+}
+
+// Kernels move 16 bytes at a time.
+bool is_aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data_ptr()) % 16 == 0; }
+
+// `t` as the kernels read it: channels last, from an aligned address. A copy unless it is so already.
+Tensor packed(const Tensor& t) {
+  const auto format = at::MemoryFormat::ChannelsLast;
+  Tensor out = t.contiguous(format);
+  return is_aligned(out) ? out : out.clone(format);
+}
+
+// What libtorch hands to a gradient is what the forward pass saved or returned, unless a tensor was changed
+// since then by other means than an operation.
+void check_like(const Tensor& t, const Tensor& like, const char* what) {
+  TORCH_CHECK(t.sizes() == like.sizes() && t.scalar_type() == like.scalar_type() && t.device() == like.device() &&
+                  t.data_ptr() != nullptr,
+              what, ": expected ", like.toString(), " ", like.sizes(), " on ", like.device(), ", found ", t.toString(),
+              " ", t.sizes(), " on ", t.device());
+}
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status;
+  check(cudaStreamIsCapturing(stream, &status), "asking whether a stream is being captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace

@@ -1,0 +1,209 @@
+// Grouped convolutions, as a differentiable operation.
+
+#pragma once
+
+#include "launch.h"
+
+namespace {
+
+// As in conv.cu.
+struct Div {
+  unsigned multiplier, shift, divisor;
+  Div() = default;
+  // n / d for n below 2^31 is a multiplication and a shift.
+  explicit Div(unsigned d) : multiplier(0), shift(0), divisor(d) {
+    if (d == 1) return;
+    unsigned p = 31;
+    while ((1ull << (p - 31)) < d) p++;
+    multiplier = static_cast<unsigned>(((1ull << p) + d - 1) / d);
+    shift = p - 32;
+  }
+};
+struct Conv {
+  const void *a, *b;
+  void* out;
+  long long part;
+  int rows, inputs, outputs, a_stride, b_stride, out_stride, depth, log_a, taps, stride, padding, height, width, parts;
+  Div image, row;
+};
+struct Parts {
+  const float* from;
+  void* to;
+  long long count;
+  int parts;
+};
+
+// Kernels count pixels, rounded up to a block, in 32 bits.
+const int64_t PIXELS = std::numeric_limits<int>::max() - 256;
+
+int log2_of(int64_t channels) {
+  int64_t vectors = channels / 8;
+  int log = 0;
+  while ((1 << log) < vectors) log++;
+  TORCH_CHECK(channels % 8 == 0 && (1 << log) == vectors, "the convolution wants 8, 16, 32, ... channels a group, not ", channels);
+  return log;
+}
+
+int64_t over(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+void launch_conv(const std::string& name, dim3 grid, int bm, int bn, int wm, int wn, Conv& c) {
+  size_t tiles = 4 * static_cast<size_t>(bm + bn) * 32 * 2, epilogue = static_cast<size_t>(bm) * (bn + 8) * 2;
+  launch(name, grid, dim3(static_cast<unsigned>(bm / wm * (bn / wn) * 32)), &c, std::max(tiles, epilogue));
+}
+
+// Hopper's kernels: 128 rows by `columns` results a block.
+void launch_hopper(const char* name, dim3 grid, int columns, Conv& c) {
+  launch("hopper_" + std::string(name) + std::to_string(columns), grid, dim3(256), &c, static_cast<size_t>(hopper_bytes(columns)));
+}
+
+// Forward and the gradient of the input: rows x columns results a group.
+void launch_rows(const char* direction, int64_t columns, int64_t groups, Conv& c) {
+  int64_t processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  if (is_hopper()) {
+    int64_t wide = columns >= 128 ? 128 : columns >= 64 ? 64 : 32;
+    if (wide == 128 && over(c.rows, 128) * over(columns, 128) * groups < 2 * processors) wide = 64;
+    dim3 grid(static_cast<unsigned>(over(c.rows, 128)), static_cast<unsigned>(over(columns, wide)), static_cast<unsigned>(groups));
+    return launch_hopper(direction, grid, static_cast<int>(wide), c);
+  }
+  struct Tile { int bm, bn, wm, wn; };
+  Tile tile = columns >= 128 ? Tile{128, 128, 64, 32} : columns >= 64 ? Tile{128, 64, 64, 32} : Tile{128, 32, 32, 32};
+  auto blocks = [&](Tile t) { return over(c.rows, t.bm) * over(columns, t.bn) * groups; };
+  if (columns >= 64 && blocks(tile) < 2 * processors) tile = Tile{64, 64, 32, 32};
+  dim3 grid(static_cast<unsigned>(over(c.rows, tile.bm)), static_cast<unsigned>(over(columns, tile.bn)), static_cast<unsigned>(groups));
+  launch_conv(std::string(direction) + std::to_string(tile.bm) + "x" + std::to_string(tile.bn), grid, tile.bm, tile.bn, tile.wm, tile.wn, c);
+}
+
+struct FusedConv : torch::autograd::Function<FusedConv> {
+  // x [batch, K * inputs, H, W] channels last; w [K, outputs, inputs, k, k], inputs last in memory. Where
+  // a group of x has more channels than w (an image's three, padded to eight), w is padded as well.
+  static Tensor forward(AutogradContext* ctx, Tensor x, Tensor w, int64_t stride, int64_t padding) {
+    const auto format = at::MemoryFormat::ChannelsLast;
+    x = packed(x);
+    int64_t groups = w.size(0), outputs = w.size(1), given = w.size(2), kernel = w.size(3), inputs = x.size(1) / groups;
+    Tensor weights = w.permute({0, 1, 3, 4, 2});  // [K, outputs, k, k, inputs]
+    if (given != inputs) {
+      Tensor padded = at::zeros({groups, outputs, kernel, kernel, inputs}, w.options());
+      padded.narrow(4, 0, given).copy_(weights);
+      weights = padded;
+    } else {
+      weights = weights.contiguous();
+      if (!is_aligned(weights)) weights = weights.clone();
+    }
+    int64_t height = (x.size(2) + 2 * padding - kernel) / stride + 1, width = (x.size(3) + 2 * padding - kernel) / stride + 1;
+    Tensor y = at::empty({x.size(0), groups * outputs, height, width}, x.options(), format);
+    Conv c = {};
+    c.a = x.data_ptr();
+    c.b = weights.data_ptr();
+    c.out = y.data_ptr();
+    describe(c, x, y, groups, inputs, outputs, kernel, stride, padding);
+    c.log_a = log2_of(inputs);
+    c.image = Div(static_cast<unsigned>(height * width));
+    c.row = Div(static_cast<unsigned>(width));
+    c.rows = static_cast<int>(y.size(0) * height * width);
+    c.a_stride = static_cast<int>(x.size(1));
+    c.out_stride = static_cast<int>(y.size(1));
+    hold({x, weights});
+    launch_rows("forward_", outputs, groups, c);
+    ctx->saved_data["stride"] = stride;
+    ctx->saved_data["padding"] = padding;
+    ctx->saved_data["given"] = given;
+    ctx->save_for_backward({x, weights});
+    return y;
+  }
+
+  static void describe(Conv& c, const Tensor& x, const Tensor& y, int64_t groups, int64_t inputs, int64_t outputs,
+                       int64_t kernel, int64_t stride, int64_t padding) {
+    // The gradient of the input counts the pixels of x, all else those of y.
+    for (const Tensor& t : {x, y}) TORCH_CHECK(t.size(0) * t.size(2) * t.size(3) <= PIXELS, "too many pixels: ", t.sizes());
+    c.inputs = static_cast<int>(inputs);
+    c.outputs = static_cast<int>(outputs);
+    c.taps = static_cast<int>(kernel * kernel);
+    c.depth = static_cast<int>(kernel * kernel * inputs);
+    c.stride = static_cast<int>(stride);
+    c.padding = static_cast<int>(padding);
+    c.height = static_cast<int>(x.size(2));
+    c.width = static_cast<int>(x.size(3));
+    c.parts = 1;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const auto format = at::MemoryFormat::ChannelsLast;
+    auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &w = saved[1];
+    int64_t stride = ctx->saved_data["stride"].toInt(), padding = ctx->saved_data["padding"].toInt();
+    int64_t given = ctx->saved_data["given"].toInt();
+    int64_t groups = w.size(0), outputs = w.size(1), kernel = w.size(2), inputs = w.size(4);
+    auto side = [&](int64_t of_x) { return (of_x + 2 * padding - kernel) / stride + 1; };
+    TORCH_CHECK(x.is_contiguous(format) && is_aligned(x) && x.size(1) == groups * inputs && w.is_contiguous() && is_aligned(w),
+                "the input of a convolution was changed before its gradient");
+    const Tensor& given_dy = gradients[0];
+    TORCH_CHECK(given_dy.sizes() == at::IntArrayRef({x.size(0), groups * outputs, side(x.size(2)), side(x.size(3))}) &&
+                    given_dy.scalar_type() == at::kBFloat16 && given_dy.device() == x.device() && given_dy.data_ptr(),
+                "the gradient of a convolution of ", x.sizes(), " does not fit: ", given_dy.sizes());
+    Tensor dy = packed(given_dy);
+    hold({x, w, dy});
+    Tensor dx, dw;
+    Conv c = {};
+    describe(c, x, dy, groups, inputs, outputs, kernel, stride, padding);
+    if (ctx->needs_input_grad(0)) {
+      dx = at::empty_like(x, x.options(), format);
+      Conv d = c;
+      d.a = dy.data_ptr();
+      d.b = w.data_ptr();
+      d.out = dx.data_ptr();
+      d.log_a = log2_of(outputs);
+      d.height = static_cast<int>(dy.size(2));
+      d.width = static_cast<int>(dy.size(3));
+      d.image = Div(static_cast<unsigned>(x.size(2) * x.size(3)));
+      d.row = Div(static_cast<unsigned>(x.size(3)));
+      d.rows = static_cast<int>(x.size(0) * x.size(2) * x.size(3));
+      d.a_stride = static_cast<int>(dy.size(1));
+      d.out_stride = static_cast<int>(x.size(1));
+      launch_rows("backward_", inputs, groups, d);
+    }
+    if (ctx->needs_input_grad(1)) {
+      dw = at::empty({groups, outputs, kernel, kernel, inputs}, w.options());
+      c.a = x.data_ptr();
+      c.b = dy.data_ptr();
+      c.log_a = log2_of(inputs);
+      c.image = Div(static_cast<unsigned>(dy.size(2) * dy.size(3)));
+      c.row = Div(static_cast<unsigned>(dy.size(3)));
+      c.rows = static_cast<int>(dy.size(0) * dy.size(2) * dy.size(3));
+      c.a_stride = static_cast<int>(x.size(1));
+      c.b_stride = static_cast<int>(dy.size(1));
+      struct Tile { int bm, bn, wm, wn; };
+      Tile tile = outputs >= 128 && c.depth >= 128 ? Tile{128, 128, 64, 32} : outputs >= 64 ? Tile{64, 64, 32, 32} : Tile{32, 128, 32, 32};
+      int wide = outputs >= 128 ? 128 : outputs >= 64 ? 64 : 32, step = 32;
+      dim3 grid(static_cast<unsigned>(over(outputs, tile.bm)), static_cast<unsigned>(over(c.depth, tile.bn)));
+      if (is_hopper()) {
+        grid = dim3(static_cast<unsigned>(over(c.depth, 128)), static_cast<unsigned>(over(outputs, wide)));
+        step = 64;
+      }
+      // Enough blocks to fill the GPU, each with eight steps or more, and none without any.
+      int64_t blocks = static_cast<int64_t>(grid.x) * grid.y * groups, all = over(c.rows, step);
+      int64_t wanted = over(4 * at::cuda::getCurrentDeviceProperties()->multiProcessorCount, blocks);
+      int64_t parts = std::max<int64_t>(1, std::min(wanted, all / 8));
+      parts = over(all, over(all, parts));
+      grid.z = static_cast<unsigned>(groups * parts);
+      c.parts = static_cast<int>(parts);
+      c.part = dw.numel();
+      Tensor sums;
+      if (parts > 1) sums = at::empty({parts * dw.numel()}, w.options().dtype(at::kFloat));
+      c.out = parts > 1 ? sums.data_ptr() : dw.data_ptr();
+      if (is_hopper()) {
+        launch_hopper("weight_", grid, wide, c);
+      } else {
+        launch_conv("weight_" + std::to_string(tile.bm) + "x" + std::to_string(tile.bn), grid, tile.bm, tile.bn, tile.wm, tile.wn, c);
+      }
+      if (parts > 1) {
+        Parts p = {sums.data_ptr<float>(), dw.data_ptr(), dw.numel(), static_cast<int>(parts)};
+        launch("add_parts", dim3(static_cast<unsigned>(std::min<int64_t>(over(p.count, 8 * 256), 2048))), dim3(256), &p);
+      }
+      if (given != inputs) dw = dw.narrow(4, 0, given).contiguous();
+      dw = dw.permute({0, 1, 4, 2, 3});
+    }
+    return {dx, dw, Tensor(), Tensor()};
+  }
+};
+
+}  // namespace

@@ -1,0 +1,108 @@
+// The kernels of a GPU: compiled once, loaded, and launched by name.
+
+#pragma once
+
+#include "graph.h"
+
+namespace {
+
+// One library a device, compiled for its architecture.
+
+struct Kernels {
+  cudaLibrary_t library = nullptr;
+  std::unordered_map<std::string, cudaKernel_t> known;
+};
+std::mutex kernels_lock;
+std::unordered_map<int, Kernels> kernels;
+
+// NVRTC comes with libtorch; its stub library knows where.
+struct Nvrtc {
+  void* handle;
+  template <class F> F* find(const char* name) {
+    void* symbol = dlsym(handle, name);
+    TORCH_CHECK(symbol, "NVRTC has no ", name);
+    return reinterpret_cast<F*>(symbol);
+  }
+  Nvrtc() {
+    for (const char* name : {"libcaffe2_nvrtc.so", "libnvrtc.so.13"})
+      if ((handle = dlopen(name, RTLD_NOW))) return;
+    TORCH_CHECK(false, "cannot load NVRTC: ", dlerror());
+  }
+};
+
+bool is_hopper() { return at::cuda::getCurrentDeviceProperties()->major == 9; }
+
+std::vector<char> compile(const std::string& source) {
+  Nvrtc nvrtc;
+  typedef void* Program;
+  auto create = nvrtc.find<int(Program*, const char*, const char*, int, const char**, const char**)>("nvrtcCreateProgram");
+  auto build = nvrtc.find<int(Program, int, const char**)>("nvrtcCompileProgram");
+  auto log_size = nvrtc.find<int(Program, size_t*)>("nvrtcGetProgramLogSize");
+  auto log = nvrtc.find<int(Program, char*)>("nvrtcGetProgramLog");
+  auto size = nvrtc.find<int(Program, size_t*)>("nvrtcGetCUBINSize");
+  auto cubin = nvrtc.find<int(Program, char*)>("nvrtcGetCUBIN");
+  auto destroy = nvrtc.find<int(Program*)>("nvrtcDestroyProgram");
+  auto* properties = at::cuda::getCurrentDeviceProperties();
+  std::string architecture = "--gpu-architecture=sm_" + std::to_string(properties->major * 10 + properties->minor);
+  if (is_hopper()) architecture += "a";
+  const char* options[] = {architecture.c_str(), "--std=c++17", is_hopper() ? "-DON_HOPPER" : "-DPLAIN"};
+  Program program;
+  TORCH_CHECK(create(&program, source.c_str(), "kernels.cu", 0, nullptr, nullptr) == 0, "NVRTC refused the kernels");
+  bool built = build(program, 3, options) == 0;
+  std::vector<char> out;
+  size_t bytes = 0;
+  bool complete = false;
+  if (built && size(program, &bytes) == 0 && bytes > 0) {
+    out.resize(bytes);
+    complete = cubin(program, out.data()) == 0;
+  } else if (!built) {
+    log_size(program, &bytes);
+    out.resize(bytes + 1); // ends with 0 whatever the log is
+    log(program, out.data());
+  }
+  destroy(&program);
+  TORCH_CHECK(built, "the kernels do not compile: ", out.data());
+  TORCH_CHECK(complete, "NVRTC returned no code");
+  return out;
+}
+
+// Shared memory of a block of Hopper's convolutions, `columns` wide: three stages, or the results.
+int hopper_bytes(int columns) { return std::max(3 * (128 + columns) * 64 * 2, (128 + 8) * columns * 4); }
+
+cudaKernel_t kernel(const std::string& name) {
+  int device = at::cuda::current_device();
+  std::lock_guard<std::mutex> guard(kernels_lock);
+  Kernels& here = kernels[device];
+  TORCH_CHECK(here.library, "the kernels of GPU ", device, " are not loaded");
+  cudaKernel_t& found = here.known[name];
+  if (!found) {
+    check(cudaLibraryGetKernel(&found, here.library, name.c_str()), name.c_str());
+    // Convolutions use more shared memory than a kernel has without asking.
+    const void* function = reinterpret_cast<const void*>(found);
+    int most = is_hopper() ? 100 * 1024 : 80 * 1024;
+    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most), name.c_str());
+  }
+  return found;
+}
+
+void launch(const std::string& name, dim3 grid, dim3 block, void* argument, size_t shared = 0) {
+  void* arguments[] = {argument};
+  auto stream = at::cuda::getCurrentCUDAStream();
+  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel(name)), grid, block, arguments, shared, stream), name.c_str());
+}
+
+// Counters that kernels leave at zero. One set a stream: what runs on a stream runs in order.
+Tensor counters() {
+  static std::mutex lock;
+  static std::unordered_map<c10::cuda::CUDAStream, Tensor> all;
+  auto stream = at::cuda::getCurrentCUDAStream();
+  std::lock_guard<std::mutex> guard(lock);
+  Tensor& mine = all[stream];
+  if (!mine.defined()) {
+    TORCH_CHECK(!is_capturing(stream), "the first norm on a stream cannot be part of a graph");
+    mine = at::zeros({4096}, at::TensorOptions().dtype(at::kInt).device(at::kCUDA, stream.device_index()));
+  }
+  return mine;
+}
+
+}  // namespace

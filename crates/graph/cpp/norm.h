@@ -1,0 +1,181 @@
+// Batch norm with what follows it, as a differentiable operation.
+
+#pragma once
+
+#include "launch.h"
+
+namespace {
+
+const char* suffix(const Tensor& x) { return x.scalar_type() == at::kBFloat16 ? "bf16" : "float"; }
+
+void check_kind(const Tensor& x) {
+  TORCH_CHECK(x.is_cuda() && (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kFloat),
+              "the fused kernels want bfloat16 or float on a GPU");
+}
+
+// As in kernels.cu.
+struct Norm {
+  const void *x, *add;
+  void* sum;
+  const void* residual;
+  void* y;
+  const void *dy, *dy2, *dsum;
+  void *g, *dx;
+  const float *weight, *bias;
+  float *running_mean, *running_var, *mean, *invstd, *scale, *shift, *coefficients, *dweight, *dbias, *partial;
+  unsigned* counter;
+  long long rows;
+  int columns, views, chunks;
+  float momentum, epsilon;
+};
+
+enum { UPDATE = 0, BATCH = 1, RUNNING = 2 };
+
+struct Shape {
+  dim3 grid;
+  void operator()(Norm& n, const Tensor& x, int64_t views) {
+    n.views = static_cast<int>(views);
+    n.columns = static_cast<int>(x.size(1));
+    n.rows = x.size(0) / views * x.size(2) * x.size(3);
+    TORCH_CHECK(n.columns % 8 == 0, "the fused norm wants channels in eights, not ", n.columns);
+    TORCH_CHECK(n.columns <= 4096 * 64, "too many channels for the fused norm: ", n.columns);
+    long long tiles = (n.columns + 63) / 64, most = std::max<long long>(1, n.rows / 64);
+    long long blocks = 4 * at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+    n.chunks = static_cast<int>(std::min(most, std::max<long long>(1, blocks / (tiles * views))));
+    grid = dim3(static_cast<unsigned>(tiles), n.chunks, n.views);
+  }
+};
+
+const dim3 NORM_BLOCK(8, 32);
+
+struct FusedNorm : torch::autograd::Function<FusedNorm> {
+  // x [views * batch, columns, H, W]; returns y, and x + add where add is given, else y once more
+  // (with memory of its own gradient, so that two consumers cost no addition).
+  static variable_list forward(AutogradContext* ctx, Tensor x, std::optional<Tensor> add, std::optional<Tensor> residual,
+                               Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, bool relu,
+                               int64_t views, int64_t mode, double momentum, double epsilon) {
+    check_kind(x);
+    const auto format = at::MemoryFormat::ChannelsLast;
+    x = packed(x);
+    Norm n = {};
+    Shape shape;
+    shape(n, x, views);
+    auto numbers = x.options().dtype(at::kFloat);
+    Tensor y = at::empty_like(x, x.options(), format);
+    Tensor table = at::empty({4, views, n.columns}, numbers);  // mean, invstd, scale, shift
+    Tensor sum = x;
+    if (add) {
+      add = packed(*add);
+      n.add = add->data_ptr();
+      sum = at::empty_like(x, x.options(), format);
+      n.sum = sum.data_ptr();
+    }
+    if (residual) {
+      residual = packed(*residual);
+      n.residual = residual->data_ptr();
+    }
+    n.x = x.data_ptr();
+    n.y = y.data_ptr();
+    n.weight = weight.data_ptr<float>();
+    n.bias = bias.data_ptr<float>();
+    float* numbers_at = table.data_ptr<float>();
+    int64_t plane = views * n.columns;
+    n.mean = numbers_at;
+    n.invstd = numbers_at + plane;
+    n.scale = numbers_at + 2 * plane;
+    n.shift = numbers_at + 3 * plane;
+    n.momentum = mode == UPDATE ? static_cast<float>(momentum) : -1.f;
+    n.epsilon = static_cast<float>(epsilon);
+    if (mode != BATCH) {
+      n.running_mean = running_mean.data_ptr<float>();
+      n.running_var = running_var.data_ptr<float>();
+    }
+    hold({x, add.value_or(Tensor()), residual.value_or(Tensor()), weight, bias, running_mean, running_var});
+    const std::string kind = suffix(x);
+    if (mode == RUNNING) {
+      TORCH_CHECK(!add, "evaluation adds before the norm");
+      launch("running_scale", dim3((n.columns + 127) / 128), dim3(128), &n);
+    } else {
+      Tensor partial = at::empty({views * n.chunks * 2 * n.columns}, numbers);
+      Tensor counter = counters();
+      n.partial = partial.data_ptr<float>();
+      n.counter = reinterpret_cast<unsigned*>(counter.data_ptr<int>());
+      launch("statistics_" + kind, shape.grid, NORM_BLOCK, &n);
+    }
+    launch((relu ? "apply_relu_" : "apply_") + kind, shape.grid, NORM_BLOCK, &n);
+    ctx->set_materialize_grads(false);  // an output nobody uses costs nothing
+    ctx->saved_data["relu"] = relu;
+    ctx->saved_data["views"] = views;
+    ctx->saved_data["mode"] = mode;
+    ctx->saved_data["add"] = add.has_value();
+    ctx->saved_data["residual"] = residual.has_value();
+    ctx->save_for_backward({sum, residual ? y : Tensor(), weight, table});
+    if (add) return {y, sum};
+    Tensor again = at::empty({0}, y.options()).set_(y.storage(), 0, y.sizes(), y.strides());
+    return {y, again};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &y = saved[1], &weight = saved[2], &table = saved[3];
+    bool relu = ctx->saved_data["relu"].toBool(), add = ctx->saved_data["add"].toBool();
+    bool residual = ctx->saved_data["residual"].toBool();
+    int64_t views = ctx->saved_data["views"].toInt();
+    TORCH_CHECK(ctx->saved_data["mode"].toInt() != RUNNING, "no gradient through a norm by running statistics");
+    const auto format = at::MemoryFormat::ChannelsLast;
+    TORCH_CHECK(x.is_contiguous(format) && is_aligned(x) && table.size(2) == x.size(1), "the input of a norm was changed before its gradient");
+    TORCH_CHECK(weight.is_contiguous() && weight.numel() == x.size(1) && weight.device() == x.device(),
+                "the weight of a norm was changed before its gradient");
+    auto flat = [&](Tensor& gradient) {
+      if (!gradient.defined()) return;
+      check_like(gradient, x, "gradient of a norm");
+      gradient = packed(gradient);
+    };
+    Tensor dy = gradients[0], other = gradients[1];
+    flat(dy);
+    flat(other);
+    if (!dy.defined() && !add) std::swap(dy, other);
+    if (!dy.defined() && !other.defined()) return variable_list(12);
+    if (!dy.defined()) dy = at::zeros_like(x, x.options(), format);
+    Norm n = {};
+    Shape shape;
+    shape(n, x, views);
+    auto numbers = x.options().dtype(at::kFloat);
+    int64_t plane = views * n.columns;
+    Tensor dx = at::empty_like(x, x.options(), format), g;
+    Tensor coefficients = at::empty({3 * plane}, numbers);
+    Tensor dweight = at::empty_like(weight), dbias = at::empty_like(weight);
+    Tensor partial = at::empty({views * n.chunks * 2 * n.columns}, numbers);
+    Tensor counter = counters();
+    n.x = x.data_ptr();
+    n.dy = dy.data_ptr();
+    if (other.defined()) (add ? n.dsum : n.dy2) = other.data_ptr();
+    if (residual) {
+      check_like(y, x, "output of a norm");
+      TORCH_CHECK(y.is_contiguous(format), "the output of a norm was changed before its gradient");
+      g = at::empty_like(x, x.options(), format);
+      n.residual = n.y = y.data_ptr();
+      n.g = g.data_ptr();
+    }
+    n.dx = dx.data_ptr();
+    n.weight = weight.data_ptr<float>();
+    float* numbers_at = table.data_ptr<float>();
+    n.mean = numbers_at;
+    n.invstd = numbers_at + plane;
+    n.scale = numbers_at + 2 * plane;
+    n.shift = numbers_at + 3 * plane;
+    n.coefficients = coefficients.data_ptr<float>();
+    n.dweight = dweight.data_ptr<float>();
+    n.dbias = dbias.data_ptr<float>();
+    n.partial = partial.data_ptr<float>();
+    n.counter = reinterpret_cast<unsigned*>(counter.data_ptr<int>());
+    hold({x, y, weight, table, dy, other});
+    const std::string kind = suffix(x);
+    launch((relu ? "sums_relu_" : "sums_") + kind, shape.grid, NORM_BLOCK, &n);
+    launch((relu ? "input_relu_" : "input_") + kind, shape.grid, NORM_BLOCK, &n);
+    Tensor none;
+    return {dx, add ? dx : none, residual ? g : none, dweight, dbias, none, none, none, none, none, none, none};
+  }
+};
+
+}  // namespace

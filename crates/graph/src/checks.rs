@@ -1,0 +1,162 @@
+//! What the operations ask of their arguments, checked before anything reaches C++ or a kernel: only sizes,
+//! strides, kinds, addresses and devices are looked at, never numbers on the GPU. Where tensors live is
+//! checked last, so that tests without a GPU reach every other check.
+
+use crate::error::{Expected, GraphError};
+use crate::shim::Result;
+use tch::{Device, Kind, Tensor};
+
+/// Bytes that kernels move at a time; a tensor that they read or write in place starts at a multiple.
+const VECTOR: usize = 16;
+/// Blocks that CUDA allows along the second and third dimension of a grid.
+pub(crate) const GRID: i64 = 65_535;
+
+/// An argument of an operation that has memory of its own, laid out by strides.
+#[derive(Clone, Copy)]
+pub(crate) struct Argument<'a> {
+    name: &'static str,
+    tensor: &'a Tensor,
+}
+
+impl<'a> Argument<'a> {
+    /// Refuses tensors that have no such memory.
+    pub(crate) fn new(name: &'static str, tensor: &'a Tensor) -> Result<Self> {
+        let refused = |found| Err(GraphError::Memory { tensor: name, found });
+        if !tensor.defined() {
+            return refused("an undefined one");
+        }
+        if tensor.is_sparse() || tensor.is_mkldnn() {
+            return refused("one in a format of its own");
+        }
+        if tensor.numel() == 0 {
+            return refused("an empty one");
+        }
+        if tensor.data_ptr().is_null() {
+            return refused("one without memory");
+        }
+        Ok(Self { name, tensor })
+    }
+
+    pub(crate) fn size(self) -> Vec<i64> {
+        self.tensor.size()
+    }
+
+    /// Its size, if it has `N` dimensions; `what` names their number in an error.
+    pub(crate) fn dimensions<const N: usize>(self, what: &'static str) -> Result<[i64; N]> {
+        let size = self.tensor.size();
+        let (expected, found) = (Expected::Between(N as i64, N as i64), size.len() as i64);
+        size.try_into().map_err(|_| GraphError::Number { what, expected, found })
+    }
+
+    pub(crate) fn with_size(self, expected: &[i64]) -> Result<Self> {
+        let found = self.tensor.size();
+        if found == expected {
+            return Ok(self);
+        }
+        Err(GraphError::Size { tensor: self.name, expected: expected.to_vec(), found })
+    }
+
+    pub(crate) fn with_kind(self, expected: &[Kind]) -> Result<Self> {
+        let found = self.kind()?;
+        if expected.contains(&found) {
+            return Ok(self);
+        }
+        Err(GraphError::Kind { tensor: self.name, expected: expected.to_vec(), found })
+    }
+
+    pub(crate) fn kind(self) -> Result<Kind> {
+        self.tensor.f_kind().map_err(|error| GraphError::Failed(error.to_string()))
+    }
+
+    /// The last dimension is the innermost, without gaps.
+    pub(crate) fn contiguous(self) -> Result<Self> {
+        if self.tensor.is_contiguous() {
+            return Ok(self);
+        }
+        self.refused_strides(contiguous_strides(&self.tensor.size()))
+    }
+
+    /// The numbers of every client `[K, ...]` are one block of memory, client after client. Within a
+    /// client, dimensions may be in any order.
+    pub(crate) fn dense_by_client(self) -> Result<Self> {
+        let (size, strides) = (self.tensor.size(), self.tensor.stride());
+        let mut inner: Vec<(i64, i64)> =
+            strides.iter().copied().zip(size.iter().copied()).skip(1).collect();
+        inner.retain(|&(_, size)| size > 1);
+        inner.sort_unstable();
+        let mut block = 1;
+        let dense = inner.iter().all(|&(stride, size)| {
+            let next = stride == block;
+            block *= size;
+            next
+        });
+        if dense && (size[0] == 1 || strides[0] == block) {
+            return Ok(self);
+        }
+        self.refused_strides(contiguous_strides(&size))
+    }
+
+    /// The same order in memory as `other`, which is of the same size.
+    pub(crate) fn laid_out_like(self, other: Self) -> Result<Self> {
+        let (own, others) = (self.tensor.stride(), other.tensor.stride());
+        // The stride of a dimension of size 1 means nothing.
+        let counts = self.tensor.size().into_iter().map(|size| size > 1);
+        if own.iter().zip(&others).zip(counts).all(|((own, other), counts)| !counts || own == other)
+        {
+            return Ok(self);
+        }
+        self.refused_strides(others)
+    }
+
+    pub(crate) fn aligned(self) -> Result<Self> {
+        match self.tensor.data_ptr() as usize % VECTOR {
+            0 => Ok(self),
+            found => Err(GraphError::Alignment { tensor: self.name, expected: VECTOR, found }),
+        }
+    }
+
+    /// On `expected`.
+    pub(crate) fn on(self, expected: Device) -> Result<Self> {
+        let found = self.tensor.device();
+        if found == expected {
+            return Ok(self);
+        }
+        Err(GraphError::Device { tensor: self.name, expected, found })
+    }
+
+    fn refused_strides(self, expected: Vec<i64>) -> Result<Self> {
+        let found = self.tensor.stride();
+        Err(GraphError::Strides { tensor: self.name, expected, found })
+    }
+}
+
+/// All on one GPU, which is the first one's.
+pub(crate) fn on_one_gpu(first: Argument, others: &[Argument]) -> Result<()> {
+    let device = first.tensor.device();
+    if !device.is_cuda() {
+        return Err(GraphError::NotOnGpu { tensor: first.name, found: device });
+    }
+    others.iter().try_for_each(|other| other.on(device).map(drop))
+}
+
+pub(crate) fn number(what: &'static str, expected: Expected, found: i64) -> Result<()> {
+    if expected.accepts(found) {
+        return Ok(());
+    }
+    Err(GraphError::Number { what, expected, found })
+}
+
+/// The number of a GPU, as libtorch counts them.
+pub(crate) fn gpu_number(device: usize) -> Result<std::ffi::c_int> {
+    let found = i64::try_from(device).unwrap_or(i64::MAX);
+    number("number of the GPU", Expected::Between(0, i8::MAX.into()), found)?;
+    Ok(found as std::ffi::c_int)
+}
+
+fn contiguous_strides(size: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; size.len()];
+    for at in (1..size.len()).rev() {
+        strides[at - 1] = strides[at] * size[at];
+    }
+    strides
+}
