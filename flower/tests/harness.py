@@ -51,10 +51,10 @@ class UnixHttpServer:
                 self.close_connection = True
                 if answer is not None:
                     status, body = answer
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(body)))
-                    self.end_headers()
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError):  # whoever asked may be gone
+                        self.send_response(status)
+                        self.send_header("Content-Length", str(len(body)))
+                        self.end_headers()
                         self.wfile.write(body)
 
             do_GET = do_POST = answer
@@ -281,6 +281,9 @@ class Federation:
         where = ["list", "local"] if HTTP else ["ls", ".", "local"]
         answer = json.loads(self.command_line(*where, "--run-id", run, "--format", "json"))
         return str(answer["runs"][0]["status"])
+
+    def run_log(self, run: str) -> str:
+        return self.command_line("log", run, *([] if HTTP else ["."]), "local", "--show")
 
     def wait_for_end(self, run: str, timeout: float = 60.0) -> str:
         end = time.monotonic() + timeout
