@@ -12,13 +12,13 @@ from fedanchor_flower import envelope
 from fedanchor_flower.coordinator import Coordinator, CoordinatorError, Order, logger
 
 # Bodies that are in memory at the same time, whatever the number of nodes.
-_SENT_AT_ONCE = 2
-_RECEIVED_AT_ONCE = 4
+_SENT_AT_ONCE = 1
+_RECEIVED_AT_ONCE = 3
 
-# Seconds between two looks for a reply: short at first, longer while nothing comes.
-_FIRST_LOOK = 0.2
-_LAST_LOOK = 1.0
-# Looks per second for all nodes together, which the SuperLink bears without noticing.
+# Seconds between two looks for a reply: a twentieth of the time since it was asked for, within these limits.
+_SHORTEST_PAUSE = 0.2
+_LONGEST_PAUSE = 1.0
+# Looks per second for all nodes together, so that many nodes do not mean much work for the SuperLink.
 _LOOKS_PER_SECOND = 50
 
 # A message's life beyond its timeout. The clocks of server and nodes may differ by as much.
@@ -133,16 +133,16 @@ class Bridge:
         return ids[0]
 
     def _receive(self, exchange: _Exchange, message_id: str) -> None:
-        pause = _FIRST_LOOK
+        sent = time.monotonic()
         while True:
-            time.sleep(pause)
+            pause = min(max((time.monotonic() - sent) / 20, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            time.sleep(max(pause, len(self._exchanges) / _LOOKS_PER_SECOND))
             with self._place(exchange, self._receiving):
                 if exchange.ended:
                     return
                 for message in self._grid.pull_messages([message_id]):
                     self._hand_over(exchange, message)
                     return
-            pause = min(pause * 1.2, max(_LAST_LOOK, len(self._exchanges) / _LOOKS_PER_SECOND))
 
     def _hand_over(self, exchange: _Exchange, message: Message) -> None:
         if message.has_error():
