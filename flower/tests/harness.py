@@ -190,7 +190,7 @@ class Federation:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fa-"))
         self.coordinator_socket = self.folder / "c.sock"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._address = ""
+        self._address = self._fleet = ""
 
     def __enter__(self) -> Federation:
         return self
@@ -222,9 +222,8 @@ class Federation:
     def log(self, name: str) -> pathlib.Path:
         return self.folder / f"{name}.log"
 
-    def start_superlink(self, extra: list[str] | None = None, port: int | None = None) -> subprocess.Popen[bytes]:
-        security = extra or ["--insecure"]
-        port = port or free_port()
+    def start_superlink(self, security: tuple[str, ...] = ("--insecure",), connection: str = "insecure = true") -> None:
+        port = free_port()
         self._address = f"127.0.0.1:{port}"
         command = ["flower-superlink", *security]
         if HTTP:
@@ -235,11 +234,10 @@ class Federation:
             command += ["--control-api-address", self._address, "--fleet-api-address", self._fleet]
             command += ["--serverappio-api-address", f"127.0.0.1:{free_port()}"]
         process = self.start("superlink", command)
-        self.write_connection()
+        self._write_connection(connection)
         wait_for_port(port, process)
-        return process
 
-    def write_connection(self, lines: str = "insecure = true") -> None:
+    def _write_connection(self, lines: str) -> None:
         """Tell the command line where the SuperLink is: in its own file, or in the app's in former versions."""
         app = self.folder / "app"
         shutil.copytree(APP, app, dirs_exist_ok=True, ignore=shutil.ignore_patterns("tests", "__pycache__", ".*"))
@@ -251,9 +249,9 @@ class Federation:
             text = f'\n[tool.flwr.federations.local]\naddress = "{self._address}"\n{lines}\n'
             (app / "pyproject.toml").write_text((APP / "pyproject.toml").read_text() + text)
 
-    def start_supernode(self, name: str, extra: list[str] | None = None) -> subprocess.Popen[bytes]:
+    def start_supernode(self, name: str, security: tuple[str, ...] = ("--insecure",)) -> subprocess.Popen[bytes]:
         port = free_port()
-        command = ["flower-supernode", *(extra or ["--insecure"]), "--superlink", self._fleet]
+        command = ["flower-supernode", *security, "--superlink", self._fleet]
         command += ["--node-config", f'socket="{self.node_socket(name)}"']
         command += ["--port", str(port)] if HTTP else ["--clientappio-api-address", f"127.0.0.1:{port}"]
         return self.start(name, command)
