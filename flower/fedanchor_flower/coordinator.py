@@ -11,7 +11,11 @@ from fedanchor_flower import PROTOCOL, local_http
 # A child of Flower's logger: `flwr log` shows what is written here.
 logger = logging.getLogger("flwr.fedanchor")
 
+# Seconds between two attempts to reach the coordinator.
 _PAUSE = 0.5
+
+# For how long a coordinator that listens may be silent. It holds back its answers to /v1/work for about a second.
+_LEAST_PATIENCE = 10.0
 
 
 class CoordinatorError(Exception):
@@ -48,6 +52,7 @@ class Coordinator:
     def __init__(self, socket_path: str, connect_timeout: float) -> None:
         self._socket = socket_path
         self._connect_timeout = connect_timeout
+        self._patience = max(connect_timeout, _LEAST_PATIENCE)
 
     def work(self, nodes: list[int]) -> Work:
         """Tell which nodes are connected and ask what to do."""
@@ -68,6 +73,8 @@ class Coordinator:
         answer = self._request("GET", f"/v1/requests/{order.id}")
         if answer.status == 200:
             return answer.body
+        if not 400 <= answer.status < 500:
+            raise ValueError(f"the coordinator answered {answer.status} instead of the body: {answer.text()}")
         logger.warning("request %d: not sent, the coordinator said %d: %s", order.id, answer.status, answer.text())
         return None
 
@@ -98,9 +105,7 @@ class Coordinator:
         told = False
         while True:
             try:
-                return local_http.request(
-                    self._socket, method, target, body, content_type=content_type, timeout=self._connect_timeout
-                )
+                return local_http.request(self._socket, method, target, body, content_type=content_type, timeout=self._patience)
             except local_http.Unreachable as error:
                 if time.monotonic() - start + _PAUSE > self._connect_timeout:
                     raise CoordinatorError(
