@@ -240,7 +240,7 @@ class Federation:
     def _write_connection(self, lines: str) -> None:
         """Tell the command line where the SuperLink is: in its own file, or in the app's in former versions."""
         app = self.folder / "app"
-        shutil.copytree(APP, app, dirs_exist_ok=True, ignore=shutil.ignore_patterns("tests", "__pycache__", ".*"))
+        shutil.copytree(APP, app, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
         home = pathlib.Path(self.environment("cli")["FLWR_HOME"])
         if HTTP:
             text = f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "{self._address}"\n{lines}\n'
