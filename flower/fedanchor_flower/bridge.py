@@ -1,0 +1,217 @@
+"""The ServerApp's loop: the coordinator's orders become Flower messages, replies and errors go back."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from fedanchor_flower import envelope
+from fedanchor_flower.coordinator import Coordinator, CoordinatorError, Order, logger
+
+# Bodies that are in memory at the same time, whatever the number of nodes.
+_SENT_AT_ONCE = 1
+_RECEIVED_AT_ONCE = 3
+
+# Seconds between two looks for a reply: a twentieth of the time since it was asked for, within these limits.
+_SHORTEST_PAUSE = 0.2
+_LONGEST_PAUSE = 1.0
+# Looks per second for all nodes together, so that many nodes do not mean much work for the SuperLink.
+_LOOKS_PER_SECOND = 50
+
+# A message's life beyond its timeout. The clocks of server and nodes may differ by as much.
+_CLOCK_DIFFERENCE = 60.0
+
+# For how long a node must have been missing from Flower's list before its answer is given up.
+_ABSENCE = 5.0
+
+# The least time between two questions for work, in case the coordinator does not hold its answer back.
+_LEAST_PAUSE = 0.2
+
+
+class RunFailed(Exception):
+    """The coordinator ended the run without success."""
+
+
+class _Exchange:
+    """One order on its way: sent to a node, until its reply or a failure has been told."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.start = time.monotonic()
+        self.missing_since: float | None = None
+        # Guarded by the bridge's lock.
+        self.ended = False
+        self.slots: threading.Semaphore | None = None  # the one of which a place is taken
+
+
+class Bridge:
+    """Runs one thread per order.
+
+    Flower's `pull_messages` blocks until a reply has arrived in full, up to two hours if a node dies while it sends. With a
+    thread for each order and one message per call, such a node holds up nobody else.
+    """
+
+    def __init__(self, grid: Grid, coordinator: Coordinator) -> None:
+        self._grid = grid
+        self._coordinator = coordinator
+        self._lock = threading.Lock()
+        self._exchanges: dict[int, _Exchange] = {}
+        self._sending = threading.Semaphore(_SENT_AT_ONCE)
+        self._receiving = threading.Semaphore(_RECEIVED_AT_ONCE)
+        self._error: CoordinatorError | None = None
+
+    def run(self) -> None:
+        """Work until the coordinator is done. Raises RunFailed if it says that the run has failed."""
+        while True:
+            asked = time.monotonic()
+            nodes = list(self._grid.get_node_ids())
+            work = self._coordinator.work(nodes)
+            if work.done:
+                break
+            for order in work.orders:
+                self._start(order)
+            self._give_up_overdue(set(nodes))
+            if self._error is not None:
+                raise self._error
+            if not work.orders:
+                time.sleep(max(0.0, asked + _LEAST_PAUSE - time.monotonic()))
+        with self._lock:
+            # Whatever comes now is of no use to anybody.
+            for exchange in self._exchanges.values():
+                exchange.ended = True
+        if not work.ok:
+            raise RunFailed(work.message or "the coordinator reports a failure without a reason")
+        if work.message:
+            logger.info("%s", work.message)
+
+    def _start(self, order: Order) -> None:
+        exchange = _Exchange(order)
+        with self._lock:
+            # A coordinator that was restarted may count from the beginning: the old request's reply is not the new one's.
+            old = self._exchanges.get(order.id)
+            if old is not None:
+                logger.warning("request %d: replaced by a new one for node %d", order.id, order.node)
+                self._abandon_locked(old)
+            self._exchanges[order.id] = exchange
+        # Daemon threads: one that hangs inside Flower must not keep the run from ending.
+        threading.Thread(target=self._carry_out, args=(exchange,), daemon=True, name=f"request {order.id}").start()
+
+    def _carry_out(self, exchange: _Exchange) -> None:
+        try:
+            try:
+                message_id = self._send(exchange)
+                if message_id is not None:
+                    self._receive(exchange, message_id)
+            except CoordinatorError:
+                raise
+            except Exception as error:
+                # Whatever Flower raises concerns this message; if Flower itself is gone, the main thread finds out.
+                self._fail(exchange, f"{type(error).__name__}: {error}")
+        except CoordinatorError as error:
+            self._error = error
+        finally:
+            self._end(exchange)
+
+    def _send(self, exchange: _Exchange) -> str | None:
+        order = exchange.order
+        with self._place(exchange, self._sending):
+            if exchange.ended:
+                return None
+            body = self._coordinator.body(order)
+            if body is None:
+                return None
+            records = envelope.request_to_records(envelope.Request(order.path, order.timeout, body))
+            ttl = None if order.timeout is None else order.timeout + _CLOCK_DIFFERENCE
+            message = Message(records, order.node, MessageType.QUERY, ttl=ttl)
+            ids = [message_id for message_id in self._grid.push_messages([message]) if message_id]
+        if not ids:
+            self._fail(exchange, "Flower did not accept the message: the node is gone, or the message was refused")
+            return None
+        return ids[0]
+
+    def _receive(self, exchange: _Exchange, message_id: str) -> None:
+        sent = time.monotonic()
+        while True:
+            pause = min(max((time.monotonic() - sent) / 20, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            time.sleep(max(pause, len(self._exchanges) / _LOOKS_PER_SECOND))
+            with self._place(exchange, self._receiving):
+                if exchange.ended:
+                    return
+                for message in self._grid.pull_messages([message_id]):
+                    self._hand_over(exchange, message)
+                    return
+
+    def _hand_over(self, exchange: _Exchange, message: Message) -> None:
+        if message.has_error():
+            self._fail(exchange, f"Flower error {message.error.code}: {message.error.reason or 'no reason given'}")
+            return
+        reply = envelope.reply_from_records(message.content)
+        if reply.error:
+            self._fail(exchange, reply.error)
+        elif self._end(exchange):
+            self._coordinator.reply(exchange.order, reply.status, reply.body)
+
+    def _give_up_overdue(self, nodes: set[int]) -> None:
+        now = time.monotonic()
+        with self._lock:
+            exchanges = list(self._exchanges.values())
+        for exchange in exchanges:
+            timeout = exchange.order.timeout
+            if exchange.order.node in nodes:
+                exchange.missing_since = None
+            elif exchange.missing_since is None:
+                exchange.missing_since = now
+            if timeout is not None and now - exchange.start > timeout:
+                self._give_up(exchange, f"no answer within {timeout:g} s")
+            elif exchange.missing_since is not None and now - exchange.missing_since > _ABSENCE:
+                self._give_up(exchange, "the node is no longer connected to Flower")
+
+    def _fail(self, exchange: _Exchange, reason: str) -> None:
+        if self._end(exchange):
+            self._coordinator.failure(exchange.order, reason)
+
+    def _give_up(self, exchange: _Exchange, reason: str) -> None:
+        with self._lock:
+            first = self._abandon_locked(exchange)
+        if first:
+            self._coordinator.failure(exchange.order, reason)
+
+    def _end(self, exchange: _Exchange) -> bool:
+        with self._lock:
+            return self._end_locked(exchange)
+
+    def _end_locked(self, exchange: _Exchange) -> bool:
+        """End the exchange; false if it had ended before. Whoever ends it tells the coordinator."""
+        if exchange.ended:
+            return False
+        exchange.ended = True
+        if self._exchanges.get(exchange.order.id) is exchange:
+            del self._exchanges[exchange.order.id]
+        return True
+
+    def _abandon_locked(self, exchange: _Exchange) -> bool:
+        """End an exchange whose thread may hang inside Flower, and give its place to others."""
+        if not self._end_locked(exchange):
+            return False
+        self._leave_locked(exchange)
+        return True
+
+    @contextmanager
+    def _place(self, exchange: _Exchange, slots: threading.Semaphore) -> Iterator[None]:
+        """Take one of the places for bodies in memory."""
+        slots.acquire()
+        with self._lock:
+            exchange.slots = slots
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._leave_locked(exchange)
+
+    def _leave_locked(self, exchange: _Exchange) -> None:
+        if exchange.slots is not None:
+            exchange.slots.release()
+            exchange.slots = None

@@ -1,0 +1,37 @@
+"""The ClientApp: from a Flower message to the node's socket and back.
+
+Flower starts a new process for every message, so nothing is kept here; what has to last (model, data, device) lives in
+`fedanchor node`.
+"""
+
+import os
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedanchor_flower import envelope, local_http
+
+app = ClientApp()
+
+
+@app.query()
+def pass_on(message: Message, context: Context) -> Message:
+    """Hand the message's body to the node and return what it answers."""
+    request = envelope.request_from_records(message.content)
+    # The body would otherwise be held twice while the node works.
+    message.content.clear()
+    reply = ask_node(str(context.node_config.get("socket", "")), request)
+    return Message(envelope.reply_to_records(reply), reply_to=message)
+
+
+def ask_node(socket: str, request: envelope.Request) -> envelope.Reply:
+    """The node's answer, or a reply with an error where there is none."""
+    socket = socket or os.environ.get("FEDANCHOR_NODE_SOCKET", "")
+    if not socket:
+        advice = "start flower-supernode with --node-config 'socket=\"/path/to/node.sock\"'"
+        return envelope.Reply(0, b"", f"the node's socket is not known: {advice}")
+    try:
+        status, body = local_http.request(socket, "POST", request.path, request.body, timeout=request.timeout)
+    except local_http.Unreachable as error:
+        return envelope.Reply(0, b"", f"fedanchor node: {error}")
+    return envelope.Reply(status, body)

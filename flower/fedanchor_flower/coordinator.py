@@ -1,0 +1,131 @@
+"""The conversation with `fedanchor coordinator`."""
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fedanchor_flower import PROTOCOL, local_http
+
+# A child of Flower's logger: `flwr log` shows what is written here.
+logger = logging.getLogger("flwr.fedanchor")
+
+# Seconds between two attempts to reach the coordinator.
+_PAUSE = 0.5
+
+# For how long a coordinator that listens may be silent. It holds back its answers to /v1/work for about a second.
+_LEAST_PATIENCE = 10.0
+
+
+class CoordinatorError(Exception):
+    """The coordinator is not there, or said something that the bridge cannot act on."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One thing that a node shall do."""
+
+    id: int
+    node: int
+    path: str
+    timeout: float | None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What to do now."""
+
+    done: bool
+    orders: list[Order]
+    ok: bool
+    message: str
+
+
+class Coordinator:
+    """A client of the coordinator's socket; any thread may use it.
+
+    The coordinator may be restarted in mid-run. Every request is therefore repeated until it is answered, for as long as
+    `connect_timeout` seconds.
+    """
+
+    def __init__(self, socket_path: str, connect_timeout: float) -> None:
+        self._socket = socket_path
+        self._connect_timeout = connect_timeout
+        self._patience = max(connect_timeout, _LEAST_PATIENCE)
+
+    def work(self, nodes: list[int]) -> Work:
+        """Tell which nodes are connected and ask what to do."""
+        question = {"protocol": PROTOCOL, "nodes": [str(node) for node in nodes]}
+        answer = self._post_json("/v1/work", question)
+        if answer.status != 200:
+            raise CoordinatorError(f"the coordinator answered /v1/work with {answer.status}: {answer.text()}")
+        try:
+            return _parse_work(json.loads(answer.body))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CoordinatorError(
+                f"the coordinator's answer to /v1/work cannot be read ({error!r}): "
+                "use the versions of fedanchor and fedanchor-flower that belong together"
+            ) from error
+
+    def body(self, order: Order) -> bytes | None:
+        """The body for the node, or nothing if the coordinator no longer wants it sent."""
+        answer = self._request("GET", f"/v1/requests/{order.id}")
+        if answer.status == 200:
+            return answer.body
+        if not 400 <= answer.status < 500:
+            raise ValueError(f"the coordinator answered {answer.status} instead of the body: {answer.text()}")
+        logger.warning("request %d: not sent, the coordinator said %d: %s", order.id, answer.status, answer.text())
+        return None
+
+    def reply(self, order: Order, status: int, body: bytes) -> None:
+        """Hand over what the node answered."""
+        answer = self._request("POST", f"/v1/replies/{order.id}?status={status}", body)
+        self._note_refusal("reply", order, answer)
+
+    def failure(self, order: Order, reason: str) -> None:
+        """Tell that no answer of the node will come."""
+        logger.warning("request %d: node %d failed: %s", order.id, order.node, reason)
+        answer = self._post_json(f"/v1/failures/{order.id}", {"reason": reason})
+        self._note_refusal("failure", order, answer)
+
+    def _note_refusal(self, what: str, order: Order, answer: local_http.Answer) -> None:
+        # Not an error: it came late, its round is over, or the coordinator that asked for it was restarted.
+        if answer.status >= 400:
+            text = answer.text()
+            logger.warning("request %d: the coordinator refused the %s: %d %s", order.id, what, answer.status, text)
+
+    def _post_json(self, target: str, value: object) -> local_http.Answer:
+        return self._request("POST", target, json.dumps(value).encode(), content_type="application/json")
+
+    def _request(
+        self, method: str, target: str, body: bytes | None = None, content_type: str = "application/octet-stream"
+    ) -> local_http.Answer:
+        start = time.monotonic()
+        told = False
+        while True:
+            try:
+                return local_http.request(self._socket, method, target, body, content_type=content_type, timeout=self._patience)
+            except local_http.Unreachable as error:
+                if time.monotonic() - start + _PAUSE > self._connect_timeout:
+                    raise CoordinatorError(
+                        f"no coordinator for {self._connect_timeout:g} s: {error} "
+                        "(start fedanchor coordinator, or set coordinator-socket or connect-timeout with --run-config)"
+                    ) from error
+                if not told:
+                    logger.warning("waiting for the coordinator: %s", error)
+                    told = True
+            time.sleep(_PAUSE)
+
+
+def _parse_work(value: dict[str, Any]) -> Work:
+    state = value["state"]
+    if state not in ("work", "wait", "done"):
+        raise ValueError(f"unknown state {state!r}")
+    orders = [_parse_order(item) for item in value.get("requests", [])]
+    return Work(state == "done", orders, bool(value.get("ok", True)), str(value.get("message", "")))
+
+
+def _parse_order(value: dict[str, Any]) -> Order:
+    timeout = value.get("timeout")
+    return Order(int(value["id"]), int(value["node"]), str(value["path"]), None if timeout is None else float(timeout))

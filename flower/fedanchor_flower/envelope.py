@@ -1,0 +1,92 @@
+"""How a body and the little that belongs to it travel inside Flower's records.
+
+The body is an Array of bytes, because Flower cuts arrays into chunks (20 MB in 1.22, 5 MiB since) and stores equal chunks
+once: a body of any size passes, and one that goes to many nodes lies on the SuperLink once. A ConfigRecord would be one object.
+"""
+
+from dataclasses import dataclass
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedanchor_flower import PROTOCOL
+
+_FIELDS = "fedanchor"
+_BODY = "body"
+
+
+class ForeignContent(Exception):
+    """A message that this package has not made."""
+
+
+@dataclass
+class Request:
+    """What a node shall do: POST `body` to `path` on its socket."""
+
+    path: str
+    timeout: float | None
+    body: bytes
+
+
+@dataclass
+class Reply:
+    """What a node's socket answered, or why it did not."""
+
+    status: int
+    body: bytes
+    error: str = ""
+
+
+def request_to_records(request: Request) -> RecordDict:
+    """The records of a message to a node."""
+    # Records have no null, hence zero for "no limit".
+    fields = ConfigRecord({"protocol": PROTOCOL, "path": request.path, "timeout": request.timeout or 0.0})
+    return _with_body(fields, request.body)
+
+
+def request_from_records(records: RecordDict) -> Request:
+    """What `request_to_records` was given."""
+    fields = _fields(records)
+    return Request(str(fields["path"]), _number(fields["timeout"]) or None, _body(records))
+
+
+def reply_to_records(reply: Reply) -> RecordDict:
+    """The records of a message to the server."""
+    fields = ConfigRecord({"protocol": PROTOCOL, "status": reply.status, "error": reply.error})
+    return _with_body(fields, reply.body)
+
+
+def reply_from_records(records: RecordDict) -> Reply:
+    """What `reply_to_records` was given."""
+    fields = _fields(records)
+    return Reply(int(_number(fields["status"])), _body(records), str(fields["error"]))
+
+
+def _with_body(fields: ConfigRecord, body: bytes) -> RecordDict:
+    records = RecordDict({_FIELDS: fields})
+    if body:  # an array without chunks is a case that Flower need not support
+        record = ArrayRecord()
+        record[_BODY] = Array(dtype="uint8", shape=(len(body),), stype="bytes", data=body)
+        records[_BODY] = record
+    return records
+
+
+def _fields(records: RecordDict) -> ConfigRecord:
+    fields = records.config_records.get(_FIELDS)
+    if fields is None:
+        raise ForeignContent("a message without the fields of fedanchor: another app answered")
+    if fields["protocol"] != PROTOCOL:
+        raise ForeignContent(
+            f"protocol {fields['protocol']!r} instead of {PROTOCOL}: install the same fedanchor-flower on server and nodes"
+        )
+    return fields
+
+
+def _body(records: RecordDict) -> bytes:
+    record = records.array_records.get(_BODY)
+    return b"" if record is None else record[_BODY].data
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise ForeignContent(f"{value!r} instead of a number")
+    return value

@@ -1,0 +1,74 @@
+"""HTTP/1.1 over a Unix socket, one connection per request."""
+
+import http.client
+import os
+import socket
+from typing import NamedTuple
+
+# The kernel's limit on the address of a Unix socket, without the final zero.
+_LONGEST_PATH = 107
+
+
+class Unreachable(Exception):
+    """Nobody answered on the socket; the text says what to do."""
+
+
+class Answer(NamedTuple):
+    """What the server on the socket answered."""
+
+    status: int
+    body: bytes
+
+    def text(self) -> str:
+        """The start of the body, for messages to people."""
+        return self.body[:500].decode(errors="replace").strip()
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """A connection whose address is a path."""
+
+    def __init__(self, path: str, timeout: float | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def request(
+    socket_path: str,
+    method: str,
+    target: str,
+    body: bytes | None = None,
+    *,
+    content_type: str = "application/octet-stream",
+    timeout: float | None = None,
+) -> Answer:
+    """Send one request and read the whole answer, whatever its status.
+
+    `timeout` limits each wait for the other side, not the sum of them. Raises Unreachable if no whole answer came.
+    """
+    path = os.path.expanduser(socket_path)
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise Unreachable(f"{path} has more than {_LONGEST_PATH} bytes: choose a shorter path for the socket")
+    connection = _UnixConnection(path, timeout)
+    headers = {} if body is None else {"Content-Type": content_type}
+    try:
+        try:
+            connection.request(method, target, body, headers)
+        except (BrokenPipeError, ConnectionResetError):
+            # A server may refuse a body before it has read it all. Its answer then waits to be read.
+            if connection.sock is None:
+                raise
+        response = connection.getresponse()
+        return Answer(response.status, response.read())
+    except TimeoutError as error:
+        raise Unreachable(f"{path} did not answer within {timeout:g} s") from error
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise Unreachable(f"nothing listens on {path} ({error.strerror}): start it, or correct the path") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(f"{path}: {error or type(error).__name__}") from error
+    finally:
+        connection.close()

@@ -1,0 +1,89 @@
+"""The bridge over TLS with a key per node, as in production, and which node ids last.
+
+Makes its certificates and keys with openssl and ssh-keygen, and is skipped where those are missing.
+"""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from harness import HTTP, FakeCoordinator, Federation, UnixHttpServer, logs_on_error
+
+
+@unittest.skipUnless(shutil.which("openssl") and shutil.which("ssh-keygen"), "needs openssl and ssh-keygen")
+class SecureTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.federation = Federation()
+        self.addCleanup(self.federation.close)
+        self.folder = self.federation.folder
+        self.coordinator = FakeCoordinator(self.federation.coordinator_socket)
+        self.addCleanup(self.coordinator.stop)
+
+    def test_tls_and_keys(self) -> None:
+        self.make_certificates()
+        for name in ("known", "unknown"):
+            self.make(f"ssh-keygen -q -t ecdsa -b 384 -N  -f {name}_key -C {name}")
+        security = ("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key")
+        if HTTP:
+            security += ("--enable-supernode-auth",)
+        else:
+            self.folder.joinpath("keys.csv").write_text(self.folder.joinpath("known_key.pub").read_text())
+            security += ("--auth-list-public-keys", "keys.csv")
+        with logs_on_error(self.federation):
+            self.federation.start_superlink(security, f'root-certificates = "{self.folder / "ca.crt"}"')
+            if HTTP:
+                self.federation.command_line("supernode", "register", str(self.folder / "known_key.pub"), "local")
+            unknown = self.federation.start_supernode("unknown", self.key_options("unknown"))
+            first, second = self.ids_before_and_after_a_restart("known", self.key_options("known"))
+            self.assertEqual(first == second, HTTP, "a registered key keeps its node id, in former versions it does not")
+            # The unknown node was never listed. Newer versions end it, older ones let it try on.
+            if HTTP:
+                self.assertNotEqual(unknown.wait(20), 0)
+
+    def test_no_keys(self) -> None:
+        with logs_on_error(self.federation):
+            self.federation.start_superlink()
+            first, second = self.ids_before_and_after_a_restart("open", ("--insecure",))
+            self.assertNotEqual(first, second, "without a key a node gets a new id each time")
+
+    def ids_before_and_after_a_restart(self, name: str, security: tuple[str, ...]) -> tuple[str, str]:
+        server = UnixHttpServer(self.federation.node_socket(name), lambda method, target, body: (200, body))
+        self.addCleanup(server.stop)
+        supernode = self.federation.start_supernode(name, security)
+        run = self.federation.run()
+        (first,) = self.coordinator.wait_for_nodes(1)
+        self.assertEqual(self.coordinator.send(first, "/", b"one").wait().body, b"one")
+        # A node that is ended in an orderly way is taken off the list at once.
+        supernode.terminate()
+        supernode.wait(20)
+        self.coordinator.wait_for_nodes(0)
+        self.federation.start_supernode(name, security)
+        (second,) = self.coordinator.wait_for_nodes(1)
+        self.assertEqual(self.coordinator.send(second, "/", b"two").wait().body, b"two")
+        self.coordinator.finish()
+        self.assertEqual(self.federation.wait_for_end(run), "finished:completed")
+        return first, second
+
+    def key_options(self, name: str) -> tuple[str, ...]:
+        options: tuple[str, ...] = ("--root-certificates", "ca.crt", "--auth-supernode-private-key", f"{name}_key")
+        return options if HTTP else (*options, "--auth-supernode-public-key", f"{name}_key.pub")
+
+    def make_certificates(self) -> None:
+        self.folder.joinpath("names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        for command in (
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-ca -keyout ca.key -out ca.crt",
+            "openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr",
+            "openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt",
+        ):
+            self.make(command)
+
+    def make(self, command: str) -> None:
+        subprocess.run(command.split(" "), cwd=self.folder, check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    unittest.main()
