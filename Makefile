@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo test test-export test-browser test-tensorboard test-slow screenshots figures check docs fuzz bench dist libtorch echarts clean
+.PHONY: demo fleet test test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz bench dist libtorch echarts clean
 
 CARGO := cargo
 PYTHON := python3
@@ -10,6 +10,16 @@ demo: libtorch
 	@$(PYTHON) scripts/echarts.py || echo "note: without ECharts, reports have plain figures"
 	$(CARGO) run --release -- run
 
+# A fleet on this machine: Flower, three nodes and a coordinator, and the simulation of the same clients beside it.
+fleet: libtorch target/flower/ready
+	$(CARGO) build --release -p fedanchor-cli
+	target/flower/bin/python scripts/fleet.py target/release/fedanchor
+
+target/flower/ready:
+	$(PYTHON) -m venv target/flower
+	target/flower/bin/python -m pip install --quiet flwr==1.41.0
+	touch $@
+
 # Everything that must hold: format, lints, documentation, every test.
 test: libtorch echarts
 	$(PYTHON) -m unittest discover -s scripts -p 'test_*.py'
@@ -18,6 +28,7 @@ test: libtorch echarts
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace
 	$(MAKE) test-export
+	$(MAKE) test-fleet
 	$(MAKE) test-browser
 	$(MAKE) test-tensorboard
 
@@ -31,6 +42,12 @@ target/onnx/ready:
 	$(PYTHON) -m venv target/onnx
 	target/onnx/bin/python -m pip install --quiet onnxruntime==1.31.1 numpy==2.4.6
 	touch $@
+
+# The fleet on Flower, and the apps that carry its messages.
+test-fleet: libtorch target/flower/ready
+	$(CARGO) build --quiet -p fedanchor-cli
+	cd flower && ../target/flower/bin/python -m unittest tests/test_local.py
+	target/flower/bin/python scripts/fleet.py target/debug/fedanchor
 
 # The page of a report and the live view in a real browser.
 test-browser: libtorch echarts target/browser/ready
@@ -66,9 +83,9 @@ target/tensorboard/ready:
 		protobuf==7.36.2
 	touch $@
 
-# What takes longer: state dicts in torchvision, a hundred kills, a hundred thousand damaged files for every decoder, and the
+# What takes longer: state dicts in torchvision, Flower with TLS, node keys and failures, on two versions, a hundred kills, a hundred thousand damaged files for every decoder, and the
 # archive.
-test-slow: libtorch target/torchvision/ready
+test-slow: libtorch target/torchvision/ready target/flower/ready target/flower-1.22/ready
 	$(CARGO) run --quiet -p fedanchor-export --example cases -- target/exported
 	target/torchvision/bin/python scripts/check_export.py target/exported --torchvision
 	rm -r target/exported
@@ -76,7 +93,15 @@ test-slow: libtorch target/torchvision/ready
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor-data -p fedanchor --test mutated -- --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor --lib damaged_bytes
 	FEDANCHOR_EVERY_CALL=1 FEDANCHOR_FLIPS=170 $(CARGO) test --release -p fedanchor --test disk
+	cd flower && ../target/flower/bin/python -m unittest discover -s tests
+	cd flower && ../target/flower-1.22/bin/python -m unittest discover -s tests
+	target/flower-1.22/bin/python scripts/fleet.py target/debug/fedanchor
 	$(PYTHON) scripts/dist.py
+
+target/flower-1.22/ready:
+	$(PYTHON) -m venv target/flower-1.22
+	target/flower-1.22/bin/python -m pip install --quiet flwr==1.22.0
+	touch $@
 
 # An archive in target/dist that runs without Rust and Python: program, libtorch, licences, manual pages.
 dist: libtorch echarts

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import secrets
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -53,10 +54,12 @@ class Coordinator:
         self._socket = socket_path
         self._connect_timeout = connect_timeout
         self._patience = max(connect_timeout, _LEAST_PATIENCE)
+        # By this the coordinator knows that a new ServerApp has taken over, which has none of the requests of the last one.
+        self._session = secrets.token_hex(8)
 
     def work(self, nodes: list[int]) -> Work:
         """Tell which nodes are connected and ask what to do."""
-        question = {"protocol": PROTOCOL, "nodes": [str(node) for node in nodes]}
+        question = {"protocol": PROTOCOL, "session": self._session, "nodes": [str(node) for node in nodes]}
         answer = self._post_json("/v1/work", question)
         if answer.status != 200:
             raise CoordinatorError(f"the coordinator answered /v1/work with {answer.status}: {answer.text()}")

@@ -30,6 +30,10 @@ pub enum Command {
     Init(InitArgs),
     /// Run an experiment and write a run folder
     Run(RunArgs),
+    /// Train on the images of this machine for a fleet: answer a coordinator through a Unix socket
+    Node(NodeArgs),
+    /// Run an experiment with the clients of a fleet, whose images stay with them
+    Coordinator(CoordinatorArgs),
     /// Watch a run, or all runs in a folder: in the terminal, as lines in a pipe, or in a browser
     Watch(WatchArgs),
     /// List, download, check, show and partition data sets
@@ -131,6 +135,9 @@ pub struct ExampleArgs {
     /// Labelled pictures per class; the others are unlabelled
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub labelled: usize,
+    /// Deal the unlabelled pictures to this many clients, each with a folder of its own
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub clients: Option<u16>,
 }
 
 #[derive(Debug, Args)]
@@ -161,6 +168,61 @@ pub struct RunArgs {
     #[arg(long)]
     pub precision: Option<String>,
     /// Number of threads that augment images; records do not depend on it [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub workers: Option<u16>,
+    /// Write an event file for TensorBoard into the run folder
+    #[arg(long)]
+    pub tensorboard: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// Folder of unlabelled pictures, or one file of images; labels are not read
+    #[arg(long, value_name = "PATH")]
+    pub data: PathBuf,
+    /// Unix socket to answer on; only this user can open it
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+    /// Folder for what the clients keep between their rounds
+    #[arg(long, value_name = "DIR")]
+    pub state: PathBuf,
+    /// Name of the client, which no other client of the fleet may have [default: the name of the folder]
+    #[arg(long, conflicts_with = "clients")]
+    pub name: Option<String>,
+    /// Stand for several clients: a text file with the name of a folder below `--data` in each line
+    #[arg(long, value_name = "FILE")]
+    pub clients: Option<PathBuf>,
+    /// Device to compute on: `cpu` or `cuda:N`
+    #[arg(long, default_value = "cpu")]
+    pub device: String,
+    /// Number of threads that augment images [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub workers: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+pub struct CoordinatorArgs {
+    /// Experiment file (TOML), whose `data` are the labelled images of the server
+    pub experiment: Option<PathBuf>,
+    /// Unix socket for the transport; only this user can open it
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+    /// Run folder to create
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Resume the run in this folder after its last complete round
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    pub resume: Option<PathBuf>,
+    /// With `--resume`: resume although settings, data or version differ
+    #[arg(long, requires = "resume")]
+    pub force: bool,
+    /// Change one key of the experiment, for example `--set rounds=100`; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+    /// Device to compute on: `cpu` or `cuda:N` [default: the experiment's]
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Number of threads that augment images [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
     /// Write an event file for TensorBoard into the run folder

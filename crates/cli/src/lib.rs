@@ -54,9 +54,10 @@ pub fn main() -> ExitCode {
 /// The log on standard error: errors, and more with `-v` or by `RUST_LOG`.
 fn start_log(verbose: u8) {
     let level = match verbose {
-        0 => "error",
-        1 => "fedanchor=info,fedanchor_engine=info,error",
-        2 => "fedanchor=debug,fedanchor_engine=debug,info",
+        // What a fleet does beside its rounds is told nowhere else.
+        0 => "fedanchor_fleet=warn,error",
+        1 => "fedanchor=info,fedanchor_engine=info,fedanchor_fleet=info,error",
+        2 => "fedanchor=debug,fedanchor_engine=debug,fedanchor_fleet=debug,info",
         _ => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));

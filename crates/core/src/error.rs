@@ -65,6 +65,9 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// Something about a fleet of real clients.
+    #[error("{0}")]
+    Fleet(String),
     /// A failure while computing.
     #[error(transparent)]
     Engine(fedanchor_engine::Error),

@@ -3,8 +3,8 @@
 //! One classifier is trained from labelled *anchors* on a server and from unlabelled images on clients,
 //! which send weights only. The folders follow the data: [`config`] (an experiment as a value), [`labels`]
 //! (anchors and pseudo-labels), [`messages`] (what travels), [`server`] (the global model and its
-//! training), [`methods`] (one file per method), [`experiment`] (files and sweeps), [`federation`] (the
-//! coordinator and its fleet), [`simulation`] (clients in this process), [`model`] (a trained model in use) and
+//! training), [`methods`] (one file per method), [`experiment`] (files and sweeps), [`clients`] (those that train on this
+//! machine), [`federation`] (the coordinator and its fleet), [`simulation`] (a federation in this process), [`model`] (a trained model in use) and
 //! `run` (folders, checkpoints, resuming). Imports point the same way, and [`engine`], which trains a cohort as one network, knows
 //! nothing of any of them.
 //!
@@ -23,6 +23,7 @@
 //! # Ok::<(), fedanchor::Error>(())
 //! ```
 
+pub mod clients;
 pub mod config;
 mod error;
 pub mod experiment;
@@ -43,6 +44,7 @@ pub use federation::{Coordinator, Fleet};
 pub use methods::{Method, register};
 pub use model::Model;
 pub use run::{
-    Observer, Verification, WrapFleet, resume, resume_command, run, run_with, server_only, verify,
+    Observer, Verification, WrapFleet, coordinate, resume, resume_command, run, run_with,
+    server_only, verify,
 };
 pub use simulation::Simulation;

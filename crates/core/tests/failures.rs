@@ -140,11 +140,11 @@ impl Fleet for Flood<'_> {
         take: &mut dyn FnMut(Delivery) -> Result<()>,
     ) -> Result<()> {
         let stranger = ClientKey::Name("nobody".to_owned());
-        take(Delivery { from: stranger, arrival: Arrival::Encoded(vec![0; 100]) })?;
+        take(Delivery::now(stranger, Arrival::Encoded(vec![0; 100])))?;
         for (_, from) in task.clients.iter().rev() {
             for _ in 0..20 {
                 let arrival = Arrival::Encoded(b"\x08\0\0\0\0\0\0\0{\"\x1b[2J".repeat(40));
-                take(Delivery { from: from.clone(), arrival })?;
+                take(Delivery::now(from.clone(), arrival))?;
             }
         }
         Ok(())

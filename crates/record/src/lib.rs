@@ -59,7 +59,7 @@ pub mod files {
 }
 
 /// One line of `rounds.jsonl`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RoundRecord {
     /// Number of the round, from 1; 0 is the state after pre-training.
     pub round: u32,
@@ -110,6 +110,9 @@ pub struct RoundRecord {
     /// Clients that did not answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<u32>,
+    /// Clients whose updates moved further than `checks.length` allows and were shortened.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shortened: Vec<u32>,
     /// Clients that could not train.
     #[serde(default)]
     pub failed: Vec<ClientNote>,

@@ -102,7 +102,7 @@ fn it_crosses_a_wire() {
     let (plain, encoded) = (folder.path().join("plain"), folder.path().join("encoded"));
     let stop = AtomicBool::new(false);
     fedanchor::run(&experiment, &plain, Some(1), &stop, &mut ()).unwrap();
-    let wrap: &fedanchor::WrapFleet = &|clients| Box::new(Loopback::new(clients, 1));
+    let wrap: &fedanchor::WrapFleet = &|clients| Ok(Box::new(Loopback::new(clients, 1)));
     fedanchor::run_with(&experiment, &encoded, Some(1), &stop, &mut (), wrap).unwrap();
     for name in [files::ROUNDS, files::MODEL] {
         assert!(read(&plain, name) == read(&encoded, name), "{name} differs");

@@ -26,8 +26,12 @@ pub fn example(args: &ExampleArgs, printer: &Printer) -> Result<()> {
             labelled += 1;
             write(&data.train, pixels, &out.join("labelled").join(CLASSES[class].1), index)
         } else {
+            let mut folder = out.join("unlabelled");
+            if let Some(clients) = args.clients {
+                folder.push(format!("client-{}", unlabelled % usize::from(clients)));
+            }
             unlabelled += 1;
-            write(&data.train, pixels, &out.join("unlabelled"), index)
+            write(&data.train, pixels, &folder, index)
         }
     })?;
     let mut test = 0;

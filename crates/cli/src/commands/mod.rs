@@ -8,6 +8,7 @@ mod eval;
 mod example;
 mod export;
 mod findings;
+mod fleet;
 mod init;
 mod interrupt;
 mod label;
@@ -49,6 +50,14 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Command::Run(args) => {
             run::wait_without_spinning();
             run::run(args, printer)
+        }
+        Command::Node(args) => {
+            run::wait_without_spinning();
+            fleet::node(args, printer)
+        }
+        Command::Coordinator(args) => {
+            run::wait_without_spinning();
+            fleet::coordinator(args, printer)
         }
         Command::Sweep(args) => {
             run::wait_without_spinning();

@@ -59,13 +59,17 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
 }
 
 /// Resolves the experiment, and reports settings that have no effect.
-fn resolved(file: Option<&Path>, settings: &[String], printer: &Printer) -> Result<Experiment> {
+pub(super) fn resolved(
+    file: Option<&Path>,
+    settings: &[String],
+    printer: &Printer,
+) -> Result<Experiment> {
     let resolved = super::resolved(file, settings)?;
     resolved.notes.iter().for_each(|note| printer.status(format!("note: {note}")));
     Ok(resolved.experiment)
 }
 
-fn unless_interrupted(
+pub(super) fn unless_interrupted(
     experiment: &Experiment,
     summary: &Summary,
     out: &Path,
@@ -192,7 +196,7 @@ pub(super) fn wait_without_spinning() {
     }
 }
 
-fn report(summary: &Summary, out: &Path, printer: &Printer, name: &str) {
+pub(super) fn report(summary: &Summary, out: &Path, printer: &Printer, name: &str) {
     let memory = summary.peak_memory.map(|peak| format!(", peak memory {}", bytes(peak)));
     let gpu = summary.peak_gpu_memory.map(|peak| format!(", {} on the GPU", bytes(peak)));
     printer.status(format!(

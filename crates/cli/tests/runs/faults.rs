@@ -109,6 +109,7 @@ fn a_collapsed_round_is_rolled_back_and_the_fourth_in_a_row_ends_the_run() {
         "faults.kind=scale",
         "faults.share=1",
         "checks.distance=0",
+        "checks.length=0",
         "checks.anchor_margin=5",
         "rounds=12",
     ];
@@ -163,4 +164,51 @@ fn a_lasting_decline_on_the_anchors_is_noted() {
     assert!(hostile.contains(note), "{hostile}");
     let clean = said("clean", &[]);
     assert!(!clean.contains(note), "{clean}");
+}
+
+/// An update that is much longer than is usual is shortened, and its client named; before the second round
+/// nothing is usual.
+#[test]
+fn long_updates_are_shortened_and_named() {
+    let workspace = Workspace::with_pictures(16);
+    let hostile = [
+        "faults.kind=sign",
+        "faults.factor=12",
+        "checks.length=5", // these clients have very different numbers of images
+        "faults.share=0.25",
+        "checks.anchor_margin=0",
+        "rounds=6",
+    ];
+    let output = workspace.command("hostile", &[DRAWN, ALL, &hostile]).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let records = workspace.records("hostile");
+    let client = records[2].shortened[0];
+    assert!(records[1].shortened.is_empty());
+    assert!(records[2..].iter().all(|record| record.shortened.contains(&client)), "{records:?}");
+    // Six rounds have five that are shortened.
+    let note = format!(
+        "note: 5 updates each of client {client} moved more than checks.length times as far"
+    );
+    assert_eq!(said.matches(&note).count(), 1, "{said}");
+    // As far as is not rejected, every time.
+    let inside = ["faults.kind=inside", "faults.share=0.25", "checks.anchor_margin=0"];
+    let records = workspace.run("inside", &[DRAWN, ALL, &inside]);
+    assert!(records.iter().all(|record| record.rejected.is_empty()));
+    assert!(records[1].shortened.is_empty() && !records[3].shortened.is_empty());
+}
+
+/// The first round has the pre-trained model to be compared with.
+#[test]
+fn a_poisoned_first_round_is_rolled_back() {
+    let workspace = Workspace::with_pictures(16);
+    let hostile =
+        ["faults.kind=scale", "faults.share=1", "checks.distance=0", "pretrain.epochs=40"];
+    let output = workspace
+        .command("run", &[DRAWN, ALL, &hostile, &["checks.anchor_margin=20"]])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let records = workspace.records("run");
+    assert_eq!(records[1].outcome, Outcome::RolledBack, "{:?}", records[1]);
 }

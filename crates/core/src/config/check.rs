@@ -127,6 +127,10 @@ impl Experiment {
         at_most("checkpoint.every", self.checkpoint.every as usize, MOST_ROUNDS)?;
         within("checks.size", self.checks.size, 1.0, 1000.0)?;
         within("checks.distance", self.checks.distance, 0.0, 1e6)?;
+        within("fleet.deadline", self.fleet.deadline, 0.0, 1e6)?;
+        within("checks.length", self.checks.length, 0.0, 1e6)?;
+        within("aggregation.weight_limit", self.aggregation.weight_limit, 0.0, 1e6)?;
+        within("faults.factor", self.faults.factor.unwrap_or_default(), 0.0, 1e6)?;
         within("checks.anchor_margin", self.checks.anchor_margin, 0.0, 100.0)?;
         if self.checks.quorum > per_round {
             let problem = format!(

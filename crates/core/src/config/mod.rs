@@ -82,6 +82,9 @@ pub struct Experiment {
     // same.
     #[serde(default, skip_serializing_if = "is_default")]
     pub record: RecordConfig,
+    /// A fleet of real clients; simulated ones are always in time.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fleet: FleetConfig,
     /// The method and its settings.
     pub method: MethodConfig,
 }
@@ -277,6 +280,9 @@ pub struct AggregationConfig {
     pub hostile: f64,
     /// The weight of a client's update: n_m in the paper.
     pub weights: Weights,
+    /// Largest weight of a client, as a multiple of the median number of samples of the clients drawn, so that
+    /// none outweighs the others; 0 for no limit.
+    pub weight_limit: f64,
     /// What a client that kept no sample counts as.
     pub without_samples: WithoutSamples,
 }
@@ -292,6 +298,9 @@ pub struct ChecksConfig {
     /// Largest distance of an update from the broadcast model, as a multiple of that model's norm; 0 for no
     /// limit.
     pub distance: f64,
+    /// Longest update, as a multiple of the usual length: the median over the last ten rounds, adjusted to the
+    /// learning rate. What is longer is shortened and its client named in the record; 0 for no limit.
+    pub length: f64,
     /// Rejected updates after which a client is excluded; 0 for never.
     pub offences: u32,
     /// Valid answers that a round needs; with fewer it is skipped and the model kept.
@@ -310,6 +319,10 @@ pub struct FaultsConfig {
     pub kind: FaultKind,
     /// Share of all clients that are faulty, drawn from the seed.
     pub share: f64,
+    /// By what `scale`, `sign` and `noise` multiply a change, or its length [default: 1000 for `scale`, 1 for
+    /// the others].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
 }
 
 /// Which checkpoints are kept beside the last two.
@@ -334,6 +347,14 @@ pub struct RecordConfig {
     pub samples: usize,
 }
 
+/// A fleet of real clients.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FleetConfig {
+    /// Seconds that a round waits for answers; 0 until every client has answered or is gone.
+    pub deadline: f64,
+}
+
 words! {
     /// The weight n_m of a client.
     Weights {
@@ -348,7 +369,7 @@ words! {
     AggregationRule {
         /// The weighted mean.
         Mean,
-        /// The weighted mean of updates shortened to the median length.
+        /// The weighted mean of updates shortened to the median length of this and the last rounds.
         ClippedMean,
         /// The mean of every parameter without its lowest and highest values.
         TrimmedMean,
@@ -371,10 +392,14 @@ words! {
         NonFinite,
         /// Sends a tensor of another shape.
         Shape,
-        /// Sends its change multiplied by 1,000.
+        /// Sends its change multiplied by `faults.factor`.
         Scale,
-        /// Sends the opposite of its change.
+        /// Sends the opposite of its change, multiplied by `faults.factor`.
         Sign,
+        /// Sends a random change, as long as its own multiplied by `faults.factor`.
+        Noise,
+        /// Sends the opposite of its change, as far as it is not rejected (`checks.distance`).
+        Inside,
         /// Sends the same answer twice.
         Duplicate,
         /// Sends two different answers.

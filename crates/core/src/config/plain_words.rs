@@ -151,7 +151,10 @@ mod tests {
             all.extend(without.map(str::to_owned));
             all.extend(["model.latent_stage", "method.latents"].map(str::to_owned));
             all.push("method.contrastive.batch".to_owned());
-            all.extend(["record", "record.latents", "record.samples"].map(str::to_owned));
+            all.extend(
+                ["fleet", "fleet.deadline", "record", "record.latents", "record.samples"]
+                    .map(str::to_owned),
+            );
             for key in all {
                 for value in WRONG {
                     let settings = [start.clone(), format!("{key}={value}")];

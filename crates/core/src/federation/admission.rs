@@ -3,6 +3,7 @@
 //! client's NaN or wrong shape ends no run and enters no model.
 
 use super::fleet::ClientKey;
+use super::lengths::Lengths;
 use super::registry::Registry;
 use super::rejection::Rejection;
 use crate::config::ChecksConfig;
@@ -37,6 +38,9 @@ pub enum Admitted {
 pub struct AdmittedUpdate {
     client: u32,
     update: Update,
+    /// How far it moves, where that was measured.
+    lengths: Option<Lengths>,
+    shortened: bool,
 }
 
 impl AdmittedUpdate {
@@ -48,6 +52,16 @@ impl AdmittedUpdate {
     /// The update.
     pub fn update(&self) -> &Update {
         &self.update
+    }
+
+    /// How far it moves, where that was measured.
+    pub(super) fn lengths(&self) -> Option<Lengths> {
+        self.lengths
+    }
+
+    /// Whether it moved further than is usual and was shortened.
+    pub(super) fn is_shortened(&self) -> bool {
+        self.shortened
     }
 
     /// With tensors of its own.
@@ -78,6 +92,8 @@ pub struct Admission {
     device: Device,
     /// The largest distance of the weights of an update, and of its statistics; none if unlimited.
     limit: Option<(f64, f64)>,
+    /// How far an update may move without being shortened; none if that is not known yet.
+    usual: Option<Lengths>,
     /// The largest message.
     bytes: u64,
     /// Whether anything is checked.
@@ -86,7 +102,8 @@ pub struct Admission {
 
 impl Admission {
     /// For the answers of these clients to a broadcast; `sent` are the entries that come back. Distances
-    /// are relative to these and to the model that they are added to, if there is any.
+    /// are relative to these and to the model that they are added to, if there is any. `usual` is how far
+    /// updates usually move.
     pub fn new(
         broadcast: &Broadcast,
         clients: &[(u32, ClientKey)],
@@ -94,6 +111,7 @@ impl Admission {
         summand: Option<&Params>,
         context: &Context,
         checks: &ChecksConfig,
+        usual: Option<Lengths>,
     ) -> Result<Self> {
         let limit = match checks.distance > 0.0 {
             true => {
@@ -127,6 +145,7 @@ impl Admission {
             layout: context.network.layout.clone(),
             device: context.device,
             limit,
+            usual: usual.filter(|_| checks.length > 0.0).map(|usual| usual.times(checks.length)),
             checked: checks.updates,
         })
     }
@@ -144,7 +163,8 @@ impl Admission {
     /// The update of a client that counts as unchanged.
     pub(super) fn unchanged(&self, client: u32, samples: usize) -> Result<AdmittedUpdate> {
         let (params, losses) = (self.sent.copy()?, ClientLosses::default());
-        Ok(AdmittedUpdate { client, update: Update { params, samples, kept: 0, losses } })
+        let update = Update { params, samples, kept: 0, losses };
+        Ok(AdmittedUpdate { client, update, lengths: None, shortened: false })
     }
 
     /// Decodes an answer and admits it. `client` is who sent it, according to the transport.
@@ -180,15 +200,21 @@ impl Admission {
         }
         let Answer { outcome, .. } = answer;
         match outcome {
-            ClientOutcome::Update(update) => {
+            ClientOutcome::Update(mut update) => {
+                let (mut lengths, mut shortened) = (None, false);
                 if self.checked {
-                    self.check_tensors(&update.params)?;
+                    let found = self.check_tensors(&update.params)?;
                     check_samples(registry, client, update.samples)?;
                     if update.kept > update.samples {
                         return Err(Rejection::Kept(update.kept, update.samples));
                     }
+                    let most = self.usual.unwrap_or(found);
+                    if let Some(short) = found.shorten(&update.params, &self.sent, most)? {
+                        (update.params, shortened) = (short, true);
+                    }
+                    lengths = Some(found.at_most(most));
                 }
-                Ok(Admitted::Update(AdmittedUpdate { client, update }))
+                Ok(Admitted::Update(AdmittedUpdate { client, update, lengths, shortened }))
             }
             ClientOutcome::NothingKept { samples } => {
                 if self.checked {
@@ -214,7 +240,7 @@ impl Admission {
         }
     }
 
-    fn check_tensors(&self, params: &Params) -> Result<(), Rejection> {
+    fn check_tensors(&self, params: &Params) -> Result<Lengths, Rejection> {
         let pairs = self.pair_up(params)?;
         // All tensors at once, with one result read from the device: a good update has nothing to name.
         let row = |tensors: Vec<&Tensor>| in_a_row(tensors, self.sent.device());
@@ -244,11 +270,12 @@ impl Admission {
                 }
             }
         }
-        let Some((most, most_of_statistics)) = self.limit else { return Ok(()) };
+        let lengths = Lengths { weights: far, statistics };
+        let Some((most, most_of_statistics)) = self.limit else { return Ok(lengths) };
         match (far > most, statistics > most_of_statistics) {
             (true, _) => Err(Rejection::TooFar(far, most)),
             (_, true) => Err(Rejection::TooFar(statistics, most_of_statistics)),
-            _ => Ok(()),
+            _ => Ok(lengths),
         }
     }
 
@@ -335,6 +362,15 @@ mod tests {
     const GOOD: Values = &[("a", &[3.0, 5.0]), ("mean", &[600.0]), ("var", &[0.0])];
 
     fn admission(setting: &str, sent: Values, summand: Option<Values>) -> Admission {
+        admission_with(setting, sent, summand, None)
+    }
+
+    fn admission_with(
+        setting: &str,
+        sent: Values,
+        summand: Option<Values>,
+        usual: Option<Lengths>,
+    ) -> Admission {
         let experiment = resolve("", &["model.name=small".to_owned(), setting.to_owned()]).unwrap();
         let broadcast = Broadcast::new("fedanchor", 3, params(sent));
         let summand = summand.map(params);
@@ -350,9 +386,16 @@ mod tests {
             Some(1),
         );
         let (context, checks) = (context.unwrap(), &experiment.checks);
-        let mut admission =
-            Admission::new(&broadcast, &clients, params(sent), summand.as_ref(), &context, checks)
-                .unwrap();
+        let mut admission = Admission::new(
+            &broadcast,
+            &clients,
+            params(sent),
+            summand.as_ref(),
+            &context,
+            checks,
+            usual,
+        )
+        .unwrap();
         admission.layout = params(sent).layout;
         admission
     }
@@ -452,6 +495,65 @@ mod tests {
         };
         assert!(matches!(admit(None), Err(Rejection::TooFar(..))));
         assert_eq!(admit(Some(&SENT[..1])), Ok(()));
+    }
+
+    #[test]
+    fn what_is_longer_than_usual_is_shortened() {
+        let usual = Lengths { weights: 2.0, statistics: 1.0 };
+        let admit = |setting: &str, usual: Option<Lengths>| {
+            let mut admission = admission_with(setting, SENT, None, usual);
+            let far: Values = &[("a", &[3.0, 14.0]), ("mean", &[2.0]), ("var", &[2.0])];
+            match admission.admit(1, answer(1, update(far)), None, &registry()).unwrap() {
+                Admitted::Update(update) => update,
+                other => panic!("{other:?}"),
+            }
+        };
+        let short = admit("checks.distance=2", Some(usual)); // 10 is more than twice 2
+        assert!(short.is_shortened());
+        assert_eq!(short.lengths(), Some(Lengths { weights: 4.0, statistics: 1.0 }));
+        let expected: Values = &[("a", &[3.0, 8.0]), ("mean", &[2.0]), ("var", &[2.0])];
+        assert_eq!(short.update().params.tensors, params(expected).tensors);
+        // Nothing is usual in the first round, and 0 is no limit.
+        for (length, usual) in [("2", None), ("0", Some(usual)), ("5", Some(usual))] {
+            let settings = format!("checks={{distance=2, length={length}}}");
+            let whole = admit(&settings, usual);
+            assert!(!whole.is_shortened(), "{length}");
+            assert_eq!(whole.lengths(), Some(Lengths { weights: 10.0, statistics: 1.0 }));
+        }
+    }
+
+    /// A client can claim any number of samples at first contact; its share of a mean is bounded all the same.
+    #[test]
+    fn no_client_outweighs_the_others() {
+        use crate::federation::aggregation::{Aggregation, Known};
+        let mut registry = Registry::default();
+        for (client, samples) in [(1, 10), (2, 10), (4, 1_000_000_000)] {
+            registry.meet(client, samples);
+        }
+        let mean = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+            let config = resolve("", &settings).unwrap().aggregation;
+            let mut admission = admission("checks.distance=2", &SENT[..1], None);
+            let known = Known { samples: vec![10, 1_000_000_000, 10], ..Known::default() };
+            let mut aggregation = Aggregation::new(&config, known);
+            for (client, value, samples) in [(1, 4.0, 10), (2, 4.0, 10), (4, 9.0, 1_000_000_000)] {
+                let there: Values = &[("a", &[3.0, value])];
+                let update = Update { samples, kept: samples, ..update(there) };
+                match admission.admit(client, answer(client, update), None, &registry).unwrap() {
+                    Admitted::Update(update) => aggregation.add(&update, admission.sent()).unwrap(),
+                    other => panic!("{other:?}"),
+                }
+            }
+            let mean = aggregation.finish(admission.sent()).unwrap().unwrap();
+            mean.tensors[0].double_value(&[0, 1])
+        };
+        // Three times the median of the samples: 30 of 50.
+        for weights in ["samples", "kept"] {
+            let found = mean(&[&format!("aggregation.weights={weights}")]);
+            assert!((found - 7.0).abs() < 1e-6, "{found}");
+        }
+        assert!(mean(&["aggregation.weight_limit=0"]) > 8.9);
+        assert!((mean(&["aggregation.weights=uniform"]) - 17.0 / 3.0).abs() < 1e-6);
     }
 
     #[test]

@@ -17,6 +17,9 @@ const DECLINE: f64 = 10.0;
 /// How the aggregated models of the last rounds did on the anchors; a part of every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AnchorWatch {
+    /// Accuracy of the pre-trained model, which no client has touched; nothing after a warm-up.
+    #[serde(default)]
+    start: Option<f64>,
     /// Accuracies of the last rounds.
     accuracies: Vec<f64>,
     /// Rounds rolled back in a row.
@@ -26,8 +29,14 @@ pub(crate) struct AnchorWatch {
 }
 
 impl AnchorWatch {
+    /// From the accuracy of the pre-trained model.
+    pub(crate) fn starting_at(start: f64) -> Self {
+        Self { start: Some(start), ..Self::default() }
+    }
+
     /// Whether an aggregated model has lost so much on the anchors that its round must be rolled back; an
-    /// error if that was so too often in a row.
+    /// error if that was so too often in a row. It is compared with the aggregated models of the last rounds, and the
+    /// first one with the start.
     pub(crate) fn must_roll_back(
         &mut self,
         round: u32,
@@ -36,7 +45,7 @@ impl AnchorWatch {
     ) -> Result<bool> {
         let mut sorted = self.accuracies.clone();
         sorted.sort_by(f64::total_cmp);
-        let usual = sorted.get(sorted.len() / 2).copied(); // nothing is usual in the first round
+        let usual = sorted.get(sorted.len() / 2).copied().or(self.start);
         if let Some(usual) = usual.filter(|usual| accuracy < usual - checks.anchor_margin) {
             self.rollbacks += 1;
             if self.rollbacks > ROLLBACKS {
@@ -77,9 +86,11 @@ mod tests {
     #[test]
     fn a_round_is_judged_by_the_median_of_the_last_ten() {
         let checks = resolve("", &["checks.anchor_margin=10".to_owned()]).unwrap().checks;
-        let mut watch = AnchorWatch::default();
+        let mut watch = AnchorWatch::starting_at(30.0);
         let mut judge = |round, accuracy| watch.must_roll_back(round, accuracy, &checks);
-        // Nothing is usual at first.
+        // The first is compared with the start, and so is the next if that was rolled back.
+        assert!(judge(1, 19.9).unwrap());
+        assert!(judge(1, 19.9).unwrap());
         assert!(!judge(1, 20.0).unwrap());
         assert!(judge(2, 9.9).unwrap());
         for (round, accuracy) in [(2, 50.0), (3, 60.0)] {
@@ -96,6 +107,9 @@ mod tests {
         }
         let Err(Error::Collapsed { round: 19, usual, .. }) = judge(19, 79.9) else { panic!() };
         assert_eq!(usual, 90.0);
+        // Without a start, nothing is usual in the first round.
+        let mut watch = AnchorWatch::default();
+        assert!(!watch.must_roll_back(1, 0.0, &checks).unwrap());
         // A good one in between restarts the count.
         let mut watch = AnchorWatch { accuracies: vec![90.0; 3], ..AnchorWatch::default() };
         for round in 0..20 {

@@ -1,11 +1,12 @@
 //! The server's half of a round: broadcast, admission, aggregation, rollback, server update, test, record.
 
 use super::admission::{Admission, Admitted, AdmittedUpdate};
-use super::aggregation::Aggregation;
+use super::aggregation::{Aggregation, Known};
 use super::anchor_watch::AnchorWatch;
 use super::fleet::{Arrival, ClientKey, Delivery, Fleet, Picked, RoundTask};
 use super::in_order::InOrder;
 use super::learning_watch::{Facts, LearningWatch};
+use super::lengths::{Lengths, UsualLengths};
 use super::registry::Registry;
 use super::rejection::Rejection;
 use super::statistics::{RoundStatistics, Stopwatch, peak_memory};
@@ -19,7 +20,7 @@ use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::InPhase;
 use fedanchor_engine::tensors::{Bundle, Params};
 use fedanchor_engine::training::Context;
-use fedanchor_record::{ClientNote, LabelAccuracy, Losses, Outcome, RoundRecord, Timing};
+use fedanchor_record::{ClientNote, Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -51,6 +52,7 @@ pub struct Coordinator<'a> {
     pub(super) data: ServerData<'a>,
     registry: Registry,
     watch: AnchorWatch,
+    lengths: UsualLengths,
     learning: LearningWatch,
     /// How long a round waits for answers [default: until all have come].
     pub deadline: Option<Duration>,
@@ -61,6 +63,8 @@ pub struct Coordinator<'a> {
 pub(crate) struct CoordinatorState {
     registry: Registry,
     watch: AnchorWatch,
+    #[serde(default)]
+    lengths: UsualLengths,
     #[serde(default)]
     learning: LearningWatch,
 }
@@ -88,9 +92,20 @@ impl<'a> Coordinator<'a> {
     ) -> Result<Self> {
         let mut server = Server::new(experiment, context, data.anchors)?;
         method.start(&mut server)?;
-        let (registry, watch, learning) = Default::default();
+        let (registry, watch, lengths, learning) = Default::default();
         let deadline = None;
-        Ok(Self { server, experiment, context, method, data, registry, watch, learning, deadline })
+        Ok(Self {
+            server,
+            experiment,
+            context,
+            method,
+            data,
+            registry,
+            watch,
+            lengths,
+            learning,
+            deadline,
+        })
     }
 
     /// One round of Algorithm 1, lines 4 to 11, and a test.
@@ -102,6 +117,9 @@ impl<'a> Coordinator<'a> {
         let broadcast = self.method.broadcast(&self.server, round, &numbers)?;
         timing.broadcast = watch.lap();
 
+        if self.method.starts_anew(round) {
+            (self.watch, self.lengths) = Default::default();
+        }
         let mut collected = Collected::default();
         let mut outcome = Outcome::Applied;
         let mut aggregate = None;
@@ -120,12 +138,15 @@ impl<'a> Coordinator<'a> {
         if let Some(aggregate) = &aggregate
             && self.experiment.checks.anchor_margin > 0.0
         {
-            if self.method.starts_anew(round) {
-                self.watch = AnchorWatch::default();
-            }
             let before = self.server.anchor_accuracy(None)?;
             let after = self.server.anchor_accuracy(Some(aggregate))?;
             anchor_accuracy = (Some(before), Some(after));
+            // In a warm-up the anchors say nothing.
+            let warm_up =
+                || (2..=self.experiment.rounds).any(|later| self.method.starts_anew(later));
+            if round == 1 && !warm_up() {
+                self.watch = AnchorWatch::starting_at(before);
+            }
             if self.watch.must_roll_back(round, after, &self.experiment.checks)? {
                 outcome = Outcome::RolledBack;
             }
@@ -151,6 +172,7 @@ impl<'a> Coordinator<'a> {
         timing.test = watch.lap();
 
         let statistics = collected.statistics;
+        notes.extend(self.lengths.count_shortened(&statistics.shortened));
         let clients = statistics.losses();
         (losses.client_fix, losses.client_mix) = (clients.fix, clients.mix);
         let checks = &self.experiment.checks;
@@ -184,6 +206,7 @@ impl<'a> Coordinator<'a> {
             anchor_accuracy: anchor_accuracy.1,
             rejected: statistics.rejected,
             absent: statistics.absent,
+            shortened: statistics.shortened,
             failed: statistics.failed,
             excluded,
             outcome,
@@ -234,6 +257,10 @@ impl<'a> Coordinator<'a> {
         for (client, _) in task.clients {
             collected.statistics.bytes_down += broadcast.encoded_len(*client)?;
         }
+        let lr = experiment.lr(broadcast.round);
+        let lengths = self.lengths.at(lr);
+        let samples =
+            task.clients.iter().map(|(client, _)| self.registry.samples(*client)).collect();
         let mut intake = Intake {
             experiment,
             admission: Admission::new(
@@ -243,8 +270,12 @@ impl<'a> Coordinator<'a> {
                 method.summand(broadcast),
                 context,
                 &experiment.checks,
+                Lengths::median(&lengths),
             )?,
-            aggregation: Aggregation::new(&experiment.aggregation, root),
+            aggregation: Aggregation::new(
+                &experiment.aggregation,
+                Known { root, lengths, samples },
+            ),
             registry: &mut self.registry,
             observes: method.observes_updates(),
             trained: BTreeSet::new(),
@@ -254,8 +285,12 @@ impl<'a> Coordinator<'a> {
         let mut queue = InOrder::new(task.clients);
         fleet.train(task, &mut |delivery| {
             timing.clients += watch.lap();
-            let late = task.deadline.is_some_and(|deadline| Instant::now() > deadline);
-            let arrival = if late { Arrival::Late } else { delivery.arrival };
+            let late = task.deadline.is_some_and(|deadline| delivery.arrived > deadline);
+            let arrival = match delivery.arrival {
+                Arrival::Absent => Arrival::Absent, // nothing came, in time or not
+                _ if late => Arrival::Late,
+                arrival => arrival,
+            };
             let delivery = Delivery { arrival, ..delivery };
             let done = queue.push(delivery, &mut |client, arrival| intake.take(client, arrival));
             timing.aggregate += watch.lap();
@@ -265,6 +300,7 @@ impl<'a> Coordinator<'a> {
         queue.finish(&mut |client, arrival| intake.take(client, arrival))?;
         let Intake { admission, aggregation, collected, .. } = intake;
         let aggregate = aggregation.finish(admission.sent())?;
+        self.lengths.push(&collected.lengths, lr);
         Ok((collected, aggregate))
     }
 
@@ -301,6 +337,7 @@ impl<'a> Coordinator<'a> {
         let state = CoordinatorState {
             registry: self.registry.clone(),
             watch: self.watch.clone(),
+            lengths: self.lengths.clone(),
             learning: self.learning.clone(),
         };
         Ok((state, self.server.save()?))
@@ -317,6 +354,7 @@ impl<'a> Coordinator<'a> {
         self.server.restore(server)?;
         self.registry = state.registry.clone();
         self.watch = state.watch.clone();
+        self.lengths = state.lengths.clone();
         self.learning = state.learning.clone();
         if !same_data {
             self.registry.forget_samples();
@@ -326,37 +364,16 @@ impl<'a> Coordinator<'a> {
 }
 
 pub(super) fn empty_record(round: u32, test: &Evaluation) -> RoundRecord {
-    RoundRecord {
-        round,
-        test_accuracy: test.accuracy,
-        test_loss: test.loss,
-        validation_accuracy: None,
-        pretrain_epochs: None,
-        clients: Vec::new(),
-        trained: 0,
-        seen: 0,
-        kept: 0,
-        kept_deviation: None,
-        anchor_head: LabelAccuracy::default(),
-        classifier_head: LabelAccuracy::default(),
-        losses: Losses::default(),
-        bytes_down: 0,
-        bytes_up: 0,
-        anchor_accuracy_before: None,
-        anchor_accuracy: None,
-        rejected: Vec::new(),
-        absent: Vec::new(),
-        failed: Vec::new(),
-        excluded: Vec::new(),
-        outcome: Outcome::Applied,
-        notes: Vec::new(),
-    }
+    let (test_accuracy, test_loss) = (test.accuracy, test.loss);
+    RoundRecord { round, test_accuracy, test_loss, ..RoundRecord::default() }
 }
 
 /// What a round's answers come to.
 #[derive(Debug, Default)]
 struct Collected {
     statistics: RoundStatistics,
+    /// How far the admitted updates move.
+    lengths: Vec<Lengths>,
     /// Updates that the method sees one by one.
     observed: Vec<(u32, AdmittedUpdate)>,
 }
@@ -409,6 +426,10 @@ impl Intake<'_> {
         match answer {
             Ok(Admitted::Update(update)) => {
                 self.trained.insert(client);
+                self.collected.lengths.extend(update.lengths());
+                if update.is_shortened() {
+                    statistics.shortened.push(client);
+                }
                 statistics.answers += 1;
                 statistics.seen = statistics.seen.saturating_add(update.update().samples);
                 statistics.add_kept(update.update().kept);

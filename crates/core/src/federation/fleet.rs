@@ -96,6 +96,15 @@ pub struct Delivery {
     pub from: ClientKey,
     /// What it is.
     pub arrival: Arrival,
+    /// When it arrived: a fleet may have kept it until its turn.
+    pub arrived: Instant,
+}
+
+impl Delivery {
+    /// What arrives at this moment.
+    pub fn now(from: ClientKey, arrival: Arrival) -> Self {
+        Self { from, arrival, arrived: Instant::now() }
+    }
 }
 
 /// What can arrive from a client.

@@ -22,7 +22,7 @@ impl InOrder {
     }
 
     pub(super) fn push(&mut self, delivery: Delivery, take: &mut Take) -> Result<()> {
-        let Delivery { from, arrival } = delivery;
+        let Delivery { from, arrival, .. } = delivery;
         if let Some((number, _)) = self.done.iter().find(|(_, key)| *key == from) {
             return take(*number, arrival); // a further answer
         }
@@ -110,7 +110,7 @@ mod tests {
             for (at, number) in order.iter().enumerate() {
                 let from = ClientKey::Id(100 - u64::from(*number));
                 let arrival = Arrival::Encoded(vec![at as u8]);
-                queue.push(Delivery { from, arrival }, &mut take).unwrap();
+                queue.push(Delivery::now(from, arrival), &mut take).unwrap();
             }
             queue.finish(&mut take).unwrap();
             taken

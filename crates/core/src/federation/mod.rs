@@ -10,6 +10,7 @@ mod coordinator;
 mod fleet;
 mod in_order;
 mod learning_watch;
+mod lengths;
 mod pretraining;
 mod registry;
 mod rejection;
@@ -22,6 +23,7 @@ pub use fleet::{
     Arrival, ClientKey, ClientStates, Delivery, Fleet, Member, Observed, Picked, PickedSample,
     RoundTask,
 };
+pub use lengths::Lengths;
 pub use registry::Registry;
 pub use rejection::Rejection;
 pub use statistics::{Accuracy, peak_memory};

@@ -20,6 +20,7 @@ pub(crate) struct RoundStatistics {
     pub(crate) rejected: Vec<ClientNote>,
     pub(crate) failed: Vec<ClientNote>,
     pub(crate) absent: Vec<u32>,
+    pub(crate) shortened: Vec<u32>,
     pub(crate) bytes_down: u64,
     pub(crate) bytes_up: u64,
     fix: Average,

@@ -97,6 +97,11 @@ impl Broadcast {
         })
     }
 
+    /// Whether every client gets the same message, but for its number.
+    pub fn is_the_same_for_all(&self) -> bool {
+        self.models.models.values().all(|(_, clients)| clients.is_none())
+    }
+
     /// The message to one client.
     pub fn encode(&self, client: u32) -> Result<Vec<u8>> {
         self.with_content(client, |tensors, header| Ok(encode(tensors, header)?))

@@ -14,13 +14,14 @@ pub use command::resume_command;
 pub use resume::resume;
 pub use verify::{Verification, verify};
 
+use crate::clients::ComputeThreads;
 use crate::config::{Experiment, fingerprint};
 use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Fleet, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
 use crate::model::{Description, Head, encode_model};
 use crate::server::Evaluation;
-use crate::simulation::{ComputeThreads, SimulatedFleet, Simulation, load, place};
+use crate::simulation::{SimulatedFleet, Simulation, load, place};
 use checkpoint::{About, Checkpoint, Found, Saver};
 use fedanchor_data::DataSet;
 use fedanchor_data::skipped::by_reason;
@@ -32,7 +33,7 @@ use folder::{LineChecksums, Lines, RoundFile, RunFolder, check_free};
 use progress::Progress;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Watches a run.
 pub trait Observer {
@@ -55,10 +56,10 @@ impl Observer for () {
 }
 
 /// Puts another fleet in front of the simulated one, for example one that encodes every message.
-pub type WrapFleet = dyn for<'a> Fn(SimulatedFleet<'a>) -> Box<dyn Fleet + 'a>;
+pub type WrapFleet = dyn for<'a> Fn(SimulatedFleet<'a>) -> Result<Box<dyn Fleet + 'a>>;
 
-fn plain(fleet: SimulatedFleet<'_>) -> Box<dyn Fleet + '_> {
-    Box::new(fleet)
+fn plain(fleet: SimulatedFleet<'_>) -> Result<Box<dyn Fleet + '_>> {
+    Ok(Box::new(fleet))
 }
 
 /// Runs an experiment into a new folder.
@@ -81,13 +82,53 @@ pub fn run_with(
     observer: &mut dyn Observer,
     wrap: &WrapFleet,
 ) -> Result<Summary> {
+    start(experiment, out, workers, stop, observer, Clients::Here(wrap))
+}
+
+/// Whose clients are trained.
+#[derive(Clone, Copy)]
+enum Clients<'a> {
+    /// Simulated ones, perhaps behind another fleet.
+    Here(&'a WrapFleet),
+    /// Those of a fleet, which have images of their own.
+    Elsewhere(&'a WrapFleet),
+}
+
+/// Runs the server's half of an experiment with a fleet of real clients into a new folder; with `resume`, which
+/// says whether to force it, continues the run in that folder. The fleet is made from the server's half.
+pub fn coordinate(
+    experiment: &Experiment,
+    out: &Path,
+    resume: Option<bool>,
+    workers: Option<usize>,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+    fleet: &WrapFleet,
+) -> Result<Summary> {
+    let clients = Clients::Elsewhere(fleet);
+    match resume {
+        Some(force) => {
+            resume::resume_with(experiment, out, workers, force, stop, observer, clients)
+        }
+        None => start(experiment, out, workers, stop, observer, clients),
+    }
+}
+
+fn start(
+    experiment: &Experiment,
+    out: &Path,
+    workers: Option<usize>,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+    clients: Clients,
+) -> Result<Summary> {
     // Before the data is read, which may take a while; and again once the folder is locked.
     check_free(out)?;
-    let (simulation, data) = prepare(experiment, workers)?;
+    let (simulation, data) = prepare(experiment, workers, clients)?;
     let settled = settled(&simulation)?;
     let folder = RunFolder::create(out)?;
     let config = fingerprint(&as_table(&settled)?);
-    Run { simulation, settled, data, config, folder, out, wrap }.go(None, stop, observer)
+    Run { simulation, settled, data, config, folder, out, clients }.go(None, stop, observer)
 }
 
 /// The settled config, as it is stored: it must find the data again from any working directory, and after
@@ -109,10 +150,18 @@ fn as_table(experiment: &Experiment) -> Result<toml::Table> {
         .map_err(|error| Error::config("the experiment", error.to_string()))
 }
 
-fn prepare(experiment: &Experiment, workers: Option<usize>) -> Result<(Simulation, String)> {
+fn prepare(
+    experiment: &Experiment,
+    workers: Option<usize>,
+    clients: Clients,
+) -> Result<(Simulation, String)> {
     let data = load(experiment)?;
     let fingerprint = data_fingerprint(&data);
-    Ok((Simulation::new(experiment.clone(), data, workers)?, fingerprint))
+    let simulation = match clients {
+        Clients::Here(_) => Simulation::new(experiment.clone(), data, workers)?,
+        Clients::Elsewhere(_) => Simulation::without_clients(experiment.clone(), data, workers)?,
+    };
+    Ok((simulation, fingerprint))
 }
 
 /// A run that is ready to start.
@@ -124,7 +173,7 @@ struct Run<'a> {
     config: String,
     folder: RunFolder,
     out: &'a Path,
-    wrap: &'a WrapFleet,
+    clients: Clients<'a>,
 }
 
 impl Run<'_> {
@@ -169,7 +218,11 @@ impl Run<'_> {
         let _queue = simulation.enter()?;
         let clock = Instant::now();
         let mut coordinator = simulation.coordinator()?;
-        let mut fleet = (self.wrap)(simulation.fleet());
+        let (Clients::Here(fleet) | Clients::Elsewhere(fleet)) = self.clients;
+        if matches!(self.clients, Clients::Elsewhere(_)) && experiment.fleet.deadline > 0.0 {
+            coordinator.deadline = Some(Duration::from_secs_f64(experiment.fleet.deadline));
+        }
+        let mut fleet = fleet(simulation.fleet())?;
         if let Some(found) = &found {
             // Before anything in the folder is changed.
             self.restore(found, &mut coordinator, &mut *fleet).map_err(|error| {

@@ -5,7 +5,7 @@
 use super::checkpoint::{self, About, Found};
 use super::disk;
 use super::folder::{RunFolder, read_manifest};
-use super::{Observer, Run, as_table, plain, prepare, settled};
+use super::{Clients, Observer, Run, as_table, plain, prepare, settled};
 use crate::config::{Experiment, LrSchedule, differences, fingerprint};
 use crate::error::{Error, Result};
 use fedanchor_record::{Summary, files};
@@ -22,8 +22,20 @@ pub fn resume(
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Summary> {
+    resume_with(experiment, out, workers, force, stop, observer, Clients::Here(&plain))
+}
+
+pub(super) fn resume_with(
+    experiment: &Experiment,
+    out: &Path,
+    workers: Option<usize>,
+    force: bool,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+    clients: Clients,
+) -> Result<Summary> {
     let stored = stored_config(out, force)?;
-    let (simulation, data) = prepare(experiment, workers)?;
+    let (simulation, data) = prepare(experiment, workers, clients)?;
     let settled = settled(&simulation)?;
     let table = as_table(&settled)?;
     let config = fingerprint(&table);
@@ -76,8 +88,7 @@ pub fn resume(
              not the run that would have been planned longer",
         );
     }
-    let wrap = &plain;
-    Run { simulation, settled, data, config, folder, out, wrap }.go(found, stop, observer)
+    Run { simulation, settled, data, config, folder, out, clients }.go(found, stop, observer)
 }
 
 /// The config in the folder, which must be the one that was written there.

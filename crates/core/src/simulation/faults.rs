@@ -3,22 +3,30 @@
 
 use crate::config::{Experiment, FaultKind};
 use crate::error::Result;
-use crate::federation::Arrival;
-use crate::messages::{Answer, ClientOutcome, Update};
+use crate::federation::{Arrival, Lengths};
+use crate::messages::{Answer, ClientOutcome};
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{Purpose, Stream};
-use fedanchor_engine::tensors::{Entry, Params};
+use fedanchor_engine::tensors::{Entry, Params, norm};
+use rand::RngExt;
 use rand::seq::index::sample;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use tch::Tensor;
 
-/// The factor of `scale`.
+/// The factor of `scale` where none is given.
 const SCALE: f64 = 1000.0;
+/// How much of the way to the limit `inside` goes.
+const INSIDE: f64 = 0.99;
 
 /// The faulty clients of a run.
 #[derive(Debug)]
 pub struct Faults {
     kind: FaultKind,
+    factor: f64,
+    /// The largest distance that is not rejected, as a multiple of the broadcast model's norm.
+    distance: f64,
+    seed: u64,
     clients: BTreeSet<u32>,
 }
 
@@ -32,7 +40,10 @@ impl Faults {
         };
         let mut rng = Stream::new(experiment.seed, Purpose::Faults, 0, SERVER).rng();
         let clients = sample(&mut rng, experiment.data.clients, count.min(experiment.data.clients));
-        Self { kind, clients: clients.into_iter().map(|client| client as u32).collect() }
+        let clients = clients.into_iter().map(|client| client as u32).collect();
+        let usual = if kind == FaultKind::Scale { SCALE } else { 1.0 };
+        let factor = experiment.faults.factor.unwrap_or(usual);
+        Self { kind, factor, distance: experiment.checks.distance, seed: experiment.seed, clients }
     }
 
     /// What arrives of a client's answer, where `sent` is what the client started from.
@@ -50,7 +61,7 @@ impl Faults {
                 return Ok(vec![Arrival::Encoded(bytes.clone()), Arrival::Encoded(bytes)]);
             }
             (FaultKind::Conflicting, ClientOutcome::Update(update)) => {
-                let other = stretched(update, sent, 0.5)?;
+                let other = stretched(&update.params, sent, 0.5)?;
                 let first = std::mem::replace(&mut update.params, other);
                 let second = answer.encode()?;
                 if let ClientOutcome::Update(update) = &mut answer.outcome {
@@ -74,10 +85,21 @@ impl Faults {
                 update.params.layout = Arc::new(layout);
             }
             (FaultKind::Scale, ClientOutcome::Update(update)) => {
-                update.params = stretched(update, sent, SCALE)?;
+                update.params = stretched(&update.params, sent, self.factor)?;
             }
             (FaultKind::Sign, ClientOutcome::Update(update)) => {
-                update.params = stretched(update, sent, -1.0)?;
+                update.params = stretched(&update.params, sent, -self.factor)?;
+            }
+            (FaultKind::Noise, ClientOutcome::Update(update)) => {
+                let stream = Stream::new(self.seed, Purpose::Faults, answer.round, answer.client);
+                let random = random_change(&update.params, sent, &mut stream.rng())?;
+                update.params = stretched(&random, sent, self.factor)?;
+            }
+            (FaultKind::Inside, ClientOutcome::Update(update)) => {
+                let length = Lengths::of(&update.params, sent)?.weights;
+                let limit = INSIDE * self.distance * norm(sent.weights())?;
+                let factor = if length > 0.0 { limit / length } else { 0.0 };
+                update.params = stretched(&update.params, sent, -factor)?;
             }
             (_, ClientOutcome::NothingKept { .. } | ClientOutcome::Failed { .. }) => {}
             (FaultKind::None, _) => {}
@@ -86,9 +108,9 @@ impl Faults {
     }
 }
 
-/// The update with its change of the weights multiplied by `factor`.
-fn stretched(update: &Update, sent: &Params, factor: f64) -> Result<Params> {
-    let pairs = sent.tensors.iter().zip(&update.params.tensors).zip(sent.layout.iter());
+/// An update with its change of the weights multiplied by `factor`.
+fn stretched(params: &Params, sent: &Params, factor: f64) -> Result<Params> {
+    let pairs = sent.tensors.iter().zip(&params.tensors).zip(sent.layout.iter());
     let tensors =
         pairs.map(
             |((from, to), entry)| {
@@ -96,5 +118,22 @@ fn stretched(update: &Update, sent: &Params, factor: f64) -> Result<Params> {
             },
         );
     let tensors = tensors.collect::<Result<_, _>>()?;
-    Ok(Params { layout: update.params.layout.clone(), tensors })
+    Ok(Params { layout: params.layout.clone(), tensors })
+}
+
+/// An update with a random change of the weights in place of its own, and as long.
+fn random_change(params: &Params, sent: &Params, rng: &mut impl RngExt) -> Result<Params> {
+    let pairs = sent.tensors.iter().zip(&params.tensors).zip(sent.layout.iter());
+    let tensors = pairs.map(|((from, to), entry)| {
+        if entry.statistic {
+            return Ok(to.shallow_clone());
+        }
+        let change: Vec<f32> = (0..from.numel()).map(|_| rng.random_range(-1.0..1.0)).collect();
+        let change = Tensor::f_from_slice(&change)?.f_view(&from.size()[..])?;
+        Ok(from.f_add(&change.f_to_device(from.device())?)?)
+    });
+    let tensors = tensors.collect::<Result<_>>()?;
+    let random = Params { layout: params.layout.clone(), tensors };
+    let (own, drawn) = (Lengths::of(params, sent)?, Lengths::of(&random, sent)?);
+    stretched(&random, sent, own.weights / drawn.weights)
 }

@@ -100,6 +100,14 @@ pub fn assign(experiment: &Experiment, data: &DataSet) -> Result<Assigned> {
     Ok(Assigned { split, partition, experiment })
 }
 
+/// Draws the anchors and the validation images of a server whose clients are elsewhere, with images of their own.
+pub fn assign_to_server(experiment: &Experiment, data: &DataSet) -> Result<Assigned> {
+    let split = server_split(experiment, data)?;
+    let mut experiment = experiment.clone();
+    experiment.data.anchors = split.anchors.len();
+    Ok(Assigned { split, partition: Partition { clients: Vec::new() }, experiment })
+}
+
 /// Every image is labelled: anchors are drawn, and the others are the clients'.
 fn deal(experiment: &Experiment, data: &DataSet) -> Result<(Split, Partition)> {
     let DataConfig { anchors, validation, choice, clients, .. } = experiment.data;
@@ -123,22 +131,8 @@ fn with_unlabelled(
     data: &DataSet,
     unlabelled: &Unlabelled,
 ) -> Result<(Split, Partition)> {
-    let DataConfig { anchors, validation, choice, clients, .. } = experiment.data;
-    let mut split = match anchors {
-        0 => split_all(&data.train, validation, experiment.seed)?,
-        // As the config of a finished run states it.
-        _ if anchors + validation == data.train.len() => {
-            split_all(&data.train, validation, experiment.seed)?
-        }
-        _ if anchors > data.train.len() => {
-            let problem = format!(
-                "there are {} labelled images, not {anchors}: set 0 to use all of them",
-                data.train.len()
-            );
-            return Err(Error::config("data.anchors", problem));
-        }
-        _ => split(&data.train, anchors, validation, choice, experiment.seed)?,
-    };
+    let clients = experiment.data.clients;
+    let mut split = server_split(experiment, data)?;
     let (first, count) = (data.train.len() as u32, unlabelled.images.len() as u32);
     split.pool = (first..first + count).collect();
     let partition = if !unlabelled.clients.is_empty() {
@@ -152,6 +146,24 @@ fn with_unlabelled(
         return Err(Error::config("partition.kind", problem));
     };
     Ok((split, partition))
+}
+
+/// Which of the labelled images are anchors, where the clients' images are others.
+fn server_split(experiment: &Experiment, data: &DataSet) -> Result<Split> {
+    let DataConfig { anchors, validation, choice, .. } = experiment.data;
+    let (labelled, seed) = (data.train.len(), experiment.seed);
+    match anchors {
+        0 => Ok(split_all(&data.train, validation, seed)?),
+        // As the config of a finished run states it.
+        _ if anchors + validation == labelled => Ok(split_all(&data.train, validation, seed)?),
+        _ if anchors > labelled => {
+            let problem = format!(
+                "there are {labelled} labelled images, not {anchors}: set 0 to use all of them"
+            );
+            Err(Error::config("data.anchors", problem))
+        }
+        _ => Ok(split(&data.train, anchors, validation, choice, seed)?),
+    }
 }
 
 #[cfg(test)]

@@ -4,14 +4,12 @@ mod faults;
 mod fleet;
 mod load;
 mod samples;
-mod threads;
 
 pub use faults::Faults;
 pub use fleet::SimulatedFleet;
-pub use load::{Assigned, assign, load, place};
-pub use threads::ComputeThreads;
+pub use load::{Assigned, assign, assign_to_server, load, place};
 
-use crate::config::Experiment;
+use crate::config::{Experiment, FaultKind, StatisticsSource};
 use crate::error::{Error, Result};
 use crate::experiment::settle;
 use crate::federation::{Coordinator, ServerData};
@@ -72,11 +70,54 @@ fn check_batch(experiment: &Experiment, partition: &Partition) -> Result<()> {
     }
 }
 
+/// What only a simulation can do is refused where the clients are elsewhere.
+fn check_fleet(experiment: &Experiment) -> Result<()> {
+    let refused = |key: &str, problem: &str| Err(Error::config(key, problem));
+    match experiment {
+        e if e.batch_norm.statistics == StatisticsSource::StaticAll => refused(
+            "batch_norm.statistics",
+            "`static-all` needs the clients' images, which do not leave them: set `static-server` or `average`",
+        ),
+        e if e.faults.kind != FaultKind::None => refused(
+            "faults.kind",
+            "faults are simulated; the clients of a fleet are real: set `none`",
+        ),
+        e if e.record.samples > 0 => {
+            refused("record.samples", "the clients' images do not leave them: set 0")
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Simulation {
     /// Draws anchors and clients and builds the network's description. `workers` threads augment images
     /// [default: one per core].
     pub fn new(experiment: Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
-        let Assigned { split, partition, experiment } = assign(&experiment, &data)?;
+        let assigned = assign(&experiment, &data)?;
+        check_batch(&assigned.experiment, &assigned.partition)?;
+        Self::with(assigned, data, workers)
+    }
+
+    /// The server's half alone: the clients are elsewhere, and nothing is known of their images.
+    pub fn without_clients(
+        experiment: Experiment,
+        mut data: DataSet,
+        workers: Option<usize>,
+    ) -> Result<Self> {
+        check_fleet(&experiment)?;
+        data.unlabelled = None;
+        let assigned = assign_to_server(&experiment, &data)?;
+        let simulation = Self::with(assigned, data, workers)?;
+        if simulation.method.sees_labels() {
+            let name = simulation.method.name();
+            let problem = format!("`{name}` trains on the clients' labels, which stay with them");
+            return Err(Error::config("method.name", problem));
+        }
+        Ok(simulation)
+    }
+
+    fn with(assigned: Assigned, data: DataSet, workers: Option<usize>) -> Result<Self> {
+        let Assigned { split, partition, experiment } = assigned;
         let DataSet { mut train, unlabelled, test, normalisation, flip, skipped, .. } = data;
         let labels = train.labels.take().unwrap_or_default(); // `assign` requires them
         let test_labels = test.require_labels("testing")?.to_vec();
@@ -87,7 +128,6 @@ impl Simulation {
                 format!("`{}` trains on the clients' labels, which have none", method.name());
             return Err(Error::config("method.name", problem));
         }
-        check_batch(&experiment, &partition)?;
         let settings = experiment.training(method.heads())?;
         let (shape, count) = (train.shape, classes.len());
         let context = Context::new(settings, shape, count, &normalisation, flip, workers)?;

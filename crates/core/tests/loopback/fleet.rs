@@ -54,7 +54,7 @@ impl Fleet for Loopback<'_> {
             let answer = self.clients.train_client(client, &broadcast)?.encode()?;
             for _ in 0..self.copies {
                 let arrival = Arrival::Encoded(answer.clone());
-                take(Delivery { from: from.clone(), arrival })?;
+                take(Delivery::now(from.clone(), arrival))?;
             }
         }
         Ok(())

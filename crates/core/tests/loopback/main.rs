@@ -38,7 +38,7 @@ fn both(settings: &[&str], trains: bool) {
     let stop = AtomicBool::new(false);
     fedanchor::run(&experiment, &plain, Some(1), &stop, &mut ()).unwrap();
     fedanchor::run_with(&experiment, &encoded, Some(1), &stop, &mut (), &|clients| {
-        Box::new(Loopback::new(clients, 1))
+        Ok(Box::new(Loopback::new(clients, 1)))
     })
     .unwrap();
     let (plain_records, encoded_records) = (records(&plain), records(&encoded));

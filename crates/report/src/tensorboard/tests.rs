@@ -2,7 +2,7 @@
 
 use super::format::tests::read;
 use super::*;
-use fedanchor_record::{Checksums, LabelAccuracy, Losses, Outcome, files};
+use fedanchor_record::{Checksums, LabelAccuracy, Losses, files};
 use tempfile::TempDir;
 
 const CONFIG: &str = r#"preset = "paper"
@@ -18,26 +18,14 @@ fn record(round: u32) -> RoundRecord {
         round,
         test_accuracy: 50.0 + f64::from(round),
         test_loss: 0.5,
-        validation_accuracy: None,
-        pretrain_epochs: None,
         clients: vec![3],
         trained: 1,
         seen: if round == 0 { 0 } else { 30 },
-        kept: 0,
-        kept_deviation: None,
         anchor_head: LabelAccuracy { all: Some(40.0), kept: None },
-        classifier_head: LabelAccuracy::default(),
         losses: Losses { server_fix: Some(0.25), ..Losses::default() },
         bytes_down: 1000,
         bytes_up: 10,
-        anchor_accuracy_before: None,
-        anchor_accuracy: None,
-        rejected: Vec::new(),
-        absent: Vec::new(),
-        failed: Vec::new(),
-        excluded: Vec::new(),
-        outcome: Outcome::Applied,
-        notes: Vec::new(),
+        ..RoundRecord::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs for tests, as a follower would give them.
 
-use fedanchor_record::{Incidents, LabelAccuracy, Losses, Outcome, RoundRecord, Summary, Timing};
+use fedanchor_record::{Incidents, LabelAccuracy, Losses, RoundRecord, Summary, Timing};
 use fedanchor_report::{Heading, LiveRun, Partition, Status};
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +17,6 @@ pub(super) fn record(round: u32) -> RoundRecord {
         test_accuracy: 40.0 + 45.0 * gone,
         test_loss: 2.0 - 1.5 * gone,
         validation_accuracy: Some(38.0 + 44.0 * gone),
-        pretrain_epochs: None,
         clients: vec![3, 17, 4, 98, 51],
         trained: 5,
         seen: 300,
@@ -39,12 +38,7 @@ pub(super) fn record(round: u32) -> RoundRecord {
         bytes_up: 2_345_678,
         anchor_accuracy_before: Some(97.0),
         anchor_accuracy: Some(95.5),
-        rejected: Vec::new(),
-        absent: Vec::new(),
-        failed: Vec::new(),
-        excluded: Vec::new(),
-        outcome: Outcome::Applied,
-        notes: Vec::new(),
+        ..RoundRecord::default()
     }
 }
 

@@ -1,13 +1,23 @@
-//! The weighted mean of updates shortened to the median length.
+//! The weighted mean of updates shortened to the usual length.
 
 use super::{Rule, WeightedMean};
 use crate::error::Result;
-use fedanchor_engine::tensors::{Params, norm};
+use crate::federation::lengths::Lengths;
+use fedanchor_engine::tensors::Params;
 
-/// No update moves further than the median of them. Keeps all updates until the end.
+/// No update moves further than the median of this round's and the last rounds' updates, so that a hostile one
+/// weighs no more than an honest one, whatever it was multiplied by. Keeps all updates until the end.
 #[derive(Debug, Default)]
 pub struct ClippedMean {
+    earlier: Vec<Lengths>,
     all: Vec<(Params, f64)>,
+}
+
+impl ClippedMean {
+    /// With the lengths of the last rounds' updates.
+    pub fn new(earlier: Vec<Lengths>) -> Self {
+        Self { earlier, all: Vec::new() }
+    }
 }
 
 impl Rule for ClippedMean {
@@ -17,23 +27,14 @@ impl Rule for ClippedMean {
     }
 
     fn finish(self: Box<Self>, sent: &Params) -> Result<Option<Params>> {
-        let mut lengths = Vec::new();
-        for (params, _) in &self.all {
-            let change = params.tensors.iter().zip(&sent.tensors);
-            let change = change.map(|(a, b)| a.f_sub(b)).collect::<Result<Vec<_>, _>>()?;
-            let weights = params.layout.iter().zip(&change).filter(|(entry, _)| !entry.statistic);
-            lengths.push(norm(weights.map(|(_, tensor)| tensor))?);
-        }
-        let mut sorted = lengths.clone();
-        sorted.sort_by(f64::total_cmp);
-        let Some(&limit) = sorted.get(sorted.len().saturating_sub(1) / 2) else { return Ok(None) };
+        let lengths = self.all.iter().map(|(params, _)| Lengths::of(params, sent));
+        let lengths = lengths.collect::<Result<Vec<_>>>()?;
+        let known = [self.earlier, lengths.clone()].concat();
+        let Some(most) = Lengths::median(&known) else { return Ok(None) };
         let mut mean = WeightedMean::default();
-        for ((params, weight), length) in self.all.iter().zip(lengths) {
-            let share = if length > limit { limit / length } else { 1.0 };
-            let tensors = sent.tensors.iter().zip(&params.tensors);
-            let tensors = tensors.map(|(from, to)| from.f_lerp(to, share));
-            let tensors = tensors.collect::<Result<_, _>>()?;
-            mean.add(&Params { layout: params.layout.clone(), tensors }, *weight)?;
+        for ((params, weight), lengths) in self.all.iter().zip(lengths) {
+            let short = lengths.shorten(params, sent, most)?;
+            mean.add(short.as_ref().unwrap_or(params), *weight)?;
         }
         Ok(mean.finish())
     }

@@ -14,6 +14,7 @@ pub use multi_krum::MultiKrum;
 pub use trimmed_mean::{Median, TrimmedMean};
 
 use super::admission::AdmittedUpdate;
+use super::lengths::Lengths;
 use crate::config::{AggregationConfig, AggregationRule, Weights};
 use crate::error::Result;
 use fedanchor_engine::tensors::Params;
@@ -32,21 +33,40 @@ pub trait Rule: std::fmt::Debug {
 pub struct Aggregation {
     rule: Box<dyn Rule>,
     weights: Weights,
+    heaviest: f64,
+}
+
+/// What a rule may need to know beside the updates.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// The server's own update, where the rule needs it.
+    pub root: Option<Params>,
+    /// The lengths of the last rounds' updates.
+    pub lengths: Vec<Lengths>,
+    /// The samples of the clients drawn in this round.
+    pub samples: Vec<usize>,
 }
 
 impl Aggregation {
-    /// By the rule of the experiment; `root` is the server's own update, for the rule that needs it.
-    pub fn new(config: &AggregationConfig, root: Option<Params>) -> Self {
+    /// By the rule of the experiment.
+    pub fn new(config: &AggregationConfig, known: Known) -> Self {
+        let Known { root, lengths, mut samples } = known;
         let hostile = config.hostile;
         let rule: Box<dyn Rule> = match config.rule {
             AggregationRule::Mean => Box::new(WeightedMean::default()),
-            AggregationRule::ClippedMean => Box::new(ClippedMean::default()),
+            AggregationRule::ClippedMean => Box::new(ClippedMean::new(lengths)),
             AggregationRule::TrimmedMean => Box::new(TrimmedMean::new(hostile)),
             AggregationRule::Median => Box::new(Median::default()),
             AggregationRule::MultiKrum => Box::new(MultiKrum::new(hostile)),
             AggregationRule::Fltrust => Box::new(FlTrust::new(root)),
         };
-        Self { rule, weights: config.weights }
+        samples.sort_unstable();
+        let usual = samples.get(samples.len().saturating_sub(1) / 2).copied().unwrap_or_default();
+        let heaviest = match config.weight_limit > 0.0 && usual > 0 {
+            true => config.weight_limit * usual as f64,
+            false => f64::INFINITY,
+        };
+        Self { rule, weights: config.weights, heaviest }
     }
 
     /// Adds an update. `sent` is what the clients started from.
@@ -59,7 +79,7 @@ impl Aggregation {
             Weights::Kept => update.kept.max(1) as f64,
             Weights::Uniform => 1.0,
         };
-        self.rule.add(&update.params, weight, sent)
+        self.rule.add(&update.params, weight.min(self.heaviest), sent)
     }
 
     /// The aggregate; `None` if there was no update or the model is to stay as it is.
@@ -136,6 +156,18 @@ mod tests {
         let x = (1.0 + 2.0 + 3.0 * short + 2.0 - 100.0 * long) / 5.0;
         let y = (0.0 + 1.0 + 2.0 * short + 0.0 + 100.0 * long) / 5.0;
         both(aggregate(ClippedMean::default(), &UPDATES), [x, y]);
+    }
+
+    /// A round may draw more hostile clients than honest ones; the rounds before say what is usual.
+    #[test]
+    fn lengths_of_earlier_rounds_bound_a_hostile_majority() {
+        let hostile: [(&[f32], f64); 3] =
+            [(&[0.0, 1.0], 1.0), (&[0.0, -800.0], 1.0), (&[0.0, -900.0], 1.0)];
+        let earlier = vec![Lengths { weights: 1.0, statistics: 10.0 }; 5];
+        let found = aggregate(ClippedMean::new(earlier), &hostile);
+        close(&found.0, [0.0, -1.0 / 3.0]);
+        close(&found.1, [0.0, -1.0 / 3.0]);
+        close(&aggregate(ClippedMean::default(), &hostile).0, [0.0, (1.0 - 800.0 - 800.0) / 3.0]);
     }
 
     #[test]

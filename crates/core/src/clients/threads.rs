@@ -1,4 +1,4 @@
-//! Simulated clients on several cores of a CPU.
+//! Clients on several cores of a CPU.
 //!
 //! Every core takes the next cohort and trains it with one compute thread, so that nothing waits inside a
 //! client; reports are handed on in the cohorts' order, so results depend neither on which client

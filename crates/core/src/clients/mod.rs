@@ -1,0 +1,216 @@
+//! Clients that train on this machine: all clients of a simulation, or those of one node of a fleet. They are the
+//! same code.
+
+mod threads;
+
+pub use threads::ComputeThreads;
+
+use crate::config::Experiment;
+use crate::error::{Error, Result};
+use crate::labels::PseudoLabels;
+use crate::messages::{Answer, Broadcast, ClientOutcome};
+use crate::methods::{Client, ClientReport, ClientState, Cohort, Method};
+use fedanchor_data::ImageSet;
+use fedanchor_engine::guard;
+use fedanchor_engine::tensors::{Bundle, Params};
+use fedanchor_engine::training::Context;
+use std::collections::BTreeMap;
+use tch::Device;
+use threads::train_on_cores;
+
+/// Clients trained as one network on a GPU: more do not make it faster, and memory stays the same however
+/// many take part in a round.
+const GPU_COHORT: usize = 64;
+
+/// What the clients of a machine have in common.
+#[derive(Clone, Copy)]
+pub struct ClientSite<'a> {
+    /// The settings of the run.
+    pub experiment: &'a Experiment,
+    /// The network and how to train it.
+    pub context: &'a Context,
+    /// The method.
+    pub method: &'a dyn Method,
+    /// The images of all these clients.
+    pub images: &'a ImageSet,
+    /// Their labels, for the one method that is shown them.
+    pub labels: Option<&'a [u16]>,
+}
+
+/// Clients with their images, and with what each keeps between its rounds.
+pub struct LocalClients<'a> {
+    site: ClientSite<'a>,
+    /// Which images are whose.
+    local: BTreeMap<u32, &'a [u32]>,
+    /// Each client's state, and the round it last trained in.
+    states: BTreeMap<u32, (u32, ClientState)>,
+    /// Clients trained as one network. On a CPU each is a network of its own, and the cores share the
+    /// clients: a grouped convolution is slower there than the plain ones it stands for. On a GPU as many
+    /// as keep it busy, and half as many whenever they turn out not to fit.
+    cohort: usize,
+}
+
+/// Takes a client's answer, and its pseudo-labels, which stay here.
+pub type TakeAnswer<'a> = dyn FnMut(Answer, &PseudoLabels) -> Result<()> + 'a;
+
+impl<'a> LocalClients<'a> {
+    /// Without any client yet.
+    pub fn new(site: ClientSite<'a>) -> Self {
+        let cohort = if site.context.device == Device::Cpu { 1 } else { GPU_COHORT };
+        Self { site, local: BTreeMap::new(), states: BTreeMap::new(), cohort }
+    }
+
+    /// Adds a client with these images.
+    pub fn add(&mut self, client: u32, local: &'a [u32]) {
+        self.local.insert(client, local);
+    }
+
+    /// The clients and their images, by rising number.
+    pub fn local(&self) -> &BTreeMap<u32, &'a [u32]> {
+        &self.local
+    }
+
+    /// Trains these clients on a broadcast and hands over their answers in order. A client that could not
+    /// train answers that it failed.
+    pub fn train(
+        &mut self,
+        clients: &[u32],
+        broadcast: &Broadcast,
+        take: &mut TakeAnswer,
+    ) -> Result<()> {
+        if self.site.context.device != Device::Cpu {
+            return self.train_in_cohorts(clients, broadcast, take);
+        }
+        let cohorts = clients.chunks(self.cohort).map(|part| self.cohort(part, broadcast.round));
+        let cohorts = cohorts.collect::<Result<_>>()?;
+        train_on_cores(self.site.method, cohorts, broadcast, &mut |clients, reports| {
+            self.finish_cohort(&clients, reports, broadcast, take)
+        })
+    }
+
+    /// Trains one client on a broadcast of its own, on this thread.
+    pub fn train_one(
+        &mut self,
+        client: u32,
+        broadcast: &Broadcast,
+        take: &mut TakeAnswer,
+    ) -> Result<()> {
+        let reports = self.try_cohort(&[client], broadcast);
+        self.finish_cohort(&[client], reports, broadcast, take)
+    }
+
+    fn cohort(&self, clients: &[u32], round: u32) -> Result<Cohort<'a>> {
+        let ClientSite { experiment, context, images, labels, .. } = self.site;
+        let clients = clients.iter().map(|&id| {
+            let state = self.states.get(&id).map(|(_, state)| state.copy());
+            let state = state.transpose()?.unwrap_or_default();
+            let local = self.local.get(&id).copied().unwrap_or_default();
+            let labels = labels.map(|all| local.iter().map(|&i| all[i as usize]).collect());
+            Ok(Client { id, images, local, labels, state })
+        });
+        let clients = clients.collect::<Result<_>>()?;
+        Ok(Cohort { experiment, context, round, clients })
+    }
+
+    fn try_cohort(&self, clients: &[u32], broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
+        let cohort = self.cohort(clients, broadcast.round)?;
+        guard(|| self.site.method.client_update(cohort, broadcast))
+    }
+
+    /// Hands over the answers of a cohort in order, and keeps what is the clients' own. A cohort that
+    /// could not train answers that it failed.
+    fn finish_cohort(
+        &mut self,
+        clients: &[u32],
+        reports: Result<Vec<ClientReport>>,
+        broadcast: &Broadcast,
+        take: &mut TakeAnswer,
+    ) -> Result<()> {
+        let (method, round) = (&broadcast.method, broadcast.round);
+        let answer = |client, outcome| Answer { method: method.clone(), round, client, outcome };
+        let reports = reports.and_then(|reports| match reports.len() {
+            count if count == clients.len() => Ok(reports),
+            count => {
+                let problem = format!("{count} reports of {} clients", clients.len());
+                Err(Error::method(self.site.method.name(), problem))
+            }
+        });
+        match reports {
+            Ok(reports) => {
+                for (&client, report) in clients.iter().zip(reports) {
+                    let ClientReport { outcome, labels, state } = report;
+                    if matches!(outcome, ClientOutcome::Update(_)) && !state.is_empty() {
+                        self.states.insert(client, (round, state));
+                    }
+                    take(answer(client, outcome), &labels)?;
+                }
+            }
+            Err(error) => {
+                for &client in clients {
+                    let reason = error.to_string();
+                    let failed = answer(client, ClientOutcome::Failed { reason });
+                    take(failed, &PseudoLabels::default())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Trains clients in cohorts on a GPU. Where a cohort does not fit into memory, it is split and the
+    /// following ones are as small; where it fails otherwise, its clients are tried one by one, so that
+    /// only those fail that fail alone.
+    fn train_in_cohorts(
+        &mut self,
+        clients: &[u32],
+        broadcast: &Broadcast,
+        take: &mut TakeAnswer,
+    ) -> Result<()> {
+        let mut rest = clients;
+        while !rest.is_empty() {
+            let (cohort, after) = rest.split_at(self.cohort.min(rest.len()));
+            match self.try_cohort(cohort, broadcast) {
+                Err(error) if cohort.len() > 1 && error.is_out_of_memory() => {
+                    self.cohort = cohort.len().div_ceil(2);
+                    self.site.context.free(self.cohort)?;
+                    continue;
+                }
+                Err(error) if cohort.len() > 1 => {
+                    tracing::warn!(%error, "a cohort failed; training its clients one by one");
+                    for &client in cohort {
+                        self.train_one(client, broadcast, take)?;
+                    }
+                }
+                reports => {
+                    if reports.as_ref().is_err_and(Error::is_out_of_memory) {
+                        self.site.context.free(1)?;
+                    }
+                    self.finish_cohort(cohort, reports, broadcast, take)?;
+                }
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// In which round each client that keeps anything last trained.
+    pub fn trained_in(&self) -> BTreeMap<u32, u32> {
+        self.states.iter().map(|(&client, (round, _))| (client, *round)).collect()
+    }
+
+    /// What the clients that trained in this round keep; `like` is a model of the network.
+    pub fn save(&self, round: u32, like: &Params) -> Result<Vec<(u32, Bundle)>> {
+        let trained = self.states.iter().filter(|(_, (trained, _))| *trained == round);
+        trained.map(|(&client, (_, state))| Ok((client, state.save(like)?))).collect()
+    }
+
+    /// Lets a client start without what it kept.
+    pub fn forget(&mut self, client: u32) {
+        self.states.remove(&client);
+    }
+
+    /// Gives a client back what it kept when it last trained.
+    pub fn restore(&mut self, client: u32, round: u32, kept: &Bundle, like: &Params) -> Result<()> {
+        self.states.insert(client, (round, ClientState::restore(kept, like)?));
+        Ok(())
+    }
+}

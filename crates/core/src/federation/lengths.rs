@@ -1,0 +1,188 @@
+//! How far updates move, and how far is usual: what a hostile client can do is bounded by what the others do.
+
+use crate::error::Result;
+use fedanchor_engine::tensors::{Params, norm};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use tch::TchError;
+
+/// Rounds whose updates say what is usual. A round may draw a hostile majority although hostile clients are a
+/// minority of the fleet; ten rounds together hardly do.
+const ROUNDS: usize = 10;
+
+/// Shortened updates of a client that are worth saying.
+const OFTEN: u32 = 5;
+
+/// How far an update moves the weights, and how far the statistics.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Lengths {
+    /// Of the change of the weights.
+    pub weights: f64,
+    /// Of the change of the statistics.
+    pub statistics: f64,
+}
+
+impl Lengths {
+    /// Those of an update of `sent`.
+    pub fn of(params: &Params, sent: &Params) -> Result<Self> {
+        let length = |statistic: bool| {
+            let entries = sent.layout.iter().zip(params.tensors.iter().zip(&sent.tensors));
+            let entries = entries.filter(|(entry, _)| entry.statistic == statistic);
+            let change = entries.map(|(_, (to, from))| to.f_sub(from));
+            Ok::<_, crate::Error>(norm(change.collect::<Result<Vec<_>, _>>()?.iter())?)
+        };
+        Ok(Self { weights: length(false)?, statistics: length(true)? })
+    }
+
+    /// The lower median of each.
+    pub fn median(all: &[Self]) -> Option<Self> {
+        let median = |length: fn(&Self) -> f64| {
+            let mut sorted: Vec<f64> = all.iter().map(length).collect();
+            sorted.sort_by(f64::total_cmp);
+            sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+        };
+        Some(Self { weights: median(|l| l.weights)?, statistics: median(|l| l.statistics)? })
+    }
+
+    /// The smaller of each.
+    pub fn at_most(self, most: Self) -> Self {
+        let weights = self.weights.min(most.weights);
+        Self { weights, statistics: self.statistics.min(most.statistics) }
+    }
+
+    /// Both multiplied by `factor`.
+    pub fn times(self, factor: f64) -> Self {
+        Self { weights: factor * self.weights, statistics: factor * self.statistics }
+    }
+
+    /// The shares of the way that an update of these lengths may go, where it may move no further than `most`.
+    fn shares(self, most: Self) -> Self {
+        let share = |length: f64, most: f64| if length > most { most / length } else { 1.0 };
+        let weights = share(self.weights, most.weights);
+        Self { weights, statistics: share(self.statistics, most.statistics) }
+    }
+
+    /// An update of these lengths that moves no further than `most`; `None` if it does not anyway.
+    pub fn shorten(
+        self,
+        params: &Params,
+        sent: &Params,
+        most: Self,
+    ) -> Result<Option<Params>, TchError> {
+        let shares = self.shares(most);
+        if shares.weights >= 1.0 && shares.statistics >= 1.0 {
+            return Ok(None);
+        }
+        let entries = sent.layout.iter().zip(sent.tensors.iter().zip(&params.tensors));
+        let tensors = entries.map(|(entry, (from, to))| {
+            from.f_lerp(to, if entry.statistic { shares.statistics } else { shares.weights })
+        });
+        let tensors = tensors.collect::<Result<_, _>>()?;
+        Ok(Some(Params { layout: params.layout.clone(), tensors }))
+    }
+}
+
+/// The lengths of the last rounds' updates; a part of every checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UsualLengths {
+    /// Those of the weights are divided by the round's learning rate, which they follow.
+    rounds: VecDeque<Vec<Lengths>>,
+    /// How often each client's update was shortened.
+    #[serde(default)]
+    shortened: BTreeMap<u32, u32>,
+}
+
+impl UsualLengths {
+    /// Adds those of a round.
+    pub(crate) fn push(&mut self, lengths: &[Lengths], lr: f64) {
+        if lengths.is_empty() || lr <= 0.0 {
+            return;
+        }
+        let per_lr = |l: &Lengths| Lengths { weights: l.weights / lr, ..*l };
+        self.rounds.push_back(lengths.iter().map(per_lr).collect());
+        if self.rounds.len() > ROUNDS {
+            self.rounds.pop_front();
+        }
+    }
+
+    /// Counts shortened updates; what is worth saying of clients for which it is the fifth time.
+    pub(crate) fn count_shortened(&mut self, clients: &[u32]) -> Option<String> {
+        let mut often = Vec::new();
+        for client in clients {
+            let times = self.shortened.entry(*client).or_default();
+            *times += 1;
+            if *times == OFTEN {
+                often.push(client.to_string());
+            }
+        }
+        let whose = if often.len() == 1 { "client" } else { "clients" };
+        (!often.is_empty()).then(|| {
+            format!(
+                "{OFTEN} updates each of {whose} {} moved more than checks.length times as far as usual and were \
+                 shortened: check the {whose}; if they have many more images than others, raise checks.length",
+                often.join(", ")
+            )
+        })
+    }
+
+    /// What they would be at this learning rate. Nothing before the first round.
+    pub(crate) fn at(&self, lr: f64) -> Vec<Lengths> {
+        let scaled = |l: &Lengths| Lengths { weights: l.weights * lr, ..*l };
+        self.rounds.iter().flatten().map(scaled).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fedanchor_engine::tensors::{Entry, Part};
+    use std::sync::Arc;
+    use tch::Tensor;
+
+    fn params(weights: &[f32], mean: &[f32]) -> Params {
+        let entry = |name: &str, values: &[f32], statistic| {
+            let shape = vec![values.len() as i64];
+            Entry { name: name.to_owned(), shape, part: Part::Backbone, statistic }
+        };
+        let layout = vec![entry("a", weights, false), entry("mean", mean, true)];
+        let tensors = [weights, mean].map(|values| Tensor::from_slice(values).unsqueeze(0));
+        Params { layout: Arc::new(layout), tensors: tensors.into() }
+    }
+
+    fn lengths(weights: f64, statistics: f64) -> Lengths {
+        Lengths { weights, statistics }
+    }
+
+    #[test]
+    fn weights_and_statistics_are_shortened_each_to_its_own_limit() {
+        let (sent, update) = (params(&[1.0, 1.0], &[0.0]), params(&[4.0, 5.0], &[10.0]));
+        let found = Lengths::of(&update, &sent).unwrap();
+        assert_eq!(found, lengths(5.0, 10.0));
+        assert!(found.shorten(&update, &sent, lengths(5.0, 10.0)).unwrap().is_none());
+        let short = found.shorten(&update, &sent, lengths(2.5, 20.0)).unwrap().unwrap();
+        assert_eq!(short.tensors, params(&[2.5, 3.0], &[10.0]).tensors);
+        let short = found.shorten(&update, &sent, lengths(9.0, 1.0)).unwrap().unwrap();
+        assert_eq!(short.tensors, params(&[4.0, 5.0], &[1.0]).tensors);
+        // One that stands still has no direction, and is not too long for anything.
+        assert!(lengths(0.0, 0.0).shorten(&sent, &sent, lengths(0.0, 0.0)).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_usual_length_follows_the_learning_rate_and_the_last_ten_rounds() {
+        let mut usual = UsualLengths::default();
+        assert_eq!(Lengths::median(&usual.at(0.1)), None);
+        usual.push(&[lengths(1.0, 3.0), lengths(2.0, 4.0), lengths(800.0, 900.0)], 0.1);
+        usual.push(&[], 0.1);
+        usual.push(&[lengths(1.0, 1.0)], 0.0);
+        assert_eq!(Lengths::median(&usual.at(0.05)), Some(lengths(1.0, 4.0)));
+        for _ in 0..ROUNDS {
+            usual.push(&[lengths(7.0, 7.0); 3], 0.1);
+        }
+        assert_eq!(usual.at(0.1), [lengths(7.0, 7.0); 3 * ROUNDS]);
+        // The fifth time is worth saying, once.
+        let said: Vec<bool> = (0..7).map(|_| usual.count_shortened(&[3]).is_some()).collect();
+        assert_eq!(said, [false, false, false, false, true, false, false]);
+        let text = serde_json::to_string(&usual).unwrap();
+        assert_eq!(serde_json::from_str::<UsualLengths>(&text).unwrap(), usual);
+    }
+}

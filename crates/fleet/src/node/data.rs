@@ -1,0 +1,104 @@
+//! A node's images, and whose they are.
+
+use fedanchor::config::{DataConfig, Unreadable};
+use fedanchor::{Error, Result};
+use fedanchor_data::formats::{self, Options};
+use fedanchor_data::{ImageSet, Shape};
+use std::path::{Path, PathBuf};
+
+/// Where a node's images are.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// A folder of pictures, or a file of images; their labels, if there are any, are not read.
+    pub path: PathBuf,
+    /// The name of its only client, or a file that lists the folders of several clients.
+    pub clients: Clients,
+}
+
+/// Whose images they are.
+#[derive(Debug, Clone)]
+pub enum Clients {
+    /// All of one client of this name.
+    One(String),
+    /// Of several: a text file with the name of a folder below the path in each line.
+    Listed(PathBuf),
+}
+
+/// The images of all clients here.
+#[derive(Debug)]
+pub(super) struct LocalData {
+    pub(super) images: ImageSet,
+    /// Names, and which images are theirs.
+    pub(super) clients: Vec<(String, Vec<u32>)>,
+}
+
+impl LocalData {
+    /// Reads the images in the shape that the run asks for.
+    pub(super) fn read(source: &Source, config: &DataConfig, shape: Shape) -> Result<Self> {
+        let options = Options {
+            size: Some(shape.side),
+            fit: config.fit,
+            skip_unreadable: config.unreadable == Unreadable::Skip,
+            cache: formats::default_cache(),
+            ..Options::default()
+        };
+        let read = |path: &Path| in_shape(formats::open_images(path, &options)?, shape, path);
+        let list = match &source.clients {
+            Clients::Listed(list) => list,
+            Clients::One(name) => {
+                let images = read(&source.path)?;
+                let all = (0..images.len() as u32).collect();
+                return Ok(Self { images, clients: vec![(name.clone(), all)] });
+            }
+        };
+        let names = names(list)?;
+        let mut all: Option<ImageSet> = None;
+        let mut clients = Vec::new();
+        for name in names {
+            let images = read(&source.path.join(&name))?;
+            let first = all.as_ref().map_or(0, ImageSet::len) as u32;
+            clients.push((name, (first..first + images.len() as u32).collect()));
+            match &mut all {
+                Some(all) => all.pixels.extend(images.pixels),
+                None => all = Some(images),
+            }
+        }
+        let images = all.ok_or_else(|| Error::file(list, "names no client"))?;
+        Ok(Self { images, clients })
+    }
+}
+
+/// The clients that a file lists.
+fn names(list: &Path) -> Result<Vec<String>> {
+    const LONGEST: u64 = 1 << 20;
+    let text =
+        fedanchor_disk::read_text(list, LONGEST).map_err(|error| Error::file(list, error))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let names: Vec<String> = lines.map(str::to_owned).collect();
+    match names.iter().find(|name| Path::new(name).components().count() != 1 || *name == "..") {
+        Some(name) => Err(Error::file(
+            list,
+            format!("expected the name of a folder in each line, found {name:?}"),
+        )),
+        None => Ok(names),
+    }
+}
+
+/// Images with the channels of the run, without labels. Grey ones become coloured, as in a simulation; colour is not
+/// thrown away.
+fn in_shape(images: ImageSet, shape: Shape, path: &Path) -> Result<ImageSet> {
+    let pixels = match (images.shape.channels, shape.channels) {
+        (1, 3) => images.pixels.iter().flat_map(|&grey| [grey; 3]).collect(),
+        (there, wanted) if there == wanted => images.pixels,
+        (there, wanted) => {
+            let problem = format!("the images have {there} channels, the run has {wanted}");
+            return Err(Error::file(path, problem));
+        }
+    };
+    if images.shape.side != shape.side {
+        let (there, wanted) = (images.shape.side, shape.side);
+        let problem = format!("the images have {there} pixels per side, the run has {wanted}");
+        return Err(Error::file(path, problem));
+    }
+    Ok(ImageSet { shape, pixels, labels: None, classes: Vec::new() })
+}

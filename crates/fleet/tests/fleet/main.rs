@@ -1,0 +1,201 @@
+//! A fleet gives the results of the simulation of the same clients, byte for byte.
+
+#![allow(clippy::unwrap_used)]
+
+mod faults;
+mod transport;
+
+use fedanchor_data::sample;
+use fedanchor_data::thumbnail::write_png;
+use fedanchor_fleet::node::{Clients, Settings, Source};
+use fedanchor_fleet::{Mailbox, RemoteFleet, Socket, coordinator, node};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use tempfile::TempDir;
+use transport::Far;
+
+const CLIENTS: usize = 3;
+
+const BRIEF: &[&str] = &[
+    "rounds=2",
+    "data.name=mine",
+    "model.name=small",
+    "data.anchors=0",
+    "data.clients=3",
+    "partition.kind=iid",
+    "client.per_round=2",
+    "client.epochs=1",
+    "client.batch=16",
+    "client.keep_momentum=true",
+    "pretrain.epochs=2",
+    "pretrain.fitted=0",
+    "optimiser.lr=0.05",
+    "augment.flip=false",
+];
+
+/// Pictures of the sample: `all` for a simulation, `server` and a folder per client for a fleet.
+fn pictures(place: &Path) {
+    let data = sample::load().unwrap();
+    let labels = data.train.labels.clone().unwrap();
+    let write = |images: &fedanchor_data::ImageSet, index: usize, folders: &[String]| {
+        for folder in folders {
+            let folder = place.join(folder);
+            std::fs::create_dir_all(&folder).unwrap();
+            let path = folder.join(format!("{index:05}.png"));
+            write_png(images.shape, images.image(index), &path).unwrap();
+        }
+    };
+    let class = |label: u16| ["zero", "one", "two"][label as usize];
+    let mut count = [0; 3];
+    for (index, &label) in labels.iter().enumerate().filter(|(_, label)| **label < 3) {
+        let seen = &mut count[label as usize];
+        *seen += 1;
+        match *seen {
+            0..=10 => {
+                let class = class(label);
+                write(
+                    &data.train,
+                    index,
+                    &[format!("all/labelled/{class}"), format!("server/train/{class}")],
+                );
+            }
+            11..=40 => {
+                let client = index % CLIENTS;
+                write(&data.train, index, &[format!("all/unlabelled/client-{client}")]);
+            }
+            _ => {}
+        }
+    }
+    let test = data.test.labels.clone().unwrap();
+    for (index, &label) in test.iter().enumerate().filter(|(_, label)| **label < 3).take(60) {
+        let class = class(label);
+        write(&data.test, index, &[format!("all/test/{class}"), format!("server/test/{class}")]);
+    }
+}
+
+fn experiment(place: &Path, data: &str, more: &[&str]) -> fedanchor::Experiment {
+    let path = format!("data.path={}", place.join(data).display());
+    let keys = BRIEF.iter().chain(more).map(|key| (*key).to_owned()).chain([path]);
+    fedanchor::resolve("", &keys.collect::<Vec<_>>()).unwrap()
+}
+
+/// A node with a socket.
+fn start_node(place: &Path, name: &str, clients: Clients, folder: &str) -> Socket {
+    let settings = Settings {
+        source: Source { path: place.join(folder), clients },
+        state: place.join(format!("state-{name}")),
+        device: "cpu".to_owned(),
+        workers: Some(1),
+    };
+    let path = place.join(format!("{name}.sock"));
+    Socket::serve(&path, node::routes(settings).unwrap()).unwrap()
+}
+
+/// The server's half, with a transport between.
+fn coordinate(
+    place: &Path,
+    out: &Path,
+    resume: bool,
+    more: &[&str],
+    nodes: BTreeMap<String, Far>,
+) -> fedanchor::Result<()> {
+    let experiment = experiment(place, "server", more);
+    let mailbox = Arc::new(Mailbox::new(&place.join("replies")).unwrap());
+    let routes = coordinator::routes(mailbox.clone());
+    let socket = Socket::serve(&place.join("coordinator.sock"), routes).unwrap();
+    let path = socket.path().to_owned();
+    let transport = std::thread::spawn(move || transport::carry(path, nodes));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (there, asked) = (mailbox.clone(), stop.clone());
+    let (resume, workers) = (resume.then_some(false), Some(1));
+    let fleet: &fedanchor::WrapFleet = &move |fleet| {
+        let (mailbox, stop) = (there.clone(), asked.clone());
+        Ok(Box::new(RemoteFleet::new(mailbox, stop, fleet.simulation(), "run")?))
+    };
+    let done = fedanchor::coordinate(&experiment, out, resume, workers, &stop, &mut (), fleet);
+    mailbox.end(done.is_ok(), String::new(), Duration::from_secs(10));
+    drop(socket);
+    assert_eq!(transport.join().unwrap(), done.is_ok());
+    done.map(drop)
+}
+
+/// A node for each client, by the transport's own names, whose order is another one.
+fn start_nodes(place: &Path) -> (Vec<Socket>, BTreeMap<String, Far>) {
+    let start = |client: usize| {
+        let name = format!("client-{client}");
+        let one = Clients::One(name.clone());
+        start_node(place, &name, one, &format!("all/unlabelled/{name}"))
+    };
+    let nodes: Vec<Socket> = (0..CLIENTS).map(start).collect();
+    let far = nodes.iter().enumerate();
+    let far = far.map(|(at, node)| ((9 - at).to_string(), Far::Node(node.path().to_owned())));
+    let far = far.collect();
+    (nodes, far)
+}
+
+fn records(folder: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(folder.join("rounds.jsonl")).unwrap();
+    text.lines()
+        .map(|line| {
+            let mut record: serde_json::Value = serde_json::from_str(line).unwrap();
+            record.as_object_mut().unwrap().remove("checksum");
+            record
+        })
+        .collect()
+}
+
+fn same(one: &Path, other: &Path) {
+    let read = |folder: &Path, name: &str| std::fs::read(folder.join(name)).unwrap();
+    assert!(
+        read(one, "model.safetensors") == read(other, "model.safetensors"),
+        "the models differ"
+    );
+    assert_eq!(records(one), records(other));
+}
+
+fn simulated(place: &Path, more: &[&str]) -> PathBuf {
+    let out = place.join("simulated");
+    let stop = AtomicBool::new(false);
+    fedanchor::run(&experiment(place, "all", more), &out, Some(1), &stop, &mut ()).unwrap();
+    out
+}
+
+#[test]
+fn a_fleet_is_the_simulation_of_the_same_clients() {
+    let methods: [&[&str]; 2] =
+        [&["method.threshold=-1"], &["method.name=fedcon", "method.predictor=64"]];
+    for more in methods {
+        let place = TempDir::new().unwrap();
+        let place = place.path();
+        pictures(place);
+        let simulated = simulated(place, more);
+        let (_nodes, far) = start_nodes(place);
+        let out = place.join("fleet");
+        coordinate(place, &out, false, more, far).unwrap();
+        same(&simulated, &out);
+    }
+}
+
+/// One node may stand for several clients.
+#[test]
+fn two_nodes_stand_for_three_clients() {
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    pictures(place);
+    let simulated = simulated(place, &[]);
+    let list = place.join("clients.txt");
+    std::fs::write(&list, "client-0\nclient-2\n").unwrap();
+    let two = start_node(place, "two", Clients::Listed(list), "all/unlabelled");
+    let one =
+        start_node(place, "one", Clients::One("client-1".to_owned()), "all/unlabelled/client-1");
+    let sockets = BTreeMap::from([
+        ("11".to_owned(), Far::Node(two.path().to_owned())),
+        ("12".to_owned(), Far::Node(one.path().to_owned())),
+    ]);
+    let out = place.join("fleet");
+    coordinate(place, &out, false, &[], sockets).unwrap();
+    same(&simulated, &out);
+}
