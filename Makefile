@@ -93,6 +93,9 @@ test-slow: libtorch target/torchvision/ready target/flower/ready target/flower-1
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor-data -p fedanchor --test mutated -- --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor --lib damaged_bytes
 	FEDANCHOR_EVERY_CALL=1 FEDANCHOR_FLIPS=170 $(CARGO) test --release -p fedanchor --test disk
+	FEDANCHOR_REQUESTS=100000 $(CARGO) test -p fedanchor-fleet --test fleet random
+	$(CARGO) build --quiet -p fedanchor-cli
+	target/flower/bin/python scripts/check_fleet.py target/debug/fedanchor
 	cd flower && ../target/flower/bin/python -m unittest discover -s tests
 	cd flower && ../target/flower-1.22/bin/python -m unittest discover -s tests
 	target/flower-1.22/bin/python scripts/fleet.py target/debug/fedanchor

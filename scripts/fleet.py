@@ -1,10 +1,11 @@
 """A whole fleet on this machine: `python scripts/fleet.py target/release/fedanchor` with a Python that has flwr.
 
 Starts Flower's SuperLink and three SuperNodes, a node of fedanchor behind each, and a coordinator, all on loopback, on digits of
-the embedded sample. Afterwards the same clients are simulated, and the two models are compared byte for byte. Everything is taken
+the embedded sample. With `--nodes 4 --clients 100 --per-round 10` each of four nodes stands for 25 clients. Afterwards the same clients are simulated, and the two models are compared byte for byte. Everything is taken
 down at the end, also after Ctrl-C or an error.
 """
 
+import argparse
 import pathlib
 import shutil
 import signal
@@ -17,29 +18,31 @@ sys.path.insert(0, str(ROOT / "flower" / "tests"))
 
 from harness import Federation, logs_on_error  # noqa: E402
 
-CLIENTS = 3
+NODES = 3
+NAMES = [f"client-{number}" for number in range(NODES)]
 ROUNDS = 3
-EXPERIMENT = f"""
+EXPERIMENT = """
 preset = "best"
-rounds = {ROUNDS}
-data = {{ name = "digits", path = "PATH", anchors = 0, clients = {CLIENTS} }}
+rounds = {rounds}
+data = {{ name = "digits", path = "{path}", anchors = 0, clients = {clients} }}
 partition.kind = "iid"
 model.name = "small"
 augment.flip = false
 batch_norm.statistics = "static-server"
 optimiser.lr = 0.1
-client = {{ per_round = {CLIENTS}, epochs = 1, batch = 32 }}
+client = {{ per_round = {per_round}, epochs = 1, batch = 32 }}
 """
 
 
-def pictures(program: str, folder: pathlib.Path) -> None:
+def pictures(program: str, folder: pathlib.Path, clients: int = NODES, per_round: int = NODES) -> None:
     """`all` for the simulation; of these, `server` is what the coordinator has."""
     everything = folder / "all"
-    subprocess.run([program, "-q", "data", "example", str(everything), "--clients", str(CLIENTS)], check=True)
+    subprocess.run([program, "-q", "data", "example", str(everything), "--clients", str(clients)], check=True)
     shutil.copytree(everything / "labelled", folder / "server" / "train")
     shutil.copytree(everything / "test", folder / "server" / "test")
     for name, data in (("fleet", "server"), ("simulation", "all")):
-        (folder / f"{name}.toml").write_text(EXPERIMENT.replace("PATH", str(folder / data)))
+        text = EXPERIMENT.format(rounds=ROUNDS, path=folder / data, clients=clients, per_round=per_round)
+        (folder / f"{name}.toml").write_text(text)
 
 
 def wait_for_socket(path: pathlib.Path, process: subprocess.Popen[bytes]) -> None:
@@ -50,49 +53,93 @@ def wait_for_socket(path: pathlib.Path, process: subprocess.Popen[bytes]) -> Non
         time.sleep(0.05)
 
 
-def run(program: str, federation: Federation) -> None:
-    folder = federation.folder
-    pictures(program, folder)
-    for number in range(CLIENTS):
-        name = f"client-{number}"
-        socket = federation.node_socket(name)
-        command = [program, "node", "--data", str(folder / "all" / "unlabelled" / name)]
-        command += ["--socket", str(socket), "--state", str(folder / f"{name}-state")]
-        wait_for_socket(socket, federation.start(f"node-{name}", command))
-    print("starting Flower", flush=True)
+def start_node(program: str, federation: Federation, name: str, socket: pathlib.Path | None = None) -> subprocess.Popen[bytes]:
+    """A node of fedanchor with the pictures of this client, on the socket that its SuperNode knows, or on another."""
+    socket = socket or federation.node_socket(name)
+    command = [program, "node", "--data", str(federation.folder / "all" / "unlabelled" / name), "--name", name]
+    command += ["--socket", str(socket), "--state", str(federation.folder / f"{name}-state")]
+    node = federation.start(f"node-{name}", command)
+    wait_for_socket(socket, node)
+    return node
+
+
+def start_nodes_of_many(program: str, federation: Federation, nodes: int, clients: int) -> list[str]:
+    """Nodes that stand for several clients each, in turn; returns the nodes' names."""
+    names = [f"node-{number}" for number in range(nodes)]
+    for number, name in enumerate(names):
+        socket, listed = federation.node_socket(name), federation.folder / f"{name}.txt"
+        listed.write_text("".join(f"client-{client}\n" for client in range(number, clients, nodes)))
+        command = [program, "node", "--data", str(federation.folder / "all" / "unlabelled"), "--clients", str(listed)]
+        command += ["--socket", str(socket), "--state", str(federation.folder / f"{name}-state")]
+        wait_for_socket(socket, federation.start(f"fedanchor-{name}", command))
+    return names
+
+
+def start_flower(federation: Federation, names: list[str]) -> None:
     federation.start_superlink()
-    for number in range(CLIENTS):
-        federation.start_supernode(f"client-{number}")
-    # Its progress is what there is to see.
+    for name in names:
+        federation.start_supernode(name)
+
+
+def start_coordinator(program: str, federation: Federation, out: pathlib.Path, *more: str) -> subprocess.Popen[bytes]:
+    """A coordinator whose progress is seen."""
+    command = [program, "coordinator", "--socket", str(federation.coordinator_socket), *more]
+    where = ["--resume", str(out)] if out.exists() else [str(federation.folder / "fleet.toml"), "--out", str(out)]
+    coordinator = subprocess.Popen([*command, *where], env=federation.environment("coordinator"))
+    wait_for_socket(federation.coordinator_socket, coordinator)
+    return coordinator
+
+
+def simulate(program: str, federation: Federation, *more: str) -> bytes:
+    """The model of the simulation of the same clients."""
+    out = federation.folder / "simulated"
+    command = [program, "-q", "run", str(federation.folder / "simulation.toml"), "--out", str(out), *more]
+    subprocess.run(command, check=True)
+    return (out / "model.safetensors").read_bytes()
+
+
+def run(program: str, federation: Federation, nodes: int, clients: int, per_round: int) -> None:
+    folder = federation.folder
+    pictures(program, folder, clients, per_round)
+    if nodes == clients:
+        names = [f"client-{number}" for number in range(nodes)]
+        for name in names:
+            start_node(program, federation, name)
+    else:
+        names = start_nodes_of_many(program, federation, nodes, clients)
+    print("starting Flower", flush=True)
+    start_flower(federation, names)
     start = time.monotonic()
-    command = [program, "coordinator", str(folder / "fleet.toml"), "--socket", str(federation.coordinator_socket)]
-    coordinator = subprocess.Popen([*command, "--out", str(folder / "fleet")], env=federation.environment("coordinator"))
+    coordinator = start_coordinator(program, federation, folder / "fleet")
     try:
-        wait_for_socket(federation.coordinator_socket, coordinator)
         app = federation.run()
         status = coordinator.wait()
-        seconds = time.monotonic() - start
     except BaseException:
         coordinator.send_signal(signal.SIGKILL)
         raise
+    seconds = time.monotonic() - start
     if status != 0:
         raise SystemExit(f"error: the coordinator ended with status {status}")
-    print(f"Flower's run: {federation.wait_for_end(app)}; {seconds:.0f} s", flush=True)
-    simulated = folder / "simulated"
-    subprocess.run([program, "-q", "run", str(folder / "simulation.toml"), "--out", str(simulated)], check=True)
-    models = [(path / "model.safetensors").read_bytes() for path in (folder / "fleet", simulated)]
-    if models[0] != models[1]:
+    if (ended := federation.wait_for_end(app)) != "finished:completed":
+        raise SystemExit(f"error: Flower calls the run {ended}")
+    print(f"{ROUNDS} rounds over Flower in {seconds:.0f} s; now the simulation of the same clients", flush=True)
+    if simulate(program, federation) != (folder / "fleet" / "model.safetensors").read_bytes():
         raise SystemExit("error: the fleet's model is not the one of the simulation of the same clients")
     print("the fleet's model is the one of the simulation of the same clients, byte for byte", flush=True)
 
 
 def main() -> None:
-    program = str(pathlib.Path(sys.argv[1]).resolve())
+    parser = argparse.ArgumentParser(description="A whole fleet on this machine, and the simulation of the same clients.")
+    parser.add_argument("program", type=pathlib.Path)
+    for name in ("nodes", "clients", "per-round"):
+        parser.add_argument(f"--{name}", type=int, default=NODES)
+    options = parser.parse_args()
+    program = str(options.program.resolve())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     federation = Federation()
     try:
         with logs_on_error(federation):
-            run(program, federation)
+            run(program, federation, options.nodes, options.clients, options.per_round)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     finally:

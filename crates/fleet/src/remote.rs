@@ -6,6 +6,7 @@ use crate::protocol::{join_parts, split_parts};
 use axum::body::Bytes;
 use fedanchor::federation::{Arrival, ClientKey, Delivery, Fleet, Member, RoundTask};
 use fedanchor::{Error, Result, Simulation};
+use fedanchor_data::formats::natural;
 use fedanchor_disk as disk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -165,7 +166,10 @@ impl RemoteFleet {
             key: ClientKey::Name(name.clone()),
             samples: *samples,
         };
-        present.map(member).collect()
+        // The order of a simulation, which numbers clients by their names.
+        let mut present: Vec<_> = present.collect();
+        present.sort_by(|(a, _), (b, _)| natural(a, b));
+        present.into_iter().map(member).collect()
     }
 
     fn stopped(&self) -> bool {
@@ -302,7 +306,8 @@ impl Fleet for RemoteFleet {
             Ok(())
         };
         let over = |now: Instant| task.deadline.is_some_and(|end| now >= end);
-        while !asked.is_empty() && !over(Instant::now()) {
+        let mut answered = 0;
+        while !asked.is_empty() && answered < task.enough && !over(Instant::now()) {
             deliver(&mut slots)?;
             let ids: BTreeSet<u64> = asked.keys().copied().collect();
             let look = timeout(Instant::now()).map_or(LOOK, |left| left.min(LOOK));
@@ -312,6 +317,7 @@ impl Fleet for RemoteFleet {
             match reply {
                 Reply::Answer(200, path) => {
                     let (path, arrived) = (Arc::new(Spooled(path)), Instant::now());
+                    answered += request.clients.len();
                     for (part, number) in request.clients.iter().enumerate() {
                         slots.insert(*number, Slot::There { path: path.clone(), part, arrived });
                     }

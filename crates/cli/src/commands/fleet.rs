@@ -1,8 +1,9 @@
 //! `fedanchor node` and `fedanchor coordinator`: the two ends of a fleet.
 
-use super::interrupt::stop_on_interrupt;
+use super::interrupt::{Interrupted, left_undone, stop_on_interrupt};
 use super::progress::Progress;
-use super::run::{report, resolved, unless_interrupted};
+use super::quoted_path;
+use super::run::{report, resolved};
 use super::tracked::Tracked;
 use crate::cli::{CoordinatorArgs, NodeArgs};
 use crate::printer::Printer;
@@ -93,7 +94,15 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     tracked.finish();
     progress.finish();
     report(&summary, &out, printer, "");
-    unless_interrupted(&experiment, &summary, &out, &stop)
+    match left_undone(&experiment, &summary, &stop)? {
+        Some(done) => {
+            let (out, socket) = (quoted_path(&out), quoted_path(&args.socket));
+            let advice =
+                format!("resume with `fedanchor coordinator --resume {out} --socket {socket}`");
+            Err(Interrupted::new(done, advice).into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// What the nodes know the run by: its folder, from any working directory, also after it was resumed.

@@ -61,6 +61,12 @@ impl Observer for Progress<'_> {
         let images = simulation.split.pool.len();
         let clients = match method.has_clients() {
             false => "no clients".to_owned(),
+            // Those of a fleet, of which nothing is known yet.
+            true if simulation.partition.clients.is_empty() => format!(
+                "{} of a fleet, {} per round",
+                counted(experiment.data.clients, "client", "clients"),
+                experiment.client.per_round
+            ),
             true => format!(
                 "{} on {}, {} per round",
                 match method.sees_labels() {

@@ -69,7 +69,7 @@ pub(super) fn resolved(
     Ok(resolved.experiment)
 }
 
-pub(super) fn unless_interrupted(
+fn unless_interrupted(
     experiment: &Experiment,
     summary: &Summary,
     out: &Path,

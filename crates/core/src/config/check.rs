@@ -127,6 +127,13 @@ impl Experiment {
         at_most("checkpoint.every", self.checkpoint.every as usize, MOST_ROUNDS)?;
         within("checks.size", self.checks.size, 1.0, 1000.0)?;
         within("checks.distance", self.checks.distance, 0.0, 1e6)?;
+        if per_round + self.fleet.ask > clients {
+            let problem = format!(
+                "{} clients asked beyond {per_round} per round, but data.clients is {clients}",
+                self.fleet.ask
+            );
+            return Err(Error::config("fleet.ask", problem));
+        }
         within("fleet.deadline", self.fleet.deadline, 0.0, 1e6)?;
         within("checks.length", self.checks.length, 0.0, 1e6)?;
         within("aggregation.weight_limit", self.aggregation.weight_limit, 0.0, 1e6)?;

@@ -353,6 +353,9 @@ pub struct RecordConfig {
 pub struct FleetConfig {
     /// Seconds that a round waits for answers; 0 until every client has answered or is gone.
     pub deadline: f64,
+    /// Clients that are asked beyond `client.per_round`: a round ends once `client.per_round` have answered, and does
+    /// not wait for the slowest.
+    pub ask: usize,
 }
 
 words! {

@@ -152,8 +152,15 @@ mod tests {
             all.extend(["model.latent_stage", "method.latents"].map(str::to_owned));
             all.push("method.contrastive.batch".to_owned());
             all.extend(
-                ["fleet", "fleet.deadline", "record", "record.latents", "record.samples"]
-                    .map(str::to_owned),
+                [
+                    "fleet",
+                    "fleet.deadline",
+                    "fleet.ask",
+                    "record",
+                    "record.latents",
+                    "record.samples",
+                ]
+                .map(str::to_owned),
             );
             for key in all {
                 for value in WRONG {

@@ -56,6 +56,8 @@ pub struct Coordinator<'a> {
     learning: LearningWatch,
     /// How long a round waits for answers [default: until all have come].
     pub deadline: Option<Duration>,
+    /// Clients that are asked beyond those that are needed [default: 0].
+    pub ask: usize,
 }
 
 /// What the coordinator remembers beside tensors; a part of every checkpoint.
@@ -93,7 +95,7 @@ impl<'a> Coordinator<'a> {
         let mut server = Server::new(experiment, context, data.anchors)?;
         method.start(&mut server)?;
         let (registry, watch, lengths, learning) = Default::default();
-        let deadline = None;
+        let (deadline, ask) = (None, 0);
         Ok(Self {
             server,
             experiment,
@@ -105,6 +107,7 @@ impl<'a> Coordinator<'a> {
             lengths,
             learning,
             deadline,
+            ask,
         })
     }
 
@@ -125,7 +128,8 @@ impl<'a> Coordinator<'a> {
         let mut aggregate = None;
         if let Some(broadcast) = &broadcast {
             let deadline = self.deadline.map(|wait| Instant::now() + wait);
-            let task = RoundTask { broadcast, clients: &drawn, deadline };
+            let enough = self.experiment.client.per_round;
+            let task = RoundTask { broadcast, clients: &drawn, deadline, enough };
             let shares = (&mut watch, &mut timing);
             (collected, aggregate) = self.collect(fleet, &task, shares)?;
             if collected.statistics.answers < self.experiment.checks.quorum {
@@ -227,7 +231,7 @@ impl<'a> Coordinator<'a> {
         let mut order: Vec<usize> = (0..members.len()).collect();
         order.sort_unstable_by_key(|&at| numbers[at]);
         let mut rng = self.context.streams(round).of(Purpose::Cohort, SERVER).rng();
-        let count = self.experiment.client.per_round.min(members.len());
+        let count = (self.experiment.client.per_round + self.ask).min(members.len());
         let mut drawn: Vec<usize> =
             sample(&mut rng, members.len(), count).into_iter().map(|at| order[at]).collect();
         drawn.sort_unstable_by_key(|&at| numbers[at]);

@@ -87,6 +87,8 @@ pub struct RoundTask<'a> {
     pub clients: &'a [(u32, ClientKey)],
     /// When answers stop counting.
     pub deadline: Option<Instant>,
+    /// How many answers are enough: a fleet need not wait for more.
+    pub enough: usize,
 }
 
 /// Something that arrived.

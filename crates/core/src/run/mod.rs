@@ -15,7 +15,7 @@ pub use resume::resume;
 pub use verify::{Verification, verify};
 
 use crate::clients::ComputeThreads;
-use crate::config::{Experiment, fingerprint};
+use crate::config::{Experiment, FleetConfig, fingerprint};
 use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Fleet, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
@@ -219,8 +219,10 @@ impl Run<'_> {
         let clock = Instant::now();
         let mut coordinator = simulation.coordinator()?;
         let (Clients::Here(fleet) | Clients::Elsewhere(fleet)) = self.clients;
-        if matches!(self.clients, Clients::Elsewhere(_)) && experiment.fleet.deadline > 0.0 {
-            coordinator.deadline = Some(Duration::from_secs_f64(experiment.fleet.deadline));
+        if matches!(self.clients, Clients::Elsewhere(_)) {
+            let FleetConfig { deadline, ask } = experiment.fleet;
+            coordinator.deadline = (deadline > 0.0).then(|| Duration::from_secs_f64(deadline));
+            coordinator.ask = ask;
         }
         let mut fleet = fleet(simulation.fleet())?;
         if let Some(found) = &found {

@@ -23,7 +23,7 @@ use checks::{every_class, same_shape};
 use cifar::{EDITIONS, Edition};
 use folder::Listing;
 use folder::listing::superfluous_share;
-pub use folder::{Relabelled, cache_folder, default_cache, seen_from};
+pub use folder::{Relabelled, cache_folder, default_cache, natural, seen_from};
 pub use known::Known;
 use std::path::{Path, PathBuf};
 

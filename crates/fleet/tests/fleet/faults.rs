@@ -2,6 +2,7 @@
 
 use crate::transport::{Far, ask};
 use crate::{coordinate, pictures, records, same, simulated, start_nodes};
+use fedanchor_fleet::protocol::{PROTOCOL, Terms, TrainHeader, join_parts};
 use fedanchor_fleet::{Mailbox, Socket, coordinator};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -32,6 +33,25 @@ fn a_round_ends_at_its_deadline() {
     let record = &records(&out)[1];
     assert_eq!(numbers(record, "absent"), [1], "{record}");
     assert_eq!((&record["trained"], &record["rejected"]), (&json!(2), &json!([])), "{record}");
+}
+
+/// More are asked than are needed: the round does not wait for the slowest.
+#[test]
+fn a_round_does_not_wait_for_more_than_it_needs() {
+    let (_folder, place) = place();
+    let (nodes, mut far) = start_nodes(&place);
+    far.insert("9".to_owned(), Far::Silent(nodes[0].path().to_owned()));
+    let out = place.join("fleet");
+    coordinate(&place, &out, false, &["client.per_round=2", "fleet.ask=1", "rounds=2"], far)
+        .unwrap();
+    for record in &records(&out)[1..] {
+        assert_eq!(numbers(record, "clients"), [0, 1, 2], "{record}");
+        assert_eq!(
+            (numbers(record, "absent"), &record["trained"]),
+            (vec![0], &json!(2)),
+            "{record}"
+        );
+    }
 }
 
 /// What is no answer is rejected and counted; what is too long is not even read.
@@ -119,4 +139,124 @@ fn nonsense_is_refused() {
     ] {
         assert_eq!(ask(node, "POST", path, &body).unwrap().0, status, "{path}");
     }
+}
+
+/// Random requests to both sockets, some of them nearly right: neither crashes, nor does memory grow.
+/// FEDANCHOR_REQUESTS sets how many.
+#[test]
+fn random_requests_do_no_harm() {
+    let (_folder, place) = place();
+    let (nodes, _) = start_nodes(&place);
+    let mailbox = Arc::new(Mailbox::new(&place.join("replies")).unwrap());
+    let socket =
+        Socket::serve(&place.join("c.sock"), coordinator::routes(mailbox.clone())).unwrap();
+    let count = std::env::var("FEDANCHOR_REQUESTS").map_or(2000, |count| count.parse().unwrap());
+    let (join, train) = (terms(&place), request(&place));
+    assert_eq!(ask(nodes[0].path(), "POST", "/v1/join", &join).unwrap().0, 200);
+    let whole = ask(nodes[0].path(), "POST", "/v1/train", &train).unwrap();
+    assert_eq!(whole.0, 200, "{}", String::from_utf8_lossy(&whole.1));
+    let mut random = Random(7);
+    let mut before = 0;
+    let mut seen = std::collections::BTreeMap::new();
+    for number in 0..count {
+        if number == count / 4 {
+            before = resident(); // by now everything has been used once
+        }
+        let id = mailbox.post("7", "/v1/train", vec![0; 10].into(), None, 1000);
+        let paths = ["/v1/work", "/v1/join", "/v1/train", "/", "/v1/requests/", "/v1/replies/"];
+        let path = match random.below(4) {
+            0 => format!("/v1/replies/{}?status={}", id + random.below(2), random.below(700)),
+            1 => format!("/v1/failures/{id}"),
+            _ => format!(
+                "{}{}",
+                paths[random.below(6) as usize],
+                ["", "1", "%00"][random.below(3) as usize]
+            ),
+        };
+        let body = match random.below(5) {
+            0 => random.mutate(&train),
+            1 => random.mutate(&join),
+            2 => random.mutate(br#"{"protocol":1,"session":"a","nodes":["7"]}"#),
+            3 => vec![0; random.below(3000) as usize],
+            _ => Vec::new(),
+        };
+        let to = if random.below(2) == 0 { socket.path() } else { nodes[0].path() };
+        // What would wait for work is asked nothing: it would only cost time.
+        if path == "/v1/work" && to == socket.path() && body.first() == Some(&b'{') {
+            mailbox.end(true, String::new(), std::time::Duration::ZERO);
+        }
+        let status = ask(to, ["GET", "POST", "PUT"][random.below(3) as usize], &path, &body);
+        *seen.entry(status.map_or(0, |found| found.0)).or_insert(0) += 1;
+        mailbox.withdraw(id);
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 64 << 20, "memory has grown by {} MiB", grown >> 20);
+    assert!(seen.len() > 5, "{seen:?}");
+    assert_eq!(ask(nodes[0].path(), "POST", "/v1/join", &join).unwrap().0, 200);
+    assert_eq!(ask(socket.path(), "GET", "/v1/requests/1", b"").unwrap().0, 410);
+}
+
+/// Bytes of memory that this process holds.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// A small generator of numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+
+    /// The bytes with some of them changed, and perhaps cut off.
+    fn mutate(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        for _ in 0..self.below(4) {
+            // Most of a message are weights: what matters is at its beginning.
+            let end = if self.below(2) == 0 { bytes.len().min(600) } else { bytes.len() };
+            let at = self.below(end as u64) as usize;
+            bytes[at] = self.below(256) as u8;
+        }
+        if self.below(4) == 0 {
+            bytes.truncate(self.below(bytes.len() as u64) as usize);
+        }
+        bytes
+    }
+}
+
+fn without_clients(place: &std::path::Path) -> fedanchor::Simulation {
+    let experiment = crate::experiment(place, "server", &["method.threshold=1"]); // trains on nothing
+    let data = fedanchor::simulation::load(&experiment).unwrap();
+    fedanchor::Simulation::without_clients(experiment, data, Some(1)).unwrap()
+}
+
+/// What a coordinator would send to a node that joins.
+fn terms(place: &std::path::Path) -> Vec<u8> {
+    let simulation = without_clients(place);
+    let images = &simulation.context.images;
+    let experiment = simulation.settled().unwrap();
+    serde_json::to_vec(&Terms {
+        protocol: PROTOCOL,
+        version: "0".to_owned(),
+        run: "run".to_owned(),
+        experiment: Terms::text_of(&experiment).unwrap(),
+        classes: simulation.classes.len(),
+        shape: images.shape(),
+        normalisation: images.normalisation().clone(),
+        flip: images.flip(),
+    })
+    .unwrap()
+}
+
+/// What a coordinator would send to a node that trains.
+fn request(place: &std::path::Path) -> Vec<u8> {
+    let simulation = without_clients(place);
+    let server = simulation.coordinator().unwrap().server;
+    let broadcast = simulation.method.broadcast(&server, 1, &[0]).unwrap().unwrap();
+    let header = TrainHeader { run: "run".to_owned(), clients: vec![("client-2".to_owned(), 0)] };
+    join_parts(&[&serde_json::to_vec(&header).unwrap(), &broadcast.encode(0).unwrap()])
 }

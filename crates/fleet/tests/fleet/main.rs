@@ -17,7 +17,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use transport::Far;
 
-const CLIENTS: usize = 3;
+/// In the order of a simulation, which is not that of their letters.
+const CLIENTS: [&str; 3] = ["client-2", "client-10", "client-30"];
 
 const BRIEF: &[&str] = &[
     "rounds=2",
@@ -63,8 +64,8 @@ fn pictures(place: &Path) {
                 );
             }
             11..=40 => {
-                let client = index % CLIENTS;
-                write(&data.train, index, &[format!("all/unlabelled/client-{client}")]);
+                let client = CLIENTS[index % CLIENTS.len()];
+                write(&data.train, index, &[format!("all/unlabelled/{client}")]);
             }
             _ => {}
         }
@@ -124,12 +125,11 @@ fn coordinate(
 
 /// A node for each client, by the transport's own names, whose order is another one.
 fn start_nodes(place: &Path) -> (Vec<Socket>, BTreeMap<String, Far>) {
-    let start = |client: usize| {
-        let name = format!("client-{client}");
-        let one = Clients::One(name.clone());
-        start_node(place, &name, one, &format!("all/unlabelled/{name}"))
+    let start = |name: &str| {
+        let one = Clients::One(name.to_owned());
+        start_node(place, name, one, &format!("all/unlabelled/{name}"))
     };
-    let nodes: Vec<Socket> = (0..CLIENTS).map(start).collect();
+    let nodes: Vec<Socket> = CLIENTS.into_iter().map(start).collect();
     let far = nodes.iter().enumerate();
     let far = far.map(|(at, node)| ((9 - at).to_string(), Far::Node(node.path().to_owned())));
     let far = far.collect();
@@ -187,10 +187,10 @@ fn two_nodes_stand_for_three_clients() {
     pictures(place);
     let simulated = simulated(place, &[]);
     let list = place.join("clients.txt");
-    std::fs::write(&list, "client-0\nclient-2\n").unwrap();
+    std::fs::write(&list, "client-2\nclient-30\n").unwrap();
     let two = start_node(place, "two", Clients::Listed(list), "all/unlabelled");
     let one =
-        start_node(place, "one", Clients::One("client-1".to_owned()), "all/unlabelled/client-1");
+        start_node(place, "one", Clients::One("client-10".to_owned()), "all/unlabelled/client-10");
     let sockets = BTreeMap::from([
         ("11".to_owned(), Far::Node(two.path().to_owned())),
         ("12".to_owned(), Far::Node(one.path().to_owned())),

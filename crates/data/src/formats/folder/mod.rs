@@ -16,6 +16,7 @@ mod table;
 pub use cache::{cache_folder, default_cache};
 pub(super) use decode::resize_set;
 pub(crate) use listing::Listing;
+pub use names::natural;
 pub(super) use relabel::relabel;
 pub use relabel::{Relabelled, seen_from};
 

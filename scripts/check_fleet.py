@@ -1,0 +1,154 @@
+"""What a fleet does when things go wrong, on a real Flower: `python scripts/check_fleet.py target/debug/fedanchor`.
+
+One federation, several runs: a coordinator that is killed, a node that is killed and comes back, a hostile node, a flood.
+"""
+
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from fleet import NAMES, Federation, logs_on_error, pictures, simulate, start_coordinator, start_flower, start_node
+from harness import UnixHttpServer
+
+
+def records(out: pathlib.Path) -> list[dict]:
+    path = out / "rounds.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait_for(what: str, condition: Callable[[], bool], timeout: float = 180.0) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit(f"error: waited in vain for {what}")
+        time.sleep(0.1)
+
+
+def expect(what: str, condition: bool) -> None:
+    if not condition:
+        raise SystemExit(f"error: {what}: no")
+    print(f"ok: {what}", flush=True)
+
+
+def a_killed_coordinator_resumes(program: str, federation: Federation) -> None:
+    out = federation.folder / "killed"
+    first = start_coordinator(program, federation, out)
+    app = federation.run(connect_timeout=120.0)
+    wait_for("the first round", lambda: len(records(out)) >= 2)
+    time.sleep(1)  # in the middle of the second
+    first.kill()
+    first.wait()
+    second = start_coordinator(program, federation, out)
+    expect("a coordinator that was killed resumes, and the same Flower run goes on", second.wait() == 0)
+    expect("Flower calls the run completed", federation.wait_for_end(app) == "finished:completed")
+    model = (out / "model.safetensors").read_bytes()
+    expect("the model is that of the simulation, byte for byte", model == simulate(program, federation))
+
+
+def a_killed_node_comes_back(program: str, federation: Federation, nodes: dict[str, subprocess.Popen[bytes]]) -> None:
+    out = federation.folder / "node"
+    coordinator = start_coordinator(program, federation, out, "--set", "rounds=4")
+    app = federation.run()
+    wait_for("the first round", lambda: len(records(out)) >= 2)
+    federation.kill(nodes["client-1"])
+    wait_for("the second round", lambda: len(records(out)) >= 3)
+    nodes["client-1"] = start_node(program, federation, "client-1")
+    expect("the run goes on without a node that was killed", coordinator.wait() == 0)
+    absent = [record.get("absent", []) for record in records(out)]
+    expect(f"it is recorded as absent, and takes part again: {absent}", [1] in absent and absent[-1] == [])
+    federation.wait_for_end(app)
+
+
+def a_hostile_node_is_excluded(program: str, federation: Federation, nodes: dict[str, subprocess.Popen[bytes]]) -> None:
+    """It answers with what the node behind it has trained, but for one number."""
+    federation.kill(nodes["client-2"])
+    behind = federation.folder / "behind.sock"
+    start_node(program, federation, "client-2", behind)
+
+    def respond(method: str, target: str, body: bytes) -> tuple[int, bytes]:
+        connection = UnixConnection(behind)
+        connection.request(method, target, body)
+        answer = connection.getresponse()
+        status, reply = answer.status, answer.read()
+        if target == "/v1/train" and status == 200:
+            reply = reply[:-4] + struct.pack("<f", float("nan"))
+        return status, reply
+
+    hostile = UnixHttpServer(federation.node_socket("client-2"), respond)
+    out = federation.folder / "hostile"
+    coordinator = start_coordinator(program, federation, out, "--set", "rounds=4")
+    app = federation.run()
+    expect("the run ends well with a hostile node", coordinator.wait() == 0)
+    rounds = records(out)[1:]
+    named = [[note["client"] for note in record["rejected"]] for record in rounds]
+    expect(f"its updates are rejected: {named}", named[:3] == [[2]] * 3)
+    expect("after the third it is not asked again", rounds[3]["clients"] == [0, 1])
+    federation.wait_for_end(app)
+    hostile.stop()
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__("local", timeout=120)
+        self.path_of_socket = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.path_of_socket)
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds."""
+    pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def a_gigabyte_is_refused(program: str, federation: Federation) -> None:
+    out = federation.folder / "flood"
+    coordinator = start_coordinator(program, federation, out)
+    before = resident(coordinator.pid)
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(federation.coordinator_socket))
+    client.sendall(b"POST /v1/work HTTP/1.1\r\nhost: x\r\ncontent-length: 1073741824\r\n\r\n")
+    sent, chunk = 0, b" " * (1 << 20)
+    try:
+        while sent < 1 << 30:
+            client.sendall(chunk)
+            sent += len(chunk)
+    except OSError:
+        pass  # refused in the middle
+    after = resident(coordinator.pid)
+    expect(f"of a gigabyte {sent >> 20} MiB are taken, and memory grows by {(after - before) >> 20} MiB", after - before < 200 << 20)
+    expect("the coordinator goes on", coordinator.poll() is None)
+    coordinator.send_signal(signal.SIGINT)
+    coordinator.send_signal(signal.SIGINT)
+    coordinator.wait()
+
+
+def main() -> None:
+    program = str(pathlib.Path(sys.argv[1]).resolve())
+    federation = Federation()
+    try:
+        with logs_on_error(federation):
+            pictures(program, federation.folder)
+            nodes = {name: start_node(program, federation, name) for name in NAMES}
+            start_flower(federation, NAMES)
+            a_gigabyte_is_refused(program, federation)
+            a_killed_coordinator_resumes(program, federation)
+            a_killed_node_comes_back(program, federation, nodes)
+            a_hostile_node_is_excluded(program, federation, nodes)
+    finally:
+        left = federation.close()
+    expect("nothing is left running", not left)
+
+
+if __name__ == "__main__":
+    main()
