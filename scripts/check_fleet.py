@@ -1,6 +1,7 @@
 """What a fleet does when things go wrong, on a real Flower: `python scripts/check_fleet.py target/debug/fedanchor`.
 
-One federation, several runs: a coordinator that is killed, a node that is killed and comes back, a hostile node, a flood.
+One federation with TLS and a key for each node, and several runs: a node without a registered key, a flood, a coordinator that is
+killed, a node that is killed and comes back, a hostile node. Needs openssl and ssh-keygen.
 """
 
 import http.client
@@ -15,8 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from fleet import NAMES, Federation, logs_on_error, pictures, simulate, start_coordinator, start_flower, start_node
-from harness import UnixHttpServer
+from fleet import NAMES, Federation, logs_on_error, pictures, simulate, start_coordinator, start_node
+from harness import HTTP, UnixHttpServer
 
 
 def records(out: pathlib.Path) -> list[dict]:
@@ -140,11 +141,17 @@ def main() -> None:
         with logs_on_error(federation):
             pictures(program, federation.folder)
             nodes = {name: start_node(program, federation, name) for name in NAMES}
-            start_flower(federation, NAMES)
+            federation.make_key("stranger")
+            federation.start_secure_superlink(NAMES)
+            for name in NAMES:
+                federation.start_supernode(name, federation.key_options(name))
+            stranger = federation.start_supernode("stranger", federation.key_options("stranger"))
             a_gigabyte_is_refused(program, federation)
             a_killed_coordinator_resumes(program, federation)
             a_killed_node_comes_back(program, federation, nodes)
             a_hostile_node_is_excluded(program, federation, nodes)
+            # Former versions let it try on.
+            expect("a node without a registered key was refused", not HTTP or stranger.poll() not in (None, 0))
     finally:
         left = federation.close()
     expect("nothing is left running", not left)

@@ -249,6 +249,36 @@ class Federation:
             text = f'\n[tool.flwr.federations.local]\naddress = "{self._address}"\n{lines}\n'
             (app / "pyproject.toml").write_text((APP / "pyproject.toml").read_text() + text)
 
+    def start_secure_superlink(self, names: list[str]) -> None:
+        """Start it with TLS and with keys of nodes, of which only these are known."""
+        self.folder.joinpath("names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        self.make("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-ca -keyout ca.key -out ca.crt")
+        self.make("openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr")
+        self.make("openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt")
+        keys = [self.make_key(name) for name in names]
+        security: tuple[str, ...] = ("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key")
+        if HTTP:
+            security += ("--enable-supernode-auth",)
+        else:
+            self.folder.joinpath("keys.csv").write_text("".join(key.read_text() for key in keys))
+            security += ("--auth-list-public-keys", "keys.csv")
+        self.start_superlink(security, f'root-certificates = "{self.folder / "ca.crt"}"')
+        for key in keys if HTTP else []:
+            self.command_line("supernode", "register", str(key), "local")
+
+    def make_key(self, name: str) -> pathlib.Path:
+        """A key pair for a node; returns the public one."""
+        self.make(f"ssh-keygen -q -t ecdsa -b 384 -N  -f {name}_key -C {name}")
+        return self.folder / f"{name}_key.pub"
+
+    def key_options(self, name: str) -> tuple[str, ...]:
+        """With which a node that has a key is started."""
+        options: tuple[str, ...] = ("--root-certificates", "ca.crt", "--auth-supernode-private-key", f"{name}_key")
+        return options if HTTP else (*options, "--auth-supernode-public-key", f"{name}_key.pub")
+
+    def make(self, command: str) -> None:
+        subprocess.run(command.split(" "), cwd=self.folder, check=True, capture_output=True)
+
     def start_supernode(self, name: str, security: tuple[str, ...] = ("--insecure",)) -> subprocess.Popen[bytes]:
         port = free_port()
         command = ["flower-supernode", *security, "--superlink", self._fleet]

@@ -5,7 +5,6 @@ Makes its certificates and keys with openssl and ssh-keygen, and is skipped wher
 
 import pathlib
 import shutil
-import subprocess
 import sys
 import unittest
 
@@ -19,26 +18,15 @@ class SecureTest(unittest.TestCase):
     def setUp(self) -> None:
         self.federation = Federation()
         self.addCleanup(self.federation.close)
-        self.folder = self.federation.folder
         self.coordinator = FakeCoordinator(self.federation.coordinator_socket)
         self.addCleanup(self.coordinator.stop)
 
     def test_tls_and_keys(self) -> None:
-        self.make_certificates()
-        for name in ("known", "unknown"):
-            self.make(f"ssh-keygen -q -t ecdsa -b 384 -N  -f {name}_key -C {name}")
-        security = ("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key")
-        if HTTP:
-            security += ("--enable-supernode-auth",)
-        else:
-            self.folder.joinpath("keys.csv").write_text(self.folder.joinpath("known_key.pub").read_text())
-            security += ("--auth-list-public-keys", "keys.csv")
+        self.federation.make_key("unknown")
         with logs_on_error(self.federation):
-            self.federation.start_superlink(security, f'root-certificates = "{self.folder / "ca.crt"}"')
-            if HTTP:
-                self.federation.command_line("supernode", "register", str(self.folder / "known_key.pub"), "local")
-            unknown = self.federation.start_supernode("unknown", self.key_options("unknown"))
-            first, second = self.ids_before_and_after_a_restart("known", self.key_options("known"))
+            self.federation.start_secure_superlink(["known"])
+            unknown = self.federation.start_supernode("unknown", self.federation.key_options("unknown"))
+            first, second = self.ids_before_and_after_a_restart("known", self.federation.key_options("known"))
             self.assertEqual(first == second, HTTP, "a registered key keeps its node id, in former versions it does not")
             # The unknown node was never listed. Newer versions end it, older ones let it try on.
             if HTTP:
@@ -67,22 +55,6 @@ class SecureTest(unittest.TestCase):
         self.coordinator.finish()
         self.assertEqual(self.federation.wait_for_end(run), "finished:completed")
         return first, second
-
-    def key_options(self, name: str) -> tuple[str, ...]:
-        options: tuple[str, ...] = ("--root-certificates", "ca.crt", "--auth-supernode-private-key", f"{name}_key")
-        return options if HTTP else (*options, "--auth-supernode-public-key", f"{name}_key.pub")
-
-    def make_certificates(self) -> None:
-        self.folder.joinpath("names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        for command in (
-            "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-ca -keyout ca.key -out ca.crt",
-            "openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr",
-            "openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt",
-        ):
-            self.make(command)
-
-    def make(self, command: str) -> None:
-        subprocess.run(command.split(" "), cwd=self.folder, check=True, capture_output=True)
 
 
 if __name__ == "__main__":
