@@ -16,7 +16,15 @@ import sys
 import time
 from collections.abc import Callable
 
-from fleet import NAMES, Federation, logs_on_error, pictures, simulate, start_coordinator, start_node
+from fleet import (
+    NAMES,
+    Federation,
+    logs_on_error,
+    pictures,
+    simulate,
+    start_coordinator,
+    start_node,
+)
 from harness import HTTP, UnixHttpServer
 
 
@@ -48,10 +56,19 @@ def a_killed_coordinator_resumes(program: str, federation: Federation) -> None:
     first.kill()
     first.wait()
     second = start_coordinator(program, federation, out)
-    expect("a coordinator that was killed resumes, and the same Flower run goes on", second.wait() == 0)
-    expect("Flower calls the run completed", federation.wait_for_end(app) == "finished:completed")
+    expect(
+        "a coordinator that was killed resumes, and the same Flower run goes on",
+        second.wait() == 0,
+    )
+    expect(
+        "Flower calls the run completed",
+        federation.wait_for_end(app) == "finished:completed",
+    )
     model = (out / "model.safetensors").read_bytes()
-    expect("the model is that of the simulation, byte for byte", model == simulate(program, federation))
+    expect(
+        "the model is that of the simulation, byte for byte",
+        model == simulate(program, federation),
+    )
 
 
 def a_killed_node_comes_back(program: str, federation: Federation, nodes: dict[str, subprocess.Popen[bytes]]) -> None:
@@ -64,7 +81,10 @@ def a_killed_node_comes_back(program: str, federation: Federation, nodes: dict[s
     nodes["client-1"] = start_node(program, federation, "client-1")
     expect("the run goes on without a node that was killed", coordinator.wait() == 0)
     absent = [record.get("absent", []) for record in records(out)]
-    expect(f"it is recorded as absent, and takes part again: {absent}", [1] in absent and absent[-1] == [])
+    expect(
+        f"it is recorded as absent, and takes part again: {absent}",
+        [1] in absent and absent[-1] == [],
+    )
     federation.wait_for_end(app)
 
 
@@ -127,7 +147,10 @@ def a_gigabyte_is_refused(program: str, federation: Federation) -> None:
     except OSError:
         pass  # refused in the middle
     after = resident(coordinator.pid)
-    expect(f"of a gigabyte {sent >> 20} MiB are taken, and memory grows by {(after - before) >> 20} MiB", after - before < 200 << 20)
+    expect(
+        f"of a gigabyte {sent >> 20} MiB are taken, and memory grows by {(after - before) >> 20} MiB",
+        after - before < 200 << 20,
+    )
     expect("the coordinator goes on", coordinator.poll() is None)
     coordinator.send_signal(signal.SIGINT)
     coordinator.send_signal(signal.SIGINT)
@@ -151,7 +174,10 @@ def main() -> None:
             a_killed_node_comes_back(program, federation, nodes)
             a_hostile_node_is_excluded(program, federation, nodes)
             # Former versions let it try on.
-            expect("a node without a registered key was refused", not HTTP or stranger.poll() not in (None, 0))
+            expect(
+                "a node without a registered key was refused",
+                not HTTP or stranger.poll() not in (None, 0),
+            )
     finally:
         left = federation.close()
     expect("nothing is left running", not left)

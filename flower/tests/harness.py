@@ -254,7 +254,9 @@ class Federation:
         self.folder.joinpath("names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
         self.make("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-ca -keyout ca.key -out ca.crt")
         self.make("openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr")
-        self.make("openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt")
+        self.make(
+            "openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt"
+        )
         keys = [self.make_key(name) for name in names]
         security: tuple[str, ...] = ("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key")
         if HTTP:
