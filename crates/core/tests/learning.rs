@@ -71,7 +71,7 @@ fn fedanchor_learns() {
 
 #[test]
 fn adaptive_thresholds_learn() {
-    for rule in ["anchor-relative", "client-mean", "softmatch", "quantile"] {
+    for rule in ["anchor-relative", "rising", "client-mean", "softmatch", "quantile"] {
         let rule = format!("method.threshold={rule}");
         learns(&["data.anchors=200", "method.contrastive.order=first", "rounds=3", &rule], 8.0);
     }

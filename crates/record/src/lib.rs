@@ -104,6 +104,10 @@ pub struct RoundRecord {
     /// Accuracy of the aggregated model on the anchors, in percent, before the server trains; `null` as above.
     #[serde(default)]
     pub anchor_accuracy: Option<f64>,
+    /// How far the accepted updates agree: the length of their aggregate as a share of their mean length, 1 if all
+    /// point the same way. Missing without `checks.updates`, and if no update was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agreement: Option<f64>,
     /// Updates that were rejected.
     #[serde(default, alias = "dropped")]
     pub rejected: Vec<ClientNote>,

@@ -99,6 +99,7 @@ impl Experiment {
         at_least_one("client.epochs", self.client.epochs as usize)?;
         at_most("client.epochs", self.client.epochs as usize, MOST_EPOCHS)?;
         at_most("server.epochs", self.server.epochs as usize, MOST_EPOCHS)?;
+        at_most("server.epochs_apart", self.server.epochs_apart as usize, MOST_EPOCHS)?;
         at_most("pretrain.epochs", self.pretrain.epochs as usize, MOST_EPOCHS)?;
         within("optimiser.lr", optimiser.lr, 0.0, 100.0)?;
         within("server.lr", self.server.lr.unwrap_or(0.0), 0.0, 100.0)?;
@@ -107,8 +108,12 @@ impl Experiment {
         within("optimiser.momentum", optimiser.momentum, 0.0, 1.0)?;
         within("optimiser.weight_decay", optimiser.weight_decay, 0.0, 1.0)?;
         within("optimiser.clip", optimiser.clip, 0.0, 1e6)?;
+        within("server.agreement", self.server.agreement, 0.0, 1.0)?;
         within("server.momentum", self.server.momentum, 0.0, 1.0)?;
         within("server.average", self.server.average, 0.0, 0.9999)?;
+        if self.server.agreement > 0.0 && !self.checks.updates {
+            return Err(Error::config("server.agreement", "needs checks.updates = true"));
+        }
         if optimiser.nesterov && optimiser.momentum == 0.0 {
             return Err(Error::config("optimiser.nesterov", "needs optimiser.momentum above 0"));
         }

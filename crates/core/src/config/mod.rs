@@ -252,6 +252,12 @@ pub struct ClientConfig {
 pub struct ServerConfig {
     /// Supervised epochs on the anchors per round.
     pub epochs: u32,
+    /// The same in rounds in which the clients agree less than `server.agreement`: the anchors then have more to
+    /// repair.
+    pub epochs_apart: u32,
+    /// How far the clients' updates agree, below which `server.epochs_apart` applies: the length of their mean as
+    /// a share of their mean length, 1 if all point the same way. 0 for never.
+    pub agreement: f64,
     /// Learning rate of the server's epochs, under the same schedule [default: `optimiser.lr`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,

@@ -140,7 +140,7 @@ mod tests {
         let mut starts: Vec<String> =
             methods::names().iter().map(|name| format!("method.name={name}")).collect();
         starts.extend(["iid", "dirichlet", "classes"].map(|kind| format!("partition.kind={kind}")));
-        let rules = ["anchor-relative", "client-mean", "softmatch", "quantile"];
+        let rules = ["anchor-relative", "rising", "client-mean", "softmatch", "quantile"];
         starts.extend(rules.map(|rule| format!("method.threshold={rule}")));
         for start in starts {
             let experiment = resolve("", std::slice::from_ref(&start)).unwrap();

@@ -245,7 +245,7 @@ mod tests {
                 assert_eq!(resolve(&text, &[]).unwrap(), first, "{preset} {method}");
             }
         }
-        for rule in ["anchor-relative", "client-mean", "softmatch", "quantile"] {
+        for rule in ["anchor-relative", "rising", "client-mean", "softmatch", "quantile"] {
             let first = resolve("", &[format!("method.threshold={rule}")]).unwrap();
             assert!(matches!(fedanchor(&first).threshold, Threshold::Rule(_)), "{rule}");
             assert_eq!(resolve(&toml::to_string(&first).unwrap(), &[]).unwrap(), first, "{rule}");

@@ -167,6 +167,7 @@ impl<'a> Coordinator<'a> {
             for (client, update) in &collected.observed {
                 self.method.observe_update(&mut self.server, *client, update.update())?;
             }
+            self.server.set_epochs(collected.agreement);
             losses = self.method.server_update(&mut self.server, aggregate, round)?;
             self.server.update_average(round)?;
         }
@@ -208,6 +209,7 @@ impl<'a> Coordinator<'a> {
             bytes_up: statistics.bytes_up,
             anchor_accuracy_before: anchor_accuracy.0,
             anchor_accuracy: anchor_accuracy.1,
+            agreement: collected.agreement,
             rejected: statistics.rejected,
             absent: statistics.absent,
             shortened: statistics.shortened,
@@ -302,8 +304,12 @@ impl<'a> Coordinator<'a> {
         })?;
         timing.clients += watch.lap();
         queue.finish(&mut |client, arrival| intake.take(client, arrival))?;
-        let Intake { admission, aggregation, collected, .. } = intake;
+        let Intake { admission, aggregation, mut collected, .. } = intake;
         let aggregate = aggregation.finish(admission.sent())?;
+        if let Some(aggregate) = aggregate.as_ref().filter(|_| !collected.lengths.is_empty()) {
+            let moved = Lengths::of(aggregate, admission.sent())?;
+            collected.agreement = Lengths::agreement(moved, &collected.lengths);
+        }
         self.lengths.push(&collected.lengths, lr);
         Ok((collected, aggregate))
     }
@@ -378,6 +384,8 @@ struct Collected {
     statistics: RoundStatistics,
     /// How far the admitted updates move.
     lengths: Vec<Lengths>,
+    /// How far they agree.
+    agreement: Option<f64>,
     /// Updates that the method sees one by one.
     observed: Vec<(u32, AdmittedUpdate)>,
 }

@@ -44,6 +44,13 @@ pub enum ThresholdRule {
         /// Standard deviations over which the weight falls.
         width: f64,
     },
+    /// A sample is kept if its score is above a number that rises over the rounds, as the scores do.
+    Rising {
+        /// That number in the first round.
+        from: f64,
+        /// That number in the last round.
+        to: f64,
+    },
     /// A sample is kept if it is in the best-scored share of the client's samples, which grows over the rounds.
     Quantile {
         /// That share in the first round.
@@ -75,6 +82,10 @@ impl ThresholdRule {
             }
             Self::ClientMean { most } => within("method.threshold.most", most, least_score, 1.0),
             Self::Softmatch { width } => positive("method.threshold.width", width),
+            Self::Rising { from, to } => {
+                within("method.threshold.from", from, least_score, 1.0)?;
+                within("method.threshold.to", to, from, 1.0)
+            }
             Self::Quantile { from, to } => {
                 within("method.threshold.from", from, 0.0, 1.0)?;
                 within("method.threshold.to", to, 0.0, 1.0)
@@ -104,10 +115,10 @@ pub fn select(
     progress: f64,
 ) -> Selection {
     let above = |kept, thresholds| Selection { kept, weight: Vec::new(), thresholds };
+    let all_above =
+        |t: f64| above(scores.iter().map(|&score| f64::from(score) > t).collect(), vec![t]);
     let rule = match threshold {
-        Threshold::Fixed(t) => {
-            return above(scores.iter().map(|&score| f64::from(score) > *t).collect(), vec![*t]);
-        }
+        Threshold::Fixed(t) => return all_above(*t),
         Threshold::Rule(rule) => rule,
     };
     match *rule {
@@ -117,6 +128,7 @@ pub fn select(
             let kept = pairs.map(|(&score, &label)| f64::from(score) > t(label)).collect();
             above(kept, thresholds.to_vec())
         }
+        ThresholdRule::Rising { from, to } => all_above(from + (to - from) * progress),
         ThresholdRule::ClientMean { most } => {
             let t = mean(scores).min(most);
             above(scores.iter().map(|&score| f64::from(score) >= t).collect(), vec![t])
@@ -200,6 +212,14 @@ mod tests {
         let expected = [(-0.01f64 / 0.04).exp(), 1.0, 1.0, (-0.25f64 / 0.04).exp(), 1.0];
         let close = |(a, b): (&f32, f64)| (f64::from(*a) - b).abs() < 1e-6;
         assert!(found.weight.iter().zip(expected).all(close), "{:?}", found.weight);
+    }
+
+    #[test]
+    fn a_rising_threshold_ends_at_its_last_value() {
+        let rising = |progress| rule(ThresholdRule::Rising { from: 0.5, to: 0.75 }, progress);
+        assert_eq!(rising(0.0).kept, [false, true, true, false, true]);
+        assert_eq!(rising(0.5).thresholds, [0.625]);
+        assert_eq!(rising(1.0).kept, [false, true, false, false, true]);
     }
 
     #[test]

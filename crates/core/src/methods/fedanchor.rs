@@ -225,7 +225,8 @@ impl Method for FedAnchor {
     }
 
     fn depends_on_rounds(&self) -> bool {
-        matches!(self.config.threshold, Threshold::Rule(ThresholdRule::Quantile { .. }))
+        use ThresholdRule::{Quantile, Rising};
+        matches!(self.config.threshold, Threshold::Rule(Quantile { .. } | Rising { .. }))
     }
 
     fn starts_anew(&self, round: u32) -> bool {

@@ -34,6 +34,8 @@ pub struct Server<'a> {
     pub context: &'a Context,
     /// The labelled images.
     pub anchors: AnchorSet<'a>,
+    /// Supervised epochs of the round.
+    pub epochs: u32,
     /// The global model, K = 1.
     pub params: Params,
     /// Momentum of the supervised epochs, where it is kept.
@@ -70,6 +72,7 @@ impl<'a> Server<'a> {
             experiment,
             context,
             anchors,
+            epochs: experiment.server.epochs,
             params: context.initial()?,
             supervised_momentum: Momentum::default(),
             contrastive_momentum: Momentum::default(),
@@ -77,6 +80,13 @@ impl<'a> Server<'a> {
             average: None,
             state: MethodState::default(),
         })
+    }
+
+    /// Chooses how long the round's updates, which agree this far, are followed by training on the anchors.
+    pub(crate) fn set_epochs(&mut self, agreement: Option<f64>) {
+        let config = &self.experiment.server;
+        let apart = agreement.is_some_and(|agreement| agreement < config.agreement);
+        self.epochs = if apart { config.epochs_apart } else { config.epochs };
     }
 
     /// Ends a round's training: momentum is kept only where the experiment says so.
