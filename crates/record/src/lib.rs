@@ -86,6 +86,11 @@ pub struct RoundRecord {
     /// fewer than two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_deviation: Option<f64>,
+    /// How many times more the shares of kept samples differ between these clients than chance makes them
+    /// (Pearson's chi-square per degree of freedom): about 1 if the clients are alike. Missing if all samples or none
+    /// were kept, and for fewer than two clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispersion: Option<f64>,
     /// Accuracy of the anchor head's pseudo-labels; its values are `null` for methods without an anchor
     /// head, and where the clients' images have no true labels.
     pub anchor_head: LabelAccuracy,
@@ -104,10 +109,6 @@ pub struct RoundRecord {
     /// Accuracy of the aggregated model on the anchors, in percent, before the server trains; `null` as above.
     #[serde(default)]
     pub anchor_accuracy: Option<f64>,
-    /// How far the accepted updates agree: the length of their aggregate as a share of their mean length, 1 if all
-    /// point the same way. Missing without `checks.updates`, and if no update was accepted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agreement: Option<f64>,
     /// Updates that were rejected.
     #[serde(default, alias = "dropped")]
     pub rejected: Vec<ClientNote>,

@@ -108,12 +108,9 @@ impl Experiment {
         within("optimiser.momentum", optimiser.momentum, 0.0, 1.0)?;
         within("optimiser.weight_decay", optimiser.weight_decay, 0.0, 1.0)?;
         within("optimiser.clip", optimiser.clip, 0.0, 1e6)?;
-        within("server.agreement", self.server.agreement, 0.0, 1.0)?;
+        within("server.dispersion", self.server.dispersion, 0.0, 1e6)?;
         within("server.momentum", self.server.momentum, 0.0, 1.0)?;
         within("server.average", self.server.average, 0.0, 0.9999)?;
-        if self.server.agreement > 0.0 && !self.checks.updates {
-            return Err(Error::config("server.agreement", "needs checks.updates = true"));
-        }
         if optimiser.nesterov && optimiser.momentum == 0.0 {
             return Err(Error::config("optimiser.nesterov", "needs optimiser.momentum above 0"));
         }

@@ -252,12 +252,13 @@ pub struct ClientConfig {
 pub struct ServerConfig {
     /// Supervised epochs on the anchors per round.
     pub epochs: u32,
-    /// The same in rounds in which the clients agree less than `server.agreement`: the anchors then have more to
-    /// repair.
+    /// The same while the clients differ more than `server.dispersion`: clients with few classes each bias their
+    /// mean, and the anchors have more to repair.
     pub epochs_apart: u32,
-    /// How far the clients' updates agree, below which `server.epochs_apart` applies: the length of their mean as
-    /// a share of their mean length, 1 if all point the same way. 0 for never.
-    pub agreement: f64,
+    /// Dispersion of the clients above which `server.epochs_apart` applies: how many times more the shares of
+    /// samples that they keep differ than chance makes them, as the median over the last ten rounds. About 1 where
+    /// the clients are alike; 0 for `server.epochs` in every round.
+    pub dispersion: f64,
     /// Learning rate of the server's epochs, under the same schedule [default: `optimiser.lr`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,

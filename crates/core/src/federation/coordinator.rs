@@ -3,6 +3,7 @@
 use super::admission::{Admission, Admitted, AdmittedUpdate};
 use super::aggregation::{Aggregation, Known};
 use super::anchor_watch::AnchorWatch;
+use super::dispersion::Dispersion;
 use super::fleet::{Arrival, ClientKey, Delivery, Fleet, Picked, RoundTask};
 use super::in_order::InOrder;
 use super::learning_watch::{Facts, LearningWatch};
@@ -54,6 +55,7 @@ pub struct Coordinator<'a> {
     watch: AnchorWatch,
     lengths: UsualLengths,
     learning: LearningWatch,
+    dispersion: Dispersion,
     /// How long a round waits for answers [default: until all have come].
     pub deadline: Option<Duration>,
     /// Clients that are asked beyond those that are needed [default: 0].
@@ -69,6 +71,8 @@ pub(crate) struct CoordinatorState {
     lengths: UsualLengths,
     #[serde(default)]
     learning: LearningWatch,
+    #[serde(default)]
+    dispersion: Dispersion,
 }
 
 /// A round that is over.
@@ -94,7 +98,7 @@ impl<'a> Coordinator<'a> {
     ) -> Result<Self> {
         let mut server = Server::new(experiment, context, data.anchors)?;
         method.start(&mut server)?;
-        let (registry, watch, lengths, learning) = Default::default();
+        let (registry, watch, lengths, learning, dispersion) = Default::default();
         let (deadline, ask) = (None, 0);
         Ok(Self {
             server,
@@ -106,6 +110,7 @@ impl<'a> Coordinator<'a> {
             watch,
             lengths,
             learning,
+            dispersion,
             deadline,
             ask,
         })
@@ -167,7 +172,8 @@ impl<'a> Coordinator<'a> {
             for (client, update) in &collected.observed {
                 self.method.observe_update(&mut self.server, *client, update.update())?;
             }
-            self.server.set_epochs(collected.agreement);
+            self.dispersion.push(collected.statistics.dispersion());
+            self.server.set_epochs(self.dispersion.median());
             losses = self.method.server_update(&mut self.server, aggregate, round)?;
             self.server.update_average(round)?;
         }
@@ -202,6 +208,7 @@ impl<'a> Coordinator<'a> {
             seen: statistics.seen,
             kept: statistics.kept,
             kept_deviation: statistics.kept_deviation(),
+            dispersion: statistics.dispersion(),
             anchor_head: known.anchor_head,
             classifier_head: known.classifier_head,
             losses,
@@ -209,7 +216,6 @@ impl<'a> Coordinator<'a> {
             bytes_up: statistics.bytes_up,
             anchor_accuracy_before: anchor_accuracy.0,
             anchor_accuracy: anchor_accuracy.1,
-            agreement: collected.agreement,
             rejected: statistics.rejected,
             absent: statistics.absent,
             shortened: statistics.shortened,
@@ -304,12 +310,8 @@ impl<'a> Coordinator<'a> {
         })?;
         timing.clients += watch.lap();
         queue.finish(&mut |client, arrival| intake.take(client, arrival))?;
-        let Intake { admission, aggregation, mut collected, .. } = intake;
+        let Intake { admission, aggregation, collected, .. } = intake;
         let aggregate = aggregation.finish(admission.sent())?;
-        if let Some(aggregate) = aggregate.as_ref().filter(|_| !collected.lengths.is_empty()) {
-            let moved = Lengths::of(aggregate, admission.sent())?;
-            collected.agreement = Lengths::agreement(moved, &collected.lengths);
-        }
         self.lengths.push(&collected.lengths, lr);
         Ok((collected, aggregate))
     }
@@ -349,6 +351,7 @@ impl<'a> Coordinator<'a> {
             watch: self.watch.clone(),
             lengths: self.lengths.clone(),
             learning: self.learning.clone(),
+            dispersion: self.dispersion.clone(),
         };
         Ok((state, self.server.save()?))
     }
@@ -366,6 +369,7 @@ impl<'a> Coordinator<'a> {
         self.watch = state.watch.clone();
         self.lengths = state.lengths.clone();
         self.learning = state.learning.clone();
+        self.dispersion = state.dispersion.clone();
         if !same_data {
             self.registry.forget_samples();
         }
@@ -384,8 +388,6 @@ struct Collected {
     statistics: RoundStatistics,
     /// How far the admitted updates move.
     lengths: Vec<Lengths>,
-    /// How far they agree.
-    agreement: Option<f64>,
     /// Updates that the method sees one by one.
     observed: Vec<(u32, AdmittedUpdate)>,
 }
@@ -444,7 +446,7 @@ impl Intake<'_> {
                 }
                 statistics.answers += 1;
                 statistics.seen = statistics.seen.saturating_add(update.update().samples);
-                statistics.add_kept(update.update().kept);
+                statistics.add_kept(update.update().samples, update.update().kept);
                 statistics.add_losses(&update.update().losses);
                 self.aggregation.add(&update, self.admission.sent())?;
                 if self.observes {
@@ -455,6 +457,7 @@ impl Intake<'_> {
             Ok(Admitted::NothingKept { samples }) => {
                 statistics.answers += 1;
                 statistics.seen = statistics.seen.saturating_add(samples);
+                statistics.add_kept(samples, 0);
                 if self.experiment.aggregation.without_samples == WithoutSamples::Unchanged {
                     let unchanged = self.admission.unchanged(client, samples)?;
                     self.aggregation.add(&unchanged, self.admission.sent())?;

@@ -55,12 +55,6 @@ impl Lengths {
         Self { weights: factor * self.weights, statistics: factor * self.statistics }
     }
 
-    /// How far updates of these lengths agree, whose aggregate has this one: 1 if all point the same way.
-    pub fn agreement(aggregate: Self, updates: &[Self]) -> Option<f64> {
-        let mean = updates.iter().map(|l| l.weights).sum::<f64>() / updates.len() as f64;
-        (mean > 0.0).then(|| aggregate.weights / mean)
-    }
-
     /// The shares of the way that an update of these lengths may go, where it may move no further than `most`.
     fn shares(self, most: Self) -> Self {
         let share = |length: f64, most: f64| if length > most { most / length } else { 1.0 };

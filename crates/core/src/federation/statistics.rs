@@ -1,5 +1,6 @@
 //! What is counted during a round: samples, losses, bytes, seconds, memory.
 
+use super::dispersion::dispersion;
 use crate::messages::ClientLosses;
 use fedanchor_record::{ClientNote, LabelAccuracy};
 use std::time::Instant;
@@ -13,8 +14,8 @@ pub(crate) struct RoundStatistics {
     pub(crate) seen: usize,
     /// Samples kept by them.
     pub(crate) kept: usize,
-    /// Sum of the squares of the samples that each of them kept, and how many they are.
-    kept_squares: (u128, u32),
+    /// Samples of each of them, and how many it kept.
+    kept_of: Vec<(usize, usize)>,
     /// Admitted updates, and clients that had nothing to send.
     pub(crate) answers: usize,
     pub(crate) rejected: Vec<ClientNote>,
@@ -29,21 +30,22 @@ pub(crate) struct RoundStatistics {
 
 impl RoundStatistics {
     /// Counts the samples that a client kept.
-    pub(crate) fn add_kept(&mut self, kept: usize) {
+    pub(crate) fn add_kept(&mut self, samples: usize, kept: usize) {
         self.kept = self.kept.saturating_add(kept);
-        let (squares, clients) = &mut self.kept_squares;
-        *squares = squares.saturating_add((kept as u128).saturating_mul(kept as u128));
-        *clients += 1;
+        self.kept_of.push((samples, kept));
     }
 
-    /// Standard deviation of the kept samples over clients, dividing by n - 1. Sums are of integers, so
-    /// that the order in which answers arrive does not matter.
+    /// Standard deviation of the kept samples over clients, dividing by n - 1.
     pub(crate) fn kept_deviation(&self) -> Option<f64> {
-        let (squares, clients) = self.kept_squares;
-        let count = f64::from(clients);
+        let count = self.kept_of.len() as f64;
         let mean = self.kept as f64 / count;
-        let variance = (squares as f64 - count * mean * mean) / (count - 1.0);
-        (clients > 1).then(|| variance.max(0.0).sqrt())
+        let squares = self.kept_of.iter().map(|&(_, kept)| (kept as f64 - mean).powi(2));
+        (self.kept_of.len() > 1).then(|| (squares.sum::<f64>() / (count - 1.0)).sqrt())
+    }
+
+    /// How many times more the kept shares differ between clients than chance makes them.
+    pub(crate) fn dispersion(&self) -> Option<f64> {
+        dispersion(&self.kept_of)
     }
 
     pub(crate) fn add_losses(&mut self, losses: &ClientLosses) {
@@ -136,10 +138,10 @@ mod tests {
     fn the_spread_of_kept_samples_is_over_clients() {
         let mut statistics = RoundStatistics::default();
         assert_eq!(statistics.kept_deviation(), None);
-        statistics.add_kept(10);
+        statistics.add_kept(20, 10);
         assert_eq!(statistics.kept_deviation(), None);
-        statistics.add_kept(14);
-        statistics.add_kept(18);
+        statistics.add_kept(20, 14);
+        statistics.add_kept(20, 18);
         assert_eq!((statistics.kept, statistics.kept_deviation()), (42, Some(4.0)));
     }
 }

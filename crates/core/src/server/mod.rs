@@ -82,10 +82,10 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// Chooses how long the round's updates, which agree this far, are followed by training on the anchors.
-    pub(crate) fn set_epochs(&mut self, agreement: Option<f64>) {
+    /// Chooses the supervised epochs of the round, by how much the clients differ.
+    pub(crate) fn set_epochs(&mut self, dispersion: Option<f64>) {
         let config = &self.experiment.server;
-        let apart = agreement.is_some_and(|agreement| agreement < config.agreement);
+        let apart = config.dispersion > 0.0 && dispersion.is_some_and(|d| d > config.dispersion);
         self.epochs = if apart { config.epochs_apart } else { config.epochs };
     }
 
