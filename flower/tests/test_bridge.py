@@ -109,7 +109,7 @@ class BridgeTest(unittest.TestCase):
                 self.nodes[other].stop()
                 missing = send(b, "/v1/echo?round=1", b"x")
                 # It comes although the other node is still at work.
-                self.assertIn("nothing listens on", missing.wait().reason or "")
+                self.assertIn("nothing listens there", missing.wait().reason or "")
                 self.assertFalse(slow.there)
                 self.nodes[other].start()
 
