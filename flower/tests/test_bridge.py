@@ -5,10 +5,12 @@ Needs nothing but flwr. Everything runs on loopback with free ports and in a tem
 
 import os
 import pathlib
+import subprocess
 import sys
 import threading
 import time
 import unittest
+from typing import ClassVar
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
@@ -50,6 +52,11 @@ class FakeNode:
 
 class BridgeTest(unittest.TestCase):
     """One federation for all tests, since it takes long to start."""
+
+    federation: ClassVar[Federation]
+    coordinator: ClassVar[FakeCoordinator]
+    nodes: ClassVar[list[FakeNode]]
+    supernodes: ClassVar[list[subprocess.Popen[bytes]]]
 
     @classmethod
     def setUpClass(cls) -> None:

@@ -224,7 +224,9 @@ class BridgeTest(WithFolder):
     def test_no_coordinator(self) -> None:
         self.coordinator.stop()
         self.start(FakeGrid(lambda *_: None), connect_timeout=1.0)
-        self.assertRegex(self.ended.wait(5).reason or "", f"{CoordinatorError.__name__}: no coordinator for 1 s: .*: nothing listens")
+        self.assertRegex(
+            self.ended.wait(5).reason or "", f"{CoordinatorError.__name__}: no coordinator for 1 s: .*: nothing listens"
+        )
         self.coordinator.restart()
 
     def test_unreadable_answer(self) -> None:

@@ -76,7 +76,8 @@ fn deliver(coordinator: &Path, nodes: &BTreeMap<String, Far>, order: &Value) {
     let path = order["path"].as_str().unwrap();
     let reply = |status: u16, reply: &[u8]| {
         let path = format!("/v1/replies/{id}?status={status}");
-        ask(coordinator, "POST", &path, reply).unwrap().0
+        // One that is refused need not be read to its end.
+        ask(coordinator, "POST", &path, reply).map_or(0, |found| found.0)
     };
     let through = |node: &Path| match ask(node, "POST", path, &body) {
         Ok((status, body)) => {
@@ -95,9 +96,8 @@ fn deliver(coordinator: &Path, nodes: &BTreeMap<String, Far>, order: &Value) {
             let (status, body) = ask(node, "POST", path, &body).unwrap();
             std::thread::scope(|scope| {
                 let twice = [(); 2].map(|()| scope.spawn(|| reply(status, &body)));
-                let mut found = twice.map(|one| one.join().unwrap());
-                found.sort_unstable();
-                assert_eq!(found, [204, 410]);
+                let taken = twice.map(|one| one.join().unwrap() == 204);
+                assert_ne!(taken[0], taken[1]);
             });
         }
         Far::Replaced(_, node, replaced) if replaced.load(Ordering::Relaxed) => through(node),
