@@ -6,8 +6,8 @@ killed, a node that is killed and comes back, a hostile node. Needs openssl and 
 
 import http.client
 import json
-import os
 import pathlib
+import re
 import signal
 import socket
 import struct
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from fleet import (
+    LONGEST,
     NAMES,
     Federation,
     logs_on_error,
@@ -37,7 +38,7 @@ def wait_for(what: str, condition: Callable[[], bool], timeout: float = 180.0) -
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:
-            raise SystemExit(f"error: waited in vain for {what}")
+            raise SystemExit(f"error: timed out waiting for {what}")
         time.sleep(0.1)
 
 
@@ -54,11 +55,11 @@ def a_killed_coordinator_resumes(program: str, federation: Federation) -> None:
     wait_for("the first round", lambda: len(records(out)) >= 2)
     time.sleep(1)  # in the middle of the second
     first.kill()
-    first.wait()
+    first.wait(LONGEST)
     second = start_coordinator(program, federation, out)
     expect(
         "a coordinator that was killed resumes, and the same Flower run goes on",
-        second.wait() == 0,
+        second.wait(LONGEST) == 0,
     )
     expect(
         "Flower calls the run completed",
@@ -79,7 +80,7 @@ def a_killed_node_comes_back(program: str, federation: Federation, nodes: dict[s
     federation.kill(nodes["client-1"])
     wait_for("the second round", lambda: len(records(out)) >= 3)
     nodes["client-1"] = start_node(program, federation, "client-1")
-    expect("the run goes on without a node that was killed", coordinator.wait() == 0)
+    expect("the run goes on without a node that was killed", coordinator.wait(LONGEST) == 0)
     absent = [record.get("absent", []) for record in records(out)]
     expect(
         f"it is recorded as absent, and takes part again: {absent}",
@@ -88,11 +89,49 @@ def a_killed_node_comes_back(program: str, federation: Federation, nodes: dict[s
     federation.wait_for_end(app)
 
 
-def a_hostile_node_is_excluded(program: str, federation: Federation, nodes: dict[str, subprocess.Popen[bytes]]) -> None:
-    """It answers with what the node behind it has trained, but for one number."""
+def not_a_number(answer: bytes) -> bytes:
+    """An answer whose last number is not one."""
+    return answer[:-4] + struct.pack("<f", float("nan"))
+
+
+def a_billion_samples(answer: bytes) -> bytes:
+    """An answer that claims to be of many more images than the client has."""
+    return with_header(answer, lambda header: re.sub(rb'("samples\\*":)\d+', rb"\g<1>1000000000", header))
+
+
+def another_shape(answer: bytes) -> bytes:
+    """An answer whose first tensor of two axes has them the other way round."""
+
+    def turn(header: bytes) -> bytes:
+        return re.sub(rb'"shape":\[(\d+),(\d+)\]', rb'"shape":[\g<2>,\g<1>]', header, count=1)
+
+    return with_header(answer, turn)
+
+
+def with_header(answer: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """An answer with another header, before which its length and that of the whole are."""
+    (length,) = struct.unpack("<Q", answer[8:16])
+    header, tensors = answer[16 : 16 + length], answer[16 + length :]
+    changed = change(header)
+    if changed == header:
+        raise SystemExit(f"error: nothing to change in {header[:300]!r}")
+    changed += b" " * (-len(changed) % 8)
+    part = struct.pack("<Q", len(changed)) + changed + tensors
+    return struct.pack("<Q", len(part)) + part
+
+
+def a_hostile_node_is_excluded(
+    program: str,
+    federation: Federation,
+    nodes: dict[str, subprocess.Popen[bytes]],
+    spoil: Callable[[bytes], bytes],
+    reason: str,
+) -> None:
+    """It answers with what the node behind it has trained, but for one thing."""
+    name = spoil.__name__
     federation.kill(nodes["client-2"])
     behind = federation.folder / "behind.sock"
-    start_node(program, federation, "client-2", behind)
+    nodes["client-2"] = start_node(program, federation, "client-2", behind)
 
     def respond(method: str, target: str, body: bytes) -> tuple[int, bytes]:
         connection = UnixConnection(behind)
@@ -100,17 +139,19 @@ def a_hostile_node_is_excluded(program: str, federation: Federation, nodes: dict
         answer = connection.getresponse()
         status, reply = answer.status, answer.read()
         if target == "/v1/train" and status == 200:
-            reply = reply[:-4] + struct.pack("<f", float("nan"))
+            reply = spoil(reply)
         return status, reply
 
     hostile = UnixHttpServer(federation.node_socket("client-2"), respond)
-    out = federation.folder / "hostile"
+    out = federation.folder / name
     coordinator = start_coordinator(program, federation, out, "--set", "rounds=4")
     app = federation.run()
-    expect("the run ends well with a hostile node", coordinator.wait() == 0)
+    expect(f"the run ends well with a hostile node: {name}", coordinator.wait(LONGEST) == 0)
     rounds = records(out)[1:]
     named = [[note["client"] for note in record["rejected"]] for record in rounds]
     expect(f"its updates are rejected: {named}", named[:3] == [[2]] * 3)
+    found = rounds[0]["rejected"][0]["reason"]
+    expect(f"for the right reason: {found}", reason in found)
     expect("after the third it is not asked again", rounds[3]["clients"] == [0, 1])
     federation.wait_for_end(app)
     hostile.stop()
@@ -126,17 +167,18 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self.path_of_socket)
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory that a process holds."""
-    pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def peak(pid: int) -> int:
+    """The most bytes of memory that a process has held."""
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) << 10
 
 
 def a_gigabyte_is_refused(program: str, federation: Federation) -> None:
     out = federation.folder / "flood"
     coordinator = start_coordinator(program, federation, out)
-    before = resident(coordinator.pid)
+    before = peak(coordinator.pid)
     client = socket.socket(socket.AF_UNIX)
+    client.settimeout(60)
     client.connect(str(federation.coordinator_socket))
     client.sendall(b"POST /v1/work HTTP/1.1\r\nhost: x\r\ncontent-length: 1073741824\r\n\r\n")
     sent, chunk = 0, b" " * (1 << 20)
@@ -146,15 +188,14 @@ def a_gigabyte_is_refused(program: str, federation: Federation) -> None:
             sent += len(chunk)
     except OSError:
         pass  # refused in the middle
-    after = resident(coordinator.pid)
+    after = peak(coordinator.pid)
     expect(
         f"of a gigabyte {sent >> 20} MiB are taken, and memory grows by {(after - before) >> 20} MiB",
         after - before < 200 << 20,
     )
     expect("the coordinator goes on", coordinator.poll() is None)
     coordinator.send_signal(signal.SIGINT)
-    coordinator.send_signal(signal.SIGINT)
-    coordinator.wait()
+    expect("Ctrl-C ends a coordinator that waits for nodes", coordinator.wait(LONGEST) == 130)
 
 
 def main() -> None:
@@ -172,7 +213,8 @@ def main() -> None:
             a_gigabyte_is_refused(program, federation)
             a_killed_coordinator_resumes(program, federation)
             a_killed_node_comes_back(program, federation, nodes)
-            a_hostile_node_is_excluded(program, federation, nodes)
+            for spoil, reason in ((not_a_number, "finite"), (another_shape, "expected ["), (a_billion_samples, "1000000000")):
+                a_hostile_node_is_excluded(program, federation, nodes, spoil, reason)
             # Former versions let it try on.
             expect(
                 "a node without a registered key was refused",

@@ -1,8 +1,9 @@
 """A whole fleet on this machine: `python scripts/fleet.py target/release/fedanchor` with a Python that has flwr.
 
 Starts Flower's SuperLink and three SuperNodes, a node of fedanchor behind each, and a coordinator, all on loopback, on digits of
-the embedded sample. With `--nodes 4 --clients 100 --per-round 10` each of four nodes stands for 25 clients. Afterwards the same clients are simulated, and the two models are compared byte for byte. Everything is taken
-down at the end, also after Ctrl-C or an error.
+the embedded sample. With `--nodes 4 --clients 100 --per-round 10` each of four nodes stands for 25 clients. Afterwards the same
+clients are simulated, and the two models are compared byte for byte. Everything is taken down at the end, also after Ctrl-C or an
+error.
 """
 
 import argparse
@@ -21,6 +22,8 @@ from harness import Federation, logs_on_error  # noqa: E402
 NODES = 3
 NAMES = [f"client-{number}" for number in range(NODES)]
 ROUNDS = 3
+# The longest that any step may take, in seconds: nothing waits for ever.
+LONGEST = 1200
 EXPERIMENT = """
 preset = "best"
 rounds = {rounds}
@@ -37,7 +40,7 @@ client = {{ per_round = {per_round}, epochs = 1, batch = 32 }}
 def pictures(program: str, folder: pathlib.Path, clients: int = NODES, per_round: int = NODES) -> None:
     """`all` for the simulation; of these, `server` is what the coordinator has."""
     everything = folder / "all"
-    subprocess.run([program, "-q", "data", "example", str(everything), "--clients", str(clients)], check=True)
+    subprocess.run([program, "-q", "data", "example", str(everything), "--clients", str(clients)], check=True, timeout=LONGEST)
     shutil.copytree(everything / "labelled", folder / "server" / "train")
     shutil.copytree(everything / "test", folder / "server" / "test")
     for name, data in (("fleet", "server"), ("simulation", "all")):
@@ -94,7 +97,7 @@ def simulate(program: str, federation: Federation, *more: str) -> bytes:
     """The model of the simulation of the same clients."""
     out = federation.folder / "simulated"
     command = [program, "-q", "run", str(federation.folder / "simulation.toml"), "--out", str(out), *more]
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, timeout=LONGEST)
     return (out / "model.safetensors").read_bytes()
 
 
@@ -113,9 +116,10 @@ def run(program: str, federation: Federation, nodes: int, clients: int, per_roun
     coordinator = start_coordinator(program, federation, folder / "fleet")
     try:
         app = federation.run()
-        status = coordinator.wait()
+        status = coordinator.wait(LONGEST)
     except BaseException:
-        coordinator.send_signal(signal.SIGKILL)
+        coordinator.kill()
+        coordinator.wait(60)
         raise
     seconds = time.monotonic() - start
     if status != 0:
@@ -146,6 +150,7 @@ def main() -> None:
         left = federation.close()
         if left:
             print(f"error: could not be ended: processes {left}", file=sys.stderr)
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,11 @@ _CLOCK_DIFFERENCE = 60.0
 # For how long a node must have been missing from Flower's list before its answer is given up.
 _ABSENCE = 5.0
 
+# A reply that takes longer than this to arrive does not hold its place in memory against others any longer, in seconds.
+_STALLED = 30.0
+# After this long it is given up. Flower itself would wait for two hours.
+_LONGEST_PULL = 900.0
+
 # The least time between two questions for work, in case the coordinator does not hold its answer back.
 _LEAST_PAUSE = 0.2
 
@@ -45,6 +50,7 @@ class _Exchange:
         # Guarded by the bridge's lock.
         self.ended = False
         self.slots: threading.Semaphore | None = None  # the one of which a place is taken
+        self.entered: float | None = None  # when a place was taken to receive the reply
 
 
 class Bridge:
@@ -140,9 +146,12 @@ class Bridge:
             with self._place(exchange, self._receiving):
                 if exchange.ended:
                     return
+                exchange.entered = time.monotonic()
                 for message in self._grid.pull_messages([message_id]):
+                    exchange.entered = None
                     self._hand_over(exchange, message)
                     return
+                exchange.entered = None
 
     def _hand_over(self, exchange: _Exchange, message: Message) -> None:
         if message.has_error():
@@ -167,7 +176,13 @@ class Bridge:
             if timeout is not None and now - exchange.start > timeout:
                 self._give_up(exchange, f"no answer within {timeout:g} s")
             elif exchange.missing_since is not None and now - exchange.missing_since > _ABSENCE:
-                self._give_up(exchange, "the node is no longer connected to Flower")
+                self._give_up(exchange, "the node is not connected to Flower any longer")
+            elif (entered := exchange.entered) is not None and now - entered > _STALLED:
+                if now - entered > _LONGEST_PULL:
+                    self._give_up(exchange, f"its reply did not arrive in full within {_LONGEST_PULL:g} s")
+                else:
+                    with self._lock:
+                        self._leave_locked(exchange)
 
     def _fail(self, exchange: _Exchange, reason: str) -> None:
         if self._end(exchange):

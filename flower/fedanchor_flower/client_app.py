@@ -4,12 +4,16 @@ Flower starts a new process for every message, so nothing is kept here; what has
 `fedanchor node`.
 """
 
+import logging
 import os
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedanchor_flower import envelope, local_http
+
+# A child of Flower's logger: the SuperNode's log has what is written here.
+logger = logging.getLogger("flwr.fedanchor")
 
 app = ClientApp()
 
@@ -33,5 +37,7 @@ def ask_node(socket: str, request: envelope.Request) -> envelope.Reply:
     try:
         status, body = local_http.request(socket, "POST", request.path, request.body, timeout=request.timeout)
     except local_http.Unreachable as error:
-        return envelope.Reply(0, b"", f"fedanchor node: {error}")
+        logger.warning("fedanchor node: %s", error)
+        # Without the path, which is nobody's business elsewhere.
+        return envelope.Reply(0, b"", f"fedanchor node: {error.reason}")
     return envelope.Reply(status, body)

@@ -19,6 +19,10 @@ _PAUSE = 0.5
 _LEAST_PATIENCE = 10.0
 
 
+# Status of what nobody waits for any longer: it came late, its round is over, or the coordinator was restarted.
+_GONE = 410
+
+
 class CoordinatorError(Exception):
     """The coordinator is not there, or said something that the bridge cannot act on."""
 
@@ -76,7 +80,7 @@ class Coordinator:
         answer = self._request("GET", f"/v1/requests/{order.id}")
         if answer.status == 200:
             return answer.body
-        if not 400 <= answer.status < 500:
+        if answer.status != _GONE:
             raise ValueError(f"the coordinator answered {answer.status} instead of the body: {answer.text()}")
         logger.warning("request %d: not sent, the coordinator said %d: %s", order.id, answer.status, answer.text())
         return None
@@ -85,6 +89,9 @@ class Coordinator:
         """Hand over what the node answered."""
         answer = self._request("POST", f"/v1/replies/{order.id}?status={status}", body)
         self._note_refusal("reply", order, answer)
+        if answer.status >= 400 and answer.status != _GONE:
+            # Otherwise the round would wait for an answer that will not come.
+            self.failure(order, f"the coordinator refused its reply with {answer.status}: {answer.text()}")
 
     def failure(self, order: Order, reason: str) -> None:
         """Tell that no answer of the node will come."""
@@ -93,7 +100,6 @@ class Coordinator:
         self._note_refusal("failure", order, answer)
 
     def _note_refusal(self, what: str, order: Order, answer: local_http.Answer) -> None:
-        # Not an error: it came late, its round is over, or the coordinator that asked for it was restarted.
         if answer.status >= 400:
             text = answer.text()
             logger.warning("request %d: the coordinator refused the %s: %d %s", order.id, what, answer.status, text)

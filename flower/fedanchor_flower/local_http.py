@@ -10,7 +10,11 @@ _LONGEST_PATH = 107
 
 
 class Unreachable(Exception):
-    """Nobody answered on the socket; the text says what to do."""
+    """Nobody answered on the socket; the text says what to do, and `reason` the same without the path."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.reason = reason
 
 
 class Answer(NamedTuple):
@@ -52,7 +56,7 @@ def request(
     """
     path = os.path.expanduser(socket_path)
     if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise Unreachable(f"{path} has more than {_LONGEST_PATH} bytes: choose a shorter path for the socket")
+        raise Unreachable(path, f"more than {_LONGEST_PATH} bytes: choose a shorter path for the socket")
     connection = _UnixConnection(path, timeout)
     headers = {} if body is None else {"Content-Type": content_type}
     try:
@@ -65,10 +69,10 @@ def request(
         response = connection.getresponse()
         return Answer(response.status, response.read())
     except TimeoutError as error:
-        raise Unreachable(f"{path} did not answer within {timeout:g} s") from error
+        raise Unreachable(path, f"no answer within {timeout:g} s") from error
     except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise Unreachable(f"nothing listens on {path} ({error.strerror}): start it, or correct the path") from error
+        raise Unreachable(path, f"nothing listens there ({error.strerror}): start it, or correct the path") from error
     except (OSError, http.client.HTTPException) as error:
-        raise Unreachable(f"{path}: {error or type(error).__name__}") from error
+        raise Unreachable(path, type(error).__name__ if isinstance(error, OSError) else str(error)) from error
     finally:
         connection.close()

@@ -110,6 +110,7 @@ class FakeCoordinator:
         self._end: tuple[bool, str] | None = None
         self.nodes: list[str] = []
         self.refused = 0
+        self.refuse_replies = False
         self.restart()
 
     def restart(self) -> None:
@@ -155,10 +156,14 @@ class FakeCoordinator:
         with self._changed:
             if number not in self._outcomes:
                 self.refused += 1
-                return 404, b"no such request"
+                return 410, b"no such request"
             if (method, kind) == ("GET", "requests"):
                 return 200, self._bodies.pop(number)
             outcome = self._outcomes.pop(number)
+        if kind == "replies" and self.refuse_replies:
+            with self._changed:
+                self._outcomes[number] = outcome
+            return 507, b"no space left"
         if kind == "replies":
             outcome.status, outcome.body = int(urllib.parse.parse_qs(url.query)["status"][0]), body
         else:
@@ -279,7 +284,7 @@ class Federation:
         return options if HTTP else (*options, "--auth-supernode-public-key", f"{name}_key.pub")
 
     def make(self, command: str) -> None:
-        subprocess.run(command.split(" "), cwd=self.folder, check=True, capture_output=True)
+        subprocess.run(command.split(" "), cwd=self.folder, check=True, capture_output=True, timeout=60)
 
     def start_supernode(self, name: str, security: tuple[str, ...] = ("--insecure",)) -> subprocess.Popen[bytes]:
         port = free_port()

@@ -5,10 +5,12 @@ Needs nothing but flwr. Everything runs on loopback with free ports and in a tem
 
 import os
 import pathlib
+import subprocess
 import sys
 import threading
 import time
 import unittest
+from typing import ClassVar
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
@@ -50,6 +52,11 @@ class FakeNode:
 
 class BridgeTest(unittest.TestCase):
     """One federation for all tests, since it takes long to start."""
+
+    federation: ClassVar[Federation]
+    coordinator: ClassVar[FakeCoordinator]
+    nodes: ClassVar[list[FakeNode]]
+    supernodes: ClassVar[list[subprocess.Popen[bytes]]]
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -109,7 +116,7 @@ class BridgeTest(unittest.TestCase):
                 self.nodes[other].stop()
                 missing = send(b, "/v1/echo?round=1", b"x")
                 # It comes although the other node is still at work.
-                self.assertIn("nothing listens on", missing.wait().reason or "")
+                self.assertIn("nothing listens there", missing.wait().reason or "")
                 self.assertFalse(slow.there)
                 self.nodes[other].start()
 

@@ -180,7 +180,7 @@ pub struct NodeArgs {
     /// Folder of unlabelled pictures, or one file of images; labels are not read
     #[arg(long, value_name = "PATH")]
     pub data: PathBuf,
-    /// Unix socket to answer on; only this user can open it
+    /// Unix socket to answer on, which only its owner can open
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
     /// Folder for what the clients keep between their rounds
@@ -192,6 +192,9 @@ pub struct NodeArgs {
     /// Stand for several clients: a text file with the name of a folder below `--data` in each line
     #[arg(long, value_name = "FILE")]
     pub clients: Option<PathBuf>,
+    /// Leave out pictures that cannot be read
+    #[arg(long)]
+    pub skip_unreadable: bool,
     /// Device to compute on: `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu")]
     pub device: String,
@@ -204,7 +207,7 @@ pub struct NodeArgs {
 pub struct CoordinatorArgs {
     /// Experiment file (TOML), whose `data` are the labelled images of the server
     pub experiment: Option<PathBuf>,
-    /// Unix socket for the transport; only this user can open it
+    /// Unix socket for the transport, which only its owner can open
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
     /// Run folder to create

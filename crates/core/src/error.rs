@@ -65,6 +65,9 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// Someone asked to stop while a round waited for its clients: the round has not happened.
+    #[error("stopped while waiting for clients")]
+    Stopped,
     /// Something about a fleet of real clients.
     #[error("{0}")]
     Fleet(String),

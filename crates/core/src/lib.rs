@@ -44,7 +44,7 @@ pub use federation::{Coordinator, Fleet};
 pub use methods::{Method, register};
 pub use model::Model;
 pub use run::{
-    Observer, Verification, WrapFleet, coordinate, resume, resume_command, run, run_with,
-    server_only, verify,
+    ConnectFleet, Observer, RealClients, Verification, WrapFleet, coordinate, resume,
+    resume_command, run, run_with, server_only, verify,
 };
 pub use simulation::Simulation;

@@ -4,12 +4,13 @@
 
 use fedanchor::engine::tensors::Params;
 use fedanchor::federation::{Arrival, ClientKey, Delivery, Fleet, Member, RoundTask};
-use fedanchor::messages::{Broadcast, Update};
+use fedanchor::messages::{Broadcast, ClientOutcome, Update};
 use fedanchor::methods::{self, ClientReport, Cohort, Registration};
 use fedanchor::server::Server;
 use fedanchor::simulation::SimulatedFleet;
-use fedanchor::{Error, Method, Result, Simulation, register, resolve};
+use fedanchor::{Error, Experiment, Method, Result, Simulation, register, resolve};
 use fedanchor_record::{Losses, Outcome};
+use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -70,14 +71,18 @@ fn build(settings: &Table) -> Result<Box<dyn Method>> {
     Ok(Box::new(Flaky((supervised.build)(settings)?)))
 }
 
-fn simulation(settings: &[&str]) -> Simulation {
+fn experiment(settings: &[&str]) -> Experiment {
     static REGISTERED: Once = Once::new();
     let registration = Registration::new("flaky", "augment = \"weak\"", build);
     REGISTERED.call_once(|| register(registration).unwrap());
     let keys = ["model.name=small", "data.name=sample", "data.anchors=50", "data.clients=8"];
     let more = ["client.per_round=8", "client.epochs=1", "pretrain.epochs=1", "client.batch=32"];
     let all = keys.iter().chain(&more).chain(&["method.name=flaky"]).chain(settings);
-    let experiment = resolve("", &all.map(|&key| key.to_owned()).collect::<Vec<_>>()).unwrap();
+    resolve("", &all.map(|&key| key.to_owned()).collect::<Vec<_>>()).unwrap()
+}
+
+fn simulation(settings: &[&str]) -> Simulation {
+    let experiment = experiment(settings);
     let data = fedanchor::simulation::load(&experiment).unwrap();
     Simulation::new(experiment, data, Some(1)).unwrap()
 }
@@ -123,6 +128,84 @@ fn answers_after_the_deadline_do_not_count() {
         assert!(record.rejected.iter().all(|n| n.reason == "answered after the round was over"));
         assert!(record.excluded.is_empty());
         assert_eq!((record.outcome, record.test_loss), (Outcome::NoQuorum, start.test_loss));
+    }
+}
+
+/// Someone asks to stop while the second round waits for its clients.
+struct Stopped<'a>(SimulatedFleet<'a>, u32);
+
+impl Fleet for Stopped<'_> {
+    fn members(&mut self) -> Result<Vec<Member>> {
+        self.1 += 1;
+        if self.1 == 2 { Err(Error::Stopped) } else { self.0.members() }
+    }
+
+    fn train(
+        &mut self,
+        task: &RoundTask,
+        take: &mut dyn FnMut(Delivery) -> Result<()>,
+    ) -> Result<()> {
+        self.0.train(task, take)
+    }
+}
+
+/// The round has not happened, and the run can be resumed as after any other interruption.
+#[test]
+fn a_round_that_was_stopped_leaves_no_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, stopped) = (folder.path().join("whole"), folder.path().join("stopped"));
+    let (experiment, stop) = (experiment(&["rounds=2", "compare=false"]), AtomicBool::new(false));
+    fedanchor::run(&experiment, &whole, Some(1), &stop, &mut ()).unwrap();
+    let wrap: &fedanchor::WrapFleet = &|clients| Ok(Box::new(Stopped(clients, 0)));
+    let summary =
+        fedanchor::run_with(&experiment, &stopped, Some(1), &stop, &mut (), wrap).unwrap();
+    assert_eq!(summary.rounds, 1);
+    fedanchor::resume(&experiment, &stopped, Some(1), false, &stop, &mut ()).unwrap();
+    for name in ["rounds.jsonl", "model.safetensors"] {
+        let read = |folder: &Path| std::fs::read(folder.join(name)).unwrap();
+        assert!(read(&whole) == read(&stopped), "{name}");
+    }
+}
+
+/// A round without a quorum before the first: the first aggregated model is compared with the pre-trained one all the
+/// same.
+#[test]
+fn the_anchors_are_watched_from_the_first_round_with_updates() {
+    let checks = ["checks.anchor_margin=5", "checks.length=0", "checks.distance=0"];
+    let simulation = simulation(&[&checks[..], &["pretrain.epochs=20"]].concat());
+    let mut coordinator = simulation.coordinator().unwrap();
+    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    let none = coordinator.round(&mut Flood(simulation.fleet()), 1).unwrap().record;
+    assert_eq!((none.outcome, none.anchor_accuracy), (Outcome::NoQuorum, None));
+    let ruin = coordinator.round(&mut Ruin(simulation.fleet()), 2).unwrap().record;
+    assert_eq!(ruin.outcome, Outcome::RolledBack, "{ruin:?}");
+}
+
+/// All clients send the negative of what they trained.
+struct Ruin<'a>(SimulatedFleet<'a>);
+
+impl Fleet for Ruin<'_> {
+    fn members(&mut self) -> Result<Vec<Member>> {
+        self.0.members()
+    }
+
+    fn train(
+        &mut self,
+        task: &RoundTask,
+        take: &mut dyn FnMut(Delivery) -> Result<()>,
+    ) -> Result<()> {
+        self.0.train(task, &mut |mut delivery| {
+            if let Arrival::Answer(answer) = &mut delivery.arrival
+                && let ClientOutcome::Update(update) = &mut answer.outcome
+            {
+                let layout = update.params.layout.clone();
+                let entries = layout.iter().zip(&mut update.params.tensors);
+                for (_, tensor) in entries.filter(|(entry, _)| !entry.statistic) {
+                    *tensor = -&*tensor;
+                }
+            }
+            take(delivery)
+        })
     }
 }
 

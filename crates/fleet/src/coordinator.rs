@@ -2,14 +2,21 @@
 
 use crate::mailbox::{Asking, Mailbox};
 use crate::protocol::PROTOCOL;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use http_body::{Frame, SizeHint};
 use serde::Deserialize;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::Write;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// How long a transport that asks for work is kept waiting.
@@ -17,6 +24,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest list of nodes or reason for a failure, in bytes: a million nodes.
 const LONGEST_LIST: usize = 32 << 20;
+
+const UNWANTED: &str = "nobody waits for this any longer";
 
 /// The routes of the socket.
 pub fn routes(mailbox: Arc<Mailbox>) -> Router {
@@ -39,15 +48,41 @@ async fn work(State(mailbox): State<Arc<Mailbox>>, body: Body) -> Response {
     }
     // Waiting blocks its thread.
     match tokio::task::spawn_blocking(move || mailbox.work(&asking, PAUSE)).await {
-        Ok(work) => Json(work).into_response(),
+        Ok(Some(work)) => Json(work).into_response(),
+        Ok(None) => {
+            refusal(StatusCode::CONFLICT, "a later ServerApp works for this coordinator now")
+        }
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 
 async fn request(State(mailbox): State<Arc<Mailbox>>, Path(id): Path<u64>) -> Response {
     match mailbox.body(id) {
-        Some(body) => body.into_response(),
-        None => refusal(StatusCode::GONE, "nobody waits for this request any more"),
+        Some(parts) => Body::new(Parts(parts.into())).into_response(),
+        None => refusal(StatusCode::GONE, UNWANTED),
+    }
+}
+
+/// A body in parts, which may be shared with other bodies.
+struct Parts(VecDeque<Bytes>);
+
+impl HttpBody for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|part| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|part| part.len() as u64).sum())
     }
 }
 
@@ -59,25 +94,76 @@ struct Replied {
 async fn reply(
     State(mailbox): State<Arc<Mailbox>>,
     Path(id): Path<u64>,
-    Query(Replied { status }): Query<Replied>,
+    query: Result<Query<Replied>, QueryRejection>,
     body: Body,
 ) -> Response {
     // The limit comes before the bytes.
     let Some(longest) = mailbox.longest(id) else {
-        return refusal(StatusCode::GONE, "nobody waits for this reply any more");
+        return refusal(StatusCode::GONE, UNWANTED);
     };
-    let Ok(body) = to_bytes(body, longest).await else {
-        let problem = format!("sent more than {longest} bytes, or broke off");
-        mailbox.failure(id, problem.clone());
-        return refusal(StatusCode::PAYLOAD_TOO_LARGE, &problem);
+    let spooled = match query {
+        Ok(Query(Replied { status })) if (100..600).contains(&status) => {
+            spool(&mailbox, body, longest).await.map(|spooled| (status, spooled))
+        }
+        Ok(Query(Replied { status })) => {
+            Err(Refused::with(StatusCode::BAD_REQUEST, format!("{status} is not an HTTP status")))
+        }
+        Err(error) => Err(Refused::with(StatusCode::BAD_REQUEST, error.body_text())),
     };
-    let put = move || mailbox.reply(id, status, &body);
-    match tokio::task::spawn_blocking(put).await {
-        Ok(Ok(true)) => StatusCode::NO_CONTENT.into_response(),
-        Ok(Ok(false)) => refusal(StatusCode::GONE, "nobody waits for this reply any more"),
-        Ok(Err(error)) => refusal(StatusCode::INSUFFICIENT_STORAGE, &error.to_string()),
-        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    match spooled {
+        Ok((status, spooled)) => match mailbox.reply(id, status, spooled) {
+            true => StatusCode::NO_CONTENT.into_response(),
+            false => refusal(StatusCode::GONE, UNWANTED),
+        },
+        Err(Refused { status, problem, ends }) => {
+            // Nobody is to wait for a reply that was refused.
+            if ends {
+                mailbox.failure(id, format!("its reply was refused: {problem}"));
+            }
+            refusal(status, &problem)
+        }
     }
+}
+
+/// Why a reply is not taken.
+struct Refused {
+    status: StatusCode,
+    problem: String,
+    /// Whether that is the end of its request.
+    ends: bool,
+}
+
+impl Refused {
+    fn with(status: StatusCode, problem: impl ToString) -> Self {
+        Self { status, problem: problem.to_string(), ends: true }
+    }
+}
+
+/// Writes a body to disk while it arrives.
+async fn spool(
+    mailbox: &Mailbox,
+    mut body: Body,
+    longest: usize,
+) -> Result<crate::spool::Spooled, Refused> {
+    let full =
+        |error: &dyn ToString| Refused::with(StatusCode::INSUFFICIENT_STORAGE, error.to_string());
+    let (spooled, mut file) = mailbox.spool().map_err(|error| full(&error))?;
+    let mut length = 0;
+    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let Ok(frame) = frame else {
+            // Whoever sent it may try again.
+            let (status, problem) = (StatusCode::BAD_REQUEST, "the reply broke off".to_owned());
+            return Err(Refused { status, problem, ends: false });
+        };
+        let Ok(bytes) = frame.into_data() else { continue };
+        length += bytes.len();
+        if length > longest {
+            let problem = format!("more than {longest} bytes");
+            return Err(Refused::with(StatusCode::PAYLOAD_TOO_LARGE, problem));
+        }
+        tokio::task::block_in_place(|| file.write_all(&bytes)).map_err(|error| full(&error))?;
+    }
+    Ok(spooled)
 }
 
 #[derive(Deserialize)]
@@ -86,13 +172,15 @@ struct Failed {
 }
 
 async fn failure(State(mailbox): State<Arc<Mailbox>>, Path(id): Path<u64>, body: Body) -> Response {
-    let Failed { reason } = match read(body, LONGEST_LIST).await {
-        Ok(failed) => failed,
-        Err(refused) => return refused,
+    // That it failed is known, whatever the reason.
+    let (reason, refused) = match read(body, LONGEST_LIST).await {
+        Ok(Failed { reason }) => (reason, None),
+        Err(refused) => ("no reason that could be read".to_owned(), Some(refused)),
     };
-    match mailbox.failure(id, reason) {
-        true => StatusCode::NO_CONTENT.into_response(),
-        false => refusal(StatusCode::GONE, "nobody waits for this reply any more"),
+    match (mailbox.failure(id, reason), refused) {
+        (true, None) => StatusCode::NO_CONTENT.into_response(),
+        (true, Some(refused)) => refused,
+        (false, _) => refusal(StatusCode::GONE, UNWANTED),
     }
 }
 

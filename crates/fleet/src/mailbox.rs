@@ -3,15 +3,23 @@
 //! The coordinator's thread posts requests and waits for replies; the transport takes requests and puts replies,
 //! from threads of its own. Replies wait on disk, so that memory does not grow with the number of nodes.
 
+use crate::spool::Spooled;
 use axum::body::Bytes;
 use fedanchor::{Error, Result};
 use fedanchor_disk as disk;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// What the names of replies end in.
+const SUFFIX: &str = "reply";
+/// Earlier transports that are remembered.
+const REMEMBERED: usize = 1000;
 
 /// Requests and replies.
 #[derive(Debug)]
@@ -20,6 +28,8 @@ pub struct Mailbox {
     changed: Condvar,
     /// Where replies wait.
     folder: PathBuf,
+    /// Replies that were begun: each has a file of its own, also where one is sent twice.
+    begun: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -28,9 +38,11 @@ struct Inner {
     nodes: BTreeSet<String>,
     /// What the transport calls itself: another one does not know the requests that were taken before.
     session: Option<String>,
+    /// Those before it, which have nothing to do here any longer.
+    past: VecDeque<String>,
     next: u64,
     requests: BTreeMap<u64, Request>,
-    replies: BTreeMap<u64, Reply>,
+    replies: BTreeMap<u64, Arrived>,
     end: Option<End>,
     /// Whether the transport has been told of the end.
     told: bool,
@@ -40,7 +52,7 @@ struct Inner {
 struct Request {
     node: String,
     path: &'static str,
-    body: Bytes,
+    body: Vec<Bytes>,
     timeout: Option<f64>,
     /// The longest reply, in bytes.
     longest: usize,
@@ -56,10 +68,19 @@ struct End {
 /// What became of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// The node's answer: an HTTP status, and the file that holds the bytes.
-    Answer(u16, PathBuf),
+    /// The node's answer: an HTTP status, and the bytes.
+    Answer(u16, Spooled),
     /// No answer, and why.
     Failure(String),
+}
+
+/// A reply, and when it was there.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// The reply.
+    pub reply: Reply,
+    /// When it was complete.
+    pub at: Instant,
 }
 
 /// What the transport tells when it asks for work.
@@ -101,14 +122,14 @@ pub struct Order {
 }
 
 impl Mailbox {
-    /// With a folder for replies, which is emptied.
+    /// With a folder for replies. Those that a killed process has left there are removed, and nothing else.
     pub fn new(folder: &Path) -> Result<Self> {
         let problem = |error| Error::file(folder, error);
-        match std::fs::remove_dir_all(folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(problem(error));
+        disk::create_folder(folder).map_err(problem)?;
+        for path in disk::list(folder).map_err(problem)? {
+            if path.extension().is_some_and(|suffix| suffix == SUFFIX) {
+                disk::remove(&path).map_err(|error| Error::file(path, error))?;
             }
-            _ => disk::create_folder(folder).map_err(problem)?,
         }
         // Other users of this machine have no business there.
         let private = std::fs::Permissions::from_mode(0o700);
@@ -117,7 +138,8 @@ impl Mailbox {
         let next =
             std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs()) << 20;
         let inner = Mutex::new(Inner { next, ..Inner::default() });
-        Ok(Self { inner, changed: Condvar::new(), folder: folder.to_owned() })
+        let (changed, begun) = (Condvar::new(), AtomicU64::new(0));
+        Ok(Self { inner, changed, folder: folder.to_owned(), begun })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -133,12 +155,12 @@ impl Mailbox {
         self.lock().nodes.clone()
     }
 
-    /// Posts a request. No reply may have more than `longest` bytes.
+    /// Posts a request, whose body may be shared with others. No reply may have more than `longest` bytes.
     pub fn post(
         &self,
         node: &str,
         path: &'static str,
-        body: Bytes,
+        body: Vec<Bytes>,
         timeout: Option<Duration>,
         longest: usize,
     ) -> u64 {
@@ -156,13 +178,11 @@ impl Mailbox {
     pub fn withdraw(&self, id: u64) {
         let mut inner = self.lock();
         inner.requests.remove(&id);
-        if let Some(Reply::Answer(_, path)) = inner.replies.remove(&id) {
-            remove(&path);
-        }
+        inner.replies.remove(&id);
     }
 
-    /// Waits for the reply to any of these requests, at most so long.
-    pub fn next_reply(&self, ids: &BTreeSet<u64>, at_most: Duration) -> Option<(u64, Reply)> {
+    /// Waits for the reply to any of these requests, for at most this long.
+    pub fn next_reply(&self, ids: &BTreeSet<u64>, at_most: Duration) -> Option<(u64, Arrived)> {
         let until = Instant::now() + at_most;
         let mut inner = self.lock();
         loop {
@@ -177,15 +197,7 @@ impl Mailbox {
         }
     }
 
-    /// Waits until the connected nodes differ from these, at most so long.
-    pub fn wait_for_other_nodes(&self, known: &BTreeSet<String>, at_most: Duration) {
-        let inner = self.lock();
-        if inner.nodes == *known {
-            drop(self.wait(inner, at_most));
-        }
-    }
-
-    /// The run is over. Waits until the transport has been told, at most so long.
+    /// The run is over. Waits until the transport has been told, for at most this long.
     pub fn end(&self, ok: bool, message: String, at_most: Duration) {
         let until = Instant::now() + at_most;
         let mut inner = self.lock();
@@ -196,14 +208,23 @@ impl Mailbox {
         }
     }
 
-    /// For the transport: what to do, with a pause of at most so long if there is nothing.
-    pub fn work(&self, asking: &Asking, at_most: Duration) -> Work {
+    /// For the transport: what to do, with a pause of at most this long if there is nothing. `None` for one that
+    /// another has replaced: two of them would take each other's work for ever.
+    pub fn work(&self, asking: &Asking, at_most: Duration) -> Option<Work> {
         let until = Instant::now() + at_most;
         let mut inner = self.lock();
+        if inner.past.contains(&asking.session) {
+            return None;
+        }
         if inner.session.as_ref() != Some(&asking.session) {
             // Whatever an earlier transport had taken, this one does not know.
-            inner.session = Some(asking.session.clone());
+            let before = inner.session.replace(asking.session.clone());
+            inner.past.extend(before);
+            if inner.past.len() > REMEMBERED {
+                inner.past.pop_front();
+            }
             inner.requests.values_mut().for_each(|request| request.taken = false);
+            self.changed.notify_all();
         }
         if inner.nodes != asking.nodes {
             inner.nodes.clone_from(&asking.nodes);
@@ -213,7 +234,7 @@ impl Mailbox {
             if let Some(End { ok, message }) = inner.end.clone() {
                 inner.told = true;
                 self.changed.notify_all();
-                return Work { state: "done", requests: Vec::new(), ok, message };
+                return Some(Work { state: "done", requests: Vec::new(), ok, message });
             }
             let connected = |request: &Request| asking.nodes.contains(&request.node);
             let waiting = inner.requests.iter_mut().filter(|(_, r)| !r.taken && connected(r));
@@ -227,14 +248,17 @@ impl Mailbox {
             let left = until.saturating_duration_since(Instant::now());
             if !requests.is_empty() || left.is_zero() {
                 let state = if requests.is_empty() { "wait" } else { "work" };
-                return Work { state, requests, ok: true, message: String::new() };
+                return Some(Work { state, requests, ok: true, message: String::new() });
             }
             inner = self.wait(inner, left);
+            if inner.session.as_ref() != Some(&asking.session) {
+                return None;
+            }
         }
     }
 
     /// For the transport: the body of a request.
-    pub fn body(&self, id: u64) -> Option<Bytes> {
+    pub fn body(&self, id: u64) -> Option<Vec<Bytes>> {
         self.lock().requests.get(&id).map(|request| request.body.clone())
     }
 
@@ -243,31 +267,29 @@ impl Mailbox {
         self.lock().requests.get(&id).map(|request| request.longest)
     }
 
-    /// For the transport: a node's reply. `Ok(false)` if nobody waits for it (any more).
-    pub fn reply(&self, id: u64, status: u16, body: &[u8]) -> Result<bool> {
-        if self.longest(id).is_none() {
-            return Ok(false);
-        }
-        let path = self.folder.join(format!("{id}.reply"));
-        // Not synced: after a power cut nobody waits for it.
-        std::fs::write(&path, body).map_err(|error| Error::file(&path, error))?;
-        let taken = self.put(id, Reply::Answer(status, path.clone()));
-        if !taken {
-            remove(&path);
-        }
-        Ok(taken)
+    /// For the transport: a file for a node's reply. It need not be synced: after a power cut nobody waits for it.
+    pub fn spool(&self) -> Result<(Spooled, File)> {
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
+        let path = self.folder.join(format!("{number}.{SUFFIX}"));
+        Spooled::create(path.clone()).map_err(|error| Error::file(path, error))
     }
 
-    /// For the transport: why there is no reply. `false` if nobody waits for it (any more).
+    /// For the transport: a node's reply. `false` if nobody waits for it (any longer).
+    pub fn reply(&self, id: u64, status: u16, body: Spooled) -> bool {
+        self.put(id, Reply::Answer(status, body))
+    }
+
+    /// For the transport: why there is no reply. `false` if nobody waits for it (any longer).
     pub fn failure(&self, id: u64, reason: String) -> bool {
         self.put(id, Reply::Failure(reason))
     }
 
+    /// Of several replies to one request the first counts.
     fn put(&self, id: u64, reply: Reply) -> bool {
         let mut inner = self.lock();
         let waited_for = inner.requests.remove(&id).is_some();
         if waited_for {
-            inner.replies.insert(id, reply);
+            inner.replies.insert(id, Arrived { reply, at: Instant::now() });
             self.changed.notify_all();
         }
         waited_for
@@ -276,18 +298,16 @@ impl Mailbox {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
+        self.lock().replies.clear();
+        // Unless there is anything in it that is not a reply.
+        let _ = std::fs::remove_dir(&self.folder);
     }
-}
-
-/// Removes a reply that has been read or is not wanted. What is left is removed with the folder.
-pub(crate) fn remove(path: &Path) {
-    let _ = std::fs::remove_file(path);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     const NOW: Duration = Duration::ZERO;
 
@@ -300,26 +320,69 @@ mod tests {
         work.requests.iter().map(|order| order.id).collect()
     }
 
+    fn reply(mailbox: &Mailbox, id: u64, body: &[u8]) -> bool {
+        let (spooled, mut file) = mailbox.spool().unwrap();
+        file.write_all(body).unwrap();
+        mailbox.reply(id, 200, spooled)
+    }
+
     #[test]
     fn a_request_is_taken_once_and_answered_once() {
         let folder = tempfile::tempdir().unwrap();
         let mailbox = Mailbox::new(&folder.path().join("replies")).unwrap();
-        let id = mailbox.post("7", "/v1/join", Bytes::from_static(b"who?"), None, 100);
+        let id = mailbox.post("7", "/v1/join", vec![Bytes::from_static(b"who?")], None, 100);
+        let work = |session, nodes: &[&str]| mailbox.work(&asking(session, nodes), NOW);
         // A node that is not connected is not asked.
-        assert_eq!(mailbox.work(&asking("a", &["8"]), NOW).state, "wait");
-        let work = mailbox.work(&asking("a", &["7", "8"]), NOW);
-        assert_eq!((work.state, ids(&work)), ("work", vec![id]));
-        assert_eq!(mailbox.work(&asking("a", &["7", "8"]), NOW).state, "wait");
-        assert_eq!(mailbox.body(id).unwrap(), &b"who?"[..]);
-        // Another transport takes it anew.
-        assert_eq!(ids(&mailbox.work(&asking("b", &["7"]), NOW)), [id]);
+        assert_eq!(work("a", &["8"]).unwrap().state, "wait");
+        let found = work("a", &["7", "8"]).unwrap();
+        assert_eq!((found.state, ids(&found)), ("work", vec![id]));
+        assert_eq!(work("a", &["7", "8"]).unwrap().state, "wait");
+        assert_eq!(mailbox.body(id).unwrap(), [&b"who?"[..]]);
+        // Another transport takes it anew, and the one before it has nothing to do here any longer.
+        assert_eq!(ids(&work("b", &["7"]).unwrap()), [id]);
+        assert_eq!((work("a", &["7"]), work("b", &["7"]).unwrap().state), (None, "wait"));
         let all = BTreeSet::from([id]);
         assert_eq!(mailbox.next_reply(&all, NOW), None);
-        assert!(mailbox.reply(id, 200, b"me").unwrap());
-        assert!(!mailbox.reply(id, 200, b"me again").unwrap());
+        assert!(reply(&mailbox, id, b"me"));
+        assert!(!reply(&mailbox, id, b"me again"));
         assert!(!mailbox.failure(id, "too late".to_owned()));
-        let Some((_, Reply::Answer(200, path))) = mailbox.next_reply(&all, NOW) else { panic!() };
-        assert_eq!(std::fs::read(path).unwrap(), b"me");
+        let (_, Arrived { reply, .. }) = mailbox.next_reply(&all, NOW).unwrap();
+        let Reply::Answer(200, body) = reply else { panic!() };
+        assert_eq!(body.beginning(9).unwrap(), b"me");
+    }
+
+    /// A reply that is sent twice at the same time: one of them counts, and it is whole.
+    #[test]
+    fn two_replies_at_once_do_not_mix() {
+        let folder = tempfile::tempdir().unwrap();
+        let mailbox = Mailbox::new(&folder.path().join("replies")).unwrap();
+        let id = mailbox.post("7", "/v1/train", Vec::new(), None, 100);
+        let (one, mut first) = mailbox.spool().unwrap();
+        let (other, mut second) = mailbox.spool().unwrap();
+        first.write_all(b"fir").unwrap();
+        second.write_all(b"second").unwrap();
+        assert!(mailbox.reply(id, 200, other));
+        first.write_all(b"st").unwrap();
+        assert!(!mailbox.reply(id, 200, one));
+        let (_, Arrived { reply, .. }) = mailbox.next_reply(&BTreeSet::from([id]), NOW).unwrap();
+        let Reply::Answer(200, body) = reply else { panic!() };
+        assert_eq!(body.beginning(9).unwrap(), b"second");
+    }
+
+    /// While one transport waits for work, another takes over: the work is the other's.
+    #[test]
+    fn a_transport_that_waits_is_told_that_it_was_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mailbox = Mailbox::new(&folder.path().join("replies")).unwrap();
+        let long = Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| mailbox.work(&asking("a", &["7"]), long));
+            while mailbox.lock().session.is_none() {
+                std::thread::yield_now();
+            }
+            assert_eq!(mailbox.work(&asking("b", &["7"]), NOW).unwrap().state, "wait");
+            assert_eq!(waiting.join().unwrap(), None);
+        });
     }
 
     #[test]
@@ -327,15 +390,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("replies");
         let mailbox = Mailbox::new(&place).unwrap();
-        let post = || mailbox.post("7", "/v1/train", Bytes::new(), None, 100);
+        let post = || mailbox.post("7", "/v1/train", Vec::new(), None, 100);
         let (early, late) = (post(), post());
-        assert!(mailbox.reply(early, 200, b"x").unwrap());
+        assert!(reply(&mailbox, early, b"x"));
         [early, late].into_iter().for_each(|id| mailbox.withdraw(id));
-        assert!(!mailbox.reply(late, 200, b"x").unwrap());
+        assert!(!reply(&mailbox, late, b"x"));
         assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
         assert_eq!(mailbox.body(late), None);
+        // Neither at the start nor at the end is anything removed but replies.
         drop(mailbox);
         assert!(!place.exists());
+        std::fs::create_dir(&place).unwrap();
+        for name in ["5.reply", "thesis.txt"] {
+            std::fs::write(place.join(name), "x").unwrap();
+        }
+        let mailbox = Mailbox::new(&place).unwrap();
+        assert!(!place.join("5.reply").exists());
+        drop(mailbox);
+        assert!(place.join("thesis.txt").exists());
     }
 
     #[test]
@@ -343,7 +415,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mailbox = Mailbox::new(&folder.path().join("replies")).unwrap();
         mailbox.end(false, "no".to_owned(), Duration::from_secs(60)); // nobody is there to be told
-        let work = mailbox.work(&asking("a", &[]), NOW);
+        let work = mailbox.work(&asking("a", &[]), NOW).unwrap();
         assert_eq!((work.state, work.ok, &work.message[..]), ("done", false, "no"));
     }
 }

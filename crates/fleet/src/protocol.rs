@@ -1,8 +1,10 @@
-//! What the coordinator and its nodes say to each other, beside broadcasts and answers.
+//! What the coordinator and its nodes say to each other, besides broadcasts and answers.
 
+use axum::body::Bytes;
 use fedanchor::{Error, Experiment, Result};
 use fedanchor_data::{Normalisation, Shape};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Version of these messages. Nodes and coordinators of other versions do not work together.
 pub const PROTOCOL: u32 = 1;
@@ -22,9 +24,10 @@ pub struct Terms {
     pub protocol: u32,
     /// Version of the coordinator.
     pub version: String,
-    /// The run: what clients keep from round to round belongs to it.
+    /// The run's identifier, which is random: what clients keep from round to round belongs to it.
     pub run: String,
-    /// The settled experiment as TOML, without what is the coordinator's own: paths and device.
+    /// The settled experiment as TOML, without what is the coordinator's own: paths and device. Its
+    /// precision is that of all nodes, so that they train what a simulation would.
     pub experiment: String,
     /// Number of classes.
     pub classes: usize,
@@ -41,9 +44,7 @@ impl Terms {
     pub fn text_of(experiment: &Experiment) -> Result<String> {
         let problem = |error: toml::ser::Error| Error::config("the experiment", error.to_string());
         let mut table = toml::Table::try_from(experiment).map_err(problem)?;
-        for key in ["device", "precision"] {
-            table.remove(key);
-        }
+        table.remove("device");
         for (section, key) in [("data", "path"), ("model", "init_from")] {
             if let Some(toml::Value::Table(section)) = table.get_mut(section) {
                 section.remove(key);
@@ -73,13 +74,59 @@ pub struct LocalClient {
     pub samples: usize,
 }
 
-/// Which clients a node shall train; the broadcast follows.
+/// Which clients a node shall train; it follows the broadcast, which is the same for all nodes, so that a transport can
+/// tell by the first bytes of a message that it has them already.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrainHeader {
     /// The run.
     pub run: String,
     /// Names, and the numbers that the coordinator has given them.
     pub clients: Vec<(String, u32)>,
+}
+
+/// The most clients that a node may stand for.
+pub const CLIENTS_PER_NODE: usize = 10_000;
+/// The most clients that may join a run while it lasts: their names are in every checkpoint.
+pub const CLIENTS: usize = 100_000;
+/// The longest name of a client, in bytes.
+pub const LONGEST_NAME: usize = 200;
+
+/// What is wrong with the names of a node's clients, if anything is.
+pub fn bad_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Option<String> {
+    if names.len() == 0 {
+        return Some("it has no client".to_owned());
+    }
+    if names.len() > CLIENTS_PER_NODE {
+        return Some(format!("it has {} clients, more than {CLIENTS_PER_NODE}", names.len()));
+    }
+    let mut seen = BTreeSet::new();
+    names.into_iter().find_map(|name| {
+        let name_for_people = printable(name.as_bytes());
+        match name {
+            "" => Some("a client has an empty name".to_owned()),
+            _ if name.len() > LONGEST_NAME => {
+                Some(format!("the name {name_for_people:?} has more than {LONGEST_NAME} bytes"))
+            }
+            _ if name.chars().any(char::is_control) => {
+                Some(format!("the name {name_for_people:?} has control characters"))
+            }
+            _ if !seen.insert(name) => Some(format!("two clients are called {name_for_people:?}")),
+            _ => None,
+        }
+    })
+}
+
+/// Words from the network as they may stand in a log: not too many, and without control characters.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    const LONGEST: usize = 300;
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * LONGEST)]).into_owned();
+    let plain = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
+    text.chars().take(LONGEST).map(plain).collect()
+}
+
+/// A byte string after its length, as [`join_parts`] writes it.
+pub fn framed(part: Bytes) -> [Bytes; 2] {
+    [Bytes::copy_from_slice(&(part.len() as u64).to_le_bytes()), part]
 }
 
 /// Byte strings as one: each after its length.
@@ -114,6 +161,24 @@ mod tests {
     fn parts_arrive_as_they_were() {
         for parts in [&[][..], &[&b""[..]], &[&b"one"[..], b"", b"three"]] {
             assert_eq!(split_parts(&join_parts(parts)).unwrap(), parts);
+            let framed = parts.iter().flat_map(|part| framed(Bytes::copy_from_slice(part)));
+            assert_eq!(framed.collect::<Vec<_>>().concat(), join_parts(parts));
+        }
+    }
+
+    #[test]
+    fn names_that_could_do_harm_are_refused() {
+        let bad = |names: &[&str]| bad_names(names.iter().copied()).unwrap_or_default();
+        assert_eq!(bad(&["ward-7", "Ward 7", "\u{5c0f}"]), "");
+        for (names, problem) in [
+            (&[][..], "no client"),
+            (&["a", "b", "a"], "two clients are called \"a\""),
+            (&["a", ""], "empty name"),
+            (&["\u{1b}[2J"], "control characters"),
+            (&[&"x".repeat(201)], "more than 200 bytes"),
+            (&["a"; 10_001], "more than 10000"),
+        ] {
+            assert!(bad(names).contains(problem), "{}", bad(names));
         }
     }
 
@@ -129,13 +194,24 @@ mod tests {
 
     #[test]
     fn terms_hold_nothing_of_the_coordinators_machine() {
-        let settings = ["data.name=mine", "data.path=/secret/place", "model.name=resnet18"];
+        let settings = [
+            "data.name=mine",
+            "data.path=/secret/place",
+            "model.name=resnet18",
+            "model.init_from=/secret/weights",
+            "device=cuda:3",
+        ];
         let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
         let experiment = fedanchor::resolve("", &settings).unwrap();
         let text = Terms::text_of(&experiment).unwrap();
-        assert!(!text.contains("secret") && !text.contains("device ="), "{text}");
-        let mut there = fedanchor::resolve(&text, &[]).unwrap();
+        for own in ["secret", "device =", "cuda"] {
+            assert!(!text.contains(own), "{text}");
+        }
+        let mut there = fedanchor::resolve(&text, &["device=cpu".to_owned()]).unwrap();
+        assert_eq!(there.precision, experiment.precision);
+        there.device.clone_from(&experiment.device);
         there.data.path.clone_from(&experiment.data.path);
+        there.model.init_from.clone_from(&experiment.model.init_from);
         assert_eq!(there, experiment);
     }
 }

@@ -1,25 +1,23 @@
 //! The fleet that the coordinator sees: clients on nodes, behind a mailbox.
 
-use crate::mailbox::{Mailbox, Reply, remove};
-use crate::protocol::{JOIN, Joined, NOT_JOINED, PROTOCOL, TRAIN, Terms, TrainHeader};
-use crate::protocol::{join_parts, split_parts};
+use crate::mailbox::{Arrived, Mailbox, Reply};
+use crate::protocol::{NOT_JOINED, PROTOCOL, TRAIN, Terms, TrainHeader, framed, printable};
+use crate::roster::{Node, Place, REASON, Roster};
+use crate::spool::Spooled;
 use axum::body::Bytes;
 use fedanchor::federation::{Arrival, ClientKey, Delivery, Fleet, Member, RoundTask};
 use fedanchor::{Error, Result, Simulation};
-use fedanchor_data::formats::natural;
-use fedanchor_disk as disk;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long one look at the mailbox waits, so that Ctrl-C is noticed.
-const LOOK: Duration = Duration::from_millis(500);
-/// How long a node may take to join: it reads its images.
-const JOIN_WITHIN: Duration = Duration::from_secs(600);
-/// The longest answer to `join`, in bytes: 100,000 clients.
-const LONGEST_JOIN: usize = 16 << 20;
+const LOOK: Duration = Duration::from_millis(200);
+/// For how long a resumed run waits for its clients, once one of them is there, if there are enough for a round: some
+/// may be gone for good.
+const RETURN_WITHIN: Duration = Duration::from_secs(120);
 /// Room for the header of an answer.
 const HEADER: usize = 64 << 10;
 
@@ -27,28 +25,20 @@ const HEADER: usize = 64 << 10;
 pub struct RemoteFleet {
     mailbox: Arc<Mailbox>,
     stop: Arc<AtomicBool>,
-    terms: Bytes,
+    roster: Roster,
     run: String,
     /// Clients to wait for before the first round, and valid answers that later rounds need.
     expected: usize,
     quorum: usize,
+    /// The names of the clients of a run that is resumed.
+    before: BTreeSet<String>,
     /// An answer's largest size, as a multiple of the broadcast's.
     size: f64,
     started: bool,
-    /// Nodes that are part of the run or were refused, by the transport's names.
-    nodes: BTreeMap<String, Node>,
-    /// Which node a client is on, and how many images it has.
-    clients: BTreeMap<String, (String, usize)>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Node {
-    Joined,
-    Refused,
 }
 
 impl RemoteFleet {
-    /// For the server's half of a federation. `run` names the run: what clients keep belongs to it.
+    /// For the server's half of a federation. `run` identifies the run: what clients keep belongs to it.
     pub fn new(
         mailbox: Arc<Mailbox>,
         stop: Arc<AtomicBool>,
@@ -70,150 +60,103 @@ impl RemoteFleet {
         let terms = serde_json::to_vec(&terms)
             .map_err(|error| Error::config("the experiment", error.to_string()))?;
         Ok(Self {
+            roster: Roster::new(mailbox.clone(), terms.into()),
             mailbox,
             stop,
-            terms: terms.into(),
             run: run.to_owned(),
             expected: experiment.data.clients,
             quorum: experiment.checks.quorum.max(1),
+            before: BTreeSet::new(),
             size: experiment.checks.size,
             started: false,
-            nodes: BTreeMap::new(),
-            clients: BTreeMap::new(),
         })
-    }
-
-    /// Asks nodes to join, all at once, and waits for their answers.
-    fn join(&mut self, nodes: &[String]) -> Result<()> {
-        let mut asked = BTreeMap::new();
-        for node in nodes {
-            let (terms, within) = (self.terms.clone(), Some(JOIN_WITHIN));
-            asked.insert(self.mailbox.post(node, JOIN, terms, within, LONGEST_JOIN), node);
-        }
-        let mut ids: BTreeSet<u64> = asked.keys().copied().collect();
-        let until = Instant::now() + JOIN_WITHIN;
-        while !ids.is_empty() && Instant::now() < until && !self.stopped() {
-            let Some((id, reply)) = self.mailbox.next_reply(&ids, LOOK) else { continue };
-            ids.remove(&id);
-            let node = asked[&id];
-            match reply {
-                Reply::Failure(reason) => tracing::warn!(node, reason, "the node did not join"),
-                Reply::Answer(200, path) => self.welcome(node, &read_reply(&path)?),
-                Reply::Answer(status, path) => {
-                    let reason = printable(&read_reply(&path)?);
-                    tracing::warn!(node, status, reason, "the node refuses to join");
-                    self.nodes.insert(node.clone(), Node::Refused);
-                }
-            }
-        }
-        ids.into_iter().for_each(|id| self.mailbox.withdraw(id));
-        Ok(())
-    }
-
-    /// Takes the clients of a node in, or says why not.
-    fn welcome(&mut self, node: &str, answer: &[u8]) {
-        let refused = match serde_json::from_slice::<Joined>(answer) {
-            Err(error) => Some(format!("its answer makes no sense: {error}")),
-            Ok(Joined { protocol, version, .. }) if protocol != PROTOCOL => {
-                Some(format!("it has version {version} with protocol {protocol}, not {PROTOCOL}"))
-            }
-            Ok(Joined { clients, .. }) => {
-                match clients.iter().find(|c| self.is_elsewhere(&c.name, node)) {
-                    Some(taken) => Some(format!(
-                        "its client {:?} is on another node that is connected: names must differ",
-                        printable(taken.name.as_bytes())
-                    )),
-                    None => {
-                        for client in clients {
-                            let samples = client.samples;
-                            self.clients.insert(client.name, (node.to_owned(), samples));
-                        }
-                        None
-                    }
-                }
-            }
-        };
-        let state = match refused {
-            None => {
-                tracing::info!(node, "joined");
-                Node::Joined
-            }
-            Some(reason) => {
-                tracing::warn!(node, reason, "the node is refused");
-                Node::Refused
-            }
-        };
-        self.nodes.insert(node.to_owned(), state);
-    }
-
-    /// Whether a client of this name is on another node that is connected. On one that is gone it may come back as
-    /// another node: without registered keys, a restart changes what the transport calls it.
-    fn is_elsewhere(&self, name: &str, node: &str) -> bool {
-        self.clients.get(name).is_some_and(|(there, _)| {
-            there != node
-                && self.nodes.get(there) == Some(&Node::Joined)
-                && self.mailbox.nodes().contains(there)
-        })
-    }
-
-    /// Clients whose node is connected.
-    fn present(&self) -> Vec<Member> {
-        let connected = self.mailbox.nodes();
-        let present = self.clients.iter().filter(|(_, (node, _))| {
-            connected.contains(node) && self.nodes.get(node) == Some(&Node::Joined)
-        });
-        let member = |(name, (_, samples)): (&String, &(String, usize))| Member {
-            key: ClientKey::Name(name.clone()),
-            samples: *samples,
-        };
-        // The order of a simulation, which numbers clients by their names.
-        let mut present: Vec<_> = present.collect();
-        present.sort_by(|(a, _), (b, _)| natural(a, b));
-        present.into_iter().map(member).collect()
     }
 
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Requests to the nodes of these clients. A broadcast that is the same for all is sent once per node.
+    /// Whether a round can start with these clients: the first with all that are expected, later ones with as many as a
+    /// round needs. `since` is when the first of them was there.
+    fn are_enough(&self, present: &[Member], since: Option<Instant>) -> bool {
+        if self.started {
+            return present.len() >= self.quorum;
+        }
+        let missing = self.before.iter().filter(|name| {
+            !present.iter().any(|member| member.key == ClientKey::Name((*name).clone()))
+        });
+        let missing: Vec<&String> = missing.collect();
+        if present.len() >= self.expected && missing.is_empty() {
+            return true;
+        }
+        let waited = since.is_some_and(|since| since.elapsed() >= RETURN_WITHIN);
+        let without = !self.before.is_empty() && waited && present.len() >= self.quorum;
+        if without {
+            tracing::warn!(?missing, "the run goes on without clients that have not come back");
+        }
+        without
+    }
+
+    /// The longest answer of a client to a broadcast of so many bytes.
+    fn longest(&self, broadcast: &Bytes) -> usize {
+        (self.size * broadcast.len() as f64) as usize + HEADER
+    }
+
+    /// Requests to the nodes of these clients. A broadcast that is the same for all is encoded once, and sent once per
+    /// node.
     fn requests(&self, task: &RoundTask) -> Result<Vec<Asked>> {
-        let mut by_node: BTreeMap<&str, Vec<(String, u32)>> = BTreeMap::new();
+        let mut by_node: BTreeMap<&str, Vec<Client>> = BTreeMap::new();
         for (number, key) in task.clients {
             let ClientKey::Name(name) = key else { continue };
-            if let Some((node, _)) = self.clients.get(name) {
-                by_node.entry(node).or_default().push((name.clone(), *number));
+            if let Some(Place { node, samples }) = self.roster.place(name) {
+                let client = Client { name: name.clone(), number: *number, samples: *samples };
+                by_node.entry(node).or_default().push(client);
             }
         }
+        let mut shared: Option<Bytes> = None;
         let mut requests = Vec::new();
         for (node, clients) in by_node {
-            let together = if task.broadcast.is_the_same_for_all() { clients.len() } else { 1 };
-            for clients in clients.chunks(together) {
-                let header = TrainHeader { run: self.run.clone(), clients: clients.to_vec() };
-                let header = serde_json::to_vec(&header).map_err(|error| {
-                    Error::Fleet(format!("a request cannot be written: {error}"))
-                })?;
-                let broadcast = task.broadcast.encode(clients[0].1)?;
-                let longest = self.size * broadcast.len() as f64 * clients.len() as f64;
-                requests.push(Asked {
-                    node: node.to_owned(),
-                    clients: clients.iter().map(|(_, number)| *number).collect(),
-                    body: join_parts(&[&header, &broadcast]).into(),
-                    longest: longest as usize + HEADER * clients.len(),
-                    rejoined: false,
-                });
+            let alone = !task.broadcast.is_the_same_for_all();
+            for clients in clients.chunks(if alone { 1 } else { clients.len() }) {
+                let broadcast = match &shared {
+                    Some(shared) if !alone => shared.clone(),
+                    _ => Bytes::from(task.broadcast.encode(clients[0].number)?),
+                };
+                shared = Some(broadcast.clone());
+                let (node, clients) = (node.to_owned(), clients.to_vec());
+                requests.push(Asked { node, clients, broadcast, rejoined: false });
             }
         }
         Ok(requests)
     }
+
+    /// Posts a request; returns its number.
+    fn post(&self, request: &Asked, task: &RoundTask) -> Result<u64> {
+        let Asked { node, clients, broadcast, .. } = request;
+        let clients: Vec<_> = clients.iter().map(|c| (c.name.clone(), c.number)).collect();
+        let longest = self.longest(broadcast) * clients.len();
+        let header = serde_json::to_vec(&TrainHeader { run: self.run.clone(), clients })
+            .map_err(|error| Error::Fleet(format!("a request cannot be written: {error}")))?;
+        let body = [framed(broadcast.clone()), framed(header.into())].concat();
+        let timeout = task.deadline.map(|end| end.saturating_duration_since(Instant::now()));
+        Ok(self.mailbox.post(node, TRAIN, body, timeout, longest))
+    }
+}
+
+/// A client that is asked.
+#[derive(Clone)]
+struct Client {
+    name: String,
+    number: u32,
+    /// How many images it had when it was asked.
+    samples: usize,
 }
 
 /// A request of a round.
 struct Asked {
     node: String,
-    clients: Vec<u32>,
-    body: Bytes,
-    longest: usize,
+    clients: Vec<Client>,
+    broadcast: Bytes,
     /// Whether the node had to be told again what is trained.
     rejoined: bool,
 }
@@ -221,51 +164,211 @@ struct Asked {
 /// Where a client's answer is.
 enum Slot {
     Waiting,
-    /// A part of a file, which the last of its clients removes.
-    There {
-        path: Arc<Spooled>,
-        part: usize,
-        arrived: Instant,
-    },
+    There(Part),
     Absent,
 }
 
-/// A file that is removed when nobody needs it any more.
-struct Spooled(PathBuf);
+/// A part of a reply, which the last of its clients removes.
+struct Part {
+    reply: Arc<Spooled>,
+    /// Nothing where the reply is not what it should be: that is rejected and counted.
+    range: Option<Range<u64>>,
+    /// The most bytes to read. One more than an answer may have is enough for it to be rejected.
+    most: usize,
+    arrived: Instant,
+}
 
-impl Drop for Spooled {
-    fn drop(&mut self) {
-        remove(&self.0);
+impl Part {
+    fn read(&self) -> Arrival {
+        let Some(range) = &self.range else { return Arrival::Encoded(Vec::new()) };
+        match self.reply.read(range, self.most as u64 + 1) {
+            Ok(bytes) => Arrival::Encoded(bytes),
+            Err(error) => {
+                tracing::error!(%error, "an answer that has arrived cannot be read");
+                Arrival::Absent
+            }
+        }
+    }
+}
+
+/// A round under way.
+struct Round<'a> {
+    task: &'a RoundTask<'a>,
+    slots: BTreeMap<u32, Slot>,
+    /// Requests by their numbers.
+    asked: BTreeMap<u64, Asked>,
+    /// Requests whose node has to join first.
+    held: Vec<Asked>,
+    /// Answers that count, where not all are needed.
+    counted: usize,
+    /// Clients whose answers have been handed over.
+    done: usize,
+}
+
+impl<'a> Round<'a> {
+    fn new(task: &'a RoundTask<'a>) -> Self {
+        let slots = task.clients.iter().map(|(number, _)| (*number, Slot::Absent)).collect();
+        Self { task, slots, asked: BTreeMap::new(), held: Vec::new(), counted: 0, done: 0 }
+    }
+
+    fn wait_for(&mut self, id: u64, request: Asked) {
+        for client in &request.clients {
+            self.slots.insert(client.number, Slot::Waiting);
+        }
+        self.asked.insert(id, request);
+    }
+
+    fn give_up(&mut self, clients: &[Client]) {
+        for client in clients {
+            self.slots.insert(client.number, Slot::Absent);
+        }
+    }
+
+    /// Whether there is nothing to wait for.
+    fn is_over(&self) -> bool {
+        self.counted >= self.task.enough || self.asked.is_empty() && self.held.is_empty()
+    }
+
+    /// Takes the reply of a node that has trained, or says that it has.
+    fn take(&mut self, request: &Asked, reply: Spooled, arrived: Instant, most: usize) {
+        let parts = match reply.parts(request.clients.len()) {
+            Ok(parts) => parts,
+            Err(error) => {
+                tracing::error!(%error, "a reply that has arrived cannot be read");
+                return self.give_up(&request.clients);
+            }
+        };
+        let reply = Arc::new(reply);
+        for (at, client) in request.clients.iter().enumerate() {
+            let range = parts.as_ref().map(|parts| parts[at].clone());
+            let part = Part { reply: reply.clone(), range, most, arrived };
+            // It costs as much as taking it does, and matters only where not all are waited for.
+            if self.task.enough < self.task.clients.len()
+                && let Arrival::Encoded(bytes) = part.read()
+                && (self.task.counts)(client.number, &bytes)
+            {
+                self.counted += 1;
+            }
+            self.slots.insert(client.number, Slot::There(part));
+        }
+    }
+
+    /// Hands over what has come, in canonical order, so that nothing waits in memory.
+    fn deliver(&mut self, take: &mut dyn FnMut(Delivery) -> Result<()>) -> Result<()> {
+        while let Some((number, key)) = self.task.clients.get(self.done) {
+            let slot = self.slots.insert(*number, Slot::Absent).unwrap_or(Slot::Absent);
+            let (arrival, arrived) = match slot {
+                Slot::Waiting => {
+                    self.slots.insert(*number, Slot::Waiting);
+                    return Ok(());
+                }
+                Slot::There(part) => (part.read(), part.arrived),
+                Slot::Absent => (Arrival::Absent, Instant::now()),
+            };
+            take(Delivery { from: key.clone(), arrival, arrived })?;
+            self.done += 1;
+        }
+        Ok(())
+    }
+
+    /// Ends the waiting: who has not answered is absent.
+    fn end(&mut self, mailbox: &Mailbox) {
+        for id in std::mem::take(&mut self.asked).into_keys() {
+            mailbox.withdraw(id);
+        }
+        self.held.clear();
+        for slot in self.slots.values_mut().filter(|slot| matches!(slot, Slot::Waiting)) {
+            *slot = Slot::Absent;
+        }
+    }
+}
+
+impl RemoteFleet {
+    /// Asks those again that had to join first, once they have; those who did not are absent.
+    fn ask_held(&self, round: &mut Round) -> Result<()> {
+        for mut request in std::mem::take(&mut round.held) {
+            match self.roster.node(&request.node) {
+                Some(Node::Asked { .. }) => round.held.push(request),
+                Some(Node::Joined) => {
+                    // A client that is no longer there, or has other images, takes part from the next round on.
+                    let same = |client: &Client| {
+                        let place = self.roster.place(&client.name);
+                        place.is_some_and(|place| {
+                            place.node == request.node && place.samples == client.samples
+                        })
+                    };
+                    let (there, others) = request.clients.iter().cloned().partition(same);
+                    round.give_up(&Vec::from_iter::<Vec<Client>>(others));
+                    request.clients = there;
+                    if !request.clients.is_empty() {
+                        let id = self.post(&request, round.task)?;
+                        round.wait_for(id, request);
+                    }
+                }
+                _ => round.give_up(&request.clients),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a node has replied. Nothing in it ends the run.
+    fn take_reply(&mut self, round: &mut Round, mut request: Asked, arrived: Arrived) {
+        let (node, Arrived { reply, at }) = (&request.node, arrived);
+        match reply {
+            Reply::Answer(200, body) => {
+                let most = self.longest(&request.broadcast);
+                return round.take(&request, body, at, most);
+            }
+            Reply::Answer(NOT_JOINED, _) if !request.rejoined => {
+                tracing::info!(node, "the node was restarted: it joins again");
+                self.roster.ask(node);
+                request.rejoined = true;
+                return round.held.push(request);
+            }
+            Reply::Answer(status, body) => {
+                let reason = printable(&body.beginning(REASON).unwrap_or_default());
+                tracing::warn!(node, status, reason, "the node did not train");
+            }
+            Reply::Failure(reason) => {
+                let reason = printable(reason.as_bytes());
+                tracing::warn!(node, reason, "no answer from the node");
+            }
+        }
+        round.give_up(&request.clients);
     }
 }
 
 impl Fleet for RemoteFleet {
-    /// Waits until enough clients have joined: before the first round all that are expected, later as many as a
-    /// round needs.
+    /// Waits until enough clients have joined.
     fn members(&mut self) -> Result<Vec<Member>> {
-        let enough = if self.started { self.quorum } else { self.expected };
+        let mut since = None;
         loop {
-            let connected = self.mailbox.nodes();
-            // One that went away may come back with other clients, or after it was repaired.
-            self.nodes.retain(|node, _| connected.contains(node));
-            let new: Vec<String> =
-                connected.iter().filter(|node| !self.nodes.contains_key(*node)).cloned().collect();
-            if !new.is_empty() {
-                self.join(&new)?;
+            self.roster.tend();
+            let present = self.roster.present();
+            if !present.is_empty() && since.is_none() {
+                since = Some(Instant::now());
             }
-            let present = self.present();
-            if present.len() >= enough {
+            if self.are_enough(&present, since) {
                 self.started = true;
                 return Ok(present);
             }
             if self.stopped() {
-                let (there, needed) = (present.len(), enough);
-                return Err(Error::Fleet(format!(
-                    "stopped while waiting for clients: {there} of {needed} were connected"
-                )));
+                return Err(Error::Stopped);
             }
-            self.mailbox.wait_for_other_nodes(&connected, LOOK);
+            let ids = self.roster.asked().collect();
+            if let Some((id, arrived)) = self.mailbox.next_reply(&ids, LOOK) {
+                self.roster.take(id, arrived.reply);
+            }
         }
+    }
+
+    fn expect(&mut self, clients: &[ClientKey]) {
+        let names = clients.iter().filter_map(|key| match key {
+            ClientKey::Name(name) => Some(name.clone()),
+            _ => None,
+        });
+        self.before.extend(names);
+        self.roster.know(self.before.iter().cloned());
     }
 
     fn train(
@@ -273,113 +376,36 @@ impl Fleet for RemoteFleet {
         task: &RoundTask,
         take: &mut dyn FnMut(Delivery) -> Result<()>,
     ) -> Result<()> {
-        let timeout = |now: Instant| task.deadline.map(|end| end.saturating_duration_since(now));
-        let mut slots: BTreeMap<u32, Slot> =
-            task.clients.iter().map(|(number, _)| (*number, Slot::Absent)).collect();
-        let mut asked = BTreeMap::new();
+        let mut round = Round::new(task);
         for request in self.requests(task)? {
-            request.clients.iter().for_each(|number| {
-                slots.insert(*number, Slot::Waiting);
-            });
-            let Asked { node, body, longest, .. } = &request;
-            let timeout = timeout(Instant::now());
-            asked.insert(self.mailbox.post(node, TRAIN, body.clone(), timeout, *longest), request);
+            let id = self.post(&request, task)?;
+            round.wait_for(id, request);
         }
-        // In canonical order, so that nothing waits in memory.
-        let mut order = task.clients.iter().peekable();
-        let mut deliver = |slots: &mut BTreeMap<u32, Slot>| -> Result<()> {
-            while let Some((number, key)) = order.peek() {
-                let slot = match slots.get_mut(number) {
-                    Some(Slot::Waiting) => return Ok(()),
-                    Some(slot) => std::mem::replace(slot, Slot::Absent),
-                    None => Slot::Absent,
-                };
-                let (arrival, arrived) = match slot {
-                    Slot::There { path, part, arrived } => {
-                        (Arrival::Encoded(read_part(&path.0, part)?), arrived)
-                    }
-                    _ => (Arrival::Absent, Instant::now()),
-                };
-                take(Delivery { from: key.clone(), arrival, arrived })?;
-                order.next();
+        loop {
+            round.deliver(take)?;
+            if round.is_over() {
+                break;
             }
-            Ok(())
-        };
-        let over = |now: Instant| task.deadline.is_some_and(|end| now >= end);
-        let mut answered = 0;
-        while !asked.is_empty() && answered < task.enough && !over(Instant::now()) {
-            deliver(&mut slots)?;
-            let ids: BTreeSet<u64> = asked.keys().copied().collect();
-            let look = timeout(Instant::now()).map_or(LOOK, |left| left.min(LOOK));
-            let Some((id, reply)) = self.mailbox.next_reply(&ids, look) else { continue };
-            let Some(mut request) = asked.remove(&id) else { continue };
-            let node = request.node.clone();
-            match reply {
-                Reply::Answer(200, path) => {
-                    let (path, arrived) = (Arc::new(Spooled(path)), Instant::now());
-                    answered += request.clients.len();
-                    for (part, number) in request.clients.iter().enumerate() {
-                        slots.insert(*number, Slot::There { path: path.clone(), part, arrived });
-                    }
-                    continue;
-                }
-                Reply::Answer(NOT_JOINED, path) if !request.rejoined => {
-                    remove(&path);
-                    tracing::info!(node, "the node was restarted: it joins again");
-                    self.nodes.remove(&node);
-                    self.join(std::slice::from_ref(&node))?;
-                    request.rejoined = true;
-                    if self.nodes.get(&node) == Some(&Node::Joined) {
-                        let (body, timeout) = (request.body.clone(), timeout(Instant::now()));
-                        let id = self.mailbox.post(&node, TRAIN, body, timeout, request.longest);
-                        asked.insert(id, request);
-                        continue;
-                    }
-                }
-                Reply::Answer(status, path) => {
-                    let reason = printable(&read_reply(&path)?);
-                    tracing::warn!(node, status, reason, "the node did not train");
-                }
-                Reply::Failure(reason) => {
-                    let reason = printable(reason.as_bytes());
-                    tracing::warn!(node, reason, "no answer from the node");
-                }
+            if self.stopped() {
+                round.end(&self.mailbox);
+                return Err(Error::Stopped);
             }
-            request.clients.iter().for_each(|number| {
-                slots.insert(*number, Slot::Absent);
-            });
+            self.roster.tend();
+            self.ask_held(&mut round)?;
+            let ids = round.asked.keys().copied().chain(self.roster.asked()).collect();
+            // After the deadline, what came before it is still taken.
+            let left = task.deadline.map(|end| end.saturating_duration_since(Instant::now()));
+            let look = left.map_or(LOOK, |left| left.min(LOOK));
+            match (self.mailbox.next_reply(&ids, look), left) {
+                (Some((id, arrived)), _) => match round.asked.remove(&id) {
+                    Some(request) => self.take_reply(&mut round, request, arrived),
+                    None => self.roster.take(id, arrived.reply),
+                },
+                (None, Some(Duration::ZERO)) => break,
+                (None, _) => {}
+            }
         }
-        for id in asked.into_keys() {
-            self.mailbox.withdraw(id);
-        }
-        slots.values_mut().for_each(|slot| {
-            if matches!(slot, Slot::Waiting) {
-                *slot = Slot::Absent;
-            }
-        });
-        deliver(&mut slots)
+        round.end(&self.mailbox);
+        round.deliver(take)
     }
-}
-
-/// A reply, whose file is removed.
-fn read_reply(path: &Path) -> Result<Vec<u8>> {
-    let bytes = disk::read(path, LONGEST_JOIN as u64).map_err(|error| Error::file(path, error));
-    remove(path);
-    bytes
-}
-
-/// One part of a reply. What is no reply at all is handed on as it is, to be rejected and counted.
-fn read_part(path: &Path, part: usize) -> Result<Vec<u8>> {
-    let bytes = disk::read(path, u64::MAX).map_err(|error| Error::file(path, error))?;
-    Ok(split_parts(&bytes)
-        .and_then(|parts| parts.get(part).map(|part| part.to_vec()))
-        .unwrap_or(bytes))
-}
-
-/// A node's words as they may stand in a log.
-fn printable(bytes: &[u8]) -> String {
-    const LONGEST: usize = 300;
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * LONGEST)]).into_owned();
-    let plain = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
-    text.chars().take(LONGEST).map(plain).collect()
 }

@@ -27,6 +27,8 @@ use serde::{Deserialize, Serialize};
 pub mod files {
     /// The resolved config, written before round 1.
     pub const CONFIG: &str = "config.toml";
+    /// Where a fleet of real clients took part: what its run is known by, and the coordinator's socket.
+    pub const FLEET: &str = "fleet.json";
     /// One [`RoundRecord`](crate::RoundRecord) per line, each with a checksum.
     pub const ROUNDS: &str = "rounds.jsonl";
     /// One [`Timing`](crate::Timing) per line, each with a checksum.

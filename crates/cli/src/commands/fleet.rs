@@ -1,24 +1,27 @@
 //! `fedanchor node` and `fedanchor coordinator`: the two ends of a fleet.
 
-use super::interrupt::{Interrupted, left_undone, stop_on_interrupt};
+use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
 use super::progress::Progress;
-use super::quoted_path;
 use super::run::{report, resolved};
 use super::tracked::Tracked;
 use crate::cli::{CoordinatorArgs, NodeArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
-use fedanchor_fleet::node::{Clients, Settings, Source};
-use fedanchor_fleet::{Mailbox, RemoteFleet, Socket, coordinator, node};
+use fedanchor::{ConnectFleet, RealClients};
+use fedanchor_fleet::node::{Clients, Node, Settings, Source};
+use fedanchor_fleet::{Bound, Mailbox, RemoteFleet, coordinator};
 use fedanchor_record::files;
 use indicatif::ProgressBar;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long the end waits for the transport to be told.
+/// How long the end waits for the transport to be told, and for what it is being told.
 const FAREWELL: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(3);
+/// How often a node looks whether it shall stop.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Serves a node until it is stopped.
 pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
@@ -32,25 +35,28 @@ pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
         (None, None) => Clients::One(folder_name(&args.data)?),
     };
     let settings = Settings {
-        source: Source { path: args.data, clients },
+        source: Source { path: args.data, clients, skip_unreadable: args.skip_unreadable },
         state: args.state,
         device: args.device,
         workers: args.workers.map(usize::from),
     };
-    let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "this request")?;
-    let socket = Socket::serve(&args.socket, node::routes(settings)?)?;
-    printer.status(format!("waiting for a run at {}", socket.path().display()));
-    while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(200));
+    let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "stopping after this request")?;
+    let node = Node::start(&args.socket, settings)?;
+    printer.status(format!("waiting for a run at {}", node.path().display()));
+    while !stop.load(Ordering::Relaxed) && !node.has_failed() {
+        std::thread::sleep(LOOK);
     }
+    // A panic of its worker is one of this program.
+    node.stop().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok(())
 }
 
-/// The client's name where none is given: that of its folder.
+/// The client's name where none is given: that of its folder, or of its file without what follows the last dot.
 fn folder_name(path: &Path) -> Result<String> {
-    let path = std::path::absolute(path)?;
-    let name = path.file_stem().and_then(|name| name.to_str());
-    name.map(str::to_owned).context("--name: name this client")
+    let path = path.canonicalize().with_context(|| format!("--data: {}", path.display()))?;
+    let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+    let name = name.and_then(|name| name.to_str());
+    name.map(str::to_owned).context("--name: this client needs a name, and its folder has none")
 }
 
 /// Runs the server's half of an experiment.
@@ -65,14 +71,21 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     let stored = resume.is_some().then(|| out.join(files::CONFIG));
     let experiment =
         resolved(args.experiment.as_deref().or(stored.as_deref()), &settings, printer)?;
-    let mailbox = Arc::new(Mailbox::new(&args.socket.with_extension("replies"))?);
-    let socket = Socket::serve(&args.socket, coordinator::routes(mailbox.clone()))?;
+    // Before anything is touched that another coordinator may use.
+    let bound = Bound::new(&args.socket)?;
+    let mailbox = Arc::new(Mailbox::new(&replies(&args.socket))?);
+    let socket = bound.serve(coordinator::routes(mailbox.clone()), GRACE)?;
     let mut progress = Progress::new(printer, &experiment, &out);
-    let stop = stop_on_interrupt(progress.bar(), *printer, "this round")?;
+    let stopping =
+        "stopping: a round that waits for its clients is repeated when the run is resumed";
+    let stop = stop_on_interrupt(progress.bar(), *printer, stopping)?;
     printer.status(format!("waiting for nodes at {}", socket.path().display()));
     let mut tracked = Tracked::new(&mut progress, args.tensorboard, &out);
-    let run = run_name(&out)?;
     let (there, asked) = (mailbox.clone(), stop.clone());
+    let connect: &ConnectFleet = &move |simulation, run| {
+        let (mailbox, stop) = (there.clone(), asked.clone());
+        Ok(Box::new(RemoteFleet::new(mailbox, stop, simulation, run)?))
+    };
     let done = fedanchor::coordinate(
         &experiment,
         &out,
@@ -80,32 +93,50 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
         args.workers.map(usize::from),
         &stop,
         &mut tracked,
-        &move |fleet| {
-            let (mailbox, stop) = (there.clone(), asked.clone());
-            Ok(Box::new(RemoteFleet::new(mailbox, stop, fleet.simulation(), &run)?))
-        },
+        RealClients { socket: &args.socket, connect },
     );
-    let message = match &done {
-        Ok(_) => String::new(),
-        Err(error) => error.to_string(),
+    let undone = match &done {
+        Ok(summary) => left_undone(&experiment, summary, &stop)?,
+        Err(_) => None,
     };
-    mailbox.end(done.is_ok(), message, FAREWELL);
+    let (ok, message) = match (&done, &undone) {
+        (Err(error), _) => (false, error.to_string()),
+        (Ok(_), Some(undone)) => (false, format!("interrupted: {undone}")),
+        (Ok(_), None) => (true, String::new()),
+    };
+    mailbox.end(ok, message, FAREWELL);
+    drop(socket);
     let summary = done?;
     tracked.finish();
     progress.finish();
     report(&summary, &out, printer, "");
-    match left_undone(&experiment, &summary, &stop)? {
-        Some(done) => {
-            let (out, socket) = (quoted_path(&out), quoted_path(&args.socket));
-            let advice =
-                format!("resume with `fedanchor coordinator --resume {out} --socket {socket}`");
-            Err(Interrupted::new(done, advice).into())
-        }
+    match undone {
+        Some(undone) => Err(Interrupted::new(undone, advice(&experiment, &summary, &out)).into()),
         None => Ok(()),
     }
 }
 
-/// What the nodes know the run by: its folder, from any working directory, also after it was resumed.
-fn run_name(out: &Path) -> Result<String> {
-    Ok(std::path::absolute(out)?.display().to_string())
+/// The folder for replies beside a socket.
+fn replies(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".replies");
+    path.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_called_like_its_folder() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::create_dir(place.path().join("ward.7")).unwrap();
+        std::fs::write(place.path().join("ward.8.npz"), "").unwrap();
+        let name = |path: &str| folder_name(&place.path().join(path)).unwrap();
+        assert_eq!(name("ward.7"), "ward.7");
+        assert_eq!(name("ward.7/."), "ward.7");
+        assert_eq!(name("ward.8.npz"), "ward.8");
+        let refused = folder_name(Path::new("/")).unwrap_err().to_string();
+        assert!(refused.starts_with("--name: "), "{refused}");
+    }
 }

@@ -29,12 +29,12 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// The first Ctrl-C (or SIGTERM) stops the work after the current step, such as `this round`; a second one stops
-/// it at once.
+/// The first Ctrl-C (or SIGTERM) stops the work as stated, such as `stopping after this round`; a second one stops it at
+/// once.
 pub(super) fn stop_on_interrupt(
     bar: ProgressBar,
     printer: Printer,
-    step: &'static str,
+    stopping: &'static str,
 ) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
@@ -46,7 +46,7 @@ pub(super) fn stop_on_interrupt(
                 signal_hook::low_level::exit(130);
             }
             bar.suspend(|| {
-                printer.status(format!("stopping after {step}; press Ctrl-C again to stop now"));
+                printer.status(format!("{stopping}; press Ctrl-C again to stop now"));
             });
         }
     });

@@ -35,7 +35,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     let (mut read, mut proposals) = (Vec::new(), Vec::new());
     let mut failed = 0;
     let bar = printer.bar(paths.len() as u64, "labelling [{bar:30}] {pos} of {len} pictures");
-    let stop = stop_on_interrupt(bar.clone(), *printer, "these pictures")?;
+    let stop = stop_on_interrupt(bar.clone(), *printer, "stopping after these pictures")?;
     let stopped = || -> Result<()> {
         if stop.load(Ordering::Relaxed) {
             bar.finish_and_clear();

@@ -25,7 +25,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         let config = folder.join(files::CONFIG);
         let experiment = resolved(Some(file.unwrap_or(&config)), &settings, printer)?;
         let mut progress = Progress::new(printer, &experiment, folder);
-        let stop = stop_on_interrupt(progress.bar(), *printer, "this round")?;
+        let stop = stop_on_interrupt(progress.bar(), *printer, "stopping after this round")?;
         let mut tracked = Tracked::new(&mut progress, args.tensorboard, folder);
         let summary =
             fedanchor::resume(&experiment, folder, workers, args.force, &stop, &mut tracked)?;
@@ -39,7 +39,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         let out = args.out.unwrap_or_else(|| new_folder(file, &experiment));
         let mut progress = Progress::new(printer, &experiment, &out);
         progress.bar().set_message("pre-training on the labelled images");
-        let stop = stop_on_interrupt(progress.bar(), *printer, "this round")?;
+        let stop = stop_on_interrupt(progress.bar(), *printer, "stopping after this round")?;
         let mut tracked = Tracked::new(&mut progress, args.tensorboard, &out);
         let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut tracked)?;
         tracked.finish();
@@ -93,7 +93,7 @@ fn run_seeds(
             bail!("--seeds: {} is given twice", experiment.seed);
         }
     }
-    let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "this round")?;
+    let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "stopping after this round")?;
     let one = |(experiment, out): &(Experiment, PathBuf)| {
         let mut progress = Progress::of_seed(printer, experiment, out);
         let mut tracked = Tracked::new(&mut progress, tensorboard, out);

@@ -144,7 +144,7 @@ fn run_all(
     workers: Option<usize>,
     printer: &Printer,
 ) -> Result<Vec<(String, End)>> {
-    let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "this round")?;
+    let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "stopping after this round")?;
     let queue = Mutex::new(jobs.iter().enumerate());
     let ends = Mutex::new(Vec::new());
     let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();

@@ -15,6 +15,7 @@ mod disks;
 mod events;
 mod exports;
 mod faults;
+mod fleets;
 mod folder;
 mod inputs;
 mod interrupts;

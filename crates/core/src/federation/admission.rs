@@ -155,11 +155,6 @@ impl Admission {
         &self.sent
     }
 
-    /// The most bytes a message may have: a transport can refuse longer ones while it reads.
-    pub fn largest_message(&self) -> u64 {
-        self.bytes
-    }
-
     /// The update of a client that counts as unchanged.
     pub(super) fn unchanged(&self, client: u32, samples: usize) -> Result<AdmittedUpdate> {
         let (params, losses) = (self.sent.copy()?, ClientLosses::default());
@@ -174,12 +169,30 @@ impl Admission {
         bytes: &[u8],
         registry: &Registry,
     ) -> Result<Admitted, Rejection> {
+        let answer = self.decode(bytes)?;
+        self.admit(client, answer, Some(blake3::hash(bytes)), registry)
+    }
+
+    /// What a client's first answer would come to. Nothing is remembered of it.
+    pub(super) fn check_encoded(
+        &self,
+        client: u32,
+        bytes: &[u8],
+        registry: &Registry,
+    ) -> Result<Admitted, Rejection> {
+        let answer = self.decode(bytes)?;
+        if self.checked {
+            self.check_header(client, &answer)?;
+        }
+        self.judge(client, answer, registry)
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<Answer, Rejection> {
         if self.checked && bytes.len() as u64 > self.bytes {
             return Err(Rejection::Size(bytes.len() as u64, self.bytes));
         }
-        let answer = Answer::decode(bytes, &self.layout, self.device)
-            .map_err(|error| Rejection::Undecodable(error.to_string()))?;
-        self.admit(client, answer, Some(blake3::hash(bytes)), registry)
+        Answer::decode(bytes, &self.layout, self.device)
+            .map_err(|error| Rejection::Undecodable(error.to_string()))
     }
 
     /// Admits an answer. `client` is who sent it, according to the transport; `digest` that of its bytes.
@@ -198,8 +211,17 @@ impl Admission {
             }
             self.answered.insert(client, digest);
         }
-        let Answer { outcome, .. } = answer;
-        match outcome {
+        self.judge(client, answer, registry)
+    }
+
+    /// Checks what an answer holds, beyond its header.
+    fn judge(
+        &self,
+        client: u32,
+        answer: Answer,
+        registry: &Registry,
+    ) -> Result<Admitted, Rejection> {
+        match answer.outcome {
             ClientOutcome::Update(mut update) => {
                 let (mut lengths, mut shortened) = (None, false);
                 if self.checked {
@@ -472,7 +494,7 @@ mod tests {
     fn bytes_are_refused_before_they_are_decoded_if_there_are_too_many() {
         let registry = registry();
         let mut admission = admission("checks.distance=2", SENT, None);
-        let limit = admission.largest_message();
+        let limit = admission.bytes;
         let whole = answer(1, update(GOOD)).encode().unwrap();
         assert!(limit > whole.len() as u64 && limit < 3 * whole.len() as u64, "{limit}");
         let many = vec![b' '; limit as usize + 1];

@@ -34,6 +34,11 @@ impl AnchorWatch {
         Self { start: Some(start), ..Self::default() }
     }
 
+    /// Whether nothing is known yet that a round could be compared with.
+    pub(crate) fn is_new(&self) -> bool {
+        self.start.is_none() && self.accuracies.is_empty()
+    }
+
     /// Whether an aggregated model has lost so much on the anchors that its round must be rolled back; an
     /// error if that was so too often in a row. It is compared with the aggregated models of the last rounds, and the
     /// first one with the start.

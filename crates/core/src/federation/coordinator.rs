@@ -14,6 +14,7 @@ use super::statistics::{RoundStatistics, Stopwatch, peak_memory};
 use crate::config::{AggregationRule, Experiment, WithoutSamples};
 use crate::error::Result;
 use crate::labels::AnchorSet;
+use crate::messages::Broadcast;
 use crate::methods::{Method, root_update, uploaded};
 use crate::server::{Evaluation, STEADIER, Server, check_finite};
 use fedanchor_data::stream::SERVER;
@@ -24,6 +25,7 @@ use fedanchor_engine::training::Context;
 use fedanchor_record::{ClientNote, Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -132,11 +134,8 @@ impl<'a> Coordinator<'a> {
         let mut outcome = Outcome::Applied;
         let mut aggregate = None;
         if let Some(broadcast) = &broadcast {
-            let deadline = self.deadline.map(|wait| Instant::now() + wait);
-            let enough = self.experiment.client.per_round;
-            let task = RoundTask { broadcast, clients: &drawn, deadline, enough };
             let shares = (&mut watch, &mut timing);
-            (collected, aggregate) = self.collect(fleet, &task, shares)?;
+            (collected, aggregate) = self.collect(fleet, broadcast, &drawn, shares)?;
             if collected.statistics.answers < self.experiment.checks.quorum {
                 (outcome, aggregate) = (Outcome::NoQuorum, None);
             }
@@ -153,7 +152,7 @@ impl<'a> Coordinator<'a> {
             // In a warm-up the anchors say nothing.
             let warm_up =
                 || (2..=self.experiment.rounds).any(|later| self.method.starts_anew(later));
-            if round == 1 && !warm_up() {
+            if self.watch.is_new() && !warm_up() {
                 self.watch = AnchorWatch::starting_at(before);
             }
             if self.watch.must_roll_back(round, after, &self.experiment.checks)? {
@@ -254,11 +253,12 @@ impl<'a> Coordinator<'a> {
     fn collect(
         &mut self,
         fleet: &mut dyn Fleet,
-        task: &RoundTask,
+        broadcast: &Broadcast,
+        clients: &[(u32, ClientKey)],
         (watch, timing): (&mut Stopwatch, &mut Timing),
     ) -> Result<(Collected, Option<Params>)> {
         let Self { experiment, context, method, .. } = *self;
-        let broadcast = task.broadcast;
+        let deadline = self.deadline.map(|wait| Instant::now() + wait);
         let sent = uploaded(context, method, &broadcast.params);
         let root = match experiment.aggregation.rule {
             AggregationRule::Fltrust => Some(root_update(method, &self.server, broadcast)?),
@@ -266,18 +266,17 @@ impl<'a> Coordinator<'a> {
         };
         timing.server += watch.lap();
         let mut collected = Collected::default();
-        for (client, _) in task.clients {
+        for (client, _) in clients {
             collected.statistics.bytes_down += broadcast.encoded_len(*client)?;
         }
         let lr = experiment.lr(broadcast.round);
         let lengths = self.lengths.at(lr);
-        let samples =
-            task.clients.iter().map(|(client, _)| self.registry.samples(*client)).collect();
-        let mut intake = Intake {
+        let samples = clients.iter().map(|(client, _)| self.registry.samples(*client)).collect();
+        let intake = RefCell::new(Intake {
             experiment,
             admission: Admission::new(
                 broadcast,
-                task.clients,
+                clients,
                 sent,
                 method.summand(broadcast),
                 context,
@@ -293,24 +292,28 @@ impl<'a> Coordinator<'a> {
             trained: BTreeSet::new(),
             rejected: BTreeSet::new(),
             collected,
-        };
-        let mut queue = InOrder::new(task.clients);
-        fleet.train(task, &mut |delivery| {
+        });
+        let counts = |client: u32, bytes: &[u8]| intake.borrow().would_count(client, bytes);
+        let enough = experiment.client.per_round;
+        let task = RoundTask { broadcast, clients, deadline, enough, counts: &counts };
+        let mut take = |client, arrival| intake.borrow_mut().take(client, arrival);
+        let mut queue = InOrder::new(clients);
+        fleet.train(&task, &mut |delivery| {
             timing.clients += watch.lap();
-            let late = task.deadline.is_some_and(|deadline| delivery.arrived > deadline);
+            let late = deadline.is_some_and(|deadline| delivery.arrived > deadline);
             let arrival = match delivery.arrival {
                 Arrival::Absent => Arrival::Absent, // nothing came, in time or not
                 _ if late => Arrival::Late,
                 arrival => arrival,
             };
             let delivery = Delivery { arrival, ..delivery };
-            let done = queue.push(delivery, &mut |client, arrival| intake.take(client, arrival));
+            let done = queue.push(delivery, &mut take);
             timing.aggregate += watch.lap();
             done
         })?;
         timing.clients += watch.lap();
-        queue.finish(&mut |client, arrival| intake.take(client, arrival))?;
-        let Intake { admission, aggregation, collected, .. } = intake;
+        queue.finish(&mut take)?;
+        let Intake { admission, aggregation, collected, .. } = intake.into_inner();
         let aggregate = aggregation.finish(admission.sent())?;
         self.lengths.push(&collected.lengths, lr);
         Ok((collected, aggregate))
@@ -356,23 +359,19 @@ impl<'a> Coordinator<'a> {
         Ok((state, self.server.save()?))
     }
 
-    /// Continues where a checkpoint was written. With `same_data` unset, clients report their samples
-    /// again.
-    pub(crate) fn restore(
-        &mut self,
-        state: &CoordinatorState,
-        server: &Bundle,
-        same_data: bool,
-    ) -> Result<()> {
+    /// The clients that were met before.
+    pub(crate) fn known_clients(&self) -> &[ClientKey] {
+        self.registry.keys()
+    }
+
+    /// Continues where a checkpoint was written.
+    pub(crate) fn restore(&mut self, state: &CoordinatorState, server: &Bundle) -> Result<()> {
         self.server.restore(server)?;
         self.registry = state.registry.clone();
         self.watch = state.watch.clone();
         self.lengths = state.lengths.clone();
         self.learning = state.learning.clone();
         self.dispersion = state.dispersion.clone();
-        if !same_data {
-            self.registry.forget_samples();
-        }
         Ok(())
     }
 }
@@ -406,6 +405,12 @@ struct Intake<'a> {
 }
 
 impl Intake<'_> {
+    /// Whether an answer would count if it were taken now.
+    fn would_count(&self, client: u32, bytes: &[u8]) -> bool {
+        let found = self.admission.check_encoded(client, bytes, self.registry);
+        matches!(found, Ok(Admitted::Update(_) | Admitted::NothingKept { .. }))
+    }
+
     fn take(&mut self, client: u32, arrival: Arrival) -> Result<()> {
         self.take_answer(client, arrival)?;
         self.collected.statistics.trained = self.trained.len();

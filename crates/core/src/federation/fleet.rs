@@ -10,11 +10,16 @@ use std::time::Instant;
 
 /// The clients behind a transport.
 pub trait Fleet {
-    /// The clients that can take part now.
+    /// The clients that can take part now. [`Error::Stopped`](crate::Error::Stopped) where someone asked to stop
+    /// before there were enough.
     fn members(&mut self) -> Result<Vec<Member>>;
 
+    /// The clients that a resumed run has met: its first round is to have them again, where they are real.
+    fn expect(&mut self, _clients: &[ClientKey]) {}
+
     /// Has these clients train, and hands over what arrives until all have answered or the deadline has
-    /// passed. Answers may come in any order; an error of `take` ends the round.
+    /// passed. Answers may come in any order; an error of `take` ends the round, and so does
+    /// [`Error::Stopped`](crate::Error::Stopped), which leaves no trace of it.
     fn train(
         &mut self,
         task: &RoundTask,
@@ -74,12 +79,11 @@ impl std::fmt::Display for ClientKey {
 pub struct Member {
     /// Its key.
     pub key: ClientKey,
-    /// The samples it reported when it joined.
+    /// The samples it reported when it last joined.
     pub samples: usize,
 }
 
 /// What the clients of a round are asked to do.
-#[derive(Debug)]
 pub struct RoundTask<'a> {
     /// What they train on.
     pub broadcast: &'a Broadcast,
@@ -87,8 +91,10 @@ pub struct RoundTask<'a> {
     pub clients: &'a [(u32, ClientKey)],
     /// When answers stop counting.
     pub deadline: Option<Instant>,
-    /// How many answers are enough: a fleet need not wait for more.
+    /// How many answers that count are enough: a fleet need not wait for more.
     pub enough: usize,
+    /// Whether the encoded answer of a client would count. It costs as much as taking it.
+    pub counts: &'a dyn Fn(u32, &[u8]) -> bool,
 }
 
 /// Something that arrived.

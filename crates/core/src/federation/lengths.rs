@@ -14,7 +14,7 @@ const ROUNDS: usize = 10;
 const OFTEN: u32 = 5;
 
 /// How far an update moves the weights, and how far the statistics.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lengths {
     /// Of the change of the weights.
     pub weights: f64,
@@ -115,14 +115,18 @@ impl UsualLengths {
                 often.push(client.to_string());
             }
         }
-        let whose = if often.len() == 1 { "client" } else { "clients" };
-        (!often.is_empty()).then(|| {
-            format!(
-                "{OFTEN} updates each of {whose} {} moved more than checks.length times as far as usual and were \
-                 shortened: check the {whose}; if they have many more images than others, raise checks.length",
-                often.join(", ")
-            )
-        })
+        let (last, others) = often.split_last()?;
+        let (who, have, they) = match others {
+            [] => (format!("client {last} has"), "", "it has"),
+            others => {
+                (format!("clients {} and {last} have", others.join(", ")), "each ", "they have")
+            }
+        };
+        Some(format!(
+            "{who} {have}had {OFTEN} updates shortened because they moved the model more than checks.length times as \
+             far as usual: check {whom}; if {they} many more images than the others, raise checks.length",
+            whom = if others.is_empty() { "it" } else { "them" },
+        ))
     }
 
     /// What they would be at this learning rate. Nothing before the first round.
@@ -182,6 +186,10 @@ mod tests {
         // The fifth time is worth saying, once.
         let said: Vec<bool> = (0..7).map(|_| usual.count_shortened(&[3]).is_some()).collect();
         assert_eq!(said, [false, false, false, false, true, false, false]);
+        let together = (0..5).filter_map(|_| usual.count_shortened(&[4, 5, 6])).next().unwrap();
+        let words =
+            "clients 4, 5 and 6 have each had 5 updates shortened because they moved the model";
+        assert!(together.starts_with(words), "{together}");
         let text = serde_json::to_string(&usual).unwrap();
         assert_eq!(serde_json::from_str::<UsualLengths>(&text).unwrap(), usual);
     }

@@ -11,7 +11,7 @@ pub struct Registry {
     /// Keys of the transport in the order of the numbers they were given. A fleet that numbers its
     /// clients itself has none.
     keys: Vec<ClientKey>,
-    /// Samples each client reported at first contact.
+    /// Samples each client reported when it last joined.
     samples: BTreeMap<u32, usize>,
     /// Rejected updates of each client.
     rejections: BTreeMap<u32, u32>,
@@ -34,19 +34,19 @@ impl Registry {
         })
     }
 
-    /// Remembers how many samples a client has, at first contact.
-    pub fn meet(&mut self, client: u32, samples: usize) {
-        self.samples.entry(client).or_insert(samples);
+    /// The keys of all clients that have been met, by rising number.
+    pub fn keys(&self) -> &[ClientKey] {
+        &self.keys
     }
 
-    /// The samples a client reported at first contact; 0 for one that was never met.
+    /// Remembers how many samples a client has: what it reported when it joined, not what an answer claims.
+    pub fn meet(&mut self, client: u32, samples: usize) {
+        self.samples.insert(client, samples);
+    }
+
+    /// The samples a client reported when it last joined; 0 for one that was never met.
     pub fn samples(&self, client: u32) -> usize {
         self.samples.get(&client).copied().unwrap_or_default()
-    }
-
-    /// Forgets how many samples clients have, where the data has changed.
-    pub fn forget_samples(&mut self) {
-        self.samples.clear();
     }
 
     /// Counts a rejected update.
@@ -79,13 +79,11 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_those_of_the_first_contact() {
+    fn a_client_that_joins_again_may_have_other_samples() {
         let mut registry = Registry::default();
         registry.meet(3, 10);
-        registry.meet(3, 1_000_000);
-        assert_eq!((registry.samples(3), registry.samples(4)), (10, 0));
-        registry.forget_samples();
-        assert_eq!(registry.samples(3), 0);
+        registry.meet(3, 12);
+        assert_eq!((registry.samples(3), registry.samples(4)), (12, 0));
     }
 
     #[test]

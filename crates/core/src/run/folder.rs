@@ -2,6 +2,7 @@
 
 use super::command::resume_command;
 use super::disk::{self, Appended};
+use super::fleet_file::FleetFile;
 use super::lock::lock;
 use crate::config::Experiment;
 use crate::error::{Error, Result};
@@ -256,6 +257,11 @@ impl RunFolder {
             files::CONFIG,
             toml::to_string(experiment).map_err(|error| Error::file(path, error))?,
         )
+    }
+
+    /// What is known of a fleet of real clients.
+    pub(crate) fn write_fleet(&self, fleet: &FleetFile) -> Result<()> {
+        self.write(files::FLEET, json(fleet)? + "\n")
     }
 
     /// Which image is where, and the class histogram of every client.

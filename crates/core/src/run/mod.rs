@@ -4,6 +4,7 @@ mod checkpoint;
 mod command;
 mod disk;
 mod figures;
+mod fleet_file;
 mod folder;
 mod lock;
 mod progress;
@@ -29,6 +30,7 @@ use fedanchor_engine::guard;
 use fedanchor_record::{
     Assignment, Manifest, RoundRecord, ServerOnlyTrial, Summary, Timing, files,
 };
+use fleet_file::FleetFile;
 use folder::{LineChecksums, Lines, RoundFile, RunFolder, check_free};
 use progress::Progress;
 use std::path::Path;
@@ -85,17 +87,30 @@ pub fn run_with(
     start(experiment, out, workers, stop, observer, Clients::Here(wrap))
 }
 
+/// Makes a fleet of real clients from the server's half of an experiment and the run's own identifier, which does not
+/// change when it is resumed: what clients keep from round to round belongs to it.
+pub type ConnectFleet = dyn for<'a> Fn(&'a Simulation, &str) -> Result<Box<dyn Fleet + 'a>>;
+
+/// Clients that have images of their own.
+#[derive(Clone, Copy)]
+pub struct RealClients<'a> {
+    /// The coordinator's socket, for whoever is told how to resume the run.
+    pub socket: &'a Path,
+    /// Their fleet.
+    pub connect: &'a ConnectFleet,
+}
+
 /// Whose clients are trained.
 #[derive(Clone, Copy)]
 enum Clients<'a> {
     /// Simulated ones, perhaps behind another fleet.
     Here(&'a WrapFleet),
-    /// Those of a fleet, which have images of their own.
-    Elsewhere(&'a WrapFleet),
+    /// Those of a fleet.
+    Elsewhere(RealClients<'a>),
 }
 
 /// Runs the server's half of an experiment with a fleet of real clients into a new folder; with `resume`, which
-/// says whether to force it, continues the run in that folder. The fleet is made from the server's half.
+/// says whether to force it, continues the run in that folder.
 pub fn coordinate(
     experiment: &Experiment,
     out: &Path,
@@ -103,9 +118,9 @@ pub fn coordinate(
     workers: Option<usize>,
     stop: &AtomicBool,
     observer: &mut dyn Observer,
-    fleet: &WrapFleet,
+    clients: RealClients,
 ) -> Result<Summary> {
-    let clients = Clients::Elsewhere(fleet);
+    let clients = Clients::Elsewhere(clients);
     match resume {
         Some(force) => {
             resume::resume_with(experiment, out, workers, force, stop, observer, clients)
@@ -128,7 +143,9 @@ fn start(
     let settled = settled(&simulation)?;
     let folder = RunFolder::create(out)?;
     let config = fingerprint(&as_table(&settled)?);
-    Run { simulation, settled, data, config, folder, out, clients }.go(None, stop, observer)
+    let fleet_file = FleetFile::of(clients, None)?;
+    Run { simulation, settled, data, config, folder, out, clients, fleet_file }
+        .go(None, stop, observer)
 }
 
 /// The settled config, as it is stored: it must find the data again from any working directory, and after
@@ -174,6 +191,8 @@ struct Run<'a> {
     folder: RunFolder,
     out: &'a Path,
     clients: Clients<'a>,
+    /// What the run folder says of a fleet of real clients.
+    fleet_file: Option<FleetFile>,
 }
 
 impl Run<'_> {
@@ -218,19 +237,23 @@ impl Run<'_> {
         let _queue = simulation.enter()?;
         let clock = Instant::now();
         let mut coordinator = simulation.coordinator()?;
-        let (Clients::Here(fleet) | Clients::Elsewhere(fleet)) = self.clients;
-        if matches!(self.clients, Clients::Elsewhere(_)) {
-            let FleetConfig { deadline, ask } = experiment.fleet;
-            coordinator.deadline = (deadline > 0.0).then(|| Duration::from_secs_f64(deadline));
-            coordinator.ask = ask;
-        }
-        let mut fleet = fleet(simulation.fleet())?;
+        let mut fleet = match self.clients {
+            Clients::Here(wrap) => wrap(simulation.fleet())?,
+            Clients::Elsewhere(clients) => {
+                let FleetConfig { deadline, ask } = experiment.fleet;
+                coordinator.deadline = (deadline > 0.0).then(|| Duration::from_secs_f64(deadline));
+                coordinator.ask = ask;
+                let run = self.fleet_file.as_ref().map_or("", |file| &file.run);
+                (clients.connect)(simulation, run)?
+            }
+        };
         if let Some(found) = &found {
             // Before anything in the folder is changed.
             self.restore(found, &mut coordinator, &mut *fleet).map_err(|error| {
                 let problem = format!("the checkpoint does not fit this experiment: {error}");
                 Error::config("--resume", problem)
             })?;
+            fleet.expect(coordinator.known_clients());
         }
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
         let last = found.as_ref().map(|found| found.about.round);
@@ -248,10 +271,14 @@ impl Run<'_> {
             if round > 0 && stop.load(Ordering::Relaxed) {
                 break;
             }
-            let mut done = guard(|| match round {
+            let done = guard(|| match round {
                 0 => coordinator.pretrain(stop),
                 _ => coordinator.round(&mut *fleet, round),
-            })?;
+            });
+            let mut done = match done {
+                Err(Error::Stopped) => break,
+                other => other?,
+            };
             let files = self.figures(&coordinator, round, done.picked.as_ref())?;
             files.iter().for_each(|file| progress.files.add(&file.name, &file.bytes));
             test = Some(done.evaluation);
@@ -288,9 +315,7 @@ impl Run<'_> {
         coordinator: &mut Coordinator,
         fleet: &mut dyn Fleet,
     ) -> Result<()> {
-        let About { config, data, .. } = &found.about;
-        let same_data = *config == self.config && *data == self.data;
-        coordinator.restore(&found.about.coordinator, &found.server, same_data)?;
+        coordinator.restore(&found.about.coordinator, &found.server)?;
         fleet.restore_states(&found.clients, &coordinator.server.params)
     }
 
@@ -329,6 +354,9 @@ impl Run<'_> {
 
     fn write_setting(&self) -> Result<()> {
         let simulation = &self.simulation;
+        if let Some(fleet) = &self.fleet_file {
+            self.folder.write_fleet(fleet)?;
+        }
         self.folder.write_config(&self.settled)?;
         let assignment = Assignment {
             anchors: simulation.split.anchors.clone(),

@@ -4,6 +4,7 @@
 
 use super::checkpoint::{self, About, Found};
 use super::disk;
+use super::fleet_file::{self, FleetFile};
 use super::folder::{RunFolder, read_manifest};
 use super::{Clients, Observer, Run, as_table, plain, prepare, settled};
 use crate::config::{Experiment, LrSchedule, differences, fingerprint};
@@ -35,6 +36,7 @@ pub(super) fn resume_with(
     clients: Clients,
 ) -> Result<Summary> {
     let stored = stored_config(out, force)?;
+    let fleet_file = fleet_file::check(out, clients, force)?;
     let (simulation, data) = prepare(experiment, workers, clients)?;
     let settled = settled(&simulation)?;
     let table = as_table(&settled)?;
@@ -88,7 +90,10 @@ pub(super) fn resume_with(
              not the run that would have been planned longer",
         );
     }
-    Run { simulation, settled, data, config, folder, out, clients }.go(found, stop, observer)
+    // A run that starts over is another one to its clients: what they kept is of no use to it.
+    let fleet_file = FleetFile::of(clients, fleet_file.filter(|_| found.is_some()))?;
+    Run { simulation, settled, data, config, folder, out, clients, fleet_file }
+        .go(found, stop, observer)
 }
 
 /// The config in the folder, which must be the one that was written there.

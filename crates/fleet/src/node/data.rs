@@ -4,6 +4,7 @@ use fedanchor::config::{DataConfig, Unreadable};
 use fedanchor::{Error, Result};
 use fedanchor_data::formats::{self, Options};
 use fedanchor_data::{ImageSet, Shape};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// Where a node's images are.
@@ -13,6 +14,8 @@ pub struct Source {
     pub path: PathBuf,
     /// The name of its only client, or a file that lists the folders of several clients.
     pub clients: Clients,
+    /// Whether to leave out pictures that cannot be read, even if the run does not.
+    pub skip_unreadable: bool,
 }
 
 /// Whose images they are.
@@ -38,7 +41,7 @@ impl LocalData {
         let options = Options {
             size: Some(shape.side),
             fit: config.fit,
-            skip_unreadable: config.unreadable == Unreadable::Skip,
+            skip_unreadable: source.skip_unreadable || config.unreadable == Unreadable::Skip,
             cache: formats::default_cache(),
             ..Options::default()
         };
@@ -75,7 +78,7 @@ fn names(list: &Path) -> Result<Vec<String>> {
         fedanchor_disk::read_text(list, LONGEST).map_err(|error| Error::file(list, error))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let names: Vec<String> = lines.map(str::to_owned).collect();
-    match names.iter().find(|name| Path::new(name).components().count() != 1 || *name == "..") {
+    match names.iter().find(|name| Path::new(name).file_name() != Some(OsStr::new(name))) {
         Some(name) => Err(Error::file(
             list,
             format!("expected the name of a folder in each line, found {name:?}"),
@@ -91,14 +94,38 @@ fn in_shape(images: ImageSet, shape: Shape, path: &Path) -> Result<ImageSet> {
         (1, 3) => images.pixels.iter().flat_map(|&grey| [grey; 3]).collect(),
         (there, wanted) if there == wanted => images.pixels,
         (there, wanted) => {
-            let problem = format!("the images have {there} channels, the run has {wanted}");
+            let channels = |count| match count {
+                1 => "1 channel".to_owned(),
+                count => format!("{count} channels"),
+            };
+            let (there, wanted) = (channels(there), channels(wanted));
+            let problem = format!("the images have {there}, those of the run have {wanted}");
             return Err(Error::file(path, problem));
         }
     };
     if images.shape.side != shape.side {
         let (there, wanted) = (images.shape.side, shape.side);
-        let problem = format!("the images have {there} pixels per side, the run has {wanted}");
+        let problem =
+            format!("the images have {there} pixels per side, those of the run have {wanted}");
         return Err(Error::file(path, problem));
     }
     Ok(ImageSet { shape, pixels, labels: None, classes: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_names_folders_and_nothing_else() {
+        let place = tempfile::tempdir().unwrap();
+        let list = place.path().join("list");
+        std::fs::write(&list, " ward-7\n\nward 8.5\n").unwrap();
+        assert_eq!(names(&list).unwrap(), ["ward-7", "ward 8.5"]);
+        for name in ["/", "..", ".", "a/b", "a/", "./a", "/a", "a/.."] {
+            std::fs::write(&list, format!("ward-7\n{name}\n")).unwrap();
+            let refused = names(&list).unwrap_err().to_string();
+            assert!(refused.contains(&format!("found {name:?}")), "{refused}");
+        }
+    }
 }

@@ -19,6 +19,17 @@ const KEPT: usize = 2;
 #[derive(Debug)]
 pub(super) struct StateFolder(PathBuf);
 
+/// What a client has kept.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// Nothing.
+    Nothing,
+    /// What it kept when it last trained, in this round.
+    State(u32, Bundle),
+    /// Something that cannot be made out.
+    Damaged,
+}
+
 /// Whose state a file holds.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct About {
@@ -59,45 +70,42 @@ impl StateFolder {
         Ok(found)
     }
 
-    /// What a client kept when it last trained before this round.
-    pub(super) fn load(
-        &self,
-        run: &str,
-        client: &str,
-        round: u32,
-    ) -> Result<Option<(u32, Bundle)>> {
+    /// What a client kept when it last trained before this round. Only an error of the disk is one.
+    pub(super) fn load(&self, run: &str, client: &str, round: u32) -> Result<Kept> {
         let files = self.rounds(&Self::prefix(run, client))?;
         let Some((trained, path)) = files.into_iter().find(|(trained, _)| *trained < round) else {
-            return Ok(None);
+            return Ok(Kept::Nothing);
         };
         let sealed = disk::read(&path, LARGEST).map_err(|error| Error::file(&path, error))?;
-        let damaged =
-            || Error::file(&path, "is damaged: remove it, and the client starts without it");
-        let (digest, bytes) = sealed.split_first_chunk::<32>().ok_or_else(damaged)?;
-        if blake3::hash(bytes) != *digest {
-            return Err(damaged());
-        }
-        let (bundle, about) = Bundle::decode(bytes)?;
+        let whole = sealed.split_first_chunk::<32>();
+        let whole = whole.filter(|(digest, bytes)| blake3::hash(bytes) == **digest);
+        let decoded = whole.and_then(|(_, bytes)| Bundle::decode(bytes).ok());
         let expected = About { run: run.to_owned(), client: client.to_owned(), round: trained };
-        match serde_json::from_str::<About>(&about) {
-            Ok(about) if about == expected => Ok(Some((trained, bundle))),
-            _ => Err(damaged()),
-        }
+        let same = |about: &str| serde_json::from_str::<About>(about).is_ok_and(|a| a == expected);
+        Ok(match decoded {
+            Some((bundle, about)) if same(&about) => Kept::State(trained, bundle),
+            _ => Kept::Damaged,
+        })
     }
 
-    /// Keeps what a client needs in its next round.
+    /// Keeps what a client needs in its next round. A run that went back to an earlier round has no use for what was
+    /// kept in later ones.
     pub(super) fn save(&self, run: &str, client: &str, round: u32, kept: &Bundle) -> Result<()> {
         let about = About { run: run.to_owned(), client: client.to_owned(), round };
         let about =
             serde_json::to_string(&about).map_err(|error| Error::Fleet(error.to_string()))?;
         let bytes = kept.encode(&about)?;
         let prefix = Self::prefix(run, client);
+        let remove = |path: &Path| disk::remove(path).map_err(|error| Error::file(path, error));
+        for (_, later) in self.rounds(&prefix)?.iter().filter(|(there, _)| *there > round) {
+            remove(later)?;
+        }
         let path = self.0.join(format!("{prefix}-{round}.{SUFFIX}"));
         let digest = blake3::hash(&bytes);
         disk::write(&path, &[digest.as_bytes(), &bytes])
             .map_err(|error| Error::file(&path, error))?;
         for (_, old) in self.rounds(&prefix)?.into_iter().skip(KEPT) {
-            disk::remove(&old).map_err(|error| Error::file(&old, error))?;
+            remove(&old)?;
         }
         Ok(())
     }
@@ -114,15 +122,19 @@ mod tests {
         bundle
     }
 
-    fn value(found: Option<(u32, Bundle)>) -> Option<(u32, f64)> {
-        found.map(|(round, bundle)| (round, bundle.group("a")["b"].double_value(&[0])))
+    fn value(found: Kept) -> Option<(u32, f64)> {
+        match found {
+            Kept::State(round, bundle) => Some((round, bundle.group("a")["b"].double_value(&[0]))),
+            Kept::Nothing => None,
+            Kept::Damaged => panic!(),
+        }
     }
 
     #[test]
     fn a_round_that_is_asked_for_again_starts_from_the_one_before() {
         let place = tempfile::tempdir().unwrap();
         let folder = StateFolder::open(place.path()).unwrap();
-        assert!(folder.load("run", "a/../b", 1).unwrap().is_none());
+        assert!(value(folder.load("run", "a/../b", 1).unwrap()).is_none());
         for round in [2, 9, 10] {
             folder.save("run", "a/../b", round, &bundle(round as f32)).unwrap();
         }
@@ -130,12 +142,15 @@ mod tests {
         assert_eq!((at(11), at(10), at(9)), (Some((10, 10.0)), Some((9, 9.0)), None));
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), KEPT);
         // Of another run or client there is nothing.
-        assert!(folder.load("other", "a/../b", 11).unwrap().is_none());
-        assert!(folder.load("run", "b", 11).unwrap().is_none());
+        assert!(value(folder.load("other", "a/../b", 11).unwrap()).is_none());
+        assert!(value(folder.load("run", "b", 11).unwrap()).is_none());
+        // Back to an earlier round: later ones do not take the place of what is kept now.
+        folder.save("run", "a/../b", 9, &bundle(90.0)).unwrap();
+        assert_eq!(at(11), Some((9, 90.0)));
     }
 
     #[test]
-    fn a_damaged_state_is_named() {
+    fn a_damaged_state_is_found_out() {
         let place = tempfile::tempdir().unwrap();
         let folder = StateFolder::open(place.path()).unwrap();
         folder.save("run", "a", 1, &bundle(1.0)).unwrap();
@@ -145,8 +160,7 @@ mod tests {
             let mut changed = whole.clone();
             changed[at] ^= 1;
             std::fs::write(&path, &changed).unwrap();
-            let error = folder.load("run", "a", 2).unwrap_err().to_string();
-            assert!(error.contains("is damaged"), "{error}");
+            assert!(matches!(folder.load("run", "a", 2).unwrap(), Kept::Damaged), "{at}");
         }
     }
 }

@@ -1,24 +1,26 @@
 //! Nodes that fail, hang, lie and come back.
 
 use crate::transport::{Far, ask};
-use crate::{coordinate, pictures, records, same, simulated, start_nodes};
+use crate::{coordinate, pictures, records, same, serve, simulated, start_nodes};
 use fedanchor_fleet::protocol::{PROTOCOL, Terms, TrainHeader, join_parts};
-use fedanchor_fleet::{Mailbox, Socket, coordinator};
+use fedanchor_fleet::{Mailbox, Reply};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
-const ALL: &str = "client.per_round=3";
+pub const ALL: &str = "client.per_round=3";
 
-fn place() -> (TempDir, PathBuf) {
+pub fn place() -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().to_owned();
     pictures(&path);
     (folder, path)
 }
 
-fn numbers(record: &Value, key: &str) -> Vec<u64> {
+pub fn numbers(record: &Value, key: &str) -> Vec<u64> {
     record[key].as_array().map_or(Vec::new(), |all| all.iter().filter_map(Value::as_u64).collect())
 }
 
@@ -54,7 +56,22 @@ fn a_round_does_not_wait_for_more_than_it_needs() {
     }
 }
 
-/// What is no answer is rejected and counted; what is too long is not even read.
+/// What does not count does not stand for an answer that does.
+#[test]
+fn a_round_that_asks_more_waits_for_answers_that_count() {
+    let (_folder, place) = place();
+    let (nodes, mut far) = start_nodes(&place);
+    far.insert("9".to_owned(), Far::Says(nodes[0].path().to_owned(), 200, b"garbage".to_vec()));
+    let out = place.join("fleet");
+    let settings = ["client.per_round=2", "fleet.ask=1", "rounds=2", "method.threshold=-1"];
+    coordinate(&place, &out, false, &settings, far).unwrap();
+    for record in &records(&out)[1..] {
+        let absent = numbers(record, "absent");
+        assert!(!absent.contains(&1) && !absent.contains(&2), "{record}");
+    }
+}
+
+/// What is not an answer is rejected and counted; what is too long is not even read.
 #[test]
 fn garbage_is_rejected_and_named() {
     let (_folder, place) = place();
@@ -107,13 +124,14 @@ fn nonsense_is_refused() {
     let (_folder, place) = place();
     let (nodes, _) = start_nodes(&place);
     let mailbox = Arc::new(Mailbox::new(&place.join("replies")).unwrap());
-    let id = mailbox.post("7", "/v1/join", b"terms".to_vec().into(), None, 100);
-    let routes = coordinator::routes(mailbox);
-    let socket = Socket::serve(&place.join("c.sock"), routes).unwrap();
+    let post = || mailbox.post("7", "/v1/join", vec![b"terms".to_vec().into()], None, 100);
+    let ids = [(); 5].map(|()| post());
+    let socket = serve(&place.join("c.sock"), &mailbox);
     let asking = |nodes: &Value, protocol: u32| {
         json!({ "protocol": protocol, "session": "s", "nodes": nodes }).to_string().into_bytes()
     };
-    let reply = format!("/v1/replies/{id}");
+    let later = json!({ "protocol": 1, "session": "t", "nodes": ["7"] }).to_string().into_bytes();
+    let reply = |at: usize| format!("/v1/replies/{}", ids[at]);
     for (method, path, body, status) in [
         ("POST", "/v1/work", b"{".to_vec(), 400),
         ("POST", "/v1/work", asking(&json!([]), 2), 409),
@@ -122,14 +140,26 @@ fn nonsense_is_refused() {
         ("GET", "/v1/requests/12345", vec![], 410),
         ("GET", "/v1/requests/x", vec![], 400),
         ("POST", "/v1/replies/12345?status=200", vec![1], 410),
-        ("POST", &reply, vec![1], 400),
-        ("POST", &format!("{reply}?status=99999"), vec![1], 400),
+        ("POST", "/v1/work", asking(&json!(["7"]), 1), 200),
+        ("POST", "/v1/work", later, 200),
+        ("POST", "/v1/work", asking(&json!(["7"]), 1), 409),
+        ("GET", &format!("/v1/requests/{}", ids[0]), vec![], 200),
+        // Whatever is refused of a reply is the end of its request.
+        ("POST", &reply(0), vec![1], 400),
+        ("POST", &format!("{}?status=99999", reply(1)), vec![1], 400),
+        ("POST", &format!("{}?status=7", reply(2)), vec![1], 400),
+        ("POST", &format!("{}?status=200", reply(3)), vec![1; 101], 413),
+        ("POST", &format!("/v1/failures/{}", ids[4]), b"{".to_vec(), 400),
         ("POST", "/v1/failures/12345", b"{\"reason\":\"x\"}".to_vec(), 410),
         ("GET", "/../../etc/passwd", vec![], 404),
-        ("GET", &format!("/v1/requests/{id}"), vec![], 200),
+        ("GET", &format!("/v1/requests/{}", ids[0]), vec![], 410),
     ] {
         let found = ask(socket.path(), method, path, &body).unwrap();
         assert_eq!(found.0, status, "{method} {path}: {}", String::from_utf8_lossy(&found.1));
+    }
+    for id in ids {
+        let found = mailbox.next_reply(&BTreeSet::from([id]), Duration::ZERO).unwrap().1;
+        assert!(matches!(found.reply, Reply::Failure(_)), "{id}: {found:?}");
     }
     let node = nodes[0].path();
     for (path, body, status) in [
@@ -148,10 +178,9 @@ fn random_requests_do_no_harm() {
     let (_folder, place) = place();
     let (nodes, _) = start_nodes(&place);
     let mailbox = Arc::new(Mailbox::new(&place.join("replies")).unwrap());
-    let socket =
-        Socket::serve(&place.join("c.sock"), coordinator::routes(mailbox.clone())).unwrap();
+    let socket = serve(&place.join("c.sock"), &mailbox);
     let count = std::env::var("FEDANCHOR_REQUESTS").map_or(2000, |count| count.parse().unwrap());
-    let (join, train) = (terms(&place), request(&place));
+    let (join, train) = (terms(&place, &[]), request(&place));
     assert_eq!(ask(nodes[0].path(), "POST", "/v1/join", &join).unwrap().0, 200);
     let whole = ask(nodes[0].path(), "POST", "/v1/train", &train).unwrap();
     assert_eq!(whole.0, 200, "{}", String::from_utf8_lossy(&whole.1));
@@ -160,9 +189,12 @@ fn random_requests_do_no_harm() {
     let mut seen = std::collections::BTreeMap::new();
     for number in 0..count {
         if number == count / 4 {
-            before = resident(); // by now everything has been used once
+            before = peak(); // by now everything has been used once
         }
-        let id = mailbox.post("7", "/v1/train", vec![0; 10].into(), None, 1000);
+        if number == count / 2 {
+            mailbox.end(true, String::new(), Duration::ZERO); // the other half comes after the end of the run
+        }
+        let id = mailbox.post("7", "/v1/train", vec![vec![0; 10].into()], None, 1000);
         let paths = ["/v1/work", "/v1/join", "/v1/train", "/", "/v1/requests/", "/v1/replies/"];
         let path = match random.below(4) {
             0 => format!("/v1/replies/{}?status={}", id + random.below(2), random.below(700)),
@@ -181,25 +213,23 @@ fn random_requests_do_no_harm() {
             _ => Vec::new(),
         };
         let to = if random.below(2) == 0 { socket.path() } else { nodes[0].path() };
-        // What would wait for work is asked nothing: it would only cost time.
-        if path == "/v1/work" && to == socket.path() && body.first() == Some(&b'{') {
-            mailbox.end(true, String::new(), std::time::Duration::ZERO);
-        }
+        // There is work for node 7: who asks for it before the end need not wait.
         let status = ask(to, ["GET", "POST", "PUT"][random.below(3) as usize], &path, &body);
         *seen.entry(status.map_or(0, |found| found.0)).or_insert(0) += 1;
         mailbox.withdraw(id);
     }
-    let grown = resident().saturating_sub(before);
+    let grown = peak().saturating_sub(before);
     assert!(grown < 64 << 20, "memory has grown by {} MiB", grown >> 20);
     assert!(seen.len() > 5, "{seen:?}");
     assert_eq!(ask(nodes[0].path(), "POST", "/v1/join", &join).unwrap().0, 200);
     assert_eq!(ask(socket.path(), "GET", "/v1/requests/1", b"").unwrap().0, 410);
 }
 
-/// Bytes of memory that this process holds.
-fn resident() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+/// The most bytes of memory that this process has held.
+fn peak() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
 }
 
 /// A small generator of numbers.
@@ -228,15 +258,15 @@ impl Random {
     }
 }
 
-fn without_clients(place: &std::path::Path) -> fedanchor::Simulation {
-    let experiment = crate::experiment(place, "server", &["method.threshold=1"]); // trains on nothing
+fn without_clients(place: &Path, more: &[&str]) -> fedanchor::Simulation {
+    let experiment = crate::experiment(place, "server", more);
     let data = fedanchor::simulation::load(&experiment).unwrap();
     fedanchor::Simulation::without_clients(experiment, data, Some(1)).unwrap()
 }
 
 /// What a coordinator would send to a node that joins.
-fn terms(place: &std::path::Path) -> Vec<u8> {
-    let simulation = without_clients(place);
+pub fn terms(place: &Path, more: &[&str]) -> Vec<u8> {
+    let simulation = without_clients(place, more);
     let images = &simulation.context.images;
     let experiment = simulation.settled().unwrap();
     serde_json::to_vec(&Terms {
@@ -253,10 +283,10 @@ fn terms(place: &std::path::Path) -> Vec<u8> {
 }
 
 /// What a coordinator would send to a node that trains.
-fn request(place: &std::path::Path) -> Vec<u8> {
-    let simulation = without_clients(place);
+pub fn request(place: &Path) -> Vec<u8> {
+    let simulation = without_clients(place, &[]);
     let server = simulation.coordinator().unwrap().server;
     let broadcast = simulation.method.broadcast(&server, 1, &[0]).unwrap().unwrap();
     let header = TrainHeader { run: "run".to_owned(), clients: vec![("client-2".to_owned(), 0)] };
-    join_parts(&[&serde_json::to_vec(&header).unwrap(), &broadcast.encode(0).unwrap()])
+    join_parts(&[&broadcast.encode(0).unwrap(), &serde_json::to_vec(&header).unwrap()])
 }

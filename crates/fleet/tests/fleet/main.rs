@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod changes;
 mod faults;
+mod privacy;
 mod transport;
 
+use fedanchor::{ConnectFleet, RealClients};
 use fedanchor_data::sample;
 use fedanchor_data::thumbnail::write_png;
-use fedanchor_fleet::node::{Clients, Settings, Source};
-use fedanchor_fleet::{Mailbox, RemoteFleet, Socket, coordinator, node};
+use fedanchor_fleet::node::{Clients, Node, Settings, Source};
+use fedanchor_fleet::{Bound, Mailbox, RemoteFleet, Socket, coordinator};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -84,15 +87,20 @@ fn experiment(place: &Path, data: &str, more: &[&str]) -> fedanchor::Experiment 
 }
 
 /// A node with a socket.
-fn start_node(place: &Path, name: &str, clients: Clients, folder: &str) -> Socket {
+fn start_node(place: &Path, name: &str, clients: Clients, folder: &str) -> Node {
     let settings = Settings {
-        source: Source { path: place.join(folder), clients },
+        source: Source { path: place.join(folder), clients, skip_unreadable: false },
         state: place.join(format!("state-{name}")),
         device: "cpu".to_owned(),
         workers: Some(1),
     };
-    let path = place.join(format!("{name}.sock"));
-    Socket::serve(&path, node::routes(settings).unwrap()).unwrap()
+    Node::start(&place.join(format!("{name}.sock")), settings).unwrap()
+}
+
+/// The coordinator's socket.
+fn serve(path: &Path, mailbox: &Arc<Mailbox>) -> Socket {
+    let bound = Bound::new(path).unwrap();
+    bound.serve(coordinator::routes(mailbox.clone()), Duration::from_secs(3)).unwrap()
 }
 
 /// The server's half, with a transport between.
@@ -105,18 +113,18 @@ fn coordinate(
 ) -> fedanchor::Result<()> {
     let experiment = experiment(place, "server", more);
     let mailbox = Arc::new(Mailbox::new(&place.join("replies")).unwrap());
-    let routes = coordinator::routes(mailbox.clone());
-    let socket = Socket::serve(&place.join("coordinator.sock"), routes).unwrap();
+    let socket = serve(&place.join("coordinator.sock"), &mailbox);
     let path = socket.path().to_owned();
     let transport = std::thread::spawn(move || transport::carry(path, nodes));
     let stop = Arc::new(AtomicBool::new(false));
     let (there, asked) = (mailbox.clone(), stop.clone());
     let (resume, workers) = (resume.then_some(false), Some(1));
-    let fleet: &fedanchor::WrapFleet = &move |fleet| {
+    let connect: &ConnectFleet = &move |simulation, run| {
         let (mailbox, stop) = (there.clone(), asked.clone());
-        Ok(Box::new(RemoteFleet::new(mailbox, stop, fleet.simulation(), "run")?))
+        Ok(Box::new(RemoteFleet::new(mailbox, stop, simulation, run)?))
     };
-    let done = fedanchor::coordinate(&experiment, out, resume, workers, &stop, &mut (), fleet);
+    let clients = RealClients { socket: socket.path(), connect };
+    let done = fedanchor::coordinate(&experiment, out, resume, workers, &stop, &mut (), clients);
     mailbox.end(done.is_ok(), String::new(), Duration::from_secs(10));
     drop(socket);
     assert_eq!(transport.join().unwrap(), done.is_ok());
@@ -124,12 +132,12 @@ fn coordinate(
 }
 
 /// A node for each client, by the transport's own names, whose order is another one.
-fn start_nodes(place: &Path) -> (Vec<Socket>, BTreeMap<String, Far>) {
+fn start_nodes(place: &Path) -> (Vec<Node>, BTreeMap<String, Far>) {
     let start = |name: &str| {
         let one = Clients::One(name.to_owned());
         start_node(place, name, one, &format!("all/unlabelled/{name}"))
     };
-    let nodes: Vec<Socket> = CLIENTS.into_iter().map(start).collect();
+    let nodes: Vec<Node> = CLIENTS.into_iter().map(start).collect();
     let far = nodes.iter().enumerate();
     let far = far.map(|(at, node)| ((9 - at).to_string(), Far::Node(node.path().to_owned())));
     let far = far.collect();

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One exchange over a Unix socket.
 pub fn ask(
@@ -39,6 +41,11 @@ pub enum Far {
     Silent(PathBuf),
     /// It joins through its socket, and then sends this, whatever it is asked.
     Says(PathBuf, u16, Vec<u8>),
+    /// Every reply of it is delivered twice, at the same time.
+    Twice(PathBuf),
+    /// It joins through the first socket, and is gone when it is to train: in its place comes the node behind the
+    /// second one.
+    Replaced(PathBuf, PathBuf, Arc<AtomicBool>),
 }
 
 /// Works until the coordinator is done; returns whether the run was a success.
@@ -67,10 +74,14 @@ fn deliver(coordinator: &Path, nodes: &BTreeMap<String, Far>, order: &Value) {
     let path = format!("/v1/requests/{id}");
     let Ok((200, body)) = ask(coordinator, "GET", &path, b"") else { return };
     let path = order["path"].as_str().unwrap();
+    let reply = |status: u16, reply: &[u8]| {
+        let path = format!("/v1/replies/{id}?status={status}");
+        // One that is refused need not be read to its end.
+        ask(coordinator, "POST", &path, reply).map_or(0, |found| found.0)
+    };
     let through = |node: &Path| match ask(node, "POST", path, &body) {
-        Ok((status, reply)) => {
-            let path = format!("/v1/replies/{id}?status={status}");
-            ask(coordinator, "POST", &path, &reply).unwrap();
+        Ok((status, body)) => {
+            reply(status, &body);
         }
         Err(error) => {
             let reason = json!({ "reason": error.to_string() }).to_string();
@@ -81,6 +92,20 @@ fn deliver(coordinator: &Path, nodes: &BTreeMap<String, Far>, order: &Value) {
         Far::Node(node) => through(node),
         Far::Silent(node) | Far::Says(node, ..) if path == "/v1/join" => through(node),
         Far::Silent(_) => {}
+        Far::Twice(node) => {
+            let (status, body) = ask(node, "POST", path, &body).unwrap();
+            std::thread::scope(|scope| {
+                let twice = [(); 2].map(|()| scope.spawn(|| reply(status, &body)));
+                let taken = twice.map(|one| one.join().unwrap() == 204);
+                assert_ne!(taken[0], taken[1]);
+            });
+        }
+        Far::Replaced(_, node, replaced) if replaced.load(Ordering::Relaxed) => through(node),
+        Far::Replaced(node, ..) if path == "/v1/join" => through(node),
+        Far::Replaced(_, _, replaced) => {
+            replaced.store(true, Ordering::Relaxed);
+            reply(428, b"join first");
+        }
         Far::Says(_, status, reply) => {
             let path = format!("/v1/replies/{id}?status={status}");
             // A reply that is too long is not read to its end.

@@ -29,8 +29,10 @@ impl Rule for ClippedMean {
     fn finish(self: Box<Self>, sent: &Params) -> Result<Option<Params>> {
         let lengths = self.all.iter().map(|(params, _)| Lengths::of(params, sent));
         let lengths = lengths.collect::<Result<Vec<_>>>()?;
-        let known = [self.earlier, lengths.clone()].concat();
-        let Some(most) = Lengths::median(&known) else { return Ok(None) };
+        // A client that kept nothing counts as unchanged: that it did not move says nothing of how far others do.
+        let moved = lengths.iter().copied().filter(|length| *length != Lengths::default());
+        let known: Vec<Lengths> = self.earlier.into_iter().chain(moved).collect();
+        let most = Lengths::median(&known).unwrap_or_default();
         let mut mean = WeightedMean::default();
         for ((params, weight), lengths) in self.all.iter().zip(lengths) {
             let short = lengths.shorten(params, sent, most)?;

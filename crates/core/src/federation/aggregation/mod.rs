@@ -170,6 +170,15 @@ mod tests {
         close(&aggregate(ClippedMean::default(), &hostile).0, [0.0, (1.0 - 800.0 - 800.0) / 3.0]);
     }
 
+    /// Clients that kept nothing do not move; that says nothing of how far the others may.
+    #[test]
+    fn clients_that_do_not_move_are_not_the_usual_length() {
+        let still: (&[f32], f64) = (&[0.0, 0.0], 1.0);
+        let updates = [still, still, still, (&[0.0, 3.0], 1.0)];
+        close(&aggregate(ClippedMean::default(), &updates).0, [0.0, 0.75]);
+        assert_eq!(aggregate(ClippedMean::default(), &[still, still]).0, [0.0, 0.0]);
+    }
+
     #[test]
     fn fltrust_by_hand() {
         // The root is (0, 2). Cosines with it: 0, 1/sqrt 5, 2/sqrt 13, 0, 1/sqrt 2; a hostile one has none.

@@ -1,0 +1,68 @@
+//! What a run folder says of a fleet of real clients. The folder of a simulation has no such file, so that the two are
+//! not taken for one another when a run is resumed.
+
+use super::Clients;
+use super::command::{fleet_command, simulation_command};
+use super::disk;
+use crate::error::{Error, Result};
+use fedanchor_record::files;
+use serde::{Deserialize, Serialize};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::{Path, PathBuf};
+
+/// The file, written before round 1. Nothing in the records depends on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FleetFile {
+    /// What the clients know the run by: random, so that no path leaves this machine, and no other run has it.
+    pub(crate) run: String,
+    /// The coordinator's socket.
+    pub(crate) socket: PathBuf,
+}
+
+impl FleetFile {
+    /// Of a run with these clients: with the identifier that it had before, or with a new one. `None` where the clients
+    /// are simulated.
+    pub(super) fn of(clients: Clients, before: Option<Self>) -> Result<Option<Self>> {
+        let Clients::Elsewhere(clients) = clients else { return Ok(None) };
+        let socket = std::path::absolute(clients.socket)
+            .map_err(|error| Error::file(clients.socket, error))?;
+        Ok(Some(Self { run: before.map_or_else(random, |before| before.run), socket }))
+    }
+}
+
+/// 128 bits of the system's own randomness. It is no part of an experiment, whose draws all come from its seed.
+fn random() -> String {
+    let half = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", half(), half())
+}
+
+/// The file of a run folder; `None` where the clients are simulated.
+pub(super) fn read(out: &Path) -> Result<Option<FleetFile>> {
+    let path = out.join(files::FLEET);
+    let Some(bytes) = disk::read_if_exists(&path)? else { return Ok(None) };
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::file(path, error))
+}
+
+/// The file of a run that is resumed with these clients, which must be where they were before. With `force`, one that is
+/// damaged is replaced.
+pub(super) fn check(out: &Path, clients: Clients, force: bool) -> Result<Option<FleetFile>> {
+    let there = match (read(out), clients) {
+        (Err(_), Clients::Elsewhere(_)) if force => return Ok(None),
+        (there, _) => there?,
+    };
+    match (&there, clients) {
+        (Some(file), Clients::Here(_)) => {
+            let command = fleet_command(out, &file.socket);
+            let problem =
+                format!("the clients of this run are a fleet: resume it with `{command}`");
+            Err(Error::file(out, problem))
+        }
+        (None, Clients::Elsewhere(_)) => {
+            let command = simulation_command(out);
+            let problem =
+                format!("the clients of this run are simulated: resume it with `{command}`");
+            Err(Error::file(out, problem))
+        }
+        _ => Ok(there),
+    }
+}

@@ -1,0 +1,326 @@
+//! Who takes part: nodes that are connected, whether they have joined, and their clients. A node is asked to join as it
+//! is asked for anything else, and nothing waits for its answer: it may have many images to read.
+
+use crate::mailbox::{Mailbox, Reply};
+use crate::protocol::{CLIENTS, JOIN, Joined, PROTOCOL, bad_names, printable};
+use axum::body::Bytes;
+use fedanchor::federation::{ClientKey, Member};
+use fedanchor_data::formats::natural;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// For how long a node may read its images before it has joined.
+const JOIN_WITHIN: Duration = Duration::from_secs(600);
+/// After how long a node that has not joined is asked again: it may have been repaired, or whoever had its name is gone.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// The longest answer to `join`, in bytes: as many clients as a node may have.
+const LONGEST_JOIN: usize = 4 << 20;
+/// As much of a refusal is read, in bytes.
+pub(crate) const REASON: usize = 2 << 10;
+
+/// Nodes and clients.
+pub(crate) struct Roster {
+    mailbox: Arc<Mailbox>,
+    terms: Bytes,
+    /// By the transport's names.
+    nodes: BTreeMap<String, Node>,
+    clients: BTreeMap<String, Place>,
+    /// The names of all clients that have ever joined.
+    names: BTreeSet<String>,
+}
+
+/// Where a client is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) node: String,
+    /// How many images it has.
+    pub(crate) samples: usize,
+}
+
+/// How far a node has come.
+#[derive(Debug)]
+pub(crate) enum Node {
+    /// It was asked to join.
+    Asked { request: u64, until: Instant },
+    /// It is part of the run.
+    Joined,
+    /// It did not join, and why; it is asked again later.
+    Out { until: Instant, reason: String },
+}
+
+impl Roster {
+    pub(crate) fn new(mailbox: Arc<Mailbox>, terms: Bytes) -> Self {
+        let (nodes, clients, names) = Default::default();
+        Self { mailbox, terms, nodes, clients, names }
+    }
+
+    /// Clients that count as known although they have not joined yet.
+    pub(crate) fn know(&mut self, names: impl Iterator<Item = String>) {
+        self.names.extend(names);
+    }
+
+    /// Forgets nodes that are gone, and asks those to join that have not.
+    pub(crate) fn tend(&mut self) {
+        let (connected, now) = (self.mailbox.nodes(), Instant::now());
+        let gone: Vec<String> =
+            self.nodes.keys().filter(|node| !connected.contains(*node)).cloned().collect();
+        for node in gone {
+            if let Some(Node::Asked { request, .. }) = self.nodes.remove(&node) {
+                self.mailbox.withdraw(request);
+            }
+            self.clients.retain(|_, place| place.node != node);
+        }
+        for node in connected {
+            match self.nodes.get(&node) {
+                None => self.ask(&node),
+                Some(Node::Out { until, .. }) if now >= *until => self.ask(&node),
+                Some(Node::Asked { request, until }) if now >= *until => {
+                    self.mailbox.withdraw(*request);
+                    self.leave_out(&node, format!("no answer within {} s", JOIN_WITHIN.as_secs()));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks a node to join, though it may have done so before: it was restarted.
+    pub(crate) fn ask(&mut self, node: &str) {
+        if let Some(Node::Asked { .. }) = self.nodes.get(node) {
+            return;
+        }
+        let (terms, within) = (vec![self.terms.clone()], Some(JOIN_WITHIN));
+        let request = self.mailbox.post(node, JOIN, terms, within, LONGEST_JOIN);
+        let state = Node::Asked { request, until: Instant::now() + JOIN_WITHIN };
+        // What was said last time is not said again.
+        if let Some(Node::Out { reason, .. }) = self.nodes.insert(node.to_owned(), state) {
+            tracing::debug!(node, reason, "asked again");
+        }
+    }
+
+    /// The requests that nodes have not answered yet.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = u64> {
+        self.nodes.values().filter_map(|state| match state {
+            Node::Asked { request, .. } => Some(*request),
+            _ => None,
+        })
+    }
+
+    /// Takes the answer to such a request. Whatever a node says concerns nobody else.
+    pub(crate) fn take(&mut self, id: u64, reply: Reply) {
+        let asked = |state: &Node| matches!(state, Node::Asked { request, .. } if *request == id);
+        let Some(node) = self.nodes.iter().find(|(_, state)| asked(state)) else { return };
+        let node = node.0.clone();
+        let refused = match reply {
+            Reply::Failure(reason) => Err(printable(reason.as_bytes())),
+            Reply::Answer(200, body) => match body.beginning(LONGEST_JOIN) {
+                Ok(answer) => self.welcome(&node, &answer),
+                Err(error) => Err(format!("its answer cannot be read: {error}")),
+            },
+            Reply::Answer(status, body) => {
+                let words = printable(&body.beginning(REASON).unwrap_or_default());
+                Err(format!("it refuses with status {status}: {words}"))
+            }
+        };
+        match refused {
+            Err(reason) => self.leave_out(&node, reason),
+            Ok(()) => {
+                tracing::info!(node, "joined");
+                self.nodes.insert(node, Node::Joined);
+            }
+        }
+    }
+
+    fn leave_out(&mut self, node: &str, reason: String) {
+        tracing::warn!(node, reason, "the node has not joined");
+        self.clients.retain(|_, place| place.node != node);
+        let state = Node::Out { until: Instant::now() + AGAIN_AFTER, reason };
+        self.nodes.insert(node.to_owned(), state);
+    }
+
+    /// Takes the clients of a node in, in place of those that it had before, or says why not.
+    fn welcome(&mut self, node: &str, answer: &[u8]) -> Result<(), String> {
+        let Joined { protocol, version, clients } = serde_json::from_slice(answer)
+            .map_err(|error| format!("its answer makes no sense: {error}"))?;
+        if protocol != PROTOCOL {
+            let version = printable(version.as_bytes());
+            return Err(format!(
+                "it has version {version} with protocol {protocol}, not {PROTOCOL}"
+            ));
+        }
+        if let Some(problem) = bad_names(clients.iter().map(|client| client.name.as_str())) {
+            return Err(problem);
+        }
+        if let Some(taken) = clients.iter().find(|client| self.is_elsewhere(&client.name, node)) {
+            return Err(format!(
+                "its client {:?} is on another node that is connected: names must differ",
+                printable(taken.name.as_bytes())
+            ));
+        }
+        let new = clients.iter().filter(|client| !self.names.contains(&client.name)).count();
+        if self.names.len() + new > CLIENTS {
+            return Err(format!("with it, more than {CLIENTS} clients would have joined this run"));
+        }
+        self.clients.retain(|_, place| place.node != node);
+        for client in clients {
+            self.names.insert(client.name.clone());
+            let place = Place { node: node.to_owned(), samples: client.samples };
+            self.clients.insert(client.name, place);
+        }
+        Ok(())
+    }
+
+    /// Whether a client of this name is on another node that is connected. On one that is gone it may come back as
+    /// another node: without registered keys, a restart changes what the transport calls it.
+    fn is_elsewhere(&self, name: &str, node: &str) -> bool {
+        self.clients.get(name).is_some_and(|place| {
+            place.node != node
+                && self.has_joined(&place.node)
+                && self.mailbox.nodes().contains(&place.node)
+        })
+    }
+
+    /// How far a node has come.
+    pub(crate) fn node(&self, node: &str) -> Option<&Node> {
+        self.nodes.get(node)
+    }
+
+    fn has_joined(&self, node: &str) -> bool {
+        matches!(self.nodes.get(node), Some(Node::Joined))
+    }
+
+    /// Where a client is that has joined.
+    pub(crate) fn place(&self, client: &str) -> Option<&Place> {
+        self.clients.get(client).filter(|place| self.has_joined(&place.node))
+    }
+
+    /// Clients whose node is connected, in the order of a simulation, which numbers them by their names.
+    pub(crate) fn present(&self) -> Vec<Member> {
+        let connected = self.mailbox.nodes();
+        let present = self
+            .clients
+            .iter()
+            .filter(|(_, place)| connected.contains(&place.node) && self.has_joined(&place.node));
+        let mut present: Vec<_> = present.collect();
+        present.sort_by(|(a, _), (b, _)| natural(a, b));
+        let member = |(name, place): (&String, &Place)| Member {
+            key: ClientKey::Name(name.clone()),
+            samples: place.samples,
+        };
+        present.into_iter().map(member).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mailbox::Asking;
+    use std::io::Write;
+    use tempfile::TempDir;
+
+    fn roster() -> (TempDir, Roster) {
+        let folder = TempDir::new().unwrap();
+        let mailbox = Mailbox::new(&folder.path().join("replies")).unwrap();
+        (folder, Roster::new(Arc::new(mailbox), Bytes::new()))
+    }
+
+    fn connect(roster: &mut Roster, nodes: &[&str]) {
+        let nodes = nodes.iter().map(|&node| node.to_owned()).collect();
+        let asking = Asking { protocol: 1, session: "a".to_owned(), nodes };
+        roster.mailbox.work(&asking, Duration::ZERO).unwrap();
+        roster.tend();
+    }
+
+    fn answer(roster: &mut Roster, node: &str, status: u16, body: &[u8]) {
+        let Some(Node::Asked { request, .. }) = roster.nodes.get(node) else { panic!("{node}") };
+        let (request, (spooled, mut file)) = (*request, roster.mailbox.spool().unwrap());
+        file.write_all(body).unwrap();
+        roster.take(request, Reply::Answer(status, spooled));
+    }
+
+    fn join(roster: &mut Roster, node: &str, clients: &[(&str, usize)]) {
+        let client = |(name, samples): &(&str, usize)| serde_json::json!({ "name": name, "samples": samples });
+        let clients: Vec<_> = clients.iter().map(client).collect();
+        let joined = serde_json::json!({ "protocol": 1, "version": "0", "clients": clients });
+        answer(roster, node, 200, joined.to_string().as_bytes());
+    }
+
+    fn present(roster: &Roster) -> Vec<(String, usize)> {
+        let members = roster.present().into_iter();
+        members.map(|member| (member.key.to_string(), member.samples)).collect()
+    }
+
+    fn clients(names: &[(&str, usize)]) -> Vec<(String, usize)> {
+        names.iter().map(|(name, samples)| ((*name).to_owned(), *samples)).collect()
+    }
+
+    #[test]
+    fn a_node_that_joins_again_has_the_clients_that_it_names_now() {
+        let (_folder, mut roster) = roster();
+        connect(&mut roster, &["7"]);
+        join(&mut roster, "7", &[("a", 10), ("b", 20)]);
+        assert_eq!(present(&roster), clients(&[("a", 10), ("b", 20)]));
+        roster.ask("7");
+        assert_eq!(present(&roster), []);
+        join(&mut roster, "7", &[("b", 21), ("c", 5)]);
+        assert_eq!(present(&roster), clients(&[("b", 21), ("c", 5)]));
+        connect(&mut roster, &[]);
+        assert_eq!(present(&roster), []);
+    }
+
+    /// Whatever a node sends, it alone is left out, and asked again later.
+    #[test]
+    fn a_node_that_does_not_join_is_asked_again() {
+        let (_folder, mut roster) = roster();
+        let long = vec![b'x'; 20 << 20];
+        let refusals: [(u16, &[u8]); 4] =
+            [(409, b"no"), (500, &long), (200, b"garbage"), (200, &long)];
+        for (status, body) in refusals {
+            connect(&mut roster, &["7"]);
+            answer(&mut roster, "7", status, body);
+            assert!(
+                matches!(roster.node("7"), Some(Node::Out { reason, .. }) if reason.len() < 500)
+            );
+            assert_eq!(roster.asked().count(), 0);
+            connect(&mut roster, &["7"]);
+            assert_eq!(roster.asked().count(), 0, "not at once");
+            connect(&mut roster, &[]);
+        }
+        connect(&mut roster, &["7"]);
+        answer(&mut roster, "7", 409, b"no");
+        roster
+            .nodes
+            .insert("7".to_owned(), Node::Out { until: Instant::now(), reason: "no".to_owned() });
+        roster.tend();
+        join(&mut roster, "7", &[("a", 1)]);
+        assert_eq!(present(&roster), clients(&[("a", 1)]));
+    }
+
+    /// A name that is taken is free again once whoever has it is gone.
+    #[test]
+    fn a_name_is_one_nodes_at_a_time() {
+        let (_folder, mut roster) = roster();
+        connect(&mut roster, &["7", "8"]);
+        join(&mut roster, "7", &[("a", 1)]);
+        join(&mut roster, "8", &[("a", 2)]);
+        assert_eq!(present(&roster), clients(&[("a", 1)]));
+        let Some(Node::Out { reason, .. }) = roster.node("8") else { panic!() };
+        assert!(reason.contains("names must differ"), "{reason}");
+        connect(&mut roster, &["8"]);
+        roster.ask("8");
+        join(&mut roster, "8", &[("a", 2)]);
+        assert_eq!(present(&roster), clients(&[("a", 2)]));
+    }
+
+    #[test]
+    fn a_run_remembers_only_so_many_clients() {
+        let (_folder, mut roster) = roster();
+        roster.know((0..CLIENTS - 1).map(|number| number.to_string()));
+        connect(&mut roster, &["7"]);
+        join(&mut roster, "7", &[("5", 1), ("new", 1)]);
+        assert_eq!(present(&roster).len(), 2);
+        connect(&mut roster, &["7", "8"]);
+        join(&mut roster, "8", &[("newer", 1)]);
+        assert!(matches!(roster.node("8"), Some(Node::Out { .. })));
+    }
+}

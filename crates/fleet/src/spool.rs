@@ -1,0 +1,90 @@
+//! Replies on disk: memory grows neither with the number of nodes nor with what one of them sends.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// A reply in a file, which is removed when nobody needs it any longer.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Spooled(PathBuf);
+
+impl Spooled {
+    /// A new file, to be written to.
+    pub(crate) fn create(path: PathBuf) -> io::Result<(Self, File)> {
+        let file = File::create_new(&path)?;
+        Ok((Self(path), file))
+    }
+
+    /// At most so many bytes from its beginning.
+    pub(crate) fn beginning(&self, most: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(&self.0)?.take(most as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Where the byte strings are that [`join_parts`](crate::protocol::join_parts) put together; `None` if these are
+    /// not so many, or anything else.
+    pub(crate) fn parts(&self, count: usize) -> io::Result<Option<Vec<Range<u64>>>> {
+        let file = File::open(&self.0)?;
+        let end = file.metadata()?.len();
+        let (mut parts, mut at) = (Vec::new(), 0);
+        while parts.len() < count && end - at >= 8 {
+            let mut length = [0; 8];
+            file.read_exact_at(&mut length, at)?;
+            let start = at + 8;
+            match start.checked_add(u64::from_le_bytes(length)).filter(|stop| *stop <= end) {
+                Some(stop) => parts.push(start..stop),
+                None => return Ok(None),
+            }
+            at = parts.last().map_or(end, |part| part.end);
+        }
+        Ok((parts.len() == count && at == end).then_some(parts))
+    }
+
+    /// A part, but for what it has beyond so many bytes.
+    pub(crate) fn read(&self, part: &Range<u64>, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; (part.end - part.start).min(most) as usize];
+        File::open(&self.0)?.read_exact_at(&mut bytes, part.start)?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Spooled {
+    fn drop(&mut self) {
+        // What cannot be removed is removed by the next coordinator.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::join_parts;
+    use std::io::Write;
+
+    #[test]
+    fn parts_are_found_where_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let spooled = |bytes: &[u8]| {
+            let (spooled, mut file) = Spooled::create(folder.path().join("a")).unwrap();
+            file.write_all(bytes).unwrap();
+            spooled
+        };
+        let whole = join_parts(&[b"one", b"", b"three"]);
+        let reply = spooled(&whole);
+        let parts = reply.parts(3).unwrap().unwrap();
+        let read: Vec<Vec<u8>> = parts.iter().map(|part| reply.read(part, 4).unwrap()).collect();
+        assert_eq!(read, [&b"one"[..], b"", b"thre"]);
+        assert_eq!(reply.beginning(9).unwrap(), &whole[..9]);
+        // Not so many, or cut off anywhere, or a length beyond all measure.
+        assert_eq!((reply.parts(2).unwrap(), reply.parts(4).unwrap()), (None, None));
+        drop(reply);
+        for end in 0..whole.len() {
+            assert_eq!(spooled(&whole[..end]).parts(3).unwrap(), None, "{end}");
+        }
+        assert_eq!(spooled(&u64::MAX.to_le_bytes()).parts(1).unwrap(), None);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,111 @@
+//! Everything that a node sends, word for word.
+
+use crate::faults::{place, request, terms};
+use crate::start_node;
+use crate::transport::ask;
+use fedanchor_fleet::node::{Clients, Node};
+use fedanchor_fleet::protocol::{TrainHeader, join_parts, split_parts};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+fn start(place: &Path, folder: &str) -> Node {
+    start_node(place, folder, Clients::One("ward".to_owned()), &format!("secret/{folder}"))
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+/// The header of a message, and the names of its tensors.
+fn header(message: &[u8]) -> (Value, BTreeSet<String>) {
+    let length = u64::from_le_bytes(message[..8].try_into().unwrap()) as usize;
+    let mut all: Value = serde_json::from_slice(&message[8..8 + length]).unwrap();
+    let metadata = all.as_object_mut().unwrap().remove("__metadata__").unwrap();
+    let names = all.as_object().unwrap().keys().cloned().collect();
+    let fields: Vec<&Value> = metadata.as_object().unwrap().values().collect();
+    let [Value::String(header)] = fields[..] else { panic!("{metadata}") };
+    (serde_json::from_str(header).unwrap(), names)
+}
+
+/// A request for the client `ward`, of a round of this node's run.
+fn for_ward(request: &[u8]) -> Vec<u8> {
+    let parts = split_parts(request).unwrap();
+    let header = TrainHeader { run: "run".to_owned(), clients: vec![("ward".to_owned(), 0)] };
+    join_parts(&[parts[0], &serde_json::to_vec(&header).unwrap()])
+}
+
+#[test]
+fn a_node_sends_these_fields_and_no_others() {
+    let (_folder, place) = place();
+    std::fs::create_dir(place.join("secret")).unwrap();
+    std::fs::rename(place.join("all/unlabelled/client-2"), place.join("secret/pictures")).unwrap();
+    let node = start(&place, "pictures");
+    let (status, joined) =
+        ask(node.path(), "POST", "/v1/join", &terms(&place, &["method.threshold=-1"])).unwrap();
+    let joined: Value = serde_json::from_slice(&joined).unwrap();
+    assert_eq!((status, keys(&joined)), (200, vec!["clients", "protocol", "version"]));
+    let count = std::fs::read_dir(place.join("secret/pictures")).unwrap().count();
+    assert_eq!(joined["clients"], json!([{ "name": "ward", "samples": count }]));
+    let request = for_ward(&request(&place));
+    let (status, answer) = ask(node.path(), "POST", "/v1/train", &request).unwrap();
+    assert_eq!(status, 200);
+    let parts = split_parts(&answer).unwrap();
+    assert_eq!(parts.len(), 1);
+    let (said, tensors) = header(parts[0]);
+    let expected = [
+        "client", "fix_loss", "kept", "kind", "method", "mix_loss", "protocol", "round", "samples",
+    ];
+    assert_eq!(keys(&said), expected);
+    // Nothing but tensors of the model that was sent.
+    let (_, sent) = header(split_parts(&request).unwrap()[0]);
+    assert!(tensors.is_subset(&sent) && tensors.iter().all(|name| name.starts_with("model/")));
+}
+
+/// Whatever goes wrong, no path, no name of a file and no text of an error leaves.
+#[test]
+fn refusals_are_these_words() {
+    let (_folder, place) = place();
+    let secret = place.join("secret");
+    for folder in ["unreadable", "empty", "torn"] {
+        std::fs::create_dir_all(secret.join(folder)).unwrap();
+    }
+    std::fs::write(secret.join("unreadable/patient-42.png"), "not a picture").unwrap();
+    std::fs::rename(place.join("all/unlabelled/client-2"), secret.join("pictures")).unwrap();
+    let why = "the node's own log says why";
+    let refused = |node: &Node, path: &str, body: &[u8]| {
+        let (status, words) = ask(node.path(), "POST", path, body).unwrap();
+        (status, String::from_utf8(words).unwrap())
+    };
+    let terms = terms(&place, &[]);
+    for folder in ["unreadable", "empty", "missing"] {
+        let node = start(&place, folder);
+        let words = format!("its images do not fit the run: {why}");
+        assert_eq!(refused(&node, "/v1/join", &terms), (409, words), "{folder}");
+    }
+    let node = start(&place, "pictures");
+    let request = for_ward(&request(&place));
+    assert_eq!(refused(&node, "/v1/train", &request), (428, "join first".to_owned()));
+    let mut other: Value = serde_json::from_slice(&terms).unwrap();
+    other["experiment"] = json!("method.name = \"nothing\"");
+    let words = format!("it cannot train this experiment: {why}");
+    let other = other.to_string().into_bytes();
+    assert_eq!(refused(&node, "/v1/join", &other), (409, words));
+    assert_eq!(refused(&node, "/v1/join", &terms).0, 200);
+    let parts = split_parts(&request).unwrap();
+    let with = |header: &str| join_parts(&[parts[0], header.as_bytes()]);
+    for (body, status, words) in [
+        (with("{}"), 400, "the header of a request to train makes no sense"),
+        (with(r#"{"run":"other","clients":[]}"#), 428, "another run: join first"),
+        (with(r#"{"run":"run","clients":[]}"#), 400, "a request to train names each client once"),
+        (with(r#"{"run":"run","clients":[["x",1]]}"#), 404, "one of these clients is not here"),
+        (b"x".to_vec(), 400, "a request to train has a broadcast and a header"),
+    ] {
+        assert_eq!(refused(&node, "/v1/train", &body), (status, words.to_owned()));
+    }
+    // Its folder of states cannot be read: a file is in its place.
+    let state = place.join("state-pictures");
+    std::fs::remove_dir_all(&state).unwrap();
+    std::fs::write(&state, "x").unwrap();
+    assert_eq!(refused(&node, "/v1/train", &request), (500, format!("it failed: {why}")));
+}
