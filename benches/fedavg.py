@@ -21,8 +21,7 @@ from pathlib import Path
 from round import HERE, benchmark, has_gpu, python_with_torch
 
 ROUNDS = 20
-SETTING = """method.name=supervised method.augment=none data.clients=1000 client.per_round=50 client.batch=10 client.epochs=1
-    optimiser.lr=0.1 optimiser.momentum=0 optimiser.weight_decay=0 optimiser.clip=0 pretrain.epochs=0 server.epochs=0""".split()
+SETTING = ["method.name=supervised", "method.augment=none", "data.clients=1000", "client.per_round=50", "client.batch=10", "client.epochs=1", "optimiser.lr=0.1", "optimiser.momentum=0", "optimiser.weight_decay=0", "optimiser.clip=0", "pretrain.epochs=0", "server.epochs=0"]
 
 
 def prepare(folder):

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-
 from step_torch import Wrn28x2
 
 BATCH = 250

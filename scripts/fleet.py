@@ -15,7 +15,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "flower" / "tests"))
+sys.path[:0] = [str(ROOT / "flower"), str(ROOT / "flower" / "tests")]
 
 from harness import Federation, logs_on_error  # noqa: E402
 

@@ -1,0 +1,16 @@
+#!/bin/bash
+# A coordinator and the SuperLink, whose options are the arguments. The experiment is /data/experiment.toml; the run goes to
+# /runs/$RUN, and goes on if it is there. `flwr run` starts it.
+set -eu
+trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT
+trap 'exit 143' TERM INT
+
+if [ -e "/runs/$RUN" ]; then
+    run=(--resume "/runs/$RUN")
+else
+    run=(/data/experiment.toml --out "/runs/$RUN")
+fi
+fedanchor coordinator "${run[@]}" --socket "$FEDANCHOR_SOCKET" &
+export FLWR_HOME=/runs/flower FEDANCHOR_COORDINATOR_SOCKET="$FEDANCHOR_SOCKET"
+flower-superlink --host 0.0.0.0 --database /runs/flower.db --disable-runtime-dependency-installation "$@" &
+wait -n

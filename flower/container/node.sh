@@ -1,0 +1,9 @@
+#!/bin/bash
+# A node and its SuperNode, whose options are the arguments. The pictures are in /data; $NAME is the client's name.
+set -eu
+trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT
+trap 'exit 143' TERM INT
+
+fedanchor node --data /data --name "$NAME" --socket "$FEDANCHOR_SOCKET" --state /state &
+FLWR_HOME=/state/flower flower-supernode --node-config "socket=\"$FEDANCHOR_SOCKET\"" "$@" &
+wait -n

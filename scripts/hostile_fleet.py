@@ -1,0 +1,139 @@
+"""A fleet of which a third is hostile, beside the same fleet without: `python scripts/hostile_fleet.py target/release/fedanchor`.
+
+The experiment of `fleet.py`, over a real Flower on this machine. The hostile nodes are honest ones behind a proxy, which changes
+what they have trained before it leaves:
+
+    sign     five times the change, in the other direction
+    noise    a random change that is five times as long
+    scale    a thousand times the change
+    nan      numbers that are none
+
+Prints a table with the test accuracy after the last round, and what became of the hostile updates.
+"""
+
+import argparse
+import json
+import pathlib
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+import fleet
+import numpy as np
+from fedanchor_flower import local_http
+from fleet_messages import decode, encode, join_parts, split_parts
+from harness import Federation, UnixHttpServer, logs_on_error
+
+Change = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of the tensor that was sent and the trained one
+
+
+def of_length(length: float) -> Change:
+    """A random change, so many times as long as the trained one."""
+    generator = np.random.default_rng(0)
+
+    def change(sent: np.ndarray, trained: np.ndarray) -> np.ndarray:
+        drawn = generator.standard_normal(sent.shape, np.float32)
+        return sent + drawn * (length * np.linalg.norm(trained - sent) / np.linalg.norm(drawn))
+
+    return change
+
+
+ATTACKS: dict[str, Change] = {
+    "none": lambda sent, trained: trained,
+    "sign": lambda sent, trained: sent - 5 * (trained - sent),
+    "noise": of_length(5),
+    "scale": lambda sent, trained: sent + 1000 * (trained - sent),
+    "nan": lambda sent, trained: np.full_like(trained, np.nan),
+}
+
+
+class Hostile:
+    """Stands before an honest node."""
+
+    def __init__(self, socket: pathlib.Path, behind: pathlib.Path) -> None:
+        self.behind, self.change, self.lock = behind, ATTACKS["none"], threading.Lock()
+        self.server = UnixHttpServer(socket, self.respond)
+
+    def respond(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
+        answer = local_http.request(str(self.behind), method, target, body)
+        if target != "/v1/train" or answer.status != 200:
+            return answer
+        _, broadcast = split_parts(body)
+        sent = decode(broadcast)[1]
+        with self.lock:  # a generator of random numbers belongs to one thread
+            return 200, join_parts([self.changed(part, sent) for part in split_parts(answer.body)])
+
+    def changed(self, part: memoryview, sent: dict[str, np.ndarray]) -> bytes:
+        header, trained = decode(part)
+        if header["kind"] != "update":
+            return bytes(part)
+        return encode(header, {name: self.change(sent[name], tensor) for name, tensor in trained.items()})
+
+
+def measure(program: str, federation: Federation, hostile: list[int], attack: str, seed: int, more: list[str]) -> str:
+    out = federation.folder / f"{attack}-{seed}"
+    coordinator = fleet.start_coordinator(program, federation, out, "-q", "--set", f"seed={seed}", *more)
+    app = federation.run()
+    if (status := coordinator.wait()) != 0:
+        raise SystemExit(f"error: the coordinator ended with status {status}")
+    federation.wait_for_end(app)
+    records = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()][1:]
+    rejected = [note["client"] for record in records for note in record["rejected"]]
+    shortened = [client for record in records for client in record.get("shortened", [])]
+    last = [f"{record['test_accuracy']:.1f}" for record in (records[len(records) // 2 - 1], records[-1])]
+
+    def share(clients: list[int]) -> str:
+        of_hostile = sum(client in hostile for client in clients)
+        return f"{of_hostile} and {len(clients) - of_hostile}"
+
+    rolled_back = sum(record["outcome"] == "rolled-back" for record in records)
+    excluded = sorted({client for record in records for client in record["excluded"]})
+    figures = [attack, seed, *last, share(rejected), share(shortened), rolled_back, excluded or "none"]
+    return f"| {' | '.join(map(str, figures))} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A fleet of which a third is hostile, beside the same fleet without.")
+    parser.add_argument("program", type=pathlib.Path)
+    parser.add_argument("--nodes", type=int, default=3, help="a multiple of three")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seeds", default="0", help="for example 0,1")
+    parser.add_argument("--attacks", default=",".join(ATTACKS))
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the experiment")
+    options = parser.parse_args()
+    program, nodes = str(options.program.resolve()), options.nodes
+    settings = [f"rounds={options.rounds}", *options.set]
+    more = [word for setting in settings for word in ("--set", setting)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    federation = Federation()
+    try:
+        with logs_on_error(federation):
+            fleet.pictures(program, federation.folder, nodes, nodes)
+            names = [f"client-{number}" for number in range(nodes)]
+            hostile = list(range(nodes - nodes // 3, nodes))
+            proxies = []
+            for number, name in enumerate(names):
+                behind = federation.folder / f"behind-{name}.sock" if number in hostile else None
+                fleet.start_node(program, federation, name, behind)
+                if behind:
+                    proxies.append(Hostile(federation.node_socket(name), behind))
+            fleet.start_flower(federation, names)
+            middle = options.rounds // 2
+            print(f"hostile: clients {hostile} of {nodes}, where there is an attack")
+            accuracies = f"accuracy, round {middle} | round {options.rounds}"
+            print(f"| attack | seed | {accuracies} | rejected: hostile and honest | shortened | rounds rolled back | excluded |")
+            print("| --- " * 8 + "|", flush=True)
+            for seed in map(int, options.seeds.split(",")):
+                for attack in options.attacks.split(","):
+                    for proxy in proxies:
+                        proxy.change = ATTACKS[attack]
+                    print(measure(program, federation, hostile, attack, seed, more), flush=True)
+    finally:
+        left = federation.close()
+        if left:
+            print(f"error: could not be ended: processes {left}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
