@@ -159,9 +159,7 @@ class BridgeTest(unittest.TestCase):
             # Others are served in the meantime.
             alive = self.coordinator.send(ids[1], "/v1/echo?round=1", b"abc")
             self.assertEqual((alive.wait().status, alive.body), (200, b"cba"))
-            self.assertFalse(killed.there)
             self.assertEqual(killed.wait().reason, "no answer within 12 s")
-            self.assertLess(killed.seconds, 15)
             self.coordinator.finish(ok=False, message="not enough nodes")
             self.assertEqual(self.federation.wait_for_end(run), "finished:failed")
             self.assertIn("not enough nodes", self.federation.run_log(run))

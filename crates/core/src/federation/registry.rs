@@ -3,7 +3,7 @@
 use super::fleet::ClientKey;
 use crate::config::ChecksConfig;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The clients that have been met; a part of every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -11,6 +11,9 @@ pub struct Registry {
     /// Keys of the transport in the order of the numbers they were given. A fleet that numbers its
     /// clients itself has none.
     keys: Vec<ClientKey>,
+    /// Their numbers; filled when it is first needed.
+    #[serde(skip)]
+    numbers: HashMap<ClientKey, u32>,
     /// Samples each client reported when it last joined.
     samples: BTreeMap<u32, usize>,
     /// Rejected updates of each client.
@@ -18,19 +21,18 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The number of a client, if it has one.
-    pub fn number(&self, key: &ClientKey) -> Option<u32> {
-        match key {
-            ClientKey::Number(number) => Some(*number),
-            key => self.keys.iter().position(|known| known == key).map(|at| at as u32),
-        }
-    }
-
     /// The number of a client; a new client gets the next one.
     pub fn join(&mut self, key: &ClientKey) -> u32 {
-        self.number(key).unwrap_or_else(|| {
+        if let ClientKey::Number(number) = key {
+            return *number;
+        }
+        if self.numbers.len() < self.keys.len() {
+            self.numbers = self.keys.iter().cloned().zip(0..).collect();
+        }
+        let next = self.keys.len() as u32;
+        *self.numbers.entry(key.clone()).or_insert_with(|| {
             self.keys.push(key.clone());
-            self.keys.len() as u32 - 1
+            next
         })
     }
 
@@ -69,11 +71,12 @@ mod tests {
     fn keys_keep_their_number() {
         let mut registry = Registry::default();
         let (first, second) = (ClientKey::Id(u64::MAX), ClientKey::Name("ward-7".to_owned()));
-        assert_eq!(registry.number(&first), None);
         assert_eq!((registry.join(&first), registry.join(&second)), (0, 1));
-        assert_eq!((registry.join(&first), registry.number(&second)), (0, Some(1)));
+        assert_eq!((registry.join(&first), registry.join(&second)), (0, 1));
         let text = serde_json::to_string(&registry).unwrap();
-        assert_eq!(serde_json::from_str::<Registry>(&text).unwrap(), registry);
+        let mut read = serde_json::from_str::<Registry>(&text).unwrap();
+        assert_eq!(read.keys(), registry.keys());
+        assert_eq!((read.join(&second), read.join(&ClientKey::Id(5))), (1, 2));
         // A simulation's numbers are its own, and cost nothing to remember.
         assert_eq!(Registry::default().join(&ClientKey::Number(99_999)), 99_999);
     }

@@ -374,13 +374,16 @@ pub(crate) fn check_free(path: &Path) -> Result<()> {
 
 /// Whether the folder holds nothing of a run that a new one would destroy.
 fn check_records(path: &Path) -> Result<()> {
-    let resume =
-        format!("resume it with `{}`, or use another folder with --out", resume_command(path));
+    let refused = |holds: &str| {
+        let resume = resume_command(path);
+        let advice = format!("resume it with `{resume}`, or use another folder with --out");
+        Err(Error::file(path, format!("holds {holds}: {advice}")))
+    };
     if fs_err::metadata(path.join(files::ROUNDS)).is_ok_and(|file| file.len() > 0) {
-        return Err(Error::file(path, format!("holds a run already: {resume}")));
+        return refused("a run already");
     }
     if has_checkpoints(path) {
-        return Err(Error::file(path, format!("holds checkpoints of a run: {resume}")));
+        return refused("checkpoints of a run");
     }
     Ok(())
 }
