@@ -73,7 +73,9 @@ mod tests {
     fn the_median_is_over_the_last_ten_rounds() {
         let mut found = Dispersion::default();
         assert_eq!(found.median(), None);
-        [Some(50.0), None, Some(1.0), Some(2.0)].map(|round| found.push(round));
+        for round in [Some(50.0), None, Some(1.0), Some(2.0)] {
+            found.push(round);
+        }
         assert_eq!(found.median(), Some(2.0));
         (0..ROUNDS).for_each(|round| found.push(Some(round as f64)));
         assert_eq!(found.median(), Some(4.0));
