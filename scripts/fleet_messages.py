@@ -75,7 +75,7 @@ class Echo:
         return json.dumps({"protocol": terms["protocol"], "version": terms["version"], "clients": clients}).encode()
 
     def train(self, body: bytes) -> bytes:
-        request, broadcast = split_parts(body)
+        broadcast, request = split_parts(body)
         header, tensors = decode(broadcast)
         ((_, number),) = json.loads(bytes(request))["clients"]
         header |= {"kind": "update", "client": number, "samples": self.samples, "kept": self.samples}

@@ -59,7 +59,7 @@ class Hostile:
         answer = local_http.request(str(self.behind), method, target, body)
         if target != "/v1/train" or answer.status != 200:
             return answer
-        _, broadcast = split_parts(body)
+        broadcast, _ = split_parts(body)
         sent = decode(broadcast)[1]
         with self.lock:  # a generator of random numbers belongs to one thread
             return 200, join_parts([self.changed(part, sent) for part in split_parts(answer.body)])
