@@ -187,9 +187,7 @@ fn long_updates_are_shortened_and_named() {
     assert!(records[1].shortened.is_empty());
     assert!(records[2..].iter().all(|record| record.shortened.contains(&client)), "{records:?}");
     // Six rounds have five that are shortened.
-    let note = format!(
-        "note: 5 updates each of client {client} moved more than checks.length times as far"
-    );
+    let note = format!("client {client} has had 5 updates shortened because they moved the model");
     assert_eq!(said.matches(&note).count(), 1, "{said}");
     // As far as is not rejected, every time.
     let inside = ["faults.kind=inside", "faults.share=0.25", "checks.anchor_margin=0"];
