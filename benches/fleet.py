@@ -35,7 +35,7 @@ import numpy as np  # noqa: E402
 from fedanchor_flower import PROTOCOL, coordinator, envelope, local_http  # noqa: E402
 from fedanchor_flower.client_app import ask_node  # noqa: E402
 from fleet_messages import Echo  # noqa: E402
-from harness import FakeCoordinator, Federation, UnixHttpServer, logs_on_error  # noqa: E402
+from harness import FakeCoordinator, UnixHttpServer, taken_down  # noqa: E402
 
 THREADS = 2  # of the transport, and of the copies
 WRN_BYTES = 5_900_000  # a message with WRN-28-2
@@ -258,7 +258,7 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def overhead(program: str, folder: pathlib.Path, repeats: int) -> None:
-    with Federation() as federation, logs_on_error(federation):
+    with taken_down() as federation:
         fake = FakeCoordinator(federation.coordinator_socket)
         UnixHttpServer(federation.node_socket("n"), lambda method, target, body: (200, os.urandom(len(body))))
         federation.start_superlink()
@@ -321,7 +321,7 @@ def legs(federation: Federation, repeats: int) -> str:
 def supernodes(program: str, folder: pathlib.Path, repeats: int) -> None:
     print("| SuperNodes | seconds per round | least | most |\n| --- | --- | --- | --- |")
     data = digits(program, folder)
-    with Federation() as federation, logs_on_error(federation):
+    with taken_down() as federation:
         federation.start_superlink()
         there = 0
         for count in (1, 2, 4, 8):

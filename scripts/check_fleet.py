@@ -20,13 +20,12 @@ from fleet import (
     LONGEST,
     NAMES,
     Federation,
-    logs_on_error,
     pictures,
     simulate,
     start_coordinator,
     start_node,
 )
-from harness import HTTP, UnixHttpServer
+from harness import HTTP, UnixHttpServer, taken_down
 
 
 def records(out: pathlib.Path) -> list[dict]:
@@ -200,29 +199,25 @@ def a_gigabyte_is_refused(program: str, federation: Federation) -> None:
 
 def main() -> None:
     program = str(pathlib.Path(sys.argv[1]).resolve())
-    federation = Federation()
-    try:
-        with logs_on_error(federation):
-            pictures(program, federation.folder)
-            nodes = {name: start_node(program, federation, name) for name in NAMES}
-            federation.make_key("stranger")
-            federation.start_secure_superlink(NAMES)
-            for name in NAMES:
-                federation.start_supernode(name, federation.key_options(name))
-            stranger = federation.start_supernode("stranger", federation.key_options("stranger"))
-            a_gigabyte_is_refused(program, federation)
-            a_killed_coordinator_resumes(program, federation)
-            a_killed_node_comes_back(program, federation, nodes)
-            for spoil, reason in ((not_a_number, "finite"), (another_shape, "expected ["), (a_billion_samples, "1000000000")):
-                a_hostile_node_is_excluded(program, federation, nodes, spoil, reason)
-            # Former versions let it try on.
-            expect(
-                "a node without a registered key was refused",
-                not HTTP or stranger.poll() not in (None, 0),
-            )
-    finally:
-        left = federation.close()
-    expect("nothing is left running", not left)
+    with taken_down() as federation:
+        pictures(program, federation.folder)
+        nodes = {name: start_node(program, federation, name) for name in NAMES}
+        federation.make_key("stranger")
+        federation.start_secure_superlink(NAMES)
+        for name in NAMES:
+            federation.start_supernode(name, federation.key_options(name))
+        stranger = federation.start_supernode("stranger", federation.key_options("stranger"))
+        a_gigabyte_is_refused(program, federation)
+        a_killed_coordinator_resumes(program, federation)
+        a_killed_node_comes_back(program, federation, nodes)
+        for spoil, reason in ((not_a_number, "finite"), (another_shape, "expected ["), (a_billion_samples, "1000000000")):
+            a_hostile_node_is_excluded(program, federation, nodes, spoil, reason)
+        # Former versions let it try on.
+        expect(
+            "a node without a registered key was refused",
+            not HTTP or stranger.poll() not in (None, 0),
+        )
+    print("ok: nothing is left running")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ error.
 import argparse
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "flower"), str(ROOT / "flower" / "tests")]
 
-from harness import Federation, logs_on_error  # noqa: E402
+from harness import Federation, taken_down  # noqa: E402
 
 NODES = 3
 NAMES = [f"client-{number}" for number in range(NODES)]
@@ -139,18 +138,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=NODES)
     options = parser.parse_args()
     program = str(options.program.resolve())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    federation = Federation()
-    try:
-        with logs_on_error(federation):
-            run(program, federation, options.nodes, options.clients, options.per_round)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    finally:
-        left = federation.close()
-        if left:
-            print(f"error: could not be ended: processes {left}", file=sys.stderr)
-            sys.exit(1)
+    with taken_down() as federation:
+        run(program, federation, options.nodes, options.clients, options.per_round)
 
 
 if __name__ == "__main__":

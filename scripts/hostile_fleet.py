@@ -14,7 +14,6 @@ Prints a table with the test accuracy after the last round, and what became of t
 import argparse
 import json
 import pathlib
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -23,7 +22,7 @@ import fleet
 import numpy as np
 from fedanchor_flower import local_http
 from fleet_messages import decode, encode, join_parts, split_parts
-from harness import Federation, UnixHttpServer, logs_on_error
+from harness import Federation, UnixHttpServer, taken_down
 
 Change = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of the tensor that was sent and the trained one
 
@@ -75,7 +74,7 @@ def measure(program: str, federation: Federation, hostile: list[int], attack: st
     out = federation.folder / f"{attack}-{seed}"
     coordinator = fleet.start_coordinator(program, federation, out, "-q", "--set", f"seed={seed}", *more)
     app = federation.run()
-    if (status := coordinator.wait()) != 0:
+    if (status := coordinator.wait(fleet.LONGEST)) != 0:
         raise SystemExit(f"error: the coordinator ended with status {status}")
     federation.wait_for_end(app)
     records = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()][1:]
@@ -105,34 +104,27 @@ def main() -> None:
     program, nodes = str(options.program.resolve()), options.nodes
     settings = [f"rounds={options.rounds}", *options.set]
     more = [word for setting in settings for word in ("--set", setting)]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    federation = Federation()
-    try:
-        with logs_on_error(federation):
-            fleet.pictures(program, federation.folder, nodes, nodes)
-            names = [f"client-{number}" for number in range(nodes)]
-            hostile = list(range(nodes - nodes // 3, nodes))
-            proxies = []
-            for number, name in enumerate(names):
-                behind = federation.folder / f"behind-{name}.sock" if number in hostile else None
-                fleet.start_node(program, federation, name, behind)
-                if behind:
-                    proxies.append(Hostile(federation.node_socket(name), behind))
-            fleet.start_flower(federation, names)
-            middle = options.rounds // 2
-            print(f"hostile: clients {hostile} of {nodes}, where there is an attack")
-            accuracies = f"accuracy, round {middle} | round {options.rounds}"
-            print(f"| attack | seed | {accuracies} | rejected: hostile and honest | shortened | rounds rolled back | excluded |")
-            print("| --- " * 8 + "|", flush=True)
-            for seed in map(int, options.seeds.split(",")):
-                for attack in options.attacks.split(","):
-                    for proxy in proxies:
-                        proxy.change = ATTACKS[attack]
-                    print(measure(program, federation, hostile, attack, seed, more), flush=True)
-    finally:
-        left = federation.close()
-        if left:
-            print(f"error: could not be ended: processes {left}", file=sys.stderr)
+    with taken_down() as federation:
+        fleet.pictures(program, federation.folder, nodes, nodes)
+        names = [f"client-{number}" for number in range(nodes)]
+        hostile = list(range(nodes - nodes // 3, nodes))
+        proxies = []
+        for number, name in enumerate(names):
+            behind = federation.folder / f"behind-{name}.sock" if number in hostile else None
+            fleet.start_node(program, federation, name, behind)
+            if behind:
+                proxies.append(Hostile(federation.node_socket(name), behind))
+        fleet.start_flower(federation, names)
+        middle = options.rounds // 2
+        print(f"hostile: clients {hostile} of {nodes}, where there is an attack")
+        accuracies = f"accuracy, round {middle} | round {options.rounds}"
+        print(f"| attack | seed | {accuracies} | rejected: hostile and honest | shortened | rounds rolled back | excluded |")
+        print("| --- " * 8 + "|", flush=True)
+        for seed in map(int, options.seeds.split(",")):
+            for attack in options.attacks.split(","):
+                for proxy in proxies:
+                    proxy.change = ATTACKS[attack]
+                print(measure(program, federation, hostile, attack, seed, more), flush=True)
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ class FakeCoordinator:
 
 
 class Federation:
-    """A SuperLink, SuperNodes and the command line, in a temporary folder. Use it in a `with` statement."""
+    """A SuperLink, SuperNodes and the command line, in a temporary folder, until it is closed."""
 
     def __init__(self) -> None:
         # The name is short, for a Unix socket's path has little room.
@@ -196,12 +196,6 @@ class Federation:
         self.coordinator_socket = self.folder / "c.sock"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._address = self._fleet = ""
-
-    def __enter__(self) -> Federation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def environment(self, home: str) -> dict[str, str]:
         # A home for each, because two SuperNodes would install the app into the same folder at the same time.
@@ -395,3 +389,25 @@ def logs_on_error(federation: Federation) -> Iterator[None]:
         for path in sorted(federation.folder.glob("*.log")):
             print(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}", file=sys.stderr)
         raise
+
+
+@contextlib.contextmanager
+def taken_down() -> Iterator[Federation]:
+    """A federation of which nothing is left in the end, also after an error, Ctrl-C or SIGTERM. For the main thread."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def leave(number: int, _: object) -> None:
+        # Once: a second signal, which `timeout` sends, must not end the taking down.
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for number in numbers:
+        signal.signal(number, leave)
+    federation = Federation()
+    try:
+        with logs_on_error(federation):
+            yield federation
+    finally:
+        if left := federation.close():
+            sys.exit(f"error: could not be ended: processes {left}")

@@ -12,7 +12,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from harness import VERSION, FakeCoordinator, Federation, UnixHttpServer, logs_on_error
+from harness import VERSION, FakeCoordinator, UnixHttpServer, taken_down
 
 SIZES = (1_000, 6_000_000, 45_000_000)
 NODES = (1, 2, 4)
@@ -25,7 +25,7 @@ def main(repeats: int) -> None:
         arrivals.append(time.monotonic())
         return 200, os.urandom(len(body))
 
-    with Federation() as federation, logs_on_error(federation):
+    with taken_down() as federation:
         coordinator = FakeCoordinator(federation.coordinator_socket)
         federation.start_superlink()
         for number in range(max(NODES)):

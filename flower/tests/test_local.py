@@ -31,10 +31,14 @@ with contextlib.suppress(ImportError):
 logging.getLogger("flwr.fedanchor").setLevel(logging.CRITICAL)
 
 
-class FakeGrid:
-    """Flower's Grid with nodes that answer by a function; None stands for "no reply yet"."""
+# What a node answers; None stands for "no reply yet".
+Answer = Callable[[int, envelope.Request], envelope.Reply | Error | None]
 
-    def __init__(self, answer: Callable[[int, envelope.Request], envelope.Reply | Error | None]) -> None:
+
+class FakeGrid:
+    """Flower's Grid with nodes that answer by a function."""
+
+    def __init__(self, answer: Answer) -> None:
         self.nodes = [1, 2]
         self.answer = answer
         self.at_once = 0
@@ -126,13 +130,8 @@ class BridgeTest(WithFolder):
         grid.nodes.remove(2)
         self.assertIn("not connected to Flower any longer", gone.wait(10).reason or "")
 
-    def test_refused_replies(self) -> None:
-        self.coordinator.refuse_replies = True
-        self.start(FakeGrid(lambda node, request: envelope.Reply(200, request.body)))
-        refused = self.coordinator.send("1", "/", b"x")
-        self.assertEqual(refused.wait(5).reason, "the coordinator refused its reply with 507: no space left")
-
-    def test_stalled_pulls_without_a_timeout(self) -> None:
+    def node_1_hangs(self) -> tuple[threading.Event, Answer]:
+        """An event that releases it, and what nodes answer: what they are asked."""
         release = threading.Event()
         self.addCleanup(release.set)
 
@@ -141,6 +140,16 @@ class BridgeTest(WithFolder):
                 release.wait(30)
             return envelope.Reply(200, request.body)
 
+        return release, answer
+
+    def test_refused_replies(self) -> None:
+        self.coordinator.refuse_replies = True
+        self.start(FakeGrid(lambda node, request: envelope.Reply(200, request.body)))
+        refused = self.coordinator.send("1", "/", b"x")
+        self.assertEqual(refused.wait(5).reason, "the coordinator refused its reply with 507: no space left")
+
+    def test_stalled_pulls_without_a_timeout(self) -> None:
+        release, answer = self.node_1_hangs()
         self.enterContext(unittest.mock.patch.object(bridge, "_STALLED", 0.5))
         self.start(FakeGrid(answer))
         stuck = [self.coordinator.send("1", "/", b"late", timeout=None) for _ in range(10)]
@@ -152,13 +161,7 @@ class BridgeTest(WithFolder):
             self.assertEqual(outcome.wait(20).body, b"late")
 
     def test_pulls_that_never_end(self) -> None:
-        release = threading.Event()
-        self.addCleanup(release.set)
-
-        def answer(node: int, request: envelope.Request) -> envelope.Reply:
-            release.wait(30)
-            return envelope.Reply(200, b"")
-
+        _, answer = self.node_1_hangs()
         for name in ("_STALLED", "_LONGEST_PULL"):
             self.enterContext(unittest.mock.patch.object(bridge, name, 0.5))
         self.start(FakeGrid(answer))
@@ -174,14 +177,7 @@ class BridgeTest(WithFolder):
         self.coordinator.restart()
 
     def test_hanging_pulls_hold_up_nobody(self) -> None:
-        release = threading.Event()
-        self.addCleanup(release.set)
-
-        def answer(node: int, request: envelope.Request) -> envelope.Reply:
-            if node == 1:
-                release.wait(30)
-            return envelope.Reply(200, request.body)
-
+        release, answer = self.node_1_hangs()
         grid = FakeGrid(answer)
         self.start(grid)
         # More than there are places, so that all are taken by calls that do not return.
