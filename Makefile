@@ -96,6 +96,7 @@ test-slow: libtorch target/torchvision/ready target/flower/ready target/flower-1
 	FEDANCHOR_REQUESTS=100000 $(CARGO) test -p fedanchor-fleet --test fleet random
 	$(CARGO) build --quiet -p fedanchor-cli
 	target/flower/bin/python scripts/check_fleet.py target/debug/fedanchor
+	target/flower/bin/python scripts/fleet.py target/debug/fedanchor --nodes 4 --clients 100 --per-round 10
 	cd flower && ../target/flower/bin/python -m unittest discover -s tests
 	cd flower && ../target/flower-1.22/bin/python -m unittest discover -s tests
 	target/flower-1.22/bin/python scripts/fleet.py target/debug/fedanchor

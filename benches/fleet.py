@@ -35,7 +35,7 @@ import numpy as np  # noqa: E402
 from fedanchor_flower import PROTOCOL, coordinator, envelope, local_http  # noqa: E402
 from fedanchor_flower.client_app import ask_node  # noqa: E402
 from fleet_messages import Echo  # noqa: E402
-from harness import FakeCoordinator, UnixHttpServer, taken_down  # noqa: E402
+from harness import FakeCoordinator, Federation, UnixHttpServer, taken_down  # noqa: E402
 
 THREADS = 2  # of the transport, and of the copies
 WRN_BYTES = 5_900_000  # a message with WRN-28-2

@@ -1,7 +1,7 @@
 """What a fleet does when things go wrong, on a real Flower: `python scripts/check_fleet.py target/debug/fedanchor`.
 
 One federation with TLS and a key for each node, and several runs: a node without a registered key, a flood, a coordinator that is
-killed, a node that is killed and comes back, a hostile node. Needs openssl and ssh-keygen.
+killed, a SuperLink that is restarted, a node that is killed and comes back, a hostile node. Needs openssl and ssh-keygen.
 """
 
 import http.client
@@ -68,6 +68,32 @@ def a_killed_coordinator_resumes(program: str, federation: Federation) -> None:
     expect(
         "the model is that of the simulation, byte for byte",
         model == simulate(program, federation),
+    )
+
+
+def a_restarted_superlink_goes_on(
+    program: str, federation: Federation, supernodes: dict[str, subprocess.Popen[bytes]]
+) -> None:
+    out = federation.folder / "restarted"
+    coordinator = start_coordinator(program, federation, out)
+    federation.run(connect_timeout=120.0)
+    wait_for("the first round", lambda: len(records(out)) >= 2)
+    federation.restart_superlink()
+    app = federation.run(connect_timeout=120.0)
+
+    def is_over() -> bool:
+        for name, process in supernodes.items():
+            if process.poll() is not None:  # as a service manager does
+                supernodes[name] = federation.start_supernode(name, federation.key_options(name))
+        time.sleep(1)
+        return coordinator.poll() is not None
+
+    wait_for("the coordinator", is_over, 600)
+    expect("after a restart of the SuperLink a new Flower run goes on", coordinator.returncode == 0)
+    expect("Flower calls the new run completed", federation.wait_for_end(app) == "finished:completed")
+    expect(
+        "the model is that of the simulation, byte for byte",
+        (out / "model.safetensors").read_bytes() == (federation.folder / "simulated" / "model.safetensors").read_bytes(),
     )
 
 
@@ -204,11 +230,12 @@ def main() -> None:
         nodes = {name: start_node(program, federation, name) for name in NAMES}
         federation.make_key("stranger")
         federation.start_secure_superlink(NAMES)
-        for name in NAMES:
-            federation.start_supernode(name, federation.key_options(name))
+        supernodes = {name: federation.start_supernode(name, federation.key_options(name)) for name in NAMES}
         stranger = federation.start_supernode("stranger", federation.key_options("stranger"))
         a_gigabyte_is_refused(program, federation)
         a_killed_coordinator_resumes(program, federation)
+        if HTTP:  # former versions keep no keys on disk
+            a_restarted_superlink_goes_on(program, federation, supernodes)
         a_killed_node_comes_back(program, federation, nodes)
         for spoil, reason in ((not_a_number, "finite"), (another_shape, "expected ["), (a_billion_samples, "1000000000")):
             a_hostile_node_is_excluded(program, federation, nodes, spoil, reason)

@@ -6,7 +6,7 @@ what they have trained before it leaves:
     sign     five times the change, in the other direction
     noise    a random change that is five times as long
     scale    a thousand times the change
-    nan      numbers that are none
+    nan      not numbers
 
 Prints a table with the test accuracy after the last round, and what became of the hostile updates.
 """

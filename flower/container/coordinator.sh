@@ -5,7 +5,7 @@ set -eu
 trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT
 trap 'exit 143' TERM INT
 
-if [ -e "/runs/$RUN" ]; then
+if [ -e "/runs/$RUN/config.toml" ]; then
     run=(--resume "/runs/$RUN")
 else
     run=(/data/experiment.toml --out "/runs/$RUN")

@@ -27,7 +27,7 @@ _CLOCK_DIFFERENCE = 60.0
 # For how long a node must have been missing from Flower's list before its answer is given up.
 _ABSENCE = 5.0
 
-# A reply that takes longer than this to arrive does not hold its place in memory against others any longer, in seconds.
+# What takes longer than this to be sent or received does not hold its place in memory against others any longer, in seconds.
 _STALLED = 30.0
 # After this long it is given up. Flower itself would wait for two hours.
 _LONGEST_PULL = 900.0
@@ -50,7 +50,7 @@ class _Exchange:
         # Guarded by the bridge's lock.
         self.ended = False
         self.slots: threading.Semaphore | None = None  # the one of which a place is taken
-        self.entered: float | None = None  # when a place was taken to receive the reply
+        self.entered: float | None = None  # when Flower began to send the message or to receive the reply
 
 
 class Bridge:
@@ -132,7 +132,9 @@ class Bridge:
             records = envelope.request_to_records(envelope.Request(order.path, order.timeout, body))
             ttl = None if order.timeout is None else order.timeout + _CLOCK_DIFFERENCE
             message = Message(records, order.node, MessageType.QUERY, ttl=ttl)
+            exchange.entered = time.monotonic()
             ids = [message_id for message_id in self._grid.push_messages([message]) if message_id]
+            exchange.entered = None
         if not ids:
             self._fail(exchange, "Flower did not accept the message: the node is gone, or the message was refused")
             return None
@@ -179,7 +181,7 @@ class Bridge:
                 self._give_up(exchange, "the node is not connected to Flower any longer")
             elif (entered := exchange.entered) is not None and now - entered > _STALLED:
                 if now - entered > _LONGEST_PULL:
-                    self._give_up(exchange, f"its reply did not arrive in full within {_LONGEST_PULL:g} s")
+                    self._give_up(exchange, f"Flower did not pass the message on in full within {_LONGEST_PULL:g} s")
                 else:
                     with self._lock:
                         self._leave_locked(exchange)

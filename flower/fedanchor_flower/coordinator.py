@@ -23,6 +23,15 @@ _LEAST_PATIENCE = 10.0
 _GONE = 410
 
 
+# As much of a node's own words is passed on, in characters.
+_LONGEST_REASON = 300
+
+
+def printable(words: str) -> str:
+    """Words of a node as they may stand in a log: not too many, and nothing that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in words[:_LONGEST_REASON])
+
+
 class CoordinatorError(Exception):
     """The coordinator is not there, or said something that the bridge cannot act on."""
 
@@ -95,6 +104,7 @@ class Coordinator:
 
     def failure(self, order: Order, reason: str) -> None:
         """Tell that no answer of the node will come."""
+        reason = printable(reason)
         logger.warning("request %d: node %d failed: %s", order.id, order.node, reason)
         answer = self._post_json(f"/v1/failures/{order.id}", {"reason": reason})
         self._note_refusal("failure", order, answer)

@@ -196,6 +196,7 @@ class Federation:
         self.coordinator_socket = self.folder / "c.sock"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._address = self._fleet = ""
+        self._superlink: tuple[int, list[str], subprocess.Popen[bytes]] | None = None
 
     def environment(self, home: str) -> dict[str, str]:
         # A home for each, because two SuperNodes would install the app into the same folder at the same time.
@@ -233,7 +234,17 @@ class Federation:
             command += ["--control-api-address", self._address, "--fleet-api-address", self._fleet]
             command += ["--serverappio-api-address", f"127.0.0.1:{free_port()}"]
         process = self.start("superlink", command)
+        self._superlink = (port, command, process)
         self._write_connection(connection)
+        wait_for_port(port, process)
+
+    def restart_superlink(self) -> None:
+        """Kill it and start it again, in the same place and with what it has on disk."""
+        assert self._superlink is not None
+        port, command, process = self._superlink
+        self.kill(process)
+        process = self.start("superlink", command)
+        self._superlink = (port, command, process)
         wait_for_port(port, process)
 
     def _write_connection(self, lines: str) -> None:
@@ -259,7 +270,7 @@ class Federation:
         keys = [self.make_key(name) for name in names]
         security: tuple[str, ...] = ("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key")
         if HTTP:
-            security += ("--enable-supernode-auth",)
+            security += ("--enable-supernode-auth", "--database", "flower.db")
         else:
             self.folder.joinpath("keys.csv").write_text("".join(key.read_text() for key in keys))
             security += ("--auth-list-public-keys", "keys.csv")

@@ -166,7 +166,7 @@ class BridgeTest(WithFolder):
             self.enterContext(unittest.mock.patch.object(bridge, name, 0.5))
         self.start(FakeGrid(answer))
         stuck = self.coordinator.send("1", "/", b"", timeout=None)
-        self.assertEqual(stuck.wait(10).reason, "its reply did not arrive in full within 0.5 s")
+        self.assertEqual(stuck.wait(10).reason, "Flower did not pass the message on in full within 0.5 s")
 
     def test_replaced_by_a_later_app(self) -> None:
         self.coordinator.stop()

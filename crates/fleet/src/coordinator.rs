@@ -22,8 +22,10 @@ use std::time::Duration;
 /// How long a transport that asks for work is kept waiting.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest list of nodes or reason for a failure, in bytes: a million nodes.
+/// The longest list of nodes, in bytes: a million nodes.
 const LONGEST_LIST: usize = 32 << 20;
+/// The longest reason for a failure, in bytes.
+const LONGEST_REASON: usize = 64 << 10;
 
 const UNWANTED: &str = "nobody waits for this any longer";
 
@@ -173,7 +175,7 @@ struct Failed {
 
 async fn failure(State(mailbox): State<Arc<Mailbox>>, Path(id): Path<u64>, body: Body) -> Response {
     // That it failed is known, whatever the reason.
-    let (reason, refused) = match read(body, LONGEST_LIST).await {
+    let (reason, refused) = match read(body, LONGEST_REASON).await {
         Ok(Failed { reason }) => (reason, None),
         Err(refused) => ("no reason that could be read".to_owned(), Some(refused)),
     };

@@ -14,6 +14,7 @@ pub mod node;
 pub mod protocol;
 mod remote;
 mod roster;
+mod round;
 mod socket;
 mod spool;
 

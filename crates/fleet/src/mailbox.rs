@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// What the names of replies end in.
 const SUFFIX: &str = "reply";
+/// After how long without a question for work there is no transport any longer. It asks every second or so, and if it is
+/// later than that, a round starts later.
+const SILENCE: Duration = Duration::from_secs(3);
 /// Earlier transports that are remembered.
 const REMEMBERED: usize = 1000;
 
@@ -40,6 +43,8 @@ struct Inner {
     session: Option<String>,
     /// Those before it, which have nothing to do here any longer.
     past: VecDeque<String>,
+    /// When a transport last asked for work.
+    heard: Option<Instant>,
     next: u64,
     requests: BTreeMap<u64, Request>,
     replies: BTreeMap<u64, Arrived>,
@@ -57,6 +62,8 @@ struct Request {
     /// The longest reply, in bytes.
     longest: usize,
     taken: bool,
+    /// Since when its node has not been connected.
+    missing: Option<Instant>,
 }
 
 #[derive(Debug, Clone)]
@@ -122,8 +129,19 @@ pub struct Order {
 }
 
 impl Mailbox {
-    /// With a folder for replies. Those that a killed process has left there are removed, and nothing else.
-    pub fn new(folder: &Path) -> Result<Self> {
+    /// With a folder for replies, which is not touched before it is opened.
+    pub fn new(folder: &Path) -> Self {
+        // Numbers of another process must not be taken for those of this one.
+        let next =
+            std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs()) << 20;
+        let inner = Mutex::new(Inner { next, ..Inner::default() });
+        let (changed, begun) = (Condvar::new(), AtomicU64::new(0));
+        Self { inner, changed, folder: folder.to_owned(), begun }
+    }
+
+    /// Makes the folder for replies. Those that a killed process has left there are removed, and nothing else.
+    pub fn open(&self) -> Result<()> {
+        let folder = &self.folder;
         let problem = |error| Error::file(folder, error);
         disk::create_folder(folder).map_err(problem)?;
         for path in disk::list(folder).map_err(problem)? {
@@ -133,13 +151,7 @@ impl Mailbox {
         }
         // Other users of this machine have no business there.
         let private = std::fs::Permissions::from_mode(0o700);
-        std::fs::set_permissions(folder, private).map_err(problem)?;
-        // Numbers of another process must not be taken for those of this one.
-        let next =
-            std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs()) << 20;
-        let inner = Mutex::new(Inner { next, ..Inner::default() });
-        let (changed, begun) = (Condvar::new(), AtomicU64::new(0));
-        Ok(Self { inner, changed, folder: folder.to_owned(), begun })
+        std::fs::set_permissions(folder, private).map_err(problem)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -148,6 +160,18 @@ impl Mailbox {
 
     fn wait<'a>(&self, inner: MutexGuard<'a, Inner>, at_most: Duration) -> MutexGuard<'a, Inner> {
         self.changed.wait_timeout(inner, at_most).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Whether there is a transport: one that has asked for work in the last seconds.
+    pub fn has_transport(&self) -> bool {
+        self.lock().heard.is_some_and(|heard| heard.elapsed() < SILENCE)
+    }
+
+    /// Requests that no transport has taken because their nodes have not been connected for so long.
+    pub fn out_of_reach(&self, long: Duration) -> Vec<u64> {
+        let inner = self.lock();
+        let lost = |r: &Request| r.missing.is_some_and(|since| since.elapsed() >= long);
+        inner.requests.iter().filter(|(_, r)| !r.taken && lost(r)).map(|(id, _)| *id).collect()
     }
 
     /// The nodes that are connected.
@@ -169,7 +193,8 @@ impl Mailbox {
         inner.next += 1;
         let timeout = timeout.map(|timeout| timeout.as_secs_f64());
         let node = node.to_owned();
-        inner.requests.insert(id, Request { node, path, body, timeout, longest, taken: false });
+        let (taken, missing) = (false, None);
+        inner.requests.insert(id, Request { node, path, body, timeout, longest, taken, missing });
         self.changed.notify_all();
         id
     }
@@ -229,6 +254,12 @@ impl Mailbox {
         if inner.nodes != asking.nodes {
             inner.nodes.clone_from(&asking.nodes);
             self.changed.notify_all();
+        }
+        let now = Instant::now();
+        inner.heard = Some(now);
+        for request in inner.requests.values_mut() {
+            let since = request.missing.unwrap_or(now);
+            request.missing = (!asking.nodes.contains(&request.node)).then_some(since);
         }
         loop {
             if let Some(End { ok, message }) = inner.end.clone() {
@@ -311,6 +342,12 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
+    fn opened(folder: &Path) -> Mailbox {
+        let mailbox = Mailbox::new(folder);
+        mailbox.open().unwrap();
+        mailbox
+    }
+
     fn asking(session: &str, nodes: &[&str]) -> Asking {
         let nodes = nodes.iter().map(|&node| node.to_owned()).collect();
         Asking { protocol: 1, session: session.to_owned(), nodes }
@@ -326,10 +363,33 @@ mod tests {
         mailbox.reply(id, 200, spooled)
     }
 
+    /// Time is made to pass by setting back when things happened.
+    #[test]
+    fn a_transport_and_nodes_that_are_gone_are_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mailbox = opened(&folder.path().join("replies"));
+        assert!(!mailbox.has_transport());
+        let there = mailbox.post("1", "/", Vec::new(), None, 1);
+        let gone = mailbox.post("2", "/", Vec::new(), None, 1);
+        let work = mailbox.work(&asking("a", &["1"]), NOW).unwrap();
+        assert_eq!(ids(&work), [there]);
+        assert!(mailbox.has_transport());
+        let long = Duration::from_secs(5);
+        assert!(mailbox.out_of_reach(long).is_empty());
+        let back = |time: &mut Option<Instant>, by: Duration| *time = Some(time.unwrap() - by);
+        back(&mut mailbox.lock().requests.get_mut(&gone).unwrap().missing, long);
+        assert_eq!(mailbox.out_of_reach(long), [gone]);
+        // It was away, and is back.
+        assert_eq!(ids(&mailbox.work(&asking("a", &["1", "2"]), NOW).unwrap()), [gone]);
+        assert!(mailbox.out_of_reach(long).is_empty());
+        back(&mut mailbox.lock().heard, SILENCE);
+        assert!(!mailbox.has_transport());
+    }
+
     #[test]
     fn a_request_is_taken_once_and_answered_once() {
         let folder = tempfile::tempdir().unwrap();
-        let mailbox = Mailbox::new(&folder.path().join("replies")).unwrap();
+        let mailbox = opened(&folder.path().join("replies"));
         let id = mailbox.post("7", "/v1/join", vec![Bytes::from_static(b"who?")], None, 100);
         let work = |session, nodes: &[&str]| mailbox.work(&asking(session, nodes), NOW);
         // A node that is not connected is not asked.
@@ -355,7 +415,7 @@ mod tests {
     #[test]
     fn two_replies_at_once_do_not_mix() {
         let folder = tempfile::tempdir().unwrap();
-        let mailbox = Mailbox::new(&folder.path().join("replies")).unwrap();
+        let mailbox = opened(&folder.path().join("replies"));
         let id = mailbox.post("7", "/v1/train", Vec::new(), None, 100);
         let (one, mut first) = mailbox.spool().unwrap();
         let (other, mut second) = mailbox.spool().unwrap();
@@ -373,7 +433,7 @@ mod tests {
     #[test]
     fn a_transport_that_waits_is_told_that_it_was_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let mailbox = Mailbox::new(&folder.path().join("replies")).unwrap();
+        let mailbox = opened(&folder.path().join("replies"));
         let long = Duration::from_secs(60);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| mailbox.work(&asking("a", &["7"]), long));
@@ -389,7 +449,7 @@ mod tests {
     fn a_withdrawn_request_has_no_reply_and_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("replies");
-        let mailbox = Mailbox::new(&place).unwrap();
+        let mailbox = opened(&place);
         let post = || mailbox.post("7", "/v1/train", Vec::new(), None, 100);
         let (early, late) = (post(), post());
         assert!(reply(&mailbox, early, b"x"));
@@ -404,7 +464,7 @@ mod tests {
         for name in ["5.reply", "thesis.txt"] {
             std::fs::write(place.join(name), "x").unwrap();
         }
-        let mailbox = Mailbox::new(&place).unwrap();
+        let mailbox = opened(&place);
         assert!(!place.join("5.reply").exists());
         drop(mailbox);
         assert!(place.join("thesis.txt").exists());
@@ -413,7 +473,7 @@ mod tests {
     #[test]
     fn the_end_is_told_to_whoever_asks() {
         let folder = tempfile::tempdir().unwrap();
-        let mailbox = Mailbox::new(&folder.path().join("replies")).unwrap();
+        let mailbox = opened(&folder.path().join("replies"));
         mailbox.end(false, "no".to_owned(), Duration::from_secs(60)); // nobody is there to be told
         let work = mailbox.work(&asking("a", &[]), NOW).unwrap();
         assert_eq!((work.state, work.ok, &work.message[..]), ("done", false, "no"));

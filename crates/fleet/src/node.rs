@@ -1,14 +1,13 @@
 //! A node: images that stay here, and the clients that train on them.
 
 mod data;
+mod refusal;
 mod state;
+mod trainer;
 
 pub use data::{Clients, Source};
 
-use crate::protocol::{
-    JOIN, Joined, LocalClient, NOT_JOINED, PROTOCOL, TRAIN, Terms, TrainHeader, bad_names,
-    join_parts, split_parts,
-};
+use crate::protocol::{JOIN, Joined, LocalClient, NOT_JOINED, PROTOCOL, TRAIN, Terms, bad_names};
 use crate::socket::{Bound, Socket};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -20,24 +19,22 @@ use data::LocalData;
 use fedanchor::clients::{ClientSite, LocalClients};
 use fedanchor::engine::tensors::Params;
 use fedanchor::engine::training::Context;
-use fedanchor::messages::{Answer, Broadcast, ClientOutcome};
 use fedanchor::methods::{self, Method};
 use fedanchor::{Error, Experiment, Result};
-use state::{Kept, StateFolder};
-use std::collections::BTreeSet;
+use refusal::Refusal;
+use state::StateFolder;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use trainer::Trainer;
 
 /// The longest request, in bytes: a model of 250 million parameters.
 const LONGEST: usize = 1 << 30;
 /// Requests that are held in memory at the same time.
 const WAITING: usize = 4;
-/// What is said of a failure whose reason stays on this machine: it may name files.
-const PRIVATE: &str = "the node's own log says why";
 
 /// What a node has.
 #[derive(Debug, Clone)]
@@ -264,8 +261,7 @@ impl Site {
             images: &self.data.images,
             labels: None,
         };
-        let (clients, new) = (LocalClients::new(site), BTreeSet::new());
-        let mut trainer = Trainer { site: self, clients, folder, last: None, new };
+        let mut trainer = Trainer::new(self, LocalClients::new(site), folder);
         while let Some(job) = queue.next() {
             let reply = match &job.task {
                 Task::Join(other) if other == terms => (StatusCode::OK.as_u16(), self.joined()),
@@ -276,145 +272,4 @@ impl Site {
         }
         None
     }
-}
-
-/// Why a request is not carried out: an HTTP status, words that may leave this machine, and perhaps others that may
-/// not.
-struct Refusal {
-    status: u16,
-    problem: String,
-    private: Option<String>,
-}
-
-impl Refusal {
-    /// For a reason that says nothing of this machine.
-    fn new(status: u16, problem: impl ToString) -> Self {
-        Self { status, problem: problem.to_string(), private: None }
-    }
-
-    /// For one that may name files.
-    fn private(status: u16, what: &str, error: &impl ToString) -> Self {
-        let problem = format!("{what}: {PRIVATE}");
-        Self { status, problem, private: Some(error.to_string()) }
-    }
-
-    /// The reply, after saying why on this machine.
-    fn tell(self) -> (u16, Vec<u8>) {
-        let Self { status, problem, private } = self;
-        // That it has to join first is no news.
-        if status != NOT_JOINED {
-            let reason = private.as_ref().unwrap_or(&problem);
-            tracing::warn!(status, reason, "refused");
-        }
-        (status, problem.into_bytes())
-    }
-}
-
-/// The node's own fault.
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        Self::private(500, "it failed", &error)
-    }
-}
-
-/// Trains the clients of a node, round by round.
-struct Trainer<'a> {
-    site: &'a Site,
-    clients: LocalClients<'a>,
-    folder: &'a StateFolder,
-    /// The last request and its reply: a request that a transport delivers again is not trained again.
-    last: Option<(blake3::Hash, Vec<u8>)>,
-    /// Clients that have trained without anything kept from a round before.
-    new: BTreeSet<String>,
-}
-
-impl Trainer<'_> {
-    fn train(&mut self, body: &[u8]) -> (u16, Vec<u8>) {
-        let digest = blake3::hash(body);
-        if let Some((last, reply)) = &self.last
-            && *last == digest
-        {
-            return (StatusCode::OK.as_u16(), reply.clone());
-        }
-        match self.train_anew(body) {
-            Ok(reply) => {
-                self.last = Some((digest, reply.clone()));
-                (StatusCode::OK.as_u16(), reply)
-            }
-            Err(refusal) => refusal.tell(),
-        }
-    }
-
-    fn train_anew(&mut self, body: &[u8]) -> std::result::Result<Vec<u8>, Refusal> {
-        let Site { terms, context, data, like, .. } = self.site;
-        let parts = split_parts(body).unwrap_or_default();
-        let [broadcast, header] = parts[..] else {
-            return Err(Refusal::new(400, "a request to train has a broadcast and a header"));
-        };
-        let Ok(TrainHeader { run, clients }) = serde_json::from_slice(header) else {
-            return Err(Refusal::new(400, "the header of a request to train makes no sense"));
-        };
-        if run != terms.run {
-            return Err(Refusal::new(NOT_JOINED, "another run: join first"));
-        }
-        let layout = &context.network.layout;
-        let decoded = Broadcast::decode(broadcast, layout, terms.classes, context.device);
-        let (broadcast, _) = decoded.map_err(|error| Refusal::new(400, error))?;
-        let numbers: Vec<u32> = clients.iter().map(|(_, number)| *number).collect();
-        if numbers.iter().collect::<BTreeSet<_>>().len() < numbers.len() || numbers.is_empty() {
-            return Err(Refusal::new(400, "a request to train names each client once"));
-        }
-        let mut without = BTreeSet::new();
-        for (name, number) in &clients {
-            let Some((_, local)) = data.clients.iter().find(|(there, _)| there == name) else {
-                return Err(Refusal::new(404, "one of these clients is not here"));
-            };
-            self.clients.add(*number, local);
-            // From disk, even if it is in memory: a round that is asked for again starts where it started before.
-            match self.folder.load(&run, name, broadcast.round)? {
-                Kept::State(round, kept)
-                    if self.clients.restore(*number, round, &kept, like).is_ok() => {}
-                Kept::Nothing => {
-                    self.clients.forget(*number);
-                    without.insert(*number);
-                }
-                Kept::State(..) | Kept::Damaged => {
-                    tracing::warn!(client = name, "starts without what it kept, which is damaged");
-                    self.clients.forget(*number);
-                }
-            }
-        }
-        let mut answers = Vec::new();
-        self.clients.train(&numbers, &broadcast, &mut |answer, _| {
-            answers.push(without_reason(answer).encode()?);
-            Ok(())
-        })?;
-        // On disk before the answer leaves: the coordinator may count on it.
-        for (number, kept) in self.clients.save(broadcast.round, like)? {
-            let Some((name, _)) = clients.iter().find(|(_, other)| *other == number) else {
-                continue;
-            };
-            self.folder.save(&run, name, broadcast.round, &kept)?;
-            let (client, round) = (name, broadcast.round);
-            if round > 1 && without.contains(&number) && self.new.insert(name.clone()) {
-                tracing::warn!(
-                    client,
-                    round,
-                    "has kept nothing from earlier rounds of this run: it trains for the first time, or its state is \
-                     not in the folder of --state"
-                );
-            }
-        }
-        let answers: Vec<&[u8]> = answers.iter().map(Vec::as_slice).collect();
-        Ok(join_parts(&answers))
-    }
-}
-
-/// An answer that may leave this machine: why a client failed may name files.
-fn without_reason(mut answer: Answer) -> Answer {
-    if let ClientOutcome::Failed { reason } = &mut answer.outcome {
-        tracing::warn!(client = answer.client, reason, "could not train");
-        *reason = format!("it could not train: {PRIVATE}");
-    }
-    answer
 }

@@ -3,12 +3,11 @@
 use crate::mailbox::{Arrived, Mailbox, Reply};
 use crate::protocol::{NOT_JOINED, PROTOCOL, TRAIN, Terms, TrainHeader, framed, printable};
 use crate::roster::{Node, Place, REASON, Roster};
-use crate::spool::Spooled;
+use crate::round::{Asked, Client, Round};
 use axum::body::Bytes;
-use fedanchor::federation::{Arrival, ClientKey, Delivery, Fleet, Member, RoundTask};
+use fedanchor::federation::{ClientKey, Delivery, Fleet, Member, RoundTask};
 use fedanchor::{Error, Result, Simulation};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +17,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// For how long a resumed run waits for its clients, once one of them is there, if there are enough for a round: some
 /// may be gone for good.
 const RETURN_WITHIN: Duration = Duration::from_secs(120);
+/// A SuperLink that was restarted needs about a minute until its nodes are back.
+const PATIENCE: Duration = Duration::from_secs(90);
 /// Room for the header of an answer.
 const HEADER: usize = 64 << 10;
 
@@ -35,6 +36,8 @@ pub struct RemoteFleet {
     /// An answer's largest size, as a multiple of the broadcast's.
     size: f64,
     started: bool,
+    /// For how long a round waits for a node that has left before it could be asked.
+    pub patience: Duration,
 }
 
 impl RemoteFleet {
@@ -45,6 +48,7 @@ impl RemoteFleet {
         simulation: &Simulation,
         run: &str,
     ) -> Result<Self> {
+        mailbox.open()?;
         let experiment = simulation.settled()?;
         let images = &simulation.context.images;
         let terms = Terms {
@@ -69,6 +73,7 @@ impl RemoteFleet {
             before: BTreeSet::new(),
             size: experiment.checks.size,
             started: false,
+            patience: PATIENCE,
         })
     }
 
@@ -82,10 +87,12 @@ impl RemoteFleet {
         if self.started {
             return present.len() >= self.quorum;
         }
-        let missing = self.before.iter().filter(|name| {
-            !present.iter().any(|member| member.key == ClientKey::Name((*name).clone()))
-        });
-        let missing: Vec<&String> = missing.collect();
+        if present.len() < self.expected.min(self.quorum) {
+            return false;
+        }
+        let there: BTreeSet<&str> = present.iter().filter_map(|member| name(&member.key)).collect();
+        let missing: Vec<&String> =
+            self.before.iter().filter(|name| !there.contains(name.as_str())).collect();
         if present.len() >= self.expected && missing.is_empty() {
             return true;
         }
@@ -113,16 +120,16 @@ impl RemoteFleet {
                 by_node.entry(node).or_default().push(client);
             }
         }
-        let mut shared: Option<Bytes> = None;
+        let encode = |number: u32| Ok::<_, Error>(Bytes::from(task.broadcast.encode(number)?));
+        let shared = match task.clients.first() {
+            Some((number, _)) if task.broadcast.is_the_same_for_all() => Some(encode(*number)?),
+            _ => None,
+        };
         let mut requests = Vec::new();
         for (node, clients) in by_node {
-            let alone = !task.broadcast.is_the_same_for_all();
-            for clients in clients.chunks(if alone { 1 } else { clients.len() }) {
-                let broadcast = match &shared {
-                    Some(shared) if !alone => shared.clone(),
-                    _ => Bytes::from(task.broadcast.encode(clients[0].number)?),
-                };
-                shared = Some(broadcast.clone());
+            let together = if shared.is_some() { clients.len() } else { 1 };
+            for clients in clients.chunks(together) {
+                let broadcast = shared.clone().map_or_else(|| encode(clients[0].number), Ok)?;
                 let (node, clients) = (node.to_owned(), clients.to_vec());
                 requests.push(Asked { node, clients, broadcast, rejoined: false });
             }
@@ -141,149 +148,7 @@ impl RemoteFleet {
         let timeout = task.deadline.map(|end| end.saturating_duration_since(Instant::now()));
         Ok(self.mailbox.post(node, TRAIN, body, timeout, longest))
     }
-}
 
-/// A client that is asked.
-#[derive(Clone)]
-struct Client {
-    name: String,
-    number: u32,
-    /// How many images it had when it was asked.
-    samples: usize,
-}
-
-/// A request of a round.
-struct Asked {
-    node: String,
-    clients: Vec<Client>,
-    broadcast: Bytes,
-    /// Whether the node had to be told again what is trained.
-    rejoined: bool,
-}
-
-/// Where a client's answer is.
-enum Slot {
-    Waiting,
-    There(Part),
-    Absent,
-}
-
-/// A part of a reply, which the last of its clients removes.
-struct Part {
-    reply: Arc<Spooled>,
-    /// Nothing where the reply is not what it should be: that is rejected and counted.
-    range: Option<Range<u64>>,
-    /// The most bytes to read. One more than an answer may have is enough for it to be rejected.
-    most: usize,
-    arrived: Instant,
-}
-
-impl Part {
-    fn read(&self) -> Arrival {
-        let Some(range) = &self.range else { return Arrival::Encoded(Vec::new()) };
-        match self.reply.read(range, self.most as u64 + 1) {
-            Ok(bytes) => Arrival::Encoded(bytes),
-            Err(error) => {
-                tracing::error!(%error, "an answer that has arrived cannot be read");
-                Arrival::Absent
-            }
-        }
-    }
-}
-
-/// A round under way.
-struct Round<'a> {
-    task: &'a RoundTask<'a>,
-    slots: BTreeMap<u32, Slot>,
-    /// Requests by their numbers.
-    asked: BTreeMap<u64, Asked>,
-    /// Requests whose node has to join first.
-    held: Vec<Asked>,
-    /// Answers that count, where not all are needed.
-    counted: usize,
-    /// Clients whose answers have been handed over.
-    done: usize,
-}
-
-impl<'a> Round<'a> {
-    fn new(task: &'a RoundTask<'a>) -> Self {
-        let slots = task.clients.iter().map(|(number, _)| (*number, Slot::Absent)).collect();
-        Self { task, slots, asked: BTreeMap::new(), held: Vec::new(), counted: 0, done: 0 }
-    }
-
-    fn wait_for(&mut self, id: u64, request: Asked) {
-        for client in &request.clients {
-            self.slots.insert(client.number, Slot::Waiting);
-        }
-        self.asked.insert(id, request);
-    }
-
-    fn give_up(&mut self, clients: &[Client]) {
-        for client in clients {
-            self.slots.insert(client.number, Slot::Absent);
-        }
-    }
-
-    /// Whether there is nothing to wait for.
-    fn is_over(&self) -> bool {
-        self.counted >= self.task.enough || self.asked.is_empty() && self.held.is_empty()
-    }
-
-    /// Takes the reply of a node that has trained, or says that it has.
-    fn take(&mut self, request: &Asked, reply: Spooled, arrived: Instant, most: usize) {
-        let parts = match reply.parts(request.clients.len()) {
-            Ok(parts) => parts,
-            Err(error) => {
-                tracing::error!(%error, "a reply that has arrived cannot be read");
-                return self.give_up(&request.clients);
-            }
-        };
-        let reply = Arc::new(reply);
-        for (at, client) in request.clients.iter().enumerate() {
-            let range = parts.as_ref().map(|parts| parts[at].clone());
-            let part = Part { reply: reply.clone(), range, most, arrived };
-            // It costs as much as taking it does, and matters only where not all are waited for.
-            if self.task.enough < self.task.clients.len()
-                && let Arrival::Encoded(bytes) = part.read()
-                && (self.task.counts)(client.number, &bytes)
-            {
-                self.counted += 1;
-            }
-            self.slots.insert(client.number, Slot::There(part));
-        }
-    }
-
-    /// Hands over what has come, in canonical order, so that nothing waits in memory.
-    fn deliver(&mut self, take: &mut dyn FnMut(Delivery) -> Result<()>) -> Result<()> {
-        while let Some((number, key)) = self.task.clients.get(self.done) {
-            let slot = self.slots.insert(*number, Slot::Absent).unwrap_or(Slot::Absent);
-            let (arrival, arrived) = match slot {
-                Slot::Waiting => {
-                    self.slots.insert(*number, Slot::Waiting);
-                    return Ok(());
-                }
-                Slot::There(part) => (part.read(), part.arrived),
-                Slot::Absent => (Arrival::Absent, Instant::now()),
-            };
-            take(Delivery { from: key.clone(), arrival, arrived })?;
-            self.done += 1;
-        }
-        Ok(())
-    }
-
-    /// Ends the waiting: who has not answered is absent.
-    fn end(&mut self, mailbox: &Mailbox) {
-        for id in std::mem::take(&mut self.asked).into_keys() {
-            mailbox.withdraw(id);
-        }
-        self.held.clear();
-        for slot in self.slots.values_mut().filter(|slot| matches!(slot, Slot::Waiting)) {
-            *slot = Slot::Absent;
-        }
-    }
-}
-
-impl RemoteFleet {
     /// Asks those again that had to join first, once they have; those who did not are absent.
     fn ask_held(&self, round: &mut Round) -> Result<()> {
         for mut request in std::mem::take(&mut round.held) {
@@ -298,14 +163,15 @@ impl RemoteFleet {
                         })
                     };
                     let (there, others) = request.clients.iter().cloned().partition(same);
-                    round.give_up(&Vec::from_iter::<Vec<Client>>(others));
+                    let reason = "its node was restarted without it, or with other images";
+                    round.give_up(&Vec::from_iter::<Vec<Client>>(others), reason);
                     request.clients = there;
                     if !request.clients.is_empty() {
                         let id = self.post(&request, round.task)?;
                         round.wait_for(id, request);
                     }
                 }
-                _ => round.give_up(&request.clients),
+                _ => round.give_up(&request.clients, "its node was restarted and has not joined"),
             }
         }
         Ok(())
@@ -314,7 +180,7 @@ impl RemoteFleet {
     /// What a node has replied. Nothing in it ends the run.
     fn take_reply(&mut self, round: &mut Round, mut request: Asked, arrived: Arrived) {
         let (node, Arrived { reply, at }) = (&request.node, arrived);
-        match reply {
+        let reason = match reply {
             Reply::Answer(200, body) => {
                 let most = self.longest(&request.broadcast);
                 return round.take(&request, body, at, most);
@@ -328,13 +194,15 @@ impl RemoteFleet {
             Reply::Answer(status, body) => {
                 let reason = printable(&body.beginning(REASON).unwrap_or_default());
                 tracing::warn!(node, status, reason, "the node did not train");
+                format!("its node answered with status {status}: {reason}")
             }
             Reply::Failure(reason) => {
                 let reason = printable(reason.as_bytes());
                 tracing::warn!(node, reason, "no answer from the node");
+                reason
             }
-        }
-        round.give_up(&request.clients);
+        };
+        round.give_up(&request.clients, &reason);
     }
 }
 
@@ -348,7 +216,7 @@ impl Fleet for RemoteFleet {
             if !present.is_empty() && since.is_none() {
                 since = Some(Instant::now());
             }
-            if self.are_enough(&present, since) {
+            if self.mailbox.has_transport() && self.are_enough(&present, since) {
                 self.started = true;
                 return Ok(present);
             }
@@ -356,18 +224,17 @@ impl Fleet for RemoteFleet {
                 return Err(Error::Stopped);
             }
             let ids = self.roster.asked().collect();
-            if let Some((id, arrived)) = self.mailbox.next_reply(&ids, LOOK) {
+            let mut wait = LOOK;
+            // All that are there, before anything is counted again.
+            while let Some((id, arrived)) = self.mailbox.next_reply(&ids, wait) {
                 self.roster.take(id, arrived.reply);
+                wait = Duration::ZERO;
             }
         }
     }
 
     fn expect(&mut self, clients: &[ClientKey]) {
-        let names = clients.iter().filter_map(|key| match key {
-            ClientKey::Name(name) => Some(name.clone()),
-            _ => None,
-        });
-        self.before.extend(names);
+        self.before.extend(clients.iter().filter_map(name).map(str::to_owned));
         self.roster.know(self.before.iter().cloned());
     }
 
@@ -392,6 +259,15 @@ impl Fleet for RemoteFleet {
             }
             self.roster.tend();
             self.ask_held(&mut round)?;
+            for id in self.mailbox.out_of_reach(self.patience) {
+                if let Some(request) = round.asked.remove(&id) {
+                    self.mailbox.withdraw(id);
+                    round.give_up(&request.clients, "its node is not connected any longer");
+                }
+            }
+            if round.is_over() {
+                continue;
+            }
             let ids = round.asked.keys().copied().chain(self.roster.asked()).collect();
             // After the deadline, what came before it is still taken.
             let left = task.deadline.map(|end| end.saturating_duration_since(Instant::now()));
@@ -407,5 +283,13 @@ impl Fleet for RemoteFleet {
         }
         round.end(&self.mailbox);
         round.deliver(take)
+    }
+}
+
+/// What a client of a fleet is called.
+fn name(key: &ClientKey) -> Option<&str> {
+    match key {
+        ClientKey::Name(name) => Some(name),
+        _ => None,
     }
 }

@@ -220,7 +220,8 @@ mod tests {
 
     fn roster() -> (TempDir, Roster) {
         let folder = TempDir::new().unwrap();
-        let mailbox = Mailbox::new(&folder.path().join("replies")).unwrap();
+        let mailbox = Mailbox::new(&folder.path().join("replies"));
+        mailbox.open().unwrap();
         (folder, Roster::new(Arc::new(mailbox), Bytes::new()))
     }
 

@@ -93,6 +93,10 @@ pub struct RoundRecord {
     /// were kept, and for fewer than two clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispersion: Option<f64>,
+    /// Pseudo-labels of these clients by class, kept or not; missing without `record.label_counts`, and where clients
+    /// do not label.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub label_counts: Vec<u32>,
     /// Accuracy of the anchor head's pseudo-labels; its values are `null` for methods without an anchor
     /// head, and where the clients' images have no true labels.
     pub anchor_head: LabelAccuracy,
@@ -117,6 +121,9 @@ pub struct RoundRecord {
     /// Clients that did not answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<u32>,
+    /// Why some of them did not, where that is known: in a fleet of real clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<ClientNote>,
     /// Clients whose updates moved further than `checks.length` allows and were shortened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shortened: Vec<u32>,

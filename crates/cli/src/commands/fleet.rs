@@ -12,7 +12,7 @@ use fedanchor_fleet::node::{Clients, Node, Settings, Source};
 use fedanchor_fleet::{Bound, Mailbox, RemoteFleet, coordinator};
 use fedanchor_record::files;
 use indicatif::ProgressBar;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,6 +20,8 @@ use std::time::Duration;
 /// How long the end waits for the transport to be told, and for what it is being told.
 const FAREWELL: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(3);
+/// The folder for replies in the run folder, on the disk that has room for the run. It is there during a run only.
+const REPLIES: &str = "replies";
 /// How often a node looks whether it shall stop.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -73,7 +75,7 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
         resolved(args.experiment.as_deref().or(stored.as_deref()), &settings, printer)?;
     // Before anything is touched that another coordinator may use.
     let bound = Bound::new(&args.socket)?;
-    let mailbox = Arc::new(Mailbox::new(&replies(&args.socket))?);
+    let mailbox = Arc::new(Mailbox::new(&out.join(REPLIES)));
     let socket = bound.serve(coordinator::routes(mailbox.clone()), GRACE)?;
     let mut progress = Progress::new(printer, &experiment, &out);
     let stopping =
@@ -114,13 +116,6 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
         Some(undone) => Err(Interrupted::new(undone, advice(&experiment, &summary, &out)).into()),
         None => Ok(()),
     }
-}
-
-/// The folder for replies beside a socket.
-fn replies(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".replies");
-    path.into()
 }
 
 #[cfg(test)]

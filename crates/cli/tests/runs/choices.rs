@@ -101,6 +101,8 @@ fn every_choice_of_the_method_has_an_effect() {
         &["server.average=0.5", "method.labelled_by=average"],
         &["method.threshold=0.4", "method.agreement=true"],
         &["method.alignment=1"],
+        &["method.local_prior=true"],
+        &["method.local_prior=true", "method.confidence=0.5"],
         &["method.logit_adjustment=1"],
         &["method.warm_up.rounds=1"],
         &["method.warm_up.rounds=1", "method.warm_up.predictor=16"],

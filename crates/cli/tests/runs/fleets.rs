@@ -97,14 +97,19 @@ fn a_coordinator_that_waits_for_nodes_is_stopped_with_advice() {
     let talk = || std::fs::read_to_string(workspace.at("coordinator.txt")).unwrap();
     wait_until(|| talk().contains("pre-trained"));
     // Another one that is started by mistake takes nothing from it.
-    let reply = workspace.at("coordinator.sock.replies/1.reply");
+    let reply = workspace.at("run/replies/1.reply");
     std::fs::write(&reply, "precious").unwrap();
-    let mut second = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
-    second.current_dir(workspace.at("")).args(["coordinator", "paper.toml", "--out", "other"]);
-    let second = second.args(["--socket", "coordinator.sock"]).output().unwrap();
-    let refused = String::from_utf8(second.stderr).unwrap();
-    assert!(refused.contains("another process listens there"), "{refused}");
-    assert!(reply.exists());
+    for (out, socket, problem) in [
+        ("other", "coordinator.sock", "another process listens there"),
+        ("run", "other.sock", "is writing to this folder"),
+    ] {
+        let mut second = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
+        second.current_dir(workspace.at("")).args(["coordinator", "paper.toml", "--out", out]);
+        let second = second.args(["--socket", socket]).output().unwrap();
+        let refused = String::from_utf8(second.stderr).unwrap();
+        assert!(refused.contains(problem), "{refused}");
+        assert!(reply.exists());
+    }
     coordinator.interrupt();
     assert_eq!(coordinator.end(), Some(130));
     let socket = workspace.at("coordinator.sock");

@@ -127,6 +127,7 @@ fn check_model_and_bytes(workspace: &Workspace, experiment: &Experiment, records
         samples: 30,
         kept: 10,
         losses: ClientLosses::default(),
+        labels: Vec::new(),
     };
     for record in &records[1..] {
         let round = record.round;

@@ -235,6 +235,7 @@ mod tests {
             ("model.preactivation=true", "an option of resnet18 only"),
             ("model.groups=3", "1, 2, 4, 8 or 16"),
             ("method.label_views=4294967295", "method.label_views: must be at most 100"),
+            ("method.confidence=0.1", "method.confidence: must be 0.3 to 0.99, found 0.1"),
             ("device=gpu", "device: expected `cpu` or `cuda:N`, found `gpu`"),
             ("pretrain.epochs=2147483648", "pretrain.epochs: must be at most 100000"),
             ("server.epochs=4294967295", "server.epochs: must be at most 100000"),
@@ -260,6 +261,27 @@ mod tests {
         ] {
             let error = resolved(&[setting]).unwrap_err();
             assert!(error.contains(expected), "{setting}: {error}");
+        }
+    }
+
+    #[test]
+    fn values_that_contradict_each_other_are_refused() {
+        for (settings, expected) in [
+            (
+                ["method.local_prior=true", "method.alignment=0.5"],
+                "method.local_prior: labels follow a client's own class shares or the anchors'",
+            ),
+            (
+                ["method.labelled_by=average", "server.average=0"],
+                "method.labelled_by: there is no average to label by",
+            ),
+            (
+                ["method.warm_up.rounds=5", "rounds=5"],
+                "method.warm_up.rounds: leaves none of the 5 rounds",
+            ),
+        ] {
+            let error = resolved(&settings).unwrap_err();
+            assert!(error.contains(expected), "{settings:?}: {error}");
         }
     }
 

@@ -352,6 +352,9 @@ pub struct RecordConfig {
     pub latents: BTreeSet<u32>,
     /// Pseudo-labelled images of each kind to save in `samples.json`, 200 at most; 0 for none.
     pub samples: usize,
+    /// Record how many pseudo-labels of each class the clients found. Every client then sends its counts, which tell the
+    /// server what images it has.
+    pub label_counts: bool,
 }
 
 /// A fleet of real clients.

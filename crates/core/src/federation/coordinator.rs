@@ -1,17 +1,17 @@
 //! The server's half of a round: broadcast, admission, aggregation, rollback, server update, test, record.
 
-use super::admission::{Admission, Admitted, AdmittedUpdate};
+use super::admission::Admission;
 use super::aggregation::{Aggregation, Known};
 use super::anchor_watch::AnchorWatch;
 use super::dispersion::Dispersion;
 use super::fleet::{Arrival, ClientKey, Delivery, Fleet, Picked, RoundTask};
 use super::in_order::InOrder;
+use super::intake::{Collected, Intake};
 use super::learning_watch::{Facts, LearningWatch};
 use super::lengths::{Lengths, UsualLengths};
 use super::registry::Registry;
-use super::rejection::Rejection;
-use super::statistics::{RoundStatistics, Stopwatch, peak_memory};
-use crate::config::{AggregationRule, Experiment, WithoutSamples};
+use super::statistics::{Stopwatch, peak_memory};
+use crate::config::{AggregationRule, Experiment};
 use crate::error::Result;
 use crate::labels::AnchorSet;
 use crate::messages::Broadcast;
@@ -22,7 +22,7 @@ use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::InPhase;
 use fedanchor_engine::tensors::{Bundle, Params};
 use fedanchor_engine::training::Context;
-use fedanchor_record::{ClientNote, Losses, Outcome, RoundRecord, Timing};
+use fedanchor_record::{Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -192,7 +192,7 @@ impl<'a> Coordinator<'a> {
         let facts = Facts {
             round,
             selected: self.method.selects().then_some((statistics.seen, statistics.kept)),
-            labels: &known.labels,
+            labels: if known.labels.is_empty() { &statistics.labels } else { &known.labels },
             shares: &self.data.anchors.class_shares(self.context.classes),
             anchors: anchor_accuracy.0.zip(anchor_accuracy.1),
             alike: match broadcast.as_ref().and_then(|broadcast| broadcast.anchors.as_ref()) {
@@ -208,6 +208,7 @@ impl<'a> Coordinator<'a> {
             kept: statistics.kept,
             kept_deviation: statistics.kept_deviation(),
             dispersion: statistics.dispersion(),
+            label_counts: statistics.labels,
             anchor_head: known.anchor_head,
             classifier_head: known.classifier_head,
             losses,
@@ -217,6 +218,7 @@ impl<'a> Coordinator<'a> {
             anchor_accuracy: anchor_accuracy.1,
             rejected: statistics.rejected,
             absent: statistics.absent,
+            lost: statistics.lost,
             shortened: statistics.shortened,
             failed: statistics.failed,
             excluded,
@@ -302,7 +304,7 @@ impl<'a> Coordinator<'a> {
             timing.clients += watch.lap();
             let late = deadline.is_some_and(|deadline| delivery.arrived > deadline);
             let arrival = match delivery.arrival {
-                Arrival::Absent => Arrival::Absent, // nothing came, in time or not
+                absent @ (Arrival::Absent | Arrival::Lost(_)) => absent, // nothing came, in time or not
                 _ if late => Arrival::Late,
                 arrival => arrival,
             };
@@ -379,131 +381,4 @@ impl<'a> Coordinator<'a> {
 pub(super) fn empty_record(round: u32, test: &Evaluation) -> RoundRecord {
     let (test_accuracy, test_loss) = (test.accuracy, test.loss);
     RoundRecord { round, test_accuracy, test_loss, ..RoundRecord::default() }
-}
-
-/// What a round's answers come to.
-#[derive(Debug, Default)]
-struct Collected {
-    statistics: RoundStatistics,
-    /// How far the admitted updates move.
-    lengths: Vec<Lengths>,
-    /// Updates that the method sees one by one.
-    observed: Vec<(u32, AdmittedUpdate)>,
-}
-
-/// Takes answers in, one after the other.
-struct Intake<'a> {
-    experiment: &'a Experiment,
-    admission: Admission,
-    aggregation: Aggregation,
-    registry: &'a mut Registry,
-    observes: bool,
-    /// Clients with an update, and clients with a rejection: each counts once per round.
-    trained: BTreeSet<u32>,
-    rejected: BTreeSet<u32>,
-    collected: Collected,
-}
-
-impl Intake<'_> {
-    /// Whether an answer would count if it were taken now.
-    fn would_count(&self, client: u32, bytes: &[u8]) -> bool {
-        let found = self.admission.check_encoded(client, bytes, self.registry);
-        matches!(found, Ok(Admitted::Update(_) | Admitted::NothingKept { .. }))
-    }
-
-    fn take(&mut self, client: u32, arrival: Arrival) -> Result<()> {
-        self.take_answer(client, arrival)?;
-        self.collected.statistics.trained = self.trained.len();
-        Ok(())
-    }
-
-    fn take_answer(&mut self, client: u32, arrival: Arrival) -> Result<()> {
-        let statistics = &mut self.collected.statistics;
-        let note = |reason: &str| ClientNote { client, reason: printable(reason) };
-        let answer = match arrival {
-            Arrival::Absent => {
-                statistics.absent.push(client);
-                return Ok(());
-            }
-            Arrival::Late => {
-                // Slow is not hostile: named, and not counted against the client.
-                if self.rejected.insert(client) {
-                    self.trained.insert(client);
-                    statistics.rejected.push(note(&Rejection::Late.to_string()));
-                }
-                return Ok(());
-            }
-            Arrival::Answer(answer) => {
-                statistics.bytes_up += answer.encoded_len()?;
-                self.admission.admit(client, answer, None, self.registry)
-            }
-            Arrival::Encoded(bytes) => {
-                statistics.bytes_up += bytes.len() as u64;
-                self.admission.admit_encoded(client, &bytes, self.registry)
-            }
-        };
-        match answer {
-            Ok(Admitted::Update(update)) => {
-                self.trained.insert(client);
-                self.collected.lengths.extend(update.lengths());
-                if update.is_shortened() {
-                    statistics.shortened.push(client);
-                }
-                statistics.answers += 1;
-                statistics.seen = statistics.seen.saturating_add(update.update().samples);
-                statistics.add_kept(update.update().samples, update.update().kept);
-                statistics.add_losses(&update.update().losses);
-                self.aggregation.add(&update, self.admission.sent())?;
-                if self.observes {
-                    // Kept beyond this delivery, whose tensors may be views of what is trained next.
-                    self.collected.observed.push((client, update.into_owned()?));
-                }
-            }
-            Ok(Admitted::NothingKept { samples }) => {
-                statistics.answers += 1;
-                statistics.seen = statistics.seen.saturating_add(samples);
-                statistics.add_kept(samples, 0);
-                if self.experiment.aggregation.without_samples == WithoutSamples::Unchanged {
-                    let unchanged = self.admission.unchanged(client, samples)?;
-                    self.aggregation.add(&unchanged, self.admission.sent())?;
-                }
-            }
-            Ok(Admitted::Failed { reason }) => {
-                tracing::warn!(client, reason, "client failed");
-                statistics.failed.push(note(&reason));
-            }
-            Ok(Admitted::Repeated) => tracing::debug!(client, "the same answer again, ignored"),
-            Err(rejection) => {
-                tracing::warn!(client, %rejection, "answer rejected");
-                if rejection.is_of_an_update() {
-                    self.trained.insert(client);
-                }
-                // A message that a network delivers again, or a flood of them, is one rejection.
-                if self.rejected.insert(client) {
-                    self.registry.reject(client);
-                    statistics.rejected.push(note(&rejection.to_string()));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A client's words as they may stand in records and on a terminal: not too many, and without control
-/// characters.
-fn printable(text: &str) -> String {
-    const LONGEST: usize = 300;
-    let plain = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
-    text.chars().take(LONGEST).map(plain).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_client_says_is_cut_and_cleaned() {
-        assert_eq!(printable("a\u{1b}[31mb\n"), "a\u{fffd}[31mb\u{fffd}");
-        assert_eq!(printable(&"x".repeat(10_000)).len(), 300);
-    }
 }

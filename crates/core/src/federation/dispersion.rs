@@ -42,7 +42,7 @@ impl Dispersion {
         }
     }
 
-    /// The lower median: a round with an unusual cohort, or with a client that lies, decides nothing.
+    /// The lower median: a round with an unusual cohort decides nothing. A client that lies in most rounds can.
     pub(crate) fn median(&self) -> Option<f64> {
         let mut sorted = Vec::from(self.rounds.clone());
         sorted.sort_by(f64::total_cmp);

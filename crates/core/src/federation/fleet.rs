@@ -127,6 +127,8 @@ pub enum Arrival {
     Late,
     /// The client will not answer.
     Absent,
+    /// The same, and why.
+    Lost(String),
 }
 
 /// What only a simulation knows: its clients' pseudo-labels, and the true labels where there are any.

@@ -10,11 +10,13 @@ mod coordinator;
 mod dispersion;
 mod fleet;
 mod in_order;
+mod intake;
 mod learning_watch;
 mod lengths;
 mod pretraining;
 mod registry;
 mod rejection;
+mod rows;
 mod statistics;
 mod test_latents;
 

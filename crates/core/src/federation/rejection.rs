@@ -37,6 +37,8 @@ pub enum Rejection {
     Samples(usize),
     /// More kept samples than samples.
     Kept(usize, usize),
+    /// Counts of pseudo-labels that cannot be: their sum, and of how many classes.
+    Labels(u64, usize),
 }
 
 impl Rejection {
@@ -69,6 +71,9 @@ impl fmt::Display for Rejection {
             }
             Self::Samples(count) => write!(f, "claims {count} samples"),
             Self::Kept(kept, samples) => write!(f, "claims {kept} kept samples of {samples}"),
+            Self::Labels(count, classes) => {
+                write!(f, "claims {count} pseudo-labels of {classes} classes")
+            }
         }
     }
 }

@@ -21,7 +21,10 @@ pub(crate) struct RoundStatistics {
     pub(crate) rejected: Vec<ClientNote>,
     pub(crate) failed: Vec<ClientNote>,
     pub(crate) absent: Vec<u32>,
+    pub(crate) lost: Vec<ClientNote>,
     pub(crate) shortened: Vec<u32>,
+    /// Pseudo-labels by class, of the clients that told.
+    pub(crate) labels: Vec<u32>,
     pub(crate) bytes_down: u64,
     pub(crate) bytes_up: u64,
     fix: Average,

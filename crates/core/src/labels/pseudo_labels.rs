@@ -2,6 +2,7 @@
 //! the broadcast model over the clients' images, all clients of a cohort together.
 
 use super::anchors::{Anchors, Score, Scoring, as_scored, class_counts, latents};
+use super::prior::{class_shares, fitted_temperature, probabilities};
 use super::selection::{Selection, Threshold, select};
 use crate::error::Result;
 use fedanchor_data::{ImageSet, Purpose};
@@ -30,12 +31,12 @@ pub struct LabelledBy<'a> {
     pub anchors: &'a Anchors,
     /// How images are scored by them.
     pub scoring: Scoring,
+    /// The mean probability of a client's labels that its temperature is fitted to; 0: the temperature of `scoring`.
+    pub confidence: f64,
     /// Weak views that vote on a label; 0: the image as it is.
     pub views: u32,
-    /// How far a client's labels are aligned with `class_shares`, from 0 to 1.
-    pub alignment: f64,
-    /// The share of every class in the anchors.
-    pub class_shares: &'a [f64],
+    /// What a client's labels take into account beside each image.
+    pub classes: ClassShares<'a>,
     /// Whether a sample is kept only if both heads give it the same label.
     pub agreement: bool,
     /// Which samples are kept.
@@ -44,6 +45,22 @@ pub struct LabelledBy<'a> {
     pub thresholds: &'a [f64],
     /// 0 in the first round, 1 in the last.
     pub progress: f64,
+}
+
+/// What is known of the classes of a client's images as a whole.
+#[derive(Debug, Clone, Copy)]
+pub enum ClassShares<'a> {
+    /// Nothing.
+    Ignored,
+    /// They should be the anchors': labels are aligned with these shares, in full (1) or less.
+    Aligned {
+        /// The share of every class in the anchors.
+        anchors: &'a [f64],
+        /// How far labels are aligned, from 0 to 1.
+        weight: f64,
+    },
+    /// They are what the client finds in its images.
+    Own,
 }
 
 /// Labels of a client's samples. They never leave the client; a simulation compares them with the
@@ -79,6 +96,11 @@ impl PseudoLabels {
         self.kept.iter().filter(|kept| **kept).count()
     }
 
+    /// How many labels are of each class; empty for true labels.
+    pub fn counts(&self, classes: usize) -> Vec<u32> {
+        if self.score.is_empty() { Vec::new() } else { class_counts(&self.label, classes) }
+    }
+
     /// What the score of a sample with this label was compared with.
     pub fn threshold(&self, label: u16) -> Option<f64> {
         self.thresholds.get(usize::from(label)).or(self.thresholds.first()).copied()
@@ -109,15 +131,18 @@ pub fn by_anchors(
 ) -> Result<Vec<PseudoLabels>> {
     let both = |features: &Features, pass: &Pass| {
         let latents = latents(context, by.scoring.source, features, pass)?;
-        Ok([by.anchors.scores(&latents, context.classes)?, probabilities(context, features, pass)?])
+        Ok([
+            by.anchors.scores(&latents, context.classes)?,
+            class_probabilities(context, features, pass)?,
+        ])
     };
     let [cosines, probability] =
         summed_over_views(context, params, by.views, round, clients, both)?;
     // Views vote with their scores.
     let cosines = cosines.f_div_scalar(f64::from(by.views.max(1)))?;
-    let (score, label) = match by.alignment {
-        0.0 => best(&as_scored(&cosines, by.scoring)?)?,
-        _ => aligned(&cosines, by, clients)?,
+    let (score, label) = match (by.classes, by.confidence) {
+        (ClassShares::Ignored, 0.0) => best(&as_scored(&cosines, by.scoring)?)?,
+        _ => weighed(&cosines, by, clients)?,
     };
     let (_, classifier) = best(&probability)?;
     let parts = split(clients, &score, &label).zip(split(clients, &score, &classifier));
@@ -152,7 +177,7 @@ pub fn by_classifier(
     clients: &[LocalImages],
 ) -> Result<Vec<PseudoLabels>> {
     let [probability] = summed_over_views(context, params, 1, round, clients, |features, pass| {
-        Ok([probabilities(context, features, pass)?])
+        Ok([class_probabilities(context, features, pass)?])
     })?;
     let (score, label) = best(&probability)?;
     let labels = split(clients, &score, &label).map(|(score, label)| PseudoLabels {
@@ -166,7 +191,11 @@ pub fn by_classifier(
     Ok(labels.collect())
 }
 
-fn probabilities(context: &Context, features: &Features, pass: &Pass) -> EngineResult<Tensor> {
+fn class_probabilities(
+    context: &Context,
+    features: &Features,
+    pass: &Pass,
+) -> EngineResult<Tensor> {
     let logits = context.network.logits(features, pass)?;
     Ok(logits.f_softmax(-1, Kind::Float)?.f_squeeze_dim(0)?)
 }
@@ -217,44 +246,55 @@ fn summed_over_views<const N: usize>(
     Ok(std::array::from_fn(|index| all[index].shallow_clone()))
 }
 
-/// Labels after distribution alignment (ReMixMatch's): each client's class probabilities, the softmax of its
-/// cosines, are multiplied by the anchors' share of a class over their own mean, to the power of
-/// `alignment`. A cosine score stays the cosine with the label that was chosen.
-fn aligned(
+/// Labels by class probabilities, the softmax of a client's cosines, that take its class shares into account. A
+/// cosine score stays the cosine with the label that was chosen.
+fn weighed(
     cosines: &Tensor,
     by: &LabelledBy,
     clients: &[LocalImages],
 ) -> Result<(Vec<f32>, Vec<u16>)> {
-    let shares = Tensor::f_from_slice(by.class_shares)?
-        .f_to_kind(Kind::Float)?
-        .f_to_device(cosines.device())?
-        .f_log()?;
+    let classes = cosines.size()[1] as usize;
+    let cosines = cosines.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?;
+    let mut rest = &Vec::<f32>::try_from(cosines)?[..];
     let (mut scores, mut labels) = (Vec::new(), Vec::new());
-    let mut start = 0;
-    for client in clients.iter().filter(|client| !client.local.is_empty()) {
-        let count = client.local.len() as i64;
-        let cosines = cosines.f_narrow(0, start, count)?;
-        start += count;
-        let logits =
-            cosines.f_div_scalar(by.scoring.temperature)?.f_log_softmax(-1, Kind::Float)?;
-        let mean = logits.f_exp()?.f_mean_dim(&[0i64][..], true, Kind::Float)?.f_log()?;
-        let shift = shares.f_sub(&mean)?.f_mul_scalar(by.alignment)?;
-        let probability = logits.f_add(&shift)?.f_softmax(-1, Kind::Float)?;
-        let (score, label) = probability.f_max_dim(1, true)?;
-        scores.push(match by.scoring.score {
-            Score::Cosine => cosines.f_gather(1, &label, false)?,
-            Score::Softmax => score,
-        });
-        labels.push(label);
+    for client in clients {
+        let own;
+        (own, rest) = rest.split_at(client.local.len() * classes);
+        let temperature = match by.confidence {
+            0.0 => by.scoring.temperature,
+            confidence => fitted_temperature(own, classes, confidence),
+        };
+        let probability = probabilities(own, classes, temperature);
+        let weights = class_weights(by.classes, &probability, classes);
+        for (cosines, probability) in own.chunks(classes).zip(probability.chunks(classes)) {
+            let joint = || probability.iter().zip(&weights).map(|(p, weight)| p * weight);
+            let (label, best) = joint().enumerate().fold((0, f64::MIN), |best, next| {
+                if next.1 > best.1 { next } else { best } // the first of equals
+            });
+            scores.push(match by.scoring.score {
+                Score::Cosine => cosines[label],
+                Score::Softmax => (best / joint().sum::<f64>()) as f32,
+            });
+            labels.push(label as u16);
+        }
     }
-    if labels.is_empty() {
-        return Ok((Vec::new(), Vec::new()));
+    Ok((scores, labels))
+}
+
+/// What a client's class probabilities are multiplied by: its own class shares, or those of the anchors over the
+/// client's mean (ReMixMatch's distribution alignment).
+fn class_weights(shares: ClassShares, probability: &[f64], classes: usize) -> Vec<f64> {
+    match shares {
+        ClassShares::Ignored => vec![1.0; classes],
+        ClassShares::Own => class_shares(probability, classes),
+        ClassShares::Aligned { anchors, weight } => {
+            let mut sums = vec![0.0; classes];
+            let images = probability.chunks(classes);
+            images.for_each(|image| sums.iter_mut().zip(image).for_each(|(sum, p)| *sum += p));
+            let mean = sums.iter().map(|sum| sum * classes as f64 / probability.len() as f64);
+            anchors.iter().zip(mean).map(|(share, mean)| (share / mean).powf(weight)).collect()
+        }
     }
-    let on_host =
-        |parts: &[Tensor]| Tensor::f_cat(parts, 0)?.f_flatten(0, -1)?.f_to_device(Device::Cpu);
-    let labels = Vec::<i64>::try_from(on_host(&labels)?)?;
-    let labels = labels.into_iter().map(|label| label as u16).collect();
-    Ok((Vec::<f32>::try_from(on_host(&scores)?)?, labels))
 }
 
 /// The largest number of every row and its column.
@@ -309,9 +349,9 @@ mod tests {
         assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
     }
 
-    /// Two clients with the same images but for one: alignment is each client's own.
+    /// Two clients with the same images but for one: each has class shares of its own.
     #[test]
-    fn aligned_labels_by_hand() {
+    fn weighed_labels_by_hand() {
         let images = ImageSet {
             shape: fedanchor_data::Shape { side: 1, channels: 1 },
             pixels: vec![0; 3],
@@ -325,17 +365,18 @@ mod tests {
         let cosines = Tensor::from_slice(&rows).view([3, 2]);
         let (anchors, threshold) =
             (Anchors::ClassMeans { means: cosines.shallow_clone() }, Threshold::Fixed(0.0));
-        let by = |alignment, score| LabelledBy {
+        let by = |classes, score| LabelledBy {
             anchors: &anchors,
             scoring: Scoring { source: LatentSource::Anchor, score, temperature: 1.0 },
+            confidence: 0.0,
             views: 0,
-            alignment,
-            class_shares: &[0.5, 0.5],
+            classes,
             agreement: false,
             threshold: &threshold,
             thresholds: &[],
             progress: 0.0,
         };
+        let aligned = |weight| ClassShares::Aligned { anchors: &[0.5, 0.5], weight };
         let close = |found: &[f32], expected: &[f32]| {
             assert_eq!(found.len(), expected.len());
             let mut pairs = found.iter().zip(expected);
@@ -343,15 +384,34 @@ mod tests {
         };
         // Mean (7/10, 3/10): weights 5/7 and 5/3 give (4/7, 1/3) and (3/7, 2/3). The other client's mean is
         // its only image: (1/2, 1/2), of which the first class comes first.
-        let (score, label) = aligned(&cosines, &by(1.0, Score::Softmax), &clients).unwrap();
+        let (score, label) =
+            weighed(&cosines, &by(aligned(1.0), Score::Softmax), &clients).unwrap();
         assert_eq!(label, [0, 1, 0]);
         close(&score, &[12.0 / 19.0, 14.0 / 23.0, 0.5]);
         // A cosine stays a cosine.
-        let (score, _) = aligned(&cosines, &by(1.0, Score::Cosine), &clients).unwrap();
+        let (score, _) = weighed(&cosines, &by(aligned(1.0), Score::Cosine), &clients).unwrap();
         close(&score, &[4f32.ln(), 0.0, 4f32.ln()]);
         // A tenth of it changes no label here.
-        let (_, label) = aligned(&cosines, &by(0.1, Score::Softmax), &clients).unwrap();
+        let (_, label) = weighed(&cosines, &by(aligned(0.1), Score::Softmax), &clients).unwrap();
         assert_eq!(label, [0, 0, 0]);
-        assert_eq!(aligned(&cosines, &by(1.0, Score::Cosine), &[]).unwrap(), (vec![], vec![]));
+        assert_eq!(
+            weighed(&cosines, &by(aligned(1.0), Score::Cosine), &[]).unwrap(),
+            (vec![], vec![])
+        );
+        // The client's own shares, by which the first class gains.
+        let of = |images: &[f64]| class_shares(images, 2);
+        let (shares, other) = (of(&[0.8, 0.2, 0.6, 0.4]), of(&[0.8, 0.2]));
+        let posterior = |p: f64, shares: &[f64]| {
+            (p * shares[0] / (p * shares[0] + (1.0 - p) * shares[1])) as f32
+        };
+        let own = by(ClassShares::Own, Score::Softmax);
+        let (score, label) = weighed(&cosines, &own, &clients).unwrap();
+        assert_eq!(label, [0, 0, 0]);
+        assert!(shares[0] > 0.5 && score[1] > 0.6, "{shares:?} {score:?}");
+        close(&score, &[posterior(0.8, &shares), posterior(0.6, &shares), posterior(0.8, &other)]);
+        // With a fitted temperature the mean of a client's probabilities is as wanted.
+        let fitted = LabelledBy { confidence: 0.9, ..by(ClassShares::Ignored, Score::Softmax) };
+        let (score, _) = weighed(&cosines, &fitted, &clients).unwrap();
+        close(&[(score[0] + score[1]) / 2.0, score[2]], &[0.9, 0.9]);
     }
 }

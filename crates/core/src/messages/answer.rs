@@ -1,8 +1,8 @@
 //! What a client sends back.
 
-use super::header::{Header, Kind, PROTOCOL, undecodable};
+use super::header::{Header, Kind, PROTOCOL, decode_message, undecodable};
 use crate::error::Result;
-use fedanchor_engine::tensors::{Data, Layout, Params, decode, encode, encoded_len};
+use fedanchor_engine::tensors::{Data, Layout, Params, encode, encoded_len};
 use std::collections::BTreeMap;
 use tch::Device;
 
@@ -28,6 +28,8 @@ pub enum ClientOutcome {
     NothingKept {
         /// Its local samples.
         samples: usize,
+        /// Their pseudo-labels by class, where `record.label_counts` asks for them; otherwise empty.
+        labels: Vec<u32>,
     },
     /// It could not train.
     Failed {
@@ -47,6 +49,8 @@ pub struct Update {
     pub kept: usize,
     /// Its mean losses.
     pub losses: ClientLosses,
+    /// Its pseudo-labels by class, where `record.label_counts` asks for them; otherwise empty.
+    pub labels: Vec<u32>,
 }
 
 /// A client's mean losses over its steps.
@@ -76,11 +80,14 @@ impl Answer {
 
     fn content(&self) -> (Vec<(String, Data<'_>)>, Header) {
         let kind = match &self.outcome {
-            ClientOutcome::Update(Update { samples, kept, losses, .. }) => {
+            ClientOutcome::Update(Update { samples, kept, losses, labels, .. }) => {
                 let (fix_loss, mix_loss) = (losses.fix, losses.mix);
-                Kind::Update { samples: *samples, kept: *kept, fix_loss, mix_loss }
+                let (samples, kept, labels) = (*samples, *kept, labels.clone());
+                Kind::Update { samples, kept, fix_loss, mix_loss, labels }
             }
-            ClientOutcome::NothingKept { samples } => Kind::NothingKept { samples: *samples },
+            ClientOutcome::NothingKept { samples, labels } => {
+                Kind::NothingKept { samples: *samples, labels: labels.clone() }
+            }
             ClientOutcome::Failed { reason } => {
                 Kind::Failed { reason: reason.chars().take(REASON).collect() }
             }
@@ -95,7 +102,7 @@ impl Answer {
 
     /// Reads a message for a network of this layout.
     pub fn decode(bytes: &[u8], layout: &Layout, device: Device) -> Result<Self> {
-        let decoded = decode(bytes)?;
+        let decoded = decode_message(bytes)?;
         let Header { round, client, method, kind, .. } = Header::decode(&decoded.header)?;
         let mut tensors = BTreeMap::new();
         for (name, tensor) in decoded.f32 {
@@ -108,16 +115,16 @@ impl Answer {
             return Err(undecodable(format!("`{name}` does not belong to an answer")));
         }
         let outcome = match kind {
-            Kind::Update { samples, kept, fix_loss, mix_loss } => {
+            Kind::Update { samples, kept, fix_loss, mix_loss, labels } => {
                 let params = Params::from_decoded(layout, std::mem::take(&mut tensors), device)?;
                 let losses = ClientLosses { fix: fix_loss, mix: mix_loss };
-                ClientOutcome::Update(Update { params, samples, kept, losses })
+                ClientOutcome::Update(Update { params, samples, kept, losses, labels })
             }
-            Kind::NothingKept { samples } => ClientOutcome::NothingKept { samples },
+            Kind::NothingKept { samples, labels } => ClientOutcome::NothingKept { samples, labels },
             Kind::Failed { reason } => {
                 ClientOutcome::Failed { reason: reason.chars().take(REASON).collect() }
             }
-            Kind::Broadcast => return Err(undecodable("the message is no answer")),
+            Kind::Broadcast => return Err(undecodable("the message is not an answer")),
         };
         match tensors.keys().next() {
             Some(name) => Err(undecodable(format!("`{name}` does not belong to this answer"))),
@@ -163,14 +170,14 @@ pub(super) mod tests {
     fn update() -> ClientOutcome {
         let losses = ClientLosses { fix: Some(0.1 + 0.2), mix: None };
         let params = params(&layout(), 0.7);
-        ClientOutcome::Update(Update { params, samples: 297, kept: 12, losses })
+        ClientOutcome::Update(Update { params, samples: 297, kept: 12, losses, labels: vec![3, 0] })
     }
 
     #[test]
     fn answers_arrive_exactly_and_their_length_is_known_before() {
         let all = [
             update(),
-            ClientOutcome::NothingKept { samples: 31 },
+            ClientOutcome::NothingKept { samples: 31, labels: vec![30, 1] },
             ClientOutcome::Failed { reason: "out of \"memory\"".to_owned() },
         ];
         for outcome in all {
@@ -183,10 +190,10 @@ pub(super) mod tests {
                 (ClientOutcome::Update(found), ClientOutcome::Update(sent)) => {
                     assert_eq!(found.params.tensors, sent.params.tensors);
                     assert_eq!((found.samples, found.kept), (297, 12));
-                    assert_eq!(found.losses, sent.losses);
+                    assert_eq!((found.losses, &found.labels), (sent.losses, &sent.labels));
                 }
-                (ClientOutcome::NothingKept { samples }, ClientOutcome::NothingKept { .. }) => {
-                    assert_eq!(*samples, 31);
+                (ClientOutcome::NothingKept { samples, labels }, _) => {
+                    assert_eq!((*samples, &labels[..]), (31, &[30, 1][..]));
                 }
                 (ClientOutcome::Failed { reason }, ClientOutcome::Failed { .. }) => {
                     assert_eq!(reason, "out of \"memory\"");
@@ -207,7 +214,7 @@ pub(super) mod tests {
         assert_eq!(error.to_string(), "`x` does not belong to this network");
         let broadcast = super::super::Broadcast::new("fedanchor", 3, params(&layout(), 1.0));
         let error = Answer::decode(&broadcast.encode(5).unwrap(), &layout(), Device::Cpu);
-        assert_eq!(error.unwrap_err().to_string(), "the message is no answer");
+        assert_eq!(error.unwrap_err().to_string(), "the message is not an answer");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What the server sends to the clients of a round.
 
-use super::header::{Header, Kind, PROTOCOL, undecodable};
+use super::header::{Header, Kind, PROTOCOL, decode_message, undecodable};
 use crate::error::Result;
 use crate::labels::Anchors;
-use fedanchor_engine::tensors::{Data, Layout, Params, Part, decode, encode, encoded_len};
+use fedanchor_engine::tensors::{Data, Layout, Params, Part, encode, encoded_len};
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Tensor};
 
@@ -151,10 +151,10 @@ impl Broadcast {
         classes: usize,
         device: Device,
     ) -> Result<(Self, u32)> {
-        let mut decoded = decode(bytes)?;
+        let mut decoded = decode_message(bytes)?;
         let Header { round, client, method, kind, .. } = Header::decode(&decoded.header)?;
         if kind != Kind::Broadcast {
-            return Err(undecodable("the message is no broadcast"));
+            return Err(undecodable("the message is not a broadcast"));
         }
         let mut by_class = |name: &str| {
             let numbers = decoded.f64.remove(name).unwrap_or_default();

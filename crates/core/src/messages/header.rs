@@ -1,6 +1,7 @@
 //! The header of a message.
 
 use crate::error::{Error, Result};
+use fedanchor_engine::tensors::{Decoded, decode};
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol. Messages of another version are refused.
@@ -22,9 +23,22 @@ pub(super) struct Header {
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(super) enum Kind {
     Broadcast,
-    Update { samples: usize, kept: usize, fix_loss: Option<f64>, mix_loss: Option<f64> },
-    NothingKept { samples: usize },
-    Failed { reason: String },
+    Update {
+        samples: usize,
+        kept: usize,
+        fix_loss: Option<f64>,
+        mix_loss: Option<f64>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        labels: Vec<u32>,
+    },
+    NothingKept {
+        samples: usize,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        labels: Vec<u32>,
+    },
+    Failed {
+        reason: String,
+    },
 }
 
 impl Header {
@@ -44,6 +58,20 @@ impl Header {
             return Err(undecodable(problem));
         }
         serde_json::from_str(text).map_err(undecodable)
+    }
+}
+
+/// Names and shapes of all tensors, and the header: an honest message has some ten thousand bytes of them, and
+/// reading them takes many times their size in memory.
+const LARGEST: u64 = 1 << 20;
+
+/// Takes a message apart, unless what describes it is too long.
+pub(super) fn decode_message(bytes: &[u8]) -> Result<Decoded> {
+    match bytes.first_chunk().map(|length| u64::from_le_bytes(*length)) {
+        Some(length) if length > LARGEST => Err(undecodable(format!(
+            "the description of its tensors has {length} bytes; the limit is {LARGEST}"
+        ))),
+        _ => Ok(decode(bytes)?),
     }
 }
 

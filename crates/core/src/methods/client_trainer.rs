@@ -126,6 +126,10 @@ impl<'a> ClientTrainer<'a> {
             .train(lr, steps, batches.bytes(order.len()), fill, |x, pass| loss.loss(x, pass))
             .in_phase("training clients")?;
 
+        let counts = |labels: &PseudoLabels| match experiment.record.label_counts {
+            true => labels.counts(context.classes),
+            false => Vec::new(),
+        };
         let mut trained: Vec<Option<Trained>> = clients.iter().map(|_| None).collect();
         let not_finite = learner.params.first_not_finite()?;
         for (slot, &at) in order.iter().enumerate() {
@@ -147,6 +151,7 @@ impl<'a> ClientTrainer<'a> {
                 samples: tasks[at].local.len(),
                 kept: labels[at].kept_count(),
                 losses,
+                labels: counts(&labels[at]),
             };
             // A client whose training diverged sends what it has, which the server rejects, and keeps
             // its old state.
@@ -160,7 +165,8 @@ impl<'a> ClientTrainer<'a> {
                 ClientReport { outcome, labels, state: state.unwrap_or(client.state) }
             }
             None => {
-                let outcome = ClientOutcome::NothingKept { samples: client.local.len() };
+                let (samples, labels_by_class) = (client.local.len(), counts(&labels));
+                let outcome = ClientOutcome::NothingKept { samples, labels: labels_by_class };
                 ClientReport { outcome, labels, state: client.state }
             }
         });

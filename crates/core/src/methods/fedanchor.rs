@@ -13,8 +13,8 @@ use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views};
 use crate::config::{at_least_one, at_most, in_plain_words, within};
 use crate::error::{Error, Result};
 use crate::labels::{
-    AnchorPayload, Anchors, LabelledBy, LatentSource, PseudoLabels, Score, Scoring, Threshold,
-    ThresholdRule, by_anchors, own_scores, relative_thresholds,
+    AnchorPayload, Anchors, ClassShares, LabelledBy, LatentSource, PseudoLabels, Score, Scoring,
+    Threshold, ThresholdRule, by_anchors, own_scores, relative_thresholds,
 };
 use crate::messages::Broadcast;
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
@@ -38,8 +38,11 @@ pub struct FedAnchorConfig {
     pub threshold: Threshold,
     /// What the threshold is compared with.
     pub score: Score,
-    /// Temperature of the score `softmax` and of `method.alignment`.
+    /// Temperature of the score `softmax`, of `method.alignment` and of `method.local_prior`.
     pub score_temperature: f64,
+    /// Fit that temperature on each client, so that the probability of its labels is on average this; 0 for
+    /// `method.score_temperature`.
+    pub confidence: f64,
     /// What is broadcast of the anchors.
     pub send: AnchorPayload,
     /// Where latents are read [default: `anchor`, or `pooled` if no contrastive loss trains the anchor head].
@@ -52,6 +55,9 @@ pub struct FedAnchorConfig {
     /// How far a client's pseudo-labels are aligned with the class shares of the anchors: 0 not at all, 1 in
     /// full. Right only where the clients' classes are balanced.
     pub alignment: f64,
+    /// Weigh a client's labels by its own class shares, which it estimates from all its images, so that a client
+    /// with two classes does not label as if it had all.
+    pub local_prior: bool,
     /// Weight of the log of the frequencies of all the client's pseudo-labels, which is added to its logits in
     /// training, so that rare classes are not unlearnt; 0 for none.
     pub logit_adjustment: f64,
@@ -152,9 +158,13 @@ impl Method for FedAnchor {
         let by = LabelledBy {
             anchors,
             scoring: self.scoring(),
+            confidence: self.config.confidence,
             views: self.config.label_views,
-            alignment: self.config.alignment,
-            class_shares,
+            classes: match (self.config.local_prior, self.config.alignment) {
+                (true, _) => ClassShares::Own,
+                (false, 0.0) => ClassShares::Ignored,
+                (false, weight) => ClassShares::Aligned { anchors: class_shares, weight },
+            },
             agreement: self.config.agreement,
             threshold: &self.config.threshold,
             thresholds,
@@ -317,8 +327,16 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let least = if config.score == Score::Cosine { -1.0 } else { 0.0 };
     config.threshold.check(least)?;
     within("method.score_temperature", config.score_temperature, 0.001, 1000.0)?;
+    if config.confidence != 0.0 {
+        within("method.confidence", config.confidence, 0.3, 0.99)?;
+    }
     at_most("method.label_views", config.label_views as usize, 100)?;
     within("method.alignment", config.alignment, 0.0, 1.0)?;
+    if config.local_prior && config.alignment > 0.0 {
+        let problem = "labels follow a client's own class shares or the anchors', not both: \
+                       set method.alignment to 0";
+        return Err(Error::config("method.local_prior", problem));
+    }
     within("method.logit_adjustment", config.logit_adjustment, 0.0, 10.0)?;
     at_most("method.warm_up.rounds", config.warm_up.rounds as usize, 1_000_000)?;
     at_least_one("method.warm_up.predictor", config.warm_up.predictor)?;

@@ -5,7 +5,7 @@ use crate::transport::Far;
 use crate::{CLIENTS, coordinate, experiment, records, same, simulated, start_node, start_nodes};
 use fedanchor_fleet::node::Clients;
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -14,12 +14,16 @@ const EVERYTHING: &str = "method.threshold=-1";
 /// A node that is restarted in mid-round joins again, and is asked again: nothing is lost.
 #[test]
 fn a_node_that_was_restarted_in_mid_round_trains() {
+    trains_as_simulated(|node| Far::Replaced(node.clone(), node, Arc::default()));
+}
+
+/// The fleet's model is that of the simulation, though one of its nodes is reached in this way.
+fn trains_as_simulated(reached: fn(PathBuf) -> Far) {
     let (_folder, place) = place();
     let more = [ALL, EVERYTHING];
     let simulated = simulated(&place, &more);
     let (nodes, mut far) = start_nodes(&place);
-    let node = nodes[1].path().to_owned();
-    far.insert("8".to_owned(), Far::Replaced(node.clone(), node, Arc::default()));
+    far.insert("8".to_owned(), reached(nodes[1].path().to_owned()));
     let out = place.join("fleet");
     coordinate(&place, &out, false, &more, far).unwrap();
     same(&simulated, &out);
@@ -82,14 +86,7 @@ fn a_client_may_come_back_with_other_images() {
 
 #[test]
 fn a_reply_that_comes_twice_counts_once() {
-    let (_folder, place) = place();
-    let more = [ALL, EVERYTHING];
-    let simulated = simulated(&place, &more);
-    let (nodes, mut far) = start_nodes(&place);
-    far.insert("8".to_owned(), Far::Twice(nodes[1].path().to_owned()));
-    let out = place.join("fleet");
-    coordinate(&place, &out, false, &more, far).unwrap();
-    same(&simulated, &out);
+    trains_as_simulated(Far::Twice);
 }
 
 /// What one client kept is damaged: it starts without it, and nobody else is concerned.

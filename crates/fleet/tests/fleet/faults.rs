@@ -2,6 +2,7 @@
 
 use crate::transport::{Far, ask};
 use crate::{coordinate, pictures, records, same, serve, simulated, start_nodes};
+use fedanchor_fleet::node::Node;
 use fedanchor_fleet::protocol::{PROTOCOL, Terms, TrainHeader, join_parts};
 use fedanchor_fleet::{Mailbox, Reply};
 use serde_json::{Value, json};
@@ -100,7 +101,47 @@ fn a_node_that_fails_is_absent() {
     far.insert("7".to_owned(), broken);
     let out = place.join("fleet");
     coordinate(&place, &out, false, &[ALL, "rounds=2"], far).unwrap();
-    assert!(records(&out)[1..].iter().all(|record| numbers(record, "absent") == [2]));
+    for record in &records(&out)[1..] {
+        let reason = "its node answered with status 500: out of \u{fffd}[31mmemory";
+        assert_eq!(numbers(record, "absent"), [2], "{record}");
+        assert_eq!(record["lost"], json!([{ "client": 2, "reason": reason }]), "{record}");
+    }
+}
+
+fn away(nodes: &[Node], long: u64, returns: bool) -> Far {
+    let (node, trained) = (nodes[1].path().to_owned(), Arc::default());
+    Far::Away { node, trained, long: Duration::from_secs(long), returns }
+}
+
+/// A node leaves before it could be asked: nothing waits for it, although there is no deadline.
+#[test]
+fn a_node_that_left_before_it_was_asked_is_absent() {
+    let (_folder, place) = place();
+    let (nodes, mut far) = start_nodes(&place);
+    far.insert("8".to_owned(), away(&nodes, 2, false));
+    let out = place.join("fleet");
+    coordinate(&place, &out, false, &[ALL, "rounds=3"], far).unwrap();
+    let records = records(&out);
+    let reason = "its node is not connected any longer";
+    assert_eq!(records[2]["lost"], json!([{ "client": 1, "reason": reason }]), "{}", records[2]);
+    assert_eq!(numbers(&records[3], "clients"), [0, 2], "{}", records[3]);
+}
+
+/// Without a transport no round starts, although there is a deadline.
+#[test]
+fn rounds_wait_for_the_transport() {
+    let (_folder, place) = place();
+    let (nodes, mut far) = start_nodes(&place);
+    far.insert("8".to_owned(), away(&nodes, 12, true));
+    let out = place.join("fleet");
+    let rounds = 8;
+    let settings = [ALL, "fleet.deadline=2", &format!("rounds={rounds}")];
+    coordinate(&place, &out, false, &settings, far).unwrap();
+    let outcomes: Vec<String> =
+        records(&out)[1..].iter().map(|record| record["outcome"].to_string()).collect();
+    // Those that began before anybody could know.
+    let lost = outcomes.iter().filter(|outcome| *outcome == "\"no-quorum\"").count();
+    assert!(lost <= 3 && outcomes[rounds - 1] == "\"applied\"", "{outcomes:?}");
 }
 
 /// The coordinator and all nodes are started anew between two rounds: the run ends in the same bytes, with what
@@ -123,7 +164,8 @@ fn a_fleet_that_was_stopped_resumes_to_the_same_bytes() {
 fn nonsense_is_refused() {
     let (_folder, place) = place();
     let (nodes, _) = start_nodes(&place);
-    let mailbox = Arc::new(Mailbox::new(&place.join("replies")).unwrap());
+    let mailbox = Arc::new(Mailbox::new(&place.join("replies")));
+    mailbox.open().unwrap();
     let post = || mailbox.post("7", "/v1/join", vec![b"terms".to_vec().into()], None, 100);
     let ids = [(); 5].map(|()| post());
     let socket = serve(&place.join("c.sock"), &mailbox);
@@ -177,7 +219,7 @@ fn nonsense_is_refused() {
 fn random_requests_do_no_harm() {
     let (_folder, place) = place();
     let (nodes, _) = start_nodes(&place);
-    let mailbox = Arc::new(Mailbox::new(&place.join("replies")).unwrap());
+    let mailbox = Arc::new(Mailbox::new(&place.join("replies")));
     let socket = serve(&place.join("c.sock"), &mailbox);
     let count = std::env::var("FEDANCHOR_REQUESTS").map_or(2000, |count| count.parse().unwrap());
     let (join, train) = (terms(&place, &[]), request(&place));

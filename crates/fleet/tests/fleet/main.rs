@@ -112,7 +112,7 @@ fn coordinate(
     nodes: BTreeMap<String, Far>,
 ) -> fedanchor::Result<()> {
     let experiment = experiment(place, "server", more);
-    let mailbox = Arc::new(Mailbox::new(&place.join("replies")).unwrap());
+    let mailbox = Arc::new(Mailbox::new(&place.join("replies")));
     let socket = serve(&place.join("coordinator.sock"), &mailbox);
     let path = socket.path().to_owned();
     let transport = std::thread::spawn(move || transport::carry(path, nodes));
@@ -121,7 +121,9 @@ fn coordinate(
     let (resume, workers) = (resume.then_some(false), Some(1));
     let connect: &ConnectFleet = &move |simulation, run| {
         let (mailbox, stop) = (there.clone(), asked.clone());
-        Ok(Box::new(RemoteFleet::new(mailbox, stop, simulation, run)?))
+        let mut fleet = RemoteFleet::new(mailbox, stop, simulation, run)?;
+        fleet.patience = Duration::from_secs(3);
+        Ok(Box::new(fleet))
     };
     let clients = RealClients { socket: socket.path(), connect };
     let done = fedanchor::coordinate(&experiment, out, resume, workers, &stop, &mut (), clients);
@@ -173,8 +175,12 @@ fn simulated(place: &Path, more: &[&str]) -> PathBuf {
 
 #[test]
 fn a_fleet_is_the_simulation_of_the_same_clients() {
-    let methods: [&[&str]; 2] =
-        [&["method.threshold=-1"], &["method.name=fedcon", "method.predictor=64"]];
+    let counted = "record.label_counts=true";
+    let methods: [&[&str]; 3] = [
+        &["method.threshold=-1", counted],
+        &["method.threshold=1", counted, "aggregation.without_samples=unchanged"],
+        &["method.name=fedcon", "method.predictor=64"],
+    ];
     for more in methods {
         let place = TempDir::new().unwrap();
         let place = place.path();
@@ -184,6 +190,13 @@ fn a_fleet_is_the_simulation_of_the_same_clients() {
         let out = place.join("fleet");
         coordinate(place, &out, false, more, far).unwrap();
         same(&simulated, &out);
+        // The counts that were asked for are those of all pseudo-labels.
+        let asked = more.contains(&counted);
+        for record in &records(&out)[1..] {
+            let counts = record["label_counts"].as_array();
+            let sum = counts.map(|counts| counts.iter().map(|count| count.as_u64().unwrap()).sum());
+            assert_eq!(sum, asked.then(|| record["seen"].as_u64().unwrap()));
+        }
     }
 }
 

@@ -37,12 +37,22 @@ fn for_ward(request: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_node_sends_these_fields_and_no_others() {
+    let always = [
+        "client", "fix_loss", "kept", "kind", "method", "mix_loss", "protocol", "round", "samples",
+    ];
+    let mut asked = always.to_vec();
+    asked.insert(4, "labels");
+    sends_these_fields(&[], &always);
+    sends_these_fields(&["record.label_counts=true"], &asked);
+}
+
+fn sends_these_fields(more: &[&str], expected: &[&str]) {
     let (_folder, place) = place();
     std::fs::create_dir(place.join("secret")).unwrap();
     std::fs::rename(place.join("all/unlabelled/client-2"), place.join("secret/pictures")).unwrap();
     let node = start(&place, "pictures");
-    let (status, joined) =
-        ask(node.path(), "POST", "/v1/join", &terms(&place, &["method.threshold=-1"])).unwrap();
+    let settings = [&["method.threshold=-1"], more].concat();
+    let (status, joined) = ask(node.path(), "POST", "/v1/join", &terms(&place, &settings)).unwrap();
     let joined: Value = serde_json::from_slice(&joined).unwrap();
     assert_eq!((status, keys(&joined)), (200, vec!["clients", "protocol", "version"]));
     let count = std::fs::read_dir(place.join("secret/pictures")).unwrap().count();
@@ -53,9 +63,6 @@ fn a_node_sends_these_fields_and_no_others() {
     let parts = split_parts(&answer).unwrap();
     assert_eq!(parts.len(), 1);
     let (said, tensors) = header(parts[0]);
-    let expected = [
-        "client", "fix_loss", "kept", "kind", "method", "mix_loss", "protocol", "round", "samples",
-    ];
     assert_eq!(keys(&said), expected);
     // Nothing but tensors of the model that was sent.
     let (_, sent) = header(split_parts(&request).unwrap()[0]);

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// One exchange over a Unix socket.
 pub fn ask(
@@ -43,6 +44,8 @@ pub enum Far {
     Says(PathBuf, u16, Vec<u8>),
     /// Every reply of it is delivered twice, at the same time.
     Twice(PathBuf),
+    /// After its first answer to `train` the transport is away for so long; then this node is connected again, or not.
+    Away { node: PathBuf, trained: Arc<AtomicBool>, long: Duration, returns: bool },
     /// It joins through the first socket, and is gone when it is to train: in its place comes the node behind the
     /// second one.
     Replaced(PathBuf, PathBuf, Arc<AtomicBool>),
@@ -50,9 +53,10 @@ pub enum Far {
 
 /// Works until the coordinator is done; returns whether the run was a success.
 pub fn carry(coordinator: PathBuf, nodes: BTreeMap<String, Far>) -> bool {
-    let names: Vec<&String> = nodes.keys().collect();
-    let asking = json!({ "protocol": 1, "session": "test", "nodes": names }).to_string();
+    let mut names: Vec<&String> = nodes.keys().collect();
+    let mut was_away = false;
     loop {
+        let asking = json!({ "protocol": 1, "session": "test", "nodes": names }).to_string();
         let Ok((200, work)) = ask(&coordinator, "POST", "/v1/work", asking.as_bytes()) else {
             return false;
         };
@@ -66,6 +70,15 @@ pub fn carry(coordinator: PathBuf, nodes: BTreeMap<String, Far>) -> bool {
                 scope.spawn(move || deliver(coordinator, nodes, order));
             }
         });
+        for (name, node) in &nodes {
+            if let Far::Away { trained, long, returns, .. } = node
+                && trained.swap(false, Ordering::Relaxed)
+                && !std::mem::replace(&mut was_away, true)
+            {
+                std::thread::sleep(*long);
+                names.retain(|other| *returns || *other != name);
+            }
+        }
     }
 }
 
@@ -90,6 +103,10 @@ fn deliver(coordinator: &Path, nodes: &BTreeMap<String, Far>, order: &Value) {
     };
     match &nodes[order["node"].as_str().unwrap()] {
         Far::Node(node) => through(node),
+        Far::Away { node, trained, .. } => {
+            through(node);
+            trained.store(path == "/v1/train", Ordering::Relaxed);
+        }
         Far::Silent(node) | Far::Says(node, ..) if path == "/v1/join" => through(node),
         Far::Silent(_) => {}
         Far::Twice(node) => {

@@ -1,0 +1,245 @@
+use super::*;
+use crate::experiment::resolve;
+use fedanchor_engine::tensors::{Entry, Part};
+use std::sync::Arc;
+
+type Values<'a> = &'a [(&'a str, &'a [f32])];
+
+fn params(values: Values) -> Params {
+    let entry = |(name, values): &(&str, &[f32])| Entry {
+        name: (*name).to_owned(),
+        shape: vec![values.len() as i64],
+        part: Part::Backbone,
+        statistic: name.ends_with("mean") || name.ends_with("var"),
+    };
+    let tensors = values.iter().map(|(_, v)| Tensor::from_slice(v).unsqueeze(0)).collect();
+    Params { layout: Arc::new(values.iter().map(entry).collect()), tensors }
+}
+
+fn answer(client: u32, update: Update) -> Answer {
+    let (method, outcome) = ("fedanchor".to_owned(), ClientOutcome::Update(update));
+    Answer { method, round: 3, client, outcome }
+}
+
+fn update(values: Values) -> Update {
+    let losses = ClientLosses::default();
+    Update { params: params(values), samples: 10, kept: 5, losses, labels: Vec::new() }
+}
+
+// Weights of norm 5, statistics of norm 5^0.5.
+const SENT: Values = &[("a", &[3.0, 4.0]), ("mean", &[1.0]), ("var", &[2.0])];
+const GOOD: Values = &[("a", &[3.0, 5.0]), ("mean", &[600.0]), ("var", &[0.0])];
+
+fn admission(setting: &str, sent: Values, summand: Option<Values>) -> Admission {
+    admission_with(setting, sent, summand, None)
+}
+
+fn admission_with(
+    setting: &str,
+    sent: Values,
+    summand: Option<Values>,
+    usual: Option<Lengths>,
+) -> Admission {
+    let experiment = resolve("", &["model.name=small".to_owned(), setting.to_owned()]).unwrap();
+    let broadcast = Broadcast::new("fedanchor", 3, params(sent));
+    let summand = summand.map(params);
+    let clients: Vec<(u32, ClientKey)> =
+        [1, 2, 4].into_iter().map(|number| (number, ClientKey::Number(number))).collect();
+    let method = crate::methods::build(&experiment.method).unwrap();
+    let context = Context::new(
+        experiment.training(method.heads()).unwrap(),
+        fedanchor_data::Shape { side: 16, channels: 1 },
+        3,
+        &fedanchor_data::Normalisation { mean: vec![0.0], std: vec![1.0] },
+        false,
+        Some(1),
+    );
+    let (context, checks) = (context.unwrap(), &experiment.checks);
+    let mut admission = Admission::new(
+        &broadcast,
+        &clients,
+        params(sent),
+        summand.as_ref(),
+        &context,
+        checks,
+        usual,
+    )
+    .unwrap();
+    admission.layout = params(sent).layout;
+    admission
+}
+
+fn registry() -> Registry {
+    let mut registry = Registry::default();
+    (1..=2).for_each(|client| registry.meet(client, 10));
+    registry
+}
+
+#[test]
+fn every_fault_is_named() {
+    let registry = registry();
+    let refused = |client: u32, answer: Answer| {
+        let mut admission = admission("checks.distance=2", SENT, None);
+        admission.admit(client, answer, None, &registry).err()
+    };
+    let of = |values: Values| refused(1, answer(1, update(values)));
+    assert_eq!(refused(3, answer(3, update(GOOD))), Some(Rejection::Unexpected));
+    let other = Answer { round: 2, ..answer(1, update(GOOD)) };
+    assert_eq!(refused(1, other), Some(Rejection::OtherRound(2)));
+    // Who it is from is what the transport says.
+    assert_eq!(refused(1, answer(2, update(GOOD))), Some(Rejection::OtherClient(2)));
+    let other = Answer { method: "semifl".to_owned(), ..answer(1, update(GOOD)) };
+    assert_eq!(refused(1, other), Some(Rejection::OtherMethod("semifl".to_owned())));
+    assert_eq!(of(&GOOD[..1]), Some(Rejection::Missing("mean".into())));
+    let extra: Values = &[("a", &[3.0, 4.0]), ("mean", &[1.0]), ("var", &[2.0]), ("b", &[0.0])];
+    assert_eq!(of(extra), Some(Rejection::Extra("b".into())));
+    let shape: Values = &[("a", &[3.0]), ("mean", &[1.0]), ("var", &[2.0])];
+    assert_eq!(of(shape), Some(Rejection::Shape("a".into())));
+    let infinite: Values = &[("a", &[3.0, f32::NAN]), ("mean", &[1.0]), ("var", &[2.0])];
+    assert_eq!(of(infinite), Some(Rejection::NotFinite("a".into())));
+    let far: Values = &[("a", &[3.0, 14.5]), ("mean", &[1.0]), ("var", &[2.0])];
+    assert_eq!(of(far), Some(Rejection::TooFar(10.5, 10.0)));
+    // Statistics may move further than weights, but not anywhere, and no variance is below 0.
+    let mean: Values = &[("a", &[3.0, 4.0]), ("mean", &[1e10]), ("var", &[2.0])];
+    let most = 100.0 * 2.0 * (1.0 + 5.0f64.sqrt());
+    assert_eq!(of(mean), Some(Rejection::TooFar(1e10, most)));
+    let below: Values = &[("a", &[3.0, 4.0]), ("mean", &[1.0]), ("var", &[-0.1])];
+    assert_eq!(of(below), Some(Rejection::Negative("var".into())));
+    for (samples, kept, problem) in [
+        (0, 0, Rejection::Samples(0)),
+        (11, 5, Rejection::Samples(11)),
+        (10, 11, Rejection::Kept(11, 10)),
+    ] {
+        let update = Update { samples, kept, ..update(GOOD) };
+        assert_eq!(refused(1, answer(1, update)), Some(problem));
+    }
+    // Label counts are of every class, and not more than the samples.
+    let counted = |labels: &[u32]| Update { labels: labels.to_vec(), ..update(GOOD) };
+    let classes = 3; // of `admission`
+    let mut labels = vec![0; classes];
+    labels[0] = 10;
+    assert_eq!(refused(1, answer(1, counted(&labels))), None);
+    labels[1] = 1;
+    let problem = Some(Rejection::Labels(11, classes));
+    assert_eq!(refused(1, answer(1, counted(&labels))), problem);
+    labels.push(0);
+    let problem = Some(Rejection::Labels(11, classes + 1));
+    assert_eq!(refused(1, answer(1, counted(&labels))), problem);
+    // Client 4 was never met.
+    assert_eq!(refused(4, answer(4, update(GOOD))), Some(Rejection::Samples(10)));
+    let nothing = |samples| Answer {
+        outcome: ClientOutcome::NothingKept { samples, labels: Vec::new() },
+        ..answer(1, update(GOOD))
+    };
+    assert_eq!(refused(1, nothing(11)), Some(Rejection::Samples(11)));
+    assert_eq!(refused(1, nothing(10)), None);
+    assert_eq!(of(GOOD), None);
+}
+
+#[test]
+fn a_message_may_arrive_twice_but_an_answer_not() {
+    let registry = registry();
+    let mut admission = admission("checks.distance=2", SENT, None);
+    let first = answer(1, update(GOOD)).encode().unwrap();
+    let second = answer(1, Update { kept: 6, ..update(GOOD) }).encode().unwrap();
+    let mut admit = |bytes: &[u8]| admission.admit_encoded(1, bytes, &registry);
+    assert!(matches!(admit(&first), Ok(Admitted::Update(_))));
+    assert!(matches!(admit(&first), Ok(Admitted::Repeated)));
+    assert_eq!(admit(&second).unwrap_err(), Rejection::Conflicting);
+    assert!(matches!(admit(&first), Ok(Admitted::Repeated)));
+}
+
+#[test]
+fn bytes_are_refused_before_they_are_decoded_if_there_are_too_many() {
+    let registry = registry();
+    let mut admission = admission("checks.distance=2", SENT, None);
+    let limit = admission.bytes;
+    let whole = answer(1, update(GOOD)).encode().unwrap();
+    assert!(limit > whole.len() as u64 && limit < 3 * whole.len() as u64, "{limit}");
+    let many = vec![b' '; limit as usize + 1];
+    let rejected = admission.admit_encoded(1, &many, &registry).unwrap_err();
+    assert_eq!(rejected, Rejection::Size(limit + 1, limit));
+    let rejected = admission.admit_encoded(1, &whole[..whole.len() - 1], &registry).unwrap_err();
+    assert!(matches!(rejected, Rejection::Undecodable(_)));
+    assert!(admission.admit_encoded(1, &whole, &registry).is_ok());
+}
+
+/// FedMatch's psi is 0 at first; its clients train the sum of it and sigma.
+#[test]
+fn distances_are_relative_to_the_sum() {
+    let nothing: Values = &[("a", &[0.0, 0.0])];
+    let near: Values = &[("a", &[3.0, 3.9])];
+    let admit = |summand: Option<Values>| {
+        let mut admission = admission("checks.distance=1", nothing, summand);
+        admission.admit(1, answer(1, update(near)), None, &registry()).map(drop)
+    };
+    assert!(matches!(admit(None), Err(Rejection::TooFar(..))));
+    assert_eq!(admit(Some(&SENT[..1])), Ok(()));
+}
+
+#[test]
+fn what_is_longer_than_usual_is_shortened() {
+    let usual = Lengths { weights: 2.0, statistics: 1.0 };
+    let admit = |setting: &str, usual: Option<Lengths>| {
+        let mut admission = admission_with(setting, SENT, None, usual);
+        let far: Values = &[("a", &[3.0, 14.0]), ("mean", &[2.0]), ("var", &[2.0])];
+        match admission.admit(1, answer(1, update(far)), None, &registry()).unwrap() {
+            Admitted::Update(update) => update,
+            other => panic!("{other:?}"),
+        }
+    };
+    let short = admit("checks.distance=2", Some(usual)); // 10 is more than twice 2
+    assert!(short.is_shortened());
+    assert_eq!(short.lengths(), Some(Lengths { weights: 4.0, statistics: 1.0 }));
+    let expected: Values = &[("a", &[3.0, 8.0]), ("mean", &[2.0]), ("var", &[2.0])];
+    assert_eq!(short.update().params.tensors, params(expected).tensors);
+    // Nothing is usual in the first round, and 0 is no limit.
+    for (length, usual) in [("2", None), ("0", Some(usual)), ("5", Some(usual))] {
+        let settings = format!("checks={{distance=2, length={length}}}");
+        let whole = admit(&settings, usual);
+        assert!(!whole.is_shortened(), "{length}");
+        assert_eq!(whole.lengths(), Some(Lengths { weights: 10.0, statistics: 1.0 }));
+    }
+}
+
+/// A client can claim any number of samples at first contact; its share of a mean is bounded all the same.
+#[test]
+fn no_client_outweighs_the_others() {
+    use crate::federation::aggregation::{Aggregation, Known};
+    let mut registry = Registry::default();
+    for (client, samples) in [(1, 10), (2, 10), (4, 1_000_000_000)] {
+        registry.meet(client, samples);
+    }
+    let mean = |settings: &[&str]| {
+        let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+        let config = resolve("", &settings).unwrap().aggregation;
+        let mut admission = admission("checks.distance=2", &SENT[..1], None);
+        let known = Known { samples: vec![10, 1_000_000_000, 10], ..Known::default() };
+        let mut aggregation = Aggregation::new(&config, known);
+        for (client, value, samples) in [(1, 4.0, 10), (2, 4.0, 10), (4, 9.0, 1_000_000_000)] {
+            let there: Values = &[("a", &[3.0, value])];
+            let update = Update { samples, kept: samples, ..update(there) };
+            match admission.admit(client, answer(client, update), None, &registry).unwrap() {
+                Admitted::Update(update) => aggregation.add(&update, admission.sent()).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+        let mean = aggregation.finish(admission.sent()).unwrap().unwrap();
+        mean.tensors[0].double_value(&[0, 1])
+    };
+    // Three times the median of the samples: 30 of 50.
+    for weights in ["samples", "kept"] {
+        let found = mean(&[&format!("aggregation.weights={weights}")]);
+        assert!((found - 7.0).abs() < 1e-6, "{found}");
+    }
+    assert!(mean(&["aggregation.weight_limit=0"]) > 8.9);
+    assert!((mean(&["aggregation.weights=uniform"]) - 17.0 / 3.0).abs() < 1e-6);
+}
+
+#[test]
+fn without_checks_everything_counts() {
+    let mut admission = admission("checks.updates=false", SENT, None);
+    let nothing: Values = &[("a", &[f32::NAN])];
+    let admitted = admission.admit(9, answer(9, update(nothing)), None, &Registry::default());
+    assert!(matches!(admitted, Ok(Admitted::Update(_))));
+}

@@ -1,0 +1,154 @@
+//! What the clients' answers come to: each is admitted, counted, and added to the aggregate or named.
+
+use super::admission::{Admission, Admitted, AdmittedUpdate};
+use super::aggregation::Aggregation;
+use super::fleet::Arrival;
+use super::lengths::Lengths;
+use super::registry::Registry;
+use super::rejection::Rejection;
+use super::statistics::RoundStatistics;
+use crate::config::{Experiment, WithoutSamples};
+use crate::error::Result;
+use fedanchor_record::ClientNote;
+use std::collections::BTreeSet;
+
+/// What a round's answers come to.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    pub(super) statistics: RoundStatistics,
+    /// How far the admitted updates move.
+    pub(super) lengths: Vec<Lengths>,
+    /// Updates that the method sees one by one.
+    pub(super) observed: Vec<(u32, AdmittedUpdate)>,
+}
+
+/// Takes answers in, one after the other.
+pub(super) struct Intake<'a> {
+    pub(super) experiment: &'a Experiment,
+    pub(super) admission: Admission,
+    pub(super) aggregation: Aggregation,
+    pub(super) registry: &'a mut Registry,
+    pub(super) observes: bool,
+    /// Clients with an update, and clients with a rejection: each counts once per round.
+    pub(super) trained: BTreeSet<u32>,
+    pub(super) rejected: BTreeSet<u32>,
+    pub(super) collected: Collected,
+}
+
+impl Intake<'_> {
+    /// Whether an answer would count if it were taken now.
+    pub(super) fn would_count(&self, client: u32, bytes: &[u8]) -> bool {
+        let found = self.admission.check_encoded(client, bytes, self.registry);
+        matches!(found, Ok(Admitted::Update(_) | Admitted::NothingKept { .. }))
+    }
+
+    pub(super) fn take(&mut self, client: u32, arrival: Arrival) -> Result<()> {
+        self.take_answer(client, arrival)?;
+        self.collected.statistics.trained = self.trained.len();
+        Ok(())
+    }
+
+    fn take_answer(&mut self, client: u32, arrival: Arrival) -> Result<()> {
+        let statistics = &mut self.collected.statistics;
+        let (asked, classes) = (self.experiment.record.label_counts, self.admission.classes());
+        let count = |sums: &mut Vec<u32>, labels: &[u32]| {
+            if asked && labels.len() == classes {
+                sums.resize(classes, 0);
+                sums.iter_mut().zip(labels).for_each(|(sum, n)| *sum = sum.saturating_add(*n));
+            }
+        };
+        let note = |reason: &str| ClientNote { client, reason: printable(reason) };
+        let answer = match arrival {
+            Arrival::Absent => {
+                statistics.absent.push(client);
+                return Ok(());
+            }
+            Arrival::Lost(reason) => {
+                statistics.absent.push(client);
+                statistics.lost.push(note(&reason));
+                return Ok(());
+            }
+            Arrival::Late => {
+                // Slow is not hostile: named, and not counted against the client.
+                if self.rejected.insert(client) {
+                    self.trained.insert(client);
+                    statistics.rejected.push(note(&Rejection::Late.to_string()));
+                }
+                return Ok(());
+            }
+            Arrival::Answer(answer) => {
+                statistics.bytes_up += answer.encoded_len()?;
+                self.admission.admit(client, answer, None, self.registry)
+            }
+            Arrival::Encoded(bytes) => {
+                statistics.bytes_up += bytes.len() as u64;
+                self.admission.admit_encoded(client, &bytes, self.registry)
+            }
+        };
+        match answer {
+            Ok(Admitted::Update(update)) => {
+                self.trained.insert(client);
+                self.collected.lengths.extend(update.lengths());
+                if update.is_shortened() {
+                    statistics.shortened.push(client);
+                }
+                statistics.answers += 1;
+                statistics.seen = statistics.seen.saturating_add(update.update().samples);
+                statistics.add_kept(update.update().samples, update.update().kept);
+                statistics.add_losses(&update.update().losses);
+                count(&mut statistics.labels, &update.update().labels);
+                self.aggregation.add(&update, self.admission.sent())?;
+                if self.observes {
+                    // Kept beyond this delivery, whose tensors may be views of what is trained next.
+                    self.collected.observed.push((client, update.into_owned()?));
+                }
+            }
+            Ok(Admitted::NothingKept { samples, labels }) => {
+                count(&mut statistics.labels, &labels);
+                statistics.answers += 1;
+                statistics.seen = statistics.seen.saturating_add(samples);
+                statistics.add_kept(samples, 0);
+                if self.experiment.aggregation.without_samples == WithoutSamples::Unchanged {
+                    let unchanged = self.admission.unchanged(client, samples)?;
+                    self.aggregation.add(&unchanged, self.admission.sent())?;
+                }
+            }
+            Ok(Admitted::Failed { reason }) => {
+                tracing::warn!(client, reason, "client failed");
+                statistics.failed.push(note(&reason));
+            }
+            Ok(Admitted::Repeated) => tracing::debug!(client, "the same answer again, ignored"),
+            Err(rejection) => {
+                tracing::warn!(client, %rejection, "answer rejected");
+                if rejection.is_of_an_update() {
+                    self.trained.insert(client);
+                }
+                // A message that a network delivers again, or a flood of them, is one rejection.
+                if self.rejected.insert(client) {
+                    self.registry.reject(client);
+                    statistics.rejected.push(note(&rejection.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A client's words as they may stand in records and on a terminal: not too many, and without control
+/// characters.
+fn printable(text: &str) -> String {
+    const LONGEST: usize = 300;
+    let plain = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
+    text.chars().take(LONGEST).map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_says_is_cut_and_cleaned() {
+        assert_eq!(printable("a\u{1b}[31mb\n"), "a\u{fffd}[31mb\u{fffd}");
+        assert_eq!(printable(&"x".repeat(10_000)).len(), 300);
+    }
+}

@@ -1,0 +1,123 @@
+//! Class probabilities of a client's images, and the class shares that follow from them without a label. A
+//! client that holds two classes of ten should not label as if it held all ten alike: once its shares are
+//! known, an image between a class that the client has and one that it has not is no longer in doubt.
+
+/// Images that a temperature is fitted on, at most.
+const FITTED_ON: usize = 2_000;
+/// Temperatures between which a fitted one lies, and halvings of that range.
+const TEMPERATURES: (f64, f64) = (0.01, 10.0);
+const HALVINGS: usize = 25;
+/// Expectation maximisation converges geometrically; the shares hardly move after this many steps.
+const STEPS: usize = 30;
+/// Images of every class that are counted beside the client's, so that no class is ruled out and few images do
+/// not decide.
+const COUNTED_BESIDE: f64 = 5.0;
+
+/// The softmax of each image's cosines with `classes` classes.
+pub(super) fn probabilities(cosines: &[f32], classes: usize, temperature: f64) -> Vec<f64> {
+    let images = cosines.chunks_exact(classes);
+    images.flat_map(|image| softmax(image, temperature)).collect()
+}
+
+/// The temperature at which the largest probability of an image is on average `confidence`. A model that is
+/// trained on its own labels becomes too sure of them, and class shares are found only while it has doubts.
+pub(super) fn fitted_temperature(cosines: &[f32], classes: usize, confidence: f64) -> f64 {
+    let images = cosines.len() / classes;
+    let step = images.div_ceil(FITTED_ON).max(1);
+    let found = |temperature: f64| {
+        let chosen = cosines.chunks_exact(classes).step_by(step);
+        let largest = |image| softmax(image, temperature).fold(0.0, f64::max);
+        chosen.map(largest).sum::<f64>() / images.div_ceil(step).max(1) as f64
+    };
+    let (mut low, mut high) = TEMPERATURES;
+    for _ in 0..HALVINGS {
+        let middle = (low * high).sqrt();
+        if found(middle) > confidence {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    (low * high).sqrt()
+}
+
+/// The class shares under which a client's images are most likely (Saerens, Latinne and Decaestecker, 2002), from
+/// their probabilities if all classes were equally frequent.
+pub(super) fn class_shares(probabilities: &[f64], classes: usize) -> Vec<f64> {
+    let mut shares = vec![1.0 / classes as f64; classes];
+    for _ in 0..STEPS {
+        let mut counts = vec![COUNTED_BESIDE; classes];
+        for image in probabilities.chunks_exact(classes) {
+            let joint = || image.iter().zip(&shares).map(|(p, share)| p * share);
+            let total: f64 = joint().sum();
+            if total > 0.0 {
+                counts.iter_mut().zip(joint()).for_each(|(count, joint)| *count += joint / total);
+            }
+        }
+        let total: f64 = counts.iter().sum();
+        shares = counts.into_iter().map(|count| count / total).collect();
+    }
+    shares
+}
+
+fn softmax(cosines: &[f32], temperature: f64) -> impl Iterator<Item = f64> + Clone {
+    let largest = cosines.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weight = move |cosine: &f32| (f64::from(cosine - largest) / temperature).exp();
+    let total: f64 = cosines.iter().map(weight).sum();
+    cosines.iter().map(move |cosine| weight(cosine) / total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: &[f64], expected: &[f64], within: f64) {
+        assert_eq!(found.len(), expected.len());
+        let mut pairs = found.iter().zip(expected);
+        assert!(pairs.all(|(a, b)| (a - b).abs() < within), "{found:?} is not {expected:?}");
+    }
+
+    #[test]
+    fn probabilities_by_hand() {
+        let found = probabilities(&[3f32.ln(), 0.0, 0.0, 9f32.ln()], 2, 2.0);
+        let root = 3f64.sqrt();
+        close(&found, &[root / (root + 1.0), 1.0 / (root + 1.0), 0.25, 0.75], 1e-6);
+    }
+
+    #[test]
+    fn a_fitted_temperature_gives_the_wanted_confidence() {
+        let cosines = [0.9f32, 0.1, -0.2, 0.4, 0.5, 0.1, 0.0, 0.3, 0.95];
+        for confidence in [0.5, 0.8, 0.95] {
+            let temperature = fitted_temperature(&cosines, 3, confidence);
+            let found = probabilities(&cosines, 3, temperature);
+            let largest = found.chunks(3).map(|image| image.iter().copied().fold(0.0, f64::max));
+            close(&[largest.sum::<f64>() / 3.0], &[confidence], 1e-4);
+        }
+        // Of many images every second is enough.
+        let many = cosines.repeat(FITTED_ON * 2 / 3);
+        let (few, many) = (fitted_temperature(&cosines, 3, 0.8), fitted_temperature(&many, 3, 0.8));
+        close(&[many], &[few], 1e-3);
+        assert!(fitted_temperature(&[], 3, 0.8).is_finite());
+    }
+
+    #[test]
+    fn certain_images_are_counted() {
+        let images = [1.0, 0.0, 0.0].repeat(75).into_iter().chain([0.0, 1.0, 0.0].repeat(10));
+        let found = class_shares(&images.collect::<Vec<_>>(), 3);
+        close(&found, &[0.8, 0.15, 0.05], 1e-12);
+    }
+
+    /// A labeller that is right with probability 0.7 finds 0.66 of the first class where there are 0.9; the
+    /// estimate takes its errors back.
+    #[test]
+    fn errors_of_the_labeller_are_taken_back() {
+        let images = [0.7, 0.3].repeat(6_600).into_iter().chain([0.3, 0.7].repeat(3_400));
+        close(&class_shares(&images.collect::<Vec<_>>(), 2), &[0.9, 0.1], 0.02);
+    }
+
+    #[test]
+    fn no_images_and_no_probability_leave_the_classes_alike() {
+        close(&class_shares(&[], 4), &[0.25; 4], 1e-12);
+        close(&class_shares(&[0.0; 8], 4), &[0.25; 4], 1e-12);
+    }
+}

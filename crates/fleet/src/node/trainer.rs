@@ -1,0 +1,116 @@
+//! Training at a node, round by round: requests in, answers out, and what clients keep on disk between the two.
+
+use super::Site;
+use super::refusal::{PRIVATE, Refusal};
+use super::state::{Kept, StateFolder};
+use crate::protocol::{NOT_JOINED, TrainHeader, join_parts, split_parts};
+use axum::http::StatusCode;
+use fedanchor::clients::LocalClients;
+use fedanchor::messages::{Answer, Broadcast, ClientOutcome};
+use std::collections::BTreeSet;
+
+/// Trains the clients of a node, round by round.
+pub(super) struct Trainer<'a> {
+    site: &'a Site,
+    clients: LocalClients<'a>,
+    folder: &'a StateFolder,
+    /// The last request and its reply: a request that a transport delivers again is not trained again.
+    last: Option<(blake3::Hash, Vec<u8>)>,
+    /// Clients that have trained without anything kept from a round before.
+    new: BTreeSet<String>,
+}
+
+impl<'a> Trainer<'a> {
+    pub(super) fn new(site: &'a Site, clients: LocalClients<'a>, folder: &'a StateFolder) -> Self {
+        Self { site, clients, folder, last: None, new: BTreeSet::new() }
+    }
+
+    pub(super) fn train(&mut self, body: &[u8]) -> (u16, Vec<u8>) {
+        let digest = blake3::hash(body);
+        if let Some((last, reply)) = &self.last
+            && *last == digest
+        {
+            return (StatusCode::OK.as_u16(), reply.clone());
+        }
+        match self.train_anew(body) {
+            Ok(reply) => {
+                self.last = Some((digest, reply.clone()));
+                (StatusCode::OK.as_u16(), reply)
+            }
+            Err(refusal) => refusal.tell(),
+        }
+    }
+
+    fn train_anew(&mut self, body: &[u8]) -> std::result::Result<Vec<u8>, Refusal> {
+        let Site { terms, context, data, like, .. } = self.site;
+        let parts = split_parts(body).unwrap_or_default();
+        let [broadcast, header] = parts[..] else {
+            return Err(Refusal::new(400, "a request to train has a broadcast and a header"));
+        };
+        let Ok(TrainHeader { run, clients }) = serde_json::from_slice(header) else {
+            return Err(Refusal::new(400, "the header of a request to train makes no sense"));
+        };
+        if run != terms.run {
+            return Err(Refusal::new(NOT_JOINED, "another run: join first"));
+        }
+        let layout = &context.network.layout;
+        let decoded = Broadcast::decode(broadcast, layout, terms.classes, context.device);
+        let (broadcast, _) = decoded.map_err(|error| Refusal::new(400, error))?;
+        let numbers: Vec<u32> = clients.iter().map(|(_, number)| *number).collect();
+        if numbers.iter().collect::<BTreeSet<_>>().len() < numbers.len() || numbers.is_empty() {
+            return Err(Refusal::new(400, "a request to train names each client once"));
+        }
+        let mut without = BTreeSet::new();
+        for (name, number) in &clients {
+            let Some((_, local)) = data.clients.iter().find(|(there, _)| there == name) else {
+                return Err(Refusal::new(404, "one of these clients is not here"));
+            };
+            self.clients.add(*number, local);
+            // From disk, even if it is in memory: a round that is asked for again starts where it started before.
+            match self.folder.load(&run, name, broadcast.round)? {
+                Kept::State(round, kept)
+                    if self.clients.restore(*number, round, &kept, like).is_ok() => {}
+                Kept::Nothing => {
+                    self.clients.forget(*number);
+                    without.insert(*number);
+                }
+                Kept::State(..) | Kept::Damaged => {
+                    tracing::warn!(client = name, "starts without what it kept, which is damaged");
+                    self.clients.forget(*number);
+                }
+            }
+        }
+        let mut answers = Vec::new();
+        self.clients.train(&numbers, &broadcast, &mut |answer, _| {
+            answers.push(without_reason(answer).encode()?);
+            Ok(())
+        })?;
+        // On disk before the answer leaves: the coordinator may count on it.
+        for (number, kept) in self.clients.save(broadcast.round, like)? {
+            let Some((name, _)) = clients.iter().find(|(_, other)| *other == number) else {
+                continue;
+            };
+            self.folder.save(&run, name, broadcast.round, &kept)?;
+            let (client, round) = (name, broadcast.round);
+            if round > 1 && without.contains(&number) && self.new.insert(name.clone()) {
+                tracing::warn!(
+                    client,
+                    round,
+                    "has kept nothing from earlier rounds of this run: it trains for the first time, or its state is \
+                     not in the folder of --state"
+                );
+            }
+        }
+        let answers: Vec<&[u8]> = answers.iter().map(Vec::as_slice).collect();
+        Ok(join_parts(&answers))
+    }
+}
+
+/// An answer that may leave this machine: why a client failed may name files.
+fn without_reason(mut answer: Answer) -> Answer {
+    if let ClientOutcome::Failed { reason } = &mut answer.outcome {
+        tracing::warn!(client = answer.client, reason, "could not train");
+        *reason = format!("it could not train: {PRIVATE}");
+    }
+    answer
+}
