@@ -4,6 +4,8 @@
 
 CARGO := cargo
 PYTHON := python3
+# An error's own words come last, not the stack that it came through.
+export RUST_LIB_BACKTRACE := 0
 
 # The main job on the embedded sample: FedAnchor against the anchors alone.
 demo: libtorch

@@ -33,17 +33,18 @@ augment.flip = false
 batch_norm.statistics = "static-server"
 optimiser.lr = 0.1
 client = {{ per_round = {per_round}, epochs = 1, batch = 32 }}
+fleet.clients_per_node = {per_node}
 """
 
 
-def pictures(program: str, folder: pathlib.Path, clients: int = NODES, per_round: int = NODES) -> None:
+def pictures(program: str, folder: pathlib.Path, clients: int = NODES, per_round: int = NODES, per_node: int = 1) -> None:
     """`all` for the simulation; of these, `server` is what the coordinator has."""
     everything = folder / "all"
     subprocess.run([program, "-q", "data", "example", str(everything), "--clients", str(clients)], check=True, timeout=LONGEST)
     shutil.copytree(everything / "labelled", folder / "server" / "train")
     shutil.copytree(everything / "test", folder / "server" / "test")
     for name, data in (("fleet", "server"), ("simulation", "all")):
-        text = EXPERIMENT.format(rounds=ROUNDS, path=folder / data, clients=clients, per_round=per_round)
+        text = EXPERIMENT.format(rounds=ROUNDS, path=folder / data, clients=clients, per_round=per_round, per_node=per_node)
         (folder / f"{name}.toml").write_text(text)
 
 
@@ -102,7 +103,7 @@ def simulate(program: str, federation: Federation, *more: str) -> bytes:
 
 def run(program: str, federation: Federation, nodes: int, clients: int, per_round: int) -> None:
     folder = federation.folder
-    pictures(program, folder, clients, per_round)
+    pictures(program, folder, clients, per_round, -(-clients // nodes))
     if nodes == clients:
         names = [f"client-{number}" for number in range(nodes)]
         for name in names:

@@ -44,9 +44,14 @@ write("broadcast/model", "broadcast", model("model"))
 means = [("anchors/means", "F32", [2, 4]), ("thresholds", "F64", [2])]
 write("broadcast/means", "broadcast", model("model") + means)
 latents = [("anchors/latents", "F32", [3, 4]), ("anchors/labels", "U16", [3])]
+shares = [("anchors/means", "F32", [2, 4]), ("class_shares", "F64", [2])]
+write("broadcast/shares", "broadcast", model("model") + shares)
 write("broadcast/latents", "broadcast", model("model") + latents)
 extra = model("extra.sigma") + model("extra.helper.3")
 write("broadcast/extra", "broadcast", model("model") + extra)
 write("answer/update", "update", model("model"), samples=10, kept=5, fix_loss=0.25, mix_loss=None)
+losses = {"fix_loss": 0.25, "mix_loss": 0.5}
+write("answer/labels", "update", model("model"), samples=10, kept=5, labels=[6, 4], **losses)
 write("answer/nothing", "nothing-kept", [], samples=10)
+write("answer/nothing-labels", "nothing-kept", [], samples=10, labels=[0, 10])
 write("answer/failed", "failed", [], reason="out of memory")

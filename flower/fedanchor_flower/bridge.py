@@ -65,6 +65,8 @@ class Bridge:
         self._coordinator = coordinator
         self._lock = threading.Lock()
         self._exchanges: dict[int, _Exchange] = {}
+        # Those of which the coordinator has not yet heard the end.
+        self._held: set[_Exchange] = set()
         self._sending = threading.Semaphore(_SENT_AT_ONCE)
         self._receiving = threading.Semaphore(_RECEIVED_AT_ONCE)
         self._error: CoordinatorError | None = None
@@ -74,7 +76,9 @@ class Bridge:
         while True:
             asked = time.monotonic()
             nodes = list(self._grid.get_node_ids())
-            work = self._coordinator.work(nodes)
+            with self._lock:
+                holds = sorted({exchange.order.id for exchange in self._held})
+            work = self._coordinator.work(nodes, holds)
             if work.done:
                 break
             for order in work.orders:
@@ -102,6 +106,7 @@ class Bridge:
                 logger.warning("request %d: replaced by a new one for node %d", order.id, order.node)
                 self._abandon_locked(old)
             self._exchanges[order.id] = exchange
+            self._held.add(exchange)
         # Daemon threads: one that hangs inside Flower must not keep the run from ending.
         threading.Thread(target=self._carry_out, args=(exchange,), daemon=True, name=f"request {order.id}").start()
 
@@ -120,6 +125,7 @@ class Bridge:
             self._error = error
         finally:
             self._end(exchange)
+            self._release(exchange)
 
     def _send(self, exchange: _Exchange) -> str | None:
         order = exchange.order
@@ -195,6 +201,11 @@ class Bridge:
             first = self._abandon_locked(exchange)
         if first:
             self._coordinator.failure(exchange.order, reason)
+            self._release(exchange)
+
+    def _release(self, exchange: _Exchange) -> None:
+        with self._lock:
+            self._held.discard(exchange)
 
     def _end(self, exchange: _Exchange) -> bool:
         with self._lock:

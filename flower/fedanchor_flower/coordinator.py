@@ -70,9 +70,13 @@ class Coordinator:
         # By this the coordinator knows that a new ServerApp has taken over, which has none of the requests of the last one.
         self._session = secrets.token_hex(8)
 
-    def work(self, nodes: list[int]) -> Work:
-        """Tell which nodes are connected and ask what to do."""
-        question = {"protocol": PROTOCOL, "session": self._session, "nodes": [str(node) for node in nodes]}
+    def work(self, nodes: list[int], holds: list[int]) -> Work:
+        """Tell which nodes are connected and which orders are being carried out, and ask what to do.
+
+        An order whose answer was lost on the way is given again, because it is not among those.
+        """
+        names = [str(node) for node in nodes]
+        question = {"protocol": PROTOCOL, "session": self._session, "nodes": names, "holds": holds}
         answer = self._post_json("/v1/work", question)
         if answer.status != 200:
             raise CoordinatorError(f"the coordinator answered /v1/work with {answer.status}: {answer.text()}")

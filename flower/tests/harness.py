@@ -105,18 +105,20 @@ class FakeCoordinator:
         self._changed = threading.Condition()
         self._next = 1
         self._new: list[dict[str, Any]] = []
+        self._given: list[dict[str, Any]] = []
         self._bodies: dict[int, bytes] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._end: tuple[bool, str] | None = None
         self.nodes: list[str] = []
         self.refused = 0
         self.refuse_replies = False
+        self.lose_work = False  # the next answer with orders in it
         self.restart()
 
     def restart(self) -> None:
         """Start to listen, without anything that was known before."""
         with self._changed:
-            self._new, self._bodies, self._outcomes = [], {}, {}
+            self._new, self._given, self._bodies, self._outcomes = [], [], {}, {}
         self._server = UnixHttpServer(self._path, self._respond)
 
     def stop(self) -> None:
@@ -147,7 +149,7 @@ class FakeCoordinator:
                 raise AssertionError(f"{len(self.nodes)} nodes instead of {number} after {timeout} s")
             return list(self.nodes)
 
-    def _respond(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
+    def _respond(self, method: str, target: str, body: bytes) -> tuple[int, bytes] | None:
         url = urllib.parse.urlparse(target)
         if (method, url.path) == ("POST", "/v1/work"):
             return self._work(json.loads(body))
@@ -171,17 +173,23 @@ class FakeCoordinator:
         outcome.set()
         return 204, b""
 
-    def _work(self, question: dict[str, Any]) -> tuple[int, bytes]:
+    def _work(self, question: dict[str, Any]) -> tuple[int, bytes] | None:
         if question["protocol"] != 1:
             return 400, b"unknown protocol"
         with self._changed:
             self.nodes = question["nodes"]
+            open_ones = [order for order in self._given if order["id"] in self._outcomes]
+            self._given = [order for order in open_ones if order["id"] in question["holds"]]
+            self._new += [order for order in open_ones if order["id"] not in question["holds"]]
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._new or self._end is not None, 1.0)
             answer: dict[str, Any] = {"state": "wait", "requests": [], "ok": True, "message": ""}
             if self._new:
                 answer["state"], answer["requests"] = "work", self._new
-                self._new = []
+                self._given, self._new = self._given + self._new, []
+                if self.lose_work:
+                    self.lose_work = False
+                    return None
             elif self._end is not None:
                 answer["state"], (answer["ok"], answer["message"]) = "done", self._end
             return 200, json.dumps(answer).encode()

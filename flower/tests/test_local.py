@@ -117,6 +117,15 @@ class BridgeTest(WithFolder):
         self.coordinator.finish()
         self.assertIsNone(self.ended.wait(5).reason)
 
+    def test_work_whose_answer_was_lost(self) -> None:
+        self.coordinator.lose_work = True
+        grid = FakeGrid(lambda node, request: envelope.Reply(200, request.body))
+        self.start(grid)
+        outcomes = [self.coordinator.send("1", "/", body) for body in (b"x", b"y")]
+        self.assertEqual([outcome.wait(10).body for outcome in outcomes], [b"x", b"y"])
+        self.assertFalse(self.coordinator.lose_work)
+        self.assertEqual(len(grid._sent), 2, "each is sent once")
+
     def test_failed_run(self) -> None:
         self.start(FakeGrid(lambda *_: None))
         self.coordinator.finish(ok=False, message="no quorum")
@@ -231,7 +240,7 @@ class BridgeTest(WithFolder):
             with self.subTest(body=body):
                 server = UnixHttpServer(self.socket, lambda *_, answer=(status, body): answer)
                 with self.assertRaises(CoordinatorError) as caught:
-                    Coordinator(str(self.socket), 1.0).work([])
+                    Coordinator(str(self.socket), 1.0).work([], [])
                 self.assertIn("/v1/work", str(caught.exception))
                 server.stop()
         self.coordinator.restart()

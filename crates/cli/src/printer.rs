@@ -1,5 +1,6 @@
 //! The one owner of standard output, standard error and progress bars.
 
+use fedanchor_record::words::is_hidden;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -93,10 +94,10 @@ fn to_stderr(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable(text));
 }
 
-/// Text without control characters: names of classes and files come from elsewhere, and could move the cursor or
-/// retitle the window.
+/// Text without hidden characters, apart from those of our own layout: names of classes and files come from
+/// elsewhere.
 fn printable(text: &str) -> Cow<'_, str> {
-    let hostile = |letter: char| letter.is_control() && letter != '\n' && letter != '\t';
+    let hostile = |letter: char| is_hidden(letter) && letter != '\n' && letter != '\t';
     match text.contains(hostile) {
         true => text.replace(hostile, "\u{fffd}").into(),
         false => text.into(),

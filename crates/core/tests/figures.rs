@@ -100,7 +100,8 @@ fn latents_are_those_of_the_tested_model() {
     run(&experiment(&["record.latents=[0, 3, 0]", "server.average=0.5"]), &out);
     assert_eq!(rounds_with_latents(&out).unwrap(), [0, 3]);
     assert!(!out.join(files::SAMPLES).exists());
-    let latents = Latents::read(&out.join(files::latents(3))).unwrap();
+    let latents = std::fs::read(out.join(files::latents(3))).unwrap();
+    let latents = Latents::decode(&latents).unwrap();
 
     let test = sample::load().unwrap().test;
     assert_eq!(latents.images, (0..1000).collect::<Vec<u32>>());

@@ -6,6 +6,9 @@ use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+/// The largest file that is read whole where nothing else limits it, in bytes: a model of four billion parameters.
+pub const LARGEST: u64 = 1 << 34;
+
 /// Opens a regular file for reading. Anything else, such as a named pipe, could block or never end.
 pub fn open(path: &Path) -> Result<File> {
     perform(Call::Read(path), || {

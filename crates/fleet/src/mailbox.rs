@@ -100,6 +100,9 @@ pub struct Asking {
     pub session: String,
     /// The nodes that are connected.
     pub nodes: BTreeSet<String>,
+    /// The requests that it has, if it says so: any other that was handed out has not reached it.
+    #[serde(default)]
+    pub holds: Option<BTreeSet<u64>>,
 }
 
 /// What the transport shall do.
@@ -257,7 +260,9 @@ impl Mailbox {
         }
         let now = Instant::now();
         inner.heard = Some(now);
-        for request in inner.requests.values_mut() {
+        let arrived = |id| asking.holds.as_ref().is_none_or(|holds| holds.contains(id));
+        for (id, request) in &mut inner.requests {
+            request.taken &= arrived(id);
             let since = request.missing.unwrap_or(now);
             request.missing = (!asking.nodes.contains(&request.node)).then_some(since);
         }
@@ -350,7 +355,7 @@ mod tests {
 
     fn asking(session: &str, nodes: &[&str]) -> Asking {
         let nodes = nodes.iter().map(|&node| node.to_owned()).collect();
-        Asking { protocol: 1, session: session.to_owned(), nodes }
+        Asking { protocol: 1, session: session.to_owned(), nodes, holds: None }
     }
 
     fn ids(work: &Work) -> Vec<u64> {
@@ -409,6 +414,22 @@ mod tests {
         let (_, Arrived { reply, .. }) = mailbox.next_reply(&all, NOW).unwrap();
         let Reply::Answer(200, body) = reply else { panic!() };
         assert_eq!(body.beginning(9).unwrap(), b"me");
+    }
+
+    /// The answer to a question for work is lost: what was in it is handed out again.
+    #[test]
+    fn work_that_has_not_reached_the_transport_is_handed_out_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mailbox = opened(&folder.path().join("replies"));
+        let post = || mailbox.post("7", "/v1/train", Vec::new(), None, 100);
+        let (held, lost) = (post(), post());
+        let work = |holds: &[u64]| {
+            let holds = Some(holds.iter().copied().collect());
+            ids(&mailbox.work(&Asking { holds, ..asking("a", &["7"]) }, NOW).unwrap())
+        };
+        assert_eq!(work(&[]), [held, lost]);
+        assert_eq!(work(&[held]), [lost]);
+        assert!(work(&[held, lost]).is_empty());
     }
 
     /// A reply that is sent twice at the same time: one of them counts, and it is whole.

@@ -52,7 +52,7 @@ pub struct Settings {
 /// Something to do, and where the answer goes: a status and a body.
 struct Job {
     task: Task,
-    answer: oneshot::Sender<(u16, Vec<u8>)>,
+    answer: oneshot::Sender<(u16, Bytes)>,
     /// Its place among those that are held in memory.
     _place: OwnedSemaphorePermit,
 }
@@ -179,6 +179,7 @@ fn work(settings: &Settings, folder: &StateFolder, queue: &Queue) {
                     Err(error) => Err(Refusal::private(409, "its device cannot be used", &error)),
                     Ok(_device) => {
                         let _ = answer.send((StatusCode::OK.as_u16(), site.joined()));
+                        folder.forget_old_runs();
                         next = site.serve(folder, queue, &terms);
                         continue;
                     }
@@ -239,7 +240,7 @@ impl Site {
         Ok(Self { terms, experiment, method, context, data, like })
     }
 
-    fn joined(&self) -> Vec<u8> {
+    fn joined(&self) -> Bytes {
         let client = |(name, local): &(String, Vec<u32>)| LocalClient {
             name: name.clone(),
             samples: local.len(),
@@ -249,7 +250,7 @@ impl Site {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             clients: self.data.clients.iter().map(client).collect(),
         };
-        serde_json::to_vec(&joined).unwrap_or_default()
+        serde_json::to_vec(&joined).unwrap_or_default().into()
     }
 
     /// Trains for this run until another one is joined, whose job is returned.

@@ -3,6 +3,7 @@
 use axum::body::Bytes;
 use fedanchor::{Error, Experiment, Result};
 use fedanchor_data::{Normalisation, Shape};
+use fedanchor_record::words::{excerpt, is_hidden};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -101,27 +102,19 @@ pub fn bad_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Option<St
     }
     let mut seen = BTreeSet::new();
     names.into_iter().find_map(|name| {
-        let name_for_people = printable(name.as_bytes());
+        let name_for_people = excerpt(name);
         match name {
             "" => Some("a client has an empty name".to_owned()),
             _ if name.len() > LONGEST_NAME => {
                 Some(format!("the name {name_for_people:?} has more than {LONGEST_NAME} bytes"))
             }
-            _ if name.chars().any(char::is_control) => {
-                Some(format!("the name {name_for_people:?} has control characters"))
+            _ if name.contains(is_hidden) => {
+                Some(format!("the name {name_for_people:?} has hidden characters"))
             }
             _ if !seen.insert(name) => Some(format!("two clients are called {name_for_people:?}")),
             _ => None,
         }
     })
-}
-
-/// Words from the network as they may stand in a log: not too many, and without control characters.
-pub(crate) fn printable(bytes: &[u8]) -> String {
-    const LONGEST: usize = 300;
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * LONGEST)]).into_owned();
-    let plain = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
-    text.chars().take(LONGEST).map(plain).collect()
 }
 
 /// A byte string after its length, as [`join_parts`] writes it.
@@ -131,13 +124,15 @@ pub fn framed(part: Bytes) -> [Bytes; 2] {
 
 /// Byte strings as one: each after its length.
 pub fn join_parts(parts: &[&[u8]]) -> Vec<u8> {
-    let length = parts.iter().map(|part| 8 + part.len()).sum();
-    let mut whole = Vec::with_capacity(length);
-    for part in parts {
-        whole.extend((part.len() as u64).to_le_bytes());
-        whole.extend(*part);
-    }
+    let mut whole = Vec::with_capacity(parts.iter().map(|part| 8 + part.len()).sum());
+    parts.iter().for_each(|part| push_part(&mut whole, part));
     whole
+}
+
+/// Adds a byte string to those that are joined already.
+pub(crate) fn push_part(whole: &mut Vec<u8>, part: &[u8]) {
+    whole.extend((part.len() as u64).to_le_bytes());
+    whole.extend(part);
 }
 
 /// The byte strings that [`join_parts`] put together; `None` if these are none.
@@ -174,7 +169,8 @@ mod tests {
             (&[][..], "no client"),
             (&["a", "b", "a"], "two clients are called \"a\""),
             (&["a", ""], "empty name"),
-            (&["\u{1b}[2J"], "control characters"),
+            (&["\u{1b}[2J"], "hidden characters"),
+            (&["gnp\u{202e}.7-draw"], "hidden characters"),
             (&[&"x".repeat(201)], "more than 200 bytes"),
             (&["a"; 10_001], "more than 10000"),
         ] {

@@ -1,12 +1,13 @@
 //! The fleet that the coordinator sees: clients on nodes, behind a mailbox.
 
 use crate::mailbox::{Arrived, Mailbox, Reply};
-use crate::protocol::{NOT_JOINED, PROTOCOL, TRAIN, Terms, TrainHeader, framed, printable};
-use crate::roster::{Node, Place, REASON, Roster};
+use crate::protocol::{NOT_JOINED, PROTOCOL, TRAIN, Terms, TrainHeader, framed};
+use crate::roster::{Node, Place, Roster};
 use crate::round::{Asked, Client, Round};
 use axum::body::Bytes;
 use fedanchor::federation::{ClientKey, Delivery, Fleet, Member, RoundTask};
 use fedanchor::{Error, Result, Simulation};
+use fedanchor_record::words::excerpt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +65,7 @@ impl RemoteFleet {
         let terms = serde_json::to_vec(&terms)
             .map_err(|error| Error::config("the experiment", error.to_string()))?;
         Ok(Self {
-            roster: Roster::new(mailbox.clone(), terms.into()),
+            roster: Roster::new(mailbox.clone(), terms.into(), experiment.fleet.clients_per_node),
             mailbox,
             stop,
             run: run.to_owned(),
@@ -192,12 +193,12 @@ impl RemoteFleet {
                 return round.held.push(request);
             }
             Reply::Answer(status, body) => {
-                let reason = printable(&body.beginning(REASON).unwrap_or_default());
+                let reason = body.words();
                 tracing::warn!(node, status, reason, "the node did not train");
                 format!("its node answered with status {status}: {reason}")
             }
             Reply::Failure(reason) => {
-                let reason = printable(reason.as_bytes());
+                let reason = excerpt(&reason);
                 tracing::warn!(node, reason, "no answer from the node");
                 reason
             }

@@ -2,11 +2,13 @@
 //! is asked for anything else, and nothing waits for its answer: it may have many images to read.
 
 use crate::mailbox::{Mailbox, Reply};
-use crate::protocol::{CLIENTS, JOIN, Joined, PROTOCOL, bad_names, printable};
+use crate::protocol::{CLIENTS, JOIN, Joined, PROTOCOL, bad_names};
 use axum::body::Bytes;
 use fedanchor::federation::{ClientKey, Member};
 use fedanchor_data::formats::natural;
-use std::collections::{BTreeMap, BTreeSet};
+use fedanchor_record::words::excerpt;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,8 +18,6 @@ const JOIN_WITHIN: Duration = Duration::from_secs(600);
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// The longest answer to `join`, in bytes: as many clients as a node may have.
 const LONGEST_JOIN: usize = 4 << 20;
-/// As much of a refusal is read, in bytes.
-pub(crate) const REASON: usize = 2 << 10;
 
 /// Nodes and clients.
 pub(crate) struct Roster {
@@ -26,8 +26,13 @@ pub(crate) struct Roster {
     /// By the transport's names.
     nodes: BTreeMap<String, Node>,
     clients: BTreeMap<String, Place>,
-    /// The names of all clients that have ever joined.
-    names: BTreeSet<String>,
+    /// The names of all clients that have ever joined, and the node that each was on last, if it joined since the
+    /// coordinator was started.
+    names: BTreeMap<String, Option<String>>,
+    /// How many of them were last on each node.
+    held: BTreeMap<String, usize>,
+    /// The most of them per node.
+    per_node: usize,
 }
 
 /// Where a client is.
@@ -50,14 +55,14 @@ pub(crate) enum Node {
 }
 
 impl Roster {
-    pub(crate) fn new(mailbox: Arc<Mailbox>, terms: Bytes) -> Self {
-        let (nodes, clients, names) = Default::default();
-        Self { mailbox, terms, nodes, clients, names }
+    pub(crate) fn new(mailbox: Arc<Mailbox>, terms: Bytes, per_node: usize) -> Self {
+        let (nodes, clients, names, held) = Default::default();
+        Self { mailbox, terms, nodes, clients, names, held, per_node }
     }
 
     /// Clients that count as known although they have not joined yet.
     pub(crate) fn know(&mut self, names: impl Iterator<Item = String>) {
-        self.names.extend(names);
+        names.for_each(|name| _ = self.names.entry(name).or_default());
     }
 
     /// Forgets nodes that are gone, and asks those to join that have not.
@@ -112,14 +117,13 @@ impl Roster {
         let Some(node) = self.nodes.iter().find(|(_, state)| asked(state)) else { return };
         let node = node.0.clone();
         let refused = match reply {
-            Reply::Failure(reason) => Err(printable(reason.as_bytes())),
+            Reply::Failure(reason) => Err(excerpt(&reason)),
             Reply::Answer(200, body) => match body.beginning(LONGEST_JOIN) {
                 Ok(answer) => self.welcome(&node, &answer),
                 Err(error) => Err(format!("its answer cannot be read: {error}")),
             },
             Reply::Answer(status, body) => {
-                let words = printable(&body.beginning(REASON).unwrap_or_default());
-                Err(format!("it refuses with status {status}: {words}"))
+                Err(format!("it refuses with status {status}: {}", body.words()))
             }
         };
         match refused {
@@ -141,9 +145,9 @@ impl Roster {
     /// Takes the clients of a node in, in place of those that it had before, or says why not.
     fn welcome(&mut self, node: &str, answer: &[u8]) -> Result<(), String> {
         let Joined { protocol, version, clients } = serde_json::from_slice(answer)
-            .map_err(|error| format!("its answer makes no sense: {error}"))?;
+            .map_err(|error| excerpt(&format!("its answer makes no sense: {error}")))?;
         if protocol != PROTOCOL {
-            let version = printable(version.as_bytes());
+            let version = excerpt(&version);
             return Err(format!(
                 "it has version {version} with protocol {protocol}, not {PROTOCOL}"
             ));
@@ -154,20 +158,44 @@ impl Roster {
         if let Some(taken) = clients.iter().find(|client| self.is_elsewhere(&client.name, node)) {
             return Err(format!(
                 "its client {:?} is on another node that is connected: names must differ",
-                printable(taken.name.as_bytes())
+                taken.name
             ));
         }
-        let new = clients.iter().filter(|client| !self.names.contains(&client.name)).count();
+        let new = clients.iter().filter(|client| !self.names.contains_key(&client.name)).count();
         if self.names.len() + new > CLIENTS {
             return Err(format!("with it, more than {CLIENTS} clients would have joined this run"));
         }
+        let was_here =
+            |name: &str| self.names.get(name).is_some_and(|at| at.as_deref() == Some(node));
+        let others = clients.iter().filter(|client| !was_here(&client.name)).count();
+        let all = self.held.get(node).unwrap_or(&0) + others;
+        if all > self.per_node {
+            return Err(format!(
+                "it would have stood for {all} clients in this run; `fleet.clients_per_node` allows {}",
+                self.per_node
+            ));
+        }
         self.clients.retain(|_, place| place.node != node);
         for client in clients {
-            self.names.insert(client.name.clone());
+            self.hold(&client.name, node);
             let place = Place { node: node.to_owned(), samples: client.samples };
             self.clients.insert(client.name, place);
         }
         Ok(())
+    }
+
+    /// A client of this name is on this node now, and no longer where it was.
+    fn hold(&mut self, name: &str, node: &str) {
+        let before = self.names.insert(name.to_owned(), Some(node.to_owned())).flatten();
+        if let Some(before) = before
+            && let Entry::Occupied(mut count) = self.held.entry(before)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        *self.held.entry(node.to_owned()).or_default() += 1;
     }
 
     /// Whether a client of this name is on another node that is connected. On one that is gone it may come back as
@@ -219,15 +247,19 @@ mod tests {
     use tempfile::TempDir;
 
     fn roster() -> (TempDir, Roster) {
+        roster_with(10)
+    }
+
+    fn roster_with(per_node: usize) -> (TempDir, Roster) {
         let folder = TempDir::new().unwrap();
         let mailbox = Mailbox::new(&folder.path().join("replies"));
         mailbox.open().unwrap();
-        (folder, Roster::new(Arc::new(mailbox), Bytes::new()))
+        (folder, Roster::new(Arc::new(mailbox), Bytes::new(), per_node))
     }
 
     fn connect(roster: &mut Roster, nodes: &[&str]) {
         let nodes = nodes.iter().map(|&node| node.to_owned()).collect();
-        let asking = Asking { protocol: 1, session: "a".to_owned(), nodes };
+        let asking = Asking { protocol: 1, session: "a".to_owned(), nodes, holds: None };
         roster.mailbox.work(&asking, Duration::ZERO).unwrap();
         roster.tend();
     }
@@ -311,6 +343,35 @@ mod tests {
         roster.ask("8");
         join(&mut roster, "8", &[("a", 2)]);
         assert_eq!(present(&roster), clients(&[("a", 2)]));
+    }
+
+    /// Neither all at once nor one after the other does a node get more clients than it may have.
+    #[test]
+    fn a_node_stands_for_only_so_many_clients() {
+        let (_folder, mut roster) = roster_with(2);
+        connect(&mut roster, &["7", "8"]);
+        join(&mut roster, "7", &[("a", 1), ("b", 1), ("c", 1)]);
+        let Some(Node::Out { reason, .. }) = roster.node("7") else { panic!() };
+        assert!(reason.contains("3 clients in this run; `fleet.clients_per_node` allows 2"));
+        let again = |roster: &mut Roster, node: &str, names: &[&str]| {
+            roster.ask(node);
+            let clients: Vec<(&str, usize)> = names.iter().map(|name| (*name, 1)).collect();
+            join(roster, node, &clients);
+            matches!(roster.node(node), Some(Node::Joined))
+        };
+        assert!(again(&mut roster, "7", &["a", "b"]));
+        assert!(again(&mut roster, "7", &["b", "a"]));
+        assert!(!again(&mut roster, "7", &["a", "d"]), "a third name");
+        assert!(again(&mut roster, "7", &["a"]));
+        // A client that has moved counts where it is now.
+        join(&mut roster, "8", &[("b", 1)]);
+        assert!(matches!(roster.node("8"), Some(Node::Joined)));
+        assert!(again(&mut roster, "7", &["a", "d"]));
+        assert_eq!(roster.held, BTreeMap::from([("7".to_owned(), 2), ("8".to_owned(), 1)]));
+        // Under other names of the transport, as after a restart without registered keys.
+        connect(&mut roster, &["9"]);
+        join(&mut roster, "9", &[("a", 1), ("d", 1)]);
+        assert_eq!(roster.held, BTreeMap::from([("8".to_owned(), 1), ("9".to_owned(), 2)]));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Replies on disk: memory grows neither with the number of nodes nor with what one of them sends.
 
+use fedanchor_record::words::excerpt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -22,6 +23,12 @@ impl Spooled {
         let mut bytes = Vec::new();
         File::open(&self.0)?.take(most as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// What a node says in it, for people.
+    pub(crate) fn words(&self) -> String {
+        const MOST: usize = 2 << 10;
+        excerpt(&String::from_utf8_lossy(&self.beginning(MOST).unwrap_or_default()))
     }
 
     /// Where the byte strings are that [`join_parts`](crate::protocol::join_parts) put together; `None` if these are

@@ -4,7 +4,7 @@
 use crate::files;
 use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The latents of test images after a round, with what a figure needs to colour them.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -19,16 +19,6 @@ pub struct Latents {
     pub predicted: Vec<u16>,
     /// The index of every image in the test set.
     pub images: Vec<u32>,
-}
-
-/// A file of latents that cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {problem}", path.display())]
-pub struct LatentsError {
-    /// The file.
-    pub path: PathBuf,
-    /// What is wrong with it.
-    pub problem: String,
 }
 
 /// The rounds of which a run folder holds latents, rising.
@@ -53,14 +43,6 @@ impl Latents {
     /// The latent of every image.
     pub fn rows(&self) -> impl Iterator<Item = &[f32]> {
         self.latents.chunks_exact(self.width.max(1))
-    }
-
-    /// Reads a file that a run has written.
-    pub fn read(path: &Path) -> Result<Self, LatentsError> {
-        let bytes = std::fs::read(path).map_err(|error| error.to_string());
-        bytes
-            .and_then(|bytes| Self::decode(&bytes))
-            .map_err(|problem| LatentsError { path: path.to_owned(), problem })
     }
 
     /// The content of a file.
@@ -162,19 +144,13 @@ mod tests {
         for round in [100, 2] {
             let path = folder.path().join(files::latents(round));
             std::fs::write(&path, latents().encode().unwrap()).unwrap();
-            assert_eq!(Latents::read(&path).unwrap(), latents());
+            assert_eq!(Latents::decode(&std::fs::read(&path).unwrap()).unwrap(), latents());
             std::fs::write(path.with_extension("safetensors.part"), "torn").unwrap();
         }
         assert_eq!(rounds_with_latents(folder.path()).unwrap(), [2, 100]);
         assert_eq!(latents().rows().nth(1).unwrap(), [1e30, 3.0, 4.0]);
         let file = SafeTensors::deserialize(&latents().encode().unwrap()).unwrap().len();
         assert_eq!(file, 4);
-    }
-
-    #[test]
-    fn a_file_that_is_not_there_is_named() {
-        let error = Latents::read(Path::new("no/such.safetensors")).unwrap_err();
-        assert!(error.to_string().starts_with("no/such.safetensors: "), "{error}");
     }
 
     /// Cut off anywhere, or with any byte of the header changed: an error or other numbers, and no panic.

@@ -12,10 +12,11 @@ mod latents;
 mod line;
 mod manifest;
 mod samples;
+pub mod words;
 
 pub use incidents::Incidents;
 pub use keys::KeyRole;
-pub use latents::{Latents, LatentsError, rounds_with_latents};
+pub use latents::{Latents, rounds_with_latents};
 pub use line::Checksums;
 pub use manifest::{BadLine, Manifest, Mismatch};
 pub use samples::{Sample, SampleKind, Samples};

@@ -1,11 +1,9 @@
 //! The files of a run folder, checked against its checksums as they are read.
 
 use crate::error::{ReportError, Result};
+use fedanchor_disk::LARGEST;
 use fedanchor_record::{Manifest, files};
 use std::path::{Path, PathBuf};
-
-/// The most that is read of a file: far more than any has, and less than a machine's memory.
-const LARGEST: u64 = 1 << 32;
 
 /// A run folder and the checksums in it.
 #[derive(Debug)]

@@ -137,6 +137,7 @@ impl Experiment {
             return Err(Error::config("fleet.ask", problem));
         }
         within("fleet.deadline", self.fleet.deadline, 0.0, 1e6)?;
+        at_least_one("fleet.clients_per_node", self.fleet.clients_per_node)?;
         within("checks.length", self.checks.length, 0.0, 1e6)?;
         within("aggregation.weight_limit", self.aggregation.weight_limit, 0.0, 1e6)?;
         within("faults.factor", self.faults.factor.unwrap_or_default(), 0.0, 1e6)?;

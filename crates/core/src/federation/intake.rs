@@ -10,6 +10,7 @@ use super::statistics::RoundStatistics;
 use crate::config::{Experiment, WithoutSamples};
 use crate::error::Result;
 use fedanchor_record::ClientNote;
+use fedanchor_record::words::excerpt;
 use std::collections::BTreeSet;
 
 /// What a round's answers come to.
@@ -57,7 +58,7 @@ impl Intake<'_> {
                 sums.iter_mut().zip(labels).for_each(|(sum, n)| *sum = sum.saturating_add(*n));
             }
         };
-        let note = |reason: &str| ClientNote { client, reason: printable(reason) };
+        let note = |reason: &str| ClientNote { client, reason: excerpt(reason) };
         let answer = match arrival {
             Arrival::Absent => {
                 statistics.absent.push(client);
@@ -114,8 +115,9 @@ impl Intake<'_> {
                 }
             }
             Ok(Admitted::Failed { reason }) => {
-                tracing::warn!(client, reason, "client failed");
-                statistics.failed.push(note(&reason));
+                let note = note(&reason);
+                tracing::warn!(client, reason = note.reason, "client failed");
+                statistics.failed.push(note);
             }
             Ok(Admitted::Repeated) => tracing::debug!(client, "the same answer again, ignored"),
             Err(rejection) => {
@@ -131,24 +133,5 @@ impl Intake<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// A client's words as they may stand in records and on a terminal: not too many, and without control
-/// characters.
-fn printable(text: &str) -> String {
-    const LONGEST: usize = 300;
-    let plain = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
-    text.chars().take(LONGEST).map(plain).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_client_says_is_cut_and_cleaned() {
-        assert_eq!(printable("a\u{1b}[31mb\n"), "a\u{fffd}[31mb\u{fffd}");
-        assert_eq!(printable(&"x".repeat(10_000)).len(), 300);
     }
 }

@@ -86,16 +86,14 @@ pub(crate) fn encode_model(
     Ok(encode(&tensors, &header)?)
 }
 
-/// The most bytes a model file may have.
-const LARGEST: u64 = 1 << 34;
-
 impl Model {
     /// Reads a model file written by a run, or the one in a run folder.
     pub fn load(path: &Path, device: Device) -> Result<Self> {
         let inside = path.join(fedanchor_record::files::MODEL);
         let path = if path.is_dir() { &inside } else { path };
         let problem = |problem: &dyn ToString| Error::file(path, problem.to_string());
-        let bytes = fedanchor_disk::read(path, LARGEST).map_err(|error| problem(&error))?;
+        let bytes =
+            fedanchor_disk::read(path, fedanchor_disk::LARGEST).map_err(|error| problem(&error))?;
         let mut decoded = decode(&bytes).map_err(|error| {
             problem(&format!("not a model of fedanchor (safetensors): {error}"))
         })?;

@@ -6,17 +6,14 @@ use std::path::Path;
 
 pub(crate) use disk::Appended;
 
-/// The most that is read of a file of a run: far more than any has, and less than a machine's memory.
-const LARGEST: u64 = 1 << 34;
-
 /// Reads a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-    disk::read(path, LARGEST).map_err(|error| Error::file(path, error))
+    disk::read(path, disk::LARGEST).map_err(|error| Error::file(path, error))
 }
 
 /// Reads a file that need not exist.
 pub(crate) fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>> {
-    disk::read_if_exists(path, LARGEST).map_err(|error| Error::file(path, error))
+    disk::read_if_exists(path, disk::LARGEST).map_err(|error| Error::file(path, error))
 }
 
 /// Writes a file: aside, synced, renamed.

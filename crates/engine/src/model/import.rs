@@ -23,15 +23,13 @@ pub struct Imported {
     pub ignored: Vec<String>,
 }
 
-/// The most bytes a file may have.
-const LARGEST: u64 = 1 << 34;
-
 /// Reads the entries of the backbone of `layout` from a file with torchvision's names.
 pub fn import(layout: &Layout, path: &Path, device: Device) -> Result<Imported> {
     let bad = |problem: String| {
         Error::config("model.init_from", format!("{}: {problem}", path.display()))
     };
-    let bytes = fedanchor_disk::read(path, LARGEST).map_err(|error| bad(error.to_string()))?;
+    let bytes = fedanchor_disk::read(path, fedanchor_disk::LARGEST)
+        .map_err(|error| bad(error.to_string()))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| {
         bad(format!("not a safetensors file ({error}): save it with safetensors.torch.save_file"))
     })?;

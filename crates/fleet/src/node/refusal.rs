@@ -1,6 +1,7 @@
 //! What a node says when it does not do what it is asked for.
 
 use crate::protocol::NOT_JOINED;
+use axum::body::Bytes;
 use fedanchor::Error;
 
 /// What is said of a failure whose reason stays on this machine: it may name files.
@@ -27,14 +28,14 @@ impl Refusal {
     }
 
     /// The reply, after saying why on this machine.
-    pub(super) fn tell(self) -> (u16, Vec<u8>) {
+    pub(super) fn tell(self) -> (u16, Bytes) {
         let Self { status, problem, private } = self;
         // That it has to join first is no news.
         if status != NOT_JOINED {
             let reason = private.as_ref().unwrap_or(&problem);
             tracing::warn!(status, reason, "refused");
         }
-        (status, problem.into_bytes())
+        (status, problem.into())
     }
 }
 

@@ -8,12 +8,13 @@ use fedanchor::{Error, Result};
 use fedanchor_disk as disk;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// The largest state that is read, in bytes.
-const LARGEST: u64 = 1 << 34;
 const SUFFIX: &str = "state";
 /// Files per client.
 const KEPT: usize = 2;
+/// States that have not been written for so long are those of runs that are over.
+const FORGOTTEN_AFTER: Duration = Duration::from_hours(90 * 24);
 
 /// The folder of a node's state.
 #[derive(Debug)]
@@ -42,6 +43,19 @@ impl StateFolder {
     pub(super) fn open(path: &Path) -> Result<Self> {
         disk::create_folder(path).map_err(|error| Error::file(path, error))?;
         Ok(Self(path.to_owned()))
+    }
+
+    /// Removes the states of runs that are over. What cannot be removed stays, and does no harm.
+    pub(super) fn forget_old_runs(&self) {
+        let is_old = |path: &Path| {
+            let written = path.metadata().and_then(|metadata| metadata.modified());
+            written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > FORGOTTEN_AFTER))
+        };
+        for path in disk::list(&self.0).unwrap_or_default() {
+            if path.extension().is_some_and(|suffix| suffix == SUFFIX) && is_old(&path) {
+                let _ = disk::remove(&path);
+            }
+        }
     }
 
     /// Names may hold anything: their digest names the files.
@@ -76,7 +90,7 @@ impl StateFolder {
         let Some((trained, path)) = files.into_iter().find(|(trained, _)| *trained < round) else {
             return Ok(Kept::Nothing);
         };
-        let sealed = disk::read(&path, LARGEST).map_err(|error| Error::file(&path, error))?;
+        let sealed = disk::read(&path, disk::LARGEST).map_err(|error| Error::file(&path, error))?;
         let whole = sealed.split_first_chunk::<32>();
         let whole = whole.filter(|(digest, bytes)| blake3::hash(bytes) == **digest);
         let decoded = whole.and_then(|(_, bytes)| Bundle::decode(bytes).ok());
@@ -114,6 +128,7 @@ impl StateFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::SystemTime;
     use tch::Tensor;
 
     fn bundle(value: f32) -> Bundle {
@@ -147,6 +162,24 @@ mod tests {
         // Back to an earlier round: later ones do not take the place of what is kept now.
         folder.save("run", "a/../b", 9, &bundle(90.0)).unwrap();
         assert_eq!(at(11), Some((9, 90.0)));
+    }
+
+    #[test]
+    fn states_of_runs_that_are_over_are_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = StateFolder::open(place.path()).unwrap();
+        folder.save("over", "a", 7, &bundle(1.0)).unwrap();
+        std::fs::write(place.path().join("notes.txt"), "").unwrap();
+        for file in std::fs::read_dir(place.path()).unwrap() {
+            let file = std::fs::File::options().write(true).open(file.unwrap().path()).unwrap();
+            let long_ago = SystemTime::now() - FORGOTTEN_AFTER - Duration::from_hours(1);
+            file.set_modified(long_ago).unwrap();
+        }
+        folder.save("current", "a", 1, &bundle(2.0)).unwrap();
+        folder.forget_old_runs();
+        assert!(value(folder.load("over", "a", 8).unwrap()).is_none());
+        assert_eq!(value(folder.load("current", "a", 2).unwrap()), Some((1, 2.0)));
+        assert!(place.path().join("notes.txt").exists());
     }
 
     #[test]

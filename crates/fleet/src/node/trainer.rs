@@ -3,7 +3,8 @@
 use super::Site;
 use super::refusal::{PRIVATE, Refusal};
 use super::state::{Kept, StateFolder};
-use crate::protocol::{NOT_JOINED, TrainHeader, join_parts, split_parts};
+use crate::protocol::{NOT_JOINED, TrainHeader, push_part, split_parts};
+use axum::body::Bytes;
 use axum::http::StatusCode;
 use fedanchor::clients::LocalClients;
 use fedanchor::messages::{Answer, Broadcast, ClientOutcome};
@@ -15,7 +16,7 @@ pub(super) struct Trainer<'a> {
     clients: LocalClients<'a>,
     folder: &'a StateFolder,
     /// The last request and its reply: a request that a transport delivers again is not trained again.
-    last: Option<(blake3::Hash, Vec<u8>)>,
+    last: Option<(blake3::Hash, Bytes)>,
     /// Clients that have trained without anything kept from a round before.
     new: BTreeSet<String>,
 }
@@ -25,7 +26,7 @@ impl<'a> Trainer<'a> {
         Self { site, clients, folder, last: None, new: BTreeSet::new() }
     }
 
-    pub(super) fn train(&mut self, body: &[u8]) -> (u16, Vec<u8>) {
+    pub(super) fn train(&mut self, body: &[u8]) -> (u16, Bytes) {
         let digest = blake3::hash(body);
         if let Some((last, reply)) = &self.last
             && *last == digest
@@ -41,7 +42,7 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    fn train_anew(&mut self, body: &[u8]) -> std::result::Result<Vec<u8>, Refusal> {
+    fn train_anew(&mut self, body: &[u8]) -> std::result::Result<Bytes, Refusal> {
         let Site { terms, context, data, like, .. } = self.site;
         let parts = split_parts(body).unwrap_or_default();
         let [broadcast, header] = parts[..] else {
@@ -82,7 +83,7 @@ impl<'a> Trainer<'a> {
         }
         let mut answers = Vec::new();
         self.clients.train(&numbers, &broadcast, &mut |answer, _| {
-            answers.push(without_reason(answer).encode()?);
+            push_part(&mut answers, &without_reason(answer).encode()?);
             Ok(())
         })?;
         // On disk before the answer leaves: the coordinator may count on it.
@@ -101,8 +102,8 @@ impl<'a> Trainer<'a> {
                 );
             }
         }
-        let answers: Vec<&[u8]> = answers.iter().map(Vec::as_slice).collect();
-        Ok(join_parts(&answers))
+        answers.shrink_to_fit();
+        Ok(answers.into())
     }
 }
 

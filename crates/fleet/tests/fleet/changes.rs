@@ -44,7 +44,7 @@ fn a_node_may_come_back_with_other_clients() {
         Far::Replaced(nodes[1].path().to_owned(), other.path().to_owned(), Arc::default()),
     );
     let out = place.join("fleet");
-    let settings = ["data.clients=2", "client.per_round=2", EVERYTHING];
+    let settings = ["data.clients=2", "client.per_round=2", "fleet.clients_per_node=2", EVERYTHING];
     coordinate(&place, &out, false, &settings, far).unwrap();
     let records = records(&out);
     assert_eq!(

@@ -217,6 +217,6 @@ fn two_nodes_stand_for_three_clients() {
         ("12".to_owned(), Far::Node(one.path().to_owned())),
     ]);
     let out = place.join("fleet");
-    coordinate(place, &out, false, &[], sockets).unwrap();
+    coordinate(place, &out, false, &["fleet.clients_per_node=2"], sockets).unwrap();
     same(&simulated, &out);
 }

@@ -1,10 +1,10 @@
 //! Everything that a node sends, word for word.
 
-use crate::faults::{place, request, terms};
+use crate::faults::{broadcast, place, request, terms};
 use crate::start_node;
 use crate::transport::ask;
 use fedanchor_fleet::node::{Clients, Node};
-use fedanchor_fleet::protocol::{TrainHeader, join_parts, split_parts};
+use fedanchor_fleet::protocol::{join_parts, split_parts};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,11 +28,20 @@ fn header(message: &[u8]) -> (Value, BTreeSet<String>) {
     (serde_json::from_str(header).unwrap(), names)
 }
 
-/// A request for the client `ward`, of a round of this node's run.
-fn for_ward(request: &[u8]) -> Vec<u8> {
-    let parts = split_parts(request).unwrap();
-    let header = TrainHeader { run: "run".to_owned(), clients: vec![("ward".to_owned(), 0)] };
-    join_parts(&[parts[0], &serde_json::to_vec(&header).unwrap()])
+/// The client's pictures where nobody is to hear of them, and its node.
+fn with_pictures(place: &Path) -> Node {
+    std::fs::create_dir_all(place.join("secret")).unwrap();
+    std::fs::rename(place.join("all/unlabelled/client-2"), place.join("secret/pictures")).unwrap();
+    start(place, "pictures")
+}
+
+/// The header of the only answer to a request, and the names of its tensors.
+fn answer(node: &Node, request: &[u8]) -> (Value, BTreeSet<String>) {
+    let (status, answer) = ask(node.path(), "POST", "/v1/train", request).unwrap();
+    assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
+    let parts = split_parts(&answer).unwrap();
+    assert_eq!(parts.len(), 1);
+    header(parts[0])
 }
 
 #[test]
@@ -48,25 +57,44 @@ fn a_node_sends_these_fields_and_no_others() {
 
 fn sends_these_fields(more: &[&str], expected: &[&str]) {
     let (_folder, place) = place();
-    std::fs::create_dir(place.join("secret")).unwrap();
-    std::fs::rename(place.join("all/unlabelled/client-2"), place.join("secret/pictures")).unwrap();
-    let node = start(&place, "pictures");
+    let node = with_pictures(&place);
     let settings = [&["method.threshold=-1"], more].concat();
     let (status, joined) = ask(node.path(), "POST", "/v1/join", &terms(&place, &settings)).unwrap();
     let joined: Value = serde_json::from_slice(&joined).unwrap();
     assert_eq!((status, keys(&joined)), (200, vec!["clients", "protocol", "version"]));
     let count = std::fs::read_dir(place.join("secret/pictures")).unwrap().count();
     assert_eq!(joined["clients"], json!([{ "name": "ward", "samples": count }]));
-    let request = for_ward(&request(&place));
-    let (status, answer) = ask(node.path(), "POST", "/v1/train", &request).unwrap();
-    assert_eq!(status, 200);
-    let parts = split_parts(&answer).unwrap();
-    assert_eq!(parts.len(), 1);
-    let (said, tensors) = header(parts[0]);
+    let request = request(&broadcast(&place), "ward");
+    let (said, tensors) = answer(&node, &request);
     assert_eq!(keys(&said), expected);
     // Nothing but tensors of the model that was sent.
     let (_, sent) = header(split_parts(&request).unwrap()[0]);
     assert!(tensors.is_subset(&sent) && tensors.iter().all(|name| name.starts_with("model/")));
+}
+
+/// A client that keeps nothing tells no loss, and one that fails only that it did: neither sends a tensor.
+#[test]
+fn without_an_update_a_node_sends_less() {
+    let always = ["client", "kind", "method", "protocol", "round"];
+    let (_folder, place) = place();
+    let node = with_pictures(&place);
+    let mut broadcast = broadcast(&place);
+    for (more, labels) in [(&[][..], None), (&["record.label_counts=true"], Some("labels"))] {
+        let terms = terms(&place, &[&["method.threshold=1"], more].concat());
+        assert_eq!(ask(node.path(), "POST", "/v1/join", &terms).unwrap().0, 200);
+        let (said, tensors) = answer(&node, &request(&broadcast, "ward"));
+        let mut expected: Vec<&str> = always.into_iter().chain(["samples"]).chain(labels).collect();
+        expected.sort_unstable();
+        assert_eq!((keys(&said), &said["kind"]), (expected, &json!("nothing-kept")));
+        assert!(tensors.is_empty(), "{tensors:?}");
+    }
+    broadcast.anchors = None; // it cannot label
+    let (said, tensors) = answer(&node, &request(&broadcast, "ward"));
+    let mut expected: Vec<&str> = always.into_iter().chain(["reason"]).collect();
+    expected.sort_unstable();
+    assert_eq!((keys(&said), &said["kind"]), (expected, &json!("failed")));
+    assert_eq!(said["reason"], json!("it could not train: the node's own log says why"));
+    assert!(tensors.is_empty(), "{tensors:?}");
 }
 
 /// Whatever goes wrong, no path, no name of a file and no text of an error leaves.
@@ -78,7 +106,6 @@ fn refusals_are_these_words() {
         std::fs::create_dir_all(secret.join(folder)).unwrap();
     }
     std::fs::write(secret.join("unreadable/patient-42.png"), "not a picture").unwrap();
-    std::fs::rename(place.join("all/unlabelled/client-2"), secret.join("pictures")).unwrap();
     let why = "the node's own log says why";
     let refused = |node: &Node, path: &str, body: &[u8]| {
         let (status, words) = ask(node.path(), "POST", path, body).unwrap();
@@ -90,8 +117,13 @@ fn refusals_are_these_words() {
         let words = format!("its images do not fit the run: {why}");
         assert_eq!(refused(&node, "/v1/join", &terms), (409, words), "{folder}");
     }
-    let node = start(&place, "pictures");
-    let request = for_ward(&request(&place));
+    // A folder whose name cannot be that of a client.
+    let name = Clients::One("x".repeat(201));
+    let unnamed = start_node(&place, "unnamed", name, "all/unlabelled/client-10");
+    let words = format!("it cannot name its clients: {why}");
+    assert_eq!(refused(&unnamed, "/v1/join", &terms), (409, words));
+    let node = with_pictures(&place);
+    let request = request(&broadcast(&place), "ward");
     assert_eq!(refused(&node, "/v1/train", &request), (428, "join first".to_owned()));
     let mut other: Value = serde_json::from_slice(&terms).unwrap();
     other["experiment"] = json!("method.name = \"nothing\"");
@@ -107,6 +139,11 @@ fn refusals_are_these_words() {
         (with(r#"{"run":"run","clients":[]}"#), 400, "a request to train names each client once"),
         (with(r#"{"run":"run","clients":[["x",1]]}"#), 404, "one of these clients is not here"),
         (b"x".to_vec(), 400, "a request to train has a broadcast and a header"),
+        (
+            join_parts(&[&[0xff; 8], parts[1]]),
+            400,
+            "the description of its tensors has 18446744073709551615 bytes; the limit is 1048576",
+        ),
     ] {
         assert_eq!(refused(&node, "/v1/train", &body), (status, words.to_owned()));
     }

@@ -1,11 +1,12 @@
 //! One plain line per round, where standard output is no terminal.
 
 use super::POLL;
-use super::text::{name, printable, state_line};
+use super::text::{name, state_line};
 use crate::commands::round_text;
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor_record::RoundRecord;
+use fedanchor_record::words::printable;
 use fedanchor_report::{Followers, LiveRun, Status};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -18,6 +18,7 @@ use crate::in_colour;
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use dashboard::Dashboard;
+use fedanchor_record::words;
 use fedanchor_report::Followers;
 use std::io::IsTerminal;
 use std::time::{Duration, SystemTime};
@@ -61,7 +62,7 @@ fn once(followers: &Followers, printer: &Printer) -> Result<()> {
         let run = follower.run();
         printer.line(text::state_line(run, SystemTime::now()));
         for problem in &run.problems {
-            printer.status(text::printable(&format!("note: {}: {problem}", run.path.display())));
+            printer.status(words::printable(&format!("note: {}: {problem}", run.path.display())));
         }
     }
     Ok(())

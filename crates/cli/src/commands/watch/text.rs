@@ -2,20 +2,11 @@
 
 use crate::commands::round_text::{clock, validation};
 use fedanchor::resume_command;
+use fedanchor_record::words::printable;
 use fedanchor_report::{LiveRun, Status};
 use ratatui::text::Span;
 use std::path::Path;
 use std::time::SystemTime;
-
-/// Text without characters that would change the terminal or the order of letters; names come from files.
-pub(super) fn printable(text: &str) -> String {
-    // Control characters, and those that are invisible or turn the direction of writing.
-    let hidden = |c: char| {
-        let invisible = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}'];
-        c.is_control() || invisible.iter().any(|range| range.contains(&c)) || c == '\u{feff}'
-    };
-    text.chars().map(|c| if hidden(c) { '\u{fffd}' } else { c }).collect()
-}
 
 /// The start of a text that takes at most this many columns.
 pub(super) fn shorten(text: &str, columns: usize) -> String {
@@ -112,15 +103,6 @@ pub(super) fn state_line(run: &LiveRun, now: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_that_moves_the_cursor_is_printed() {
-        assert_eq!(
-            printable("a\u{1b}[2J\r\n\tb\u{9b}c\u{202e}d"),
-            "a\u{fffd}[2J\u{fffd}\u{fffd}\u{fffd}b\u{fffd}c\u{fffd}d"
-        );
-        assert_eq!(printable("Größe 大 é"), "Größe 大 é");
-    }
 
     #[test]
     fn text_is_cut_by_columns() {

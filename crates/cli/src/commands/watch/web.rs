@@ -3,9 +3,10 @@
 //! The page is built anew when a run has changed, and otherwise not: browsers that ask are answered from memory.
 
 use super::POLL;
-use super::text::{printable, progress, state};
+use super::text::{progress, state};
 use crate::printer::Printer;
 use anyhow::{Context, Result};
+use fedanchor_record::words::printable;
 use fedanchor_report::{
     Embedding, Followers, LiveRun, Options, PageData, Server, Site, Status, Study, page,
 };

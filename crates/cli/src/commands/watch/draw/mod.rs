@@ -11,11 +11,10 @@ mod panels;
 mod tests;
 mod times;
 
-use super::text::{
-    name, printable, progress, shorten, shorten_start, state, times as elapsed, title,
-};
+use super::text::{name, progress, shorten, shorten_start, state, times as elapsed, title};
 use super::view::{Panel, View};
 use curves::{accuracy, losses, pseudo_labels};
+use fedanchor_record::words::printable;
 use fedanchor_report::LiveRun;
 use palette::Palette;
 use ratatui::Frame;

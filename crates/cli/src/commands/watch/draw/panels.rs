@@ -2,8 +2,9 @@
 
 use super::super::view::View;
 use super::palette::Palette;
-use crate::commands::watch::text::{advice, name, printable, progress, shorten_start, state};
+use crate::commands::watch::text::{advice, name, progress, shorten_start, state};
 use crate::commands::{bytes, counted, round_text};
+use fedanchor_record::words::printable;
 use fedanchor_record::{Outcome, RoundRecord};
 use fedanchor_report::LiveRun;
 use ratatui::Frame;

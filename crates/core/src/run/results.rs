@@ -1,0 +1,117 @@
+//! What a run leaves at its end: the model, what is known of it, and the summary.
+
+use super::progress::Progress;
+use super::{Observer, Run};
+use crate::error::{Error, Result};
+use crate::federation::{Coordinator, peak_memory};
+use crate::labels::{AnchorPayload, Anchors};
+use crate::model::{Description, Head, encode_model};
+use crate::server::Evaluation;
+use crate::simulation::Simulation;
+use fedanchor_engine::guard;
+use fedanchor_record::{ServerOnlyTrial, Summary, files};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+impl Run<'_> {
+    /// The summary, and the comparison where it is asked for.
+    pub(super) fn finish(
+        &self,
+        progress: &Progress,
+        seconds: f64,
+        stop: &AtomicBool,
+        observer: &mut dyn Observer,
+    ) -> Result<Summary> {
+        let Self { simulation, folder, .. } = self;
+        let experiment = &simulation.experiment;
+        let mut summary = Summary {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            method: experiment.method.name.clone(),
+            data: experiment.data.name.clone(),
+            model: experiment.model.name.to_string(),
+            parameters: simulation.context.network.parameter_counts().0,
+            anchors: experiment.data.anchors,
+            seed: experiment.seed,
+            data_fingerprint: self.data.clone(),
+            classes: simulation.classes.clone(),
+            rounds_planned: experiment.rounds,
+            rounds: progress.rounds,
+            final_accuracy: progress.last,
+            final_validation_accuracy: progress.last_validation,
+            best_accuracy: progress.best,
+            best_round: progress.best_round,
+            pretrained_accuracy: progress.pretrained,
+            server_only_accuracy: None,
+            server_only: Vec::new(),
+            bytes_down: progress.bytes_down,
+            bytes_up: progress.bytes_up,
+            seconds,
+            peak_memory: peak_memory(),
+            peak_gpu_memory: simulation.context.peak_gpu_memory(),
+            compute_threads: tch::get_num_threads(),
+            incidents: progress.incidents,
+        };
+        folder.seal_records(progress.rounds)?;
+        folder.write_summary(&summary)?;
+        folder.write_manifest(&progress.files)?;
+        // A method without clients has nothing to be compared with.
+        let compare = experiment.compare && simulation.method.has_clients();
+        if compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
+            observer.comparing();
+            let alone = guard(|| server_only(simulation, progress.rounds, stop))?;
+            summary.server_only = alone.unwrap_or_default();
+            summary.server_only_accuracy =
+                summary.best_server_only().map(|best| best.test_accuracy);
+            folder.forget(files::SUMMARY, &progress.files)?;
+            folder.write_summary(&summary)?;
+            folder.write_manifest(&progress.files)?;
+        }
+        if compare && summary.server_only_accuracy.is_none() {
+            observer.notice("stopped early: not compared with the anchors alone");
+        }
+        let Summary { rounds, rounds_planned, incidents, .. } = summary;
+        if rounds > 0 && rounds == rounds_planned && incidents.without_effect() == rounds as usize {
+            return Err(Error::WithoutEffect { rounds, incidents });
+        }
+        Ok(summary)
+    }
+
+    /// The final model and what is known of it.
+    pub(super) fn write_results(&self, coordinator: &Coordinator, test: &Evaluation) -> Result<()> {
+        let Self { simulation, folder, .. } = self;
+        let (server, classes) = (&coordinator.server, &simulation.classes);
+        let (source, payload) = (simulation.method.latent_source(), AnchorPayload::ClassMeans);
+        let context = &simulation.context;
+        let params = server.tested_model();
+        let anchors = Anchors::compute(context, params, server.anchors, source, payload)?;
+        folder.write_matrix(files::CONFUSION, classes, &test.confusion)?;
+        let similarity = anchors.similarity(classes.len())?;
+        folder.write_matrix(files::SIMILARITY, classes, &similarity)?;
+        let description = Description {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            method: self.settled.method.name.clone(),
+            model: self.settled.model.clone(),
+            heads: Head::of(simulation.method.heads()),
+            shape: context.images.shape(),
+            fit: self.settled.data.fit,
+            normalisation: context.images.normalisation().clone(),
+            classes: classes.clone(),
+            latents: source,
+        };
+        folder.write_model(&encode_model(
+            &description,
+            params,
+            &anchors.class_means(classes.len())?,
+        )?)
+    }
+}
+
+/// The method's server on the anchors alone: three lengths of pre-training, and the server epochs of as many
+/// rounds. The best of them is the floor under the run; chosen on the test images, it is a high one. `None` if
+/// `stop` was set meanwhile.
+pub fn server_only(
+    simulation: &Simulation,
+    rounds: u32,
+    stop: &AtomicBool,
+) -> Result<Option<Vec<ServerOnlyTrial>>> {
+    simulation.coordinator()?.train_alone(rounds, stop)
+}

@@ -1,0 +1,222 @@
+//! The rounds of a run, from where it starts or resumes: each is computed, recorded and saved.
+
+use super::checkpoint::{About, Checkpoint, Found, Saver};
+use super::folder::{LineChecksums, Lines, RoundFile};
+use super::progress::Progress;
+use super::{Clients, Observer, Run, resume_command};
+use crate::clients::ComputeThreads;
+use crate::config::FleetConfig;
+use crate::error::{Error, Result};
+use crate::federation::{Coordinator, Fleet};
+use fedanchor_data::skipped::by_reason;
+use fedanchor_engine::guard;
+use fedanchor_record::{Assignment, Manifest, Summary, files};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+impl Run<'_> {
+    /// Does what is left to do; an error of the disk says how to resume.
+    pub(super) fn go(
+        self,
+        found: Option<Found>,
+        stop: &AtomicBool,
+        observer: &mut dyn Observer,
+    ) -> Result<Summary> {
+        self.rounds(found, stop, observer).map_err(|error| match error {
+            Error::File { path, problem } => {
+                let problem = format!(
+                    "{problem}; what was saved before is intact: fix the disk, then resume with `{}`",
+                    resume_command(self.out)
+                );
+                Error::file(path, problem)
+            }
+            other => other,
+        })
+    }
+
+    fn rounds(
+        &self,
+        found: Option<Found>,
+        stop: &AtomicBool,
+        observer: &mut dyn Observer,
+    ) -> Result<Summary> {
+        let simulation = &self.simulation;
+        let experiment = &simulation.experiment;
+        observer.started(simulation);
+        if !simulation.skipped.is_empty() {
+            let counts = by_reason(&simulation.skipped).into_iter();
+            let counts: Vec<String> =
+                counts.map(|(reason, count)| format!("{count} {reason}")).collect();
+            observer.notice(&format!(
+                "files of the data set that were left out: {} (`fedanchor data check` names them)",
+                counts.join(", ")
+            ));
+        }
+        let _compute_threads = ComputeThreads::for_server(experiment.model.name);
+        let _queue = simulation.enter()?;
+        let clock = Instant::now();
+        let mut coordinator = simulation.coordinator()?;
+        let mut fleet = match self.clients {
+            Clients::Here(wrap) => wrap(simulation.fleet())?,
+            Clients::Elsewhere(clients) => {
+                let FleetConfig { deadline, ask, .. } = experiment.fleet;
+                coordinator.deadline = (deadline > 0.0).then(|| Duration::from_secs_f64(deadline));
+                coordinator.ask = ask;
+                let run = self.fleet_file.as_ref().map_or("", |file| &file.run);
+                (clients.connect)(simulation, run)?
+            }
+        };
+        if let Some(found) = &found {
+            // Before anything in the folder is changed.
+            self.restore(found, &mut coordinator, &mut *fleet).map_err(|error| {
+                let problem = format!("the checkpoint does not fit this experiment: {error}");
+                Error::config("--resume", problem)
+            })?;
+            fleet.expect(coordinator.known_clients());
+        }
+        let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
+        let last = found.as_ref().map(|found| found.about.round);
+        self.open_figures(&coordinator, last, &mut progress, observer)?;
+        let (seconds_before, damaged) = self.folder.seconds()?;
+        for line in damaged {
+            let name = files::TIMINGS;
+            observer.notice(&format!("{name}: line {line} is damaged, its seconds do not count"));
+        }
+        let mut lost = self.report_lost(found.as_ref(), observer);
+        let mut saver = Saver::start(self.out, self.folder.log()?, last)?;
+        let first = last.map_or(0, |last| last + 1);
+        let mut test = None;
+        for round in first..=experiment.rounds {
+            if round > 0 && stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let done = guard(|| match round {
+                0 => coordinator.pretrain(stop),
+                _ => coordinator.round(&mut *fleet, round),
+            });
+            let mut done = match done {
+                Err(Error::Stopped) => break,
+                other => other?,
+            };
+            let files = self.figures(&coordinator, round, done.picked.as_ref())?;
+            files.iter().for_each(|file| progress.files.add(&file.name, &file.bytes));
+            test = Some(done.evaluation);
+            progress.add(&done.record);
+            progress.picked = done.picked.or(progress.picked);
+            for text in simulation.context.take_notice().iter().chain(&done.record.notes) {
+                observer.notice(text);
+            }
+            done.record.notes.append(&mut lost);
+            let lines = Lines::new(&done.record, &done.timing, &mut checksums)?;
+            // Pre-training that was ended early cannot be resumed from.
+            let complete = round > 0 || !stop.load(Ordering::Relaxed);
+            if experiment.checkpoint.write && complete {
+                saver.save(self.checkpoint(&coordinator, &*fleet, lines, files, &progress)?)?;
+            } else {
+                files.iter().try_for_each(|file| file.write(self.out))?;
+                self.folder.append(&lines)?;
+            }
+            observer.round(&done.record, &done.timing);
+        }
+        saver.finish()?;
+        let seconds = seconds_before + clock.elapsed().as_secs_f64();
+        let test = match test {
+            Some(test) => test,
+            None => guard(|| coordinator.test(progress.rounds))?, // nothing was left to do
+        };
+        self.write_results(&coordinator, &test)?;
+        self.finish(&progress, seconds, stop, observer)
+    }
+
+    fn restore(
+        &self,
+        found: &Found,
+        coordinator: &mut Coordinator,
+        fleet: &mut dyn Fleet,
+    ) -> Result<()> {
+        coordinator.restore(&found.about.coordinator, &found.server)?;
+        fleet.restore_states(&found.clients, &coordinator.server.params)
+    }
+
+    /// Brings the records to where the run starts or resumes: what they amount to, and their checksums.
+    fn open_records(&self, found: Option<&Found>) -> Result<(Progress, LineChecksums)> {
+        // What changes now has no checksum until it has changed.
+        self.folder.write_manifest(&Manifest::default())?;
+        self.folder.remove_summary()?;
+        self.write_setting()?;
+        self.folder.keep_lines(found.map_or(0, |found| found.about.round as usize))?;
+        if let Some(found) = found {
+            self.folder.append(&found.about.lines)?;
+        }
+        let (records, _) = self.folder.records(usize::MAX)?;
+        let mut progress = Progress::default();
+        records.iter().for_each(|record| progress.add(record));
+        // Of other data, which `--force` accepts, there are no such images.
+        let same_data = found.filter(|found| found.about.data == self.data);
+        progress.picked = same_data.and_then(|found| found.about.picked.clone());
+        progress.files = found.map(|found| found.about.files.clone()).unwrap_or_default();
+        self.folder.write_manifest(&Manifest::default())?;
+        Ok((progress, self.folder.checksums()?))
+    }
+
+    /// Says which clients start anew because what they kept is lost; the next record says it, too.
+    fn report_lost(&self, found: Option<&Found>, observer: &mut dyn Observer) -> Vec<String> {
+        let lost = found.into_iter().flat_map(|found| &found.lost);
+        let notes = lost.map(|(client, path)| {
+            let file = path.strip_prefix(self.out).unwrap_or(path).display();
+            format!("client {client} starts without what it kept: {file} is damaged or missing")
+        });
+        let notes: Vec<String> = notes.collect();
+        notes.iter().for_each(|note| observer.notice(note));
+        notes
+    }
+
+    fn write_setting(&self) -> Result<()> {
+        let simulation = &self.simulation;
+        if let Some(fleet) = &self.fleet_file {
+            self.folder.write_fleet(fleet)?;
+        }
+        self.folder.write_config(&self.settled)?;
+        let assignment = Assignment {
+            anchors: simulation.split.anchors.clone(),
+            validation: simulation.split.validation.clone(),
+            clients: simulation.partition.clients.clone(),
+            client_names: simulation.client_names.clone(),
+        };
+        match simulation.histogram() {
+            Some(rows) => self.folder.write_assignment(&assignment, &rows, &simulation.classes),
+            None => {
+                let sizes = assignment.clients.iter().map(|local| vec![local.len() as u32]);
+                let unknown = ["unknown".to_owned()];
+                self.folder.write_assignment(&assignment, &sizes.collect::<Vec<_>>(), &unknown)
+            }
+        }
+    }
+
+    fn checkpoint(
+        &self,
+        coordinator: &Coordinator,
+        fleet: &dyn Fleet,
+        lines: Lines,
+        files: Vec<RoundFile>,
+        progress: &Progress,
+    ) -> Result<Checkpoint> {
+        let (state, server) = coordinator.save()?;
+        let clients = fleet.save_states(progress.rounds, &coordinator.server.params)?;
+        let (config, round) = (&self.simulation.experiment.checkpoint, progress.rounds);
+        let about = About {
+            round,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            data: self.data.clone(),
+            config: self.config.clone(),
+            clients: clients.trained_in,
+            lasting: config.every > 0 && round > 0 && round.is_multiple_of(config.every),
+            best: config.best && progress.chosen_round == round,
+            coordinator: state,
+            lines,
+            picked: progress.picked.clone(),
+            files: progress.files.clone(),
+        };
+        Ok(Checkpoint { about, server, clients: clients.bundles, files })
+    }
+}

@@ -1,0 +1,43 @@
+//! Words from elsewhere as they may stand in a record, in a log and on a terminal: names of files and classes, and
+//! what other machines say.
+
+/// The most characters of what another machine says.
+const LONGEST: usize = 300;
+
+/// Whether a character is not seen and yet does something: it moves the cursor, retitles the window, or turns the
+/// direction of writing.
+pub fn is_hidden(letter: char) -> bool {
+    let invisible = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}'];
+    letter.is_control()
+        || letter == '\u{feff}'
+        || invisible.iter().any(|range| range.contains(&letter))
+}
+
+/// Text in which every hidden character is replaced by U+FFFD.
+pub fn printable(text: &str) -> String {
+    text.replace(is_hidden, "\u{fffd}")
+}
+
+/// The beginning of what another machine says, printable.
+pub fn excerpt(text: &str) -> String {
+    text.chars()
+        .take(LONGEST)
+        .map(|letter| if is_hidden(letter) { '\u{fffd}' } else { letter })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_characters_are_replaced_and_long_words_cut() {
+        let hostile = "a\u{1b}[2J\r\n\tb\u{9b}c\u{202e}d\u{2066}\u{feff}";
+        let plain = "a\u{fffd}[2J\u{fffd}\u{fffd}\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}\u{fffd}";
+        assert_eq!((printable(hostile), excerpt(hostile)), (plain.to_owned(), plain.to_owned()));
+        assert_eq!(printable("Größe 大 é 100 %"), "Größe 大 é 100 %");
+        let long = "é".repeat(LONGEST + 1);
+        assert_eq!(excerpt(&long), "é".repeat(LONGEST));
+        assert_eq!(printable(&long), long);
+    }
+}
