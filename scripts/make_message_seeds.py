@@ -21,7 +21,8 @@ def encode(header, tensors):
         count = 1
         for length in shape:
             count *= length
-        values = [number % 2 if kind == "U16" else number / 8 for number in range(count)]
+        first = 1 if kind == "F64" else 0  # shares of classes are above 0
+        values = [number % 2 if kind == "U16" else number / 8 for number in range(first, first + count)]
         start, data = len(data), data + struct.pack(f"<{count}{letter}", *values)
         index[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, len(data)]}
     text = json.dumps(index).encode()
