@@ -81,6 +81,8 @@ class Bridge:
             work = self._coordinator.work(nodes, holds)
             if work.done:
                 break
+            for number in work.forget:
+                self._forget(number)
             for order in work.orders:
                 self._start(order)
             self._give_up_overdue(set(nodes))
@@ -202,6 +204,14 @@ class Bridge:
         if first:
             self._coordinator.failure(exchange.order, reason)
             self._release(exchange)
+
+    def _forget(self, number: int) -> None:
+        """End an exchange whose reply nobody wants; its thread finds out when it next looks."""
+        with self._lock:
+            exchange = self._exchanges.get(number)
+            if exchange is not None:
+                self._abandon_locked(exchange)
+                self._held.discard(exchange)
 
     def _release(self, exchange: _Exchange) -> None:
         with self._lock:

@@ -52,6 +52,7 @@ class Work:
 
     done: bool
     orders: list[Order]
+    forget: list[int]  # orders that nobody knows any longer
     ok: bool
     message: str
 
@@ -146,7 +147,8 @@ def _parse_work(value: dict[str, Any]) -> Work:
     if state not in ("work", "wait", "done"):
         raise ValueError(f"unknown state {state!r}")
     orders = [_parse_order(item) for item in value.get("requests", [])]
-    return Work(state == "done", orders, bool(value.get("ok", True)), str(value.get("message", "")))
+    forget = [int(number) for number in value.get("forget", [])]
+    return Work(state == "done", orders, forget, bool(value.get("ok", True)), str(value.get("message", "")))
 
 
 def _parse_order(value: dict[str, Any]) -> Order:

@@ -12,6 +12,7 @@ from fedanchor_flower import PROTOCOL
 
 _FIELDS = "fedanchor"
 _BODY = "body"
+_NO_LIMIT = -1.0
 
 
 class ForeignContent(Exception):
@@ -38,15 +39,17 @@ class Reply:
 
 def request_to_records(request: Request) -> RecordDict:
     """The records of a message to a node."""
-    # Records have no null, hence zero for "no limit".
-    fields = ConfigRecord({"protocol": PROTOCOL, "path": request.path, "timeout": request.timeout or 0.0})
+    # Records have no null.
+    timeout = _NO_LIMIT if request.timeout is None else request.timeout
+    fields = ConfigRecord({"protocol": PROTOCOL, "path": request.path, "timeout": timeout})
     return _with_body(fields, request.body)
 
 
 def request_from_records(records: RecordDict) -> Request:
     """What `request_to_records` was given."""
     fields = _fields(records)
-    return Request(str(fields["path"]), _number(fields["timeout"]) or None, _body(records))
+    timeout = _number(fields["timeout"])
+    return Request(str(fields["path"]), None if timeout < 0 else timeout, _body(records))
 
 
 def reply_to_records(reply: Reply) -> RecordDict:

@@ -113,6 +113,8 @@ class FakeCoordinator:
         self.refused = 0
         self.refuse_replies = False
         self.lose_work = False  # the next answer with orders in it
+        self.forget: list[int] = []
+        self.holds: list[int] = []
         self.restart()
 
     def restart(self) -> None:
@@ -143,11 +145,15 @@ class FakeCoordinator:
             self._end = (ok, message)
             self._changed.notify_all()
 
-    def wait_for_nodes(self, number: int, timeout: float = 60.0) -> list[str]:
+    def wait_for(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
+        """Wait until something is true of what the bridge has said."""
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self.nodes) == number, timeout):
-                raise AssertionError(f"{len(self.nodes)} nodes instead of {number} after {timeout} s")
-            return list(self.nodes)
+            if not self._changed.wait_for(condition, timeout):
+                raise AssertionError(f"not after {timeout} s: nodes {self.nodes}, orders {self.holds}")
+
+    def wait_for_nodes(self, number: int, timeout: float = 60.0) -> list[str]:
+        self.wait_for(lambda: len(self.nodes) == number, timeout)
+        return list(self.nodes)
 
     def _respond(self, method: str, target: str, body: bytes) -> tuple[int, bytes] | None:
         url = urllib.parse.urlparse(target)
@@ -177,13 +183,14 @@ class FakeCoordinator:
         if question["protocol"] != 1:
             return 400, b"unknown protocol"
         with self._changed:
-            self.nodes = question["nodes"]
+            self.nodes, self.holds = question["nodes"], question["holds"]
             open_ones = [order for order in self._given if order["id"] in self._outcomes]
             self._given = [order for order in open_ones if order["id"] in question["holds"]]
             self._new += [order for order in open_ones if order["id"] not in question["holds"]]
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._new or self._end is not None, 1.0)
             answer: dict[str, Any] = {"state": "wait", "requests": [], "ok": True, "message": ""}
+            answer["forget"], self.forget = self.forget, []
             if self._new:
                 answer["state"], answer["requests"] = "work", self._new
                 self._given, self._new = self._given + self._new, []

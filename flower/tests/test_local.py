@@ -126,6 +126,14 @@ class BridgeTest(WithFolder):
         self.assertFalse(self.coordinator.lose_work)
         self.assertEqual(len(grid._sent), 2, "each is sent once")
 
+    def test_orders_to_forget(self) -> None:
+        self.start(FakeGrid(lambda *_: None))
+        outcomes = [self.coordinator.send("1", "/", b"", timeout=None) for _ in range(2)]
+        self.coordinator.wait_for(lambda: self.coordinator.holds == [1, 2])
+        self.coordinator.forget = [1, 77]
+        self.coordinator.wait_for(lambda: self.coordinator.holds == [2])
+        self.assertFalse(any(outcome.there for outcome in outcomes), "nobody is told")
+
     def test_failed_run(self) -> None:
         self.start(FakeGrid(lambda *_: None))
         self.coordinator.finish(ok=False, message="no quorum")

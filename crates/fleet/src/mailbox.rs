@@ -48,6 +48,10 @@ struct Inner {
     next: u64,
     requests: BTreeMap<u64, Request>,
     replies: BTreeMap<u64, Arrived>,
+    /// Whether the transport says which requests it has.
+    tells: bool,
+    /// Requests that nobody waits for any longer and the transport still has, with their nodes.
+    withdrawn: BTreeMap<u64, String>,
     end: Option<End>,
     /// Whether the transport has been told of the end.
     told: bool,
@@ -112,6 +116,8 @@ pub struct Work {
     pub state: &'static str,
     /// Requests to deliver.
     pub requests: Vec<Order>,
+    /// Requests that it need not wait for any longer: nobody knows them.
+    pub forget: Vec<u64>,
     /// Whether the run was a success, once it is over.
     pub ok: bool,
     /// What to say at the end.
@@ -202,11 +208,26 @@ impl Mailbox {
         id
     }
 
-    /// Forgets a request: its reply is refused from now on.
+    /// Forgets a request: its reply is refused from now on. Its node may still work on it.
     pub fn withdraw(&self, id: u64) {
         let mut inner = self.lock();
-        inner.requests.remove(&id);
+        if let Some(Request { node, taken: true, .. }) = inner.requests.remove(&id)
+            && inner.tells
+        {
+            inner.withdrawn.insert(id, node);
+        }
         inner.replies.remove(&id);
+    }
+
+    /// Forgets a request that its node does not work on any longer.
+    pub fn write_off(&self, id: u64) {
+        self.withdraw(id);
+        self.lock().withdrawn.remove(&id);
+    }
+
+    /// Nodes that still work on what nobody waits for any longer, as far as the transport says.
+    pub fn busy(&self) -> BTreeSet<String> {
+        self.lock().withdrawn.values().cloned().collect()
     }
 
     /// Waits for the reply to any of these requests, for at most this long.
@@ -260,9 +281,11 @@ impl Mailbox {
         }
         let now = Instant::now();
         inner.heard = Some(now);
-        let arrived = |id| asking.holds.as_ref().is_none_or(|holds| holds.contains(id));
+        let holds = |id: &u64| asking.holds.as_ref().is_some_and(|holds| holds.contains(id));
+        inner.tells = asking.holds.is_some();
+        inner.withdrawn.retain(|id, _| holds(id));
         for (id, request) in &mut inner.requests {
-            request.taken &= arrived(id);
+            request.taken &= asking.holds.is_none() || holds(id);
             let since = request.missing.unwrap_or(now);
             request.missing = (!asking.nodes.contains(&request.node)).then_some(since);
         }
@@ -270,7 +293,8 @@ impl Mailbox {
             if let Some(End { ok, message }) = inner.end.clone() {
                 inner.told = true;
                 self.changed.notify_all();
-                return Some(Work { state: "done", requests: Vec::new(), ok, message });
+                let (requests, forget) = Default::default();
+                return Some(Work { state: "done", requests, forget, ok, message });
             }
             let connected = |request: &Request| asking.nodes.contains(&request.node);
             let waiting = inner.requests.iter_mut().filter(|(_, r)| !r.taken && connected(r));
@@ -284,7 +308,11 @@ impl Mailbox {
             let left = until.saturating_duration_since(Instant::now());
             if !requests.is_empty() || left.is_zero() {
                 let state = if requests.is_empty() { "wait" } else { "work" };
-                return Some(Work { state, requests, ok: true, message: String::new() });
+                let known =
+                    |id| inner.requests.contains_key(id) || inner.withdrawn.contains_key(id);
+                let held = asking.holds.iter().flatten();
+                let forget = held.filter(|id| !known(id)).copied().collect();
+                return Some(Work { state, requests, forget, ok: true, message: String::new() });
             }
             inner = self.wait(inner, left);
             if inner.session.as_ref() != Some(&asking.session) {
@@ -430,6 +458,27 @@ mod tests {
         assert_eq!(work(&[]), [held, lost]);
         assert_eq!(work(&[held]), [lost]);
         assert!(work(&[held, lost]).is_empty());
+    }
+
+    /// What nobody waits for keeps its node busy until the transport has it no longer; what is written off, or of a
+    /// coordinator before this one, the transport is told to forget.
+    #[test]
+    fn the_transport_is_told_what_to_forget() {
+        let folder = tempfile::tempdir().unwrap();
+        let mailbox = opened(&folder.path().join("replies"));
+        let post = || mailbox.post("7", "/v1/train", Vec::new(), None, 100);
+        let (waited, slow, lost) = (post(), post(), post());
+        let forget = |holds: &[u64]| {
+            let holds = Some(holds.iter().copied().collect());
+            mailbox.work(&Asking { holds, ..asking("a", &["7"]) }, NOW).unwrap().forget
+        };
+        forget(&[]);
+        mailbox.withdraw(slow);
+        mailbox.write_off(lost);
+        assert_eq!(forget(&[1, waited, slow, lost]), [1, lost]);
+        assert_eq!(mailbox.busy(), BTreeSet::from(["7".to_owned()]));
+        assert!(forget(&[waited]).is_empty());
+        assert!(mailbox.busy().is_empty());
     }
 
     /// A reply that is sent twice at the same time: one of them counts, and it is whole.

@@ -179,7 +179,8 @@ fn work(settings: &Settings, folder: &StateFolder, queue: &Queue) {
                     Err(error) => Err(Refusal::private(409, "its device cannot be used", &error)),
                     Ok(_device) => {
                         let _ = answer.send((StatusCode::OK.as_u16(), site.joined()));
-                        folder.forget_old_runs();
+                        let names = site.data.clients.iter().map(|(name, _)| name.as_str());
+                        folder.forget_other_runs(&site.terms.run, names);
                         next = site.serve(folder, queue, &terms);
                         continue;
                     }
@@ -222,8 +223,7 @@ impl Site {
         let other = |error: Error| Refusal::private(409, "it cannot train this experiment", &error);
         let experiment = fedanchor::resolve(&terms.experiment, &[device]).map_err(other)?;
         let method = methods::build(&experiment.method).map_err(other)?;
-        let data = LocalData::read(&settings.source, &experiment.data, terms.shape)
-            .map_err(|error| Refusal::private(409, "its images do not fit the run", &error))?;
+        let data = LocalData::read(&settings.source, &experiment.data, terms.shape)?;
         if let Some(problem) = bad_names(data.clients.iter().map(|(name, _)| name.as_str())) {
             return Err(Refusal::private(409, "it cannot name its clients", &problem));
         }

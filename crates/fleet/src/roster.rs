@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 /// For how long a node may read its images before it has joined.
 const JOIN_WITHIN: Duration = Duration::from_secs(600);
-/// After how long a node that has not joined is asked again: it may have been repaired, or whoever had its name is gone.
+/// After how long a node that was left out is asked to join again: it may have been repaired, or whoever had its name
+/// is gone. Twice as long after each time, up to sixteen times.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
+const DOUBLINGS: u32 = 4;
 /// The longest answer to `join`, in bytes: as many clients as a node may have.
 const LONGEST_JOIN: usize = 4 << 20;
 
@@ -33,6 +35,8 @@ pub(crate) struct Roster {
     held: BTreeMap<String, usize>,
     /// The most of them per node.
     per_node: usize,
+    /// Why connected nodes were left out that have not trained since, and how often.
+    troubles: BTreeMap<String, (String, u32)>,
 }
 
 /// Where a client is.
@@ -50,14 +54,14 @@ pub(crate) enum Node {
     Asked { request: u64, until: Instant },
     /// It is part of the run.
     Joined,
-    /// It did not join, and why; it is asked again later.
-    Out { until: Instant, reason: String },
+    /// It was left out; it is asked again later.
+    Out { until: Instant },
 }
 
 impl Roster {
     pub(crate) fn new(mailbox: Arc<Mailbox>, terms: Bytes, per_node: usize) -> Self {
-        let (nodes, clients, names, held) = Default::default();
-        Self { mailbox, terms, nodes, clients, names, held, per_node }
+        let (nodes, clients, names, held, troubles) = Default::default();
+        Self { mailbox, terms, nodes, clients, names, held, per_node, troubles }
     }
 
     /// Clients that count as known although they have not joined yet.
@@ -75,11 +79,12 @@ impl Roster {
                 self.mailbox.withdraw(request);
             }
             self.clients.retain(|_, place| place.node != node);
+            self.troubles.remove(&node);
         }
         for node in connected {
             match self.nodes.get(&node) {
                 None => self.ask(&node),
-                Some(Node::Out { until, .. }) if now >= *until => self.ask(&node),
+                Some(Node::Out { until }) if now >= *until => self.ask(&node),
                 Some(Node::Asked { request, until }) if now >= *until => {
                     self.mailbox.withdraw(*request);
                     self.leave_out(&node, format!("no answer within {} s", JOIN_WITHIN.as_secs()));
@@ -97,10 +102,12 @@ impl Roster {
         let (terms, within) = (vec![self.terms.clone()], Some(JOIN_WITHIN));
         let request = self.mailbox.post(node, JOIN, terms, within, LONGEST_JOIN);
         let state = Node::Asked { request, until: Instant::now() + JOIN_WITHIN };
-        // What was said last time is not said again.
-        if let Some(Node::Out { reason, .. }) = self.nodes.insert(node.to_owned(), state) {
-            tracing::debug!(node, reason, "asked again");
-        }
+        self.nodes.insert(node.to_owned(), state);
+    }
+
+    /// Asks a node for something that it answers at once, after what it was asked before.
+    pub(crate) fn probe(&self, node: &str) -> u64 {
+        self.mailbox.post(node, JOIN, vec![self.terms.clone()], None, LONGEST_JOIN)
     }
 
     /// The requests that nodes have not answered yet.
@@ -135,11 +142,23 @@ impl Roster {
         }
     }
 
-    fn leave_out(&mut self, node: &str, reason: String) {
-        tracing::warn!(node, reason, "the node has not joined");
+    /// A node that did not do what it was asked for takes no part until it has joined again.
+    pub(crate) fn leave_out(&mut self, node: &str, reason: String) {
+        let (last, times) = self.troubles.entry(node.to_owned()).or_default();
+        // What was said last time is not said again.
+        if *last != reason {
+            tracing::warn!(node, reason, "the node is left out until it has joined again");
+            *last = reason;
+        }
+        let until = Instant::now() + AGAIN_AFTER * 2_u32.pow((*times).min(DOUBLINGS));
+        *times = times.saturating_add(1);
         self.clients.retain(|_, place| place.node != node);
-        let state = Node::Out { until: Instant::now() + AGAIN_AFTER, reason };
-        self.nodes.insert(node.to_owned(), state);
+        self.nodes.insert(node.to_owned(), Node::Out { until });
+    }
+
+    /// A node has trained.
+    pub(crate) fn went_well(&mut self, node: &str) {
+        self.troubles.remove(node);
     }
 
     /// Takes the clients of a node in, in place of those that it had before, or says why not.
@@ -171,7 +190,7 @@ impl Roster {
         let all = self.held.get(node).unwrap_or(&0) + others;
         if all > self.per_node {
             return Err(format!(
-                "it would have stood for {all} clients in this run; `fleet.clients_per_node` allows {}",
+                "that would make {all} clients of this node in this run; `fleet.clients_per_node` allows {}",
                 self.per_node
             ));
         }
@@ -198,14 +217,13 @@ impl Roster {
         *self.held.entry(node.to_owned()).or_default() += 1;
     }
 
-    /// Whether a client of this name is on another node that is connected. On one that is gone it may come back as
-    /// another node: without registered keys, a restart changes what the transport calls it.
+    /// Whether a client of this name is on another node that is connected, or was when that node last joined. On one
+    /// that is gone it may come back as another node: without registered keys, a restart changes what the transport
+    /// calls it.
     fn is_elsewhere(&self, name: &str, node: &str) -> bool {
-        self.clients.get(name).is_some_and(|place| {
-            place.node != node
-                && self.has_joined(&place.node)
-                && self.mailbox.nodes().contains(&place.node)
-        })
+        let Some(Some(other)) = self.names.get(name) else { return false };
+        let given_up = self.has_joined(other) && !self.clients.contains_key(name);
+        other != node && !given_up && self.mailbox.nodes().contains(other)
     }
 
     /// How far a node has come.
@@ -224,12 +242,13 @@ impl Roster {
 
     /// Clients whose node is connected, in the order of a simulation, which numbers them by their names.
     pub(crate) fn present(&self) -> Vec<Member> {
-        let connected = self.mailbox.nodes();
-        let present = self
-            .clients
-            .iter()
-            .filter(|(_, place)| connected.contains(&place.node) && self.has_joined(&place.node));
-        let mut present: Vec<_> = present.collect();
+        // Who still works on what nobody waits for any longer comes too late for another round.
+        let (connected, busy) = (self.mailbox.nodes(), self.mailbox.busy());
+        let there = |node: &String| {
+            connected.contains(node) && !busy.contains(node) && self.has_joined(node)
+        };
+        let mut present: Vec<_> =
+            self.clients.iter().filter(|(_, place)| there(&place.node)).collect();
         present.sort_by(|(a, _), (b, _)| natural(a, b));
         let member = |(name, place): (&String, &Place)| Member {
             key: ClientKey::Name(name.clone()),
@@ -311,9 +330,8 @@ mod tests {
         for (status, body) in refusals {
             connect(&mut roster, &["7"]);
             answer(&mut roster, "7", status, body);
-            assert!(
-                matches!(roster.node("7"), Some(Node::Out { reason, .. }) if reason.len() < 500)
-            );
+            assert!(matches!(roster.node("7"), Some(Node::Out { .. })));
+            assert!(roster.troubles["7"].0.len() < 500);
             assert_eq!(roster.asked().count(), 0);
             connect(&mut roster, &["7"]);
             assert_eq!(roster.asked().count(), 0, "not at once");
@@ -321,11 +339,68 @@ mod tests {
         }
         connect(&mut roster, &["7"]);
         answer(&mut roster, "7", 409, b"no");
-        roster
-            .nodes
-            .insert("7".to_owned(), Node::Out { until: Instant::now(), reason: "no".to_owned() });
+        roster.nodes.insert("7".to_owned(), Node::Out { until: Instant::now() });
         roster.tend();
         join(&mut roster, "7", &[("a", 1)]);
+        assert_eq!(present(&roster), clients(&[("a", 1)]));
+    }
+
+    /// While a node joins again, or is left out, nobody takes its clients' names.
+    #[test]
+    fn a_connected_node_keeps_its_names() {
+        let (_folder, mut roster) = roster();
+        connect(&mut roster, &["7", "8"]);
+        join(&mut roster, "7", &[("a", 1)]);
+        let refused = |roster: &mut Roster| {
+            roster.ask("8");
+            join(roster, "8", &[("a", 2)]);
+            matches!(roster.node("8"), Some(Node::Out { .. }))
+        };
+        roster.ask("7");
+        assert!(refused(&mut roster));
+        answer(&mut roster, "7", 500, b"no");
+        assert!(refused(&mut roster));
+        roster.ask("7");
+        join(&mut roster, "7", &[("a", 1)]);
+        assert_eq!(present(&roster), clients(&[("a", 1)]));
+    }
+
+    #[test]
+    fn a_node_that_fails_again_and_again_is_asked_less_often() {
+        let (_folder, mut roster) = roster();
+        connect(&mut roster, &["7"]);
+        let mut wait = || {
+            roster.leave_out("7", "no".to_owned());
+            let Some(Node::Out { until, .. }) = roster.node("7") else { panic!() };
+            until.saturating_duration_since(Instant::now()).as_secs_f64().round() as u64
+        };
+        assert_eq!([(); 6].map(|()| wait()), [10, 20, 40, 80, 160, 160]);
+        roster.went_well("7");
+        roster.leave_out("7", "no".to_owned());
+        assert_eq!(roster.troubles["7"].1, 1);
+        connect(&mut roster, &[]);
+        assert!(roster.troubles.is_empty());
+    }
+
+    /// Nobody waits for its answer any longer, but it works on it: it is asked again once it has ended.
+    #[test]
+    fn a_node_that_is_behind_is_not_present() {
+        let (_folder, mut roster) = roster();
+        connect(&mut roster, &["7"]);
+        join(&mut roster, "7", &[("a", 1)]);
+        let id = roster.mailbox.post("7", "/v1/train", Vec::new(), None, 100);
+        let hold = |roster: &Roster, holds: &[u64]| {
+            let holds = Some(holds.iter().copied().collect());
+            let nodes = [String::from("7")].into();
+            let asking = Asking { protocol: 1, session: "a".to_owned(), nodes, holds };
+            roster.mailbox.work(&asking, Duration::ZERO).unwrap();
+        };
+        hold(&roster, &[]);
+        roster.mailbox.withdraw(id);
+        assert_eq!(present(&roster), []);
+        hold(&roster, &[id]);
+        assert_eq!(present(&roster), []);
+        hold(&roster, &[]);
         assert_eq!(present(&roster), clients(&[("a", 1)]));
     }
 
@@ -337,7 +412,7 @@ mod tests {
         join(&mut roster, "7", &[("a", 1)]);
         join(&mut roster, "8", &[("a", 2)]);
         assert_eq!(present(&roster), clients(&[("a", 1)]));
-        let Some(Node::Out { reason, .. }) = roster.node("8") else { panic!() };
+        let (reason, _) = &roster.troubles["8"];
         assert!(reason.contains("names must differ"), "{reason}");
         connect(&mut roster, &["8"]);
         roster.ask("8");
@@ -351,8 +426,11 @@ mod tests {
         let (_folder, mut roster) = roster_with(2);
         connect(&mut roster, &["7", "8"]);
         join(&mut roster, "7", &[("a", 1), ("b", 1), ("c", 1)]);
-        let Some(Node::Out { reason, .. }) = roster.node("7") else { panic!() };
-        assert!(reason.contains("3 clients in this run; `fleet.clients_per_node` allows 2"));
+        let (reason, _) = &roster.troubles["7"];
+        assert!(
+            reason
+                .contains("3 clients of this node in this run; `fleet.clients_per_node` allows 2")
+        );
         let again = |roster: &mut Roster, node: &str, names: &[&str]| {
             roster.ask(node);
             let clients: Vec<(&str, usize)> = names.iter().map(|name| (*name, 1)).collect();

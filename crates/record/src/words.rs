@@ -7,10 +7,10 @@ const LONGEST: usize = 300;
 /// Whether a character is not seen and yet does something: it moves the cursor, retitles the window, or turns the
 /// direction of writing.
 pub fn is_hidden(letter: char) -> bool {
-    let invisible = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}'];
     letter.is_control()
-        || letter == '\u{feff}'
-        || invisible.iter().any(|range| range.contains(&letter))
+        || matches!(letter, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}')
+        || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || matches!(letter, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Text in which every hidden character is replaced by U+FFFD.
@@ -35,6 +35,9 @@ mod tests {
         let hostile = "a\u{1b}[2J\r\n\tb\u{9b}c\u{202e}d\u{2066}\u{feff}";
         let plain = "a\u{fffd}[2J\u{fffd}\u{fffd}\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}\u{fffd}";
         assert_eq!((printable(hostile), excerpt(hostile)), (plain.to_owned(), plain.to_owned()));
+        for hidden in ["\u{ad}", "\u{61c}", "\u{fff9}", "\u{e0041}"] {
+            assert_eq!(printable(hidden), "\u{fffd}", "{hidden:?}");
+        }
         assert_eq!(printable("Größe 大 é 100 %"), "Größe 大 é 100 %");
         let long = "é".repeat(LONGEST + 1);
         assert_eq!(excerpt(&long), "é".repeat(LONGEST));

@@ -366,7 +366,7 @@ pub struct FleetConfig {
     /// Clients that are asked beyond `client.per_round`: a round ends once `client.per_round` have answered, and does
     /// not wait for the slowest.
     pub ask: usize,
-    /// Clients that a node may stand for, those counted that it had earlier in the run: neither can one machine
+    /// Clients that a node may stand for, including those it had earlier in the run: neither can one machine
     /// outvote the others, nor does an excluded client come back under another name.
     pub clients_per_node: usize,
 }

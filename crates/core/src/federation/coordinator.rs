@@ -260,7 +260,6 @@ impl<'a> Coordinator<'a> {
         (watch, timing): (&mut Stopwatch, &mut Timing),
     ) -> Result<(Collected, Option<Params>)> {
         let Self { experiment, context, method, .. } = *self;
-        let deadline = self.deadline.map(|wait| Instant::now() + wait);
         let sent = uploaded(context, method, &broadcast.params);
         let root = match experiment.aggregation.rule {
             AggregationRule::Fltrust => Some(root_update(method, &self.server, broadcast)?),
@@ -297,6 +296,8 @@ impl<'a> Coordinator<'a> {
         });
         let counts = |client: u32, bytes: &[u8]| intake.borrow().would_count(client, bytes);
         let enough = experiment.client.per_round;
+        // Of the clients' time: what the server does before does not count.
+        let deadline = self.deadline.map(|wait| Instant::now() + wait);
         let task = RoundTask { broadcast, clients, deadline, enough, counts: &counts };
         let mut take = |client, arrival| intake.borrow_mut().take(client, arrival);
         let mut queue = InOrder::new(clients);

@@ -1,5 +1,6 @@
 //! A node's images, and whose they are.
 
+use super::refusal::Refusal;
 use fedanchor::config::{DataConfig, Unreadable};
 use fedanchor::{Error, Result};
 use fedanchor_data::formats::{self, Options};
@@ -37,15 +38,27 @@ pub(super) struct LocalData {
 
 impl LocalData {
     /// Reads the images in the shape that the run asks for.
-    pub(super) fn read(source: &Source, config: &DataConfig, shape: Shape) -> Result<Self> {
+    pub(super) fn read(
+        source: &Source,
+        config: &DataConfig,
+        shape: Shape,
+    ) -> Result<Self, Refusal> {
+        const WHAT: &str = "its images do not fit the run";
+        let private = |error: Error| Refusal::private(409, WHAT, &error);
         let options = Options {
             size: Some(shape.side),
             fit: config.fit,
             skip_unreadable: source.skip_unreadable || config.unreadable == Unreadable::Skip,
-            cache: formats::default_cache(),
+            // Nothing is left of a picture that its owner removes.
+            cache: None,
             ..Options::default()
         };
-        let read = |path: &Path| in_shape(formats::open_images(path, &options)?, shape, path);
+        let read = |path: &Path| {
+            let images =
+                formats::open_images(path, &options).map_err(|error| private(error.into()))?;
+            in_shape(images, shape)
+                .map_err(|problem| Refusal::new(409, format!("{WHAT}: {problem}")))
+        };
         let list = match &source.clients {
             Clients::Listed(list) => list,
             Clients::One(name) => {
@@ -54,7 +67,7 @@ impl LocalData {
                 return Ok(Self { images, clients: vec![(name.clone(), all)] });
             }
         };
-        let names = names(list)?;
+        let names = names(list).map_err(private)?;
         let mut all: Option<ImageSet> = None;
         let mut clients = Vec::new();
         for name in names {
@@ -66,7 +79,7 @@ impl LocalData {
                 None => all = Some(images),
             }
         }
-        let images = all.ok_or_else(|| Error::file(list, "names no client"))?;
+        let images = all.ok_or_else(|| private(Error::file(list, "names no client")))?;
         Ok(Self { images, clients })
     }
 }
@@ -89,7 +102,7 @@ fn names(list: &Path) -> Result<Vec<String>> {
 
 /// Images with the channels of the run, without labels. Grey ones become coloured, as in a simulation; colour is not
 /// thrown away.
-fn in_shape(images: ImageSet, shape: Shape, path: &Path) -> Result<ImageSet> {
+fn in_shape(images: ImageSet, shape: Shape) -> Result<ImageSet, String> {
     let pixels = match (images.shape.channels, shape.channels) {
         (1, 3) => images.pixels.iter().flat_map(|&grey| [grey; 3]).collect(),
         (there, wanted) if there == wanted => images.pixels,
@@ -99,15 +112,12 @@ fn in_shape(images: ImageSet, shape: Shape, path: &Path) -> Result<ImageSet> {
                 count => format!("{count} channels"),
             };
             let (there, wanted) = (channels(there), channels(wanted));
-            let problem = format!("the images have {there}, those of the run have {wanted}");
-            return Err(Error::file(path, problem));
+            return Err(format!("they have {there}, those of the run have {wanted}"));
         }
     };
     if images.shape.side != shape.side {
         let (there, wanted) = (images.shape.side, shape.side);
-        let problem =
-            format!("the images have {there} pixels per side, those of the run have {wanted}");
-        return Err(Error::file(path, problem));
+        return Err(format!("they have {there} pixels per side, those of the run have {wanted}"));
     }
     Ok(ImageSet { shape, pixels, labels: None, classes: Vec::new() })
 }

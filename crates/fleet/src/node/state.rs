@@ -7,10 +7,16 @@ use fedanchor::engine::tensors::Bundle;
 use fedanchor::{Error, Result};
 use fedanchor_disk as disk;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const SUFFIX: &str = "state";
+/// Digits of a digest that name whose state it is.
+const DIGITS: usize = 24;
 /// Files per client.
 const KEPT: usize = 2;
 /// States that have not been written for so long are those of runs that are over.
@@ -41,18 +47,25 @@ struct About {
 
 impl StateFolder {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        disk::create_folder(path).map_err(|error| Error::file(path, error))?;
+        let problem = |error| Error::file(path, error);
+        disk::create_folder(path).map_err(problem)?;
+        // What was learnt from private images is nobody else's business.
+        std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(problem)?;
         Ok(Self(path.to_owned()))
     }
 
-    /// Removes the states of runs that are over. What cannot be removed stays, and does no harm.
-    pub(super) fn forget_old_runs(&self) {
+    /// Removes the states of other runs, which are over if nothing was written for so long, and what a killed process
+    /// left of writing one. What cannot be removed stays, and does no harm.
+    pub(super) fn forget_other_runs<'a>(&self, run: &str, clients: impl Iterator<Item = &'a str>) {
+        let current: BTreeSet<String> = clients.map(|client| Self::prefix(run, client)).collect();
         let is_old = |path: &Path| {
             let written = path.metadata().and_then(|metadata| metadata.modified());
             written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > FORGOTTEN_AFTER))
         };
         for path in disk::list(&self.0).unwrap_or_default() {
-            if path.extension().is_some_and(|suffix| suffix == SUFFIX) && is_old(&path) {
+            let name = path.file_name().and_then(OsStr::to_str).and_then(parse);
+            let other = name.is_some_and(|(prefix, _)| !current.contains(prefix));
+            if other && is_old(&path) {
                 let _ = disk::remove(&path);
             }
         }
@@ -65,7 +78,7 @@ impl StateFolder {
             .update(b"\0")
             .update(client.as_bytes())
             .finalize();
-        digest.to_hex()[..24].to_owned()
+        digest.to_hex()[..DIGITS].to_owned()
     }
 
     /// The rounds whose state there is, the newest first.
@@ -74,10 +87,8 @@ impl StateFolder {
         let mut found: Vec<(u32, PathBuf)> = files
             .into_iter()
             .filter_map(|path| {
-                let name = path.file_name()?.to_str()?;
-                let round = name.strip_prefix(prefix)?.strip_prefix('-')?;
-                let round = round.strip_suffix(SUFFIX)?.strip_suffix('.')?.parse().ok()?;
-                Some((round, path))
+                let (of, round) = parse(path.file_name()?.to_str()?)?;
+                (of == prefix && path.extension()? == SUFFIX).then_some((round, path))
             })
             .collect();
         found.sort_by(|a, b| b.cmp(a));
@@ -125,6 +136,14 @@ impl StateFolder {
     }
 }
 
+/// Whose state a file has by its name, and the round; also for one that was not written to its end.
+fn parse(name: &str) -> Option<(&str, u32)> {
+    let name = name.strip_suffix(".part").unwrap_or(name);
+    let (prefix, round) = name.strip_suffix(SUFFIX)?.strip_suffix('.')?.split_once('-')?;
+    let digest = prefix.len() == DIGITS && prefix.bytes().all(|byte| byte.is_ascii_hexdigit());
+    Some((prefix, round.parse().ok()?)).filter(|_| digest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,18 +187,28 @@ mod tests {
     fn states_of_runs_that_are_over_are_removed() {
         let place = tempfile::tempdir().unwrap();
         let folder = StateFolder::open(place.path()).unwrap();
-        folder.save("over", "a", 7, &bundle(1.0)).unwrap();
-        std::fs::write(place.path().join("notes.txt"), "").unwrap();
+        for run in ["over", "paused"] {
+            folder.save(run, "a", 7, &bundle(1.0)).unwrap();
+        }
+        let torn = format!("{}-8.state.part", StateFolder::prefix("over", "a"));
+        let kept = ["notes.txt", "not-7.state"];
+        for name in kept.into_iter().chain([torn.as_str()]) {
+            std::fs::write(place.path().join(name), "").unwrap();
+        }
         for file in std::fs::read_dir(place.path()).unwrap() {
             let file = std::fs::File::options().write(true).open(file.unwrap().path()).unwrap();
             let long_ago = SystemTime::now() - FORGOTTEN_AFTER - Duration::from_hours(1);
             file.set_modified(long_ago).unwrap();
         }
         folder.save("current", "a", 1, &bundle(2.0)).unwrap();
-        folder.forget_old_runs();
+        folder.forget_other_runs("paused", ["a"].into_iter());
         assert!(value(folder.load("over", "a", 8).unwrap()).is_none());
         assert_eq!(value(folder.load("current", "a", 2).unwrap()), Some((1, 2.0)));
-        assert!(place.path().join("notes.txt").exists());
+        assert_eq!(value(folder.load("paused", "a", 8).unwrap()), Some((7, 1.0)));
+        assert!(!place.path().join(torn).exists());
+        assert!(kept.iter().all(|name| place.path().join(name).exists()));
+        let mode = place.path().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::state::{Kept, StateFolder};
 use crate::protocol::{NOT_JOINED, TrainHeader, push_part, split_parts};
 use axum::body::Bytes;
 use axum::http::StatusCode;
+use fedanchor::Error;
 use fedanchor::clients::LocalClients;
 use fedanchor::messages::{Answer, Broadcast, ClientOutcome};
 use std::collections::BTreeSet;
@@ -56,7 +57,10 @@ impl<'a> Trainer<'a> {
         }
         let layout = &context.network.layout;
         let decoded = Broadcast::decode(broadcast, layout, terms.classes, context.device);
-        let (broadcast, _) = decoded.map_err(|error| Refusal::new(400, error))?;
+        let (broadcast, _) = decoded.map_err(|error| match error {
+            Error::Engine(fedanchor::engine::Error::Tensors(problem)) => Refusal::new(400, problem),
+            other => other.into(),
+        })?;
         let numbers: Vec<u32> = clients.iter().map(|(_, number)| *number).collect();
         if numbers.iter().collect::<BTreeSet<_>>().len() < numbers.len() || numbers.is_empty() {
             return Err(Refusal::new(400, "a request to train names each client once"));

@@ -1,7 +1,9 @@
 //! Nodes that fail, hang, lie and come back.
 
 use crate::transport::{Far, ask};
-use crate::{coordinate, pictures, records, same, serve, simulated, start_nodes};
+use crate::{
+    coordinate, coordinate_probing, pictures, records, same, serve, simulated, start_nodes,
+};
 use fedanchor::messages::Broadcast;
 use fedanchor_fleet::node::Node;
 use fedanchor_fleet::protocol::{PROTOCOL, Terms, TrainHeader, join_parts};
@@ -37,6 +39,22 @@ fn a_round_ends_at_its_deadline() {
     let record = &records(&out)[1];
     assert_eq!(numbers(record, "absent"), [1], "{record}");
     assert_eq!((&record["trained"], &record["rejected"]), (&json!(2), &json!([])), "{record}");
+}
+
+/// A node has lost what it was asked for, as a SuperNode does that is killed and restarted: although there is no
+/// deadline, nothing waits for it once it has answered something else.
+#[test]
+fn a_request_that_a_node_has_lost_is_given_up() {
+    let (_folder, place) = place();
+    let (nodes, mut far) = start_nodes(&place);
+    far.insert("8".to_owned(), Far::Silent(nodes[1].path().to_owned()));
+    let out = place.join("fleet");
+    let probe_after = Duration::from_secs(1);
+    coordinate_probing(&place, &out, false, &[ALL, "rounds=1"], far, probe_after).unwrap();
+    let record = &records(&out)[1];
+    let reason = "its node has lost the request: it was restarted";
+    assert_eq!(record["lost"], json!([{ "client": 1, "reason": reason }]), "{record}");
+    assert_eq!(record["trained"], json!(2), "{record}");
 }
 
 /// More are asked than are needed: the round does not wait for the slowest.
@@ -87,13 +105,17 @@ fn garbage_is_rejected_and_named() {
     for record in &records[1..=3] {
         assert_eq!(record["rejected"][0]["client"], 0, "{record}");
         assert!(record["rejected"][0]["reason"].as_str().unwrap().contains("cannot be decoded"));
-        assert_eq!(numbers(record, "absent"), [1], "{record}");
+        // The other one has to join again first.
+        assert_eq!(record["trained"], 1, "{record}");
     }
+    let lost = &records[1]["lost"][0];
+    assert_eq!(lost["client"], 1, "{lost}");
+    assert!(lost["reason"].as_str().unwrap().starts_with("its reply was refused: more than"));
     // After three offences it is not asked again.
-    assert_eq!(numbers(&records[4], "clients"), [1, 2]);
+    assert!(!numbers(&records[4], "clients").contains(&0), "{}", records[4]);
 }
 
-/// A node that answers with an error is absent; the run goes on.
+/// A node that answers with an error is absent, and asked again when it has joined again; the run goes on.
 #[test]
 fn a_node_that_fails_is_absent() {
     let (_folder, place) = place();
@@ -102,11 +124,11 @@ fn a_node_that_fails_is_absent() {
     far.insert("7".to_owned(), broken);
     let out = place.join("fleet");
     coordinate(&place, &out, false, &[ALL, "rounds=2"], far).unwrap();
-    for record in &records(&out)[1..] {
-        let reason = "its node answered with status 500: out of \u{fffd}[31mmemory";
-        assert_eq!(numbers(record, "absent"), [2], "{record}");
-        assert_eq!(record["lost"], json!([{ "client": 2, "reason": reason }]), "{record}");
-    }
+    let records = records(&out);
+    let reason = "its node answered with status 500: out of \u{fffd}[31mmemory";
+    assert_eq!(numbers(&records[1], "absent"), [2], "{}", records[1]);
+    assert_eq!(records[1]["lost"], json!([{ "client": 2, "reason": reason }]), "{}", records[1]);
+    assert_eq!(numbers(&records[2], "clients"), [0, 1], "{}", records[2]);
 }
 
 fn away(nodes: &[Node], long: u64, returns: bool) -> Far {

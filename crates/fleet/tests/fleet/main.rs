@@ -111,6 +111,18 @@ fn coordinate(
     more: &[&str],
     nodes: BTreeMap<String, Far>,
 ) -> fedanchor::Result<()> {
+    coordinate_probing(place, out, resume, more, nodes, Duration::from_secs(300))
+}
+
+/// The same, asking after so long whether a node still works.
+fn coordinate_probing(
+    place: &Path,
+    out: &Path,
+    resume: bool,
+    more: &[&str],
+    nodes: BTreeMap<String, Far>,
+    probe_after: Duration,
+) -> fedanchor::Result<()> {
     let experiment = experiment(place, "server", more);
     let mailbox = Arc::new(Mailbox::new(&place.join("replies")));
     let socket = serve(&place.join("coordinator.sock"), &mailbox);
@@ -123,6 +135,7 @@ fn coordinate(
         let (mailbox, stop) = (there.clone(), asked.clone());
         let mut fleet = RemoteFleet::new(mailbox, stop, simulation, run)?;
         fleet.patience = Duration::from_secs(3);
+        fleet.probe_after = probe_after;
         Ok(Box::new(fleet))
     };
     let clients = RealClients { socket: socket.path(), connect };
