@@ -9,7 +9,10 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedanchor_flower import envelope
-from fedanchor_flower.coordinator import Coordinator, CoordinatorError, Order, logger
+from fedanchor_flower.coordinator import Coordinator, CoordinatorError, Order, logger, printable
+
+# Status of what a ClientApp says in place of a node that it cannot reach.
+_UNREACHABLE = 502
 
 # Bodies that are in memory at the same time, whatever the number of nodes.
 _SENT_AT_ONCE = 1
@@ -168,10 +171,12 @@ class Bridge:
             self._fail(exchange, f"Flower error {message.error.code}: {message.error.reason or 'no reason given'}")
             return
         reply = envelope.reply_from_records(message.content)
-        if reply.error:
-            self._fail(exchange, reply.error)
-        elif self._end(exchange):
-            self._coordinator.reply(exchange.order, reply.status, reply.body)
+        if self._end(exchange):
+            if reply.error:
+                logger.warning("request %d: node %d: %s", exchange.order.id, exchange.order.node, printable(reply.error))
+                self._coordinator.reply(exchange.order, _UNREACHABLE, printable(reply.error).encode())
+            else:
+                self._coordinator.reply(exchange.order, reply.status, reply.body)
 
     def _give_up_overdue(self, nodes: set[int]) -> None:
         now = time.monotonic()

@@ -134,6 +134,11 @@ class BridgeTest(WithFolder):
         self.coordinator.wait_for(lambda: self.coordinator.holds == [2])
         self.assertFalse(any(outcome.there for outcome in outcomes), "nobody is told")
 
+    def test_unreachable_node(self) -> None:
+        self.start(FakeGrid(lambda *_: envelope.Reply(0, b"", "fedanchor node: nothing \x1b listens")))
+        outcome = self.coordinator.send("1", "/", b"").wait(5)
+        self.assertEqual((outcome.status, outcome.body), (502, "fedanchor node: nothing \ufffd listens".encode()))
+
     def test_failed_run(self) -> None:
         self.start(FakeGrid(lambda *_: None))
         self.coordinator.finish(ok=False, message="no quorum")

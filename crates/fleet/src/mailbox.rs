@@ -50,8 +50,8 @@ struct Inner {
     replies: BTreeMap<u64, Arrived>,
     /// Whether the transport says which requests it has.
     tells: bool,
-    /// Requests that nobody waits for any longer and the transport still has, with their nodes.
-    withdrawn: BTreeMap<u64, String>,
+    /// Requests that nobody waits for any longer and the transport still has, with their nodes, since then.
+    withdrawn: BTreeMap<u64, (String, Instant)>,
     end: Option<End>,
     /// Whether the transport has been told of the end.
     told: bool,
@@ -214,7 +214,7 @@ impl Mailbox {
         if let Some(Request { node, taken: true, .. }) = inner.requests.remove(&id)
             && inner.tells
         {
-            inner.withdrawn.insert(id, node);
+            inner.withdrawn.insert(id, (node, Instant::now()));
         }
         inner.replies.remove(&id);
     }
@@ -225,9 +225,9 @@ impl Mailbox {
         self.lock().withdrawn.remove(&id);
     }
 
-    /// Nodes that still work on what nobody waits for any longer, as far as the transport says.
-    pub fn busy(&self) -> BTreeSet<String> {
-        self.lock().withdrawn.values().cloned().collect()
+    /// Requests that nobody waits for any longer and nodes still work on, as far as the transport says, since then.
+    pub fn withdrawn(&self) -> BTreeMap<u64, (String, Instant)> {
+        self.lock().withdrawn.clone()
     }
 
     /// Waits for the reply to any of these requests, for at most this long.
@@ -476,9 +476,9 @@ mod tests {
         mailbox.withdraw(slow);
         mailbox.write_off(lost);
         assert_eq!(forget(&[1, waited, slow, lost]), [1, lost]);
-        assert_eq!(mailbox.busy(), BTreeSet::from(["7".to_owned()]));
+        assert_eq!(mailbox.withdrawn().into_keys().collect::<Vec<_>>(), [slow]);
         assert!(forget(&[waited]).is_empty());
-        assert!(mailbox.busy().is_empty());
+        assert!(mailbox.withdrawn().is_empty());
     }
 
     /// A reply that is sent twice at the same time: one of them counts, and it is whole.

@@ -7,7 +7,9 @@ mod trainer;
 
 pub use data::{Clients, Source};
 
-use crate::protocol::{JOIN, Joined, LocalClient, NOT_JOINED, PROTOCOL, TRAIN, Terms, bad_names};
+use crate::protocol::{
+    ALIVE, JOIN, Joined, LocalClient, NOT_JOINED, PROTOCOL, TRAIN, Terms, bad_names,
+};
 use crate::socket::{Bound, Socket};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -82,8 +84,11 @@ impl Node {
         let queue = Queue { jobs: queue, stopping: stopping.clone() };
         let worker = std::thread::spawn(move || work(&settings, &folder, &queue));
         let desk = Desk { jobs, places: Arc::new(Semaphore::new(WAITING)) };
-        let router =
-            Router::new().route(JOIN, post(join)).route(TRAIN, post(train)).with_state(desk);
+        let router = Router::new()
+            .route(JOIN, post(join))
+            .route(TRAIN, post(train))
+            .route(ALIVE, post(alive));
+        let router = router.with_state(desk);
         // What is being trained is waited for.
         let served = bound.serve(router, Duration::MAX)?;
         let (socket, path) = (Some(served), socket.to_owned());
@@ -124,6 +129,10 @@ impl Drop for Node {
 struct Desk {
     jobs: mpsc::Sender<Job>,
     places: Arc<Semaphore>,
+}
+
+async fn alive() -> StatusCode {
+    StatusCode::NO_CONTENT
 }
 
 async fn join(State(desk): State<Desk>, body: Body) -> Response {

@@ -15,6 +15,12 @@ pub const JOIN: &str = "/v1/join";
 /// Where a node trains.
 pub const TRAIN: &str = "/v1/train";
 
+/// Where a node says that it is there.
+pub const ALIVE: &str = "/v1/alive";
+
+/// Status of what the transport says in place of a node whose process it cannot reach.
+pub const UNREACHABLE: u16 = 502;
+
 /// Status of a node that has not been told what is trained: it was restarted, or another run was here.
 pub const NOT_JOINED: u16 = 428;
 

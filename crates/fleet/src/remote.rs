@@ -3,7 +3,7 @@
 use crate::mailbox::{Arrived, Mailbox, Reply};
 use crate::protocol::{NOT_JOINED, PROTOCOL, TRAIN, Terms, TrainHeader, framed};
 use crate::roster::{Node, Place, Roster};
-use crate::round::{Asked, Client, Probe, Round};
+use crate::round::{Asked, Client, Round};
 use axum::body::Bytes;
 use fedanchor::federation::{ClientKey, Delivery, Fleet, Member, RoundTask};
 use fedanchor::{Error, Result, Simulation};
@@ -20,8 +20,6 @@ const LOOK: Duration = Duration::from_millis(200);
 const RETURN_WITHIN: Duration = Duration::from_secs(120);
 /// A SuperLink that was restarted needs about a minute until its nodes are back.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// After how long without an answer a node is asked whether it still works.
-const PROBE_AFTER: Duration = Duration::from_secs(300);
 /// Room for the header of an answer.
 const HEADER: usize = 64 << 10;
 
@@ -42,8 +40,6 @@ pub struct RemoteFleet {
     /// For how long a round waits for a node that has left before it could be asked, and for an answer after a later
     /// one of the same node.
     pub patience: Duration,
-    /// After how long without an answer a node is asked whether it still works.
-    pub probe_after: Duration,
 }
 
 impl RemoteFleet {
@@ -80,8 +76,13 @@ impl RemoteFleet {
             size: experiment.checks.size,
             started: false,
             patience: PATIENCE,
-            probe_after: PROBE_AFTER,
         })
+    }
+
+    /// The same, asking a node for a sign of life after so long without an answer.
+    pub fn probing_after(mut self, long: Duration) -> Self {
+        self.roster.probe_after = long;
+        self
     }
 
     fn stopped(&self) -> bool {
@@ -138,8 +139,8 @@ impl RemoteFleet {
             for clients in clients.chunks(together) {
                 let broadcast = shared.clone().map_or_else(|| encode(clients[0].number), Ok)?;
                 let (node, clients) = (node.to_owned(), clients.to_vec());
-                let probe = Probe::At(Instant::now() + self.probe_after);
-                requests.push(Asked { node, clients, broadcast, rejoined: false, probe });
+                let since = Instant::now();
+                requests.push(Asked { node, clients, broadcast, rejoined: false, since });
             }
         }
         Ok(requests)
@@ -174,7 +175,7 @@ impl RemoteFleet {
                     let reason = "its node was restarted without it, or with other images";
                     round.give_up(&Vec::from_iter::<Vec<Client>>(others), reason);
                     request.clients = there;
-                    request.probe = Probe::At(Instant::now() + self.probe_after);
+                    request.since = Instant::now();
                     if !request.clients.is_empty() {
                         let id = self.post(&request, round.task)?;
                         round.wait_for(id, request);
@@ -201,32 +202,22 @@ impl RemoteFleet {
                 request.rejoined = true;
                 return round.held.push(request);
             }
-            Reply::Answer(status, body) => {
-                format!("its node answered with status {status}: {}", body.words())
-            }
+            Reply::Answer(status, body) => body.words(status),
             Reply::Failure(reason) => excerpt(&reason),
         };
         round.give_up(&request.clients, &reason);
         self.roster.leave_out(node, reason);
     }
 
-    /// A node does one thing after the other. If it has answered what it was asked later, what it was asked before is
-    /// lost: its SuperNode was killed and restarted, of which Flower does not tell.
-    fn probe(&self, round: &mut Round) {
-        let now = Instant::now();
-        let mut lost = Vec::new();
-        for (id, request) in &mut round.asked {
-            match request.probe {
-                Probe::At(time) if now >= time => {
-                    request.probe = Probe::Sent(self.roster.probe(&request.node));
-                }
-                Probe::Answered(time) if now >= time + self.patience => lost.push(*id),
-                _ => {}
-            }
-        }
-        for id in lost {
-            self.mailbox.write_off(id);
-            if let Some(request) = round.asked.remove(&id) {
+    /// Gives up what nodes have lost.
+    fn give_up_lost(&mut self, round: &mut Round) {
+        let asked: Vec<(u64, String, Instant)> =
+            round.asked.iter().map(|(id, asked)| (*id, asked.node.clone(), asked.since)).collect();
+        for (id, node, since) in asked {
+            if self.roster.is_lost(&node, id, since, self.patience)
+                && let Some(request) = round.asked.remove(&id)
+            {
+                self.mailbox.write_off(id);
                 round.give_up(&request.clients, "its node has lost the request: it was restarted");
             }
         }
@@ -292,22 +283,21 @@ impl Fleet for RemoteFleet {
                     round.give_up(&request.clients, "its node is not connected any longer");
                 }
             }
-            self.probe(&mut round);
             if round.is_over() {
                 continue;
             }
-            let ids = round.awaited().chain(self.roster.asked()).collect();
+            let ids = round.asked.keys().copied().chain(self.roster.asked()).collect();
             // After the deadline, what came before it is still taken.
             let left = task.deadline.map(|end| end.saturating_duration_since(Instant::now()));
             let look = left.map_or(LOOK, |left| left.min(LOOK));
             match (self.mailbox.next_reply(&ids, look), left) {
                 (Some((id, arrived)), _) => match round.asked.remove(&id) {
                     Some(request) => self.take_reply(&mut round, request, arrived),
-                    None if round.take_probe(id, &arrived, self.probe_after) => {}
                     None => self.roster.take(id, arrived.reply),
                 },
                 (None, Some(Duration::ZERO)) => break,
-                (None, _) => {}
+                // Only where no answer waits to be taken.
+                (None, _) => self.give_up_lost(&mut round),
             }
         }
         round.end(&self.mailbox);

@@ -2,13 +2,13 @@
 //! is asked for anything else, and nothing waits for its answer: it may have many images to read.
 
 use crate::mailbox::{Mailbox, Reply};
-use crate::protocol::{CLIENTS, JOIN, Joined, PROTOCOL, bad_names};
+use crate::protocol::{ALIVE, CLIENTS, JOIN, Joined, PROTOCOL, bad_names};
 use axum::body::Bytes;
 use fedanchor::federation::{ClientKey, Member};
 use fedanchor_data::formats::natural;
 use fedanchor_record::words::excerpt;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,10 @@ const JOIN_WITHIN: Duration = Duration::from_secs(600);
 /// is gone. Twice as long after each time, up to sixteen times.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 const DOUBLINGS: u32 = 4;
+/// After how long without an answer a node is asked for a sign of life.
+const PROBE_AFTER: Duration = Duration::from_secs(300);
+/// The longest sign of life, in bytes.
+const LONGEST_SIGN: usize = 4 << 10;
 /// The longest answer to `join`, in bytes: as many clients as a node may have.
 const LONGEST_JOIN: usize = 4 << 20;
 
@@ -35,6 +39,10 @@ pub(crate) struct Roster {
     held: BTreeMap<String, usize>,
     /// The most of them per node.
     per_node: usize,
+    /// The last sign of life that each node was asked for.
+    probes: BTreeMap<String, Probe>,
+    /// After how long without an answer a node is asked for one.
+    pub(crate) probe_after: Duration,
     /// Why connected nodes were left out that have not trained since, and how often.
     troubles: BTreeMap<String, (String, u32)>,
 }
@@ -45,6 +53,13 @@ pub(crate) struct Place {
     pub(crate) node: String,
     /// How many images it has.
     pub(crate) samples: usize,
+}
+
+/// A node does one thing after the other: once it has answered this, what it was asked before is done or lost.
+#[derive(Debug, Clone, Copy)]
+struct Probe {
+    request: u64,
+    answered: Option<Instant>,
 }
 
 /// How far a node has come.
@@ -60,8 +75,20 @@ pub(crate) enum Node {
 
 impl Roster {
     pub(crate) fn new(mailbox: Arc<Mailbox>, terms: Bytes, per_node: usize) -> Self {
-        let (nodes, clients, names, held, troubles) = Default::default();
-        Self { mailbox, terms, nodes, clients, names, held, per_node, troubles }
+        let (nodes, clients, names, held, troubles, probes) = Default::default();
+        let probe_after = PROBE_AFTER;
+        Self {
+            mailbox,
+            terms,
+            nodes,
+            clients,
+            names,
+            held,
+            per_node,
+            probes,
+            probe_after,
+            troubles,
+        }
     }
 
     /// Clients that count as known although they have not joined yet.
@@ -76,7 +103,10 @@ impl Roster {
             self.nodes.keys().filter(|node| !connected.contains(*node)).cloned().collect();
         for node in gone {
             if let Some(Node::Asked { request, .. }) = self.nodes.remove(&node) {
-                self.mailbox.withdraw(request);
+                self.mailbox.write_off(request);
+            }
+            if let Some(Probe { request, .. }) = self.probes.remove(&node) {
+                self.mailbox.write_off(request);
             }
             self.clients.retain(|_, place| place.node != node);
             self.troubles.remove(&node);
@@ -92,6 +122,41 @@ impl Roster {
                 _ => {}
             }
         }
+        // What nobody waits for any longer may be lost, too: its node is not to count as busy for ever.
+        for (request, (node, since)) in self.mailbox.withdrawn() {
+            if self.is_lost(&node, request, since, Duration::ZERO) {
+                self.mailbox.write_off(request);
+            }
+        }
+    }
+
+    /// Whether a node has lost a request: its SuperNode was killed and restarted, or could not pass the answer on, of
+    /// which Flower does not tell. A node that has not answered for long is asked for a sign of life; `patience` is how
+    /// long an answer may come after a later one.
+    pub(crate) fn is_lost(
+        &mut self,
+        node: &str,
+        request: u64,
+        since: Instant,
+        patience: Duration,
+    ) -> bool {
+        match self.probes.get(node).filter(|probe| probe.request > request) {
+            Some(Probe { answered, .. }) => answered.is_some_and(|at| at.elapsed() >= patience),
+            None => {
+                if since.elapsed() >= self.probe_after {
+                    self.probe(node);
+                }
+                false
+            }
+        }
+    }
+
+    fn probe(&mut self, node: &str) {
+        let request = self.mailbox.post(node, ALIVE, Vec::new(), None, LONGEST_SIGN);
+        let probe = Probe { request, answered: None };
+        if let Some(earlier) = self.probes.insert(node.to_owned(), probe) {
+            self.mailbox.write_off(earlier.request);
+        }
     }
 
     /// Asks a node to join, though it may have done so before: it was restarted.
@@ -105,21 +170,29 @@ impl Roster {
         self.nodes.insert(node.to_owned(), state);
     }
 
-    /// Asks a node for something that it answers at once, after what it was asked before.
-    pub(crate) fn probe(&self, node: &str) -> u64 {
-        self.mailbox.post(node, JOIN, vec![self.terms.clone()], None, LONGEST_JOIN)
-    }
-
     /// The requests that nodes have not answered yet.
     pub(crate) fn asked(&self) -> impl Iterator<Item = u64> {
-        self.nodes.values().filter_map(|state| match state {
+        let joining = self.nodes.values().filter_map(|state| match state {
             Node::Asked { request, .. } => Some(*request),
             _ => None,
-        })
+        });
+        let open = self.probes.values().filter(|probe| probe.answered.is_none());
+        joining.chain(open.map(|probe| probe.request))
     }
 
     /// Takes the answer to such a request. Whatever a node says concerns nobody else.
     pub(crate) fn take(&mut self, id: u64, reply: Reply) {
+        if let Some((node, probe)) = self.probes.iter_mut().find(|(_, probe)| probe.request == id) {
+            match reply {
+                // Whatever it says.
+                Reply::Answer(..) => probe.answered = Some(Instant::now()),
+                Reply::Failure(_) => {
+                    let node = node.clone();
+                    self.probes.remove(&node);
+                }
+            }
+            return;
+        }
         let asked = |state: &Node| matches!(state, Node::Asked { request, .. } if *request == id);
         let Some(node) = self.nodes.iter().find(|(_, state)| asked(state)) else { return };
         let node = node.0.clone();
@@ -129,9 +202,7 @@ impl Roster {
                 Ok(answer) => self.welcome(&node, &answer),
                 Err(error) => Err(format!("its answer cannot be read: {error}")),
             },
-            Reply::Answer(status, body) => {
-                Err(format!("it refuses with status {status}: {}", body.words()))
-            }
+            Reply::Answer(status, body) => Err(body.words(status)),
         };
         match refused {
             Err(reason) => self.leave_out(&node, reason),
@@ -150,10 +221,17 @@ impl Roster {
             tracing::warn!(node, reason, "the node is left out until it has joined again");
             *last = reason;
         }
+        // Several requests that failed together are one incident.
+        if let Some(Node::Out { .. }) = self.nodes.get(node) {
+            return;
+        }
         let until = Instant::now() + AGAIN_AFTER * 2_u32.pow((*times).min(DOUBLINGS));
         *times = times.saturating_add(1);
         self.clients.retain(|_, place| place.node != node);
-        self.nodes.insert(node.to_owned(), Node::Out { until });
+        let before = self.nodes.insert(node.to_owned(), Node::Out { until });
+        if let Some(Node::Asked { request, .. }) = before {
+            self.mailbox.write_off(request);
+        }
     }
 
     /// A node has trained.
@@ -243,7 +321,8 @@ impl Roster {
     /// Clients whose node is connected, in the order of a simulation, which numbers them by their names.
     pub(crate) fn present(&self) -> Vec<Member> {
         // Who still works on what nobody waits for any longer comes too late for another round.
-        let (connected, busy) = (self.mailbox.nodes(), self.mailbox.busy());
+        let (connected, withdrawn) = (self.mailbox.nodes(), self.mailbox.withdrawn());
+        let busy: BTreeSet<&String> = withdrawn.values().map(|(node, _)| node).collect();
         let there = |node: &String| {
             connected.contains(node) && !busy.contains(node) && self.has_joined(node)
         };
@@ -370,12 +449,15 @@ mod tests {
         let (_folder, mut roster) = roster();
         connect(&mut roster, &["7"]);
         let mut wait = || {
+            roster.ask("7");
             roster.leave_out("7", "no".to_owned());
+            roster.leave_out("7", "no".to_owned()); // the same incident
             let Some(Node::Out { until, .. }) = roster.node("7") else { panic!() };
             until.saturating_duration_since(Instant::now()).as_secs_f64().round() as u64
         };
         assert_eq!([(); 6].map(|()| wait()), [10, 20, 40, 80, 160, 160]);
         roster.went_well("7");
+        roster.ask("7");
         roster.leave_out("7", "no".to_owned());
         assert_eq!(roster.troubles["7"].1, 1);
         connect(&mut roster, &[]);
@@ -402,6 +484,41 @@ mod tests {
         assert_eq!(present(&roster), []);
         hold(&roster, &[]);
         assert_eq!(present(&roster), clients(&[("a", 1)]));
+    }
+
+    /// A node that answers what it was asked later does not work on what it was asked before.
+    #[test]
+    fn a_node_that_has_lost_a_request_is_not_busy_for_ever() {
+        let (_folder, mut roster) = roster();
+        let ask = |roster: &Roster, holds: &[u64]| {
+            let holds = Some(holds.iter().copied().collect());
+            let nodes = [String::from("7")].into();
+            let asking = Asking { protocol: 1, session: "a".to_owned(), nodes, holds };
+            roster.mailbox.work(&asking, Duration::ZERO).unwrap()
+        };
+        connect(&mut roster, &["7"]);
+        join(&mut roster, "7", &[("a", 1)]);
+        let lost = roster.mailbox.post("7", "/v1/train", Vec::new(), None, 100);
+        ask(&roster, &[]);
+        roster.mailbox.withdraw(lost);
+        roster.tend();
+        assert_eq!(roster.asked().count(), 0, "it may still work on it");
+        roster.probe_after = Duration::ZERO;
+        roster.tend();
+        roster.tend();
+        let probes: Vec<u64> = roster.asked().collect();
+        let [probe] = probes[..] else { panic!("{probes:?}") };
+        // The transport could not deliver it: that says nothing of the node.
+        roster.take(probe, Reply::Failure("no".to_owned()));
+        assert!(roster.mailbox.withdrawn().contains_key(&lost));
+        roster.tend();
+        let probe = roster.asked().next().unwrap();
+        let (spooled, _) = roster.mailbox.spool().unwrap();
+        roster.take(probe, Reply::Answer(502, spooled));
+        assert_eq!((present(&roster), roster.asked().count()), (vec![], 0));
+        roster.tend();
+        assert_eq!(present(&roster), clients(&[("a", 1)]));
+        assert_eq!(ask(&roster, &[lost]).forget, [lost]);
     }
 
     /// A name that is taken is free again once whoever has it is gone.

@@ -1,6 +1,6 @@
 //! A round under way: who was asked, and whose answers are there.
 
-use crate::mailbox::{Arrived, Mailbox, Reply};
+use crate::mailbox::Mailbox;
 use crate::spool::Spooled;
 use axum::body::Bytes;
 use fedanchor::Result;
@@ -8,7 +8,7 @@ use fedanchor::federation::{Arrival, Delivery, RoundTask};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Why an answer is lost that had arrived.
 const UNREADABLE: &str = "its answer cannot be read from the coordinator's disk";
@@ -29,19 +29,8 @@ pub(crate) struct Asked {
     pub(crate) broadcast: Bytes,
     /// Whether the node had to be told again what is trained.
     pub(crate) rejoined: bool,
-    /// Whether the node still works on it.
-    pub(crate) probe: Probe,
-}
-
-/// Another request to the same node, whose answer comes after that of the first one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Probe {
-    /// It will be sent then.
-    At(Instant),
-    /// Its number.
-    Sent(u64),
-    /// It was answered then.
-    Answered(Instant),
+    /// When it was.
+    pub(crate) since: Instant,
 }
 
 /// Where a client's answer is.
@@ -109,30 +98,6 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The requests that replies may come to.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = u64> {
-        self.asked
-            .iter()
-            .flat_map(|(id, request)| match request.probe {
-                Probe::Sent(probe) => [Some(*id), Some(probe)],
-                _ => [Some(*id), None],
-            })
-            .flatten()
-    }
-
-    /// Takes the reply to a probe, if it is one.
-    pub(crate) fn take_probe(&mut self, id: u64, arrived: &Arrived, again: Duration) -> bool {
-        let Some(request) = self.asked.values_mut().find(|asked| asked.probe == Probe::Sent(id))
-        else {
-            return false;
-        };
-        request.probe = match arrived.reply {
-            Reply::Answer(..) => Probe::Answered(arrived.at),
-            Reply::Failure(_) => Probe::At(arrived.at + again),
-        };
-        true
-    }
-
     /// Whether there is nothing to wait for.
     pub(crate) fn is_over(&self) -> bool {
         self.counted >= self.task.enough || self.asked.is_empty() && self.held.is_empty()
@@ -183,9 +148,9 @@ impl<'a> Round<'a> {
 
     /// Ends the waiting: who has not answered is absent.
     pub(crate) fn end(&mut self, mailbox: &Mailbox) {
-        let asked: Vec<u64> = self.awaited().collect();
-        asked.into_iter().for_each(|id| mailbox.withdraw(id));
-        self.asked.clear();
+        for id in std::mem::take(&mut self.asked).into_keys() {
+            mailbox.withdraw(id);
+        }
         self.held.clear();
         for slot in self.slots.values_mut().filter(|slot| matches!(slot, Slot::Waiting)) {
             *slot = Slot::Absent;

@@ -1,5 +1,6 @@
 //! Replies on disk: memory grows neither with the number of nodes nor with what one of them sends.
 
+use crate::protocol::UNREACHABLE;
 use fedanchor_record::words::excerpt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,10 +26,14 @@ impl Spooled {
         Ok(bytes)
     }
 
-    /// What a node says in it, for people.
-    pub(crate) fn words(&self) -> String {
+    /// What a node says in it, with this status, for people.
+    pub(crate) fn words(&self, status: u16) -> String {
         const MOST: usize = 2 << 10;
-        excerpt(&String::from_utf8_lossy(&self.beginning(MOST).unwrap_or_default()))
+        let words = excerpt(&String::from_utf8_lossy(&self.beginning(MOST).unwrap_or_default()));
+        match status {
+            UNREACHABLE => words,
+            _ => format!("its node answered with status {status}: {words}"),
+        }
     }
 
     /// Where the byte strings are that [`join_parts`](crate::protocol::join_parts) put together; `None` if these are

@@ -48,9 +48,12 @@ struct About {
 impl StateFolder {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let problem = |error| Error::file(path, error);
+        let is_new = !path.exists();
         disk::create_folder(path).map_err(problem)?;
-        // What was learnt from private images is nobody else's business.
-        std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(problem)?;
+        // What was learnt from private images is nobody else's business; who made the folder has seen to that.
+        if is_new {
+            std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(problem)?;
+        }
         Ok(Self(path.to_owned()))
     }
 
@@ -207,8 +210,9 @@ mod tests {
         assert_eq!(value(folder.load("paused", "a", 8).unwrap()), Some((7, 1.0)));
         assert!(!place.path().join(torn).exists());
         assert!(kept.iter().all(|name| place.path().join(name).exists()));
-        let mode = place.path().metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
+        let new = place.path().join("new");
+        StateFolder::open(&new).unwrap();
+        assert_eq!(new.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     }
 
     #[test]

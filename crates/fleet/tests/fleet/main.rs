@@ -133,9 +133,9 @@ fn coordinate_probing(
     let (resume, workers) = (resume.then_some(false), Some(1));
     let connect: &ConnectFleet = &move |simulation, run| {
         let (mailbox, stop) = (there.clone(), asked.clone());
-        let mut fleet = RemoteFleet::new(mailbox, stop, simulation, run)?;
+        let fleet = RemoteFleet::new(mailbox, stop, simulation, run)?;
+        let mut fleet = fleet.probing_after(probe_after);
         fleet.patience = Duration::from_secs(3);
-        fleet.probe_after = probe_after;
         Ok(Box::new(fleet))
     };
     let clients = RealClients { socket: socket.path(), connect };

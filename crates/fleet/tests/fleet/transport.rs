@@ -38,7 +38,7 @@ pub fn ask(
 pub enum Far {
     /// Its socket.
     Node(PathBuf),
-    /// It joins through its socket, and then nothing is heard of it.
+    /// It joins through its socket, but what it is to train is lost.
     Silent(PathBuf),
     /// It joins through its socket, and then sends this, whatever it is asked.
     Says(PathBuf, u16, Vec<u8>),
@@ -107,7 +107,7 @@ fn deliver(coordinator: &Path, nodes: &BTreeMap<String, Far>, order: &Value) {
             through(node);
             trained.store(path == "/v1/train", Ordering::Relaxed);
         }
-        Far::Silent(node) | Far::Says(node, ..) if path == "/v1/join" => through(node),
+        Far::Silent(node) | Far::Says(node, ..) if path != "/v1/train" => through(node),
         Far::Silent(_) => {}
         Far::Twice(node) => {
             let (status, body) = ask(node, "POST", path, &body).unwrap();
