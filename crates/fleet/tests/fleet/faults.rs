@@ -52,7 +52,7 @@ fn a_request_that_a_node_has_lost_is_given_up() {
     let probe_after = Duration::from_secs(1);
     coordinate_probing(&place, &out, false, &[ALL, "rounds=1"], far, probe_after).unwrap();
     let record = &records(&out)[1];
-    let reason = "its node has lost the request: it was restarted";
+    let reason = "its node has lost the request, or its answer was lost";
     assert_eq!(record["lost"], json!([{ "client": 1, "reason": reason }]), "{record}");
     assert_eq!(record["trained"], json!(2), "{record}");
 }
