@@ -10,7 +10,9 @@
 
 pub mod coordinator;
 mod mailbox;
+mod names;
 pub mod node;
+mod probes;
 pub mod protocol;
 mod remote;
 mod roster;

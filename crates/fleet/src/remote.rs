@@ -81,7 +81,7 @@ impl RemoteFleet {
 
     /// The same, asking a node for a sign of life after so long without an answer.
     pub fn probing_after(mut self, long: Duration) -> Self {
-        self.roster.probe_after = long;
+        self.roster.probes.after = long;
         self
     }
 
@@ -214,11 +214,14 @@ impl RemoteFleet {
         let asked: Vec<(u64, String, Instant)> =
             round.asked.iter().map(|(id, asked)| (*id, asked.node.clone(), asked.since)).collect();
         for (id, node, since) in asked {
-            if self.roster.is_lost(&node, id, since, self.patience)
+            if self.roster.probes.is_lost(&node, id, since, self.patience)
                 && let Some(request) = round.asked.remove(&id)
             {
                 self.mailbox.write_off(id);
-                round.give_up(&request.clients, "its node has lost the request: it was restarted");
+                round.give_up(
+                    &request.clients,
+                    "its node has lost the request, or its answer was lost",
+                );
             }
         }
     }

@@ -2,12 +2,13 @@
 //! is asked for anything else, and nothing waits for its answer: it may have many images to read.
 
 use crate::mailbox::{Mailbox, Reply};
-use crate::protocol::{ALIVE, CLIENTS, JOIN, Joined, PROTOCOL, bad_names};
+use crate::names::Names;
+use crate::probes::Probes;
+use crate::protocol::{JOIN, Joined, PROTOCOL, bad_names};
 use axum::body::Bytes;
 use fedanchor::federation::{ClientKey, Member};
 use fedanchor_data::formats::natural;
 use fedanchor_record::words::excerpt;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,10 +19,6 @@ const JOIN_WITHIN: Duration = Duration::from_secs(600);
 /// is gone. Twice as long after each time, up to sixteen times.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 const DOUBLINGS: u32 = 4;
-/// After how long without an answer a node is asked for a sign of life.
-const PROBE_AFTER: Duration = Duration::from_secs(300);
-/// The longest sign of life, in bytes.
-const LONGEST_SIGN: usize = 4 << 10;
 /// The longest answer to `join`, in bytes: as many clients as a node may have.
 const LONGEST_JOIN: usize = 4 << 20;
 
@@ -32,17 +29,8 @@ pub(crate) struct Roster {
     /// By the transport's names.
     nodes: BTreeMap<String, Node>,
     clients: BTreeMap<String, Place>,
-    /// The names of all clients that have ever joined, and the node that each was on last, if it joined since the
-    /// coordinator was started.
-    names: BTreeMap<String, Option<String>>,
-    /// How many of them were last on each node.
-    held: BTreeMap<String, usize>,
-    /// The most of them per node.
-    per_node: usize,
-    /// The last sign of life that each node was asked for.
-    probes: BTreeMap<String, Probe>,
-    /// After how long without an answer a node is asked for one.
-    pub(crate) probe_after: Duration,
+    names: Names,
+    pub(crate) probes: Probes,
     /// Why connected nodes were left out that have not trained since, and how often.
     troubles: BTreeMap<String, (String, u32)>,
 }
@@ -53,13 +41,6 @@ pub(crate) struct Place {
     pub(crate) node: String,
     /// How many images it has.
     pub(crate) samples: usize,
-}
-
-/// A node does one thing after the other: once it has answered this, what it was asked before is done or lost.
-#[derive(Debug, Clone, Copy)]
-struct Probe {
-    request: u64,
-    answered: Option<Instant>,
 }
 
 /// How far a node has come.
@@ -75,25 +56,14 @@ pub(crate) enum Node {
 
 impl Roster {
     pub(crate) fn new(mailbox: Arc<Mailbox>, terms: Bytes, per_node: usize) -> Self {
-        let (nodes, clients, names, held, troubles, probes) = Default::default();
-        let probe_after = PROBE_AFTER;
-        Self {
-            mailbox,
-            terms,
-            nodes,
-            clients,
-            names,
-            held,
-            per_node,
-            probes,
-            probe_after,
-            troubles,
-        }
+        let (nodes, clients, troubles) = Default::default();
+        let (names, probes) = (Names::new(per_node), Probes::new(mailbox.clone()));
+        Self { mailbox, terms, nodes, clients, names, probes, troubles }
     }
 
     /// Clients that count as known although they have not joined yet.
     pub(crate) fn know(&mut self, names: impl Iterator<Item = String>) {
-        names.for_each(|name| _ = self.names.entry(name).or_default());
+        self.names.know(names);
     }
 
     /// Forgets nodes that are gone, and asks those to join that have not.
@@ -105,9 +75,7 @@ impl Roster {
             if let Some(Node::Asked { request, .. }) = self.nodes.remove(&node) {
                 self.mailbox.write_off(request);
             }
-            if let Some(Probe { request, .. }) = self.probes.remove(&node) {
-                self.mailbox.write_off(request);
-            }
+            self.probes.forget(&node);
             self.clients.retain(|_, place| place.node != node);
             self.troubles.remove(&node);
         }
@@ -115,8 +83,7 @@ impl Roster {
             match self.nodes.get(&node) {
                 None => self.ask(&node),
                 Some(Node::Out { until }) if now >= *until => self.ask(&node),
-                Some(Node::Asked { request, until }) if now >= *until => {
-                    self.mailbox.withdraw(*request);
+                Some(Node::Asked { until, .. }) if now >= *until => {
                     self.leave_out(&node, format!("no answer within {} s", JOIN_WITHIN.as_secs()));
                 }
                 _ => {}
@@ -124,38 +91,9 @@ impl Roster {
         }
         // What nobody waits for any longer may be lost, too: its node is not to count as busy for ever.
         for (request, (node, since)) in self.mailbox.withdrawn() {
-            if self.is_lost(&node, request, since, Duration::ZERO) {
+            if self.probes.is_lost(&node, request, since, Duration::ZERO) {
                 self.mailbox.write_off(request);
             }
-        }
-    }
-
-    /// Whether a node has lost a request: its SuperNode was killed and restarted, or could not pass the answer on, of
-    /// which Flower does not tell. A node that has not answered for long is asked for a sign of life; `patience` is how
-    /// long an answer may come after a later one.
-    pub(crate) fn is_lost(
-        &mut self,
-        node: &str,
-        request: u64,
-        since: Instant,
-        patience: Duration,
-    ) -> bool {
-        match self.probes.get(node).filter(|probe| probe.request > request) {
-            Some(Probe { answered, .. }) => answered.is_some_and(|at| at.elapsed() >= patience),
-            None => {
-                if since.elapsed() >= self.probe_after {
-                    self.probe(node);
-                }
-                false
-            }
-        }
-    }
-
-    fn probe(&mut self, node: &str) {
-        let request = self.mailbox.post(node, ALIVE, Vec::new(), None, LONGEST_SIGN);
-        let probe = Probe { request, answered: None };
-        if let Some(earlier) = self.probes.insert(node.to_owned(), probe) {
-            self.mailbox.write_off(earlier.request);
         }
     }
 
@@ -176,21 +114,12 @@ impl Roster {
             Node::Asked { request, .. } => Some(*request),
             _ => None,
         });
-        let open = self.probes.values().filter(|probe| probe.answered.is_none());
-        joining.chain(open.map(|probe| probe.request))
+        joining.chain(self.probes.asked())
     }
 
     /// Takes the answer to such a request. Whatever a node says concerns nobody else.
     pub(crate) fn take(&mut self, id: u64, reply: Reply) {
-        if let Some((node, probe)) = self.probes.iter_mut().find(|(_, probe)| probe.request == id) {
-            match reply {
-                // Whatever it says.
-                Reply::Answer(..) => probe.answered = Some(Instant::now()),
-                Reply::Failure(_) => {
-                    let node = node.clone();
-                    self.probes.remove(&node);
-                }
-            }
+        if self.probes.take(id, &reply) {
             return;
         }
         let asked = |state: &Node| matches!(state, Node::Asked { request, .. } if *request == id);
@@ -258,48 +187,21 @@ impl Roster {
                 taken.name
             ));
         }
-        let new = clients.iter().filter(|client| !self.names.contains_key(&client.name)).count();
-        if self.names.len() + new > CLIENTS {
-            return Err(format!("with it, more than {CLIENTS} clients would have joined this run"));
-        }
-        let was_here =
-            |name: &str| self.names.get(name).is_some_and(|at| at.as_deref() == Some(node));
-        let others = clients.iter().filter(|client| !was_here(&client.name)).count();
-        let all = self.held.get(node).unwrap_or(&0) + others;
-        if all > self.per_node {
-            return Err(format!(
-                "that would make {all} clients of this node in this run; `fleet.clients_per_node` allows {}",
-                self.per_node
-            ));
-        }
+        self.names.check(node, clients.iter().map(|client| client.name.as_str()))?;
         self.clients.retain(|_, place| place.node != node);
         for client in clients {
-            self.hold(&client.name, node);
+            self.names.put(&client.name, node);
             let place = Place { node: node.to_owned(), samples: client.samples };
             self.clients.insert(client.name, place);
         }
         Ok(())
     }
 
-    /// A client of this name is on this node now, and no longer where it was.
-    fn hold(&mut self, name: &str, node: &str) {
-        let before = self.names.insert(name.to_owned(), Some(node.to_owned())).flatten();
-        if let Some(before) = before
-            && let Entry::Occupied(mut count) = self.held.entry(before)
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-        *self.held.entry(node.to_owned()).or_default() += 1;
-    }
-
     /// Whether a client of this name is on another node that is connected, or was when that node last joined. On one
     /// that is gone it may come back as another node: without registered keys, a restart changes what the transport
     /// calls it.
     fn is_elsewhere(&self, name: &str, node: &str) -> bool {
-        let Some(Some(other)) = self.names.get(name) else { return false };
+        let Some(other) = self.names.node(name) else { return false };
         let given_up = self.has_joined(other) && !self.clients.contains_key(name);
         other != node && !given_up && self.mailbox.nodes().contains(other)
     }

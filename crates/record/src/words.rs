@@ -20,10 +20,7 @@ pub fn printable(text: &str) -> String {
 
 /// The beginning of what another machine says, printable.
 pub fn excerpt(text: &str) -> String {
-    text.chars()
-        .take(LONGEST)
-        .map(|letter| if is_hidden(letter) { '\u{fffd}' } else { letter })
-        .collect()
+    printable(&text.chars().take(LONGEST).collect::<String>())
 }
 
 #[cfg(test)]

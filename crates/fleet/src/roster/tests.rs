@@ -1,5 +1,6 @@
 use super::*;
 use crate::mailbox::Asking;
+use crate::protocol::CLIENTS;
 use std::io::Write;
 use tempfile::TempDir;
 
@@ -162,7 +163,7 @@ fn a_node_that_has_lost_a_request_is_not_busy_for_ever() {
     roster.mailbox.withdraw(lost);
     roster.tend();
     assert_eq!(roster.asked().count(), 0, "it may still work on it");
-    roster.probe_after = Duration::ZERO;
+    roster.probes.after = Duration::ZERO;
     roster.tend();
     roster.tend();
     let probes: Vec<u64> = roster.asked().collect();
@@ -220,11 +221,11 @@ fn a_node_stands_for_only_so_many_clients() {
     join(&mut roster, "8", &[("b", 1)]);
     assert!(matches!(roster.node("8"), Some(Node::Joined)));
     assert!(again(&mut roster, "7", &["a", "d"]));
-    assert_eq!(roster.held, BTreeMap::from([("7".to_owned(), 2), ("8".to_owned(), 1)]));
+    assert_eq!(*roster.names.counts(), BTreeMap::from([("7".to_owned(), 2), ("8".to_owned(), 1)]));
     // Under other names of the transport, as after a restart without registered keys.
     connect(&mut roster, &["9"]);
     join(&mut roster, "9", &[("a", 1), ("d", 1)]);
-    assert_eq!(roster.held, BTreeMap::from([("8".to_owned(), 1), ("9".to_owned(), 2)]));
+    assert_eq!(*roster.names.counts(), BTreeMap::from([("8".to_owned(), 1), ("9".to_owned(), 2)]));
 }
 
 #[test]
