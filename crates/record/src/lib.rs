@@ -89,11 +89,6 @@ pub struct RoundRecord {
     /// fewer than two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_deviation: Option<f64>,
-    /// How many times more the shares of kept samples differ between these clients than chance makes them
-    /// (Pearson's chi-square per degree of freedom): about 1 if the clients are alike. Missing if all samples or none
-    /// were kept, and for fewer than two clients.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dispersion: Option<f64>,
     /// Pseudo-labels of these clients by class, kept or not; missing without `record.label_counts`, and where clients
     /// do not label.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -99,7 +99,6 @@ impl Experiment {
         at_least_one("client.epochs", self.client.epochs as usize)?;
         at_most("client.epochs", self.client.epochs as usize, MOST_EPOCHS)?;
         at_most("server.epochs", self.server.epochs as usize, MOST_EPOCHS)?;
-        at_most("server.epochs_apart", self.server.epochs_apart as usize, MOST_EPOCHS)?;
         at_most("pretrain.epochs", self.pretrain.epochs as usize, MOST_EPOCHS)?;
         within("optimiser.lr", optimiser.lr, 0.0, 100.0)?;
         within("server.lr", self.server.lr.unwrap_or(0.0), 0.0, 100.0)?;
@@ -108,7 +107,6 @@ impl Experiment {
         within("optimiser.momentum", optimiser.momentum, 0.0, 1.0)?;
         within("optimiser.weight_decay", optimiser.weight_decay, 0.0, 1.0)?;
         within("optimiser.clip", optimiser.clip, 0.0, 1e6)?;
-        within("server.dispersion", self.server.dispersion, 0.0, 1e6)?;
         within("server.momentum", self.server.momentum, 0.0, 1.0)?;
         within("server.average", self.server.average, 0.0, 0.9999)?;
         if optimiser.nesterov && optimiser.momentum == 0.0 {
@@ -269,7 +267,7 @@ mod tests {
     fn values_that_contradict_each_other_are_refused() {
         for (settings, expected) in [
             (
-                ["method.local_prior=true", "method.alignment=0.5"],
+                ["method.local_prior=1", "method.alignment=0.5"],
                 "method.local_prior: labels follow a client's own class shares or the anchors'",
             ),
             (

@@ -252,13 +252,6 @@ pub struct ClientConfig {
 pub struct ServerConfig {
     /// Supervised epochs on the anchors per round.
     pub epochs: u32,
-    /// The same while the clients differ more than `server.dispersion`: clients with few classes each bias their
-    /// mean, and the anchors have more to repair.
-    pub epochs_apart: u32,
-    /// Dispersion of the clients above which `server.epochs_apart` applies: how many times more the shares of
-    /// samples that they keep differ than chance makes them, as the median over the last ten rounds. About 1 where
-    /// the clients are alike; 0 for `server.epochs` in every round.
-    pub dispersion: f64,
     /// Learning rate of the server's epochs, under the same schedule [default: `optimiser.lr`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,

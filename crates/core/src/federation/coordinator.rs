@@ -3,7 +3,6 @@
 use super::admission::Admission;
 use super::aggregation::{Aggregation, Known};
 use super::anchor_watch::AnchorWatch;
-use super::dispersion::Dispersion;
 use super::fleet::{Arrival, ClientKey, Delivery, Fleet, Picked, RoundTask};
 use super::in_order::InOrder;
 use super::intake::{Collected, Intake};
@@ -57,7 +56,6 @@ pub struct Coordinator<'a> {
     watch: AnchorWatch,
     lengths: UsualLengths,
     learning: LearningWatch,
-    dispersion: Dispersion,
     /// How long a round waits for answers [default: until all have come].
     pub deadline: Option<Duration>,
     /// Clients that are asked beyond those that are needed [default: 0].
@@ -73,8 +71,6 @@ pub(crate) struct CoordinatorState {
     lengths: UsualLengths,
     #[serde(default)]
     learning: LearningWatch,
-    #[serde(default)]
-    dispersion: Dispersion,
 }
 
 /// A round that is over.
@@ -100,7 +96,7 @@ impl<'a> Coordinator<'a> {
     ) -> Result<Self> {
         let mut server = Server::new(experiment, context, data.anchors)?;
         method.start(&mut server)?;
-        let (registry, watch, lengths, learning, dispersion) = Default::default();
+        let (registry, watch, lengths, learning) = Default::default();
         let (deadline, ask) = (None, 0);
         Ok(Self {
             server,
@@ -112,7 +108,6 @@ impl<'a> Coordinator<'a> {
             watch,
             lengths,
             learning,
-            dispersion,
             deadline,
             ask,
         })
@@ -171,8 +166,6 @@ impl<'a> Coordinator<'a> {
             for (client, update) in &collected.observed {
                 self.method.observe_update(&mut self.server, *client, update.update())?;
             }
-            self.dispersion.push(collected.statistics.dispersion());
-            self.server.set_epochs(self.dispersion.median());
             losses = self.method.server_update(&mut self.server, aggregate, round)?;
             self.server.update_average(round)?;
         }
@@ -207,7 +200,6 @@ impl<'a> Coordinator<'a> {
             seen: statistics.seen,
             kept: statistics.kept,
             kept_deviation: statistics.kept_deviation(),
-            dispersion: statistics.dispersion(),
             label_counts: statistics.labels,
             anchor_head: known.anchor_head,
             classifier_head: known.classifier_head,
@@ -357,7 +349,6 @@ impl<'a> Coordinator<'a> {
             watch: self.watch.clone(),
             lengths: self.lengths.clone(),
             learning: self.learning.clone(),
-            dispersion: self.dispersion.clone(),
         };
         Ok((state, self.server.save()?))
     }
@@ -374,7 +365,6 @@ impl<'a> Coordinator<'a> {
         self.watch = state.watch.clone();
         self.lengths = state.lengths.clone();
         self.learning = state.learning.clone();
-        self.dispersion = state.dispersion.clone();
         Ok(())
     }
 }

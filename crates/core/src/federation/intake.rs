@@ -95,7 +95,7 @@ impl Intake<'_> {
                 }
                 statistics.answers += 1;
                 statistics.seen = statistics.seen.saturating_add(update.update().samples);
-                statistics.add_kept(update.update().samples, update.update().kept);
+                statistics.add_kept(update.update().kept);
                 statistics.add_losses(&update.update().losses);
                 count(&mut statistics.labels, &update.update().labels);
                 self.aggregation.add(&update, self.admission.sent())?;
@@ -108,7 +108,7 @@ impl Intake<'_> {
                 count(&mut statistics.labels, &labels);
                 statistics.answers += 1;
                 statistics.seen = statistics.seen.saturating_add(samples);
-                statistics.add_kept(samples, 0);
+                statistics.add_kept(0);
                 if self.experiment.aggregation.without_samples == WithoutSamples::Unchanged {
                     let unchanged = self.admission.unchanged(client, samples)?;
                     self.aggregation.add(&unchanged, self.admission.sent())?;

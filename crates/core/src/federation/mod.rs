@@ -7,7 +7,6 @@ mod admission;
 pub mod aggregation;
 mod anchor_watch;
 mod coordinator;
-mod dispersion;
 mod fleet;
 mod in_order;
 mod intake;

@@ -1,6 +1,5 @@
 //! What is counted during a round: samples, losses, bytes, seconds, memory.
 
-use super::dispersion::dispersion;
 use crate::messages::ClientLosses;
 use fedanchor_record::{ClientNote, LabelAccuracy};
 use std::time::Instant;
@@ -14,8 +13,8 @@ pub(crate) struct RoundStatistics {
     pub(crate) seen: usize,
     /// Samples kept by them.
     pub(crate) kept: usize,
-    /// Samples of each of them, and how many it kept.
-    kept_of: Vec<(usize, usize)>,
+    /// Samples kept by each of them.
+    kept_of: Vec<usize>,
     /// Admitted updates, and clients that had nothing to send.
     pub(crate) answers: usize,
     pub(crate) rejected: Vec<ClientNote>,
@@ -33,22 +32,17 @@ pub(crate) struct RoundStatistics {
 
 impl RoundStatistics {
     /// Counts the samples that a client kept.
-    pub(crate) fn add_kept(&mut self, samples: usize, kept: usize) {
+    pub(crate) fn add_kept(&mut self, kept: usize) {
         self.kept = self.kept.saturating_add(kept);
-        self.kept_of.push((samples, kept));
+        self.kept_of.push(kept);
     }
 
     /// Standard deviation of the kept samples over clients, dividing by n - 1.
     pub(crate) fn kept_deviation(&self) -> Option<f64> {
         let count = self.kept_of.len() as f64;
         let mean = self.kept as f64 / count;
-        let squares = self.kept_of.iter().map(|&(_, kept)| (kept as f64 - mean).powi(2));
+        let squares = self.kept_of.iter().map(|&kept| (kept as f64 - mean).powi(2));
         (self.kept_of.len() > 1).then(|| (squares.sum::<f64>() / (count - 1.0)).sqrt())
-    }
-
-    /// How many times more the kept shares differ between clients than chance makes them.
-    pub(crate) fn dispersion(&self) -> Option<f64> {
-        dispersion(&self.kept_of)
     }
 
     pub(crate) fn add_losses(&mut self, losses: &ClientLosses) {
@@ -141,10 +135,10 @@ mod tests {
     fn the_spread_of_kept_samples_is_over_clients() {
         let mut statistics = RoundStatistics::default();
         assert_eq!(statistics.kept_deviation(), None);
-        statistics.add_kept(20, 10);
+        statistics.add_kept(10);
         assert_eq!(statistics.kept_deviation(), None);
-        statistics.add_kept(20, 14);
-        statistics.add_kept(20, 18);
+        statistics.add_kept(14);
+        statistics.add_kept(18);
         assert_eq!((statistics.kept, statistics.kept_deviation()), (42, Some(4.0)));
     }
 }

@@ -60,6 +60,12 @@ pub(super) fn class_shares(probabilities: &[f64], classes: usize) -> Vec<f64> {
     shares
 }
 
+/// How many equally frequent classes have the entropy of these shares.
+pub(super) fn classes_held(shares: &[f64]) -> f64 {
+    let entropy = |share: &f64| if *share > 0.0 { -share * share.ln() } else { 0.0 };
+    shares.iter().map(entropy).sum::<f64>().exp()
+}
+
 fn softmax(cosines: &[f32], temperature: f64) -> impl Iterator<Item = f64> + Clone {
     let largest = cosines.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = move |cosine: &f32| (f64::from(cosine - largest) / temperature).exp();
@@ -113,6 +119,14 @@ mod tests {
     fn errors_of_the_labeller_are_taken_back() {
         let images = [0.7, 0.3].repeat(6_600).into_iter().chain([0.3, 0.7].repeat(3_400));
         close(&class_shares(&images.collect::<Vec<_>>(), 2), &[0.9, 0.1], 0.02);
+    }
+
+    #[test]
+    fn classes_held_by_hand() {
+        assert!((classes_held(&[0.25; 4]) - 4.0).abs() < 1e-12);
+        assert!((classes_held(&[0.5, 0.0, 0.5, 0.0]) - 2.0).abs() < 1e-12);
+        assert!((classes_held(&[0.0, 1.0]) - 1.0).abs() < 1e-12);
+        assert!(classes_held(&[0.9, 0.1]) > 1.3 && classes_held(&[0.9, 0.1]) < 1.4);
     }
 
     #[test]

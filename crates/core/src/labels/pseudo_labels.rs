@@ -2,7 +2,7 @@
 //! the broadcast model over the clients' images, all clients of a cohort together.
 
 use super::anchors::{Anchors, Score, Scoring, as_scored, class_counts, latents};
-use super::prior::{class_shares, fitted_temperature, probabilities};
+use super::prior::{class_shares, classes_held, fitted_temperature, probabilities};
 use super::selection::{Selection, Threshold, select};
 use crate::error::Result;
 use fedanchor_data::{ImageSet, Purpose};
@@ -59,8 +59,12 @@ pub enum ClassShares<'a> {
         /// How far labels are aligned, from 0 to 1.
         weight: f64,
     },
-    /// They are what the client finds in its images.
-    Own,
+    /// They are what the client finds in its images, if that is few of the classes. A model that labels one class
+    /// too often does so on every client, and one that holds all classes would make more of that.
+    Own {
+        /// Below which share of the classes the client holds few of them.
+        below: f64,
+    },
 }
 
 /// Labels of a client's samples. They never leave the client; a simulation compares them with the
@@ -286,7 +290,11 @@ fn weighed(
 fn class_weights(shares: ClassShares, probability: &[f64], classes: usize) -> Vec<f64> {
     match shares {
         ClassShares::Ignored => vec![1.0; classes],
-        ClassShares::Own => class_shares(probability, classes),
+        ClassShares::Own { below } => {
+            let shares = class_shares(probability, classes);
+            let few = classes_held(&shares) < below * classes as f64;
+            if few { shares } else { vec![1.0; classes] }
+        }
         ClassShares::Aligned { anchors, weight } => {
             let mut sums = vec![0.0; classes];
             let images = probability.chunks(classes);
@@ -404,11 +412,16 @@ mod tests {
         let posterior = |p: f64, shares: &[f64]| {
             (p * shares[0] / (p * shares[0] + (1.0 - p) * shares[1])) as f32
         };
-        let own = by(ClassShares::Own, Score::Softmax);
-        let (score, label) = weighed(&cosines, &own, &clients).unwrap();
+        let own = |below| by(ClassShares::Own { below }, Score::Softmax);
+        let (score, label) = weighed(&cosines, &own(1.0), &clients).unwrap();
         assert_eq!(label, [0, 0, 0]);
         assert!(shares[0] > 0.5 && score[1] > 0.6, "{shares:?} {score:?}");
         close(&score, &[posterior(0.8, &shares), posterior(0.6, &shares), posterior(0.8, &other)]);
+        // A client that seems to hold more of the classes labels as if all were alike.
+        let held = [classes_held(&shares), classes_held(&other)];
+        assert!(held[0] < held[1], "{held:?}");
+        let (score, _) = weighed(&cosines, &own(held[1] / 2.0), &clients).unwrap();
+        close(&score, &[posterior(0.8, &shares), posterior(0.6, &shares), 0.8]);
         // With a fitted temperature the mean of a client's probabilities is as wanted.
         let fitted = LabelledBy { confidence: 0.9, ..by(ClassShares::Ignored, Score::Softmax) };
         let (score, _) = weighed(&cosines, &fitted, &clients).unwrap();

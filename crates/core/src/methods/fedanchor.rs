@@ -55,9 +55,10 @@ pub struct FedAnchorConfig {
     /// How far a client's pseudo-labels are aligned with the class shares of the anchors: 0 not at all, 1 in
     /// full. Right only where the clients' classes are balanced.
     pub alignment: f64,
-    /// Weigh a client's labels by its own class shares, which it estimates from all its images, so that a client
-    /// with two classes does not label as if it had all.
-    pub local_prior: bool,
+    /// Weigh a client's labels by its own class shares, which it estimates from all its images, if it seems to hold
+    /// fewer than this share of the classes, so that a client with two classes does not label as if it had all;
+    /// 0: never, 1: always.
+    pub local_prior: f64,
     /// Weight of the log of the frequencies of all the client's pseudo-labels, which is added to its logits in
     /// training, so that rare classes are not unlearnt; 0 for none.
     pub logit_adjustment: f64,
@@ -161,9 +162,9 @@ impl Method for FedAnchor {
             confidence: self.config.confidence,
             views: self.config.label_views,
             classes: match (self.config.local_prior, self.config.alignment) {
-                (true, _) => ClassShares::Own,
-                (false, 0.0) => ClassShares::Ignored,
-                (false, weight) => ClassShares::Aligned { anchors: class_shares, weight },
+                (0.0, 0.0) => ClassShares::Ignored,
+                (0.0, weight) => ClassShares::Aligned { anchors: class_shares, weight },
+                (below, _) => ClassShares::Own { below },
             },
             agreement: self.config.agreement,
             threshold: &self.config.threshold,
@@ -332,7 +333,8 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     }
     at_most("method.label_views", config.label_views as usize, 100)?;
     within("method.alignment", config.alignment, 0.0, 1.0)?;
-    if config.local_prior && config.alignment > 0.0 {
+    within("method.local_prior", config.local_prior, 0.0, 1.0)?;
+    if config.local_prior > 0.0 && config.alignment > 0.0 {
         let problem = "labels follow a client's own class shares or the anchors', not both: \
                        set method.alignment to 0";
         return Err(Error::config("method.local_prior", problem));

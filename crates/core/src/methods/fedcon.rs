@@ -113,7 +113,7 @@ impl Method for FedCon {
         round: u32,
     ) -> Result<Losses> {
         server.take_mean(aggregate.as_ref())?;
-        let (epochs, lr) = (server.epochs, server.experiment.server_lr(round));
+        let (epochs, lr) = (server.experiment.server.epochs, server.experiment.server_lr(round));
         let mut losses = Losses::default();
         for epoch in 0..epochs {
             losses = self.server_epoch(server, round, epoch, lr)?;

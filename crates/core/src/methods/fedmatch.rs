@@ -160,7 +160,7 @@ impl Method for FedMatch {
             }
             params.assign(&mean.subset(|entry| entry.statistic))?;
         }
-        let (epochs, lr) = (server.epochs, experiment.server_lr(round));
+        let (epochs, lr) = (experiment.server.epochs, experiment.server_lr(round));
         let losses = self.train_sigma(server, round, 0..epochs, lr)?;
         server.end_round();
         if round.is_multiple_of(self.config.refresh) {

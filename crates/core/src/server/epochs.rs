@@ -49,7 +49,7 @@ impl ServerEpochs<'_> {
     pub fn round(&self, server: &mut Server, round: u32) -> Result<Losses> {
         let experiment = server.experiment;
         let contrastive = self.contrastive.map_or(0, |contrastive| contrastive.epochs);
-        let epochs = (0..server.epochs, 0..contrastive);
+        let epochs = (0..server.experiment.server.epochs, 0..contrastive);
         let losses = self.run(server, round, epochs, experiment.server_lr(round))?;
         server.end_round();
         Ok(losses)

@@ -34,8 +34,6 @@ pub struct Server<'a> {
     pub context: &'a Context,
     /// The labelled images.
     pub anchors: AnchorSet<'a>,
-    /// Supervised epochs of the round.
-    pub epochs: u32,
     /// The global model, K = 1.
     pub params: Params,
     /// Momentum of the supervised epochs, where it is kept.
@@ -72,7 +70,6 @@ impl<'a> Server<'a> {
             experiment,
             context,
             anchors,
-            epochs: experiment.server.epochs,
             params: context.initial()?,
             supervised_momentum: Momentum::default(),
             contrastive_momentum: Momentum::default(),
@@ -80,13 +77,6 @@ impl<'a> Server<'a> {
             average: None,
             state: MethodState::default(),
         })
-    }
-
-    /// Chooses the supervised epochs of the round, by how much the clients differ.
-    pub(crate) fn set_epochs(&mut self, dispersion: Option<f64>) {
-        let config = &self.experiment.server;
-        let apart = config.dispersion > 0.0 && dispersion.is_some_and(|d| d > config.dispersion);
-        self.epochs = if apart { config.epochs_apart } else { config.epochs };
     }
 
     /// Ends a round's training: momentum is kept only where the experiment says so.

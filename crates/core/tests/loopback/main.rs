@@ -74,7 +74,7 @@ fn settings_of_the_federation_give_the_same_bytes() {
     both(&["method.threshold=1", "aggregation.without_samples=unchanged"], false);
     both(&["server.average=0.5", "method.labelled_by=average", "method.alignment=1"], true);
     both(&["method.warm_up.rounds=1", "method.logit_adjustment=1"], true);
-    both(&["method.local_prior=true", "method.confidence=0.8", "partition.alpha=0.1"], true);
+    both(&["method.local_prior=1", "method.confidence=0.8", "partition.alpha=0.1"], true);
 }
 
 /// A network may deliver a message twice: that costs bytes and nothing else.
