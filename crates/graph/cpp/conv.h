@@ -2,30 +2,11 @@
 
 #pragma once
 
-#include "launch.h"
+#include "patch.h"
 
 namespace {
 
 // As in conv.cu.
-struct Div {
-  unsigned multiplier, shift, divisor;
-  Div() = default;
-  // n / d for n below 2^31 is a multiplication and a shift.
-  explicit Div(unsigned d) : multiplier(0), shift(0), divisor(d) {
-    if (d == 1) return;
-    unsigned p = 31;
-    while ((1ull << (p - 31)) < d) p++;
-    multiplier = static_cast<unsigned>(((1ull << p) + d - 1) / d);
-    shift = p - 32;
-  }
-};
-struct Conv {
-  const void *a, *b;
-  void* out;
-  long long part;
-  int rows, inputs, outputs, a_stride, b_stride, out_stride, depth, log_a, taps, stride, padding, height, width, parts;
-  Div image, row;
-};
 struct Parts {
   const float* from;
   void* to;
@@ -43,8 +24,6 @@ int log2_of(int64_t channels) {
   TORCH_CHECK(channels % 8 == 0 && (1 << log) == vectors, "the convolution wants 8, 16, 32, ... channels a group, not ", channels);
   return log;
 }
-
-int64_t over(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 void launch_conv(const std::string& name, dim3 grid, int bm, int bn, int wm, int wn, Conv& c) {
   size_t tiles = 4 * static_cast<size_t>(bm + bn) * 32 * 2, epilogue = static_cast<size_t>(bm) * (bn + 8) * 2;
@@ -103,7 +82,7 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
     c.a_stride = static_cast<int>(x.size(1));
     c.out_stride = static_cast<int>(y.size(1));
     hold({x, weights});
-    launch_rows("forward_", outputs, groups, c);
+    if (!launch_patch("forward_", inputs, outputs, groups, x.size(0), c)) launch_rows("forward_", outputs, groups, c);
     ctx->saved_data["stride"] = stride;
     ctx->saved_data["padding"] = padding;
     ctx->saved_data["given"] = given;
@@ -159,7 +138,7 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
       d.rows = static_cast<int>(x.size(0) * x.size(2) * x.size(3));
       d.a_stride = static_cast<int>(dy.size(1));
       d.out_stride = static_cast<int>(x.size(1));
-      launch_rows("backward_", inputs, groups, d);
+      if (!launch_patch("backward_", outputs, inputs, groups, x.size(0), d)) launch_rows("backward_", inputs, groups, d);
     }
     if (ctx->needs_input_grad(1)) {
       dw = at::empty({groups, outputs, kernel, kernel, inputs}, w.options());
@@ -182,20 +161,22 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
       // Enough blocks to fill the GPU, each with eight steps or more, and none without any.
       int64_t blocks = static_cast<int64_t>(grid.x) * grid.y * groups, all = over(c.rows, step);
       int64_t wanted = over(4 * at::cuda::getCurrentDeviceProperties()->multiProcessorCount, blocks);
-      int64_t parts = std::max<int64_t>(1, std::min(wanted, all / 8));
-      parts = over(all, over(all, parts));
+      int64_t patched = patch_parts(groups, x.size(0), c), parts = std::max<int64_t>(1, std::min(wanted, all / 8));
+      parts = patched ? patched : over(all, over(all, parts));
       grid.z = static_cast<unsigned>(groups * parts);
       c.parts = static_cast<int>(parts);
       c.part = dw.numel();
       Tensor sums;
-      if (parts > 1) sums = at::empty({parts * dw.numel()}, w.options().dtype(at::kFloat));
-      c.out = parts > 1 ? sums.data_ptr() : dw.data_ptr();
-      if (is_hopper()) {
+      if (parts > 1 || patched) sums = at::empty({parts * dw.numel()}, w.options().dtype(at::kFloat));
+      c.out = sums.defined() ? sums.data_ptr() : dw.data_ptr();
+      if (patched) {
+        launch_patch_weight(groups, x.size(0), c);
+      } else if (is_hopper()) {
         launch_hopper("weight_", grid, wide, c);
       } else {
         launch_conv("weight_" + std::to_string(tile.bm) + "x" + std::to_string(tile.bn), grid, tile.bm, tile.bn, tile.wm, tile.wn, c);
       }
-      if (parts > 1) {
+      if (sums.defined()) {
         Parts p = {sums.data_ptr<float>(), dw.data_ptr(), dw.numel(), static_cast<int>(parts)};
         launch("add_parts", dim3(static_cast<unsigned>(std::min<int64_t>(over(p.count, 8 * 256), 2048))), dim3(256), &p);
       }

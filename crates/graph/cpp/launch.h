@@ -8,9 +8,13 @@ namespace {
 
 // One library a device, compiled for its architecture.
 
+struct Kernel {
+  cudaKernel_t function = nullptr;
+  size_t shared = 48 * 1024;  // bytes of shared memory it may have; more has to be asked for
+};
 struct Kernels {
   cudaLibrary_t library = nullptr;
-  std::unordered_map<std::string, cudaKernel_t> known;
+  std::unordered_map<std::string, Kernel> known;
 };
 std::mutex kernels_lock;
 std::unordered_map<int, Kernels> kernels;
@@ -69,26 +73,26 @@ std::vector<char> compile(const std::string& source) {
 // Shared memory of a block of Hopper's convolutions, `columns` wide: three stages, or the results.
 int hopper_bytes(int columns) { return std::max(3 * (128 + columns) * 64 * 2, (128 + 8) * columns * 4); }
 
-cudaKernel_t kernel(const std::string& name) {
+cudaKernel_t kernel(const std::string& name, size_t shared) {
   int device = at::cuda::current_device();
   std::lock_guard<std::mutex> guard(kernels_lock);
   Kernels& here = kernels[device];
   TORCH_CHECK(here.library, "the kernels of GPU ", device, " are not loaded");
-  cudaKernel_t& found = here.known[name];
-  if (!found) {
-    check(cudaLibraryGetKernel(&found, here.library, name.c_str()), name.c_str());
-    // Convolutions use more shared memory than a kernel has without asking.
-    const void* function = reinterpret_cast<const void*>(found);
-    int most = is_hopper() ? 100 * 1024 : 80 * 1024;
-    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most), name.c_str());
+  Kernel& found = here.known[name];
+  if (!found.function) check(cudaLibraryGetKernel(&found.function, here.library, name.c_str()), name.c_str());
+  if (shared > found.shared) {
+    const void* function = reinterpret_cast<const void*>(found.function);
+    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), name.c_str());
+    found.shared = shared;
   }
-  return found;
+  return found.function;
 }
 
 void launch(const std::string& name, dim3 grid, dim3 block, void* argument, size_t shared = 0) {
   void* arguments[] = {argument};
   auto stream = at::cuda::getCurrentCUDAStream();
-  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel(name)), grid, block, arguments, shared, stream), name.c_str());
+  const void* function = reinterpret_cast<const void*>(kernel(name, shared));
+  check(cudaLaunchKernel(function, grid, block, arguments, shared, stream), name.c_str());
 }
 
 // Counters that kernels leave at zero. One set a stream: what runs on a stream runs in order.

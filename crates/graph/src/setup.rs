@@ -11,7 +11,8 @@ use std::ptr::null_mut;
 const SOURCE: &str = concat!(
     include_str!("../cpp/kernels.cu"),
     include_str!("../cpp/conv.cu"),
-    include_str!("../cpp/hopper.cu")
+    include_str!("../cpp/hopper.cu"),
+    include_str!("../cpp/patch.cu")
 );
 
 /// Prepares a GPU: loads the kernels, compiled for it once and kept in the folder `cache` if there

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Time the convolution kernels of crates/graph/cpp on a Hopper GPU, and check them against PyTorch:
+
+    python3 benches/convolutions.py [FILE.cu [NAME=VALUE ...]]
+
+For the shapes of WRN-28-2 and ResNet-18 with ten clients and two views of ten images, it prints the relative error
+and the microseconds of forward, input and weight kernels: those of hopper.cu and those of patch.cu. FILE.cu is tried
+in place of patch.cu, with these macros: a candidate with the same entry points is measured before it gets there. Each
+kernel runs 50 times in a captured graph; the fastest of three such replays counts.
+"""
+import ctypes
+import math
+import sys
+from pathlib import Path
+
+import torch
+from torch.nn.functional import conv2d
+from torch.nn.grad import conv2d_input, conv2d_weight
+
+CPP = Path(__file__).resolve().parent.parent / "crates/graph/cpp"
+CLIENTS, IMAGES = 10, 20
+# Channels in and out of a client, side of the image.
+SHAPES = [(16, 32, 32), (32, 32, 32), (64, 64, 16), (128, 128, 8), (64, 64, 32), (128, 128, 16), (256, 256, 8)]
+SHARED = 227 * 1024  # bytes that a block may have
+
+
+def over(a, b):
+    return -(-a // b)
+
+
+def check(outcome, what):
+    if outcome:
+        sys.exit(f"error: {what}: CUDA error {outcome}")
+
+
+class Div(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint) for name in ("multiplier", "shift", "divisor")]
+
+    @staticmethod
+    def by(divisor):
+        if divisor == 1:
+            return Div(0, 0, 1)
+        power = 31 + (divisor - 1).bit_length()
+        return Div(over(1 << power, divisor), power - 32, divisor)
+
+
+def structure(numbers):
+    pointers = [(name, ctypes.c_void_p) for name in ("a", "b", "out")] + [("part", ctypes.c_longlong)]
+    fields = pointers + [(name, ctypes.c_int) for name in numbers.split()] + [("image", Div), ("row", Div)]
+    return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
+
+
+Conv = structure("rows inputs outputs a_stride b_stride out_stride depth log_a taps stride padding height width parts")
+Patch = structure("inputs outputs a_stride b_stride out_stride tiles height width parts")
+
+
+class Kernels:
+    """The kernels, compiled for this GPU."""
+
+    def __init__(self, patch, macros):
+        self.cuda, nvrtc = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(nvrtc_library())
+        source = "".join(path.read_text() for path in (CPP / "kernels.cu", CPP / "conv.cu", CPP / "hopper.cu", patch))
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None), "NVRTC")
+        options = [b"--gpu-architecture=sm_90a", b"--std=c++17", b"-DON_HOPPER", *(f"-D{macro}".encode() for macro in macros)]
+        if nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options)):
+            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            nvrtc.nvrtcGetProgramLog(program, log)
+            sys.exit(log.value.decode())
+        check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)), "NVRTC")
+        code = ctypes.create_string_buffer(size.value)
+        check(nvrtc.nvrtcGetCUBIN(program, code), "NVRTC")
+        self.module, self.found = ctypes.c_void_p(), {}
+        check(self.cuda.cuModuleLoadData(ctypes.byref(self.module), code), "loading the kernels")
+
+    def has(self, name):
+        if name not in self.found:
+            function = ctypes.c_void_p()
+            missing = self.cuda.cuModuleGetFunction(ctypes.byref(function), self.module, name.encode())
+            self.found[name] = None if missing else function
+        return self.found[name] is not None
+
+    def threads(self, name):
+        """The threads of a block that the kernel was compiled for."""
+        found = ctypes.c_int()
+        check(self.cuda.cuFuncGetAttribute(ctypes.byref(found), 0, self.found[name]), name)
+        return found.value
+
+    def launch(self, name, grid, threads, shared, arguments):
+        if not self.has(name):
+            sys.exit(f"error: there is no kernel {name}")
+        function = self.found[name]
+        check(self.cuda.cuFuncSetAttribute(function, 8, shared), f"{name}: {shared} bytes of shared memory")
+        pointers = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(arguments), ctypes.c_void_p))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        check(self.cuda.cuLaunchKernel(function, *grid, threads, 1, 1, shared, stream, pointers, None), name)
+
+
+def nvrtc_library():
+    """NVRTC from the CUDA packages beside PyTorch."""
+    folder = Path(torch.__file__).resolve().parent.parent / "nvidia"
+    found = next(iter(sorted(folder.glob("*/lib/libnvrtc.so.*"))), None)
+    if found is None:
+        sys.exit(f"error: no libnvrtc under {folder}")
+    for builtins in found.parent.glob("libnvrtc-builtins.so.*"):
+        ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
+    return str(found)
+
+
+def microseconds(run, times=50):
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        run()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(times):
+                run()
+    found = []
+    for _ in range(3):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end) * 1000 / times)
+    return min(found)
+
+
+def report(name, run, found, expected, operations):
+    run()
+    torch.cuda.synchronize()
+    value = found().float()
+    error = ((value - expected).norm() / expected.norm()).item()
+    took = microseconds(run)
+    print(f"  {name:42} error {error:7.1e} {took:6.1f} us {operations / took / 1e6:4.0f} TFLOP/s", flush=True)
+
+
+def measure(kernels, inputs, outputs, side):
+    K, B, C, N, H = CLIENTS, IMAGES, inputs, outputs, side
+    last = torch.channels_last
+    torch.manual_seed(0)
+    x = torch.randn(B, K * C, H, H, device="cuda").bfloat16().to(memory_format=last)
+    w = (torch.randn(K, N, 3, 3, C, device="cuda") / math.sqrt(9 * C)).bfloat16()
+    dy = torch.randn(B, K * N, H, H, device="cuda").bfloat16().to(memory_format=last)
+    plain = w.permute(0, 1, 4, 2, 3).reshape(K * N, C, 3, 3).float()
+    expected = {
+        "forward": conv2d(x.float(), plain, padding=1, groups=K),
+        "backward": conv2d_input(x.shape, plain, dy.float(), padding=1, groups=K),
+        "weight": conv2d_weight(x.float(), plain.shape, dy.float(), padding=1, groups=K).reshape(K, N, C, 3, 3).permute(0, 1, 3, 4, 2),
+    }
+    operations = 2 * B * H * H * K * N * 9 * C
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    print(f"{C} -> {N} channels, {H} x {H} pixels")
+    for direction, a, channels, columns in (("forward", x, C, N), ("backward", dy, N, C)):
+        out = torch.empty_like(dy if direction == "forward" else x)
+        rows = B * H * H
+        wide = 128 if columns >= 128 else 64 if columns >= 64 else 32
+        if wide == 128 and over(rows, 128) * over(columns, 128) * K < 2 * processors:
+            wide = 64
+        log = (channels // 8).bit_length() - 1
+        c = Conv(a.data_ptr(), w.data_ptr(), out.data_ptr(), 0, rows, C, N, a.shape[1], 0, out.shape[1], 9 * C, log, 9, 1, 1, H, H, 1, Div.by(H * H), Div.by(H))
+        shared = max(3 * (128 + wide) * 128, 136 * wide * 4)
+        grid = (over(rows, 128), over(columns, wide), K)
+        report(f"hopper_{direction}_{wide}", lambda: kernels.launch(f"hopper_{direction}_{wide}", grid, 256, shared, c), lambda: out, expected[direction], operations)
+        tiles = B * (H // 8) ** 2
+        p = Patch(a.data_ptr(), w.data_ptr(), out.data_ptr(), 0, C, N, a.shape[1], 0, out.shape[1], tiles, H, H, 1, Div.by((H // 8) ** 2), Div.by(H // 8))
+        for wide in (32, 64):
+            name = f"patch_{direction}_{min(channels, 64)}_{wide}"
+            if not kernels.has(name) or wide > max(columns, 32) or 9 * channels * wide * 2 > SHARED // 2:
+                continue
+            threads = kernels.threads(name)
+            grid = (max(1, min(over(tiles, threads // 128), processors // (K * over(columns, wide)))), over(columns, wide), K)
+            out.zero_()
+            report(name, lambda: kernels.launch(name, grid, threads, SHARED, p), lambda: out, expected[direction], operations)
+    high, wide = min(C, 64), min(N, 64)
+    name = f"patch_weight_{high}_{wide}"
+    if kernels.has(name):
+        parts = max(1, min(tiles, processors // (over(C, high) * over(N, wide) * K)))
+        sums = torch.zeros(parts, K, N, 3, 3, C, device="cuda")
+        p = Patch(x.data_ptr(), dy.data_ptr(), sums.data_ptr(), K * N * 9 * C, C, N, x.shape[1], dy.shape[1], 0, tiles, H, H, parts, Div.by((H // 8) ** 2), Div.by(H // 8))
+        grid = (C // high, N // wide, K * parts)
+        report(name, lambda: kernels.launch(name, grid, kernels.threads(name), SHARED, p), lambda: sums.sum(0), expected["weight"], operations)
+
+
+def main():
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+        sys.exit("error: these kernels need a Hopper GPU")
+    torch.zeros(1, device="cuda")  # makes the context
+    patch = Path(sys.argv[1]) if sys.argv[1:] else CPP / "patch.cu"
+    kernels = Kernels(patch, sys.argv[2:])
+    for shape in SHAPES:
+        measure(kernels, *shape)
+
+
+if __name__ == "__main__":
+    main()
