@@ -420,7 +420,7 @@ mod tests {
         // A client that seems to hold more of the classes labels as if all were alike.
         let held = [classes_held(&shares), classes_held(&other)];
         assert!(held[0] < held[1], "{held:?}");
-        let (score, _) = weighed(&cosines, &own(held[1] / 2.0), &clients).unwrap();
+        let (score, _) = weighed(&cosines, &own((held[0] + held[1]) / 4.0), &clients).unwrap();
         close(&score, &[posterior(0.8, &shares), posterior(0.6, &shares), 0.8]);
         // With a fitted temperature the mean of a client's probabilities is as wanted.
         let fitted = LabelledBy { confidence: 0.9, ..by(ClassShares::Ignored, Score::Softmax) };
