@@ -14,6 +14,7 @@ struct Kernel {
 };
 struct Kernels {
   cudaLibrary_t library = nullptr;
+  bool hopper = false;  // with those of hopper.cu and patch.cu
   std::unordered_map<std::string, Kernel> known;
 };
 std::mutex kernels_lock;
@@ -21,7 +22,7 @@ std::unordered_map<int, Kernels> kernels;
 
 // NVRTC comes with libtorch; its stub library knows where.
 struct Nvrtc {
-  void* handle;
+  void* handle = nullptr;
   template <class F> F* find(const char* name) {
     void* symbol = dlsym(handle, name);
     TORCH_CHECK(symbol, "NVRTC has no ", name);
@@ -29,14 +30,28 @@ struct Nvrtc {
   }
   Nvrtc() {
     for (const char* name : {"libcaffe2_nvrtc.so", "libnvrtc.so.13"})
-      if ((handle = dlopen(name, RTLD_NOW))) return;
-    TORCH_CHECK(false, "cannot load NVRTC: ", dlerror());
+      if ((handle = dlopen(name, RTLD_NOW))) break;
+    TORCH_CHECK(handle, "cannot load NVRTC: ", dlerror());
+    // It loads a second library by name alone, which is found if it is there already.
+    auto version = find<int(int*, int*)>("nvrtcVersion");
+    int major = 0, minor = 0;
+    Dl_info place = {};
+    if (version(&major, &minor) == 0 && dladdr(reinterpret_cast<void*>(version), &place) && place.dli_fname) {
+      std::string path = place.dli_fname;
+      path = path.substr(0, path.rfind('/') + 1) + "libnvrtc-builtins.so." + std::to_string(major) + "." + std::to_string(minor);
+      dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    }
   }
 };
 
-bool is_hopper() { return at::cuda::getCurrentDeviceProperties()->major == 9; }
+// Whether the kernels for Hopper are loaded.
+bool is_hopper() {
+  std::lock_guard<std::mutex> guard(kernels_lock);
+  return kernels[at::cuda::current_device()].hopper;
+}
 
-std::vector<char> compile(const std::string& source) {
+// Compiles the kernels for an architecture, 80 or 90 for example; needs no GPU.
+std::vector<char> compile(const std::string& source, int architecture, bool hopper) {
   Nvrtc nvrtc;
   typedef void* Program;
   auto create = nvrtc.find<int(Program*, const char*, const char*, int, const char**, const char**)>("nvrtcCreateProgram");
@@ -46,10 +61,8 @@ std::vector<char> compile(const std::string& source) {
   auto size = nvrtc.find<int(Program, size_t*)>("nvrtcGetCUBINSize");
   auto cubin = nvrtc.find<int(Program, char*)>("nvrtcGetCUBIN");
   auto destroy = nvrtc.find<int(Program*)>("nvrtcDestroyProgram");
-  auto* properties = at::cuda::getCurrentDeviceProperties();
-  std::string architecture = "--gpu-architecture=sm_" + std::to_string(properties->major * 10 + properties->minor);
-  if (is_hopper()) architecture += "a";
-  const char* options[] = {architecture.c_str(), "--std=c++17", is_hopper() ? "-DON_HOPPER" : "-DPLAIN"};
+  std::string target = "--gpu-architecture=sm_" + std::to_string(architecture) + (hopper ? "a" : "");
+  const char* options[] = {target.c_str(), "--std=c++17", hopper ? "-DON_HOPPER" : "-DPLAIN"};
   Program program;
   TORCH_CHECK(create(&program, source.c_str(), "kernels.cu", 0, nullptr, nullptr) == 0, "NVRTC refused the kernels");
   bool built = build(program, 3, options) == 0;

@@ -54,11 +54,10 @@ const char* fa_architecture(int device, int* loaded, int* architecture) {
   });
 }
 
-// Compiles the kernels for a GPU; the caller frees the code.
-const char* fa_compile(const char* text, size_t length, int device, char** out, size_t* size) {
+// Compiles the kernels for an architecture, with those for Hopper or without; the caller frees the code.
+const char* fa_compile(const char* text, size_t length, int architecture, int hopper, char** out, size_t* size) {
   return guarded([&] {
-    c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-    std::vector<char> code = compile(std::string(text, length));
+    std::vector<char> code = compile(std::string(text, length), architecture, hopper != 0);
     *out = static_cast<char*>(malloc(code.size()));
     TORCH_CHECK(*out, "no memory for the kernels' code");
     memcpy(*out, code.data(), code.size());
@@ -67,12 +66,14 @@ const char* fa_compile(const char* text, size_t length, int device, char** out, 
 }
 
 // Loads compiled kernels.
-const char* fa_load(const char* code, int device) {
+const char* fa_load(const char* code, int device, int hopper) {
   return guarded([&] {
     c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
     std::lock_guard<std::mutex> lock(kernels_lock);
     Kernels& here = kernels[device];
-    if (!here.library) check(cudaLibraryLoadData(&here.library, code, nullptr, nullptr, 0, nullptr, nullptr, 0), "loading kernels");
+    if (here.library) return;
+    check(cudaLibraryLoadData(&here.library, code, nullptr, nullptr, 0, nullptr, nullptr, 0), "loading kernels");
+    here.hopper = hopper != 0;
   });
 }
 

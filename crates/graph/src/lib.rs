@@ -39,7 +39,7 @@ pub use graph::Graph;
 pub use images::{Mixture, images};
 pub use norm::{Norm, Statistics};
 pub use queue::{Entered, Queue};
-pub use setup::{empty_cache, peak_memory, setup};
+pub use setup::{Kernels, compiled_for, empty_cache, has_kernels, peak_memory, setup};
 pub use sgd::{Sgd, SgdEntry, sgd};
 pub use upload::Upload;
 

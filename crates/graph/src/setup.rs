@@ -15,23 +15,42 @@ const SOURCE: &str = concat!(
     include_str!("../cpp/patch.cu")
 );
 
+/// The oldest architecture that the kernels run on: bfloat16 on tensor cores came with it.
+const OLDEST: c_int = 80;
+/// The one that has kernels of its own.
+const HOPPER: c_int = 90;
+
+/// Which kernels a GPU computes with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernels {
+    /// The fastest for its architecture.
+    Fitting,
+    /// Those for every architecture.
+    General,
+}
+
+/// Whether there are kernels for this GPU.
+pub fn has_kernels(device: usize) -> Result<bool> {
+    Ok(architecture(gpu_number(device)?)?.1 >= OLDEST)
+}
+
 /// Prepares a GPU: loads the kernels, compiled for it once and kept in the folder `cache` if there
 /// is one; and sets, for the whole process, whether products in single precision may be computed in
 /// TF32. The folder is trusted like the program itself: files in it are checked for damage, not for who
-/// wrote them.
-pub fn setup(device: usize, tf32: bool, cache: Option<&Path>) -> Result<()> {
+/// wrote them. A GPU keeps the kernels that it was prepared with first.
+pub fn setup(device: usize, tf32: bool, cache: Option<&Path>, kernels: Kernels) -> Result<()> {
     let number = gpu_number(device)?;
-    let (mut loaded, mut architecture) = (0, 0);
-    // SAFETY: both are written once.
-    check(unsafe { fa_architecture(number, &mut loaded, &mut architecture) })?;
-    if loaded == 0 {
-        let name = format!("kernels-{:016x}-sm{architecture}.cubin", hash(SOURCE.as_bytes()));
-        let file = cache.map(|folder| folder.join(name));
+    let (loaded, architecture) = architecture(number)?;
+    if !loaded {
+        let hopper = architecture == HOPPER && kernels == Kernels::Fitting;
+        let (hash, kind) = (hash(SOURCE.as_bytes()), if hopper { "a" } else { "" });
+        let file =
+            cache.map(|f| f.join(format!("kernels-{hash:016x}-sm{architecture}{kind}.cubin")));
         let kept = file.as_deref().and_then(read_kept);
         // A file that cannot be used is ignored.
-        if kept.is_none_or(|code| load(&code, number).is_err()) {
-            let code = compile(number)?;
-            load(&code, number)?;
+        if kept.is_none_or(|code| load(&code, number, hopper).is_err()) {
+            let code = compile(architecture, hopper)?;
+            load(&code, number, hopper)?;
             if let Some(file) = file {
                 keep(&file, &code);
             }
@@ -41,21 +60,35 @@ pub fn setup(device: usize, tf32: bool, cache: Option<&Path>) -> Result<()> {
     check(unsafe { fa_allow(c_int::from(tf32)) })
 }
 
-fn compile(device: c_int) -> Result<Vec<u8>> {
+/// Whether the kernels of a GPU are loaded, and its architecture.
+fn architecture(device: c_int) -> Result<(bool, c_int)> {
+    let (mut loaded, mut architecture) = (0, 0);
+    // SAFETY: both are written once.
+    check(unsafe { fa_architecture(device, &mut loaded, &mut architecture) })?;
+    Ok((loaded != 0, architecture))
+}
+
+/// The kernels compiled for an architecture, 80 or 90 for example, on a machine with any GPU or none.
+pub fn compiled_for(architecture: i32, kernels: Kernels) -> Result<Vec<u8>> {
+    compile(architecture, architecture == HOPPER && kernels == Kernels::Fitting)
+}
+
+fn compile(architecture: c_int, hopper: bool) -> Result<Vec<u8>> {
     let (mut code, mut size) = (null_mut(), 0);
+    let (text, length, hopper) = (SOURCE.as_ptr().cast(), SOURCE.len(), c_int::from(hopper));
     // SAFETY: the text outlives the call; on success `code` is `size` bytes, at least one, that we must
     // free.
     unsafe {
-        check(fa_compile(SOURCE.as_ptr().cast(), SOURCE.len(), device, &mut code, &mut size))?;
+        check(fa_compile(text, length, architecture, hopper, &mut code, &mut size))?;
         let copy = std::slice::from_raw_parts(code.cast::<u8>(), size).to_vec();
         fa_free(code);
         Ok(copy)
     }
 }
 
-fn load(code: &[u8], device: c_int) -> Result<()> {
+fn load(code: &[u8], device: c_int, hopper: bool) -> Result<()> {
     // SAFETY: complete code (it was just compiled, or its hash was checked), copied by the call.
-    check(unsafe { fa_load(code.as_ptr().cast(), device) })
+    check(unsafe { fa_load(code.as_ptr().cast(), device, c_int::from(hopper)) })
 }
 
 fn hash(bytes: &[u8]) -> u64 {

@@ -50,11 +50,12 @@ shim! {
     fn fa_compile(
         text: *const c_char,
         length: usize,
-        device: c_int,
+        architecture: c_int,
+        hopper: c_int,
         out: *mut *mut c_char,
         size: *mut usize,
     );
-    fn fa_load(code: *const c_char, device: c_int);
+    fn fa_load(code: *const c_char, device: c_int, hopper: c_int);
     fn fa_allow(tf32: c_int);
     fn fa_stream_new(device: c_int, out: *mut *mut c_void);
     fn fa_stream_enter(stream: *mut c_void, before: *mut *mut c_void);

@@ -4,16 +4,36 @@
 #![allow(clippy::unwrap_used)]
 
 use fedanchor_graph::{
-    AVAILABLE, GraphError, Mixture, Norm, Sgd, SgdEntry, Statistics, conv, images, setup, sgd,
+    AVAILABLE, GraphError, Kernels, Mixture, Norm, Sgd, SgdEntry, Statistics, compiled_for, conv,
+    images, setup, sgd,
 };
 use tch::{Cuda, Device, Kind, Tensor};
 
 const GPU: Device = Device::Cuda(0);
 
-/// Prepares the GPU to test on.
+/// Prepares the GPU to test on; with FEDANCHOR_KERNELS=general, as one that has no kernels of its own.
 fn gpu() {
     assert!(AVAILABLE && Cuda::is_available(), "no GPU, or built without CUDA");
-    setup(0, false, None).unwrap();
+    let kernels = match std::env::var("FEDANCHOR_KERNELS").is_ok_and(|asked| asked == "general") {
+        true => Kernels::General,
+        false => Kernels::Fitting,
+    };
+    setup(0, false, None, kernels).unwrap();
+}
+
+/// Ampere, Ada, Hopper with and without its own kernels, Blackwell.
+#[test]
+#[ignore = "needs libtorch's CUDA set"]
+fn the_kernels_compile_for_every_architecture() {
+    for architecture in [80, 86, 89, 90, 100, 120] {
+        for kernels in [Kernels::Fitting, Kernels::General] {
+            let code = compiled_for(architecture, kernels);
+            let code =
+                code.unwrap_or_else(|error| panic!("sm_{architecture}, {kernels:?}: {error}"));
+            assert!(code.starts_with(b"\x7fELF"), "sm_{architecture}");
+        }
+    }
+    assert!(compiled_for(75, Kernels::General).is_err()); // has no bfloat16
 }
 
 fn noise(size: &[i64]) -> Tensor {
@@ -246,6 +266,12 @@ fn the_convolution_is_a_grouped_convolution() {
         (10, 20, 512, 512, 512, 4, 3, 1),
         (10, 20, 256, 256, 512, 8, 1, 2),
         (1, 300, 64, 64, 64, 8, 1, 1),
+        // Many tiles of 8 x 8 pixels, also a number that does not go up evenly.
+        (10, 21, 16, 16, 32, 32, 3, 1),
+        (10, 21, 32, 32, 32, 32, 3, 1),
+        (10, 20, 32, 32, 64, 16, 3, 1),
+        (10, 21, 64, 64, 64, 32, 3, 1),
+        (2, 90, 64, 64, 32, 32, 3, 1),
     ] {
         check_conv(groups, batch, inputs, given, outputs, side, kernel, stride);
     }

@@ -84,6 +84,12 @@ impl Context {
         }
         let network = Network::new(&model, heads, shape, classes)?;
         let gpu = Gpu::new(device, precision)?;
+        // bfloat16 gains little without the kernels, and GPUs that have none may lack it.
+        let alone = device.is_cuda() && gpu.is_none();
+        let precision = if alone { Precision::F32 } else { precision };
+        let notice = alone.then(|| {
+            "no kernels for this GPU: computing with libtorch alone, in single precision".to_owned()
+        });
         let kernels = (precision == Precision::Bf16, gpu.is_some());
         let images =
             ImagePipeline::new(shape, normalisation, &augment, flip, device, kernels, workers)?;
@@ -96,7 +102,7 @@ impl Context {
             optimiser,
             batch_norm,
             precision,
-            notice: Mutex::default(),
+            notice: Mutex::new(notice),
             gpu,
         })
     }

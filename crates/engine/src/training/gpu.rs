@@ -11,7 +11,7 @@
 
 use super::sgd::Momentum;
 use crate::config::Precision;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::Features;
 use crate::tensors::{Entry, Params};
 use fedanchor_graph as graph;
@@ -91,13 +91,12 @@ enum Step {
 pub(crate) const TERMS: usize = 4;
 
 impl Gpu {
-    /// The state of a GPU; none on a CPU, or where the program was built without CUDA.
+    /// The state of a GPU; none on a CPU, where the program was built without CUDA, and where there are no
+    /// kernels for the GPU.
     pub(crate) fn new(device: Device, precision: Precision) -> Result<Option<Self>> {
         let Device::Cuda(index) = device else { return Ok(None) };
-        if !graph::AVAILABLE {
-            return Ok(None);
-        }
-        graph::setup(index, precision == Precision::Bf16, cache_folder().as_deref())?;
+        let Some(kernels) = kernels(index)? else { return Ok(None) };
+        graph::setup(index, precision == Precision::Bf16, cache_folder().as_deref(), kernels)?;
         let state = GpuState {
             device,
             index,
@@ -190,6 +189,23 @@ impl Gpu {
         ));
         Ok(graph::empty_cache()?)
     }
+}
+
+/// The kernels that a GPU computes with; none for libtorch's alone. `FEDANCHOR_KERNELS` asks for others than the
+/// fastest, to compare them.
+fn kernels(index: usize) -> Result<Option<graph::Kernels>> {
+    let name = "FEDANCHOR_KERNELS";
+    let asked = std::env::var(name).unwrap_or_default();
+    Ok(match &*asked {
+        _ if !graph::AVAILABLE => None,
+        "" => graph::has_kernels(index)?.then_some(graph::Kernels::Fitting),
+        "general" => Some(graph::Kernels::General),
+        "none" => None,
+        other => {
+            let problem = format!("expected `general` or `none`, found `{other}`");
+            return Err(Error::config(name, problem));
+        }
+    })
 }
 
 /// Where compiled kernels are kept: beside libtorch.
