@@ -51,7 +51,16 @@ def structure(numbers):
 
 
 Conv = structure("rows inputs outputs a_stride b_stride out_stride depth log_a taps stride padding height width parts")
-Patch = structure("inputs outputs a_stride b_stride out_stride tiles height width parts")
+
+
+class Patch(ctypes.Structure):
+    """Of patch.cu, and further members that a candidate may have."""
+
+    _fields_ = [
+        *structure("inputs outputs a_stride b_stride out_stride tiles height width parts")._fields_,
+        ("images", ctypes.c_int),
+        *((name, ctypes.c_void_p) for name in "scale shift other factor0 factor1 factor2 add partial gate gate_scale gate_shift gate_mean".split()),
+    ]
 
 
 class Kernels:
@@ -136,51 +145,135 @@ def report(name, run, found, expected, operations):
     print(f"  {name:42} error {error:7.1e} {took:6.1f} us {operations / took / 1e6:4.0f} TFLOP/s", flush=True)
 
 
-def measure(kernels, inputs, outputs, side):
-    K, B, C, N, H = CLIENTS, IMAGES, inputs, outputs, side
-    last = torch.channels_last
-    torch.manual_seed(0)
-    x = torch.randn(B, K * C, H, H, device="cuda").bfloat16().to(memory_format=last)
-    w = (torch.randn(K, N, 3, 3, C, device="cuda") / math.sqrt(9 * C)).bfloat16()
-    dy = torch.randn(B, K * N, H, H, device="cuda").bfloat16().to(memory_format=last)
-    plain = w.permute(0, 1, 4, 2, 3).reshape(K * N, C, 3, 3).float()
-    expected = {
-        "forward": conv2d(x.float(), plain, padding=1, groups=K),
-        "backward": conv2d_input(x.shape, plain, dy.float(), padding=1, groups=K),
-        "weight": conv2d_weight(x.float(), plain.shape, dy.float(), padding=1, groups=K).reshape(K, N, C, 3, 3).permute(0, 1, 3, 4, 2),
-    }
-    operations = 2 * B * H * H * K * N * 9 * C
-    processors = torch.cuda.get_device_properties(0).multi_processor_count
-    print(f"{C} -> {N} channels, {H} x {H} pixels")
-    for direction, a, channels, columns in (("forward", x, C, N), ("backward", dy, N, C)):
-        out = torch.empty_like(dy if direction == "forward" else x)
-        rows = B * H * H
-        wide = 128 if columns >= 128 else 64 if columns >= 64 else 32
-        if wide == 128 and over(rows, 128) * over(columns, 128) * K < 2 * processors:
-            wide = 64
-        log = (channels // 8).bit_length() - 1
-        c = Conv(a.data_ptr(), w.data_ptr(), out.data_ptr(), 0, rows, C, N, a.shape[1], 0, out.shape[1], 9 * C, log, 9, 1, 1, H, H, 1, Div.by(H * H), Div.by(H))
-        shared = max(3 * (128 + wide) * 128, 136 * wide * 4)
-        grid = (over(rows, 128), over(columns, wide), K)
-        report(f"hopper_{direction}_{wide}", lambda: kernels.launch(f"hopper_{direction}_{wide}", grid, 256, shared, c), lambda: out, expected[direction], operations)
-        tiles = B * (H // 8) ** 2
-        p = Patch(a.data_ptr(), w.data_ptr(), out.data_ptr(), 0, C, N, a.shape[1], 0, out.shape[1], tiles, H, H, 1, Div.by((H // 8) ** 2), Div.by(H // 8))
-        for wide in (32, 64):
-            name = f"patch_{direction}_{min(channels, 64)}_{wide}"
-            if not kernels.has(name) or wide > max(columns, 32) or 9 * channels * wide * 2 > SHARED // 2:
+def by_view(values, x):
+    """Numbers [views, columns] for the rows of x [views * images, columns, H, W]."""
+    return values.repeat_interleave(x.shape[0] // values.shape[0], 0)[:, :, None, None]
+
+
+class Layer:
+    """One convolution of ten clients, with all that a candidate may fuse with it."""
+
+    def __init__(self, inputs, outputs, side):
+        self.inputs, self.outputs, self.side = inputs, outputs, side
+        torch.manual_seed(0)
+        self.x, self.add_x = self.image(inputs), self.image(inputs)
+        self.dy, self.z, self.add_y = self.image(outputs), self.image(outputs), self.image(outputs)
+        self.w = (torch.randn(CLIENTS, outputs, 3, 3, inputs, device="cuda") / math.sqrt(9 * inputs)).bfloat16()
+        self.plain = self.w.permute(0, 1, 4, 2, 3).reshape(CLIENTS * outputs, inputs, 3, 3).float()
+        self.scale, self.shift, self.mean = (torch.randn(2, CLIENTS * inputs, device="cuda") for _ in range(3))
+        self.factors = [torch.randn(2, CLIENTS * outputs, device="cuda") for _ in range(3)]
+        self.operations = 2 * IMAGES * side * side * CLIENTS * outputs * 9 * inputs
+        self.tiles = IMAGES * (side // 8) ** 2
+        self.processors = torch.cuda.get_device_properties(0).multi_processor_count
+
+    def image(self, channels):
+        size = (IMAGES, CLIENTS * channels, self.side, self.side)
+        return torch.randn(size, device="cuda").bfloat16().to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        return conv2d(x, self.plain, padding=1, groups=CLIENTS)
+
+    def backward(self, dy):
+        return conv2d_input(self.x.shape, self.plain, dy, padding=1, groups=CLIENTS)
+
+    def weight(self, x, dy):
+        found = conv2d_weight(x, self.plain.shape, dy, padding=1, groups=CLIENTS)
+        return found.reshape(CLIENTS, self.outputs, self.inputs, 3, 3).permute(0, 1, 3, 4, 2)
+
+    def normalised(self):
+        x = self.x.float()
+        return (x * by_view(self.scale, x) + by_view(self.shift, x)).relu().bfloat16().float()
+
+    def combined(self):
+        dy, z = self.dy.float(), self.z.float()
+        f = [by_view(factor, dy) for factor in self.factors]
+        return (f[0] * dy + f[1] * z + f[2]).bfloat16().float()
+
+    def patch(self, a, b, out, parts=1):
+        side, part = self.side, self.w.numel()
+        p = Patch(a.data_ptr(), b.data_ptr(), out.data_ptr(), part, self.inputs, self.outputs, a.shape[1], self.dy.shape[1])
+        p.out_stride, p.tiles, p.height, p.width, p.parts = out.shape[1], self.tiles, side, side, parts
+        p.image, p.row, p.images = Div.by((side // 8) ** 2), Div.by(side // 8), IMAGES // 2
+        return p
+
+    def hopper(self, kernels):
+        rows = IMAGES * self.side**2
+        for direction, a, channels, columns in (("forward", self.x, self.inputs, self.outputs), ("backward", self.dy, self.outputs, self.inputs)):
+            out = torch.empty_like(self.dy if direction == "forward" else self.x)
+            wide = 128 if columns >= 128 else 64 if columns >= 64 else 32
+            if wide == 128 and over(rows, 128) * over(columns, 128) * CLIENTS < 2 * self.processors:
+                wide = 64
+            log = (channels // 8).bit_length() - 1
+            c = Conv(a.data_ptr(), self.w.data_ptr(), out.data_ptr(), 0, rows, self.inputs, self.outputs, a.shape[1], 0, out.shape[1], 9 * self.inputs, log, 9, 1, 1)
+            c.height = c.width = self.side
+            c.parts, c.image, c.row = 1, Div.by(self.side**2), Div.by(self.side)
+            grid, shared = (over(rows, 128), over(columns, wide), CLIENTS), max(3 * (128 + wide) * 128, 136 * wide * 4)
+            name = f"hopper_{direction}_{wide}"
+            expected = self.forward(a.float()) if direction == "forward" else self.backward(a.float())
+            report(name, lambda: kernels.launch(name, grid, 256, shared, c), lambda: out, expected, self.operations)
+
+    def rows(self, kernels, name, p, out, columns, expected):
+        """Forward or backward by patch.cu; `expected` is what `out` and the sums should be."""
+        wide = 64 if kernels.has(name.format(64)) and columns >= 64 else 32
+        name = name.format(wide)
+        channels = self.inputs if "forward" in name else self.outputs
+        if not kernels.has(name) or 9 * channels * wide * 2 > SHARED // 2:
+            return
+        threads = kernels.threads(name)
+        blocks = max(1, min(over(self.tiles, threads // 128), self.processors // (CLIENTS * over(columns, wide))))
+        if p.gate_mean or p.add:  # with sums
+            partial = torch.full((2, blocks * threads // 128, 2, CLIENTS * columns), math.nan, device="cuda")
+            p.partial = partial.data_ptr()
+        out.zero_()
+        grid = (blocks, over(columns, wide), CLIENTS)
+        report(name, lambda: kernels.launch(name, grid, threads, SHARED, p), lambda: out, expected, self.operations)
+        if p.partial:
+            rows = out.float().reshape(2, IMAGES // 2, CLIENTS * columns, -1)
+            second = rows
+            if p.gate_mean:
+                second = (self.x.float() - by_view(self.mean, self.x)).reshape(rows.shape)
+            sums = torch.stack([rows.sum((1, 3)), (rows * second).sum((1, 3))], 1)
+            error = ((partial.sum(1) - sums).norm() / sums.norm()).item()
+            print(f"  {'  its sums':42} error {error:7.1e}")
+
+    def patches(self, kernels):
+        y, dx = torch.empty_like(self.dy), torch.empty_like(self.x)
+        copied_in, copied_out = min(self.inputs, 64), min(self.outputs, 64)
+        p = self.patch(self.x, self.w, y)
+        self.rows(kernels, f"patch_forward_{copied_in}_{{}}", p, y, self.outputs, self.forward(self.x.float()))
+        p.scale, p.shift, p.add = self.scale.data_ptr(), self.shift.data_ptr(), self.add_y.data_ptr()
+        expected = self.forward(self.normalised()) + self.add_y.float()
+        self.rows(kernels, f"patch_forward_normalised_{copied_in}_{{}}", p, y, self.outputs, expected)
+        p = self.patch(self.dy, self.w, dx)
+        self.rows(kernels, f"patch_backward_{copied_out}_{{}}", p, dx, self.inputs, self.backward(self.dy.float()))
+        self.combine(p)
+        p.gate, p.gate_scale, p.gate_shift, p.gate_mean = (t.data_ptr() for t in (self.x, self.scale, self.shift, self.mean))
+        x = self.x.float()
+        open_gate = x * by_view(self.scale, x) + by_view(self.shift, x) > 0
+        self.rows(kernels, f"patch_backward_combined_{copied_out}_{{}}", p, dx, self.inputs, self.backward(self.combined()) * open_gate)
+
+    def combine(self, p):
+        p.other = self.z.data_ptr()
+        p.factor0, p.factor1, p.factor2 = (factor.data_ptr() for factor in self.factors)
+
+    def weights(self, kernels):
+        high, wide = min(self.inputs, 64), min(self.outputs, 64)
+        for kind, x, dy in (
+            ("", self.x.float(), self.dy.float()),
+            ("normalised_", self.normalised(), self.dy.float()),
+            ("combined_", self.x.float(), self.combined()),
+            ("normalised_combined_", self.normalised(), self.combined()),
+        ):
+            name = f"patch_weight_{kind}{high}_{wide}"
+            if not kernels.has(name):
                 continue
-            threads = kernels.threads(name)
-            grid = (max(1, min(over(tiles, threads // 128), processors // (K * over(columns, wide)))), over(columns, wide), K)
-            out.zero_()
-            report(name, lambda: kernels.launch(name, grid, threads, SHARED, p), lambda: out, expected[direction], operations)
-    high, wide = min(C, 64), min(N, 64)
-    name = f"patch_weight_{high}_{wide}"
-    if kernels.has(name):
-        parts = max(1, min(tiles, processors // (over(C, high) * over(N, wide) * K)))
-        sums = torch.zeros(parts, K, N, 3, 3, C, device="cuda")
-        p = Patch(x.data_ptr(), dy.data_ptr(), sums.data_ptr(), K * N * 9 * C, C, N, x.shape[1], dy.shape[1], 0, tiles, H, H, parts, Div.by((H // 8) ** 2), Div.by(H // 8))
-        grid = (C // high, N // wide, K * parts)
-        report(name, lambda: kernels.launch(name, grid, kernels.threads(name), SHARED, p), lambda: sums.sum(0), expected["weight"], operations)
+            parts = max(1, min(self.tiles, self.processors // (over(self.inputs, high) * over(self.outputs, wide) * CLIENTS)))
+            sums = torch.zeros(parts, *self.w.shape, device="cuda")
+            p = self.patch(self.x, self.dy, sums, parts)
+            p.scale, p.shift = self.scale.data_ptr(), self.shift.data_ptr()
+            self.combine(p)
+            grid = (self.inputs // high, self.outputs // wide, CLIENTS * parts)
+            report(name, lambda: kernels.launch(name, grid, 384, SHARED, p), lambda: sums.sum(0), self.weight(x, dy), self.operations)  # noqa: B023
 
 
 def main():
@@ -189,8 +282,12 @@ def main():
     torch.zeros(1, device="cuda")  # makes the context
     patch = Path(sys.argv[1]) if sys.argv[1:] else CPP / "patch.cu"
     kernels = Kernels(patch, sys.argv[2:])
-    for shape in SHAPES:
-        measure(kernels, *shape)
+    for inputs, outputs, side in SHAPES:
+        print(f"{inputs} -> {outputs} channels, {side} x {side} pixels")
+        layer = Layer(inputs, outputs, side)
+        layer.hopper(kernels)
+        layer.patches(kernels)
+        layer.weights(kernels)
 
 
 if __name__ == "__main__":
