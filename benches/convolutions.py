@@ -210,7 +210,20 @@ class Layer:
             grid, shared = (over(rows, 128), over(columns, wide), CLIENTS), max(3 * (128 + wide) * 128, 136 * wide * 4)
             name = f"hopper_{direction}_{wide}"
             expected = self.forward(a.float()) if direction == "forward" else self.backward(a.float())
-            report(name, lambda: kernels.launch(name, grid, 256, shared, c), lambda: out, expected, self.operations)
+            report(name, lambda: kernels.launch(name, grid, 256, shared, c), lambda: out, expected, self.operations)  # noqa: B023
+        wide = min(max(self.outputs, 32), 128)
+        across, down, steps = over(9 * self.inputs, 128), over(self.outputs, wide), over(rows, 64)
+        parts = max(1, min(over(4 * self.processors, across * down * CLIENTS), steps // 8))
+        parts = over(steps, over(steps, parts))
+        if parts > 1:  # else it writes bfloat16
+            sums = torch.zeros(parts, *self.w.shape, device="cuda")
+            c = Conv(self.x.data_ptr(), self.dy.data_ptr(), sums.data_ptr(), self.w.numel(), rows, self.inputs, self.outputs, self.x.shape[1], self.dy.shape[1])
+            c.depth, c.log_a, c.taps, c.stride, c.padding = 9 * self.inputs, (self.inputs // 8).bit_length() - 1, 9, 1, 1
+            c.height = c.width = self.side
+            c.parts, c.image, c.row = parts, Div.by(self.side**2), Div.by(self.side)
+            name, shared = f"hopper_weight_{wide}", max(3 * (128 + wide) * 128, 136 * wide * 4)
+            run = lambda: kernels.launch(name, (across, down, CLIENTS * parts), 256, shared, c)  # noqa: E731
+            report(name, run, lambda: sums.sum(0), self.weight(self.x.float(), self.dy.float()), self.operations)
 
     def rows(self, kernels, name, p, out, columns, expected):
         """Forward or backward by patch.cu; `expected` is what `out` and the sums should be."""

@@ -1,4 +1,5 @@
-// A candidate for crates/graph/cpp/patch.cu, not used by the engine: `python3 benches/convolutions.py` times it.
+// A candidate for crates/graph/cpp/patch.cu, being tried and not used by the engine: `python3 benches/convolutions.py`
+// times it.
 // There, a tap reads pieces of 128 bytes that begin anywhere, which the multiplier seems to fetch in two parts; here,
 // they begin at multiples of it. And batch norm has no passes of its own: it is applied to what a convolution has
 // copied, and its sums are taken where a convolution writes.
@@ -104,13 +105,13 @@ __device__ __forceinline__ void combine(u32 at, u32 other, const float f0[8], co
     write_shared(at, g);
 }
 
-// The copies of one thread for patches of VECTORS vectors a pixel, by THREADS threads. Which pixels and
+// The copies of one thread for patches of VECTORS vectors per pixel, by THREADS threads. Which pixels and
 // vectors they are is found once.
 template <int VECTORS, int THREADS> struct PatchCopies {
     static const int COUNT = (CELLS * VECTORS + THREADS - 1) / THREADS;
     int offset[COUNT];
     u32 to[COUNT]; // in a patch that begins at a multiple of 1024
-    u32 edges;     // four bits a copy: it lies in the patch's first or last row or column
+    u32 edges;     // four bits per copy: it lies in the patch's first or last row or column
     bool last;
     __device__ __forceinline__ PatchCopies(const Patch& p, int thread) {
         edges = 0;

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use fedanchor::config::Experiment;
 use fedanchor::experiment::{resolve_file, sweep_file};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use toml::{Table, Value};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments")
@@ -13,6 +16,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (folders, mut files): (Vec<PathBuf>, Vec<PathBuf>) = entries.partition(|p| p.is_dir());
     files.extend(folders.iter().flat_map(|folder| self::files(folder)));
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
     files
 }
 
@@ -22,7 +26,7 @@ fn every_experiment_can_be_read() {
     assert!(files.len() > 15, "{files:?}");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        let table: toml::Table = text.parse().unwrap();
+        let table: Table = text.parse().unwrap();
         if table.contains_key("axes") || table.contains_key("grid") {
             let sweep = sweep_file(&text, file.parent().unwrap(), &[], &[]);
             assert!(!sweep.unwrap_or_else(|e| panic!("{}: {e}", file.display())).cells.is_empty());
@@ -48,7 +52,55 @@ fn the_last_step_of_the_ablation_is_the_best_recipe() {
     assert_ne!(last, best); // by its name
     last.preset.clone_from(&best.preset);
     assert_eq!(last, best);
+    let mut changed = BTreeSet::new();
     for pair in steps.windows(2) {
-        assert_ne!(pair[0].experiment, pair[1].experiment, "{}", pair[1].name);
+        let [before, after] = [&pair[0], &pair[1]].map(|cell| settings_of(&cell.experiment));
+        let keys: Vec<String> = differences(&before, &after);
+        assert!((1..=2).contains(&keys.len()), "{}: {keys:?}", pair[1].name);
+        assert!(keys.into_iter().all(|key| changed.insert(key)), "{}: again", pair[1].name);
     }
+}
+
+/// The quick experiment's records are of the quick experiment as it is.
+#[test]
+fn the_records_of_the_quick_experiment_are_of_its_settings() {
+    let quick = std::fs::read_to_string(folder().join("quick.toml")).unwrap();
+    for seed in 0..3 {
+        let record = folder().join(format!("../results/quick/seed{seed}/config.toml"));
+        let record = std::fs::read_to_string(record).unwrap();
+        let settings = [format!("seed={seed}")];
+        let expected = resolve_file(&quick, &folder(), &settings).unwrap().experiment;
+        let (expected, found) = (settings_of(&expected), record.parse().unwrap());
+        // A record has some values beside that depend on the data.
+        let mut different = differences(&expected, &found);
+        different.retain(|key| has(&expected, key));
+        assert_eq!(different, Vec::<String>::new());
+    }
+}
+
+/// Whether a table has a value at a key with dots.
+fn has(table: &Table, key: &str) -> bool {
+    match key.split_once('.') {
+        Some((section, key)) => {
+            table.get(section).and_then(Value::as_table).is_some_and(|inner| has(inner, key))
+        }
+        None => table.contains_key(key),
+    }
+}
+
+fn settings_of(experiment: &Experiment) -> Table {
+    Table::try_from(experiment).unwrap()
+}
+
+/// The keys at which two tables differ; a threshold counts as one.
+fn differences(before: &Table, after: &Table) -> Vec<String> {
+    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let differ = |key: &String| match (before.get(key), after.get(key)) {
+        (Some(a), Some(b)) if a == b => Vec::new(),
+        (Some(Value::Table(a)), Some(Value::Table(b))) => {
+            differences(a, b).into_iter().map(|inner| format!("{key}.{inner}")).collect()
+        }
+        _ => vec![key.clone()],
+    };
+    keys.into_iter().flat_map(differ).collect()
 }

@@ -6,7 +6,7 @@
 
 namespace {
 
-// One library a device, compiled for its architecture.
+// One library per device, compiled for its architecture.
 
 struct Kernel {
   cudaKernel_t function = nullptr;

@@ -1,6 +1,6 @@
 
 #ifdef ON_HOPPER
-// Convolutions of 3 x 3 taps and stride 1 that copy every pixel once. A tile is 8 x 8 pixels; the 10 x 10
+// Convolutions of 3 x 3 taps and stride 1 that copy a pixel once for all taps. A tile is 8 x 8 pixels; the 10 x 10
 // pixels around it (a patch) lie in shared memory, and a tap is the same patch read from another place,
 // so that nine taps cost one copy, where hopper.cu copies the tile once for every tap. That works because
 // a tile without swizzle is made of pieces of eight rows of 16 bytes each: a patch is planes of eight
@@ -39,12 +39,12 @@ __host__ __device__ constexpr int plane_of(int cells, int vectors) {
     return bytes;
 }
 
-// The copies of one thread for patches of VECTORS vectors a pixel, by THREADS threads. Which pixels and
+// The copies of one thread for patches of VECTORS vectors per pixel, by THREADS threads. Which pixels and
 // vectors they are is found once.
 template <int VECTORS, int THREADS> struct PatchCopies {
     static const int COUNT = (CELLS * VECTORS + THREADS - 1) / THREADS, PLANE = plane_of(CELLS, VECTORS);
     int offset[COUNT];
-    u32 edges, place; // four bits a copy: it lies in the patch's first or last row or column
+    u32 edges, place; // four bits per copy: it lies in the patch's first or last row or column
     bool last;
     __device__ __forceinline__ PatchCopies(const Patch& p, int thread) {
         edges = 0;

@@ -77,6 +77,14 @@ const char* fa_load(const char* code, int device, int hopper) {
   });
 }
 
+// Whether a kernel has been launched on a GPU.
+const char* fa_launched(int device, const char* name, size_t length, int* found) {
+  return guarded([&] {
+    std::lock_guard<std::mutex> lock(kernels_lock);
+    *found = kernels[device].known.count(std::string(name, length)) > 0;
+  });
+}
+
 // Settings of the whole process: TF32 where it is wanted, and cuDNN's search for the fastest algorithm.
 const char* fa_allow(int tf32) {
   return guarded([&] {

@@ -39,7 +39,9 @@ pub use graph::Graph;
 pub use images::{Mixture, images};
 pub use norm::{Norm, Statistics};
 pub use queue::{Entered, Queue};
-pub use setup::{Kernels, compiled_for, empty_cache, has_kernels, peak_memory, setup};
+pub use setup::{
+    Kernels, allow_tf32, compiled_for, empty_cache, has_kernels, has_launched, peak_memory, setup,
+};
 pub use sgd::{Sgd, SgdEntry, sgd};
 pub use upload::Upload;
 

@@ -34,11 +34,16 @@ pub fn has_kernels(device: usize) -> Result<bool> {
     Ok(architecture(gpu_number(device)?)?.1 >= OLDEST)
 }
 
+/// Sets, for the whole process, whether products in single precision may be computed in TF32.
+pub fn allow_tf32(allowed: bool) -> Result<()> {
+    // SAFETY: no pointer.
+    check(unsafe { fa_allow(c_int::from(allowed)) })
+}
+
 /// Prepares a GPU: loads the kernels, compiled for it once and kept in the folder `cache` if there
-/// is one; and sets, for the whole process, whether products in single precision may be computed in
-/// TF32. The folder is trusted like the program itself: files in it are checked for damage, not for who
+/// is one. The folder is trusted like the program itself: files in it are checked for damage, not for who
 /// wrote them. A GPU keeps the kernels that it was prepared with first.
-pub fn setup(device: usize, tf32: bool, cache: Option<&Path>, kernels: Kernels) -> Result<()> {
+pub fn setup(device: usize, cache: Option<&Path>, kernels: Kernels) -> Result<()> {
     let number = gpu_number(device)?;
     let (loaded, architecture) = architecture(number)?;
     if !loaded {
@@ -56,8 +61,7 @@ pub fn setup(device: usize, tf32: bool, cache: Option<&Path>, kernels: Kernels) 
             }
         }
     }
-    // SAFETY: no pointer.
-    check(unsafe { fa_allow(c_int::from(tf32)) })
+    Ok(())
 }
 
 /// Whether the kernels of a GPU are loaded, and its architecture.
@@ -71,6 +75,14 @@ fn architecture(device: c_int) -> Result<(bool, c_int)> {
 /// The kernels compiled for an architecture, 80 or 90 for example, on a machine with any GPU or none.
 pub fn compiled_for(architecture: i32, kernels: Kernels) -> Result<Vec<u8>> {
     compile(architecture, architecture == HOPPER && kernels == Kernels::Fitting)
+}
+
+/// Whether a kernel of this name has been launched on a GPU.
+pub fn has_launched(device: usize, kernel: &str) -> Result<bool> {
+    let (number, mut found) = (gpu_number(device)?, 0);
+    // SAFETY: the name outlives the call; `found` is written once.
+    check(unsafe { fa_launched(number, kernel.as_ptr().cast(), kernel.len(), &mut found) })?;
+    Ok(found != 0)
 }
 
 fn compile(architecture: c_int, hopper: bool) -> Result<Vec<u8>> {

@@ -14,7 +14,7 @@ const GPU: Device = Device::Cuda(0);
 /// Prepares the GPU to test on.
 fn gpu() {
     assert!(AVAILABLE && Cuda::is_available(), "no GPU, or built without CUDA");
-    setup(0, false, None, Kernels::Fitting).unwrap();
+    setup(0, None, Kernels::Fitting).unwrap();
 }
 
 fn floats(values: &[f32]) -> Tensor {
@@ -291,6 +291,6 @@ fn a_gpu_that_is_not_there_is_an_error() {
     gpu();
     failure(Queue::new(100).map(drop));
     failure(Upload::new(100, 8).map(drop));
-    failure(setup(100, false, None, Kernels::Fitting));
+    failure(setup(100, None, Kernels::Fitting));
     failure(peak_memory(100));
 }

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use fedanchor_graph::{
-    AVAILABLE, GraphError, Kernels, Mixture, Norm, Sgd, SgdEntry, Statistics, compiled_for, conv,
-    images, setup, sgd,
+    AVAILABLE, GraphError, Kernels, Mixture, Norm, Sgd, SgdEntry, Statistics, allow_tf32,
+    compiled_for, conv, has_launched, images, setup, sgd,
 };
 use tch::{Cuda, Device, Kind, Tensor};
 
@@ -18,7 +18,8 @@ fn gpu() {
         true => Kernels::General,
         false => Kernels::Fitting,
     };
-    setup(0, false, None, kernels).unwrap();
+    setup(0, None, kernels).unwrap();
+    allow_tf32(false).unwrap();
 }
 
 /// Ampere, Ada, Hopper with and without its own kernels, Blackwell.
@@ -213,15 +214,15 @@ fn check_conv(
     inputs: i64,
     given: i64,
     outputs: i64,
-    side: i64,
+    [height, width]: [i64; 2],
     kernel: i64,
     stride: i64,
 ) {
     let what = format!(
-        "{groups} groups, {inputs} ({given}) to {outputs}, side {side}, kernel {kernel}, stride {stride}"
+        "{groups} groups, {inputs} ({given}) to {outputs}, {height} x {width}, kernel {kernel}, stride {stride}"
     );
     let half = |x: Tensor| x.to_kind(Kind::BFloat16);
-    let mut x = half(noise(&[batch, groups, inputs, side, side]));
+    let mut x = half(noise(&[batch, groups, inputs, height, width]));
     if given < inputs {
         let _ = x.narrow(2, given, inputs - given).zero_();
     }
@@ -235,7 +236,7 @@ fn check_conv(
 
     let full = |t: &Tensor| t.detach().to_kind(Kind::Float).contiguous().set_requires_grad(true);
     let (px, pw) = (full(&x), full(&w));
-    let own = px.view([batch, groups, inputs, side, side]).narrow(2, 0, given).flatten(1, 2);
+    let own = px.view([batch, groups, inputs, height, width]).narrow(2, 0, given).flatten(1, 2);
     let (strides, padding) = ([stride; 2], [kernel / 2; 2]);
     let plain = own.conv2d(&pw.flatten(0, 1), None::<&Tensor>, strides, padding, [1, 1], groups);
     let total = (&plain * g.to_kind(Kind::Float)).sum(Kind::Float);
@@ -266,14 +267,40 @@ fn the_convolution_is_a_grouped_convolution() {
         (10, 20, 512, 512, 512, 4, 3, 1),
         (10, 20, 256, 256, 512, 8, 1, 2),
         (1, 300, 64, 64, 64, 8, 1, 1),
-        // Many tiles of 8 x 8 pixels, also a number that does not go up evenly.
-        (10, 21, 16, 16, 32, 32, 3, 1),
-        (10, 21, 32, 32, 32, 32, 3, 1),
-        (10, 20, 32, 32, 64, 16, 3, 1),
-        (10, 21, 64, 64, 64, 32, 3, 1),
-        (2, 90, 64, 64, 32, 32, 3, 1),
     ] {
-        check_conv(groups, batch, inputs, given, outputs, side, kernel, stride);
+        check_conv(groups, batch, inputs, given, outputs, [side, side], kernel, stride);
+    }
+}
+
+/// Enough tiles of 8 x 8 pixels for the kernels that copy a pixel once for all taps; also numbers of tiles that do not
+/// divide evenly, images that are not square, and fewer columns than a block has.
+#[test]
+#[ignore = "needs a GPU"]
+fn convolutions_with_many_tiles() {
+    gpu();
+    tch::manual_seed(7);
+    for (groups, batch, inputs, outputs, sides) in [
+        (10, 21, 16, 16, [32, 32]),
+        (10, 21, 16, 32, [32, 32]),
+        (10, 21, 32, 32, [32, 32]),
+        (10, 90, 32, 64, [16, 16]),
+        (10, 21, 64, 64, [32, 32]),
+        (10, 45, 32, 32, [8, 64]),
+        (10, 45, 32, 32, [40, 16]),
+        (2, 90, 64, 32, [32, 32]),
+        (10, 20, 128, 128, [8, 8]),
+    ] {
+        check_conv(groups, batch, inputs, inputs, outputs, sides, 3, 1);
+    }
+    // A convolution that these kernels do not do tells a GPU that has them.
+    check_conv(1, 2, 32, 32, 32, [9, 9], 3, 1);
+    if has_launched(0, "hopper_forward_32").unwrap() {
+        let rows = ["16_32", "32_32", "64_64"];
+        let rows = rows.iter().flat_map(|s| [format!("forward_{s}"), format!("backward_{s}")]);
+        let weights = ["32_32", "32_64", "64_64"].iter().map(|size| format!("weight_{size}"));
+        for kernel in rows.chain(weights) {
+            assert!(has_launched(0, &format!("patch_{kernel}")).unwrap(), "patch_{kernel}");
+        }
     }
 }
 

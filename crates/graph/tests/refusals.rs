@@ -481,7 +481,7 @@ fn numbers_of_gpus_do_not_wrap() {
         assert_eq!(Queue::new(device).unwrap_err(), expected);
         assert_eq!(Upload::new(device, 8).unwrap_err(), expected);
         assert_eq!(peak_memory(device).unwrap_err(), expected);
-        assert_eq!(setup(device, false, None, Kernels::Fitting).unwrap_err(), expected);
+        assert_eq!(setup(device, None, Kernels::Fitting).unwrap_err(), expected);
     }
 }
 
@@ -519,7 +519,7 @@ fn without_a_gpu_there_is_an_error_with_a_reason() {
     let errors = [
         Queue::new(0).map(drop),
         Upload::new(0, 8).map(drop),
-        setup(0, false, None, Kernels::Fitting),
+        setup(0, None, Kernels::Fitting),
         peak_memory(0).map(drop),
         Graph::capture(None, || Ok::<_, GraphError>(())).map(drop),
     ];

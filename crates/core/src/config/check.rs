@@ -234,6 +234,7 @@ mod tests {
             ("model.preactivation=true", "an option of resnet18 only"),
             ("model.groups=3", "1, 2, 4, 8 or 16"),
             ("method.label_views=4294967295", "method.label_views: must be at most 100"),
+            ("method.local_prior=1.5", "method.local_prior: must be 0 to 1, found 1.5"),
             ("method.confidence=0.1", "method.confidence: must be 0.3 to 0.99, found 0.1"),
             ("device=gpu", "device: expected `cpu` or `cuda:N`, found `gpu`"),
             ("pretrain.epochs=2147483648", "pretrain.epochs: must be at most 100000"),

@@ -10,7 +10,7 @@ const HALVINGS: usize = 25;
 /// Expectation maximisation converges geometrically; the shares hardly move after this many steps.
 const STEPS: usize = 30;
 /// Images of every class that are counted beside the client's, so that no class is ruled out and few images do
-/// not decide.
+/// not decide: a client with less than some 20 images of one class of ten counts as holding most of them.
 const COUNTED_BESIDE: f64 = 5.0;
 
 /// The softmax of each image's cosines with `classes` classes.
@@ -60,7 +60,7 @@ pub(super) fn class_shares(probabilities: &[f64], classes: usize) -> Vec<f64> {
     shares
 }
 
-/// How many equally frequent classes have the entropy of these shares.
+/// The number of equally frequent classes with the same entropy as these shares.
 pub(super) fn classes_held(shares: &[f64]) -> f64 {
     let entropy = |share: &f64| if *share > 0.0 { -share * share.ln() } else { 0.0 };
     shares.iter().map(entropy).sum::<f64>().exp()

@@ -59,10 +59,10 @@ pub enum ClassShares<'a> {
         /// How far labels are aligned, from 0 to 1.
         weight: f64,
     },
-    /// They are what the client finds in its images, if that is few of the classes. A model that labels one class
-    /// too often does so on every client, and one that holds all classes would make more of that.
+    /// They are what the client finds in its images, if it holds few of the classes. A model that prefers a class
+    /// does so on every client; on clients with all classes its own shares would amplify the error.
     Own {
-        /// Below which share of the classes the client holds few of them.
+        /// Share of the classes below which a client counts as holding few.
         below: f64,
     },
 }

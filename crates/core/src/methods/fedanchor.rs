@@ -56,8 +56,8 @@ pub struct FedAnchorConfig {
     /// full. Right only where the clients' classes are balanced.
     pub alignment: f64,
     /// Weigh a client's labels by its own class shares, which it estimates from all its images, if it seems to hold
-    /// fewer than this share of the classes, so that a client with two classes does not label as if it had all;
-    /// 0: never, 1: always.
+    /// less than this share of the classes, so that a client with two classes does not label as if it had all. What it
+    /// holds is counted as the number of equally frequent classes with the same entropy. 0: never, 1: always.
     pub local_prior: f64,
     /// Weight of the log of the frequencies of all the client's pseudo-labels, which is added to its logits in
     /// training, so that rare classes are not unlearnt; 0 for none.

@@ -103,7 +103,9 @@ impl Run<'_> {
             test = Some(done.evaluation);
             progress.add(&done.record);
             progress.picked = done.picked.or(progress.picked);
-            for text in simulation.context.take_notice().iter().chain(&done.record.notes) {
+            let notices: Vec<String> =
+                std::iter::from_fn(|| simulation.context.take_notice()).collect();
+            for text in notices.iter().chain(&done.record.notes) {
                 observer.notice(text);
             }
             done.record.notes.append(&mut lost);

@@ -14,7 +14,8 @@ use crate::tensors::Params;
 use fedanchor_data::augment::Strong;
 use fedanchor_data::{Normalisation, Shape};
 use fedanchor_graph as graph;
-use std::sync::Mutex;
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
 use tch::{Device, Kind, Tensor};
 
 /// The settings of a cohort's training.
@@ -56,8 +57,8 @@ pub struct Context {
     /// Batch norm's running statistics.
     pub batch_norm: BatchNormConfig,
     precision: Precision,
-    /// Something about the initial model that the user should know.
-    notice: Mutex<Option<String>>,
+    /// What the user should know of the device and the initial model.
+    notices: Mutex<VecDeque<String>>,
     /// What a GPU keeps between steps; none on a CPU.
     pub(crate) gpu: Option<Gpu>,
 }
@@ -84,11 +85,13 @@ impl Context {
         }
         let network = Network::new(&model, heads, shape, classes)?;
         let gpu = Gpu::new(device, precision)?;
-        // bfloat16 gains little without the kernels, and GPUs that have none may lack it.
+        // GPUs without kernels may not support bfloat16.
         let alone = device.is_cuda() && gpu.is_none();
         let precision = if alone { Precision::F32 } else { precision };
-        let notice = alone.then(|| {
-            "no kernels for this GPU: computing with libtorch alone, in single precision".to_owned()
+        let notices = alone.then(|| {
+            "computing with libtorch alone, in single precision: this GPU has no kernels, or \
+             FEDANCHOR_KERNELS=none"
+                .to_owned()
         });
         let kernels = (precision == Precision::Bf16, gpu.is_some());
         let images =
@@ -102,7 +105,7 @@ impl Context {
             optimiser,
             batch_norm,
             precision,
-            notice: Mutex::new(notice),
+            notices: Mutex::new(notices.into_iter().collect()),
             gpu,
         })
     }
@@ -119,7 +122,7 @@ impl Context {
                 "model.init_from: {path}: heads start anew; {count} tensors of others are not used \
                  ({first})"
             );
-            *self.notice.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(text);
+            self.notices.lock().unwrap_or_else(PoisonError::into_inner).push_back(text);
         }
         Ok(params)
     }
@@ -165,13 +168,17 @@ impl Context {
 
     /// Something that the user should know about the initial model or the GPU; each is reported once.
     pub fn take_notice(&self) -> Option<String> {
-        let mut notice = self.notice.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        notice.take().or_else(|| self.gpu.as_ref()?.take_notice())
+        let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        notices.pop_front().or_else(|| self.gpu.as_ref()?.take_notice())
     }
 
     /// Frees the GPU of what training kept there, before another attempt with a smaller cohort.
     pub fn free(&self, clients: usize) -> Result<()> {
-        self.gpu.as_ref().map_or(Ok(()), |gpu| gpu.free(clients))
+        match &self.gpu {
+            Some(gpu) => gpu.free(clients),
+            None if self.device.is_cuda() => Ok(graph::empty_cache()?),
+            None => Ok(()),
+        }
     }
 
     /// Most memory held on the GPU so far, in bytes.

@@ -95,8 +95,16 @@ impl Gpu {
     /// kernels for the GPU.
     pub(crate) fn new(device: Device, precision: Precision) -> Result<Option<Self>> {
         let Device::Cuda(index) = device else { return Ok(None) };
-        let Some(kernels) = kernels(index)? else { return Ok(None) };
-        graph::setup(index, precision == Precision::Bf16, cache_folder().as_deref(), kernels)?;
+        if !graph::AVAILABLE {
+            return Ok(None);
+        }
+        let asked = std::env::var(KERNELS).unwrap_or_default();
+        let Some(kernels) = kernels(&asked, graph::has_kernels(index)?)? else {
+            graph::allow_tf32(false)?;
+            return Ok(None);
+        };
+        graph::setup(index, cache_folder().as_deref(), kernels)?;
+        graph::allow_tf32(precision == Precision::Bf16)?;
         let state = GpuState {
             device,
             index,
@@ -191,21 +199,20 @@ impl Gpu {
     }
 }
 
-/// The kernels that a GPU computes with; none for libtorch's alone. `FEDANCHOR_KERNELS` asks for others than the
-/// fastest, to compare them.
-fn kernels(index: usize) -> Result<Option<graph::Kernels>> {
-    let name = "FEDANCHOR_KERNELS";
-    let asked = std::env::var(name).unwrap_or_default();
-    Ok(match &*asked {
-        _ if !graph::AVAILABLE => None,
-        "" => graph::has_kernels(index)?.then_some(graph::Kernels::Fitting),
-        "general" => Some(graph::Kernels::General),
-        "none" => None,
+/// Asks for other kernels than the fastest, for comparison.
+const KERNELS: &str = "FEDANCHOR_KERNELS";
+
+/// The kernels to compute with, or none for libtorch alone; `any` says whether there are some for this GPU.
+fn kernels(asked: &str, any: bool) -> Result<Option<graph::Kernels>> {
+    match asked {
+        "" => Ok(any.then_some(graph::Kernels::Fitting)),
+        "general" => Ok(any.then_some(graph::Kernels::General)),
+        "none" => Ok(None),
         other => {
             let problem = format!("expected `general` or `none`, found `{other}`");
-            return Err(Error::config(name, problem));
+            Err(Error::config(KERNELS, problem))
         }
-    })
+    }
 }
 
 /// Where compiled kernels are kept: beside libtorch.
@@ -365,5 +372,23 @@ impl GpuState {
                 step()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_the_fastest_unless_others_are_asked_for() {
+        let found = |asked: &str, any| kernels(asked, any).unwrap();
+        assert_eq!(found("", true), Some(graph::Kernels::Fitting));
+        assert_eq!(found("general", true), Some(graph::Kernels::General));
+        assert_eq!(
+            (found("none", true), found("", false), found("general", false)),
+            (None, None, None)
+        );
+        let error = kernels("fast", true).unwrap_err().to_string();
+        assert!(error.contains("FEDANCHOR_KERNELS: expected `general` or `none`"), "{error}");
     }
 }
