@@ -3,8 +3,8 @@
 
     python3 benches/convolutions.py [FILE.cu [NAME=VALUE ...]]
 
-For the shapes of WRN-28-2 and ResNet-18 with ten clients and two views of ten images, it prints the relative error
-and the microseconds of forward, input and weight kernels: those of hopper.cu and those of patch.cu. FILE.cu is tried
+For the shapes of WRN-28-2 and ResNet-18 with ten clients and two views of ten images each, it prints the relative
+error and the microseconds of forward, input and weight kernels: those of hopper.cu and those of patch.cu. FILE.cu is tried
 in place of patch.cu, with these macros: a candidate with the same entry points is measured before it gets there. Each
 kernel runs 50 times in a captured graph; the fastest of three such replays counts.
 """
@@ -51,16 +51,7 @@ def structure(numbers):
 
 
 Conv = structure("rows inputs outputs a_stride b_stride out_stride depth log_a taps stride padding height width parts")
-
-
-class Patch(ctypes.Structure):
-    """Of patch.cu, and further members that a candidate may have."""
-
-    _fields_ = [
-        *structure("inputs outputs a_stride b_stride out_stride tiles height width parts")._fields_,
-        ("images", ctypes.c_int),
-        *((name, ctypes.c_void_p) for name in "scale shift other factor0 factor1 factor2 add partial gate gate_scale gate_shift gate_mean".split()),
-    ]
+Patch = structure("inputs outputs a_stride b_stride out_stride tiles height width parts")
 
 
 class Kernels:
@@ -145,148 +136,89 @@ def report(name, run, found, expected, operations):
     print(f"  {name:42} error {error:7.1e} {took:6.1f} us {operations / took / 1e6:4.0f} TFLOP/s", flush=True)
 
 
-def by_view(values, x):
-    """Numbers [views, columns] for the rows of x [views * images, columns, H, W]."""
-    return values.repeat_interleave(x.shape[0] // values.shape[0], 0)[:, :, None, None]
-
-
 class Layer:
-    """One convolution of ten clients, with all that a candidate may fuse with it."""
+    """One convolution of ten clients and its gradients."""
 
     def __init__(self, inputs, outputs, side):
         self.inputs, self.outputs, self.side = inputs, outputs, side
         torch.manual_seed(0)
-        self.x, self.add_x = self.image(inputs), self.image(inputs)
-        self.dy, self.z, self.add_y = self.image(outputs), self.image(outputs), self.image(outputs)
+        self.x, self.dy = self.images(inputs), self.images(outputs)
         self.w = (torch.randn(CLIENTS, outputs, 3, 3, inputs, device="cuda") / math.sqrt(9 * inputs)).bfloat16()
-        self.plain = self.w.permute(0, 1, 4, 2, 3).reshape(CLIENTS * outputs, inputs, 3, 3).float()
-        self.scale, self.shift, self.mean = (torch.randn(2, CLIENTS * inputs, device="cuda") for _ in range(3))
-        self.factors = [torch.randn(2, CLIENTS * outputs, device="cuda") for _ in range(3)]
+        x, dy, w = self.x.float(), self.dy.float(), self.w.permute(0, 1, 4, 2, 3).flatten(0, 1).float()
+        dw = conv2d_weight(x, w.shape, dy, padding=1, groups=CLIENTS)
+        self.expected = {
+            "forward": conv2d(x, w, padding=1, groups=CLIENTS),
+            "backward": conv2d_input(x.shape, w, dy, padding=1, groups=CLIENTS),
+            "weight": dw.reshape(CLIENTS, outputs, inputs, 3, 3).permute(0, 1, 3, 4, 2),
+        }
         self.operations = 2 * IMAGES * side * side * CLIENTS * outputs * 9 * inputs
-        self.tiles = IMAGES * (side // 8) ** 2
+        self.rows, self.tiles = IMAGES * side * side, IMAGES * (side // 8) ** 2
         self.processors = torch.cuda.get_device_properties(0).multi_processor_count
 
-    def image(self, channels):
+    def images(self, channels):
         size = (IMAGES, CLIENTS * channels, self.side, self.side)
         return torch.randn(size, device="cuda").bfloat16().to(memory_format=torch.channels_last)
 
-    def forward(self, x):
-        return conv2d(x, self.plain, padding=1, groups=CLIENTS)
+    def directions(self):
+        """Forward and the gradient of the input: what is read, its channels, what is written, its channels."""
+        yield "forward", self.x, self.inputs, torch.zeros_like(self.dy), self.outputs
+        yield "backward", self.dy, self.outputs, torch.zeros_like(self.x), self.inputs
 
-    def backward(self, dy):
-        return conv2d_input(self.x.shape, self.plain, dy, padding=1, groups=CLIENTS)
-
-    def weight(self, x, dy):
-        found = conv2d_weight(x, self.plain.shape, dy, padding=1, groups=CLIENTS)
-        return found.reshape(CLIENTS, self.outputs, self.inputs, 3, 3).permute(0, 1, 3, 4, 2)
-
-    def normalised(self):
-        x = self.x.float()
-        return (x * by_view(self.scale, x) + by_view(self.shift, x)).relu().bfloat16().float()
-
-    def combined(self):
-        dy, z = self.dy.float(), self.z.float()
-        f = [by_view(factor, dy) for factor in self.factors]
-        return (f[0] * dy + f[1] * z + f[2]).bfloat16().float()
+    def conv(self, a, b, out, channels, parts=1):
+        c = Conv(a.data_ptr(), b.data_ptr(), out.data_ptr(), self.w.numel(), self.rows, self.inputs, self.outputs, a.shape[1], b.shape[1], out.shape[1])
+        c.depth, c.log_a, c.taps, c.stride, c.padding = 9 * self.inputs, (channels // 8).bit_length() - 1, 9, 1, 1
+        c.height = c.width = self.side
+        c.parts, c.image, c.row = parts, Div.by(self.side**2), Div.by(self.side)
+        return c
 
     def patch(self, a, b, out, parts=1):
-        side, part = self.side, self.w.numel()
-        p = Patch(a.data_ptr(), b.data_ptr(), out.data_ptr(), part, self.inputs, self.outputs, a.shape[1], self.dy.shape[1])
-        p.out_stride, p.tiles, p.height, p.width, p.parts = out.shape[1], self.tiles, side, side, parts
-        p.image, p.row, p.images = Div.by((side // 8) ** 2), Div.by(side // 8), IMAGES // 2
+        p = Patch(a.data_ptr(), b.data_ptr(), out.data_ptr(), self.w.numel(), self.inputs, self.outputs, a.shape[1], b.shape[1], out.shape[1], self.tiles)
+        p.height = p.width = self.side
+        p.parts, p.image, p.row = parts, Div.by((self.side // 8) ** 2), Div.by(self.side // 8)
         return p
 
+    def report(self, kernels, name, grid, threads, shared, arguments, direction, found):
+        def run():
+            kernels.launch(name, grid, threads, shared, arguments)
+
+        report(name, run, found, self.expected[direction], self.operations)
+
     def hopper(self, kernels):
-        rows = IMAGES * self.side**2
-        for direction, a, channels, columns in (("forward", self.x, self.inputs, self.outputs), ("backward", self.dy, self.outputs, self.inputs)):
-            out = torch.empty_like(self.dy if direction == "forward" else self.x)
+        def shared(wide):
+            return max(3 * (128 + wide) * 128, 136 * wide * 4)
+
+        for direction, a, channels, out, columns in self.directions():
             wide = 128 if columns >= 128 else 64 if columns >= 64 else 32
-            if wide == 128 and over(rows, 128) * over(columns, 128) * CLIENTS < 2 * self.processors:
+            if wide == 128 and over(self.rows, 128) * over(columns, 128) * CLIENTS < 2 * self.processors:
                 wide = 64
-            log = (channels // 8).bit_length() - 1
-            c = Conv(a.data_ptr(), self.w.data_ptr(), out.data_ptr(), 0, rows, self.inputs, self.outputs, a.shape[1], 0, out.shape[1], 9 * self.inputs, log, 9, 1, 1)
-            c.height = c.width = self.side
-            c.parts, c.image, c.row = 1, Div.by(self.side**2), Div.by(self.side)
-            grid, shared = (over(rows, 128), over(columns, wide), CLIENTS), max(3 * (128 + wide) * 128, 136 * wide * 4)
-            name = f"hopper_{direction}_{wide}"
-            expected = self.forward(a.float()) if direction == "forward" else self.backward(a.float())
-            report(name, lambda: kernels.launch(name, grid, 256, shared, c), lambda: out, expected, self.operations)  # noqa: B023
+            grid, c = (over(self.rows, 128), over(columns, wide), CLIENTS), self.conv(a, self.w, out, channels)
+            self.report(kernels, f"hopper_{direction}_{wide}", grid, 256, shared(wide), c, direction, lambda out=out: out)
         wide = min(max(self.outputs, 32), 128)
-        across, down, steps = over(9 * self.inputs, 128), over(self.outputs, wide), over(rows, 64)
+        across, down, steps = over(9 * self.inputs, 128), over(self.outputs, wide), over(self.rows, 64)
         parts = max(1, min(over(4 * self.processors, across * down * CLIENTS), steps // 8))
         parts = over(steps, over(steps, parts))
         if parts > 1:  # else it writes bfloat16
             sums = torch.zeros(parts, *self.w.shape, device="cuda")
-            c = Conv(self.x.data_ptr(), self.dy.data_ptr(), sums.data_ptr(), self.w.numel(), rows, self.inputs, self.outputs, self.x.shape[1], self.dy.shape[1])
-            c.depth, c.log_a, c.taps, c.stride, c.padding = 9 * self.inputs, (self.inputs // 8).bit_length() - 1, 9, 1, 1
-            c.height = c.width = self.side
-            c.parts, c.image, c.row = parts, Div.by(self.side**2), Div.by(self.side)
-            name, shared = f"hopper_weight_{wide}", max(3 * (128 + wide) * 128, 136 * wide * 4)
-            run = lambda: kernels.launch(name, (across, down, CLIENTS * parts), 256, shared, c)  # noqa: E731
-            report(name, run, lambda: sums.sum(0), self.weight(self.x.float(), self.dy.float()), self.operations)
-
-    def rows(self, kernels, name, p, out, columns, expected):
-        """Forward or backward by patch.cu; `expected` is what `out` and the sums should be."""
-        wide = 64 if kernels.has(name.format(64)) and columns >= 64 else 32
-        name = name.format(wide)
-        channels = self.inputs if "forward" in name else self.outputs
-        if not kernels.has(name) or 9 * channels * wide * 2 > SHARED // 2:
-            return
-        threads = kernels.threads(name)
-        blocks = max(1, min(over(self.tiles, threads // 128), self.processors // (CLIENTS * over(columns, wide))))
-        if p.gate_mean or p.add:  # with sums
-            partial = torch.full((2, blocks * threads // 128, 2, CLIENTS * columns), math.nan, device="cuda")
-            p.partial = partial.data_ptr()
-        out.zero_()
-        grid = (blocks, over(columns, wide), CLIENTS)
-        report(name, lambda: kernels.launch(name, grid, threads, SHARED, p), lambda: out, expected, self.operations)
-        if p.partial:
-            rows = out.float().reshape(2, IMAGES // 2, CLIENTS * columns, -1)
-            second = rows
-            if p.gate_mean:
-                second = (self.x.float() - by_view(self.mean, self.x)).reshape(rows.shape)
-            sums = torch.stack([rows.sum((1, 3)), (rows * second).sum((1, 3))], 1)
-            error = ((partial.sum(1) - sums).norm() / sums.norm()).item()
-            print(f"  {'  its sums':42} error {error:7.1e}")
+            grid, c = (across, down, CLIENTS * parts), self.conv(self.x, self.dy, sums, self.inputs, parts)
+            self.report(kernels, f"hopper_weight_{wide}", grid, 256, shared(wide), c, "weight", lambda: sums.sum(0))
 
     def patches(self, kernels):
-        y, dx = torch.empty_like(self.dy), torch.empty_like(self.x)
-        copied_in, copied_out = min(self.inputs, 64), min(self.outputs, 64)
-        p = self.patch(self.x, self.w, y)
-        self.rows(kernels, f"patch_forward_{copied_in}_{{}}", p, y, self.outputs, self.forward(self.x.float()))
-        p.scale, p.shift, p.add = self.scale.data_ptr(), self.shift.data_ptr(), self.add_y.data_ptr()
-        expected = self.forward(self.normalised()) + self.add_y.float()
-        self.rows(kernels, f"patch_forward_normalised_{copied_in}_{{}}", p, y, self.outputs, expected)
-        p = self.patch(self.dy, self.w, dx)
-        self.rows(kernels, f"patch_backward_{copied_out}_{{}}", p, dx, self.inputs, self.backward(self.dy.float()))
-        self.combine(p)
-        p.gate, p.gate_scale, p.gate_shift, p.gate_mean = (t.data_ptr() for t in (self.x, self.scale, self.shift, self.mean))
-        x = self.x.float()
-        open_gate = x * by_view(self.scale, x) + by_view(self.shift, x) > 0
-        self.rows(kernels, f"patch_backward_combined_{copied_out}_{{}}", p, dx, self.inputs, self.backward(self.combined()) * open_gate)
-
-    def combine(self, p):
-        p.other = self.z.data_ptr()
-        p.factor0, p.factor1, p.factor2 = (factor.data_ptr() for factor in self.factors)
-
-    def weights(self, kernels):
+        for direction, a, channels, out, columns in self.directions():
+            for wide in (32, 64):
+                name = f"patch_{direction}_{min(channels, 64)}_{wide}"
+                if not kernels.has(name) or wide > max(columns, 32) or 9 * channels * wide * 2 > SHARED // 2:
+                    continue
+                threads, down = kernels.threads(name), over(columns, wide)
+                blocks = max(1, min(over(self.tiles, threads // 128), self.processors // (CLIENTS * down)))
+                p = self.patch(a, self.w, out.zero_())
+                self.report(kernels, name, (blocks, down, CLIENTS), threads, SHARED, p, direction, lambda out=out: out)
         high, wide = min(self.inputs, 64), min(self.outputs, 64)
-        for kind, x, dy in (
-            ("", self.x.float(), self.dy.float()),
-            ("normalised_", self.normalised(), self.dy.float()),
-            ("combined_", self.x.float(), self.combined()),
-            ("normalised_combined_", self.normalised(), self.combined()),
-        ):
-            name = f"patch_weight_{kind}{high}_{wide}"
-            if not kernels.has(name):
-                continue
-            parts = max(1, min(self.tiles, self.processors // (over(self.inputs, high) * over(self.outputs, wide) * CLIENTS)))
+        name, blocks = f"patch_weight_{high}_{wide}", over(self.inputs, high) * over(self.outputs, wide) * CLIENTS
+        if kernels.has(name):
+            parts = max(1, min(self.tiles, self.processors // blocks))
             sums = torch.zeros(parts, *self.w.shape, device="cuda")
-            p = self.patch(self.x, self.dy, sums, parts)
-            p.scale, p.shift = self.scale.data_ptr(), self.shift.data_ptr()
-            self.combine(p)
-            grid = (self.inputs // high, self.outputs // wide, CLIENTS * parts)
-            report(name, lambda: kernels.launch(name, grid, 384, SHARED, p), lambda: sums.sum(0), self.weight(x, dy), self.operations)  # noqa: B023
+            grid, p = (self.inputs // high, self.outputs // wide, CLIENTS * parts), self.patch(self.x, self.dy, sums, parts)
+            self.report(kernels, name, grid, 384, SHARED, p, "weight", lambda: sums.sum(0))
 
 
 def main():
@@ -300,7 +232,6 @@ def main():
         layer = Layer(inputs, outputs, side)
         layer.hopper(kernels)
         layer.patches(kernels)
-        layer.weights(kernels)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,29 @@ void launch_rows(const char* direction, int64_t columns, int64_t groups, Conv& c
   launch_conv(std::string(direction) + std::to_string(tile.bm) + "x" + std::to_string(tile.bn), grid, tile.bm, tile.bn, tile.wm, tile.wn, c);
 }
 
+// The gradient of the weights by hopper.cu or conv.cu: its blocks, and the parts that the sum over pixels is cut into.
+struct WeightBlocks {
+  int bm, bn, wm, wn;  // of conv.cu
+  int wide;            // of hopper.cu
+  int64_t parts;
+  dim3 grid;
+  WeightBlocks(const Conv& c, int64_t groups) : wide(c.outputs >= 128 ? 128 : c.outputs >= 64 ? 64 : 32) {
+    bool square = c.outputs >= 64;
+    bm = square ? 64 : 32, bn = square ? 64 : 128, wm = wn = 32;
+    if (c.outputs >= 128 && c.depth >= 128) bm = bn = 128, wm = 64;
+    int64_t across = is_hopper() ? over(c.depth, 128) : over(c.outputs, bm), down = is_hopper() ? over(c.outputs, wide) : over(c.depth, bn);
+    // Enough blocks to fill the GPU, each with eight steps or more, and none without any.
+    int64_t steps = over(c.rows, is_hopper() ? 64 : 32), processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+    parts = std::max<int64_t>(1, std::min(over(4 * processors, across * down * groups), steps / 8));
+    parts = over(steps, over(steps, parts));
+    grid = dim3(static_cast<unsigned>(across), static_cast<unsigned>(down), static_cast<unsigned>(groups * parts));
+  }
+  void launch(Conv& c) const {
+    if (is_hopper()) return launch_hopper("weight_", grid, wide, c);
+    launch_conv("weight_" + std::to_string(bm) + "x" + std::to_string(bn), grid, bm, bn, wm, wn, c);
+  }
+};
+
 struct FusedConv : torch::autograd::Function<FusedConv> {
   // x [batch, K * inputs, H, W] channels last; w [K, outputs, inputs, k, k], inputs last in memory. Where
   // a group of x has more channels than w (an image's three, padded to eight), w is padded as well.
@@ -150,31 +173,17 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
       c.rows = static_cast<int>(dy.size(0) * dy.size(2) * dy.size(3));
       c.a_stride = static_cast<int>(x.size(1));
       c.b_stride = static_cast<int>(dy.size(1));
-      struct Tile { int bm, bn, wm, wn; };
-      Tile tile = outputs >= 128 && c.depth >= 128 ? Tile{128, 128, 64, 32} : outputs >= 64 ? Tile{64, 64, 32, 32} : Tile{32, 128, 32, 32};
-      int wide = outputs >= 128 ? 128 : outputs >= 64 ? 64 : 32, step = 32;
-      dim3 grid(static_cast<unsigned>(over(outputs, tile.bm)), static_cast<unsigned>(over(c.depth, tile.bn)));
-      if (is_hopper()) {
-        grid = dim3(static_cast<unsigned>(over(c.depth, 128)), static_cast<unsigned>(over(outputs, wide)));
-        step = 64;
-      }
-      // Enough blocks to fill the GPU, each with eight steps or more, and none without any.
-      int64_t blocks = static_cast<int64_t>(grid.x) * grid.y * groups, all = over(c.rows, step);
-      int64_t wanted = over(4 * at::cuda::getCurrentDeviceProperties()->multiProcessorCount, blocks);
-      int64_t patched = patch_parts(groups, x.size(0), c), parts = std::max<int64_t>(1, std::min(wanted, all / 8));
-      parts = patched ? patched : over(all, over(all, parts));
-      grid.z = static_cast<unsigned>(groups * parts);
-      c.parts = static_cast<int>(parts);
       c.part = dw.numel();
+      const WeightBlocks blocks(c, groups);
+      int64_t patched = patch_parts(groups, x.size(0), c), parts = patched ? patched : blocks.parts;
+      c.parts = static_cast<int>(parts);
       Tensor sums;
       if (parts > 1 || patched) sums = at::empty({parts * dw.numel()}, w.options().dtype(at::kFloat));
       c.out = sums.defined() ? sums.data_ptr() : dw.data_ptr();
       if (patched) {
         launch_patch_weight(groups, x.size(0), c);
-      } else if (is_hopper()) {
-        launch_hopper("weight_", grid, wide, c);
       } else {
-        launch_conv("weight_" + std::to_string(tile.bm) + "x" + std::to_string(tile.bn), grid, tile.bm, tile.bn, tile.wm, tile.wn, c);
+        blocks.launch(c);
       }
       if (sums.defined()) {
         Parts p = {sums.data_ptr<float>(), dw.data_ptr(), dw.numel(), static_cast<int>(parts)};

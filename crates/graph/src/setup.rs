@@ -47,7 +47,7 @@ pub fn setup(device: usize, cache: Option<&Path>, kernels: Kernels) -> Result<()
     let number = gpu_number(device)?;
     let (loaded, architecture) = architecture(number)?;
     if !loaded {
-        let hopper = architecture == HOPPER && kernels == Kernels::Fitting;
+        let hopper = with_hopper(architecture, kernels);
         let (hash, kind) = (hash(SOURCE.as_bytes()), if hopper { "a" } else { "" });
         let file =
             cache.map(|f| f.join(format!("kernels-{hash:016x}-sm{architecture}{kind}.cubin")));
@@ -74,7 +74,12 @@ fn architecture(device: c_int) -> Result<(bool, c_int)> {
 
 /// The kernels compiled for an architecture, 80 or 90 for example, on a machine with any GPU or none.
 pub fn compiled_for(architecture: i32, kernels: Kernels) -> Result<Vec<u8>> {
-    compile(architecture, architecture == HOPPER && kernels == Kernels::Fitting)
+    compile(architecture, with_hopper(architecture, kernels))
+}
+
+/// Whether the kernels for Hopper are among them.
+fn with_hopper(architecture: c_int, kernels: Kernels) -> bool {
+    architecture == HOPPER && kernels == Kernels::Fitting
 }
 
 /// Whether a kernel of this name has been launched on a GPU.
