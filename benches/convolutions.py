@@ -21,11 +21,14 @@ CPP = Path(__file__).resolve().parent.parent / "crates/graph/cpp"
 CLIENTS, IMAGES = 10, 20
 # Channels in and out of a client, side of the image.
 SHAPES = [(16, 32, 32), (32, 32, 32), (64, 64, 16), (128, 128, 8), (64, 64, 32), (128, 128, 16), (256, 256, 8)]
-SHARED = 227 * 1024  # bytes that a block may have
 
 
 def over(a, b):
     return -(-a // b)
+
+
+def whole(size):
+    return over(size, 1024) * 1024
 
 
 def check(outcome, what):
@@ -51,7 +54,41 @@ def structure(numbers):
 
 
 Conv = structure("rows inputs outputs a_stride b_stride out_stride depth log_a taps stride padding height width parts")
-Patch = structure("inputs outputs a_stride b_stride out_stride tiles height width parts")
+
+
+class Map(ctypes.Structure):
+    """A CUtensorMap: how boxes of a tensor are copied."""
+
+    _fields_ = [("words", ctypes.c_ulonglong * 16)]
+
+    @staticmethod
+    def of(tensor, sizes, strides, box):
+        """Sizes, strides from the second axis on and a box's sizes, all beginning with the channels."""
+        room, axes = ctypes.create_string_buffer(192), len(sizes)
+        at = (ctypes.addressof(room) + 63) // 64 * 64  # where the driver wants it
+        numbers = [ctypes.c_uint64 * axes, ctypes.c_uint64 * (axes - 1), ctypes.c_uint32 * axes, ctypes.c_uint32 * axes]
+        values = [sizes, [2 * stride for stride in strides], box, [1] * axes]
+        arrays = [kind(*value) for kind, value in zip(numbers, values)]
+        bfloat16, swizzle, by_128 = 9, {16: 1, 32: 2, 64: 3}[box[0]], 2
+        encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+        outcome = encode(ctypes.c_void_p(at), bfloat16, axes, ctypes.c_void_p(tensor.data_ptr()), *arrays, 0, swizzle, by_128, 0)
+        check(outcome, f"boxes {box} of {sizes}")
+        return Map.from_buffer_copy(ctypes.string_at(at, 128))
+
+    @staticmethod
+    def of_images(x, channels, side):
+        images, across, height, width = x.shape
+        return Map.of(x, [across, width, height, images], [across, width * across, height * width * across], [channels, side, side, 1])
+
+    @staticmethod
+    def of_weights(w, inputs, outputs):
+        clients, rows, _, _, across = w.shape
+        return Map.of(w, [across, 9, clients * rows], [across, 9 * across], [inputs, 1, outputs])
+
+
+class Patch(ctypes.Structure):
+    maps, numbers = [(name, Map) for name in ("a", "b", "out")], "inputs outputs tiles parts".split()
+    _fields_ = [*maps, ("sums", ctypes.c_void_p), ("part", ctypes.c_longlong), *((n, ctypes.c_int) for n in numbers), ("image", Div), ("row", Div), ("end", ctypes.c_int * 2)]
 
 
 class Kernels:
@@ -59,7 +96,7 @@ class Kernels:
 
     def __init__(self, patch, macros):
         self.cuda, nvrtc = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(nvrtc_library())
-        source = "".join(path.read_text() for path in (CPP / "kernels.cu", CPP / "conv.cu", CPP / "hopper.cu", patch))
+        source = "".join(path.read_text() for path in (*(CPP / f"{name}.cu" for name in ("kernels", "conv", "hopper")), patch))
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
         check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None), "NVRTC")
         options = [b"--gpu-architecture=sm_90a", b"--std=c++17", b"-DON_HOPPER", *(f"-D{macro}".encode() for macro in macros)]
@@ -80,12 +117,6 @@ class Kernels:
             missing = self.cuda.cuModuleGetFunction(ctypes.byref(function), self.module, name.encode())
             self.found[name] = None if missing else function
         return self.found[name] is not None
-
-    def threads(self, name):
-        """The threads of a block that the kernel was compiled for."""
-        found = ctypes.c_int()
-        check(self.cuda.cuFuncGetAttribute(ctypes.byref(found), 0, self.found[name]), name)
-        return found.value
 
     def launch(self, name, grid, threads, shared, arguments):
         if not self.has(name):
@@ -171,10 +202,9 @@ class Layer:
         c.parts, c.image, c.row = parts, Div.by(self.side**2), Div.by(self.side)
         return c
 
-    def patch(self, a, b, out, parts=1):
-        p = Patch(a.data_ptr(), b.data_ptr(), out.data_ptr(), self.w.numel(), self.inputs, self.outputs, a.shape[1], b.shape[1], out.shape[1], self.tiles)
-        p.height = p.width = self.side
-        p.parts, p.image, p.row = parts, Div.by((self.side // 8) ** 2), Div.by(self.side // 8)
+    def patch(self, maps, parts=1):
+        p = Patch(*maps, part=self.w.numel(), inputs=self.inputs, outputs=self.outputs, tiles=self.tiles, parts=parts)
+        p.image, p.row = Div.by((self.side // 8) ** 2), Div.by(self.side // 8)
         return p
 
     def report(self, kernels, name, grid, threads, shared, arguments, direction, found):
@@ -204,21 +234,27 @@ class Layer:
 
     def patches(self, kernels):
         for direction, a, channels, out, columns in self.directions():
-            for wide in (32, 64):
-                name = f"patch_{direction}_{min(channels, 64)}_{wide}"
-                if not kernels.has(name) or wide > max(columns, 32) or 9 * channels * wide * 2 > SHARED // 2:
+            forward, name = direction == "forward", f"patch_{direction}_{channels}_{columns}"
+            if kernels.has(name):
+                maps = Map.of_images(a, channels, 10), Map.of_weights(self.w, self.inputs, self.outputs), Map.of_images(out, columns, 8)
+                shared = 3 * (3 * whole(200 * channels) + whole(128 * columns)) + 9 * whole(channels * columns * 2)
+                blocks = min(over(self.tiles, 3), self.processors // CLIENTS)
+                self.report(kernels, name, (blocks, 1, CLIENTS), 384, shared, self.patch(maps), direction, lambda out=out: out)
+            for wide in (64, 128):
+                if channels % 64 or columns % wide:
                     continue
-                threads, down = kernels.threads(name), over(columns, wide)
-                blocks = max(1, min(over(self.tiles, threads // 128), self.processors // (CLIENTS * down)))
-                p = self.patch(a, self.w, out.zero_())
-                self.report(kernels, name, (blocks, down, CLIENTS), threads, SHARED, p, direction, lambda out=out: out)
+                maps = Map.of_images(a, 64, 10), Map.of_weights(self.w, 64, wide if forward else 64), Map.of_images(out.zero_(), 64, 8)
+                grid, shared = (over(self.tiles, 2), columns // wide, CLIENTS), 4 * whole(12800) + 3 * wide * 128
+                self.report(kernels, f"patch_{direction}_wide_{wide}", grid, 288, shared, self.patch(maps), direction, lambda out=out: out)
         high, wide = min(self.inputs, 64), min(self.outputs, 64)
-        name, blocks = f"patch_weight_{high}_{wide}", over(self.inputs, high) * over(self.outputs, wide) * CLIENTS
+        name, blocks = f"patch_weight_{high}_{wide}", self.inputs // high * (self.outputs // wide) * CLIENTS
         if kernels.has(name):
             parts = max(1, min(self.tiles, self.processors // blocks))
-            sums = torch.zeros(parts, *self.w.shape, device="cuda")
-            grid, p = (self.inputs // high, self.outputs // wide, CLIENTS * parts), self.patch(self.x, self.dy, sums, parts)
-            self.report(kernels, name, grid, 384, SHARED, p, "weight", lambda: sums.sum(0))
+            sums = torch.zeros(parts, *self.w.shape, device="cuda", dtype=torch.float if parts > 1 else torch.bfloat16)
+            p = self.patch((Map.of_images(self.x, high, 10), Map.of_images(self.dy, wide, 8), Map()), parts)
+            p.sums = sums.data_ptr()
+            grid, shared = (self.inputs // high, self.outputs // wide, CLIENTS * parts), 5 * (whole(200 * high) + whole(128 * wide))
+            self.report(kernels, name, grid, 384, shared, p, "weight", lambda: sums.sum(0))
 
 
 def main():

@@ -289,21 +289,21 @@ WEIGHT(128, 128, 64, 32)
 WEIGHT(64, 64, 32, 32)
 WEIGHT(32, 128, 32, 32)
 
-// Adds the parts of a weight gradient, in their order.
+// Adds the parts of a weight gradient, in their order; several of them are on their way at once.
 struct Parts {
     const float* from;
     bf16* to;
-    i64 count;
+    i64 count;           // a multiple of four
     int parts;
 };
-extern "C" __global__ void add_parts(Parts p) {
-    for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 8; at < p.count; at += (i64)gridDim.x * blockDim.x * 8) {
-        float sum[8] = {}, v[8];
+extern "C" __global__ void __launch_bounds__(256) add_parts(Parts p) {
+    for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4; at < p.count; at += (i64)gridDim.x * blockDim.x * 4) {
+        float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+        #pragma unroll 8
         for (int part = 0; part < p.parts; part++) {
-            load8(p.from + part * p.count + at, v);
-            #pragma unroll
-            for (int i = 0; i < 8; i++) sum[i] += v[i];
+            float4 v = *(const float4*)(p.from + part * p.count + at);
+            sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
         }
-        store8(p.to + at, sum);
+        *(uint2*)(p.to + at) = make_uint2(pack(sum.x, sum.y), pack(sum.z, sum.w));
     }
 }

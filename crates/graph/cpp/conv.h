@@ -41,7 +41,11 @@ void launch_rows(const char* direction, int64_t columns, int64_t groups, Conv& c
   if (is_hopper()) {
     int64_t wide = columns >= 128 ? 128 : columns >= 64 ? 64 : 32;
     if (wide == 128 && over(c.rows, 128) * over(columns, 128) * groups < 2 * processors) wide = 64;
-    dim3 grid(static_cast<unsigned>(over(c.rows, 128)), static_cast<unsigned>(over(columns, wide)), static_cast<unsigned>(groups));
+    // The gradient of the input of a convolution of stride 2 is computed parity by parity of the pixels.
+    int64_t across = c.row.divisor, down = c.image.divisor / across, images = c.rows / c.image.divisor;
+    bool halved = direction[0] == 'b' && c.stride == 2;
+    int64_t blocks = halved ? 4 * over(images * over(down, 2) * over(across, 2), 128) : over(c.rows, 128);
+    dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(over(columns, wide)), static_cast<unsigned>(groups));
     return launch_hopper(direction, grid, static_cast<int>(wide), c);
   }
   struct Tile { int bm, bn, wm, wn; };
@@ -105,7 +109,7 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
     c.a_stride = static_cast<int>(x.size(1));
     c.out_stride = static_cast<int>(y.size(1));
     hold({x, weights});
-    if (!launch_patch("forward_", inputs, outputs, groups, x.size(0), c)) launch_rows("forward_", outputs, groups, c);
+    if (!launch_patch(true, x, weights, y, c)) launch_rows("forward_", outputs, groups, c);
     ctx->saved_data["stride"] = stride;
     ctx->saved_data["padding"] = padding;
     ctx->saved_data["given"] = given;
@@ -161,7 +165,7 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
       d.rows = static_cast<int>(x.size(0) * x.size(2) * x.size(3));
       d.a_stride = static_cast<int>(dy.size(1));
       d.out_stride = static_cast<int>(x.size(1));
-      if (!launch_patch("backward_", outputs, inputs, groups, x.size(0), d)) launch_rows("backward_", inputs, groups, d);
+      if (!launch_patch(false, dy, w, dx, d)) launch_rows("backward_", inputs, groups, d);
     }
     if (ctx->needs_input_grad(1)) {
       dw = at::empty({groups, outputs, kernel, kernel, inputs}, w.options());
@@ -175,19 +179,20 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
       c.b_stride = static_cast<int>(dy.size(1));
       c.part = dw.numel();
       const WeightBlocks blocks(c, groups);
-      int64_t patched = patch_parts(groups, x.size(0), c), parts = patched ? patched : blocks.parts;
+      const PatchWeight patches(c, groups, x.size(0));
+      int64_t parts = patches.parts ? patches.parts : blocks.parts;
       c.parts = static_cast<int>(parts);
       Tensor sums;
-      if (parts > 1 || patched) sums = at::empty({parts * dw.numel()}, w.options().dtype(at::kFloat));
-      c.out = sums.defined() ? sums.data_ptr() : dw.data_ptr();
-      if (patched) {
-        launch_patch_weight(groups, x.size(0), c);
+      if (parts > 1) sums = at::empty({parts * dw.numel()}, w.options().dtype(at::kFloat));
+      c.out = parts > 1 ? sums.data_ptr() : dw.data_ptr();
+      if (patches.parts) {
+        patches.launch(x, dy, groups, c);
       } else {
         blocks.launch(c);
       }
       if (sums.defined()) {
         Parts p = {sums.data_ptr<float>(), dw.data_ptr(), dw.numel(), static_cast<int>(parts)};
-        launch("add_parts", dim3(static_cast<unsigned>(std::min<int64_t>(over(p.count, 8 * 256), 2048))), dim3(256), &p);
+        launch("add_parts", dim3(static_cast<unsigned>(std::min<int64_t>(over(p.count, 4 * 256), 4096))), dim3(256), &p);
       }
       if (given != inputs) dw = dw.narrow(4, 0, given).contiguous();
       dw = dw.permute({0, 1, 4, 2, 3});

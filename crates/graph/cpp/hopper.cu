@@ -70,14 +70,43 @@ template <int WIDTH> __device__ __forceinline__ u64 transposed_tile(u32 tile, in
 }
 __device__ __forceinline__ u64 straight_tile(u32 tile, int ks) { return tile_of(tile + ks * 32, 16, 1024, 1); }
 
-// Forward, or with INPUT the gradient of the input.
+// Forward, or with INPUT the gradient of the input. With stride 2 a pixel of the input has met only the taps of its
+// own parity: rows are taken parity by parity, so that a block has one, two or four of nine taps.
 template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
     const int A_BYTES = HM * HK * 2, B_BYTES = BN * HK * 2, A_LOADS = HM * 8 / HTHREADS, NT = BN / 8;
     extern __shared__ __align__(1024) u8 memory[];
     u32 base = shared_address(memory);
-    int thread = threadIdx.x, group = blockIdx.z, m0 = blockIdx.x * HM, n0 = blockIdx.y * BN;
+    int thread = threadIdx.x, group = blockIdx.z, block = blockIdx.x, n0 = blockIdx.y * BN;
     int a_channels = 8 << c.log_a, columns = INPUT ? c.inputs : c.outputs;
-    int sum = c.taps << (c.log_a + 3), steps = (sum + HK - 1) / HK;
+    // The rows' pixels, and the taps of a block: those of the first row and column of the kernel that it has, and then
+    // every `every`-th.
+    bool halved = INPUT && c.stride == 2;
+    int size = c.taps == 9 ? 3 : 1, every = halved ? 2 : 1, first_h = 0, first_w = 0, parity_h = 0, parity_w = 0;
+    int across = c.row.divisor, down = c.image.divisor / across, images = c.rows / c.image.divisor;
+    if (halved) {
+        int blocks = gridDim.x / 4, parity = block / blocks;
+        block -= parity * blocks;
+        parity_h = parity / 2;
+        parity_w = parity % 2;
+        down = (down + 1 - parity_h) / 2;
+        across = (across + 1 - parity_w) / 2;
+        first_h = (parity_h + c.padding) & 1;
+        first_w = (parity_w + c.padding) & 1;
+    }
+    int taps_w = (size - first_w + every - 1) / every, taps = (size - first_h + every - 1) / every * taps_w;
+    int rows = images * down * across, m0 = block * HM;
+    if (m0 >= rows) return;
+    int sum = taps << (c.log_a + 3), steps = (sum + HK - 1) / HK;
+    // Place of a tap among those of the block, and its number.
+    auto tap_at = [&](int tap, int& h, int& w) {
+        if (!halved) {
+            tap_of(tap, h, w);
+            return tap;
+        }
+        h = taps_w == 2 ? tap >> 1 : tap;
+        w = taps_w == 2 ? tap & 1 : 0;
+        return (first_h + 2 * h) * size + first_w + 2 * w;
+    };
     const bf16* a = c.a + group * a_channels;
     const bf16* w = c.b + (i64)group * c.outputs * c.depth;
     // A row of A is a pixel: where its first tap lies, and which taps lie inside the image. Both are found
@@ -88,28 +117,19 @@ template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
     u32 inside_taps[A_LOADS];
     #pragma unroll
     for (int i = 0; i < A_LOADS; i++) {
-        u32 m = m0 + thread / 8 + i * (HTHREADS / 8);
-        u32 image = quotient(c.image, m), inside = m - image * c.image.divisor;
-        int y = quotient(c.row, inside), x = inside - y * c.row.divisor;
-        int h0 = INPUT ? y + c.padding : y * c.stride - c.padding;
-        int w0 = INPUT ? x + c.padding : x * c.stride - c.padding;
-        inside_taps[i] = 0;
-        for (int tap = 0; tap < c.taps; tap++) {
-            int kh, kw;
-            tap_of(tap, kh, kw);
-            int h = INPUT ? h0 - kh : h0 + kh, w = INPUT ? w0 - kw : w0 + kw;
-            bool there = m < (u32)c.rows;
-            if (INPUT && c.stride == 2) {
-                there = there && !((h | w) & 1);
-                h >>= 1;
-                w >>= 1;
-            }
-            there = there && (u32)h < (u32)c.height && (u32)w < (u32)c.width;
-            inside_taps[i] |= (u32)there << tap;
+        int m = m0 + thread / 8 + i * (HTHREADS / 8);
+        int image = m / (down * across), inside = m - image * (down * across), y = inside / across, x = inside - y * across;
+        int h0 = y * c.stride - c.padding, w0 = x * c.stride - c.padding;
+        if (INPUT) {
+            h0 = halved ? (2 * y + parity_h + c.padding - first_h) >> 1 : y + c.padding;
+            w0 = halved ? (2 * x + parity_w + c.padding - first_w) >> 1 : x + c.padding;
         }
-        if (INPUT && c.stride == 2) { // of even h0 - kh and w0 - kw the halves are these, less kh / 2 and kw / 2
-            h0 >>= 1;
-            w0 >>= 1;
+        inside_taps[i] = 0;
+        for (int tap = 0; tap < taps; tap++) {
+            int dh, dw;
+            tap_at(tap, dh, dw);
+            int h = INPUT ? h0 - dh : h0 + dh, w = INPUT ? w0 - dw : w0 + dw;
+            inside_taps[i] |= (u32)(m < rows && (u32)h < (u32)c.height && (u32)w < (u32)c.width) << tap;
         }
         row_at[i] = a + (((i64)image * c.height + h0) * c.width + w0) * c.a_stride;
     }
@@ -119,10 +139,10 @@ template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
     int b_row = INPUT ? thread / (BN / 8) : thread / 8, b_vector = INPUT ? thread % (BN / 8) : vector;
     auto load = [&](int step, int stage) {
         u32 a_tile = base + stage * (A_BYTES + B_BYTES), b_tile = a_tile + A_BYTES;
-        int k = step * 8 + vector, tap = k >> c.log_a, kh, kw;
-        tap_of(tap, kh, kw);
-        int way = INPUT ? (c.stride == 2 ? -((kh >> 1) * c.width + (kw >> 1)) : -(kh * c.width + kw)) : kh * c.width + kw;
-        i64 offset = (i64)way * c.a_stride + (k & ((1 << c.log_a) - 1)) * 8;
+        int k = step * 8 + vector, tap = k >> c.log_a, dh, dw;
+        tap_at(tap, dh, dw);
+        int way = dh * c.width + dw;
+        i64 offset = (i64)(INPUT ? -way : way) * c.a_stride + (k & ((1 << c.log_a) - 1)) * 8;
         #pragma unroll
         for (int i = 0; i < A_LOADS; i++)
             copy16(a_tile + a_place + i * (HTHREADS / 8 * 128), row_at[i] + offset, inside_taps[i] >> tap & 1);
@@ -131,8 +151,9 @@ template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
             int r = b_row + i * B_ROWS;
             if (INPUT) {
                 int kk = step * HK + r, t = kk >> (c.log_a + 3), n = kk & (a_channels - 1), column = n0 + b_vector * 8;
-                const bf16* from = w + (i64)n * c.depth + t * c.inputs + column;
-                copy16(b_tile + hopper_place<BN, HK>(r, b_vector), from, t < c.taps && column < c.inputs);
+                int tap_h, tap_w, number = tap_at(t, tap_h, tap_w);
+                const bf16* from = w + (i64)n * c.depth + number * c.inputs + column;
+                copy16(b_tile + hopper_place<BN, HK>(r, b_vector), from, t < taps && column < c.inputs);
             } else {
                 int kk = step * HK + vector * 8;
                 const bf16* from = w + (i64)(n0 + r) * c.depth + kk;
@@ -182,9 +203,13 @@ template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
     bf16* out = (bf16*)c.out + group * columns;
     #pragma unroll
     for (int at = thread; at < HM * BN / 8; at += HTHREADS) {
-        int r = at / (BN / 8), v = at % (BN / 8);
-        if (m0 + r < c.rows && n0 + v * 8 < columns)
-            *(Words*)(out + (i64)(m0 + r) * c.out_stride + n0 + v * 8) = *(const Words*)(tile + r * WIDTH + v * 8);
+        int r = at / (BN / 8), v = at % (BN / 8), m = m0 + r;
+        if (m >= rows || n0 + v * 8 >= columns) continue;
+        if (halved) {
+            int image = m / (down * across), inside = m - image * (down * across), y = inside / across, x = inside - y * across;
+            m = image * c.image.divisor + (2 * y + parity_h) * c.row.divisor + 2 * x + parity_w;
+        }
+        *(Words*)(out + (i64)m * c.out_stride + n0 + v * 8) = *(const Words*)(tile + r * WIDTH + v * 8);
     }
 }
 

@@ -108,18 +108,4 @@ void launch(const std::string& name, dim3 grid, dim3 block, void* argument, size
   check(cudaLaunchKernel(function, grid, block, arguments, shared, stream), name.c_str());
 }
 
-// Counters that kernels leave at zero. One set a stream: what runs on a stream runs in order.
-Tensor counters() {
-  static std::mutex lock;
-  static std::unordered_map<c10::cuda::CUDAStream, Tensor> all;
-  auto stream = at::cuda::getCurrentCUDAStream();
-  std::lock_guard<std::mutex> guard(lock);
-  Tensor& mine = all[stream];
-  if (!mine.defined()) {
-    TORCH_CHECK(!is_capturing(stream), "the first norm on a stream cannot be part of a graph");
-    mine = at::zeros({4096}, at::TensorOptions().dtype(at::kInt).device(at::kCUDA, stream.device_index()));
-  }
-  return mine;
-}
-
 }  // namespace

@@ -13,7 +13,7 @@ void check_kind(const Tensor& x) {
               "the fused kernels want bfloat16 or float on a GPU");
 }
 
-// As in kernels.cu.
+// As in norm.cu.
 struct Norm {
   const void *x, *add;
   void* sum;
@@ -22,8 +22,7 @@ struct Norm {
   const void *dy, *dy2, *dsum;
   void *g, *dx;
   const float *weight, *bias;
-  float *running_mean, *running_var, *mean, *invstd, *scale, *shift, *coefficients, *dweight, *dbias, *partial;
-  unsigned* counter;
+  float *running_mean, *running_var, *mean, *invstd, *scale, *shift, *dweight, *dbias, *partial;
   long long rows;
   int columns, views, chunks;
   float momentum, epsilon;
@@ -33,14 +32,15 @@ enum { UPDATE = 0, BATCH = 1, RUNNING = 2 };
 
 struct Shape {
   dim3 grid;
-  void operator()(Norm& n, const Tensor& x, int64_t views) {
+  void operator()(Norm& n, const Tensor& x, int64_t views, bool sums) {
     n.views = static_cast<int>(views);
     n.columns = static_cast<int>(x.size(1));
     n.rows = x.size(0) / views * x.size(2) * x.size(3);
     TORCH_CHECK(n.columns % 8 == 0, "the fused norm wants channels in eights, not ", n.columns);
-    TORCH_CHECK(n.columns <= 4096 * 64, "too many channels for the fused norm: ", n.columns);
+    // Blocks with two rows or more per thread. With sums there are fewer: every block of the second launch adds them up.
     long long tiles = (n.columns + 63) / 64, most = std::max<long long>(1, n.rows / 64);
-    long long blocks = 4 * at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+    if (sums) most = std::min<long long>(most, 128);
+    long long blocks = 2 * at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
     n.chunks = static_cast<int>(std::min(most, std::max<long long>(1, blocks / (tiles * views))));
     grid = dim3(static_cast<unsigned>(tiles), n.chunks, n.views);
   }
@@ -59,7 +59,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     x = packed(x);
     Norm n = {};
     Shape shape;
-    shape(n, x, views);
+    shape(n, x, views, mode != RUNNING);
     auto numbers = x.options().dtype(at::kFloat);
     Tensor y = at::empty_like(x, x.options(), format);
     Tensor table = at::empty({4, views, n.columns}, numbers);  // mean, invstd, scale, shift
@@ -92,14 +92,12 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     }
     hold({x, add.value_or(Tensor()), residual.value_or(Tensor()), weight, bias, running_mean, running_var});
     const std::string kind = suffix(x);
+    Tensor partial;
     if (mode == RUNNING) {
       TORCH_CHECK(!add, "evaluation adds before the norm");
-      launch("running_scale", dim3((n.columns + 127) / 128), dim3(128), &n);
     } else {
-      Tensor partial = at::empty({views * n.chunks * 2 * n.columns}, numbers);
-      Tensor counter = counters();
+      partial = at::empty({views * n.chunks * 2 * n.columns}, numbers);
       n.partial = partial.data_ptr<float>();
-      n.counter = reinterpret_cast<unsigned*>(counter.data_ptr<int>());
       launch("statistics_" + kind, shape.grid, NORM_BLOCK, &n);
     }
     launch((relu ? "apply_relu_" : "apply_") + kind, shape.grid, NORM_BLOCK, &n);
@@ -139,14 +137,12 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     if (!dy.defined()) dy = at::zeros_like(x, x.options(), format);
     Norm n = {};
     Shape shape;
-    shape(n, x, views);
+    shape(n, x, views, true);
     auto numbers = x.options().dtype(at::kFloat);
     int64_t plane = views * n.columns;
     Tensor dx = at::empty_like(x, x.options(), format), g;
-    Tensor coefficients = at::empty({3 * plane}, numbers);
     Tensor dweight = at::empty_like(weight), dbias = at::empty_like(weight);
     Tensor partial = at::empty({views * n.chunks * 2 * n.columns}, numbers);
-    Tensor counter = counters();
     n.x = x.data_ptr();
     n.dy = dy.data_ptr();
     if (other.defined()) (add ? n.dsum : n.dy2) = other.data_ptr();
@@ -164,11 +160,9 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     n.invstd = numbers_at + plane;
     n.scale = numbers_at + 2 * plane;
     n.shift = numbers_at + 3 * plane;
-    n.coefficients = coefficients.data_ptr<float>();
     n.dweight = dweight.data_ptr<float>();
     n.dbias = dbias.data_ptr<float>();
     n.partial = partial.data_ptr<float>();
-    n.counter = reinterpret_cast<unsigned*>(counter.data_ptr<int>());
     hold({x, y, weight, table, dy, other});
     const std::string kind = suffix(x);
     launch((relu ? "sums_relu_" : "sums_") + kind, shape.grid, NORM_BLOCK, &n);

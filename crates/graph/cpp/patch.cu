@@ -1,28 +1,33 @@
 
 #ifdef ON_HOPPER
 // Convolutions of 3 x 3 taps and stride 1 that copy a pixel once for all taps. A tile is 8 x 8 pixels; the 10 x 10
-// pixels around it (a patch) lie in shared memory, and a tap is the same patch read from another place,
-// so that nine taps cost one copy, where hopper.cu copies the tile once for every tap. That works because
-// a tile without swizzle is made of pieces of eight rows of 16 bytes each: a patch is planes of eight
-// channels, [channels / 8][100] vectors of 16 bytes; eight neighbouring pixels are such a piece, and the
-// piece of the next image row is one row of the patch away.
+// pixels around it (a patch) lie in shared memory, and a tap is the same patch read from another place, so that nine
+// taps cost one copy, where hopper.cu copies the tile once for every tap.
 //
-// A block keeps its weights. Each of its warp groups goes from tile to tile on its own and copies the
-// next patch while it multiplies one, so that one group multiplies while another waits or writes.
+// One instruction copies a whole box of a tensor, with zeros for what lies outside the image. A pixel's channels
+// become one row of shared memory, whose vectors are swizzled by their address: eight neighbouring pixels are eight
+// rows, wherever they begin, and the eight of the next image row are SIDE rows away.
+//
+// ptxas reports (C7515, C7518) where it has to wait for each product before it goes on to the next, which halves the
+// speed; it reports none of these kernels.
 
-const int SIDE = 10, CELLS = SIDE * SIDE;
+struct __align__(64) Map { u64 words[16]; }; // what a copy has to know about a tensor: a CUtensorMap
 
 struct Patch {
-    const bf16* a;       // forward: x; input: dy; weight: x
-    const bf16* b;       // forward, input: w [K, outputs, 9, inputs]; weight: dy
-    void* out;           // weight: float [parts, K, outputs, 9, inputs]
+    Map a;               // forward, weight: x; input: dy: [images, height, width, K * channels]
+    Map b;               // forward, input: w [K * outputs, 9, inputs]; weight: dy
+    Map out;             // forward: y; input: dx
+    void* sums;          // weight: float [parts, K, outputs, 9, inputs], or bf16 where there is one part
     i64 part;            // numbers in a part
     int inputs, outputs; // channels of a group
-    int a_stride, b_stride, out_stride; // channels of a pixel in all groups
-    int tiles;           // of 8 x 8 pixels, in all images
-    int height, width, parts;
+    int tiles, parts;
     Div image, row;      // tiles of an image and of a row of tiles
 };
+
+const int SIDE = 10, CELLS = SIDE * SIDE;
+const int PATCH_GROUPS = 3, PATCH_KEPT = 3;  // warp groups of a block with few channels, and patches that each of them has
+const int WIDE_GROUPS = 2, WIDE_STAGES = 3;  // the same with many channels, and stages of weights
+const int WEIGHT_STAGES = 5;
 
 struct Place { int image, y, x; };
 __device__ __forceinline__ Place place_of(const Patch& p, int tile) {
@@ -30,219 +35,275 @@ __device__ __forceinline__ Place place_of(const Patch& p, int tile) {
     return {image, down * 8, (int)(inside - down * p.row.divisor) * 8};
 }
 
-// Bytes between two planes of N pixels, such that threads that write the vectors of one or a few pixels
-// meet no bank twice.
-__host__ __device__ constexpr int plane_of(int cells, int vectors) {
-    int wanted = vectors >= 8 ? 16 : vectors == 4 ? 32 : 64; // of 128, or the same going down
-    int bytes = cells * 16;
-    while (bytes % 128 != wanted && bytes % 128 != 128 - wanted) bytes += 16;
-    return bytes;
+__device__ __forceinline__ void barrier_init(u32 at, int arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals)); }
+__device__ __forceinline__ void barrier_expect(u32 at, int bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory"); }
+__device__ __forceinline__ void barrier_arrive(u32 at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
+__device__ __forceinline__ void barrier_wait(u32 at, int parity) {
+    asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra out;\nbra again;\nout:\n}" ::"r"(at), "r"(parity) : "memory");
 }
-
-// The copies of one thread for patches of VECTORS vectors per pixel, by THREADS threads. Which pixels and
-// vectors they are is found once.
-template <int VECTORS, int THREADS> struct PatchCopies {
-    static const int COUNT = (CELLS * VECTORS + THREADS - 1) / THREADS, PLANE = plane_of(CELLS, VECTORS);
-    int offset[COUNT];
-    u32 edges, place; // four bits per copy: it lies in the patch's first or last row or column
-    bool last;
-    __device__ __forceinline__ PatchCopies(const Patch& p, int thread) {
-        edges = 0;
-        place = thread % VECTORS * PLANE + thread / VECTORS * 16;
-        last = thread + (COUNT - 1) * THREADS < CELLS * VECTORS;
-        #pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            int cell = (thread + i * THREADS) / VECTORS, row = cell / SIDE, column = cell - row * SIDE;
-            offset[i] = (row * p.width + column) * p.a_stride + thread % VECTORS * 8;
-            edges |= (u32)((row == 0) | (row == SIDE - 1) << 1 | (column == 0) << 2 | (column == SIDE - 1) << 3) << 4 * i;
-        }
-    }
-    __device__ __forceinline__ void operator()(const Patch& p, u32 to, const bf16* a, int tile) const {
-        Place at = place_of(p, tile);
-        u32 outside = (at.y == 0) | (at.y + 8 == p.height) << 1 | (at.x == 0) << 2 | (at.x + 8 == p.width) << 3;
-        const bf16* first = a + ((i64)(at.image * p.height + at.y - 1) * p.width + at.x - 1) * p.a_stride;
-        #pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            if (i + 1 < COUNT || last) {
-                bool there = !(edges >> 4 * i & outside);
-                copy16(to + place + i * (THREADS / VECTORS * 16), there ? first + offset[i] : a, there);
-            }
-    }
-};
-
-// A tile without swizzle; `along`: bytes to the next eight along the sum, `across`: to the next eight
-// rows of A or columns of B.
-__device__ __forceinline__ u64 bare_tile(u32 address, u32 along, u32 across) { return tile_of(address, along, across, 0); }
+__device__ __forceinline__ void barriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void load_box(u32 to, const Map& map, u32 barrier, int c, int x, int y, int n) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+                 ::"r"(to), "l"(&map), "r"(barrier), "r"(c), "r"(x), "r"(y), "r"(n) : "memory");
+}
+__device__ __forceinline__ void load_box(u32 to, const Map& map, u32 barrier, int c, int tap, int n) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+                 ::"r"(to), "l"(&map), "r"(barrier), "r"(c), "r"(tap), "r"(n) : "memory");
+}
+__device__ __forceinline__ void store_box(u32 from, const Map& map, int c, int x, int y, int n) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+                 ::"l"(&map), "r"(from), "r"(c), "r"(x), "r"(y), "r"(n) : "memory");
+    asm volatile("cp.async.bulk.commit_group;");
+}
+__device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void warpgroup_barrier(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id + 1) : "memory"); }
 
-// Forward, or with INPUT the gradient of the input. CH channels are copied at a time by each of GROUPS
-// warp groups; grid: (blocks that share the tiles, columns / BN, groups).
-template <int CH, int BN, int GROUPS, bool INPUT> __device__ void patch_convolve(const Patch& p) {
-    typedef PatchCopies<CH / 8, 128> Copies;
-    const int PATCH = (CH / 8 * Copies::PLANE + 127) / 128 * 128, NT = BN / 8, THREADS = GROUPS * 128, OUT = BN + 8;
+// Where a place lies in rows of VECTORS vectors, 2, 4 or 8 of 16 bytes: the hardware's swizzle exchanges bits of the address.
+template <int VECTORS> __device__ __forceinline__ u32 exchanged(u32 offset) {
+    return offset ^ (VECTORS == 8 ? (offset >> 3 & 0x70) : VECTORS == 4 ? (offset >> 3 & 0x30) : (offset >> 3 & 0x10));
+}
+// The descriptor of a tile with such rows; `along`: bytes to the next eight rows.
+template <int VECTORS> __device__ __forceinline__ u64 rows_at(u32 address, u32 along, u32 across) {
+    const u64 layout = VECTORS == 8 ? 1 : VECTORS == 4 ? 2 : 3;
+    return layout << 62 | (u64)(along >> 4) << 32 | (u64)(across >> 4) << 16 | (address & 0x3ffff) >> 4;
+}
+__host__ __device__ constexpr int whole(int bytes) { return (bytes + 1023) / 1024 * 1024; }
+
+template <int TA, int TB> __device__ __forceinline__ void warpgroup_multiply(float (&d)[8], u64 a, u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, 1, 1, 1, %10, %11;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
+}
+
+// 64 rows of results, bfloat16, in blocks of 64 columns (or fewer), swizzled as the output's map expects.
+template <int BN> __device__ __forceinline__ void put_results(u32 results, const float (&acc)[BN / 2]) {
+    const int WIDE = BN < 64 ? BN : 64;
+    int thread = threadIdx.x % 128, lane = thread % 32, row = thread / 32 * 16 + lane / 4;
+    #pragma unroll
+    for (int j = 0; j < BN / 8; j++) {
+        u32 block = results + j / (WIDE / 8) * (64 * WIDE * 2);
+        u32 at = row * WIDE * 2 + j % (WIDE / 8) * 16 + lane % 4 * 4, below = at + 8 * WIDE * 2;
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(block + exchanged<WIDE / 8>(at)), "r"(pack(acc[j * 4], acc[j * 4 + 1])) : "memory");
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(block + exchanged<WIDE / 8>(below)), "r"(pack(acc[j * 4 + 2], acc[j * 4 + 3])) : "memory");
+    }
+}
+
+// Up to 64 channels, from CH to BN of them: a block keeps all weights of a group, and each of its warp groups goes from
+// tile to tile on its own. Grid: (blocks that share the tiles, 1, groups).
+template <int CH, int BN, bool INPUT> __device__ void patch_convolve(const Patch& p) {
+    const int V = CH / 8, NV = BN / 8, PATCH = whole(CELLS * CH * 2), TAP = whole(CH * BN * 2), RESULTS = whole(64 * BN * 2);
     extern __shared__ __align__(1024) u8 memory[];
-    int thread = threadIdx.x, warpgroup = thread / 128, group = blockIdx.z, n0 = blockIdx.y * BN;
-    int channels = INPUT ? p.outputs : p.inputs, columns = INPUT ? p.inputs : p.outputs, chunks = channels / CH;
-    const bf16* a = p.a + group * channels;
-    const bf16* w = p.b + (i64)group * p.outputs * 9 * p.inputs;
-    // Shared memory: two patches for each warp group, results, weights.
-    u32 patches = shared_address(memory) + warpgroup * 2 * PATCH;
-    bf16* results = (bf16*)(memory + GROUPS * 2 * PATCH) + thread / 32 * 16 * OUT;
-    u32 weights = shared_address(memory) + GROUPS * (2 * PATCH + 64 * OUT * 2);
-    // Weights: forward [9 * channels / 8] planes of BN vectors, input [9][BN / 8] planes of `channels` vectors.
-    const int W_PLANE = (BN + 1) * 16;
-    int w_plane = INPUT ? (channels + 1) * 16 : W_PLANE;
-    int first = blockIdx.x * GROUPS + warpgroup, step = gridDim.x * GROUPS;
-    int stages = first < p.tiles ? ((p.tiles - first + step - 1) / step) * chunks : 0;
-    Copies copies(p, thread % 128);
-    if (stages) copies(p, patches, a, first);
-    for (int third = 0; third < 3; third++) { // three taps at a time, so that the first can be used early
-        if (INPUT) {
-            for (int at = thread; at < 3 * channels * NT; at += THREADS) {
-                int v = at % NT, k = at / NT % channels, tap = third * 3 + at / NT / channels;
-                copy16(weights + (tap * NT + v) * w_plane + k * 16, w + ((i64)k * 9 + tap) * p.inputs + n0 + v * 8, n0 + v * 8 < columns);
+    __shared__ __align__(8) u64 barriers[PATCH_GROUPS * PATCH_KEPT + 1];
+    int thread = threadIdx.x, warpgroup = thread / 128, group = blockIdx.z;
+    // Patches of every warp group, weights, results of every warp group.
+    u32 base = shared_address(memory), patches = base + warpgroup * PATCH_KEPT * PATCH, weights = base + PATCH_GROUPS * PATCH_KEPT * PATCH;
+    u32 results = weights + 9 * TAP + warpgroup * RESULTS;
+    u32 full = shared_address(barriers) + warpgroup * PATCH_KEPT * 8, weights_full = shared_address(barriers) + PATCH_GROUPS * PATCH_KEPT * 8;
+    int first = blockIdx.x * PATCH_GROUPS + warpgroup, step = gridDim.x * PATCH_GROUPS;
+    int count = first < p.tiles ? (p.tiles - first + step - 1) / step : 0;
+    bool chosen = thread % 128 == 0;
+    if (thread == 0) {
+        for (int i = 0; i <= PATCH_GROUPS * PATCH_KEPT; i++) barrier_init(shared_address(barriers) + i * 8, 1);
+        barriers_ready();
+        barrier_expect(weights_full, 9 * CH * BN * 2);
+        for (int tap = 0; tap < 9; tap++) load_box(weights + tap * TAP, p.b, weights_full, 0, tap, group * p.outputs);
+    }
+    __syncthreads();
+    auto load = [&](int i) {
+        if (i >= count) return;
+        Place at = place_of(p, first + i * step);
+        u32 barrier = full + i % PATCH_KEPT * 8;
+        barrier_expect(barrier, CELLS * CH * 2);
+        load_box(patches + i % PATCH_KEPT * PATCH, p.a, barrier, group * CH, at.x - 1, at.y - 1, at.image);
+    };
+    if (chosen)
+        for (int i = 0; i < PATCH_KEPT; i++) load(i);
+    barrier_wait(weights_full, 0);
+    for (int i = 0; i < count; i++) {
+        float acc[BN / 2];
+        #pragma unroll
+        for (int j = 0; j < BN / 2; j++) acc[j] = 0.f;
+        barrier_wait(full + i % PATCH_KEPT * 8, i / PATCH_KEPT & 1);
+        u32 patch = patches + i % PATCH_KEPT * PATCH;
+        warpgroup_fence();
+        #pragma unroll
+        for (int tap = 0; tap < 9; tap++) {
+            int there = INPUT ? 8 - tap : tap;
+            u32 rows = patch + (there / 3 * SIDE + there % 3) * CH * 2, w = weights + tap * TAP;
+            #pragma unroll
+            for (int ks = 0; ks < CH / 16; ks++)
+                warpgroup_multiply<0, INPUT>(acc, rows_at<V>(rows + ks * 32, SIDE * CH * 2, 16),
+                                             INPUT ? rows_at<NV>(w + ks * 16 * BN * 2, 8 * BN * 2, 0) : rows_at<V>(w + ks * 32, 8 * CH * 2, 16));
+        }
+        warpgroup_commit();
+        if (chosen) stores_read(); // of the tile before
+        warpgroup_wait();
+        warpgroup_barrier(warpgroup);
+        if (chosen) load(i + PATCH_KEPT);
+        put_results<BN>(results, acc);
+        publish();
+        warpgroup_barrier(warpgroup);
+        Place at = place_of(p, first + i * step);
+        if (chosen) store_box(results, p.out, group * BN, at.x, at.y, at.image);
+    }
+    if (chosen) stores_read();
+}
+
+// 128 channels or more: a warp group has the patch of its tile, 64 channels at a time; the weights of a tap come in
+// stages. Two warp groups multiply, a warp beside them loads. Grid: (tiles / 2, columns / BN, groups).
+//
+// SMALL images are 4 x 4 pixels, and four of them are a tile: rows are (y, x, image), so that a tap above or below
+// is the same patch read from 16 rows away; one to the left or right has a patch of its own.
+template <int BN, bool INPUT, bool SMALL> __device__ void patch_convolve_wide(const Patch& p) {
+    const int COLUMN = 6 * 4 * 4 * 128, PATCH_BYTES = SMALL ? 3 * COLUMN : CELLS * 128, PATCH = whole(PATCH_BYTES), B_BYTES = BN * 128;
+    const int ALONG = SMALL ? 8 * 128 : SIDE * 128; // bytes to the next eight pixels
+    extern __shared__ __align__(1024) u8 memory[];
+    __shared__ __align__(8) u64 barriers[2 * WIDE_STAGES + 4];
+    int thread = threadIdx.x, warp = thread / 32, group = blockIdx.z, n0 = blockIdx.y * BN;
+    int channels = INPUT ? p.outputs : p.inputs, columns = INPUT ? p.inputs : p.outputs, chunks = channels / 64, steps = chunks * 9;
+    u32 base = shared_address(memory), weights = base + WIDE_GROUPS * 2 * PATCH;
+    u32 full = shared_address(barriers), empty = full + WIDE_STAGES * 8, patch_full = empty + WIDE_STAGES * 8, patch_empty = patch_full + 16;
+    if (thread == 0) {
+        for (int i = 0; i < WIDE_STAGES; i++) {
+            barrier_init(full + i * 8, 1);
+            barrier_init(empty + i * 8, WIDE_GROUPS * 4);
+        }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(patch_full + i * 8, 1);
+            barrier_init(patch_empty + i * 8, WIDE_GROUPS * 4);
+        }
+        barriers_ready();
+    }
+    __syncthreads();
+    if (warp == WIDE_GROUPS * 4) {
+        if (thread % 32) return;
+        auto load_patches = [&](int chunk) {
+            u32 barrier = patch_full + (chunk & 1) * 8;
+            if (chunk >= 2) barrier_wait(patch_empty + (chunk & 1) * 8, (chunk / 2 - 1) & 1);
+            barrier_expect(barrier, WIDE_GROUPS * PATCH_BYTES);
+            for (int g = 0; g < WIDE_GROUPS; g++) {
+                int tile = blockIdx.x * WIDE_GROUPS + g, channel = group * channels + chunk * 64;
+                u32 to = base + (g * 2 + (chunk & 1)) * PATCH;
+                Place at = place_of(p, tile);
+                if (!SMALL) load_box(to, p.a, barrier, channel, at.x - 1, at.y - 1, at.image);
+                for (int kw = 0; SMALL && kw < 3; kw++) load_box(to + kw * COLUMN, p.a, barrier, channel, tile * 4, kw - 1, -1);
             }
-        } else {
-            int wide = 3 * channels / 8;
-            for (int at = thread; at < wide * BN; at += THREADS) {
-                int k = third * wide + at % wide, n = at / wide;
-                copy16(weights + k * W_PLANE + n * 16, w + (i64)(n0 + n) * 9 * channels + k * 8, n0 + n < columns);
+        };
+        load_patches(0);
+        for (int step = 0, chunk = 0, tap = 0; step < steps; step++) {
+            int stage = step % WIDE_STAGES;
+            if (step >= WIDE_STAGES) barrier_wait(empty + stage * 8, (step / WIDE_STAGES - 1) & 1);
+            u32 to = weights + stage * B_BYTES, barrier = full + stage * 8;
+            barrier_expect(barrier, B_BYTES);
+            if (INPUT) {
+                for (int i = 0; i < BN / 64; i++) load_box(to + i * 8192, p.b, barrier, n0 + i * 64, tap, group * p.outputs + chunk * 64);
+            } else {
+                load_box(to, p.b, barrier, chunk * 64, tap, group * p.outputs + n0);
+            }
+            if (tap == 3 && chunk + 1 < chunks) load_patches(chunk + 1);
+            if (++tap == 9) {
+                tap = 0;
+                chunk++;
             }
         }
-        commit();
+        return;
     }
+    int warpgroup = thread / 128;
+    bool leader = thread % 32 == 0;
+    u32 patches = base + warpgroup * 2 * PATCH;
     float acc[BN / 2];
     #pragma unroll
     for (int i = 0; i < BN / 2; i++) acc[i] = 0.f;
-    auto multiply_taps = [&](u32 patch, int k0, int from, int to) {
+    for (int step = 0, chunk = 0, tap = 0, stage = 0, phase = 0; step < steps; step++) {
+        if (tap == 0) barrier_wait(patch_full + (chunk & 1) * 8, chunk / 2 & 1);
+        barrier_wait(full + stage * 8, phase);
+        int there = INPUT ? 8 - tap : tap;
+        u32 rows = patches + (chunk & 1) * PATCH + (SMALL ? there / 3 * 16 * 128 + there % 3 * COLUMN : (there / 3 * SIDE + there % 3) * 128);
+        u32 b = weights + stage * B_BYTES;
         warpgroup_fence();
         #pragma unroll
-        for (int tap = from; tap < to; tap++) {
-            int there = INPUT ? 8 - tap : tap; // the tap's place in the patch
-            #pragma unroll
-            for (int ks = 0; ks < CH / 16; ks++) {
-                u64 of_a = bare_tile(patch + ks * 2 * Copies::PLANE + (there / 3 * SIDE + there % 3) * 16, Copies::PLANE, SIDE * 16);
-                int k = k0 + ks * 16;
-                u64 of_b = INPUT ? bare_tile(weights + tap * NT * w_plane + k * 16, 128, w_plane)
-                                 : bare_tile(weights + (tap * channels + k) / 8 * W_PLANE, W_PLANE, 128);
-                warpgroup_multiply<0, INPUT>(acc, of_a, of_b);
-            }
-        }
+        for (int ks = 0; ks < 4; ks++)
+            warpgroup_multiply<0, INPUT>(acc, rows_at<8>(rows + ks * 32, ALONG, 16), INPUT ? transposed_tile<BN>(b, ks) : straight_tile(b, ks));
         warpgroup_commit();
-    };
-    wait<2>();
-    publish();
-    __syncthreads();
-    if (stages) multiply_taps(patches, 0, 0, 3);
-    wait<1>();
-    publish();
-    __syncthreads();
-    if (stages) multiply_taps(patches, 0, 3, 6);
-    wait<0>();
-    publish();
-    __syncthreads();
-    for (int stage = 0, chunk = 0, tile = first; stage < stages; stage++) {
-        u32 patch = patches + (stage & 1) * PATCH;
-        if (stage) {
-            wait<0>();
-            publish();
-            warpgroup_barrier(warpgroup);
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); // the step before is done
+        if (leader && step) {
+            barrier_arrive(empty + (stage ? stage - 1 : WIDE_STAGES - 1) * 8);
+            if (tap == 0) barrier_arrive(patch_empty + (~chunk & 1) * 8);
         }
-        bool done = chunk + 1 == chunks;
-        if (stage + 1 < stages) copies(p, patches + (~stage & 1) * PATCH, a + (done ? 0 : chunk + 1) * CH, done ? tile + step : tile);
-        commit();
-        if (stage) multiply_taps(patch, chunk * CH, 0, 9);
-        else multiply_taps(patch, 0, 6, 9);
-        warpgroup_wait();
-        if (!done) {
+        if (++tap == 9) {
+            tap = 0;
             chunk++;
-            continue;
         }
-        int lane = thread % 32, r0 = lane / 4;
-        #pragma unroll
-        for (int j = 0; j < NT; j++) {
-            int n = j * 8 + lane % 4 * 2;
-            *(u32*)(results + r0 * OUT + n) = pack(acc[j * 4], acc[j * 4 + 1]);
-            *(u32*)(results + (r0 + 8) * OUT + n) = pack(acc[j * 4 + 2], acc[j * 4 + 3]);
-            acc[j * 4] = acc[j * 4 + 1] = acc[j * 4 + 2] = acc[j * 4 + 3] = 0.f;
+        if (++stage == WIDE_STAGES) {
+            stage = 0;
+            phase ^= 1;
         }
-        __syncwarp();
+    }
+    warpgroup_wait();
+    warpgroup_barrier(warpgroup);
+    put_results<BN>(patches, acc);
+    publish();
+    warpgroup_barrier(warpgroup);
+    if (thread % 128 == 0) {
+        int tile = blockIdx.x * WIDE_GROUPS + warpgroup;
         Place at = place_of(p, tile);
-        int row = at.y + thread % 128 / 32 * 2;
-        bf16* out = (bf16*)p.out + ((i64)(at.image * p.height + row) * p.width + at.x) * p.out_stride + group * columns + n0;
-        #pragma unroll
-        for (int i = 0; i < 16 * NT / 32; i++) {
-            int r = (lane + i * 32) / NT, v = lane % NT;
-            if (n0 + v * 8 < columns)
-                *(Words*)(out + (r / 8 * p.width + r % 8) * p.out_stride + v * 8) = *(const Words*)(results + r * OUT + v * 8);
+        for (int i = 0; i < BN / 64; i++) {
+            int column = group * columns + n0 + i * 64;
+            if (SMALL) store_box(patches + i * 8192, p.out, column, tile * 4, 0, 0);
+            else store_box(patches + i * 8192, p.out, column, at.x, at.y, at.image);
         }
-        __syncwarp();
-        chunk = 0;
-        tile += step;
+        stores_read();
     }
 }
 
 // The gradient of the weights. A block has CT channels of x and BN outputs, all nine taps, and every
 // `parts`-th tile; each of three warp groups has a row of taps. Grid: (inputs / CT, outputs / BN, groups * parts).
 template <int CT, int BN> __device__ void patch_weight(const Patch& p) {
-    const int THREADS = 384, DEEP = 4, NT = BN / 8;
-    typedef PatchCopies<CT / 8, THREADS> Copies;
-    const int X_BYTES = (CT / 8 * Copies::PLANE + 127) / 128 * 128, DY_PLANE = plane_of(64, NT), STAGE = X_BYTES + (NT * DY_PLANE + 127) / 128 * 128;
+    const int NV = BN / 8, V = CT / 8, X_BYTES = whole(CELLS * CT * 2), STAGE = X_BYTES + whole(64 * BN * 2);
     extern __shared__ __align__(1024) u8 memory[];
-    u32 base = shared_address(memory);
+    __shared__ __align__(8) u64 barriers[WEIGHT_STAGES];
+    u32 base = shared_address(memory), full = shared_address(barriers);
     int thread = threadIdx.x, kh = thread / 128, group = blockIdx.z / p.parts, part = blockIdx.z % p.parts;
     int c0 = blockIdx.x * CT, n0 = blockIdx.y * BN;
-    const bf16* x = p.a + group * p.inputs + c0;
-    const bf16* dy = p.b + group * p.outputs + n0;
     int mine = (p.tiles - part + p.parts - 1) / p.parts;
-    Copies copies(p, thread);
-    const int DY_COUNT = (64 * NT + THREADS - 1) / THREADS;
-    int offset[DY_COUNT];
-    #pragma unroll
-    for (int i = 0; i < DY_COUNT; i++) {
-        int pixel = (thread + i * THREADS) / NT;
-        offset[i] = (pixel / 8 * p.width + pixel % 8) * p.b_stride + thread % NT * 8;
-    }
     auto load = [&](int step) {
-        int tile = part + step * p.parts;
-        u32 to = base + step % DEEP * STAGE;
-        copies(p, to, x, tile);
-        Place at = place_of(p, tile);
-        const bf16* first = dy + ((i64)(at.image * p.height + at.y) * p.width + at.x) * p.b_stride;
-        #pragma unroll
-        for (int i = 0; i < DY_COUNT; i++)
-            if (i + 1 < DY_COUNT || thread + i * THREADS < 64 * NT)
-                copy16(to + X_BYTES + thread % NT * DY_PLANE + (thread / NT + i * (THREADS / NT)) * 16, first + offset[i], true);
+        if (step >= mine) return;
+        Place at = place_of(p, part + step * p.parts);
+        u32 to = base + step % WEIGHT_STAGES * STAGE, barrier = full + step % WEIGHT_STAGES * 8;
+        barrier_expect(barrier, CELLS * CT * 2 + 64 * BN * 2);
+        load_box(to, p.a, barrier, group * p.inputs + c0, at.x - 1, at.y - 1, at.image);
+        load_box(to + X_BYTES, p.b, barrier, group * p.outputs + n0, at.x, at.y, at.image);
     };
+    if (thread == 0) {
+        for (int i = 0; i < WEIGHT_STAGES; i++) barrier_init(full + i * 8, 1);
+        barriers_ready();
+        for (int i = 0; i < WEIGHT_STAGES - 2; i++) load(i);
+    }
     float acc[3][BN / 2];
     #pragma unroll
     for (int kw = 0; kw < 3; kw++)
         #pragma unroll
         for (int i = 0; i < BN / 2; i++) acc[kw][i] = 0.f;
-    #pragma unroll
-    for (int s = 0; s < DEEP - 2; s++) {
-        if (s < mine) load(s);
-        commit();
-    }
-    for (int step = 0; step < mine; step++) {
-        wait<DEEP - 3>();
-        publish();
+    int step = 0;
+    do {
         __syncthreads();
-        if (step + DEEP - 2 < mine) load(step + DEEP - 2); // where the products of two steps ago are done
-        commit();
-        u32 patch = base + step % DEEP * STAGE, gradient = patch + X_BYTES;
+        if (thread == 0) load(step + WEIGHT_STAGES - 2); // where the products of two steps ago are done
+        barrier_wait(full + step % WEIGHT_STAGES * 8, step / WEIGHT_STAGES & 1);
+        u32 patch = base + step % WEIGHT_STAGES * STAGE, gradient = patch + X_BYTES;
         warpgroup_fence();
         #pragma unroll
         for (int ks = 0; ks < 4; ks++)
             #pragma unroll
             for (int kw = 0; kw < 3; kw++)
-                warpgroup_multiply<1, 1>(acc[kw], bare_tile(patch + ((ks * 2 + kh) * SIDE + kw) * 16, SIDE * 16, Copies::PLANE),
-                                         bare_tile(gradient + ks * 256, 128, DY_PLANE));
+                // Of 32 channels the second half of the rows is read again, and thrown away below.
+                warpgroup_multiply<1, 1>(acc[kw], rows_at<V>(patch + ((ks * 2 + kh) * SIDE + kw) * CT * 2, SIDE * CT * 2, 0),
+                                         rows_at<NV>(gradient + ks * 16 * BN * 2, 8 * BN * 2, 0));
         warpgroup_commit();
-        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-    }
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); // the step before is done
+    } while (++step < mine);
     warpgroup_wait();
-    float* out = (float*)p.out + part * p.part + (i64)group * p.outputs * 9 * p.inputs;
+    i64 before = part * p.part + (i64)group * p.outputs * 9 * p.inputs;
     int lane = thread % 32, r0 = thread % 128 / 32 * 16 + lane / 4;
     #pragma unroll
     for (int kw = 0; kw < 3; kw++)
@@ -251,19 +312,34 @@ template <int CT, int BN> __device__ void patch_weight(const Patch& p) {
             #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int c = r0 + i / 2 * 8, n = n0 + j * 8 + lane % 4 * 2 + i % 2;
-                if (c < CT) out[((i64)n * 9 + kh * 3 + kw) * p.inputs + c0 + c] = acc[kw][j * 4 + i];
+                i64 to = before + ((i64)n * 9 + kh * 3 + kw) * p.inputs + c0 + c;
+                if (c >= CT) continue;
+                if (p.parts == 1) put((bf16*)p.sums + to, acc[kw][j * 4 + i]);
+                else put((float*)p.sums + to, acc[kw][j * 4 + i]);
             }
 }
 
-#define PATCH(CH, BN)                                                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(512) patch_forward_##CH##_##BN(const __grid_constant__ Patch p) { patch_convolve<CH, BN, 4, false>(p); } \
-    extern "C" __global__ void __launch_bounds__(512) patch_backward_##CH##_##BN(const __grid_constant__ Patch p) { patch_convolve<CH, BN, 4, true>(p); }
+#define PATCH_KERNEL(THREADS, BLOCKS, NAME, BODY) \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ Patch p) { BODY(p); }
+#define PATCH(CH, BN)                                                                                         \
+    PATCH_KERNEL(PATCH_GROUPS * 128, 1, patch_forward_##CH##_##BN, (patch_convolve<CH, BN, false>))           \
+    PATCH_KERNEL(PATCH_GROUPS * 128, 1, patch_backward_##CH##_##BN, (patch_convolve<CH, BN, true>))
+PATCH(16, 16)
 PATCH(16, 32)
+PATCH(32, 16)
 PATCH(32, 32)
 PATCH(64, 64)
-#define PATCH_WEIGHT(CT, BN, BLOCKS) \
-    extern "C" __global__ void __launch_bounds__(384, BLOCKS) patch_weight_##CT##_##BN(const __grid_constant__ Patch p) { patch_weight<CT, BN>(p); }
-PATCH_WEIGHT(32, 32, 2)
-PATCH_WEIGHT(32, 64, 1)
-PATCH_WEIGHT(64, 64, 1)
+#define PATCH_WIDE(BN)                                                                                        \
+    PATCH_KERNEL(WIDE_GROUPS * 128 + 32, 2, patch_forward_wide_##BN, (patch_convolve_wide<BN, false, false>)) \
+    PATCH_KERNEL(WIDE_GROUPS * 128 + 32, 2, patch_backward_wide_##BN, (patch_convolve_wide<BN, true, false>)) \
+    PATCH_KERNEL(WIDE_GROUPS * 128 + 32, 1, patch_forward_small_##BN, (patch_convolve_wide<BN, false, true>)) \
+    PATCH_KERNEL(WIDE_GROUPS * 128 + 32, 1, patch_backward_small_##BN, (patch_convolve_wide<BN, true, true>))
+PATCH_WIDE(64)
+PATCH_WIDE(128)
+#define PATCH_WEIGHT(CT, BN) PATCH_KERNEL(384, 1, patch_weight_##CT##_##BN, (patch_weight<CT, BN>))
+PATCH_WEIGHT(16, 16)
+PATCH_WEIGHT(16, 32)
+PATCH_WEIGHT(32, 32)
+PATCH_WEIGHT(32, 64)
+PATCH_WEIGHT(64, 64)
 #endif

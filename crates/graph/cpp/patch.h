@@ -4,101 +4,143 @@
 
 #include "shapes.h"
 
+#include <cuda.h>
+
 namespace {
 
 // As in patch.cu.
 struct Patch {
-  const void *a, *b;
-  void* out;
+  CUtensorMap a, b, out;
+  void* sums;
   long long part;
-  int inputs, outputs, a_stride, b_stride, out_stride, tiles, height, width, parts;
+  int inputs, outputs, tiles, parts;
   Div image, row;
 };
-const int PATCH_GROUPS = 4, PATCH_STAGES = 4;
+const int64_t PATCH_GROUPS = 3, PATCH_KEPT = 3, WIDE_GROUPS = 2, WIDE_STAGES = 3, WEIGHT_STAGES = 5;
+const int64_t CELLS = 10 * 10, SMALL_CELLS = 3 * 6 * 4 * 4;  // pixels of a patch
 
-int64_t over_128(int64_t bytes) { return over(bytes, 128) * 128; }
+int64_t whole(int64_t bytes) { return over(bytes, 1024) * 1024; }
 
-// As in patch.cu.
-int64_t plane_of(int64_t cells, int64_t vectors) {
-  int64_t wanted = vectors >= 8 ? 16 : vectors == 4 ? 32 : 64, bytes = cells * 16;
-  while (bytes % 128 != wanted && bytes % 128 != 128 - wanted) bytes += 16;
-  return bytes;
+// How boxes of a tensor in bfloat16 are copied: its sizes, its strides from the second axis on, and a box's sizes,
+// beginning with the channels, of which a box has 16, 32 or 64.
+CUtensorMap map_of(const Tensor& t, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, const std::vector<int64_t>& box) {
+  static const auto encode = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult outcome;
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &outcome), "cuTensorMapEncodeTiled");
+    TORCH_CHECK(found && outcome == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+  }();
+  const std::vector<cuuint64_t> all(sizes.begin(), sizes.end());
+  const std::vector<cuuint32_t> boxes(box.begin(), box.end()), every(box.size(), 1);
+  std::vector<cuuint64_t> bytes;
+  for (int64_t stride : strides) bytes.push_back(2 * static_cast<cuuint64_t>(stride));
+  CUtensorMapSwizzle swizzle = box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_32B;
+  CUtensorMap map;
+  CUresult outcome = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(sizes.size()), t.data_ptr(), all.data(), bytes.data(),
+                            boxes.data(), every.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  TORCH_CHECK(outcome == CUDA_SUCCESS, "the copy of a box of ", box[0], " channels cannot be described: CUDA error ", static_cast<int>(outcome));
+  return map;
 }
-int64_t patch_bytes(int64_t channels) { return over_128(channels / 8 * plane_of(100, channels / 8)); }
 
-// 3 x 3 taps, stride 1, images of whole tiles; a place in a patch is counted in 32 bits.
-bool has_tiles(const Conv& c) {
-  int64_t widest = static_cast<int64_t>(c.width) * std::max(c.a_stride, c.b_stride);
-  return is_hopper() && c.taps == 9 && c.stride == 1 && c.padding == 1 && c.height % 8 == 0 && c.width % 8 == 0 &&
-         10 * widest < std::numeric_limits<int>::max();
+// Boxes of `channels` by side x side pixels of an image tensor.
+CUtensorMap map_of_images(const Tensor& x, int64_t channels, int64_t side) {
+  int64_t all = x.size(1), height = x.size(2), width = x.size(3);
+  return map_of(x, {all, width, height, x.size(0)}, {all, width * all, height * width * all}, {channels, side, side, 1});
 }
 
-// How many blocks share the work where `others` blocks of different work run beside each of them, one block per
-// processor: one or more for each processor, nearly evenly, or 0 where too many processors would be idle.
-int64_t shares_of(int64_t others) {
-  int64_t processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
-  for (int64_t waves = 1; waves <= 3; waves++) {
-    int64_t shares = waves * processors / others;
-    if (shares * others * 100 >= 85 * waves * processors) return shares;
-  }
-  return 0;
+// The same of four images of 4 x 4 pixels, `high` rows of them.
+CUtensorMap map_of_small_images(const Tensor& x, int64_t high) {
+  int64_t all = x.size(1);
+  return map_of(x, {all, x.size(0), 4, 4}, {16 * all, all, 4 * all}, {64, 4, 4, high});
 }
+
+// Boxes of one tap of weights [K, outputs, 3, 3, inputs].
+CUtensorMap map_of_weights(const Tensor& w, int64_t inputs, int64_t outputs) {
+  return map_of(w, {w.size(4), 9, w.size(0) * w.size(1)}, {w.size(4), 9 * w.size(4)}, {inputs, 1, outputs});
+}
+
+// 3 x 3 taps and stride 1.
+bool is_plain(const Conv& c) { return is_hopper() && c.taps == 9 && c.stride == 1 && c.padding == 1; }
+bool has_tiles(const Conv& c) { return is_plain(c) && c.height % 8 == 0 && c.width % 8 == 0; }
+bool is_small(const Conv& c) { return is_plain(c) && c.height == 4 && c.width == 4; }
 
 Patch patch_of(const Conv& c, int64_t images) {
   Patch p = {};
-  p.a = c.a;
-  p.b = c.b;
-  p.out = c.out;
   p.inputs = c.inputs;
   p.outputs = c.outputs;
-  p.a_stride = c.a_stride;
-  p.b_stride = c.b_stride;
-  p.out_stride = c.out_stride;
-  p.height = c.height;
-  p.width = c.width;
-  unsigned down = static_cast<unsigned>(c.height / 8), across = static_cast<unsigned>(c.width / 8);
+  p.parts = c.parts;
+  unsigned down = static_cast<unsigned>(over(c.height, 8)), across = static_cast<unsigned>(over(c.width, 8));
   p.image = Div(down * across);
   p.row = Div(across);
   p.tiles = static_cast<int>(images * down * across);
   return p;
 }
 
-// Forward and the gradient of the input, from `channels` to `columns` per group; false where hopper.cu is
-// faster: a block copies all its weights first, which pays off if it has many tiles.
-bool launch_patch(const char* direction, int64_t channels, int64_t columns, int64_t groups, int64_t images, const Conv& c) {
-  if (!has_tiles(c) || channels < 16 || columns < 16 || channels > 64) return false;
-  int64_t wide = channels == 64 ? 64 : 32, blocks_of_columns = over(columns, wide);
-  Patch p = patch_of(c, images);
-  bool forward = direction[0] == 'f';
-  int64_t weights = forward ? 9 * channels / 8 * (wide + 1) * 16 : 9 * wide / 8 * (channels + 1) * 16;
-  int64_t shared = PATCH_GROUPS * (2 * patch_bytes(channels) + 64 * (wide + 8) * 2) + weights;
-  int64_t blocks = shares_of(groups * blocks_of_columns);
-  if (blocks == 0 || p.tiles < 4 * blocks * PATCH_GROUPS) return false;
-  dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(blocks_of_columns), static_cast<unsigned>(groups));
-  launch("patch_" + std::string(direction) + std::to_string(channels) + "_" + std::to_string(wide), grid, dim3(PATCH_GROUPS * 128), &p, static_cast<size_t>(shared));
+// How many blocks share a piece of work where there are `others` such pieces and one block per processor: as many as
+// fill the processors, once or, if that leaves too many of them idle, up to three times.
+int64_t shares_of(int64_t others) {
+  int64_t processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount, best = 1;
+  double fullest = 0;
+  for (int64_t waves = 1; waves <= 3 && fullest < 0.85; waves++) {
+    int64_t shares = std::max<int64_t>(1, waves * processors / others), blocks = shares * others;
+    double full = static_cast<double>(blocks) / static_cast<double>(over(blocks, processors) * processors);
+    if (full > fullest) {
+      fullest = full;
+      best = shares;
+    }
+  }
+  return best;
+}
+
+// Forward (from x to y) and the gradient of the input (from dy to dx); false where there is no kernel for them.
+bool launch_patch(bool forward, const Tensor& from, const Tensor& w, const Tensor& to, const Conv& c) {
+  const std::string name = forward ? "patch_forward_" : "patch_backward_";
+  int64_t groups = w.size(0), channels = forward ? c.inputs : c.outputs, columns = forward ? c.outputs : c.inputs;
+  bool few = channels >= 16 && columns >= 16 && ((channels <= 32 && columns <= 32) || (channels == 64 && columns == 64));
+  Patch p = patch_of(c, from.size(0));
+  if (has_tiles(c) && few) {
+    p.a = map_of_images(from, channels, 10);
+    p.b = map_of_weights(w, c.inputs, c.outputs);
+    p.out = map_of_images(to, columns, 8);
+    int64_t shared = PATCH_GROUPS * (PATCH_KEPT * whole(CELLS * channels * 2) + whole(64 * columns * 2)) + 9 * whole(channels * columns * 2);
+    int64_t blocks = std::min(shares_of(groups), over(p.tiles, PATCH_GROUPS));
+    dim3 grid(static_cast<unsigned>(blocks), 1, static_cast<unsigned>(groups));
+    launch(name + std::to_string(channels) + "_" + std::to_string(columns), grid, dim3(PATCH_GROUPS * 128), &p, static_cast<size_t>(shared));
+    return true;
+  }
+  bool small = is_small(c);
+  if ((!small && !has_tiles(c)) || channels % 64 != 0 || columns % 64 != 0) return false;
+  int64_t pairs = over(small ? over(from.size(0), 4) : p.tiles, WIDE_GROUPS), processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  int64_t wide = columns % 128 == 0 && 2 * pairs * (columns / 128) * groups > processors ? 128 : 64;
+  p.a = small ? map_of_small_images(from, 6) : map_of_images(from, 64, 10);
+  p.b = map_of_weights(w, 64, forward ? wide : 64);
+  p.out = small ? map_of_small_images(to, 4) : map_of_images(to, 64, 8);
+  int64_t patch = small ? SMALL_CELLS : CELLS, shared = 2 * WIDE_GROUPS * whole(patch * 64 * 2) + WIDE_STAGES * wide * 64 * 2;
+  dim3 grid(static_cast<unsigned>(pairs), static_cast<unsigned>(columns / wide), static_cast<unsigned>(groups));
+  launch(name + (small ? "small_" : "wide_") + std::to_string(wide), grid, dim3(WIDE_GROUPS * 128 + 32), &p, static_cast<size_t>(shared));
   return true;
 }
 
-// The gradient of the weights, in parts whose number is returned; 0 where hopper.cu is faster.
-int64_t patch_parts(int64_t groups, int64_t images, const Conv& c) {
-  if (!has_tiles(c) || c.inputs < 32 || c.outputs < c.inputs) return 0;
-  int64_t blocks = over(c.inputs, 64) * over(c.outputs, 64) * groups;
-  if (blocks > at::cuda::getCurrentDeviceProperties()->multiProcessorCount) return 0;
-  int64_t parts = shares_of(blocks), tiles = patch_of(c, images).tiles;
-  return tiles < 4 * parts ? 0 : parts;
-}
-
-void launch_patch_weight(int64_t groups, int64_t images, const Conv& c) {
-  int64_t high = std::min(c.inputs, 64), wide = c.inputs >= 64 ? 64 : std::min(c.outputs, 64);
-  Patch p = patch_of(c, images);
-  p.part = c.part;
-  p.parts = c.parts;
-  // A warp group reads 64 channels also where a patch has 32: up to 32 more than there are in the last stage.
-  int64_t shared = PATCH_STAGES * (patch_bytes(high) + over_128(wide / 8 * plane_of(64, wide / 8))) + (64 - high) / 8 * plane_of(100, high / 8);
-  // Channels are 8 times a power of two.
-  TORCH_CHECK(c.inputs % high == 0 && c.outputs % wide == 0, "weights of ", c.inputs, " and ", c.outputs, " channels");
-  dim3 grid(static_cast<unsigned>(c.inputs / high), static_cast<unsigned>(c.outputs / wide), static_cast<unsigned>(groups * c.parts));
-  launch("patch_weight_" + std::to_string(high) + "_" + std::to_string(wide), grid, dim3(384), &p, static_cast<size_t>(shared));
-}
+// The gradient of the weights.
+struct PatchWeight {
+  int64_t high, wide;  // inputs and outputs of a block
+  int64_t parts = 0;   // that the sum over pixels is cut into; 0 where there is no kernel for it
+  PatchWeight(const Conv& c, int64_t groups, int64_t images) : high(std::min(c.inputs, 64)), wide(std::min<int64_t>(c.outputs, high == 64 ? 64 : 2 * high)) {
+    if (!has_tiles(c) || high < 16 || wide < high || c.inputs % high != 0 || c.outputs % wide != 0) return;
+    parts = std::min<int64_t>(shares_of(c.inputs / high * (c.outputs / wide) * groups), patch_of(c, images).tiles);
+  }
+  void launch(const Tensor& x, const Tensor& dy, int64_t groups, const Conv& c) const {
+    Patch p = patch_of(c, x.size(0));
+    p.a = map_of_images(x, high, 10);
+    p.b = map_of_images(dy, wide, 8);
+    p.sums = c.out;
+    p.part = c.part;
+    int64_t shared = WEIGHT_STAGES * (whole(CELLS * high * 2) + whole(64 * wide * 2));
+    dim3 grid(static_cast<unsigned>(c.inputs / high), static_cast<unsigned>(c.outputs / wide), static_cast<unsigned>(groups * c.parts));
+    ::launch("patch_weight_" + std::to_string(high) + "_" + std::to_string(wide), grid, dim3(384), &p, static_cast<size_t>(shared));
+  }
+};
 
 }  // namespace

@@ -12,7 +12,7 @@
 
 namespace {
 
-const int ENTRIES = 256, SPAN = 4096;
+const int ENTRIES = 256;
 struct Entry {
   float *value, *momentum;
   const void* gradient;
@@ -22,9 +22,9 @@ struct Entry {
 };
 struct Sgd {
   Entry entries[ENTRIES];
-  int count, pieces, clients;
+  int count, pieces, span;
   const float* lr;
-  float* partial;
+  float *partial, *scale;
   float momentum, decay, clip;
   int nesterov;
 };
@@ -233,7 +233,10 @@ const char* fa_sgd(size_t n, Tensor** values, Tensor** momenta, Tensor** gradien
     c10::cuda::CUDAGuard guard(values[0]->device());
     Sgd s = {};
     std::vector<Tensor> kept = {*lr};
-    int64_t clients = values[0]->size(0);
+    int64_t clients = values[0]->size(0), all = 0, processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+    for (size_t i = 0; i < n; i++) all += values[i]->numel();
+    // Some 16 pieces per processor, of 2,048 numbers at a time; a block of a longer one would finish late.
+    s.span = static_cast<int>(2048 * std::min<int64_t>(8, 1 + all / (16 * processors * 2048)));
     for (size_t i = 0; i < n; i++) {
       Tensor gradient = *gradients[i];
       if (gradient.strides() != values[i]->strides() || !is_aligned(gradient)) {
@@ -250,20 +253,23 @@ const char* fa_sgd(size_t n, Tensor** values, Tensor** momenta, Tensor** gradien
       e.size = values[i]->numel() / clients;
       e.work = s.pieces;
       e.half = gradient.scalar_type() == at::kBFloat16;
-      s.pieces += static_cast<int>((e.size + SPAN - 1) / SPAN);
+      s.pieces += static_cast<int>((e.size + s.span - 1) / s.span);
     }
     hold(kept);
-    Tensor partial = at::empty({clients * s.pieces}, values[0]->options());
+    Tensor partial = at::empty({clients * s.pieces}, values[0]->options()), scale = at::empty({clients}, values[0]->options());
     s.count = static_cast<int>(n);
-    s.clients = static_cast<int>(clients);
     s.lr = lr->data_ptr<float>();
     s.partial = partial.data_ptr<float>();
+    s.scale = clip > 0 ? scale.data_ptr<float>() : nullptr;
     s.momentum = static_cast<float>(momentum);
     s.decay = static_cast<float>(decay);
     s.clip = static_cast<float>(clip);
     s.nesterov = nesterov;
     dim3 grid(s.pieces, static_cast<unsigned>(clients));
-    if (clip > 0) launch("square_sums", grid, dim3(256), &s);
+    if (clip > 0) {
+      launch("square_sums", grid, dim3(256), &s);
+      launch("clip_scales", dim3(static_cast<unsigned>(clients)), dim3(256), &s);
+    }
     launch("sgd_step", grid, dim3(256), &s);
   });
 }

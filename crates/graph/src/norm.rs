@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use tch::{Kind, Tensor};
 
-/// Columns of a norm: one counter of the shim for 64 of them.
+/// Columns of a norm: more than any network has, and few enough to count what belongs to them in 32 bits.
 const COLUMNS: i64 = 4096 * 64;
 
 /// How a norm uses its statistics.

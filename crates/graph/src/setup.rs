@@ -10,6 +10,7 @@ use std::ptr::null_mut;
 /// The kernels, compiled for a GPU the first time the program uses it.
 const SOURCE: &str = concat!(
     include_str!("../cpp/kernels.cu"),
+    include_str!("../cpp/norm.cu"),
     include_str!("../cpp/conv.cu"),
     include_str!("../cpp/hopper.cu"),
     include_str!("../cpp/patch.cu")

@@ -1,4 +1,4 @@
-//! SGD for all parameters of a cohort in two launches.
+//! SGD for all parameters of a cohort at once.
 
 use crate::checks::{Argument, GRID, number, on_one_gpu};
 use crate::error::{Expected, GraphError};

@@ -69,32 +69,53 @@ fn the_convolution_is_a_grouped_convolution() {
     }
 }
 
-/// Enough tiles of 8 x 8 pixels for the kernels that copy a pixel once for all taps; also numbers of tiles that do not
-/// divide evenly, images that are not square, and fewer columns than a block has.
+/// Images of whole tiles of 8 x 8 pixels, for the kernels that copy a pixel once for all taps; also numbers of tiles that
+/// do not divide evenly, fewer tiles than warp groups, and images that are not square.
 #[test]
 #[ignore = "needs a GPU"]
-fn convolutions_with_many_tiles() {
+fn convolutions_of_whole_tiles() {
     gpu();
     tch::manual_seed(7);
     for (groups, batch, inputs, outputs, sides) in [
         (10, 21, 16, 16, [32, 32]),
         (10, 21, 16, 32, [32, 32]),
+        (3, 5, 32, 16, [16, 16]),
         (10, 21, 32, 32, [32, 32]),
         (10, 90, 32, 64, [16, 16]),
         (10, 21, 64, 64, [32, 32]),
+        (1, 1, 64, 64, [8, 8]),
         (10, 45, 32, 32, [8, 64]),
         (10, 45, 32, 32, [40, 16]),
         (2, 90, 64, 32, [32, 32]),
         (10, 20, 128, 128, [8, 8]),
+        (10, 3, 128, 128, [24, 8]),
+        (1, 5, 128, 64, [16, 16]),
+        (1, 5, 64, 128, [8, 16]),
+        (10, 21, 128, 256, [8, 8]),
+        (10, 20, 256, 256, [8, 8]),
+        (150, 1, 32, 32, [8, 8]),
+        (10, 20, 512, 512, [4, 4]),
+        (2, 9, 64, 128, [4, 4]),
     ] {
         check_conv(groups, batch, inputs, inputs, outputs, sides, 3, 1);
     }
     // A convolution that these kernels do not do tells a GPU that has them.
     check_conv(1, 2, 32, 32, 32, [9, 9], 3, 1);
     if has_launched(0, "hopper_forward_32").unwrap() {
-        let rows = ["16_32", "32_32", "64_64"];
+        let rows = [
+            "16_16",
+            "16_32",
+            "32_16",
+            "32_32",
+            "64_64",
+            "wide_64",
+            "wide_128",
+            "small_64",
+            "small_128",
+        ];
         let rows = rows.iter().flat_map(|s| [format!("forward_{s}"), format!("backward_{s}")]);
-        let weights = ["32_32", "32_64", "64_64"].iter().map(|size| format!("weight_{size}"));
+        let weights = ["16_16", "16_32", "32_32", "32_64", "64_64"];
+        let weights = weights.iter().map(|size| format!("weight_{size}"));
         for kernel in rows.chain(weights) {
             assert!(has_launched(0, &format!("patch_{kernel}")).unwrap(), "patch_{kernel}");
         }
