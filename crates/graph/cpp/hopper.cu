@@ -70,6 +70,8 @@ template <int WIDTH> __device__ __forceinline__ u64 transposed_tile(u32 tile, in
 }
 __device__ __forceinline__ u64 straight_tile(u32 tile, int ks) { return tile_of(tile + ks * 32, 16, 1024, 1); }
 
+struct Place { int image, y, x; }; // of a pixel
+
 // Forward, or with INPUT the gradient of the input. With stride 2 a pixel of the input has met only the taps of its
 // own parity: rows are taken parity by parity, so that a block has one, two or four of nine taps.
 template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
@@ -97,6 +99,10 @@ template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
     int rows = images * down * across, m0 = block * HM;
     if (m0 >= rows) return;
     int sum = taps << (c.log_a + 3), steps = (sum + HK - 1) / HK;
+    auto place_of_row = [&](int m) {
+        int image = m / (down * across), inside = m - image * (down * across), y = inside / across;
+        return Place{image, y, inside - y * across};
+    };
     // Place of a tap among those of the block, and its number.
     auto tap_at = [&](int tap, int& h, int& w) {
         if (!halved) {
@@ -118,7 +124,7 @@ template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
     #pragma unroll
     for (int i = 0; i < A_LOADS; i++) {
         int m = m0 + thread / 8 + i * (HTHREADS / 8);
-        int image = m / (down * across), inside = m - image * (down * across), y = inside / across, x = inside - y * across;
+        auto [image, y, x] = place_of_row(m);
         int h0 = y * c.stride - c.padding, w0 = x * c.stride - c.padding;
         if (INPUT) {
             h0 = halved ? (2 * y + parity_h + c.padding - first_h) >> 1 : y + c.padding;
@@ -206,7 +212,7 @@ template <int BN, bool INPUT> __device__ void hopper_convolve(const Conv& c) {
         int r = at / (BN / 8), v = at % (BN / 8), m = m0 + r;
         if (m >= rows || n0 + v * 8 >= columns) continue;
         if (halved) {
-            int image = m / (down * across), inside = m - image * (down * across), y = inside / across, x = inside - y * across;
+            auto [image, y, x] = place_of_row(m);
             m = image * c.image.divisor + (2 * y + parity_h) * c.row.divisor + 2 * x + parity_w;
         }
         *(Words*)(out + (i64)m * c.out_stride + n0 + v * 8) = *(const Words*)(tile + r * WIDTH + v * 8);

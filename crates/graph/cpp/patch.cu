@@ -29,7 +29,6 @@ const int PATCH_GROUPS = 3, PATCH_KEPT = 3;  // warp groups of a block with few 
 const int WIDE_GROUPS = 2, WIDE_STAGES = 3;  // the same with many channels, and stages of weights
 const int WEIGHT_STAGES = 5;
 
-struct Place { int image, y, x; };
 __device__ __forceinline__ Place place_of(const Patch& p, int tile) {
     int image = quotient(p.image, tile), inside = tile - image * p.image.divisor, down = quotient(p.row, inside);
     return {image, down * 8, (int)(inside - down * p.row.divisor) * 8};

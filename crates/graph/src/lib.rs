@@ -1,6 +1,6 @@
 //! GPU features of a cohort's training step that the libtorch bindings lack: CUDA graphs, streams,
 //! uploads from pinned memory, and fused kernels (batch norm with ReLU and the residual sum for two
-//! views at once, grouped convolutions, SGD for all parameters in two launches, 8-bit images to the
+//! views at once, grouped convolutions, SGD for all parameters at once, 8-bit images to the
 //! network's input).
 //!
 //! They are implemented by a C++ shim (`cpp/shim.cpp`, with the kernels in `cpp/*.cu`); this crate

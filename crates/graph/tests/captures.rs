@@ -196,7 +196,7 @@ fn a_graph_holds_the_memory_it_uses() {
         out.shallow_clone().copy_(&(&y + &x + gradient[0].sum(Kind::Float)).detach());
         Ok::<_, GraphError>(())
     };
-    work().unwrap();
+    work().unwrap(); // once outside the capture, as in training
     let (graph, ()) = Graph::capture(None, work).unwrap();
     drop((x, weight, mean, variance));
     fedanchor_graph::empty_cache().unwrap();
