@@ -181,11 +181,21 @@ fn every_method_goes_the_cpus_way() {
 #[ignore = "needs a GPU"]
 fn half_precision_goes_nearly_the_same_way() {
     gpu();
-    let full = play(&[BRIEF, ALL, &["model.name=small", "device=cuda:0", "precision=f32"]], 1);
-    let half = play(&[BRIEF, ALL, &["model.name=small", "device=cuda:0"]], 1);
-    let far = distance(&full, &half);
-    eprintln!("bf16: {far:.1e}");
-    assert!(far < 0.05, "{far}");
+    let few = ["data.clients=600", "client.per_round=2"];
+    for model in [
+        &["model.name=small"][..],
+        &["model.name=wrn28x2"],
+        &["model.name=resnet18"],
+        &["model.name=resnet18", "model.stem=imagenet"],
+        &["model.name=resnet18", "model.preactivation=true"],
+    ] {
+        let few = if model.contains(&"model.name=small") { &[][..] } else { &few };
+        let on_gpu =
+            |others: &[&str]| play(&[BRIEF, ALL, model, few, &["device=cuda:0"], others], 1);
+        let far = distance(&on_gpu(&["precision=f32"]), &on_gpu(&[]));
+        eprintln!("bf16, {model:?}: {far:.1e}");
+        assert!(far < 0.05, "{model:?}: {far}");
+    }
 }
 
 /// The same seed on the same GPU: the same records, in spite of captured steps and threads.

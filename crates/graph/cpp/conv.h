@@ -3,6 +3,7 @@
 #pragma once
 
 #include "patch.h"
+#include "stream.h"
 
 namespace {
 
@@ -81,8 +82,9 @@ struct WeightBlocks {
 
 struct FusedConv : torch::autograd::Function<FusedConv> {
   // x [batch, K * inputs, H, W] channels last; w [K, outputs, inputs, k, k], inputs last in memory. Where
-  // a group of x has more channels than w (an image's three, padded to eight), w is padded as well.
-  static Tensor forward(AutogradContext* ctx, Tensor x, Tensor w, int64_t stride, int64_t padding) {
+  // a group of x has more channels than w (an image's three, padded to eight), w is padded as well. Returns the
+  // result with `add` added, and sums of it by view (see norm.h), or nothing where there are none.
+  static variable_list forward(AutogradContext* ctx, Tensor x, Tensor w, int64_t stride, int64_t padding, std::optional<Tensor> add, int64_t views) {
     const auto format = at::MemoryFormat::ChannelsLast;
     x = packed(x);
     int64_t groups = w.size(0), outputs = w.size(1), given = w.size(2), kernel = w.size(3), inputs = x.size(1) / groups;
@@ -109,12 +111,26 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
     c.a_stride = static_cast<int>(x.size(1));
     c.out_stride = static_cast<int>(y.size(1));
     hold({x, weights});
-    if (!launch_patch(true, x, weights, y, c)) launch_rows("forward_", outputs, groups, c);
+    if (add) {
+      add = packed(*add);
+      hold({*add});
+    }
+    Epilogue epilogue = {add ? &*add : nullptr, views, Tensor()};
+    if (!launch_patch(true, x, weights, y, c, epilogue)) {
+      launch_rows("forward_", outputs, groups, c);
+      if (add) y.add_(*add);
+    }
+    Tensor sums = epilogue.sums.defined() ? epilogue.sums : at::empty({0}, x.options().dtype(at::kFloat));
+    ctx->mark_non_differentiable({sums});
+    ctx->set_materialize_grads(false);  // else every backward pass would fill one for the sums
+    ctx->saved_data["add"] = add.has_value();
     ctx->saved_data["stride"] = stride;
     ctx->saved_data["padding"] = padding;
     ctx->saved_data["given"] = given;
+    // Libtorch reads the gradient on its way to what the weights were made from.
+    ctx->saved_data["read"] = !w.is_leaf() || weights.data_ptr() != w.data_ptr();
     ctx->save_for_backward({x, weights});
-    return y;
+    return {y, sums};
   }
 
   static void describe(Conv& c, const Tensor& x, const Tensor& y, int64_t groups, int64_t inputs, int64_t outputs,
@@ -134,6 +150,7 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const auto format = at::MemoryFormat::ChannelsLast;
+    if (!gradients[0].defined()) return variable_list(6);
     auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &w = saved[1];
     int64_t stride = ctx->saved_data["stride"].toInt(), padding = ctx->saved_data["padding"].toInt();
@@ -149,26 +166,11 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
     Tensor dy = packed(given_dy);
     hold({x, w, dy});
     Tensor dx, dw;
-    Conv c = {};
-    describe(c, x, dy, groups, inputs, outputs, kernel, stride, padding);
-    if (ctx->needs_input_grad(0)) {
-      dx = at::empty_like(x, x.options(), format);
-      Conv d = c;
-      d.a = dy.data_ptr();
-      d.b = w.data_ptr();
-      d.out = dx.data_ptr();
-      d.log_a = log2_of(outputs);
-      d.height = static_cast<int>(dy.size(2));
-      d.width = static_cast<int>(dy.size(3));
-      d.image = Div(static_cast<unsigned>(x.size(2) * x.size(3)));
-      d.row = Div(static_cast<unsigned>(x.size(3)));
-      d.rows = static_cast<int>(x.size(0) * x.size(2) * x.size(3));
-      d.a_stride = static_cast<int>(dy.size(1));
-      d.out_stride = static_cast<int>(x.size(1));
-      if (!launch_patch(false, dy, w, dx, d)) launch_rows("backward_", inputs, groups, d);
-    }
+    Conv both = {};
+    describe(both, x, dy, groups, inputs, outputs, kernel, stride, padding);
     if (ctx->needs_input_grad(1)) {
       dw = at::empty({groups, outputs, kernel, kernel, inputs}, w.options());
+      Conv c = both;
       c.a = x.data_ptr();
       c.b = dy.data_ptr();
       c.log_a = log2_of(inputs);
@@ -185,19 +187,38 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
       Tensor sums;
       if (parts > 1) sums = at::empty({parts * dw.numel()}, w.options().dtype(at::kFloat));
       c.out = parts > 1 ? sums.data_ptr() : dw.data_ptr();
-      if (patches.parts) {
-        patches.launch(x, dy, groups, c);
-      } else {
-        blocks.launch(c);
-      }
-      if (sums.defined()) {
-        Parts p = {sums.data_ptr<float>(), dw.data_ptr(), dw.numel(), static_cast<int>(parts)};
-        launch("add_parts", dim3(static_cast<unsigned>(std::min<int64_t>(over(p.count, 4 * 256), 4096))), dim3(256), &p);
-      }
+      Beside::run(ctx->saved_data["read"].toBool(), w.data_ptr(), {x, dy, dw, sums}, [&] {
+        if (patches.parts) {
+          patches.launch(x, dy, groups, c);
+        } else {
+          blocks.launch(c);
+        }
+        if (sums.defined()) {
+          Parts p = {sums.data_ptr<float>(), dw.data_ptr(), dw.numel(), static_cast<int>(parts)};
+          launch("add_parts", dim3(static_cast<unsigned>(std::min<int64_t>(over(p.count, 4 * 256), 4096))), dim3(256), &p);
+        }
+      });
       if (given != inputs) dw = dw.narrow(4, 0, given).contiguous();
       dw = dw.permute({0, 1, 4, 2, 3});
     }
-    return {dx, dw, Tensor(), Tensor()};
+    if (ctx->needs_input_grad(0)) {
+      dx = at::empty_like(x, x.options(), format);
+      Conv d = both;
+      d.a = dy.data_ptr();
+      d.b = w.data_ptr();
+      d.out = dx.data_ptr();
+      d.log_a = log2_of(outputs);
+      d.height = static_cast<int>(dy.size(2));
+      d.width = static_cast<int>(dy.size(3));
+      d.image = Div(static_cast<unsigned>(x.size(2) * x.size(3)));
+      d.row = Div(static_cast<unsigned>(x.size(3)));
+      d.rows = static_cast<int>(x.size(0) * x.size(2) * x.size(3));
+      d.a_stride = static_cast<int>(dy.size(1));
+      d.out_stride = static_cast<int>(x.size(1));
+      Epilogue nothing;
+      if (!launch_patch(false, dy, w, dx, d, nothing)) launch_rows("backward_", inputs, groups, d);
+    }
+    return {dx, dw, Tensor(), Tensor(), ctx->saved_data["add"].toBool() ? dy : Tensor(), Tensor()};
   }
 };
 

@@ -183,31 +183,57 @@ __device__ __forceinline__ void descend(const Sgd& s, float lr, float scale, flo
     value -= lr * step;
 }
 
-extern "C" __global__ void __launch_bounds__(256) sgd_step(const __grid_constant__ Sgd s) {
+// The step of numbers [from, to), in fours: neighbouring threads have neighbouring fours, so that every access is of
+// whole sectors, and AHEAD of them are read before the first is needed.
+template <bool HALF> __device__ __forceinline__ void step_fours(const Sgd& s, const Entry& e, float lr, float scale, i64 from, i64 to) {
+    const int AHEAD = 4, STRIDE = 256 * 4;
+    const float* momenta = e.momentum ? e.momentum : e.value; // read, and not used, where there is no momentum
+    for (i64 first = from + threadIdx.x * 4; first < to; first += AHEAD * STRIDE) {
+        float4 values[AHEAD], before[AHEAD], gradients[AHEAD];
+        uint2 halves[AHEAD];
+        #pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            i64 at = first + i * STRIDE;
+            if (at >= to) break;
+            if (HALF) halves[i] = *(const uint2*)((const bf16*)e.gradient + at);
+            else gradients[i] = *(const float4*)((const float*)e.gradient + at);
+            values[i] = *(const float4*)(e.value + at);
+            before[i] = *(const float4*)(momenta + at);
+        }
+        #pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            i64 at = first + i * STRIDE;
+            if (at >= to) break;
+            float4 g = HALF ? make_float4(low(halves[i].x), high(halves[i].x), low(halves[i].y), high(halves[i].y)) : gradients[i];
+            float4 value = values[i], momentum = e.momentum ? before[i] : make_float4(0.f, 0.f, 0.f, 0.f);
+            descend(s, lr, scale, g.x, value.x, momentum.x);
+            descend(s, lr, scale, g.y, value.y, momentum.y);
+            descend(s, lr, scale, g.z, value.z, momentum.z);
+            descend(s, lr, scale, g.w, value.w, momentum.w);
+            *(float4*)(e.value + at) = value;
+            if (e.momentum) *(float4*)(e.momentum + at) = momentum;
+            if (e.shadow) *(uint2*)(e.shadow + at) = make_uint2(pack(value.x, value.y), pack(value.z, value.w));
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 3) sgd_step(const __grid_constant__ Sgd s) {
     i64 from, to;
     const Entry& e = entry_of(s, blockIdx.x, from, to);
     i64 client = (i64)blockIdx.y * e.size;
     float scale = s.scale ? s.scale[blockIdx.y] : 1.f, lr = *s.lr;
+    from += client;
+    to += client;
     if (e.size % 8 == 0) {
-        #pragma unroll 2
-        for (i64 at = from + threadIdx.x * 8; at < to; at += 256 * 8) {
-            float g[8], value[8], momentum[8] = {};
-            gradient8(e, client + at, g);
-            load8(e.value + client + at, value);
-            if (e.momentum) load8(e.momentum + client + at, momentum);
-            #pragma unroll
-            for (int i = 0; i < 8; i++) descend(s, lr, scale, g[i], value[i], momentum[i]);
-            store8(e.value + client + at, value);
-            if (e.momentum) store8(e.momentum + client + at, momentum);
-            if (e.shadow) store8(e.shadow + client + at, value);
-        }
-    } else {
-        for (i64 at = client + from + threadIdx.x; at < client + to; at += 256) {
-            float value = e.value[at], momentum = e.momentum ? e.momentum[at] : 0.f;
-            descend(s, lr, scale, gradient_at(e, at), value, momentum);
-            e.value[at] = value;
-            if (e.momentum) e.momentum[at] = momentum;
-            if (e.shadow) put(e.shadow + at, value);
-        }
+        if (e.half) step_fours<true>(s, e, lr, scale, from, to);
+        else step_fours<false>(s, e, lr, scale, from, to);
+        return;
+    }
+    for (i64 at = from + threadIdx.x; at < to; at += 256) {
+        float value = e.value[at], momentum = e.momentum ? e.momentum[at] : 0.f;
+        descend(s, lr, scale, gradient_at(e, at), value, momentum);
+        e.value[at] = value;
+        if (e.momentum) e.momentum[at] = momentum;
+        if (e.shadow) put(e.shadow + at, value);
     }
 }

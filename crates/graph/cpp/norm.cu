@@ -2,7 +2,7 @@
 // Batch norm with what follows it.
 //
 // Two launches each way: the first leaves sums over its rows in memory, the second adds them up and
-// applies them. Blocks of 8 x 32 threads: 64 columns (8 per thread) by 32 rows; grid: (columns / 64, chunks
+// applies them. Forward, the convolution before may have left the sums, and one launch is enough. Blocks of 8 x 32 threads: 64 columns (8 per thread) by 32 rows; grid: (columns / 64, chunks
 // of the rows, views).
 
 const int LANES = 8, ROWS = 32, TILE = 64;
@@ -11,15 +11,13 @@ const int FORWARD_BATCH = 4, BACKWARD_BATCH = 2;
 // Where a norm reads and writes. `rows` is a view's; all are [views * rows, columns] in memory.
 struct Norm {
     const void* x;         // input
-    const void* add;       // to be added to x first, or null
-    void* sum;             // x + add, where add is given
     const void* residual;  // added after the norm, or null
     void* y;               // output
     const void* dy;        // gradient of y
     const void* dy2;       // a second gradient of y, or null
-    const void* dsum;      // gradient of x + add, or null
+    const void* dpassed;   // gradient of x where it is passed on, or null
     void* g;               // masked gradient of y: gradient of the residual
-    void* dx;              // gradient of x (and of add)
+    void* dx;              // gradient of x
     const float* weight;
     const float* bias;
     float* running_mean;
@@ -30,9 +28,10 @@ struct Norm {
     float* shift;
     float* dweight;        // [columns]
     float* dbias;
-    float* partial;        // [views, chunks, 2, columns]; null: normalise by the running statistics
+    float* partial;        // sums, [views, parts, 2, columns]; null: normalise by the running statistics
     i64 rows;
-    int columns, views, chunks;
+    int columns, views, chunks, parts;
+    int raw_sums;          // they are of x and its squares, not of differences from the view's first row
     float momentum;        // of the running statistics; negative: leave them alone
     float epsilon;
 };
@@ -93,23 +92,23 @@ __device__ void leave_partial(const Norm& n, float a[8], float b[8]) {
     float total = 0.f;
     #pragma unroll
     for (int w = 0; w < ROWS * LANES / 32; w++) total += sums[which][w][thread % TILE];
-    if (column < n.columns) n.partial[(((i64)blockIdx.z * n.chunks + blockIdx.y) * 2 + which) * n.columns + column] = total;
+    if (column < n.columns) n.partial[(((i64)blockIdx.z * n.parts + blockIdx.y) * 2 + which) * n.columns + column] = total;
 }
 
-// The two sums of a column in a view over all blocks, for the block's 64 columns: four threads per
-// column, each a quarter of the blocks. All threads of the block call it; the first 64 get the sums.
+// The two sums of a column in a view over all parts, for the block's 64 columns: four threads per
+// column, each a quarter of the parts. All threads of the block call it; the first 64 get the sums.
 __device__ __forceinline__ void total_of(const Norm& n, int view, float& a, float& b) {
     __shared__ float quarters[2][4][TILE];
     int thread = threadIdx.y * LANES + threadIdx.x, place = thread % TILE, quarter = thread / TILE;
-    int column = blockIdx.x * TILE + place, each = (n.chunks + 3) / 4;
+    int column = blockIdx.x * TILE + place, each = (n.parts + 3) / 4;
     a = b = 0.f;
     if (column < n.columns) {
-        const float* at = n.partial + ((i64)view * n.chunks + quarter * each) * 2 * n.columns + column;
-        int count = min(each, n.chunks - quarter * each);
+        const float* at = n.partial + ((i64)view * n.parts + quarter * each) * 2 * n.columns + column;
+        int count = min(each, n.parts - quarter * each);
         #pragma unroll 8
-        for (int chunk = 0; chunk < count; chunk++) {
-            a += at[(i64)chunk * 2 * n.columns];
-            b += at[((i64)chunk * 2 + 1) * n.columns];
+        for (int part = 0; part < count; part++) {
+            a += at[(i64)part * 2 * n.columns];
+            b += at[((i64)part * 2 + 1) * n.columns];
         }
     }
     __syncthreads();
@@ -123,32 +122,17 @@ __device__ __forceinline__ void total_of(const Norm& n, int view, float& a, floa
 // Sums by column and view of differences from the first row, which do not cancel, and of their squares.
 template <class T> __device__ void statistics(const Norm& n) {
     int column = (blockIdx.x * LANES + threadIdx.x) * 8;
-    i64 base = (i64)blockIdx.z * n.rows * n.columns;
-    const T* x = (const T*)n.x + base + column;
-    const T* add = n.add ? (const T*)n.add + base + column : 0;
-    T* sum = n.add ? (T*)n.sum + base + column : 0;
-    float a[8] = {}, b[8] = {}, first[8], v[8], w[8];
+    const T* x = (const T*)n.x + (i64)blockIdx.z * n.rows * n.columns + column;
+    float a[8] = {}, b[8] = {}, first[8], v[8];
     if (column < n.columns) {
         load8(x, first);
-        if (add) {
-            load8(add, w);
-            #pragma unroll
-            for (int i = 0; i < 8; i++) first[i] += w[i];
-        }
         for (Rows<FORWARD_BATCH> rows(n); rows.more(); rows.next()) {
-            Eight<T> xs[FORWARD_BATCH], ws[FORWARD_BATCH];
+            Eight<T> xs[FORWARD_BATCH];
             rows.read(x, xs);
-            if (add) rows.read(add, ws);
             #pragma unroll
             for (int r = 0; r < FORWARD_BATCH; r++) {
                 if (!rows.has(r)) break;
                 unpack(xs[r], v);
-                if (add) {
-                    unpack(ws[r], w);
-                    #pragma unroll
-                    for (int i = 0; i < 8; i++) v[i] += w[i];
-                    store8(sum + rows.at(r), v);
-                }
                 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     float d = v[i] - first[i];
@@ -161,14 +145,13 @@ template <class T> __device__ void statistics(const Norm& n) {
     leave_partial(n, a, b);
 }
 
-// Mean and variance of a column in a view, in the first 64 threads of a block; all threads call it.
+// Mean and variance of a column in a view, in the first 64 threads of a block; all threads call it. Raw sums cancel where
+// the mean is a hundred times the spread, where bfloat16 has lost the spread already.
 template <class T> __device__ __forceinline__ void moments_of(const Norm& n, int view, int column, bool mine, float& mean, float& variance) {
     float s, q, rows = (float)n.rows;
     total_of(n, view, s, q);
     if (!mine) return;
-    i64 start = (i64)view * n.rows * n.columns + column;
-    mean = to_float(((const T*)n.x)[start]);
-    if (n.add) mean += to_float(((const T*)n.add)[start]);
+    mean = n.raw_sums ? 0.f : to_float(((const T*)n.x)[(i64)view * n.rows * n.columns + column]);
     s /= rows;
     mean += s;
     variance = max(q / rows - s * s, 0.f);
@@ -221,7 +204,7 @@ template <class T, bool RELU> __device__ void apply(const Norm& n) {
     int column = (blockIdx.x * LANES + threadIdx.x) * 8;
     if (column >= n.columns) return;
     i64 base = (i64)blockIdx.z * n.rows * n.columns + column;
-    const T* x = (const T*)(n.add ? n.sum : n.x) + base;
+    const T* x = (const T*)n.x + base;
     const T* residual = n.residual ? (const T*)n.residual + base : 0;
     T* y = (T*)n.y + base;
     float scale[8], shift[8], v[8], r[8];
@@ -249,22 +232,22 @@ template <class T, bool RELU> __device__ void apply(const Norm& n) {
 
 // The gradient of y where ReLU let y through: known from y where a residual was added, else from x.
 template <class T, bool RELU> struct Gradient {
-    const T *x, *dy, *dy2, *y, *dsum; // the last three may be null
+    const T *x, *dy, *dy2, *y, *dpassed; // the last three may be null
     bool masked;                      // dy is masked already
     float scale[8], shift[8];
     __device__ Gradient(const Norm& n, i64 base, int column) {
-        x = (const T*)(n.add ? n.sum : n.x) + base;
+        x = (const T*)n.x + base;
         dy = (const T*)n.dy + base;
         dy2 = n.dy2 ? (const T*)n.dy2 + base : 0;
         y = RELU && n.residual ? (const T*)n.y + base : 0;
-        dsum = 0;
+        dpassed = 0;
         masked = false;
         load8(n.scale + (i64)blockIdx.z * n.columns + column, scale);
         load8(n.shift + (i64)blockIdx.z * n.columns + column, shift);
     }
-    // Calls use(place, x, g, dsum) for every row of a batch. Where there is dsum, there is neither dy2 nor y.
+    // Calls use(place, x, g, dpassed) for every row of a batch. Where there is dpassed, there is neither dy2 nor y.
     template <class F> __device__ __forceinline__ void each(const Rows<BACKWARD_BATCH>& rows, F use) const {
-        const T* other = dy2 ? dy2 : y ? y : dsum;
+        const T* other = dy2 ? dy2 : y ? y : dpassed;
         Eight<T> xs[BACKWARD_BATCH], gs[BACKWARD_BATCH], others[BACKWARD_BATCH];
         rows.read(x, xs);
         rows.read(dy, gs);
@@ -313,7 +296,7 @@ template <class T, bool RELU> __device__ void backward_sums(const Norm& n) {
     leave_partial(n, a, b);
 }
 
-// dx = a g + b x + c, plus the gradient that reaches x + add by the shortcut.
+// dx = a g + b x + c, plus the gradient that reaches x where it is passed on.
 template <class T, bool RELU> __device__ void backward_input(const Norm& n) {
     __shared__ float coefficients[3][TILE];
     int thread = threadIdx.y * LANES + threadIdx.x, column = blockIdx.x * TILE + thread;
@@ -348,7 +331,7 @@ template <class T, bool RELU> __device__ void backward_input(const Norm& n) {
         gradient.dy2 = gradient.y = 0;
         gradient.masked = true;
     }
-    gradient.dsum = n.dsum ? (const T*)n.dsum + base : 0;
+    gradient.dpassed = n.dpassed ? (const T*)n.dpassed + base : 0;
     T* dx = (T*)n.dx + base;
     float a[8], b[8], c[8];
     load8(coefficients[0] + threadIdx.x * 8, a);
@@ -359,7 +342,7 @@ template <class T, bool RELU> __device__ void backward_input(const Norm& n) {
             #pragma unroll
             for (int i = 0; i < 8; i++) {
                 v[i] = a[i] * g[i] + (b[i] * v[i] + c[i]);
-                if (gradient.dsum) v[i] += d[i];
+                if (gradient.dpassed) v[i] += d[i];
             }
             store8(dx + at, v);
         });

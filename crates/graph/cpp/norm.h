@@ -15,16 +15,14 @@ void check_kind(const Tensor& x) {
 
 // As in norm.cu.
 struct Norm {
-  const void *x, *add;
-  void* sum;
-  const void* residual;
+  const void *x, *residual;
   void* y;
-  const void *dy, *dy2, *dsum;
+  const void *dy, *dy2, *dpassed;
   void *g, *dx;
   const float *weight, *bias;
   float *running_mean, *running_var, *mean, *invstd, *scale, *shift, *dweight, *dbias, *partial;
   long long rows;
-  int columns, views, chunks;
+  int columns, views, chunks, parts, raw_sums;
   float momentum, epsilon;
 };
 
@@ -41,7 +39,7 @@ struct Shape {
     long long tiles = (n.columns + 63) / 64, most = std::max<long long>(1, n.rows / 64);
     if (sums) most = std::min<long long>(most, 128);
     long long blocks = 2 * at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
-    n.chunks = static_cast<int>(std::min(most, std::max<long long>(1, blocks / (tiles * views))));
+    n.chunks = n.parts = static_cast<int>(std::min(most, std::max<long long>(1, blocks / (tiles * views))));
     grid = dim3(static_cast<unsigned>(tiles), n.chunks, n.views);
   }
 };
@@ -49,11 +47,12 @@ struct Shape {
 const dim3 NORM_BLOCK(8, 32);
 
 struct FusedNorm : torch::autograd::Function<FusedNorm> {
-  // x [views * batch, columns, H, W]; returns y, and x + add where add is given, else y once more
-  // (with memory of its own gradient, so that two consumers cost no addition).
-  static variable_list forward(AutogradContext* ctx, Tensor x, std::optional<Tensor> add, std::optional<Tensor> residual,
-                               Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, bool relu,
-                               int64_t views, int64_t mode, double momentum, double epsilon) {
+  static const size_t ARGUMENTS = 13;
+  // x [views * batch, columns, H, W]; returns y, and x where it is passed on, else y once more (with a gradient of its
+  // own, so that two consumers cost no addition). `sums`: of x and its squares, [views, parts, 2, columns].
+  static variable_list forward(AutogradContext* ctx, Tensor x, std::optional<Tensor> residual, std::optional<Tensor> sums, bool passes,
+                               Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, bool relu, int64_t views, int64_t mode,
+                               double momentum, double epsilon) {
     check_kind(x);
     const auto format = at::MemoryFormat::ChannelsLast;
     x = packed(x);
@@ -63,13 +62,6 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     auto numbers = x.options().dtype(at::kFloat);
     Tensor y = at::empty_like(x, x.options(), format);
     Tensor table = at::empty({4, views, n.columns}, numbers);  // mean, invstd, scale, shift
-    Tensor sum = x;
-    if (add) {
-      add = packed(*add);
-      n.add = add->data_ptr();
-      sum = at::empty_like(x, x.options(), format);
-      n.sum = sum.data_ptr();
-    }
     if (residual) {
       residual = packed(*residual);
       n.residual = residual->data_ptr();
@@ -90,12 +82,15 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
       n.running_mean = running_mean.data_ptr<float>();
       n.running_var = running_var.data_ptr<float>();
     }
-    hold({x, add.value_or(Tensor()), residual.value_or(Tensor()), weight, bias, running_mean, running_var});
+    hold({x, residual.value_or(Tensor()), weight, bias, running_mean, running_var});
     const std::string kind = suffix(x);
     Tensor partial;
-    if (mode == RUNNING) {
-      TORCH_CHECK(!add, "evaluation adds before the norm");
-    } else {
+    if (mode != RUNNING && sums) {
+      n.partial = sums->data_ptr<float>();
+      n.parts = static_cast<int>(sums->size(1));
+      n.raw_sums = 1;
+      hold({*sums});
+    } else if (mode != RUNNING) {
       partial = at::empty({views * n.chunks * 2 * n.columns}, numbers);
       n.partial = partial.data_ptr<float>();
       launch("statistics_" + kind, shape.grid, NORM_BLOCK, &n);
@@ -105,20 +100,25 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     ctx->saved_data["relu"] = relu;
     ctx->saved_data["views"] = views;
     ctx->saved_data["mode"] = mode;
-    ctx->saved_data["add"] = add.has_value();
+    ctx->saved_data["passes"] = passes;
     ctx->saved_data["residual"] = residual.has_value();
-    ctx->save_for_backward({sum, residual ? y : Tensor(), weight, table});
-    if (add) return {y, sum};
-    Tensor again = at::empty({0}, y.options()).set_(y.storage(), 0, y.sizes(), y.strides());
+    ctx->save_for_backward({x, residual ? y : Tensor(), weight, table});
+    const Tensor& once_more = passes ? x : y;
+    Tensor again = at::empty({0}, x.options()).set_(once_more.storage(), once_more.storage_offset(), once_more.sizes(), once_more.strides());
     return {y, again};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &y = saved[1], &weight = saved[2], &table = saved[3];
-    bool relu = ctx->saved_data["relu"].toBool(), add = ctx->saved_data["add"].toBool();
-    bool residual = ctx->saved_data["residual"].toBool();
+    bool relu = ctx->saved_data["relu"].toBool();
+    bool residual = ctx->saved_data["residual"].toBool(), passes = ctx->saved_data["passes"].toBool();
     int64_t views = ctx->saved_data["views"].toInt();
+    if (passes && !gradients[0].defined()) { // what was passed on is all that counts
+      variable_list alone(ARGUMENTS);
+      alone[0] = gradients[1];
+      return alone;
+    }
     TORCH_CHECK(ctx->saved_data["mode"].toInt() != RUNNING, "no gradient through a norm by running statistics");
     const auto format = at::MemoryFormat::ChannelsLast;
     TORCH_CHECK(x.is_contiguous(format) && is_aligned(x) && table.size(2) == x.size(1), "the input of a norm was changed before its gradient");
@@ -132,9 +132,8 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     Tensor dy = gradients[0], other = gradients[1];
     flat(dy);
     flat(other);
-    if (!dy.defined() && !add) std::swap(dy, other);
-    if (!dy.defined() && !other.defined()) return variable_list(12);
-    if (!dy.defined()) dy = at::zeros_like(x, x.options(), format);
+    if (!dy.defined()) std::swap(dy, other);
+    if (!dy.defined()) return variable_list(ARGUMENTS);
     Norm n = {};
     Shape shape;
     shape(n, x, views, true);
@@ -145,7 +144,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     Tensor partial = at::empty({views * n.chunks * 2 * n.columns}, numbers);
     n.x = x.data_ptr();
     n.dy = dy.data_ptr();
-    if (other.defined()) (add ? n.dsum : n.dy2) = other.data_ptr();
+    if (other.defined()) (passes ? n.dpassed : n.dy2) = other.data_ptr();
     if (residual) {
       check_like(y, x, "output of a norm");
       TORCH_CHECK(y.is_contiguous(format), "the output of a norm was changed before its gradient");
@@ -168,7 +167,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     launch((relu ? "sums_relu_" : "sums_") + kind, shape.grid, NORM_BLOCK, &n);
     launch((relu ? "input_relu_" : "input_") + kind, shape.grid, NORM_BLOCK, &n);
     Tensor none;
-    return {dx, add ? dx : none, residual ? g : none, dweight, dbias, none, none, none, none, none, none, none};
+    return {dx, residual ? g : none, none, none, dweight, dbias, none, none, none, none, none, none, none};
   }
 };
 

@@ -17,17 +17,22 @@ struct Patch {
     Map a;               // forward, weight: x; input: dy: [images, height, width, K * channels]
     Map b;               // forward, input: w [K * outputs, 9, inputs]; weight: dy
     Map out;             // forward: y; input: dx
+    Map add;             // forward, if `added`: what is added to y
+    float* partial;      // forward: sums of y and of its squares, [views, parts, 2, K * outputs]; null: none
     void* sums;          // weight: float [parts, K, outputs, 9, inputs], or bf16 where there is one part
     i64 part;            // numbers in a part
     int inputs, outputs; // channels of a group
     int tiles, parts;
+    int added;           // whether `add` is there
+    int view_tiles;      // tiles of a view
     Div image, row;      // tiles of an image and of a row of tiles
 };
 
 const int SIDE = 10, CELLS = SIDE * SIDE;
-const int PATCH_GROUPS = 3, PATCH_KEPT = 3;  // warp groups of a block with few channels, and patches that each of them has
+const int PATCH_GROUPS = 3, PATCH_STAGES = 3;  // warp groups of a block with few channels, and patches that each of them has
 const int WIDE_GROUPS = 2, WIDE_STAGES = 3;  // the same with many channels, and stages of weights
-const int WEIGHT_STAGES = 5;
+const int WEIGHT_STAGES = 5, SMALL_STAGES = 4; // of gradients of weights
+const int COLUMN = 6 * 4 * 4; // pixels of a patch of small images for one column of taps
 
 __device__ __forceinline__ Place place_of(const Patch& p, int tile) {
     int image = quotient(p.image, tile), inside = tile - image * p.image.divisor, down = quotient(p.row, inside);
@@ -58,7 +63,7 @@ __device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait
 __device__ __forceinline__ void warpgroup_barrier(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id + 1) : "memory"); }
 
 // Where a place lies in rows of VECTORS vectors, 2, 4 or 8 of 16 bytes: the hardware's swizzle exchanges bits of the address.
-template <int VECTORS> __device__ __forceinline__ u32 exchanged(u32 offset) {
+template <int VECTORS> __device__ __forceinline__ u32 swizzled_at(u32 offset) {
     return offset ^ (VECTORS == 8 ? (offset >> 3 & 0x70) : VECTORS == 4 ? (offset >> 3 & 0x30) : (offset >> 3 & 0x10));
 }
 // The descriptor of a tile with such rows; `along`: bytes to the next eight rows.
@@ -83,9 +88,47 @@ template <int BN> __device__ __forceinline__ void put_results(u32 results, const
     for (int j = 0; j < BN / 8; j++) {
         u32 block = results + j / (WIDE / 8) * (64 * WIDE * 2);
         u32 at = row * WIDE * 2 + j % (WIDE / 8) * 16 + lane % 4 * 4, below = at + 8 * WIDE * 2;
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(block + exchanged<WIDE / 8>(at)), "r"(pack(acc[j * 4], acc[j * 4 + 1])) : "memory");
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(block + exchanged<WIDE / 8>(below)), "r"(pack(acc[j * 4 + 2], acc[j * 4 + 3])) : "memory");
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(block + swizzled_at<WIDE / 8>(at)), "r"(pack(acc[j * 4], acc[j * 4 + 1])) : "memory");
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(block + swizzled_at<WIDE / 8>(below)), "r"(pack(acc[j * 4 + 2], acc[j * 4 + 3])) : "memory");
     }
+}
+
+// Adds what lies there, in the same order, to the results.
+template <int BN> __device__ __forceinline__ void add_results(u32 from, float (&acc)[BN / 2]) {
+    const int WIDE = BN < 64 ? BN : 64;
+    int thread = threadIdx.x % 128, lane = thread % 32, row = thread / 32 * 16 + lane / 4;
+    #pragma unroll
+    for (int j = 0; j < BN / 8; j++) {
+        u32 block = from + j / (WIDE / 8) * (64 * WIDE * 2), at = row * WIDE * 2 + j % (WIDE / 8) * 16 + lane % 4 * 4;
+        #pragma unroll
+        for (int half = 0; half < 2; half++) {
+            u32 both;
+            asm volatile("ld.shared.b32 %0, [%1];" : "=r"(both) : "r"(block + swizzled_at<WIDE / 8>(at + half * 8 * WIDE * 2)) : "memory");
+            acc[j * 4 + half * 2] += low(both);
+            acc[j * 4 + half * 2 + 1] += high(both);
+        }
+    }
+}
+
+// Two sums of the i-th column of a thread's results over the rows of its warp, to `scratch`: 4 x 2 x BN numbers of the warp group.
+template <int BN> __device__ __forceinline__ void store_column(int i, float a, float b, float* scratch) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, column = i / 2 * 8 + lane * 2 + i % 2;
+    #pragma unroll
+    for (int d = 4; d < 32; d *= 2) {
+        a += __shfl_xor_sync(~0u, a, d);
+        b += __shfl_xor_sync(~0u, b, d);
+    }
+    if (lane < 4) {
+        scratch[warp * 2 * BN + column] = a;
+        scratch[(warp * 2 + 1) * BN + column] = b;
+    }
+}
+// The sums of the four warps, the second ones `stride` numbers after the first.
+template <int BN> __device__ __forceinline__ void store_warps(float* to, i64 stride, const float* scratch, int warpgroup) {
+    warpgroup_barrier(warpgroup);
+    for (int at = threadIdx.x % 128; at < 2 * BN; at += 128)
+        to[at / BN * stride + at % BN] = scratch[at] + scratch[2 * BN + at] + scratch[4 * BN + at] + scratch[6 * BN + at];
+    warpgroup_barrier(warpgroup);
 }
 
 // Up to 64 channels, from CH to BN of them: a block keeps all weights of a group, and each of its warp groups goes from
@@ -93,17 +136,19 @@ template <int BN> __device__ __forceinline__ void put_results(u32 results, const
 template <int CH, int BN, bool INPUT> __device__ void patch_convolve(const Patch& p) {
     const int V = CH / 8, NV = BN / 8, PATCH = whole(CELLS * CH * 2), TAP = whole(CH * BN * 2), RESULTS = whole(64 * BN * 2);
     extern __shared__ __align__(1024) u8 memory[];
-    __shared__ __align__(8) u64 barriers[PATCH_GROUPS * PATCH_KEPT + 1];
+    __shared__ __align__(8) u64 barriers[PATCH_GROUPS * (PATCH_STAGES + 1) + 1];
+    __shared__ float scratches[INPUT ? 1 : PATCH_GROUPS * 8 * BN];
     int thread = threadIdx.x, warpgroup = thread / 128, group = blockIdx.z;
     // Patches of every warp group, weights, results of every warp group.
-    u32 base = shared_address(memory), patches = base + warpgroup * PATCH_KEPT * PATCH, weights = base + PATCH_GROUPS * PATCH_KEPT * PATCH;
+    u32 base = shared_address(memory), patches = base + warpgroup * PATCH_STAGES * PATCH, weights = base + PATCH_GROUPS * PATCH_STAGES * PATCH;
     u32 results = weights + 9 * TAP + warpgroup * RESULTS;
-    u32 full = shared_address(barriers) + warpgroup * PATCH_KEPT * 8, weights_full = shared_address(barriers) + PATCH_GROUPS * PATCH_KEPT * 8;
+    u32 full = shared_address(barriers) + warpgroup * PATCH_STAGES * 8, weights_full = shared_address(barriers) + PATCH_GROUPS * PATCH_STAGES * 8;
     int first = blockIdx.x * PATCH_GROUPS + warpgroup, step = gridDim.x * PATCH_GROUPS;
     int count = first < p.tiles ? (p.tiles - first + step - 1) / step : 0;
-    bool chosen = thread % 128 == 0;
+    u32 add_full = weights_full + (1 + warpgroup) * 8;
+    bool elected = thread % 128 == 0, added = !INPUT && p.added, summed = !INPUT && p.partial;
     if (thread == 0) {
-        for (int i = 0; i <= PATCH_GROUPS * PATCH_KEPT; i++) barrier_init(shared_address(barriers) + i * 8, 1);
+        for (int i = 0; i <= PATCH_GROUPS * (PATCH_STAGES + 1); i++) barrier_init(shared_address(barriers) + i * 8, 1);
         barriers_ready();
         barrier_expect(weights_full, 9 * CH * BN * 2);
         for (int tap = 0; tap < 9; tap++) load_box(weights + tap * TAP, p.b, weights_full, 0, tap, group * p.outputs);
@@ -112,19 +157,30 @@ template <int CH, int BN, bool INPUT> __device__ void patch_convolve(const Patch
     auto load = [&](int i) {
         if (i >= count) return;
         Place at = place_of(p, first + i * step);
-        u32 barrier = full + i % PATCH_KEPT * 8;
+        u32 barrier = full + i % PATCH_STAGES * 8;
         barrier_expect(barrier, CELLS * CH * 2);
-        load_box(patches + i % PATCH_KEPT * PATCH, p.a, barrier, group * CH, at.x - 1, at.y - 1, at.image);
+        load_box(patches + i % PATCH_STAGES * PATCH, p.a, barrier, group * CH, at.x - 1, at.y - 1, at.image);
     };
-    if (chosen)
-        for (int i = 0; i < PATCH_KEPT; i++) load(i);
+    if (elected)
+        for (int i = 0; i < PATCH_STAGES; i++) load(i);
     barrier_wait(weights_full, 0);
+    float sums[BN / 4] = {}, squares[BN / 4] = {}; // of the columns of this thread's results
+    int view = 0, columns = gridDim.z * BN;
+    auto store_sums = [&] { // once for every view: tiles come in the order of the views
+        float* scratch = scratches + warpgroup * 8 * BN;
+        #pragma unroll
+        for (int j = 0; j < BN / 4; j++) {
+            store_column<BN>(j, sums[j], squares[j], scratch);
+            sums[j] = squares[j] = 0.f;
+        }
+        store_warps<BN>(p.partial + ((i64)view++ * step + first) * 2 * columns + group * BN, columns, scratch, warpgroup);
+    };
     for (int i = 0; i < count; i++) {
         float acc[BN / 2];
         #pragma unroll
         for (int j = 0; j < BN / 2; j++) acc[j] = 0.f;
-        barrier_wait(full + i % PATCH_KEPT * 8, i / PATCH_KEPT & 1);
-        u32 patch = patches + i % PATCH_KEPT * PATCH;
+        barrier_wait(full + i % PATCH_STAGES * 8, i / PATCH_STAGES & 1);
+        u32 patch = patches + i % PATCH_STAGES * PATCH;
         warpgroup_fence();
         #pragma unroll
         for (int tap = 0; tap < 9; tap++) {
@@ -136,17 +192,38 @@ template <int CH, int BN, bool INPUT> __device__ void patch_convolve(const Patch
                                              INPUT ? rows_at<NV>(w + ks * 16 * BN * 2, 8 * BN * 2, 0) : rows_at<V>(w + ks * 32, 8 * CH * 2, 16));
         }
         warpgroup_commit();
-        if (chosen) stores_read(); // of the tile before
+        Place at = place_of(p, first + i * step);
+        if (elected) {
+            stores_read(); // of the tile before
+            if (added) {
+                barrier_expect(add_full, 64 * BN * 2);
+                load_box(results, p.add, add_full, group * BN, at.x, at.y, at.image);
+            }
+        }
         warpgroup_wait();
         warpgroup_barrier(warpgroup);
-        if (chosen) load(i + PATCH_KEPT);
+        if (elected) load(i + PATCH_STAGES);
+        if (added) {
+            barrier_wait(add_full, i & 1);
+            add_results<BN>(results, acc);
+        }
+        if (summed) {
+            while (first + i * step >= (view + 1) * p.view_tiles) store_sums();
+            #pragma unroll
+            for (int j = 0; j < BN / 4; j++) {
+                float above = acc[j / 2 * 4 + j % 2], below = acc[j / 2 * 4 + j % 2 + 2];
+                sums[j] += above + below;
+                squares[j] += above * above + below * below;
+            }
+        }
         put_results<BN>(results, acc);
         publish();
         warpgroup_barrier(warpgroup);
-        Place at = place_of(p, first + i * step);
-        if (chosen) store_box(results, p.out, group * BN, at.x, at.y, at.image);
+        if (elected) store_box(results, p.out, group * BN, at.x, at.y, at.image);
     }
-    if (chosen) stores_read();
+    if (summed)
+        while (view * p.view_tiles < p.tiles) store_sums();
+    if (elected) stores_read();
 }
 
 // 128 channels or more: a warp group has the patch of its tile, 64 channels at a time; the weights of a tap come in
@@ -155,14 +232,15 @@ template <int CH, int BN, bool INPUT> __device__ void patch_convolve(const Patch
 // SMALL images are 4 x 4 pixels, and four of them are a tile: rows are (y, x, image), so that a tap above or below
 // is the same patch read from 16 rows away; one to the left or right has a patch of its own.
 template <int BN, bool INPUT, bool SMALL> __device__ void patch_convolve_wide(const Patch& p) {
-    const int COLUMN = 6 * 4 * 4 * 128, PATCH_BYTES = SMALL ? 3 * COLUMN : CELLS * 128, PATCH = whole(PATCH_BYTES), B_BYTES = BN * 128;
+    const int PATCH_BYTES = (SMALL ? 3 * COLUMN : CELLS) * 128, PATCH = whole(PATCH_BYTES), B_BYTES = BN * 128;
     const int ALONG = SMALL ? 8 * 128 : SIDE * 128; // bytes to the next eight pixels
     extern __shared__ __align__(1024) u8 memory[];
-    __shared__ __align__(8) u64 barriers[2 * WIDE_STAGES + 4];
+    __shared__ __align__(8) u64 barriers[2 * WIDE_STAGES + 4 + WIDE_GROUPS];
+    __shared__ float scratches[INPUT || SMALL ? 1 : WIDE_GROUPS * 8 * BN];
     int thread = threadIdx.x, warp = thread / 32, group = blockIdx.z, n0 = blockIdx.y * BN;
     int channels = INPUT ? p.outputs : p.inputs, columns = INPUT ? p.inputs : p.outputs, chunks = channels / 64, steps = chunks * 9;
     u32 base = shared_address(memory), weights = base + WIDE_GROUPS * 2 * PATCH;
-    u32 full = shared_address(barriers), empty = full + WIDE_STAGES * 8, patch_full = empty + WIDE_STAGES * 8, patch_empty = patch_full + 16;
+    u32 full = shared_address(barriers), empty = full + WIDE_STAGES * 8, patch_full = empty + WIDE_STAGES * 8, patch_empty = patch_full + 16, add_full = patch_empty + 16;
     if (thread == 0) {
         for (int i = 0; i < WIDE_STAGES; i++) {
             barrier_init(full + i * 8, 1);
@@ -172,6 +250,7 @@ template <int BN, bool INPUT, bool SMALL> __device__ void patch_convolve_wide(co
             barrier_init(patch_full + i * 8, 1);
             barrier_init(patch_empty + i * 8, WIDE_GROUPS * 4);
         }
+        for (int g = 0; g < WIDE_GROUPS; g++) barrier_init(add_full + g * 8, 1);
         barriers_ready();
     }
     __syncthreads();
@@ -186,7 +265,7 @@ template <int BN, bool INPUT, bool SMALL> __device__ void patch_convolve_wide(co
                 u32 to = base + (g * 2 + (chunk & 1)) * PATCH;
                 Place at = place_of(p, tile);
                 if (!SMALL) load_box(to, p.a, barrier, channel, at.x - 1, at.y - 1, at.image);
-                for (int kw = 0; SMALL && kw < 3; kw++) load_box(to + kw * COLUMN, p.a, barrier, channel, tile * 4, kw - 1, -1);
+                for (int kw = 0; SMALL && kw < 3; kw++) load_box(to + kw * COLUMN * 128, p.a, barrier, channel, tile * 4, kw - 1, -1);
             }
         };
         load_patches(0);
@@ -218,7 +297,7 @@ template <int BN, bool INPUT, bool SMALL> __device__ void patch_convolve_wide(co
         if (tap == 0) barrier_wait(patch_full + (chunk & 1) * 8, chunk / 2 & 1);
         barrier_wait(full + stage * 8, phase);
         int there = INPUT ? 8 - tap : tap;
-        u32 rows = patches + (chunk & 1) * PATCH + (SMALL ? there / 3 * 16 * 128 + there % 3 * COLUMN : (there / 3 * SIDE + there % 3) * 128);
+        u32 rows = patches + (chunk & 1) * PATCH + (SMALL ? (there / 3 * 16 + there % 3 * COLUMN) * 128 : (there / 3 * SIDE + there % 3) * 128);
         u32 b = weights + stage * B_BYTES;
         warpgroup_fence();
         #pragma unroll
@@ -241,12 +320,35 @@ template <int BN, bool INPUT, bool SMALL> __device__ void patch_convolve_wide(co
     }
     warpgroup_wait();
     warpgroup_barrier(warpgroup);
+    int tile = blockIdx.x * WIDE_GROUPS + warpgroup;
+    Place at = place_of(p, tile);
+    if (!INPUT && p.added) {
+        u32 barrier = add_full + warpgroup * 8;
+        if (thread % 128 == 0) {
+            barrier_expect(barrier, 64 * BN * 2);
+            for (int i = 0; i < BN / 64; i++) {
+                int column = group * columns + n0 + i * 64;
+                if (SMALL) load_box(patches + i * 8192, p.add, barrier, column, tile * 4, 0, 0);
+                else load_box(patches + i * 8192, p.add, barrier, column, at.x, at.y, at.image);
+            }
+        }
+        barrier_wait(barrier, 0);
+        add_results<BN>(patches, acc);
+    }
+    if (!INPUT && !SMALL && p.partial && tile < p.tiles) { // a slot per tile
+        float* scratch = scratches + warpgroup * 8 * BN;
+        #pragma unroll
+        for (int j = 0; j < BN / 4; j++) {
+            float above = acc[j / 2 * 4 + j % 2], below = acc[j / 2 * 4 + j % 2 + 2];
+            store_column<BN>(j, above + below, above * above + below * below, scratch);
+        }
+        i64 all = (i64)gridDim.z * columns;
+        store_warps<BN>(p.partial + tile * 2 * all + group * columns + n0, all, scratch, warpgroup);
+    }
     put_results<BN>(patches, acc);
     publish();
     warpgroup_barrier(warpgroup);
     if (thread % 128 == 0) {
-        int tile = blockIdx.x * WIDE_GROUPS + warpgroup;
-        Place at = place_of(p, tile);
         for (int i = 0; i < BN / 64; i++) {
             int column = group * columns + n0 + i * 64;
             if (SMALL) store_box(patches + i * 8192, p.out, column, tile * 4, 0, 0);
@@ -258,26 +360,33 @@ template <int BN, bool INPUT, bool SMALL> __device__ void patch_convolve_wide(co
 
 // The gradient of the weights. A block has CT channels of x and BN outputs, all nine taps, and every
 // `parts`-th tile; each of three warp groups has a row of taps. Grid: (inputs / CT, outputs / BN, groups * parts).
-template <int CT, int BN> __device__ void patch_weight(const Patch& p) {
-    const int NV = BN / 8, V = CT / 8, X_BYTES = whole(CELLS * CT * 2), STAGE = X_BYTES + whole(64 * BN * 2);
+template <int CT, int BN, bool SMALL> __device__ void patch_weight(const Patch& p) {
+    const int NV = BN / 8, V = CT / 8, PIXEL = CT * 2, PATCH_BYTES = (SMALL ? 3 * COLUMN : CELLS) * PIXEL;
+    const int X_BYTES = whole(PATCH_BYTES), STAGE = X_BYTES + whole(64 * BN * 2), STAGES = SMALL ? SMALL_STAGES : WEIGHT_STAGES;
     extern __shared__ __align__(1024) u8 memory[];
-    __shared__ __align__(8) u64 barriers[WEIGHT_STAGES];
+    __shared__ __align__(8) u64 barriers[STAGES];
     u32 base = shared_address(memory), full = shared_address(barriers);
     int thread = threadIdx.x, kh = thread / 128, group = blockIdx.z / p.parts, part = blockIdx.z % p.parts;
     int c0 = blockIdx.x * CT, n0 = blockIdx.y * BN;
     int mine = (p.tiles - part + p.parts - 1) / p.parts;
     auto load = [&](int step) {
         if (step >= mine) return;
-        Place at = place_of(p, part + step * p.parts);
-        u32 to = base + step % WEIGHT_STAGES * STAGE, barrier = full + step % WEIGHT_STAGES * 8;
-        barrier_expect(barrier, CELLS * CT * 2 + 64 * BN * 2);
-        load_box(to, p.a, barrier, group * p.inputs + c0, at.x - 1, at.y - 1, at.image);
-        load_box(to + X_BYTES, p.b, barrier, group * p.outputs + n0, at.x, at.y, at.image);
+        int tile = part + step * p.parts, channel = group * p.inputs + c0, output = group * p.outputs + n0;
+        Place at = place_of(p, tile);
+        u32 to = base + step % STAGES * STAGE, barrier = full + step % STAGES * 8;
+        barrier_expect(barrier, PATCH_BYTES + 64 * BN * 2);
+        if (SMALL) {
+            for (int kw = 0; kw < 3; kw++) load_box(to + kw * COLUMN * PIXEL, p.a, barrier, channel, tile * 4, kw - 1, -1);
+            load_box(to + X_BYTES, p.b, barrier, output, tile * 4, 0, 0);
+        } else {
+            load_box(to, p.a, barrier, channel, at.x - 1, at.y - 1, at.image);
+            load_box(to + X_BYTES, p.b, barrier, output, at.x, at.y, at.image);
+        }
     };
     if (thread == 0) {
-        for (int i = 0; i < WEIGHT_STAGES; i++) barrier_init(full + i * 8, 1);
+        for (int i = 0; i < STAGES; i++) barrier_init(full + i * 8, 1);
         barriers_ready();
-        for (int i = 0; i < WEIGHT_STAGES - 2; i++) load(i);
+        for (int i = 0; i < STAGES - 2; i++) load(i);
     }
     float acc[3][BN / 2];
     #pragma unroll
@@ -287,17 +396,18 @@ template <int CT, int BN> __device__ void patch_weight(const Patch& p) {
     int step = 0;
     do {
         __syncthreads();
-        if (thread == 0) load(step + WEIGHT_STAGES - 2); // where the products of two steps ago are done
-        barrier_wait(full + step % WEIGHT_STAGES * 8, step / WEIGHT_STAGES & 1);
-        u32 patch = base + step % WEIGHT_STAGES * STAGE, gradient = patch + X_BYTES;
+        if (thread == 0) load(step + STAGES - 2); // where the products of two steps ago are done
+        barrier_wait(full + step % STAGES * 8, step / STAGES & 1);
+        u32 patch = base + step % STAGES * STAGE, gradient = patch + X_BYTES;
         warpgroup_fence();
         #pragma unroll
         for (int ks = 0; ks < 4; ks++)
             #pragma unroll
-            for (int kw = 0; kw < 3; kw++)
+            for (int kw = 0; kw < 3; kw++) {
                 // Of 32 channels the second half of the rows is read again, and thrown away below.
-                warpgroup_multiply<1, 1>(acc[kw], rows_at<V>(patch + ((ks * 2 + kh) * SIDE + kw) * CT * 2, SIDE * CT * 2, 0),
-                                         rows_at<NV>(gradient + ks * 16 * BN * 2, 8 * BN * 2, 0));
+                u32 rows = patch + (SMALL ? kw * COLUMN + (ks + kh) * 16 : (ks * 2 + kh) * SIDE + kw) * PIXEL;
+                warpgroup_multiply<1, 1>(acc[kw], rows_at<V>(rows, (SMALL ? 8 : SIDE) * PIXEL, 0), rows_at<NV>(gradient + ks * 16 * BN * 2, 8 * BN * 2, 0));
+            }
         warpgroup_commit();
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); // the step before is done
     } while (++step < mine);
@@ -335,10 +445,11 @@ PATCH(64, 64)
     PATCH_KERNEL(WIDE_GROUPS * 128 + 32, 1, patch_backward_small_##BN, (patch_convolve_wide<BN, true, true>))
 PATCH_WIDE(64)
 PATCH_WIDE(128)
-#define PATCH_WEIGHT(CT, BN) PATCH_KERNEL(384, 1, patch_weight_##CT##_##BN, (patch_weight<CT, BN>))
+#define PATCH_WEIGHT(CT, BN) PATCH_KERNEL(384, 1, patch_weight_##CT##_##BN, (patch_weight<CT, BN, false>))
 PATCH_WEIGHT(16, 16)
 PATCH_WEIGHT(16, 32)
 PATCH_WEIGHT(32, 32)
 PATCH_WEIGHT(32, 64)
 PATCH_WEIGHT(64, 64)
+PATCH_KERNEL(384, 1, patch_weight_small, (patch_weight<64, 64, true>))
 #endif

@@ -10,13 +10,14 @@ namespace {
 
 // As in patch.cu.
 struct Patch {
-  CUtensorMap a, b, out;
+  CUtensorMap a, b, out, add;
+  float* partial;
   void* sums;
   long long part;
-  int inputs, outputs, tiles, parts;
+  int inputs, outputs, tiles, parts, added, view_tiles;
   Div image, row;
 };
-const int64_t PATCH_GROUPS = 3, PATCH_KEPT = 3, WIDE_GROUPS = 2, WIDE_STAGES = 3, WEIGHT_STAGES = 5;
+const int64_t PATCH_GROUPS = 3, PATCH_STAGES = 3, WIDE_GROUPS = 2, WIDE_STAGES = 3, WEIGHT_STAGES = 5, SMALL_STAGES = 4;
 const int64_t CELLS = 10 * 10, SMALL_CELLS = 3 * 6 * 4 * 4;  // pixels of a patch
 
 int64_t whole(int64_t bytes) { return over(bytes, 1024) * 1024; }
@@ -94,18 +95,37 @@ int64_t shares_of(int64_t others) {
   return best;
 }
 
+// What a convolution does beside multiplying: add to its result, or null, and leave sums of it for the norm that follows.
+struct Epilogue {
+  const Tensor* add = nullptr;
+  int64_t views = 0;  // 0: no sums
+  Tensor sums;        // [views, parts, 2, columns], where a kernel has left them
+};
+
+// Room for the sums, `parts` per view. Every block of the norm reads all of them: with too many, it is better off
+// without.
+void prepare_sums(Patch& p, Epilogue& epilogue, int64_t parts, const Tensor& y) {
+  if (!epilogue.views || parts > 128) return;
+  epilogue.sums = at::empty({epilogue.views, parts, 2, y.size(1)}, y.options().dtype(at::kFloat));
+  p.partial = epilogue.sums.data_ptr<float>();
+  p.view_tiles = static_cast<int>(p.tiles / epilogue.views);
+}
+
 // Forward (from x to y) and the gradient of the input (from dy to dx); false where there is no kernel for them.
-bool launch_patch(bool forward, const Tensor& from, const Tensor& w, const Tensor& to, const Conv& c) {
+bool launch_patch(bool forward, const Tensor& from, const Tensor& w, const Tensor& to, const Conv& c, Epilogue& epilogue) {
   const std::string name = forward ? "patch_forward_" : "patch_backward_";
   int64_t groups = w.size(0), channels = forward ? c.inputs : c.outputs, columns = forward ? c.outputs : c.inputs;
-  bool few = channels >= 16 && columns >= 16 && ((channels <= 32 && columns <= 32) || (channels == 64 && columns == 64));
+  bool narrow = channels >= 16 && columns >= 16 && ((channels <= 32 && columns <= 32) || (channels == 64 && columns == 64));
   Patch p = patch_of(c, from.size(0));
-  if (has_tiles(c) && few) {
+  p.added = epilogue.add != nullptr;
+  if (has_tiles(c) && narrow) {
     p.a = map_of_images(from, channels, 10);
     p.b = map_of_weights(w, c.inputs, c.outputs);
     p.out = map_of_images(to, columns, 8);
-    int64_t shared = PATCH_GROUPS * (PATCH_KEPT * whole(CELLS * channels * 2) + whole(64 * columns * 2)) + 9 * whole(channels * columns * 2);
+    if (epilogue.add) p.add = map_of_images(*epilogue.add, columns, 8);
+    int64_t shared = PATCH_GROUPS * (PATCH_STAGES * whole(CELLS * channels * 2) + whole(64 * columns * 2)) + 9 * whole(channels * columns * 2);
     int64_t blocks = std::min(shares_of(groups), over(p.tiles, PATCH_GROUPS));
+    prepare_sums(p, epilogue, blocks * PATCH_GROUPS, to);
     dim3 grid(static_cast<unsigned>(blocks), 1, static_cast<unsigned>(groups));
     launch(name + std::to_string(channels) + "_" + std::to_string(columns), grid, dim3(PATCH_GROUPS * 128), &p, static_cast<size_t>(shared));
     return true;
@@ -117,6 +137,8 @@ bool launch_patch(bool forward, const Tensor& from, const Tensor& w, const Tenso
   p.a = small ? map_of_small_images(from, 6) : map_of_images(from, 64, 10);
   p.b = map_of_weights(w, 64, forward ? wide : 64);
   p.out = small ? map_of_small_images(to, 4) : map_of_images(to, 64, 8);
+  if (epilogue.add) p.add = small ? map_of_small_images(*epilogue.add, 4) : map_of_images(*epilogue.add, 64, 8);
+  if (!small && epilogue.views) prepare_sums(p, epilogue, p.tiles / epilogue.views, to);
   int64_t patch = small ? SMALL_CELLS : CELLS, shared = 2 * WIDE_GROUPS * whole(patch * 64 * 2) + WIDE_STAGES * wide * 64 * 2;
   dim3 grid(static_cast<unsigned>(pairs), static_cast<unsigned>(columns / wide), static_cast<unsigned>(groups));
   launch(name + (small ? "small_" : "wide_") + std::to_string(wide), grid, dim3(WIDE_GROUPS * 128 + 32), &p, static_cast<size_t>(shared));
@@ -127,19 +149,25 @@ bool launch_patch(bool forward, const Tensor& from, const Tensor& w, const Tenso
 struct PatchWeight {
   int64_t high, wide;  // inputs and outputs of a block
   int64_t parts = 0;   // that the sum over pixels is cut into; 0 where there is no kernel for it
+  bool small;
   PatchWeight(const Conv& c, int64_t groups, int64_t images) : high(std::min(c.inputs, 64)), wide(std::min<int64_t>(c.outputs, high == 64 ? 64 : 2 * high)) {
-    if (!has_tiles(c) || high < 16 || wide < high || c.inputs % high != 0 || c.outputs % wide != 0) return;
-    parts = std::min<int64_t>(shares_of(c.inputs / high * (c.outputs / wide) * groups), patch_of(c, images).tiles);
+    small = is_small(c) && high == 64 && wide == 64;
+    if ((!has_tiles(c) && !small) || high < 16 || wide < high || c.inputs % high != 0 || c.outputs % wide != 0) return;
+    parts = std::min<int64_t>(shares_of(c.inputs / high * (c.outputs / wide) * groups), tiles(c, images));
   }
+  int64_t tiles(const Conv& c, int64_t images) const { return small ? over(images, 4) : patch_of(c, images).tiles; }
   void launch(const Tensor& x, const Tensor& dy, int64_t groups, const Conv& c) const {
     Patch p = patch_of(c, x.size(0));
-    p.a = map_of_images(x, high, 10);
-    p.b = map_of_images(dy, wide, 8);
+    p.tiles = static_cast<int>(tiles(c, x.size(0)));
+    p.a = small ? map_of_small_images(x, 6) : map_of_images(x, high, 10);
+    p.b = small ? map_of_small_images(dy, 4) : map_of_images(dy, wide, 8);
     p.sums = c.out;
     p.part = c.part;
-    int64_t shared = WEIGHT_STAGES * (whole(CELLS * high * 2) + whole(64 * wide * 2));
+    int64_t patch = small ? SMALL_CELLS : CELLS, stages = small ? SMALL_STAGES : WEIGHT_STAGES;
+    int64_t shared = stages * (whole(patch * high * 2) + whole(64 * wide * 2));
     dim3 grid(static_cast<unsigned>(c.inputs / high), static_cast<unsigned>(c.outputs / wide), static_cast<unsigned>(groups * c.parts));
-    ::launch("patch_weight_" + std::to_string(high) + "_" + std::to_string(wide), grid, dim3(384), &p, static_cast<size_t>(shared));
+    const std::string size = small ? "small" : std::to_string(high) + "_" + std::to_string(wide);
+    ::launch("patch_weight_" + size, grid, dim3(384), &p, static_cast<size_t>(shared));
   }
 };
 

@@ -7,10 +7,13 @@
 
 #include "conv.h"
 #include "graph.h"
+#include "loss.h"
 #include "norm.h"
 #include "upload.h"
 
 namespace {
+
+std::optional<Tensor> option(Tensor* t) { return t ? std::optional<Tensor>(*t) : std::nullopt; }
 
 const int ENTRIES = 256;
 struct Entry {
@@ -96,19 +99,32 @@ const char* fa_allow(int tf32) {
 
 // ---- streams and events
 
-const char* fa_stream_new(int device, c10::cuda::CUDAStream** out) {
-  return guarded([&] { *out = new c10::cuda::CUDAStream(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device))); });
-}
-void fa_stream_free(c10::cuda::CUDAStream* stream) { delete stream; }
-// Makes `stream` current on this thread and hands back the one that was.
-const char* fa_stream_enter(c10::cuda::CUDAStream* stream, c10::cuda::CUDAStream** before) {
+const char* fa_stream_new(int device, fa_stream** out) {
   return guarded([&] {
-    *before = new c10::cuda::CUDAStream(c10::cuda::getCurrentCUDAStream(stream->device_index()));
-    c10::cuda::setCurrentCUDAStream(*stream);
+    auto own = std::make_unique<OwnStream>(static_cast<c10::DeviceIndex>(device), true);
+    auto stream = own->get();
+    *out = new fa_stream{std::move(own), stream};
   });
 }
-const char* fa_stream_synchronize(c10::cuda::CUDAStream* stream) {
-  return guarded([&] { stream->synchronize(); });
+void fa_stream_free(fa_stream* stream) { delete stream; }
+// Makes `stream` current on this thread and hands back the one that was.
+const char* fa_stream_enter(fa_stream* stream, fa_stream** before) {
+  return guarded([&] {
+    *before = new fa_stream{nullptr, c10::cuda::getCurrentCUDAStream(stream->stream.device_index())};
+    c10::cuda::setCurrentCUDAStream(stream->stream);
+  });
+}
+const char* fa_stream_synchronize(fa_stream* stream) {
+  return guarded([&] { stream->stream.synchronize(); });
+}
+
+// ---- backward passes on the current stream
+
+const char* fa_backward_begin() {
+  return guarded([&] { Beside::begin(); });
+}
+const char* fa_backward_end() {
+  return guarded([&] { Beside::end(); });
 }
 
 // ---- graphs
@@ -153,8 +169,8 @@ void* fa_upload_memory(fa_upload* upload) { return upload->host; }
 const char* fa_upload_wait(fa_upload* upload) {
   return guarded([&] { upload->arrived.synchronize(); });
 }
-const char* fa_upload_start(fa_upload* upload, c10::cuda::CUDAStream* stream, size_t bytes) {
-  return guarded([&] { upload->start(*stream, bytes); });
+const char* fa_upload_start(fa_upload* upload, fa_stream* stream, size_t bytes) {
+  return guarded([&] { upload->start(stream->stream, bytes); });
 }
 // `to`: contiguous bytes on the same GPU, as many as were started or fewer.
 const char* fa_upload_take(fa_upload* upload, Tensor* to) {
@@ -175,22 +191,31 @@ const char* fa_empty_cache() {
 
 // ---- operations; results belong to the caller
 
-const char* fa_norm(Tensor* x, Tensor* add, Tensor* residual, Tensor* weight, Tensor* bias, Tensor* mean, Tensor* variance,
+const char* fa_norm(Tensor* x, Tensor* residual, Tensor* sums, int passes, Tensor* weight, Tensor* bias, Tensor* mean, Tensor* variance,
               int relu, int64_t views, int mode, double momentum, double epsilon, Tensor** first, Tensor** second) {
   return guarded([&] {
     c10::cuda::CUDAGuard guard(x->device());
-    auto option = [](Tensor* t) { return t ? std::optional<Tensor>(*t) : std::nullopt; };
-    auto out = FusedNorm::apply(*x, option(add), option(residual), *weight, *bias, *mean, *variance, relu != 0, views,
+    auto out = FusedNorm::apply(*x, option(residual), option(sums), passes != 0, *weight, *bias, *mean, *variance, relu != 0, views,
                                 static_cast<int64_t>(mode), momentum, epsilon);
     *first = new Tensor(out[0]);
     *second = new Tensor(out[1]);
   });
 }
 
-const char* fa_conv(Tensor* x, Tensor* w, int64_t stride, int64_t padding, Tensor** out) {
+const char* fa_conv(Tensor* x, Tensor* w, int64_t stride, int64_t padding, Tensor* add, int64_t views, Tensor** out, Tensor** sums) {
   return guarded([&] {
     c10::cuda::CUDAGuard guard(x->device());
-    *out = new Tensor(FusedConv::apply(*x, *w, stride, padding));
+    auto found = FusedConv::apply(*x, *w, stride, padding, option(add), views);
+    *out = new Tensor(found[0]);
+    *sums = found[1].numel() > 0 ? new Tensor(found[1]) : nullptr;
+  });
+}
+
+const char* fa_fix_mix_loss(Tensor* logits, Tensor* adjustment, Tensor* labels, Tensor* weights, Tensor* mix_labels, Tensor* mix_weights,
+                            Tensor* lambda, Tensor** out) {
+  return guarded([&] {
+    c10::cuda::CUDAGuard guard(logits->device());
+    *out = new Tensor(FusedLoss::apply(*logits, option(adjustment), *labels, option(weights), option(mix_labels), option(mix_weights), option(lambda)));
   });
 }
 
@@ -235,8 +260,8 @@ const char* fa_sgd(size_t n, Tensor** values, Tensor** momenta, Tensor** gradien
     std::vector<Tensor> kept = {*lr};
     int64_t clients = values[0]->size(0), all = 0, processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
     for (size_t i = 0; i < n; i++) all += values[i]->numel();
-    // Some 16 pieces per processor, of 2,048 numbers at a time; a block of a longer one would finish late.
-    s.span = static_cast<int>(2048 * std::min<int64_t>(8, 1 + all / (16 * processors * 2048)));
+    // Some 16 pieces per processor, of 4,096 numbers at a time; a block of a longer one would finish late.
+    s.span = static_cast<int>(4096 * std::min<int64_t>(4, 1 + all / (16 * processors * 4096)));
     for (size_t i = 0; i < n; i++) {
       Tensor gradient = *gradients[i];
       if (gradient.strides() != values[i]->strides() || !is_aligned(gradient)) {

@@ -16,16 +16,62 @@ const CHANNELS: i64 = 1 << 26;
 /// where `x` is channels last and the inputs of `w` are last in memory. A group has 8, 16, 32 and so on
 /// channels; if `x` has more of them than `w`, the rest is padding.
 pub fn conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<Tensor> {
-    check_conv(x, w, stride, padding)?;
-    let mut out = null_mut();
-    // SAFETY: both tensors are alive and were checked; we own the result.
+    check_conv(x, w, stride, padding, None, 1)?;
+    Ok(call(x, w, stride, padding, None, 0)?.0)
+}
+
+/// Sums of a convolution's result and of its squares, which the norm that follows then need not compute.
+#[derive(Debug)]
+pub struct Sums(pub(crate) Tensor);
+
+/// The same with `add` added, which is of the size and kind of the result, and with the sums of this number of equal
+/// parts of the batch, if they are asked for and a kernel computes them on the way.
+pub fn conv_before_norm(
+    x: &Tensor,
+    w: &Tensor,
+    stride: i64,
+    padding: i64,
+    add: Option<&Tensor>,
+    views: Option<i64>,
+) -> Result<(Tensor, Option<Sums>)> {
+    check_conv(x, w, stride, padding, add, views.unwrap_or(1))?;
+    call(x, w, stride, padding, add, views.unwrap_or(0))
+}
+
+fn call(
+    x: &Tensor,
+    w: &Tensor,
+    stride: i64,
+    padding: i64,
+    add: Option<&Tensor>,
+    views: i64,
+) -> Result<(Tensor, Option<Sums>)> {
+    let (mut out, mut sums) = (null_mut(), null_mut());
+    // SAFETY: all tensors are alive and were checked; we own the results, of which the second may be null.
     unsafe {
-        check(fa_conv(raw(x), raw(w), stride, padding, &mut out))?;
-        Ok(Tensor::from_ptr(out))
+        check(fa_conv(
+            raw(x),
+            raw(w),
+            stride,
+            padding,
+            raw_option(add),
+            views,
+            &mut out,
+            &mut sums,
+        ))?;
+        let sums = (!sums.is_null()).then(|| Sums(Tensor::from_ptr(sums)));
+        Ok((Tensor::from_ptr(out), sums))
     }
 }
 
-fn check_conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<()> {
+fn check_conv(
+    x: &Tensor,
+    w: &Tensor,
+    stride: i64,
+    padding: i64,
+    add: Option<&Tensor>,
+    views: i64,
+) -> Result<()> {
     let x = Argument::new("x", x)?.with_kind(&[Kind::BFloat16])?;
     let w = Argument::new("w", w)?.with_kind(&[Kind::BFloat16])?;
     let [batch, channels, height, width] = x.dimensions("dimensions of x")?;
@@ -53,5 +99,12 @@ fn check_conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<()> {
     number("pixels of x", Expected::Between(1, PIXELS), pixels(height, width))?;
     let of_result = pixels(result(height), result(width));
     number("pixels of the result", Expected::Between(1, PIXELS), of_result)?;
-    on_one_gpu(x, &[w])
+    number("views", Expected::Between(1, GRID), views)?;
+    number("batch of x", Expected::MultipleOf(views), batch)?;
+    let mut others = vec![w];
+    if let Some(add) = add {
+        let add = Argument::new("add", add)?.with_kind(&[Kind::BFloat16])?;
+        others.push(add.with_size(&[batch, produced, result(height), result(width)])?);
+    }
+    on_one_gpu(x, &others)
 }

@@ -55,6 +55,17 @@ impl Drop for Graph {
     }
 }
 
+/// Runs `work`, a backward pass on the current stream, with the gradients of convolutions' weights computed beside the
+/// others: they are complete when it returns, and not before.
+pub fn with_weights_beside<T, E: From<GraphError>>(
+    work: impl FnOnce() -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
+    // SAFETY: neither has arguments; what was begun is ended, on this thread and stream.
+    let end = || check(unsafe { fa_backward_end() });
+    // SAFETY: as above.
+    captured(|| check(unsafe { fa_backward_begin() }), work, end, || drop(end()))
+}
+
 /// Runs `work` between `begin` and `end`; if it fails or panics, `discard` takes the place of `end`.
 fn captured<T, E: From<GraphError>>(
     begin: impl FnOnce() -> Result<()>,

@@ -1,6 +1,6 @@
 //! GPU features of a cohort's training step that the libtorch bindings lack: CUDA graphs, streams,
 //! uploads from pinned memory, and fused kernels (batch norm with ReLU and the residual sum for two
-//! views at once, grouped convolutions, SGD for all parameters at once, 8-bit images to the
+//! views at once, grouped convolutions, losses, SGD for all parameters at once, 8-bit images to the
 //! network's input).
 //!
 //! They are implemented by a C++ shim (`cpp/shim.cpp`, with the kernels in `cpp/*.cu`); this crate
@@ -26,6 +26,7 @@ mod conv;
 mod error;
 mod graph;
 mod images;
+mod loss;
 mod norm;
 mod queue;
 mod setup;
@@ -33,10 +34,11 @@ mod sgd;
 mod shim;
 mod upload;
 
-pub use conv::conv;
+pub use conv::{Sums, conv, conv_before_norm};
 pub use error::{Expected, GraphError};
-pub use graph::Graph;
+pub use graph::{Graph, with_weights_beside};
 pub use images::{Mixture, images};
+pub use loss::{FixMixLoss, Labels, MixLabels};
 pub use norm::{Norm, Statistics};
 pub use queue::{Entered, Queue};
 pub use setup::{

@@ -1,7 +1,8 @@
 //! Batch norm with what follows it.
 
 use crate::checks::{Argument, GRID, number, on_one_gpu};
-use crate::error::{Expected, GraphError};
+use crate::conv::Sums;
+use crate::error::Expected;
 use crate::shim::*;
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -9,6 +10,8 @@ use tch::{Kind, Tensor};
 
 /// Columns of a norm: more than any network has, and few enough to count what belongs to them in 32 bits.
 const COLUMNS: i64 = 4096 * 64;
+/// Parts of a sum that are counted in 32 bits.
+const PARTS: i64 = i32::MAX as i64;
 
 /// How a norm uses its statistics.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,18 +45,13 @@ pub struct Norm<'a> {
     pub epsilon: f64,
     /// Whether ReLU follows.
     pub relu: bool,
-}
-
-/// What is added to a norm: to its input or to its output.
-#[derive(Clone, Copy)]
-enum Addend<'a> {
-    None,
-    ToInput(&'a Tensor),
-    ToOutput(&'a Tensor),
+    /// Sums of `x` and of its squares from the convolution that made it; computed here if left out. Running
+    /// statistics need none.
+    pub sums: Option<&'a Sums>,
 }
 
 impl Norm<'_> {
-    fn check(&self, x: &Tensor, addend: Addend) -> Result<()> {
+    fn check(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<()> {
         let x = Argument::new("x", x)?.with_kind(&[Kind::Float, Kind::BFloat16])?;
         let size: [i64; 4] = x.dimensions("dimensions of x")?;
         let [batch, columns, ..] = size;
@@ -67,33 +65,38 @@ impl Norm<'_> {
                 .with_size(&[columns])?
                 .contiguous()
         };
+        let mut sums = None;
+        if let Some(Sums(found)) = self.sums {
+            let found = Argument::new("sums", found)?.with_kind(&[Kind::Float])?;
+            let [_, parts, ..]: [i64; 4] = found.dimensions("dimensions of sums")?;
+            number("parts of sums", Expected::Between(1, PARTS), parts)?;
+            sums = Some(found.with_size(&[self.views, parts, 2, columns])?.contiguous()?);
+        }
         let mut others = vec![
             parameter("weight", self.weight)?,
             parameter("bias", self.bias)?,
             parameter("mean", self.mean)?,
             parameter("variance", self.variance)?,
         ];
-        let addend = match addend {
-            Addend::None => None,
-            Addend::ToInput(add) => Some(Argument::new("add", add)?),
-            Addend::ToOutput(residual) => Some(Argument::new("residual", residual)?),
-        };
-        if let Some(addend) = addend {
-            others.push(addend.with_kind(&[x.kind()?])?.with_size(&size)?);
+        if let Some(residual) = residual {
+            let residual = Argument::new("residual", residual)?.with_kind(&[x.kind()?])?;
+            others.push(residual.with_size(&size)?);
         }
+        others.extend(sums);
         on_one_gpu(x, &others)
     }
 
-    fn call(&self, x: &Tensor, addend: Addend) -> Result<(Tensor, Tensor)> {
+    fn call(
+        &self,
+        x: &Tensor,
+        residual: Option<&Tensor>,
+        passes: bool,
+    ) -> Result<(Tensor, Tensor)> {
+        self.check(x, residual)?;
         let (mode, momentum) = match self.statistics {
             Statistics::Update(share) => (0, share),
             Statistics::Batch => (1, 0.0),
             Statistics::Running => (2, 0.0),
-        };
-        let (add, residual) = match addend {
-            Addend::None => (None, None),
-            Addend::ToInput(add) => (Some(add), None),
-            Addend::ToOutput(residual) => (None, Some(residual)),
         };
         let (mut first, mut second) = (null_mut(), null_mut());
         // SAFETY: all tensors are alive and were checked; on success both results are new tensors that
@@ -101,8 +104,9 @@ impl Norm<'_> {
         unsafe {
             check(fa_norm(
                 raw(x),
-                raw_option(add),
                 raw_option(residual),
+                raw_option(self.sums.map(|Sums(sums)| sums)),
+                c_int::from(passes),
                 raw(self.weight),
                 raw(self.bias),
                 raw(self.mean),
@@ -122,23 +126,16 @@ impl Norm<'_> {
     /// act(norm(x)), twice: the same values with separate gradients, so that two consumers need no
     /// addition of gradients.
     pub fn forward(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.check(x, Addend::None)?;
-        self.call(x, Addend::None)
+        self.call(x, None, false)
     }
 
     /// act(norm(x) + residual), twice as in [`Self::forward`]; `residual` is of the size and kind of `x`.
     pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.check(x, Addend::ToOutput(residual))?;
-        self.call(x, Addend::ToOutput(residual))
+        self.call(x, Some(residual), false)
     }
 
-    /// act(norm(x + add)), and x + add; `add` is of the size and kind of `x`.
-    pub fn forward_sum(&self, x: &Tensor, add: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.check(x, Addend::ToInput(add))?;
-        if self.statistics == Statistics::Running {
-            let sum = x.f_add(add).map_err(|error| GraphError::Failed(error.to_string()))?;
-            return Ok((self.call(&sum, Addend::None)?.0, sum));
-        }
-        self.call(x, Addend::ToInput(add))
+    /// act(norm(x)), and x once more with a gradient of its own.
+    pub fn forward_passing(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        self.call(x, None, true)
     }
 }

@@ -11,6 +11,7 @@ use std::ptr::null_mut;
 const SOURCE: &str = concat!(
     include_str!("../cpp/kernels.cu"),
     include_str!("../cpp/norm.cu"),
+    include_str!("../cpp/loss.cu"),
     include_str!("../cpp/conv.cu"),
     include_str!("../cpp/hopper.cu"),
     include_str!("../cpp/patch.cu")

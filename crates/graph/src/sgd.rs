@@ -88,7 +88,7 @@ fn check_entry<'a>(entry: &SgdEntry<'a>, clients: Expected) -> Result<(i64, Vec<
     let count = size.first().copied().unwrap_or_default(); // none in a tensor without dimensions
     number("clients of value", clients, count)?;
     let value = value.dense_by_client()?;
-    // Kernels take eight numbers at a time where a client has a multiple of eight.
+    // Kernels take four or eight numbers at a time where a client has a multiple of eight.
     let vectors = size[1..].iter().product::<i64>() % 8 == 0;
     let aligned = |tensor: Argument<'a>| if vectors { tensor.aligned() } else { Ok(tensor) };
     let mut tensors = vec![aligned(value)?];

@@ -61,6 +61,8 @@ shim! {
     fn fa_stream_new(device: c_int, out: *mut *mut c_void);
     fn fa_stream_enter(stream: *mut c_void, before: *mut *mut c_void);
     fn fa_stream_synchronize(stream: *mut c_void);
+    fn fa_backward_begin();
+    fn fa_backward_end();
     fn fa_graph_new(out: *mut *mut c_void);
     fn fa_graph_begin(graph: *mut c_void, share: *mut c_void);
     fn fa_graph_end(graph: *mut c_void);
@@ -73,8 +75,9 @@ shim! {
     fn fa_empty_cache();
     fn fa_norm(
         x: *mut C_tensor,
-        add: *mut C_tensor,
         residual: *mut C_tensor,
+        sums: *mut C_tensor,
+        passes: c_int,
         weight: *mut C_tensor,
         bias: *mut C_tensor,
         mean: *mut C_tensor,
@@ -92,6 +95,19 @@ shim! {
         w: *mut C_tensor,
         stride: i64,
         padding: i64,
+        add: *mut C_tensor,
+        views: i64,
+        out: *mut *mut C_tensor,
+        sums: *mut *mut C_tensor,
+    );
+    fn fa_fix_mix_loss(
+        logits: *mut C_tensor,
+        adjustment: *mut C_tensor,
+        labels: *mut C_tensor,
+        weights: *mut C_tensor,
+        mix_labels: *mut C_tensor,
+        mix_weights: *mut C_tensor,
+        lambda: *mut C_tensor,
         out: *mut *mut C_tensor,
     );
     fn fa_images(

@@ -189,6 +189,7 @@ fn a_graph_holds_the_memory_it_uses() {
             views: 1,
             epsilon: 1.0,
             relu: false,
+            sums: None,
         };
         let (y, _) = norm.forward(&x)?; // 0 * weight + 1, and the running mean becomes 1
         let gradient =

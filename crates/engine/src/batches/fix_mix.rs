@@ -9,6 +9,7 @@ use super::streams::RoundStreams;
 use crate::config::{Augmentation, MixAugment, MixDraw, MixupConfig};
 use crate::error::Result;
 use fedanchor_data::{Purpose, augment};
+use fedanchor_graph::Mixture;
 use tch::{Kind, Tensor};
 
 /// How fix and mix batches are made in a round.
@@ -58,6 +59,13 @@ pub struct Mix {
     pub first: Tensor,
     /// Weak views of the mix samples.
     pub second: Tensor,
+}
+
+impl Mix {
+    /// The mixture of both images.
+    pub fn mixture(&self) -> Mixture<'_> {
+        Mixture { first: &self.first, second: &self.second, lambda: &self.lambda }
+    }
 }
 
 /// The parts of a batch, in their order; the last four only with mixup.

@@ -43,28 +43,18 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// What flows from block to block. Pre-activation: `x` and `other` are a branch and its shortcut,
-/// still to be added, by the norm that comes next. Post-activation: `other` is `x` once more with a
-/// gradient of its own, for the shortcut.
+/// What flows from block to block. Pre-activation: branch and shortcut, added, with what the convolution has
+/// left for the next norm. Post-activation: `again` is `x` once more with a gradient of its own, for the shortcut.
 #[derive(Debug)]
 pub(super) struct Flow {
     pub(super) x: Tensor,
-    pub(super) other: Option<Tensor>,
+    pub(super) again: Option<Tensor>,
+    sums: Option<graph::Sums>,
 }
 
 impl Flow {
-    /// Without anything to add.
     pub(super) fn of(x: Tensor) -> Self {
-        Self { x, other: None }
-    }
-
-    /// Branch plus shortcut.
-    pub(super) fn sum(self) -> Result<Tensor> {
-        let Flow { mut x, other } = self;
-        Ok(match other {
-            Some(other) => x.f_add_(&other)?,
-            None => x,
-        })
+        Self { x, again: None, sums: None }
     }
 }
 
@@ -145,15 +135,48 @@ pub(super) struct Conv {
 }
 
 impl Conv {
+    /// Whether the GPU's own kernels compute it: they are for bfloat16, with one or three taps a side.
+    fn is_fused(&self, pass: &Pass) -> bool {
+        let kernel = pass.tensors[self.weight].size()[3];
+        pass.fused && pass.kind == Kind::BFloat16 && matches!(kernel, 1 | 3)
+    }
+
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let weight = &pass.tensors[self.weight]; // [K, to, from, kernel, kernel]
-        let clients = weight.size()[0];
-        if pass.fused && pass.kind == Kind::BFloat16 {
+        if self.is_fused(pass) {
             return Ok(graph::conv(x, &weight.f_to_kind(pass.kind)?, self.stride, self.padding)?);
         }
+        let (clients, from) = (weight.size()[0], weight.size()[2]);
         let weight = weight.f_flatten(0, 1)?.f_to_kind(pass.kind)?; // [K * to, from, kernel, kernel]
         let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
+        let given = x.size()[1] / clients;
+        if given == from {
+            return Ok(x.f_conv2d(&weight, None::<Tensor>, stride, padding, [1, 1], clients)?);
+        }
+        // Images for the GPU's kernels have their channels padded.
+        let x = x.f_unflatten(1, [clients, given])?.f_narrow(2, 0, from)?.f_flatten(1, 2)?;
         Ok(x.f_conv2d(&weight, None::<Tensor>, stride, padding, [1, 1], clients)?)
+    }
+
+    /// The convolution plus a shortcut, if there is one, for a norm.
+    pub(super) fn before_norm(
+        &self,
+        x: &Tensor,
+        skip: Option<&Tensor>,
+        pass: &Pass,
+    ) -> Result<Flow> {
+        if self.is_fused(pass) {
+            let weight = &pass.tensors[self.weight].f_to_kind(pass.kind)?;
+            let views = (pass.statistics != Statistics::Running).then_some(pass.views);
+            let (x, sums) =
+                graph::conv_before_norm(x, weight, self.stride, self.padding, skip, views)?;
+            return Ok(Flow { x, again: None, sums });
+        }
+        let mut x = self.forward(x, pass)?;
+        Ok(Flow::of(match skip {
+            Some(skip) => x.f_add_(skip)?,
+            None => x,
+        }))
     }
 }
 
@@ -207,6 +230,7 @@ impl NormLayer {
     /// The GPU's fused form of this norm, where the pass asks for it and the norm has one.
     fn fused<T>(
         &self,
+        sums: &Option<graph::Sums>,
         pass: &Pass,
         relu: bool,
         call: impl FnOnce(graph::Norm) -> Result<T, graph::GraphError>,
@@ -225,47 +249,46 @@ impl NormLayer {
             views: pass.views,
             epsilon: EPSILON,
             relu,
+            sums: sums.as_ref(),
         };
         Ok(Some(call(norm)?))
     }
 
     /// Normalise alone.
-    pub(super) fn plain(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        match self.fused(pass, false, |norm| norm.forward(x))? {
+    pub(super) fn plain(&self, flow: &Flow, pass: &Pass) -> Result<Tensor> {
+        match self.fused(&flow.sums, pass, false, |norm| norm.forward(&flow.x))? {
             Some((y, _)) => Ok(y),
-            None => self.forward(x, pass),
+            None => self.forward(&flow.x, pass),
         }
     }
 
     /// Normalise, then ReLU.
-    pub(super) fn relu(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        Ok(self.relu_twice(x, pass)?.x)
+    pub(super) fn relu(&self, flow: &Flow, pass: &Pass) -> Result<Tensor> {
+        Ok(self.relu_twice(flow, pass)?.x)
     }
 
     /// The same for two consumers.
-    pub(super) fn relu_twice(&self, x: &Tensor, pass: &Pass) -> Result<Flow> {
-        Ok(match self.fused(pass, true, |norm| norm.forward(x))? {
-            Some((x, again)) => Flow { x, other: Some(again) },
-            None => Flow::of(self.forward(x, pass)?.f_relu_()?),
+    pub(super) fn relu_twice(&self, flow: &Flow, pass: &Pass) -> Result<Flow> {
+        Ok(match self.fused(&flow.sums, pass, true, |norm| norm.forward(&flow.x))? {
+            Some((x, again)) => Flow { again: Some(again), ..Flow::of(x) },
+            None => Flow::of(self.forward(&flow.x, pass)?.f_relu_()?),
         })
     }
 
-    /// Branch plus shortcut, normalised, ReLU; and the sum itself.
-    pub(super) fn relu_sum(&self, flow: Flow, pass: &Pass) -> Result<(Tensor, Tensor)> {
-        if let Some(other) = &flow.other
-            && let Some(both) = self.fused(pass, true, |norm| norm.forward_sum(&flow.x, other))?
-        {
-            return Ok(both);
+    /// Normalise, then ReLU; and what was normalised, for the shortcut.
+    pub(super) fn relu_passing(&self, flow: Flow, pass: &Pass) -> Result<(Tensor, Tensor)> {
+        match self.fused(&flow.sums, pass, true, |norm| norm.forward_passing(&flow.x))? {
+            Some(both) => Ok(both),
+            None => Ok((self.relu(&flow, pass)?, flow.x)),
         }
-        let sum = flow.sum()?;
-        Ok((self.relu(&sum, pass)?, sum))
     }
 
     /// Normalise, add the shortcut, ReLU; for two consumers.
-    pub(super) fn residual_relu(&self, x: &Tensor, skip: &Tensor, pass: &Pass) -> Result<Flow> {
-        Ok(match self.fused(pass, true, |norm| norm.forward_residual(x, skip))? {
-            Some((x, again)) => Flow { x, other: Some(again) },
-            None => Flow::of(self.forward(x, pass)?.f_add_(skip)?.f_relu_()?),
+    pub(super) fn residual_relu(&self, flow: &Flow, skip: &Tensor, pass: &Pass) -> Result<Flow> {
+        let fused = self.fused(&flow.sums, pass, true, |norm| norm.forward_residual(&flow.x, skip));
+        Ok(match fused? {
+            Some((x, again)) => Flow { again: Some(again), ..Flow::of(x) },
+            None => Flow::of(self.forward(&flow.x, pass)?.f_add_(skip)?.f_relu_()?),
         })
     }
 }

@@ -24,7 +24,7 @@ use crate::tensors::{Entry, Layout, Params, Part, channels_last};
 use cnn::Cnn;
 use fedanchor_data::stream::{SERVER, Stream};
 use fedanchor_data::{Purpose, Shape};
-use layers::{Builder, Flow, Linear, Norm, pool};
+use layers::{Builder, Linear, Norm, pool};
 use rand::RngExt;
 use rand_distr::{Distribution, StandardNormal};
 use resnet::Body;
@@ -239,14 +239,11 @@ impl Network {
                 flow = block.forward(flow, pass)?;
             }
             if index + 1 == self.latent_stage && index + 1 < body.stages.len() {
-                if body.end_norm.is_some() {
-                    flow = Flow::of(flow.sum()?); // pre-activation: nobody has added them yet
-                }
                 latent_input = Some(pool(&flow.x, clients)?);
             }
         }
         let x = match &body.end_norm {
-            Some(norm) => norm.relu_sum(flow, pass)?.0,
+            Some(norm) => norm.relu(&flow, pass)?,
             None => flow.x,
         };
         Ok(Features { pooled: pool(&x, clients)?, latent_input })

@@ -72,14 +72,14 @@ pub(super) fn resnet18(
 impl Body {
     /// The input convolution and what follows it before the first stage.
     pub(super) fn begin(&self, x: &Tensor, pass: &Pass) -> Result<Flow> {
-        let stem = self.stem.forward(x, pass)?;
+        let stem = self.stem.before_norm(x, None, pass)?;
         Ok(match &self.stem_norm {
             Some(norm) if self.stem_pool => {
                 let active = norm.relu(&stem, pass)?;
                 Flow::of(active.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?)
             }
             Some(norm) => norm.relu_twice(&stem, pass)?,
-            None => Flow::of(stem),
+            None => stem,
         })
     }
 
@@ -133,24 +133,28 @@ impl Block {
     pub(super) fn forward(&self, flow: Flow, pass: &Pass) -> Result<Flow> {
         match self {
             Self::Post { conv1, norm1, conv2, norm2, shortcut } => {
-                let again = flow.other.as_ref().unwrap_or(&flow.x);
+                let again = flow.again.as_ref().unwrap_or(&flow.x);
                 let skip = match shortcut {
-                    Some((conv, norm)) => norm.plain(&conv.forward(again, pass)?, pass)?,
+                    Some((conv, norm)) => {
+                        norm.plain(&conv.before_norm(again, None, pass)?, pass)?
+                    }
                     None => again.shallow_clone(),
                 };
-                let branch = norm1.relu(&conv1.forward(&flow.x, pass)?, pass)?;
-                norm2.residual_relu(&conv2.forward(&branch, pass)?, &skip, pass)
+                let branch = norm1.relu(&conv1.before_norm(&flow.x, None, pass)?, pass)?;
+                norm2.residual_relu(&conv2.before_norm(&branch, None, pass)?, &skip, pass)
             }
             Self::Pre { norm1, conv1, norm2, conv2, shortcut } => {
-                let (active, sum) = norm1.relu_sum(flow, pass)?;
-                let branch = norm2.relu(&conv1.forward(&active, pass)?, pass)?;
-                let branch = conv2.forward(&branch, pass)?;
                 // A shortcut that changes shape starts from the activated input, an identity from the raw one.
-                let skip = match shortcut {
-                    Some(conv) => conv.forward(&active, pass)?,
-                    None => sum,
+                let (active, skip) = match shortcut {
+                    Some(conv) => {
+                        let Flow { x, again, .. } = norm1.relu_twice(&flow, pass)?;
+                        let skip = conv.forward(again.as_ref().unwrap_or(&x), pass)?;
+                        (x, skip)
+                    }
+                    None => norm1.relu_passing(flow, pass)?,
                 };
-                Ok(Flow { x: branch, other: Some(skip) })
+                let branch = norm2.relu(&conv1.before_norm(&active, None, pass)?, pass)?;
+                conv2.before_norm(&branch, Some(&skip), pass)
             }
         }
     }

@@ -5,11 +5,11 @@
 use super::context::Context;
 use super::learner::{StepLoss, Terms};
 use super::losses::{cross_entropy_each, mean_of_batch, mixed};
-use crate::batches::{Batches, FixMixBatches};
+use crate::batches::{Batches, FixMixBatch, FixMixBatches};
 use crate::config::{Augmentation, MixupConfig, Views};
 use crate::error::Result;
 use crate::model::Pass;
-use fedanchor_graph::Mixture;
+use fedanchor_graph::{FixMixLoss, Labels, MixLabels};
 use tch::Tensor;
 
 /// The loss on fix and mix batches of a round.
@@ -64,25 +64,58 @@ impl StepLoss for FixMix<'_> {
     /// L_fix (eq. 7), and b with L_mix (eq. 9-10). A sample that has a weight counts by it, in the
     /// mixture each of the two by its own.
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {
-        let (network, images) = (&self.context.network, &self.context.images);
-        let logits = |x: &Tensor, pass: &Pass| network.logits(&network.features(x, pass)?, pass);
         let batch = self.batches.read(bytes, pass.clients())?;
-        let (Some(mixup), Some(mix)) = (self.batches.mixup, &batch.mix) else {
-            let x = images.input(&batch.fix)?;
-            let logits = adjusted(logits(&x, pass)?, &batch.adjustment)?;
-            let each = cross_entropy_each(&logits, &batch.labels)?;
-            return Ok(vec![(1.0, mean_of_batch(&weighted(each, &batch.weights)?)?)].into());
+        let terms =
+            if pass.fused { self.fused(&batch, pass)? } else { self.plain_terms(&batch, pass)? };
+        let weights = [1.0, self.batches.mixup.map_or(0.0, |mixup| mixup.weight)];
+        Ok(weights.into_iter().zip(terms).collect::<Vec<_>>().into())
+    }
+}
+
+impl FixMix<'_> {
+    fn logits(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let network = &self.context.network;
+        network.logits(&network.features(x, pass)?, pass)
+    }
+
+    /// Both views in one pass and one kernel of the GPU.
+    fn fused(&self, batch: &FixMixBatch, pass: &Pass) -> Result<Vec<Tensor>> {
+        let images = &self.context.images;
+        let logits = match &batch.mix {
+            Some(mix) => {
+                let views = if self.views == Views::Separate { 2 } else { 1 };
+                let x = images.both_inputs(&batch.fix, &mix.mixture())?;
+                self.logits(&x, &Pass { views, ..*pass })? // [K, 2 * batch, C]
+            }
+            None => self.logits(&images.input(&batch.fix)?, pass)?,
         };
-        let mixture = Mixture { first: &mix.first, second: &mix.second, lambda: &mix.lambda };
+        let loss = FixMixLoss {
+            fix: Labels { labels: &batch.labels, weights: batch.weights.as_ref() },
+            mix: batch.mix.as_ref().map(|mix| MixLabels {
+                labels: Labels { labels: &mix.labels, weights: mix.weights.as_ref() },
+                lambda: &mix.lambda,
+            }),
+            adjustment: batch.adjustment.as_ref(),
+        };
+        Ok(loss.forward(&logits)?.f_unbind(1)?)
+    }
+
+    /// The same by plain operations.
+    fn plain_terms(&self, batch: &FixMixBatch, pass: &Pass) -> Result<Vec<Tensor>> {
+        let images = &self.context.images;
+        let Some(mix) = &batch.mix else {
+            let logits =
+                adjusted(self.logits(&images.input(&batch.fix)?, pass)?, &batch.adjustment)?;
+            let each = cross_entropy_each(&logits, &batch.labels)?;
+            return Ok(vec![mean_of_batch(&weighted(each, &batch.weights)?)?]);
+        };
         let (fix_logits, mix_logits) = match self.views {
-            Views::Separate if !pass.fused => (
-                logits(&images.input(&batch.fix)?, pass)?,
-                logits(&images.mixed_input(&mixture)?, pass)?,
+            Views::Separate => (
+                self.logits(&images.input(&batch.fix)?, pass)?,
+                self.logits(&images.mixed_input(&mix.mixture())?, pass)?,
             ),
-            views => {
-                let apart = if views == Views::Separate { 2 } else { 1 };
-                let x = images.both_inputs(&batch.fix, &mixture)?;
-                let both = logits(&x, &Pass { views: apart, ..*pass })?; // [K, 2 * batch, C]
+            Views::Joint => {
+                let both = self.logits(&images.both_inputs(&batch.fix, &mix.mixture())?, pass)?; // [K, 2 * batch, C]
                 let size = self.batches.batch as i64;
                 (both.f_narrow(1, 0, size)?, both.f_narrow(1, size, size)?)
             }
@@ -92,9 +125,7 @@ impl StepLoss for FixMix<'_> {
         let fix = weighted(cross_entropy_each(&fix_logits, &batch.labels)?, &batch.weights)?;
         let to_fix = weighted(cross_entropy_each(&mix_logits, &batch.labels)?, &batch.weights)?;
         let to_mix = weighted(cross_entropy_each(&mix_logits, &mix.labels)?, &mix.weights)?;
-        let fix_loss = mean_of_batch(&fix)?;
-        let mix_loss = mean_of_batch(&mixed(&to_fix, &to_mix, &mix.lambda)?)?;
-        Ok(vec![(1.0, fix_loss), (mixup.weight, mix_loss)].into())
+        Ok(vec![mean_of_batch(&fix)?, mean_of_batch(&mixed(&to_fix, &to_mix, &mix.lambda)?)?])
     }
 }
 

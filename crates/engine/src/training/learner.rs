@@ -10,6 +10,7 @@ use crate::batches::Batches;
 use crate::error::Result;
 use crate::model::{Pass, Statistics};
 use crate::tensors::{Entry, Params};
+use fedanchor_graph as graph;
 use tch::{Kind, Tensor};
 
 /// Parameters in training: K clients, their momentum and how steps are made.
@@ -251,8 +252,14 @@ impl<'a> Learner<'a> {
             total = total.f_add(&term.f_mul_scalar(*weight)?)?;
         }
         let leaves: Vec<&Tensor> = self.trained.iter().map(|&index| &tensors[index]).collect();
-        let gradients =
-            Tensor::f_run_backward(&[total.f_sum(Kind::Float)?], &leaves, false, false)?;
+        let total = [total.f_sum(Kind::Float)?];
+        let backward = || -> Result<Vec<Tensor>> {
+            Ok(Tensor::f_run_backward(&total, &leaves, false, false)?)
+        };
+        let gradients = match &self.context.gpu {
+            Some(_) => graph::with_weights_beside(backward)?,
+            None => backward()?,
+        };
         let gradients: Vec<(usize, Tensor)> = self
             .trained
             .iter()

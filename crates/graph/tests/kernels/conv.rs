@@ -114,10 +114,168 @@ fn convolutions_of_whole_tiles() {
             "small_128",
         ];
         let rows = rows.iter().flat_map(|s| [format!("forward_{s}"), format!("backward_{s}")]);
-        let weights = ["16_16", "16_32", "32_32", "32_64", "64_64"];
+        let weights = ["16_16", "16_32", "32_32", "32_64", "64_64", "small"];
         let weights = weights.iter().map(|size| format!("weight_{size}"));
         for kernel in rows.chain(weights) {
             assert!(has_launched(0, &format!("patch_{kernel}")).unwrap(), "patch_{kernel}");
         }
     }
+}
+
+/// A convolution with what is added to it, and the norm by the sums that it leaves: values and every gradient.
+#[derive(Clone, Copy)]
+struct BeforeNorm {
+    groups: i64,
+    batch: i64,
+    inputs: i64,
+    outputs: i64,
+    side: i64,
+    views: i64,
+    adds: bool,
+    /// Whether a kernel for Hopper leaves sums.
+    sums: bool,
+}
+
+fn check_before_norm(case: BeforeNorm) {
+    let BeforeNorm { groups, batch, inputs, outputs, side, views, adds, sums } = case;
+    let what = format!("{groups} x {inputs} -> {outputs}, side {side}, {views} views, adds {adds}");
+    let leaf = |x: Tensor| x.detach().set_requires_grad(true);
+    // Views that differ, so that sums of the wrong one are found out.
+    let view = |index: i64| {
+        noise(&[batch, groups * inputs, side, side]) * (1.0 + index as f64) + 2.0 * index as f64
+    };
+    let x = Tensor::cat(&(0..views).map(view).collect::<Vec<_>>(), 0).to_kind(Kind::BFloat16);
+    let x = leaf(channels_last(&x));
+    let w = noise(&[groups, outputs, 3, 3, inputs]) / (9.0 * inputs as f64).sqrt();
+    let w = leaf(w.to_kind(Kind::BFloat16).permute([0, 1, 4, 2, 3]));
+    let columns = groups * outputs;
+    let add = noise(&[views * batch, columns, side, side]).to_kind(Kind::BFloat16);
+    let add = leaf(channels_last(&add));
+    let (weight, bias) = (leaf(noise(&[columns]) + 1.5), leaf(noise(&[columns])));
+    let (mean, variance) = (noise(&[columns]), noise(&[columns]));
+    let norm = |x: &Tensor, sums: Option<&Sums>| {
+        let (mean, variance) = (mean.copy(), variance.copy());
+        let norm = Norm {
+            weight: &weight,
+            bias: &bias,
+            mean: &mean,
+            variance: &variance,
+            statistics: Statistics::Update(0.1),
+            views,
+            epsilon: 1e-5,
+            relu: true,
+            sums,
+        };
+        (norm.forward(x).unwrap().0, mean, variance)
+    };
+    let (sum, found_sums) =
+        conv_before_norm(&x, &w, 1, 1, adds.then_some(&add), Some(views)).unwrap();
+    let hopper = has_launched(0, "hopper_forward_32").unwrap();
+    assert_eq!(found_sums.is_some(), hopper && sums, "{what}: sums");
+    let plain = conv(&x, &w, 1, 1).unwrap();
+    let plain = if adds { plain + &add } else { plain };
+    assert_close(&sum.detach(), &plain.detach(), 1e-2, &format!("{what}: sum"));
+    let (found, expected) = (norm(&sum, found_sums.as_ref()), norm(&plain, None));
+    assert_close(&found.0.detach(), &expected.0.detach(), 1e-2, &format!("{what}: norm"));
+    assert_close(&found.1, &expected.1, 1e-3, &format!("{what}: running mean"));
+    assert_close(&found.2, &expected.2, 1e-2, &format!("{what}: running variance"));
+
+    // Rounding lets other values through ReLU, so both gradients are set against those in single precision.
+    let (wide, flat) = (x.to_kind(Kind::Float), w.to_kind(Kind::Float).flatten(0, 1));
+    let exact = wide.conv2d(&flat, None::<Tensor>, [1, 1], [1, 1], [1, 1], groups);
+    let exact = if adds { exact + add.to_kind(Kind::Float) } else { exact };
+    let exact = norm(&channels_last(&exact), None);
+
+    let share = channels_last(&noise(&sum.size()));
+    let mut leaves = vec![&x, &w, &weight, &bias];
+    leaves.extend(adds.then_some(&add));
+    let gradients = |y: &Tensor| {
+        let total = (y.to_kind(Kind::Float) * &share).sum(Kind::Float);
+        Tensor::run_backward(&[total], &leaves, false, false)
+    };
+    let [found, plain, exact] = [&found.0, &expected.0, &exact.0].map(gradients);
+    for (index, exact) in exact.iter().enumerate() {
+        let size = |x: &Tensor| x.square().mean(Kind::Double).sqrt().double_value(&[]);
+        let error = |x: &Tensor| size(&(x.to_kind(Kind::Double) - exact.to_kind(Kind::Double)));
+        let (fused, apart) = (error(&found[index]), error(&plain[index]));
+        let least = 1e-3 * size(&exact.to_kind(Kind::Double));
+        assert!(
+            fused <= 1.5 * apart.max(least),
+            "{what}: gradient {index}: {fused:.2e} off, in two operations {apart:.2e}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_convolution_before_a_norm_adds_and_leaves_sums() {
+    gpu();
+    tch::manual_seed(9);
+    // Something that tells a GPU that has kernels for Hopper.
+    check_conv(1, 2, 32, 32, 32, [9, 9], 3, 1);
+    for (groups, batch, inputs, outputs, side, sums) in [
+        (10, 10, 32, 32, 32, true),
+        (3, 7, 16, 16, 16, true),
+        (10, 10, 64, 64, 16, true),
+        (1, 1, 64, 64, 8, true),
+        (10, 10, 128, 128, 8, true),
+        (10, 5, 128, 256, 16, true),
+        (10, 10, 512, 512, 4, false),
+        (2, 3, 32, 64, 7, false),
+    ] {
+        for (views, adds) in [(1, true), (2, true), (2, false)] {
+            let case = BeforeNorm { groups, batch, inputs, outputs, side, views, adds, sums };
+            check_before_norm(case);
+        }
+    }
+}
+
+/// Three convolutions, of which one is used twice and one has weights that are computed: the gradients beside a backward
+/// pass are those of the pass, bit for bit, run one by one and replayed.
+#[test]
+#[ignore = "needs a GPU"]
+fn gradients_of_weights_beside_a_pass_are_the_same() {
+    gpu();
+    tch::manual_seed(10);
+    let queue = Queue::new(0).unwrap();
+    let _entered = queue.enter().unwrap();
+    let leaf = |x: Tensor| x.detach().set_requires_grad(true);
+    let weights = |inputs: i64| {
+        let w = noise(&[10, 64, 3, 3, inputs]) / (9.0 * inputs as f64).sqrt();
+        leaf(w.to_kind(Kind::BFloat16).permute([0, 1, 4, 2, 3]))
+    };
+    let x = channels_last(&noise(&[20, 10 * 64, 16, 16]).to_kind(Kind::BFloat16));
+    let (first, twice, base) = (weights(64), weights(64), weights(64));
+    let gradients = |beside: bool| {
+        let computed = &base * 2.0;
+        let mut y = conv(&x, &first, 1, 1).unwrap();
+        for w in [&twice, &computed, &twice] {
+            y = conv(&y, w, 1, 1).unwrap();
+        }
+        let total = [y.to_kind(Kind::Float).square().sum(Kind::Float)];
+        let pass = || {
+            let leaves = [&first, &twice, &base];
+            let found = Tensor::f_run_backward(&total, &leaves, false, false);
+            found.map_err(|error| GraphError::Failed(error.to_string()))
+        };
+        if beside { with_weights_beside(pass) } else { pass() }
+    };
+    let expected = gradients(false).unwrap();
+    let same = |found: &[Tensor], what: &str| {
+        for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_close(found, expected, 0.0, &format!("{what}: weights {index}"));
+        }
+    };
+    for _ in 0..5 {
+        same(&gradients(true).unwrap(), "one by one");
+    }
+    let (graph, found) = Graph::capture(None, || gradients(true)).unwrap();
+    for _ in 0..5 {
+        found.iter().for_each(|gradient| drop(gradient.shallow_clone().zero_()));
+        graph.replay().unwrap();
+        same(&found, "replayed");
+    }
+    let failed = with_weights_beside(|| with_weights_beside(|| Ok::<_, GraphError>(())));
+    assert!(failed.unwrap_err().to_string().contains("in progress"));
+    same(&gradients(true).unwrap(), "after a failure");
 }

@@ -4,11 +4,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod conv;
+mod loss;
 mod norm;
 
 use fedanchor_graph::{
-    AVAILABLE, GraphError, Kernels, Mixture, Norm, Sgd, SgdEntry, Statistics, allow_tf32,
-    compiled_for, conv, has_launched, images, setup, sgd,
+    AVAILABLE, FixMixLoss, Graph, GraphError, Kernels, Labels, MixLabels, Mixture, Norm, Queue,
+    Sgd, SgdEntry, Statistics, Sums, allow_tf32, compiled_for, conv, conv_before_norm,
+    has_launched, images, setup, sgd, with_weights_beside,
 };
 use tch::{Cuda, Device, Kind, Tensor};
 
@@ -185,6 +187,7 @@ fn addresses_between_vectors_are_read_from_a_copy() {
                 views: 2,
                 epsilon: 1e-5,
                 relu: true,
+                sums: None,
             };
             let (y, _) = norm.forward_residual(&x, other).unwrap();
             // The gradient is a part of a larger one, so it starts anywhere.
@@ -232,6 +235,7 @@ fn a_refused_call_leaves_the_device_usable() {
             views,
             epsilon: 0.0,
             relu: false,
+            sums: None,
         }
         .forward(&x)
     };

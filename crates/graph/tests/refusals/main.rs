@@ -1,0 +1,117 @@
+//! Arguments that the kernels cannot work with are refused before anything reaches them. Where tensors live
+//! is checked last, so tensors on a CPU meet every other check; what passes them all is refused for that.
+
+#![allow(clippy::unwrap_used)]
+
+mod conv;
+mod images;
+mod loss;
+mod norm;
+mod sgd;
+
+use fedanchor_graph::{
+    AVAILABLE, Expected, FixMixLoss, Graph, GraphError, Kernels, Labels, MixLabels, Mixture, Norm,
+    Queue, Sgd, SgdEntry, Statistics, Upload, conv, conv_before_norm, images, peak_memory, setup,
+    sgd,
+};
+use tch::{Device, Kind, Tensor};
+
+fn zeros(size: &[i64], kind: Kind) -> Tensor {
+    Tensor::zeros(size, (kind, Device::Cpu))
+}
+
+fn floats(size: &[i64]) -> Tensor {
+    zeros(size, Kind::Float)
+}
+
+fn halves(size: &[i64]) -> Tensor {
+    zeros(size, Kind::BFloat16)
+}
+
+fn bytes(size: &[i64]) -> Tensor {
+    zeros(size, Kind::Uint8)
+}
+
+fn not_on_gpu(tensor: &'static str) -> GraphError {
+    GraphError::NotOnGpu { tensor, found: Device::Cpu }
+}
+
+fn wrong_size(tensor: &'static str, expected: &[i64], found: &[i64]) -> GraphError {
+    GraphError::Size { tensor, expected: expected.to_vec(), found: found.to_vec() }
+}
+
+fn wrong_kind(tensor: &'static str, expected: &[Kind], found: Kind) -> GraphError {
+    GraphError::Kind { tensor, expected: expected.to_vec(), found }
+}
+
+fn wrong_strides(tensor: &'static str, expected: &[i64], found: &[i64]) -> GraphError {
+    GraphError::Strides { tensor, expected: expected.to_vec(), found: found.to_vec() }
+}
+
+fn wrong_number(what: &'static str, expected: Expected, found: i64) -> GraphError {
+    GraphError::Number { what, expected, found }
+}
+
+fn wrong_memory(tensor: &'static str, found: &'static str) -> GraphError {
+    GraphError::Memory { tensor, found }
+}
+
+#[test]
+fn numbers_of_gpus_do_not_wrap() {
+    // 256 is 0 in the 8 bits in which libtorch counts them.
+    for device in [128, 256, usize::MAX] {
+        let found = i64::try_from(device).unwrap_or(i64::MAX);
+        let expected = wrong_number("number of the GPU", Expected::Between(0, 127), found);
+        assert_eq!(Queue::new(device).unwrap_err(), expected);
+        assert_eq!(Upload::new(device, 8).unwrap_err(), expected);
+        assert_eq!(peak_memory(device).unwrap_err(), expected);
+        assert_eq!(setup(device, None, Kernels::Fitting).unwrap_err(), expected);
+    }
+}
+
+#[test]
+fn errors_say_what_was_expected_and_found() {
+    for (error, text) in [
+        (wrong_size("mean", &[8], &[7]), "mean: expected size [8], found [7]"),
+        (
+            wrong_kind("x", &[Kind::Float, Kind::BFloat16], Kind::Double),
+            "x: expected Float or BFloat16, found Double",
+        ),
+        (wrong_kind("fix", &[Kind::Uint8], Kind::Float), "fix: expected Uint8, found Float"),
+        (wrong_number("views", Expected::Between(1, 9), 0), "views: expected 1 to 9, found 0"),
+        (wrong_number("shifts", Expected::Between(3, 3), 2), "shifts: expected 3, found 2"),
+        (wrong_number("stride", Expected::OneOf(&[1, 2]), 3), "stride: expected 1 or 2, found 3"),
+        (
+            wrong_number("outputs of w", Expected::EightDoubled, 12),
+            "outputs of w: expected 8, 16, 32 and so on, found 12",
+        ),
+        (
+            GraphError::Entry { entry: 3, error: Box::new(not_on_gpu("value")) },
+            "entry 3: value: expected a tensor on a GPU, found one on Cpu",
+        ),
+    ] {
+        assert_eq!(error.to_string(), text);
+    }
+}
+
+/// Without a GPU, or without CUDA, everything that needs one is an error with a reason.
+#[test]
+fn without_a_gpu_there_is_an_error_with_a_reason() {
+    if AVAILABLE && tch::Cuda::is_available() {
+        return;
+    }
+    let errors = [
+        Queue::new(0).map(drop),
+        Upload::new(0, 8).map(drop),
+        setup(0, None, Kernels::Fitting),
+        peak_memory(0).map(drop),
+        Graph::capture(None, || Ok::<_, GraphError>(())).map(drop),
+    ];
+    for error in errors {
+        let Err(GraphError::Failed(reason)) = error else { panic!("{error:?}") };
+        assert!(!reason.is_empty());
+        if !AVAILABLE {
+            assert!(reason.contains("make libtorch CUDA=1"), "{reason}");
+        }
+    }
+}
