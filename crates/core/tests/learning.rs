@@ -9,11 +9,11 @@ use fedanchor_data::sample;
 use std::sync::atomic::AtomicBool;
 
 const SETTING: &[&str] = &[
-    "rounds=8",
+    "rounds=6",
     "model.name=small",
     "data.name=sample",
     "data.anchors=60",
-    "data.clients=20",
+    "data.clients=40",
     "client.per_round=5",
     "client.epochs=2",
     "client.batch=32",
@@ -26,6 +26,9 @@ const SETTING: &[&str] = &[
 
 /// Methods that wait until the classifier is sure need a server that knows more.
 const MORE: &[&str] = &["data.anchors=400"];
+
+/// Methods that learn slowly need more rounds, and clients with more images.
+const LONGER: &[&str] = &["rounds=8", "data.clients=20"];
 
 /// Asserts that the last round's test accuracy is this many points above the start's, and that the
 /// clients had a part in it.
@@ -66,14 +69,16 @@ fn learns_from_clients(settings: &[&str], margin: f64, beyond: Option<f64>) {
 
 #[test]
 fn fedanchor_learns() {
-    learns_from_clients(&["method.contrastive.order=first"], 15.0, Some(5.0));
+    let settings = [LONGER, &["method.contrastive.order=first"]].concat();
+    learns_from_clients(&settings, 15.0, Some(5.0));
 }
 
 #[test]
 fn adaptive_thresholds_learn() {
     for rule in ["anchor-relative", "rising", "client-mean", "softmatch", "quantile"] {
         let rule = format!("method.threshold={rule}");
-        learns(&["data.anchors=200", "method.contrastive.order=first", "rounds=3", &rule], 8.0);
+        let settings = ["data.anchors=200", "method.contrastive.order=first", "rounds=3", &rule];
+        learns(&[&settings[..], &["client.per_round=3"]].concat(), 8.0);
     }
 }
 
@@ -94,7 +99,7 @@ fn fedavg_fixmatch_learns() {
 
 #[test]
 fn fedcon_learns() {
-    learns(&["method.name=fedcon", "method.predictor=128"], 10.0);
+    learns(&[LONGER, &["method.name=fedcon", "method.predictor=128"]].concat(), 10.0);
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn every_rule_of_aggregation_runs() {
 #[test]
 fn a_lasting_decline_on_the_anchors_is_noted() {
     let workspace = Workspace::new();
-    let keys = ["rounds=5", "data.clients=20", "client.per_round=4", "pretrain.epochs=60"];
+    let keys = ["rounds=5", "data.clients=60", "client.per_round=4", "pretrain.epochs=60"];
     let more = ["data.anchors=60", "optimiser.lr=0.05", "method.threshold=-1"];
     let said = |out: &str, faults: &[&str]| {
         let settings = [SMALL, &keys, &more, &["checks.anchor_margin=100"], faults];

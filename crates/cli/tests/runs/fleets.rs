@@ -122,7 +122,7 @@ fn a_coordinator_that_waits_for_nodes_is_stopped_with_advice() {
 #[test]
 fn a_node_that_is_stopped_finishes_its_request() {
     let workspace = Workspace::with_pictures(16);
-    let training = ["client.epochs=300", "method.threshold=-1"];
+    let training = ["client.epochs=100", "method.threshold=-1"];
     let coordinator = Running::coordinator(&workspace, &training);
     let node = ["node", "--data", "drawn/test", "--name", "ward", "--state", "state"];
     let node = Running::start(&workspace, "node", &node);
