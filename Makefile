@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo fleet test test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz bench dist libtorch echarts clean
+.PHONY: demo fleet built test test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz bench dist libtorch echarts clean
 
 CARGO := cargo
 PYTHON := python3
@@ -34,9 +34,14 @@ test: libtorch echarts
 	$(MAKE) test-browser
 	$(MAKE) test-tensorboard
 
+# The program and the examples as the tests have them: built alone, with fewer features, half of the crates would be
+# compiled once more.
+built: libtorch
+	$(CARGO) test --quiet --workspace --no-run
+
 # Exported models beside the program's own outputs: in onnxruntime, and state dicts read back.
-test-export: libtorch target/onnx/ready
-	$(CARGO) run --quiet -p fedanchor-export --example cases -- target/exported
+test-export: built target/onnx/ready
+	target/debug/examples/cases target/exported
 	target/onnx/bin/python scripts/check_export.py target/exported
 	rm -r target/exported
 
@@ -46,14 +51,12 @@ target/onnx/ready:
 	touch $@
 
 # The fleet on Flower, and the apps that carry its messages.
-test-fleet: libtorch target/flower/ready
-	$(CARGO) build --quiet -p fedanchor-cli
+test-fleet: built target/flower/ready
 	cd flower && ../target/flower/bin/python -m unittest tests/test_local.py
 	target/flower/bin/python scripts/fleet.py target/debug/fedanchor
 
 # The page of a report and the live view in a real browser.
-test-browser: libtorch echarts target/browser/ready
-	$(CARGO) build --quiet -p fedanchor-cli
+test-browser: built echarts target/browser/ready
 	target/browser/bin/python scripts/check_report.py target/debug/fedanchor
 
 # The pictures of a report in the README and the documentation.
@@ -72,8 +75,7 @@ target/browser/ready:
 	touch $@
 
 # The event file of a small run, and of the same run resumed, beside its records: in TensorBoard.
-test-tensorboard: libtorch target/tensorboard/ready
-	$(CARGO) build --quiet -p fedanchor-cli
+test-tensorboard: built target/tensorboard/ready
 	rm -rf target/events
 	target/tensorboard/bin/python scripts/check_events.py target/debug/fedanchor target/events
 	rm -r target/events

@@ -110,7 +110,8 @@ impl<'a> ClientTrainer<'a> {
         let trains = self.trains;
         let mut learner = Learner::new(context, self.name, params, momentum, |e| trains(e.part))?
             .with_others(others)?
-            .with_after_step(|trained, others| loss.after_step(trained, others));
+            .with_after_step(|trained, others| loss.after_step(trained, others))
+            .with_weights_beside(loss.only_through_layers());
         if self.may_skip {
             learner = learner.with_skipped_steps();
         }

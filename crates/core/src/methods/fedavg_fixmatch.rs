@@ -84,6 +84,10 @@ impl StepLoss for FixMatchLoss<'_> {
         2
     }
 
+    fn only_through_layers(&self) -> bool {
+        true
+    }
+
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
         let network = &self.context.network;
         let batch = self.views.read(bytes, pass.clients())?;

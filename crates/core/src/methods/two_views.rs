@@ -27,6 +27,10 @@ impl StepLoss for TwoViewLoss<'_> {
         1
     }
 
+    fn only_through_layers(&self) -> bool {
+        true
+    }
+
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {
         let network = &self.context.network;
         let batch = self.views.read(bytes, pass.clients())?;

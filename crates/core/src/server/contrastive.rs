@@ -199,7 +199,8 @@ pub fn contrastive_epoch(
     let momentum = std::mem::take(momentum);
     let params = server.params.first(1)?;
     let mut learner =
-        Learner::new(context, "contrastive epoch", params, momentum, |e| trains(e.part))?;
+        Learner::new(context, "contrastive epoch", params, momentum, |e| trains(e.part))?
+            .with_weights_beside(true);
     if config.trains == Trains::Head {
         learner = learner.keeping_statistics();
     }

@@ -112,8 +112,9 @@ pub fn supervised_epoch(
     let momentum = std::mem::take(&mut server.supervised_momentum);
     let params = server.params.first(1)?;
     let trains = |entry: &Entry| matches!(entry.part, Part::Backbone | Part::Classifier);
-    let mut learner =
-        Learner::new(context, "supervised epoch", params, momentum, trains)?.with_others(others)?;
+    let mut learner = Learner::new(context, "supervised epoch", params, momentum, trains)?
+        .with_others(others)?
+        .with_weights_beside(loss.only_through_layers());
     let (steps, streams) = (plan.steps(&tasks), context.streams(round));
     let fill = |time: usize, bytes: &mut [u8]| {
         batches.fill(&tasks, &plan.step(streams, &tasks, time), bytes);

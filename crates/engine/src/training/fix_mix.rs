@@ -61,6 +61,10 @@ impl StepLoss for FixMix<'_> {
         1 + usize::from(self.batches.mixup.is_some())
     }
 
+    fn only_through_layers(&self) -> bool {
+        true
+    }
+
     /// L_fix (eq. 7), and b with L_mix (eq. 9-10). A sample that has a weight counts by it, in the
     /// mixture each of the two by its own.
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {

@@ -33,6 +33,8 @@ pub struct Learner<'a> {
     lr: Option<Tensor>,
     /// Whether the loss may tell a client to stay as it is.
     may_skip: bool,
+    /// Whether a GPU computes the gradients of convolutions' weights beside the others.
+    weights_beside: bool,
 }
 
 /// What happens after a step, given the trained parameters and the further networks.
@@ -62,6 +64,11 @@ pub trait StepLoss: Sync {
     fn terms(&self) -> usize;
     /// The terms of the loss.
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms>;
+    /// Whether it depends on the trained weights through the network's layers alone, so that nothing else adds to their
+    /// gradients: a GPU then computes these beside the rest of the backward pass. Not so for a penalty on the weights.
+    fn only_through_layers(&self) -> bool {
+        false
+    }
     /// Updates the further networks after a step; most losses have nothing to do.
     fn after_step(&self, _trained: &Params, _others: &[Params]) -> Result<()> {
         Ok(())
@@ -99,6 +106,7 @@ impl<'a> Learner<'a> {
             shadows: Vec::new(),
             lr: None,
             may_skip: false,
+            weights_beside: false,
         };
         if context.optimiser.momentum > 0.0 {
             learner.momentum.fill(&learner.trained, &learner.params.tensors)?;
@@ -153,6 +161,12 @@ impl<'a> Learner<'a> {
     /// Lets the loss tell clients to skip a step, which costs a copy of everything.
     pub fn with_skipped_steps(self) -> Self {
         Self { may_skip: true, ..self }
+    }
+
+    /// Lets a GPU compute the gradients of weights beside the others, where the loss depends on weights through the
+    /// network's layers alone ([`StepLoss::only_through_layers`]).
+    pub fn with_weights_beside(self, beside: bool) -> Self {
+        Self { weights_beside: beside, ..self }
     }
 
     /// The mean of each term of the loss over a client's steps.
@@ -256,9 +270,10 @@ impl<'a> Learner<'a> {
         let backward = || -> Result<Vec<Tensor>> {
             Ok(Tensor::f_run_backward(&total, &leaves, false, false)?)
         };
-        let gradients = match &self.context.gpu {
-            Some(_) => graph::with_weights_beside(backward)?,
-            None => backward()?,
+        let gradients = if self.weights_beside && self.context.gpu.is_some() {
+            graph::with_weights_beside(backward)?
+        } else {
+            backward()?
         };
         let gradients: Vec<(usize, Tensor)> = self
             .trained
