@@ -127,7 +127,7 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
     ctx->saved_data["stride"] = stride;
     ctx->saved_data["padding"] = padding;
     ctx->saved_data["given"] = given;
-    // Libtorch reads the gradient on its way to what the weights were made from.
+    // Who reads the gradient of the weights within the pass: the operation that made them, and what cuts off the padding.
     ctx->saved_data["read"] = !w.is_leaf() || weights.data_ptr() != w.data_ptr();
     ctx->save_for_backward({x, weights});
     return {y, sums};

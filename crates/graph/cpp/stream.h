@@ -10,7 +10,7 @@
 namespace {
 
 // A stream that nobody else has while it lives. libtorch hands out the same 32 in turn, and one that is being captured
-// must not get the work of others. Streams are used again, since libtorch's allocator keeps memory by stream.
+// must not get the work of others. Streams are reused, because libtorch's allocator caches memory per stream.
 struct OwnStream {
   c10::DeviceIndex device;
   bool urgent;  // work on it goes before work on others
@@ -64,8 +64,8 @@ class Beside {
     for (Work& work : left) work.done.block(stream);
   }
 
-  // Queues `work`, the gradient of `weight`, beside the pass that is in progress on the current stream; just there if
-  // there is none, or if something may read the gradient within the pass (`read`). `memory` is what it uses.
+  // Queues `work`, the gradient of `weight`, beside the pass that is in progress on the current stream; or on that stream
+  // itself, if there is no pass or if something reads the gradient within it (`read`). `memory` is what the work uses.
   template <class F> static void run(bool read, const void* weight, std::vector<Tensor> memory, F work) {
     auto stream = at::cuda::getCurrentCUDAStream();
     Beside& pass = of(stream);
@@ -89,8 +89,8 @@ class Beside {
   explicit Beside(c10::DeviceIndex device) : second(device, false) {}
 
  private:
-  // Gradients that the pass need not have waited for yet. Their memory cannot be used again before that, and memory that is
-  // soon used again is still in the L2 cache.
+  // How many gradients may be outstanding. Their memory is not reusable until the pass has waited for them, and memory that
+  // is reused soon is still in the L2 cache.
   static constexpr size_t AHEAD = 4;
 
   struct Work {
@@ -102,8 +102,8 @@ class Beside {
   std::deque<Work> queued;
   std::unordered_set<const void*> weights;
 
-  // One per stream, for good: a second stream belongs to a capture until all of it has ended. One thread at a time
-  // works on a stream, either the one whose it is or libtorch's for gradients.
+  // One per stream, for good: a second stream belongs to a capture until that capture ends. One thread at a time works on
+  // a stream, either its owner or libtorch's thread for gradients.
   static Beside& of(const c10::cuda::CUDAStream& stream) {
     static std::mutex lock;
     static std::unordered_map<cudaStream_t, std::unique_ptr<Beside>> all;

@@ -16,8 +16,7 @@ const CHANNELS: i64 = 1 << 26;
 /// where `x` is channels last and the inputs of `w` are last in memory. A group has 8, 16, 32 and so on
 /// channels; if `x` has more of them than `w`, the rest is padding.
 pub fn conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<Tensor> {
-    check_conv(x, w, stride, padding, None, 1)?;
-    Ok(call(x, w, stride, padding, None, 0)?.0)
+    Ok(conv_before_norm(x, w, stride, padding, None, None)?.0)
 }
 
 /// Sums of a convolution's result and of its squares, which the norm that follows then need not compute.
@@ -35,17 +34,6 @@ pub fn conv_before_norm(
     views: Option<i64>,
 ) -> Result<(Tensor, Option<Sums>)> {
     check_conv(x, w, stride, padding, add, views.unwrap_or(1))?;
-    call(x, w, stride, padding, add, views.unwrap_or(0))
-}
-
-fn call(
-    x: &Tensor,
-    w: &Tensor,
-    stride: i64,
-    padding: i64,
-    add: Option<&Tensor>,
-    views: i64,
-) -> Result<(Tensor, Option<Sums>)> {
     let (mut out, mut sums) = (null_mut(), null_mut());
     // SAFETY: all tensors are alive and were checked; we own the results, of which the second may be null.
     unsafe {
@@ -55,7 +43,7 @@ fn call(
             stride,
             padding,
             raw_option(add),
-            views,
+            views.unwrap_or(0),
             &mut out,
             &mut sums,
         ))?;

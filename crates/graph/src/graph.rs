@@ -55,12 +55,13 @@ impl Drop for Graph {
     }
 }
 
-/// Runs `work`, a backward pass on the current stream, with the gradients of convolutions' weights computed beside the
-/// others: they are complete when it returns, and not before.
+/// Runs `work`, which computes gradients with `run_backward` on the current stream of GPU 0, with those of convolutions'
+/// weights beside the others. What is queued on that stream after it returns sees them complete; until then nothing may
+/// read them, so the weights must be used by convolutions alone.
 pub fn with_weights_beside<T, E: From<GraphError>>(
     work: impl FnOnce() -> std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
-    // SAFETY: neither has arguments; what was begun is ended, on this thread and stream.
+    // SAFETY: neither has arguments; what was begun is ended on this thread.
     let end = || check(unsafe { fa_backward_end() });
     // SAFETY: as above.
     captured(|| check(unsafe { fa_backward_begin() }), work, end, || drop(end()))

@@ -82,7 +82,7 @@ impl FixMix<'_> {
         network.logits(&network.features(x, pass)?, pass)
     }
 
-    /// Both views in one pass and one kernel of the GPU.
+    /// All views in one pass, with their losses in one kernel of the GPU.
     fn fused(&self, batch: &FixMixBatch, pass: &Pass) -> Result<Vec<Tensor>> {
         let images = &self.context.images;
         let logits = match &batch.mix {

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::model::{Pass, Statistics};
 use crate::tensors::{Entry, Params};
 use fedanchor_graph as graph;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// Parameters in training: K clients, their momentum and how steps are made.
 pub struct Learner<'a> {
@@ -270,7 +270,9 @@ impl<'a> Learner<'a> {
         let backward = || -> Result<Vec<Tensor>> {
             Ok(Tensor::f_run_backward(&total, &leaves, false, false)?)
         };
-        let gradients = if self.weights_beside && self.context.gpu.is_some() {
+        // On other GPUs a pass would be looked for on a stream of GPU 0, which is not theirs.
+        let gpu_0 = self.context.gpu.is_some() && self.context.device == Device::Cuda(0);
+        let gradients = if self.weights_beside && gpu_0 {
             graph::with_weights_beside(backward)?
         } else {
             backward()?
@@ -323,7 +325,6 @@ mod tests {
     use crate::tensors::Part;
     use fedanchor_data::augment::Strong;
     use fedanchor_data::{Normalisation, Shape};
-    use tch::Device;
 
     fn context() -> Context {
         let settings = Settings {

@@ -69,7 +69,7 @@ fn what_is_no_class_counts_for_nothing() {
     tch::manual_seed(10);
     let logits = noise(&[1, 3, 4]).set_requires_grad(true);
     let labels = Tensor::from_slice(&[2i64, -1, 4]).view([1, 3]).to_device(GPU);
-    // A class that cannot be, beside.
+    // And a class that is ruled out.
     let adjustment = Tensor::from_slice(&[0.0f32, f32::NEG_INFINITY, 0.0, 0.0]);
     let adjustment = adjustment.view([1, 1, 4]).to_device(GPU);
     let fix = Labels { labels: &labels, weights: None };
