@@ -52,6 +52,7 @@ template <class F> const char* guarded(F body) {
 }
 
 void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) (void)cudaGetLastError();  // or libtorch's next check would report it once more
   TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
 }
 
@@ -72,6 +73,11 @@ void check_like(const Tensor& t, const Tensor& like, const char* what) {
                   t.data_ptr() != nullptr,
               what, ": expected ", like.toString(), " ", like.sizes(), " on ", like.device(), ", found ", t.toString(),
               " ", t.sizes(), " on ", t.device());
+}
+
+// The gradients computed here are numbers to libtorch: it would take them for constants.
+void no_second_derivative() {
+  TORCH_CHECK(!at::GradMode::is_enabled(), "the fused kernels have no second derivatives");
 }
 
 bool is_capturing(cudaStream_t stream) {

@@ -127,6 +127,7 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
     ctx->saved_data["stride"] = stride;
     ctx->saved_data["padding"] = padding;
     ctx->saved_data["given"] = given;
+    ctx->saved_data["weight"] = reinterpret_cast<int64_t>(w.data_ptr());
     // Who reads the gradient of the weights within the pass: the operation that made them, and what cuts off the padding.
     ctx->saved_data["read"] = !w.is_leaf() || weights.data_ptr() != w.data_ptr();
     ctx->save_for_backward({x, weights});
@@ -151,6 +152,7 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const auto format = at::MemoryFormat::ChannelsLast;
     if (!gradients[0].defined()) return variable_list(6);
+    no_second_derivative();
     auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &w = saved[1];
     int64_t stride = ctx->saved_data["stride"].toInt(), padding = ctx->saved_data["padding"].toInt();
@@ -187,7 +189,8 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
       Tensor sums;
       if (parts > 1) sums = at::empty({parts * dw.numel()}, w.options().dtype(at::kFloat));
       c.out = parts > 1 ? sums.data_ptr() : dw.data_ptr();
-      Beside::run(ctx->saved_data["read"].toBool(), w.data_ptr(), {x, dy, dw, sums}, [&] {
+      const void* weight = reinterpret_cast<const void*>(ctx->saved_data["weight"].toInt());
+      Beside::run(ctx->saved_data["read"].toBool(), weight, {x, dy, dw, sums}, [&] {
         if (patches.parts) {
           patches.launch(x, dy, groups, c);
         } else {

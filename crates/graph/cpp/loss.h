@@ -47,6 +47,7 @@ struct FusedLoss : torch::autograd::Function<FusedLoss> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    no_second_derivative();
     const Tensor gradient = ctx->get_saved_variables()[0], &given = gradients[0];
     int64_t clients = gradient.size(0), views = given.size(1);
     Tensor of_views = gradient.view({clients, views, -1, gradient.size(2)}) * given.view({clients, views, 1, 1});

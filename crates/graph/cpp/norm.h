@@ -119,6 +119,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
       alone[0] = gradients[1];
       return alone;
     }
+    no_second_derivative();
     TORCH_CHECK(ctx->saved_data["mode"].toInt() != RUNNING, "no gradient through a norm by running statistics");
     const auto format = at::MemoryFormat::ChannelsLast;
     TORCH_CHECK(x.is_contiguous(format) && is_aligned(x) && table.size(2) == x.size(1), "the input of a norm was changed before its gradient");

@@ -97,34 +97,50 @@ const char* fa_allow(int tf32) {
   });
 }
 
-// ---- streams and events
+// ---- streams
 
 const char* fa_stream_new(int device, fa_stream** out) {
   return guarded([&] {
-    auto own = std::make_unique<OwnStream>(static_cast<c10::DeviceIndex>(device), true);
+    auto own = std::make_shared<OwnStream>(static_cast<c10::DeviceIndex>(device), true);
     auto stream = own->get();
     *out = new fa_stream{std::move(own), stream};
   });
 }
-void fa_stream_free(fa_stream* stream) { delete stream; }
-// Makes `stream` current on this thread and hands back the one that was.
-const char* fa_stream_enter(fa_stream* stream, fa_stream** before) {
+void fa_stream_free(fa_stream* stream) {
+  guarded([&] { delete stream; });
+}
+// Makes `stream` and its GPU current on this thread; the same thread leaves it.
+const char* fa_stream_enter(fa_stream* stream, fa_entered** out) {
   return guarded([&] {
-    *before = new fa_stream{nullptr, c10::cuda::getCurrentCUDAStream(stream->stream.device_index())};
+    auto device = stream->stream.device_index();
+    auto entered = std::make_unique<fa_entered>(fa_entered{stream->own, c10::cuda::getCurrentCUDAStream(device), c10::cuda::current_device()});
+    c10::cuda::set_device(device);
     c10::cuda::setCurrentCUDAStream(stream->stream);
+    *out = entered.release();
+  });
+}
+void fa_stream_leave(fa_entered* entered) {
+  guarded([&] {
+    std::unique_ptr<fa_entered> gone(entered);
+    c10::cuda::setCurrentCUDAStream(entered->before);
+    c10::cuda::set_device(entered->device);
   });
 }
 const char* fa_stream_synchronize(fa_stream* stream) {
   return guarded([&] { stream->stream.synchronize(); });
 }
 
-// ---- backward passes on the current stream
+// ---- backward passes
 
-const char* fa_backward_begin() {
-  return guarded([&] { Beside::begin(); });
+// Begins one on the current stream; whoever began it ends it.
+const char* fa_backward_begin(fa_pass** out) {
+  return guarded([&] { *out = new fa_pass{&Beside::begin()}; });
 }
-const char* fa_backward_end() {
-  return guarded([&] { Beside::end(); });
+const char* fa_backward_end(fa_pass* pass) {
+  return guarded([&] {
+    std::unique_ptr<fa_pass> gone(pass);
+    pass->pass->end();
+  });
 }
 
 // ---- graphs

@@ -17,8 +17,8 @@ struct OwnStream {
   cudaStream_t handle = nullptr;
 
   OwnStream(c10::DeviceIndex on, bool is_urgent) : device(on), urgent(is_urgent) {
-    std::lock_guard<std::mutex> guard(lock);
-    auto& free = idle[{device, urgent}];
+    std::lock_guard<std::mutex> guard(lock());
+    auto& free = idle()[{device, urgent}];
     if (!free.empty()) {
       handle = free.back();
       free.pop_back();
@@ -31,62 +31,61 @@ struct OwnStream {
   }
   OwnStream(const OwnStream&) = delete;
   ~OwnStream() {
-    std::lock_guard<std::mutex> guard(lock);
-    idle[{device, urgent}].push_back(handle);
+    std::lock_guard<std::mutex> guard(lock());
+    idle()[{device, urgent}].push_back(handle);
   }
   c10::cuda::CUDAStream get() const { return c10::cuda::getStreamFromExternal(handle, device); }
 
  private:
-  static inline std::mutex lock;
-  static inline std::map<std::pair<c10::DeviceIndex, bool>, std::vector<cudaStream_t>> idle;
+  // Never destroyed: threads of libtorch may outlive static variables.
+  static std::mutex& lock() {
+    static auto& one = *new std::mutex;
+    return one;
+  }
+  static std::map<std::pair<c10::DeviceIndex, bool>, std::vector<cudaStream_t>>& idle() {
+    static auto& all = *new std::map<std::pair<c10::DeviceIndex, bool>, std::vector<cudaStream_t>>;
+    return all;
+  }
 };
 
 // Gradients of weights beside a backward pass: nothing in the pass reads them, and each leaves a part of the GPU idle, as
 // do the norms. So they run on a second stream, beside the gradients of inputs, which the pass waits for.
 class Beside {
  public:
-  // Begins on the current stream.
-  static void begin() {
-    auto stream = at::cuda::getCurrentCUDAStream();
-    Beside& pass = of(stream);
+  explicit Beside(const c10::cuda::CUDAStream& stream) : first(stream), second(stream.device_index(), false) {}
+
+  // Begins a pass on the current stream.
+  static Beside& begin() {
+    Beside& pass = *at_current(true);
+    std::lock_guard<std::mutex> guard(pass.lock);
     TORCH_CHECK(!pass.active, "a backward pass is in progress on this stream already");
     pass.active = true;
+    return pass;
   }
 
-  // What follows on the current stream comes after all gradients.
-  static void end() {
-    auto stream = at::cuda::getCurrentCUDAStream();
-    Beside& pass = of(stream);
-    pass.active = false;
-    pass.weights.clear();
-    std::deque<Work> left = std::move(pass.queued);  // gone even if waiting fails
-    pass.queued.clear();
-    for (Work& work : left) work.done.block(stream);
+  // What follows on the stream of the pass comes after all gradients.
+  void end() {
+    std::lock_guard<std::mutex> guard(lock);
+    active = false;
+    weights.clear();
+    std::deque<Work> left = std::move(queued);  // gone even if waiting fails
+    queued.clear();
+    for (Work& work : left) work.done.block(first);
   }
 
   // Queues `work`, the gradient of `weight`, beside the pass that is in progress on the current stream; or on that stream
   // itself, if there is no pass or if something reads the gradient within it (`read`). `memory` is what the work uses.
   template <class F> static void run(bool read, const void* weight, std::vector<Tensor> memory, F work) {
-    auto stream = at::cuda::getCurrentCUDAStream();
-    Beside& pass = of(stream);
-    if (read || !pass.active) return work();
-    at::cuda::CUDAEvent ready;
-    ready.record(stream);
-    auto there = pass.second.get();
-    ready.block(there);
-    {
-      c10::cuda::CUDAStreamGuard guard(there);
-      work();
-    }
-    Work& queued = pass.queued.emplace_back();
-    queued.memory = std::move(memory);
-    queued.done.record(there);
-    // libtorch adds the gradients of a weight that was used twice.
-    bool again = !pass.weights.insert(weight).second;
-    pass.wait(stream, again ? 0 : AHEAD);
+    Beside* pass = at_current(false);
+    if (!pass) return work();
+    std::lock_guard<std::mutex> guard(pass->lock);
+    if (!pass->active) return work();
+    // libtorch adds the gradients of a weight that was used twice, on the stream of the pass.
+    bool again = !pass->weights.insert(weight).second;
+    if (read) work();
+    else pass->queue(std::move(memory), work);
+    pass->wait(again ? 0 : AHEAD);
   }
-
-  explicit Beside(c10::DeviceIndex device) : second(device, false) {}
 
  private:
   // How many gradients may be outstanding. Their memory is not reusable until the pass has waited for them, and memory that
@@ -97,31 +96,65 @@ class Beside {
     at::cuda::CUDAEvent done;
     std::vector<Tensor> memory;
   };
+  std::mutex lock;
+  c10::cuda::CUDAStream first;
   OwnStream second;
   bool active = false;
   std::deque<Work> queued;
   std::unordered_set<const void*> weights;
 
-  // One per stream, for good: a second stream belongs to a capture until that capture ends. One thread at a time works on
-  // a stream, either its owner or libtorch's thread for gradients.
-  static Beside& of(const c10::cuda::CUDAStream& stream) {
-    static std::mutex lock;
-    static std::unordered_map<cudaStream_t, std::unique_ptr<Beside>> all;
+  // That of the current stream, or null. Once made it stays: a second stream belongs to a capture until that capture ends.
+  static Beside* at_current(bool make) {
+    static auto& lock = *new std::mutex;
+    static auto& all = *new std::map<std::pair<c10::DeviceIndex, cudaStream_t>, std::unique_ptr<Beside>>;
+    auto stream = at::cuda::getCurrentCUDAStream();
     std::lock_guard<std::mutex> guard(lock);
-    auto& found = all[stream];
-    if (!found) found = std::make_unique<Beside>(stream.device_index());
-    return *found;
+    auto found = all.find({stream.device_index(), stream.stream()});
+    if (found != all.end()) return found->second.get();
+    if (!make) return nullptr;
+    auto& made = all[{stream.device_index(), stream.stream()}];
+    made = std::make_unique<Beside>(stream);
+    return made.get();
+  }
+
+  template <class F> void queue(std::vector<Tensor> memory, F work) {
+    auto there = second.get();
+    at::cuda::CUDAEvent ready;
+    ready.record(first);
+    ready.block(there);
+    Work& begun = queued.emplace_back();
+    begun.memory = std::move(memory);
+    std::exception_ptr failed;
+    try {
+      c10::cuda::CUDAStreamGuard guard(there);
+      work();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    begun.done.record(there);  // after a failure, too: a part of it may be running
+    if (failed) std::rethrow_exception(failed);
   }
 
   // Has the pass wait for all but the last `left`.
-  void wait(const c10::cuda::CUDAStream& pass, size_t left) {
-    for (; queued.size() > left; queued.pop_front()) queued.front().done.block(pass);
+  void wait(size_t left) {
+    for (; queued.size() > left; queued.pop_front()) queued.front().done.block(first);
   }
 };
 
 }  // namespace
 
 struct fa_stream {
-  std::unique_ptr<OwnStream> own;  // null: somebody else's
+  std::shared_ptr<OwnStream> own;
   c10::cuda::CUDAStream stream;
+};
+
+// What was current before a stream was entered, which stays this one's while it may be current.
+struct fa_entered {
+  std::shared_ptr<OwnStream> own;
+  c10::cuda::CUDAStream before;
+  c10::DeviceIndex device;
+};
+
+struct fa_pass {
+  Beside* pass;
 };

@@ -2,6 +2,7 @@
 
 use crate::GraphError;
 use crate::shim::*;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -28,7 +29,7 @@ impl Graph {
         check(unsafe { fa_graph_new(&mut out) })?;
         let graph = Self(out);
         let shared = share.map_or(null_mut(), |graph| graph.0);
-        let value = captured(
+        let value = bracketed(
             // SAFETY: live handles; once begun, the capture is ended or discarded on this thread.
             || check(unsafe { fa_graph_begin(graph.0, shared) }),
             work,
@@ -55,20 +56,28 @@ impl Drop for Graph {
     }
 }
 
-/// Runs `work`, which computes gradients with `run_backward` on the current stream of GPU 0, with those of convolutions'
-/// weights beside the others. What is queued on that stream after it returns sees them complete; until then nothing may
-/// read them, so the weights must be used by convolutions alone.
+/// Runs `work`, which computes gradients with `run_backward` on the current stream, with those of convolutions' weights
+/// beside the others. What is queued on that stream after it returns sees them complete; until then nothing may read them:
+/// weights that are leaves must be used by convolutions alone, or what is added to their gradients is added too early.
+/// Inside a capture, not around one.
 pub fn with_weights_beside<T, E: From<GraphError>>(
     work: impl FnOnce() -> std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
-    // SAFETY: neither has arguments; what was begun is ended on this thread.
-    let end = || check(unsafe { fa_backward_end() });
-    // SAFETY: as above.
-    captured(|| check(unsafe { fa_backward_begin() }), work, end, || drop(end()))
+    let pass = Cell::new(null_mut());
+    let begin = || {
+        let mut out = null_mut();
+        // SAFETY: `out` receives a handle that is ended once, below.
+        check(unsafe { fa_backward_begin(&mut out) })?;
+        pass.set(out);
+        Ok(())
+    };
+    // SAFETY: the handle of the pass that has begun; only one of the two calls below is made.
+    let end = || check(unsafe { fa_backward_end(pass.get()) });
+    bracketed(begin, work, end, || drop(end()))
 }
 
 /// Runs `work` between `begin` and `end`; if it fails or panics, `discard` takes the place of `end`.
-fn captured<T, E: From<GraphError>>(
+fn bracketed<T, E: From<GraphError>>(
     begin: impl FnOnce() -> Result<()>,
     work: impl FnOnce() -> std::result::Result<T, E>,
     end: impl FnOnce() -> Result<()>,
@@ -82,11 +91,11 @@ fn captured<T, E: From<GraphError>>(
     Ok(value)
 }
 
-/// A capture that is discarded when dropped.
+/// Something begun that is undone when dropped.
 struct Open<D: FnOnce()>(Option<D>);
 
 impl<D: FnOnce()> Open<D> {
-    /// Leaves the end of the capture to the caller.
+    /// Leaves its end to the caller.
     fn close(mut self) {
         self.0 = None;
     }
@@ -118,7 +127,7 @@ mod tests {
             outcome
         };
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            captured(
+            bracketed(
                 || call("begin", begin),
                 || {
                     calls.borrow_mut().push("work");

@@ -28,13 +28,12 @@ impl Queue {
         Ok(Self { handle, device })
     }
 
-    /// Makes it this thread's current stream until the returned guard is dropped.
+    /// Makes it this thread's current stream, and its GPU the current one, until the returned guard is dropped.
     pub fn enter(&self) -> Result<Entered> {
-        let mut before = null_mut();
-        // SAFETY: both are handles of live streams; `before` is freed when the guard is dropped.
-        check(unsafe { fa_stream_enter(self.handle, &mut before) })?;
-        let before = Queue { handle: before, device: self.device };
-        Ok(Entered { before, _here: PhantomData })
+        let mut handle = null_mut();
+        // SAFETY: a live handle; the one received is freed when the guard is dropped, on this thread.
+        check(unsafe { fa_stream_enter(self.handle, &mut handle) })?;
+        Ok(Entered { handle, _here: PhantomData })
     }
 
     /// Waits until all work queued so far is done.
@@ -60,21 +59,17 @@ impl Drop for Queue {
     }
 }
 
-/// A guard that restores the thread's previous stream when dropped.
+/// A guard that restores the thread's previous stream and GPU when dropped. It keeps the stream it has entered from being
+/// reused by others.
 #[derive(Debug)]
 pub struct Entered {
-    before: Queue,
+    handle: *mut c_void,
     _here: PhantomData<*const ()>, // not `Send`: belongs to this thread
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let mut left = null_mut();
-        // SAFETY: a live handle; the stream that is left has its own handle, so this one is freed.
-        unsafe {
-            if fa_stream_enter(self.before.handle, &mut left).is_null() {
-                fa_stream_free(left);
-            }
-        }
+        // SAFETY: we own the handle and do not use it again.
+        unsafe { fa_stream_leave(self.handle) }
     }
 }

@@ -18,6 +18,7 @@ macro_rules! shim {
             $(pub(crate) fn $name($($argument: $kind),*) -> Message;)*
             pub(crate) fn fa_free(code: *mut c_char);
             pub(crate) fn fa_stream_free(stream: *mut c_void);
+            pub(crate) fn fa_stream_leave(entered: *mut c_void);
             pub(crate) fn fa_graph_discard(graph: *mut c_void);
             pub(crate) fn fa_graph_free(graph: *mut c_void);
             pub(crate) fn fa_upload_free(upload: *mut c_void);
@@ -33,6 +34,7 @@ macro_rules! shim {
             })*
             pub(crate) unsafe fn fa_free(_: *mut c_char) {}
             pub(crate) unsafe fn fa_stream_free(_: *mut c_void) {}
+            pub(crate) unsafe fn fa_stream_leave(_: *mut c_void) {}
             pub(crate) unsafe fn fa_graph_discard(_: *mut c_void) {}
             pub(crate) unsafe fn fa_graph_free(_: *mut c_void) {}
             pub(crate) unsafe fn fa_upload_free(_: *mut c_void) {}
@@ -59,10 +61,10 @@ shim! {
     fn fa_launched(device: c_int, name: *const c_char, length: usize, found: *mut c_int);
     fn fa_allow(tf32: c_int);
     fn fa_stream_new(device: c_int, out: *mut *mut c_void);
-    fn fa_stream_enter(stream: *mut c_void, before: *mut *mut c_void);
+    fn fa_stream_enter(stream: *mut c_void, out: *mut *mut c_void);
     fn fa_stream_synchronize(stream: *mut c_void);
-    fn fa_backward_begin();
-    fn fa_backward_end();
+    fn fa_backward_begin(out: *mut *mut c_void);
+    fn fa_backward_end(pass: *mut c_void);
     fn fa_graph_new(out: *mut *mut c_void);
     fn fa_graph_begin(graph: *mut c_void, share: *mut c_void);
     fn fa_graph_end(graph: *mut c_void);

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::model::{Pass, Statistics};
 use crate::tensors::{Entry, Params};
 use fedanchor_graph as graph;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 /// Parameters in training: K clients, their momentum and how steps are made.
 pub struct Learner<'a> {
@@ -270,9 +270,7 @@ impl<'a> Learner<'a> {
         let backward = || -> Result<Vec<Tensor>> {
             Ok(Tensor::f_run_backward(&total, &leaves, false, false)?)
         };
-        // On other GPUs a pass would be looked for on a stream of GPU 0, which is not theirs.
-        let gpu_0 = self.context.gpu.is_some() && self.context.device == Device::Cuda(0);
-        let gradients = if self.weights_beside && gpu_0 {
+        let gradients = if self.weights_beside && self.context.gpu.is_some() {
             graph::with_weights_beside(backward)?
         } else {
             backward()?
@@ -325,6 +323,7 @@ mod tests {
     use crate::tensors::Part;
     use fedanchor_data::augment::Strong;
     use fedanchor_data::{Normalisation, Shape};
+    use tch::Device;
 
     fn context() -> Context {
         let settings = Settings {

@@ -230,8 +230,8 @@ fn a_convolution_before_a_norm_adds_and_leaves_sums() {
     }
 }
 
-/// Three convolutions, of which one is used twice and one has weights that are computed: the gradients beside a backward
-/// pass are those of the pass, bit for bit, run one by one and replayed.
+/// Convolutions in sequence, of which some share their weights and one has weights that are computed: the gradients beside a
+/// backward pass are those of the pass, bit for bit, run one by one and replayed.
 #[test]
 #[ignore = "needs a GPU"]
 fn gradients_of_weights_beside_a_pass_are_the_same() {
@@ -244,17 +244,17 @@ fn gradients_of_weights_beside_a_pass_are_the_same() {
         let w = noise(&[10, 64, 3, 3, inputs]) / (9.0 * inputs as f64).sqrt();
         leaf(w.to_kind(Kind::BFloat16).permute([0, 1, 4, 2, 3]))
     };
-    let x = channels_last(&noise(&[20, 10 * 64, 16, 16]).to_kind(Kind::BFloat16));
-    let (first, twice, base) = (weights(64), weights(64), weights(64));
+    // Three channels, padded to eight, and enough convolutions that the pass has to wait for the first gradients.
+    let x = channels_last(&noise(&[20, 10 * 8, 32, 32]).to_kind(Kind::BFloat16));
+    let leaves: Vec<Tensor> = [3].into_iter().chain([64; 9]).map(weights).collect();
     let gradients = |beside: bool| {
-        let computed = &base * 2.0;
-        let mut y = conv(&x, &first, 1, 1).unwrap();
-        for w in [&twice, &computed, &twice] {
+        let computed = &leaves[9] * 2.0;
+        let mut y = conv(&x, &leaves[0], 1, 1).unwrap();
+        for w in leaves[1..9].iter().chain([&leaves[4], &computed, &leaves[8], &leaves[1]]) {
             y = conv(&y, w, 1, 1).unwrap();
         }
-        let total = [y.to_kind(Kind::Float).square().sum(Kind::Float)];
+        let total = [y.to_kind(Kind::Float).square().mean(Kind::Float)];
         let pass = || {
-            let leaves = [&first, &twice, &base];
             let found = Tensor::f_run_backward(&total, &leaves, false, false);
             found.map_err(|error| GraphError::Failed(error.to_string()))
         };
@@ -277,5 +277,36 @@ fn gradients_of_weights_beside_a_pass_are_the_same() {
     }
     let failed = with_weights_beside(|| with_weights_beside(|| Ok::<_, GraphError>(())));
     assert!(failed.unwrap_err().to_string().contains("in progress"));
-    same(&gradients(true).unwrap(), "after a failure");
+    // A pass ends on the stream on which it began, whatever is current then.
+    let other = Queue::new(0).unwrap();
+    let left = with_weights_beside(|| Ok::<_, GraphError>(other.enter().unwrap())).unwrap();
+    drop(left);
+    let panic = catch_unwind(AssertUnwindSafe(|| {
+        with_weights_beside(|| -> Result<(), GraphError> { panic!("within a pass") })
+    }));
+    assert!(panic.is_err());
+    same(&gradients(true).unwrap(), "after failures");
+    // Threads with a stream of their own each, which share libtorch's thread for gradients.
+    std::thread::scope(|scope| {
+        let run = |_| {
+            scope.spawn(|| {
+                let queue = Queue::new(0).unwrap();
+                let _entered = queue.enter().unwrap();
+                let w = weights(64);
+                let x = channels_last(&noise(&[20, 640, 16, 16]).to_kind(Kind::BFloat16));
+                let pass = |beside: bool| {
+                    let y = conv(&conv(&x, &w, 1, 1).unwrap(), &w, 1, 1).unwrap();
+                    let total = [y.to_kind(Kind::Float).square().mean(Kind::Float)];
+                    let pass = || {
+                        Tensor::f_run_backward(&total, &[&w], false, false)
+                            .map_err(|error| GraphError::Failed(error.to_string()))
+                    };
+                    if beside { with_weights_beside(pass) } else { pass() }.unwrap().remove(0)
+                };
+                let expected = pass(false);
+                (0..20).for_each(|_| assert_close(&pass(true), &expected, 0.0, "threads"));
+            })
+        };
+        (0..3).map(run).collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+    });
 }

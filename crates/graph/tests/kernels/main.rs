@@ -12,6 +12,7 @@ use fedanchor_graph::{
     Sgd, SgdEntry, Statistics, Sums, allow_tf32, compiled_for, conv, conv_before_norm,
     has_launched, images, setup, sgd, with_weights_beside,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Cuda, Device, Kind, Tensor};
 
 const GPU: Device = Device::Cuda(0);

@@ -12,7 +12,7 @@ mod sgd;
 use fedanchor_graph::{
     AVAILABLE, Expected, FixMixLoss, Graph, GraphError, Kernels, Labels, MixLabels, Mixture, Norm,
     Queue, Sgd, SgdEntry, Statistics, Upload, conv, conv_before_norm, images, peak_memory, setup,
-    sgd,
+    sgd, with_weights_beside,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -106,6 +106,7 @@ fn without_a_gpu_there_is_an_error_with_a_reason() {
         setup(0, None, Kernels::Fitting),
         peak_memory(0).map(drop),
         Graph::capture(None, || Ok::<_, GraphError>(())).map(drop),
+        with_weights_beside(|| Ok(())),
     ];
     for error in errors {
         let Err(GraphError::Failed(reason)) = error else { panic!("{error:?}") };
