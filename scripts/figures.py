@@ -22,6 +22,15 @@ REPORTS = [
         ["--smooth", "5"],
         {"method-kept": "wrn28x2-kept", "method-labels": "wrn28x2-labels-all"},
     ),
+    *(
+        (
+            [*sorted(RESULTS.glob(f"best/cifar10-{anchors}-{partition}-*"))],
+            [],
+            {f"results-{anchors}-{partition}": "wrn28x2-accuracy"},
+        )
+        for anchors in (500, 250)
+        for partition in ("iid", "dir")
+    ),
     (
         [RESULTS / "quick-table"],
         [],

@@ -14,35 +14,28 @@ use std::path::{Path, PathBuf};
 struct Verified {
     path: PathBuf,
     intact: bool,
-    files: usize,
-    rounds: usize,
-    checkpoints: usize,
-    problems: Vec<String>,
-    notes: Vec<String>,
+    #[serde(flatten)]
+    verification: Verification,
 }
 
 pub fn verify(args: &VerifyArgs, printer: &Printer) -> Result<()> {
     let found = find_folders(&args.dirs)?;
+    let unread = |problem| Verification { problems: vec![problem], ..Verification::default() };
     let mut all = Vec::new();
     for path in found.folders {
-        let verification = fedanchor::verify(&path).unwrap_or_else(|error| Verification {
-            problems: vec![error.to_string()],
-            ..Verification::default()
-        });
+        let verification =
+            fedanchor::verify(&path).unwrap_or_else(|error| unread(error.to_string()));
         if !args.output.json {
             print(&path, &verification, printer);
         }
-        let intact = verification.is_intact();
-        let Verification { files, rounds, checkpoints, problems, notes } = verification;
-        all.push(Verified { path, intact, files, rounds, checkpoints, problems, notes });
+        all.push(Verified { path, intact: verification.is_intact(), verification });
     }
     for damaged in found.damaged {
         if !args.output.json {
             printer.line(damaged.to_string());
         }
-        let (path, problems) = (damaged.path, vec![damaged.problem]);
-        let (files, rounds, checkpoints, notes) = Default::default();
-        all.push(Verified { path, intact: false, files, rounds, checkpoints, problems, notes });
+        let verification = unread(damaged.problem);
+        all.push(Verified { path: damaged.path, intact: false, verification });
     }
     if args.output.json {
         printer.json(&all);

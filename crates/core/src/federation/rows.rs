@@ -2,16 +2,16 @@
 //! one row of numbers, with one result read from the device.
 
 use fedanchor_engine::tensors::{Entry, Params};
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{TchError, Tensor};
 
 /// A tensor that came back, with its entry and the one that was sent.
 pub(super) type Pair<'a> = (&'a Entry, &'a Tensor, &'a Tensor);
 
-/// What was sent, weights and statistics as a row each.
+/// What was sent, weights and statistics as a row each; `None` where the model has no such tensors.
 #[derive(Debug)]
 pub(super) struct SentRows {
-    weights: Row,
-    statistics: Row,
+    weights: Option<Row>,
+    statistics: Option<Row>,
 }
 
 #[derive(Debug)]
@@ -21,7 +21,8 @@ struct Row {
     update: Tensor,
 }
 
-/// What was measured of an update.
+/// What was measured of an update: 0 where the model has no such tensors.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct Measured {
     /// The distance of its weights.
     pub(super) weights: f64,
@@ -36,35 +37,44 @@ impl SentRows {
         let row = |statistic: bool| {
             let entries = sent.layout.iter().zip(&sent.tensors);
             let tensors = entries.filter(|(entry, _)| entry.statistic == statistic);
-            let parts = in_a_row(tensors.map(|(_, tensor)| tensor), sent.device())?;
+            let parts = in_a_row(tensors.map(|(_, tensor)| tensor))?;
+            if parts.is_empty() {
+                return Ok(None);
+            }
             let sent = Tensor::f_cat(&parts, 0)?;
-            Ok::<_, TchError>(Row { update: sent.f_empty_like()?, sent })
+            Ok::<_, TchError>(Some(Row { update: sent.f_empty_like()?, sent }))
         };
         Ok(Self { weights: row(false)?, statistics: row(true)? })
     }
 
-    /// Measures tensors that have the shapes of what was sent, in its order.
+    /// Measures tensors that have the shapes of what was sent, in its order. Every operation counts here: on a GPU
+    /// starting one takes longer than running it.
     pub(super) fn measure(&self, pairs: &[Pair]) -> Result<Measured, TchError> {
-        let device = self.weights.sent.device();
         let distance = |row: &Row, statistic: bool| {
             let there = pairs.iter().filter(|(entry, ..)| entry.statistic == statistic);
-            let parts = in_a_row(there.map(|&(_, tensor, _)| tensor), device)?;
+            let parts = in_a_row(there.map(|&(_, tensor, _)| tensor))?;
             let mut change = Tensor::f_cat_out(&row.update, &parts, 0)?;
             change.f_sub_(&row.sent)?.f_norm()
         };
         let variances = pairs.iter().filter(|(entry, ..)| is_variance(entry));
-        let variances = in_a_row(variances.map(|&(_, tensor, _)| tensor), device)?;
-        let found = Tensor::f_stack(
-            &[
-                distance(&self.weights, false)?,
-                distance(&self.statistics, true)?,
-                Tensor::f_cat(&variances, 0)?.f_min()?,
-            ],
-            0,
-        )?;
-        let found = found.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?;
-        let found = Vec::<f64>::try_from(found)?;
-        Ok(Measured { weights: found[0], statistics: found[1], lowest_variance: found[2] })
+        let variances = in_a_row(variances.map(|&(_, tensor, _)| tensor))?;
+        let (mut found, mut measured) = (Vec::new(), Measured::default());
+        if let Some(row) = &self.weights {
+            found.push((&mut measured.weights, distance(row, false)?));
+        }
+        if let Some(row) = &self.statistics {
+            found.push((&mut measured.statistics, distance(row, true)?));
+        }
+        if !variances.is_empty() {
+            let lowest = Tensor::f_cat(&variances, 0)?.f_min()?;
+            found.push((&mut measured.lowest_variance, lowest));
+        }
+        let (places, numbers): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+        if !numbers.is_empty() {
+            let numbers = Vec::<f32>::try_from(Tensor::f_stack(&numbers, 0)?)?;
+            places.into_iter().zip(numbers).for_each(|(place, number)| *place = number.into());
+        }
+        Ok(measured)
     }
 }
 
@@ -73,18 +83,69 @@ pub(super) fn is_variance(entry: &Entry) -> bool {
     entry.statistic && entry.name.ends_with("var")
 }
 
-/// Tensors as the parts of one row of numbers, in the order of their memory: the same for tensors of one layout. It
-/// starts with a 0, so that a row of no tensors has a norm and a minimum too.
-fn in_a_row<'a>(
-    tensors: impl Iterator<Item = &'a Tensor>,
-    device: Device,
-) -> Result<Vec<Tensor>, TchError> {
-    let mut row = vec![Tensor::f_zeros([1], (Kind::Float, device))?];
-    for tensor in tensors {
-        row.push(match tensor.dim() {
-            5 => tensor.f_permute([0, 1, 3, 4, 2])?.f_flatten(0, -1)?, // channels last
-            _ => tensor.f_flatten(0, -1)?,
-        });
+/// Tensors as the parts of one row of numbers, in the order of their memory: the same for tensors of one layout.
+fn in_a_row<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Vec<Tensor>, TchError> {
+    let flat = |tensor: &Tensor| match tensor.dim() {
+        5 => tensor.f_permute([0, 1, 3, 4, 2])?.f_flatten(0, -1), // channels last
+        _ => tensor.f_flatten(0, -1),
+    };
+    tensors.map(flat).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fedanchor_engine::tensors::Part;
+    use std::sync::Arc;
+    use tch::Kind;
+
+    /// A model of one weight and, if asked for, a norm's statistics.
+    fn model(weight: [f32; 2], statistics: Option<(f32, f32)>) -> Params {
+        let entry = |name: &str, size: i64, statistic| Entry {
+            name: name.to_owned(),
+            shape: vec![size],
+            part: Part::Backbone,
+            statistic,
+        };
+        let row = |values: &[f32]| Tensor::from_slice(values).unsqueeze(0);
+        let (mut layout, mut tensors) = (vec![entry("weight", 2, false)], vec![row(&weight)]);
+        if let Some((mean, variance)) = statistics {
+            layout.extend([entry("running_mean", 1, true), entry("running_var", 1, true)]);
+            tensors.extend([row(&[mean]), row(&[variance])]);
+        }
+        Params { layout: Arc::new(layout), tensors }
     }
-    Ok(row)
+
+    fn measured(sent: &Params, update: &Params) -> Measured {
+        let pairs = sent.layout.iter().zip(&update.tensors).zip(&sent.tensors);
+        let pairs: Vec<Pair> = pairs.map(|((entry, tensor), sent)| (entry, tensor, sent)).collect();
+        SentRows::new(sent).unwrap().measure(&pairs).unwrap()
+    }
+
+    #[test]
+    fn weights_and_statistics_are_measured_apart() {
+        let sent = model([1.0, 1.0], Some((0.0, 1.0)));
+        let found = measured(&sent, &model([4.0, 5.0], Some((6.0, 9.0))));
+        assert_eq!(found, Measured { weights: 5.0, statistics: 10.0, lowest_variance: 9.0 });
+        let found = measured(&sent, &model([1.0, f32::NAN], Some((0.0, -0.5))));
+        assert!(found.weights.is_nan() && found.lowest_variance == -0.5, "{found:?}");
+    }
+
+    #[test]
+    fn a_model_without_norms_has_no_statistics() {
+        let found = measured(&model([0.0, 0.0], None), &model([3.0, -4.0], None));
+        assert_eq!(found, Measured { weights: 5.0, ..Measured::default() });
+        let nothing = Params { layout: Arc::new(Vec::new()), tensors: Vec::new() };
+        assert_eq!(measured(&nothing, &nothing), Measured::default());
+    }
+
+    #[test]
+    fn channels_are_read_in_the_order_of_memory() {
+        let contiguous = Tensor::arange(24, (Kind::Float, tch::Device::Cpu)).view([1, 2, 3, 2, 2]);
+        let last = contiguous.permute([0, 1, 3, 4, 2]).contiguous().permute([0, 1, 4, 2, 3]);
+        let [first] = &in_a_row([&last].into_iter()).unwrap()[..] else { unreachable!() };
+        assert_eq!(first.data_ptr(), last.data_ptr());
+        let again = &in_a_row([&contiguous].into_iter()).unwrap()[0];
+        assert_eq!(first, again);
+    }
 }

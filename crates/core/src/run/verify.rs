@@ -5,10 +5,11 @@ use super::disk;
 use super::folder::read_manifest;
 use crate::error::{Error, Result};
 use fedanchor_record::{Checksums, Manifest, Summary, files};
+use serde::Serialize;
 use std::path::Path;
 
 /// What was found in a run folder.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Verification {
     /// Files that match their checksums.
     pub files: usize,

@@ -313,7 +313,7 @@ impl NormLayer {
     }
 }
 
-/// A head: one matrix product a client, always in single precision.
+/// A head: one matrix product per client, always in single precision.
 #[derive(Debug)]
 pub(super) struct Linear {
     weight: usize,
@@ -323,9 +323,14 @@ pub(super) struct Linear {
 impl Linear {
     /// `[K, batch, from]` to `[K, batch, to]`.
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let weight = pass.tensors[self.weight].f_transpose(1, 2)?; // [K, from, to]
-        let bias = pass.tensors[self.bias].f_unsqueeze(1)?; // [K, 1, to]
-        Ok(bias.f_baddbmm(x, &weight, 1.0, 1.0)?)
+        let (weight, bias) = (&pass.tensors[self.weight], &pass.tensors[self.bias]);
+        if x.device().is_cuda() {
+            // Weight by input: the weight's gradient then lies in memory as the weight does, and the step need not
+            // copy it.
+            let y = bias.f_unsqueeze(2)?.f_baddbmm(weight, &x.f_transpose(1, 2)?, 1.0, 1.0)?;
+            return Ok(y.f_transpose(1, 2)?);
+        }
+        Ok(bias.f_unsqueeze(1)?.f_baddbmm(x, &weight.f_transpose(1, 2)?, 1.0, 1.0)?)
     }
 
     pub(super) fn describe(&self, to: &mut Operations, input: Value) -> Value {

@@ -145,8 +145,10 @@ fn a_node_that_left_before_it_was_asked_is_absent() {
     let out = place.join("fleet");
     coordinate(&place, &out, false, &[ALL, "rounds=3"], far).unwrap();
     let records = records(&out);
-    let reason = "its node is not connected any longer";
-    assert_eq!(records[2]["lost"], json!([{ "client": 1, "reason": reason }]), "{}", records[2]);
+    let lost = json!([{ "client": 1, "reason": "its node is not connected any longer" }]);
+    // A machine so busy that the round begins after the node has left draws the others.
+    let late = records[2]["lost"].is_null() && numbers(&records[2], "clients") == [0, 2];
+    assert!(records[2]["lost"] == lost || late, "{}", records[2]);
     assert_eq!(numbers(&records[3], "clients"), [0, 2], "{}", records[3]);
 }
 
