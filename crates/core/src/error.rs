@@ -46,6 +46,14 @@ pub enum Error {
         /// The median of the last rounds.
         usual: f64,
     },
+    /// A file of a run that is no longer what the run wrote.
+    #[error("{}: {problem}: nothing else may write to the folder of a run in progress", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// What happened to it.
+        problem: String,
+    },
     /// A run whose rounds all left the model as it was: its accuracy is that of the anchors alone.
     #[error(
         "none of {rounds} rounds changed the model ({incidents}): check the clients, checks.quorum and \

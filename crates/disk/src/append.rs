@@ -4,7 +4,8 @@ use crate::call::{Call, perform};
 use crate::read::not_regular;
 use crate::write::{folder_of, sync_folder};
 use fs_err::{File, OpenOptions};
-use std::io::{Result, Write};
+use std::io::{Error, ErrorKind, Result, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// A file that is open for reading and appending.
@@ -24,11 +25,20 @@ impl Appended {
         Ok(Self { file })
     }
 
-    /// Opens a file that exists.
+    /// Opens a file that exists. A symbolic link is refused: what it points to is not ours to change.
     pub fn open(path: &Path) -> Result<Self> {
         let file = perform(Call::Read(path), || options().open(path))?;
-        let kind = file.metadata()?.file_type();
-        if kind.is_file() { Ok(Self { file }) } else { Err(not_regular(kind)) }
+        let opened = file.metadata()?;
+        if !opened.is_file() {
+            return Err(not_regular(opened.file_type()));
+        }
+        let named = fs_err::symlink_metadata(path)?;
+        if (named.dev(), named.ino()) != (opened.dev(), opened.ino()) {
+            let problem =
+                "expected a regular file, found a symbolic link: nothing is written through it";
+            return Err(Error::new(ErrorKind::InvalidInput, problem));
+        }
+        Ok(Self { file })
     }
 
     /// The same file, for another thread.
@@ -66,4 +76,24 @@ fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).append(true);
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs_err::write(at("precious"), "precious").unwrap();
+        std::os::unix::fs::symlink(at("precious"), at("lines")).unwrap();
+        for opened in [Appended::create(&at("lines")), Appended::open(&at("lines"))] {
+            let problem = opened.unwrap_err().to_string();
+            assert!(problem.contains("found a symbolic link"), "{problem}");
+        }
+        assert_eq!(fs_err::read_to_string(at("precious")).unwrap(), "precious");
+        std::os::unix::fs::symlink(at("nowhere"), at("dangling")).unwrap();
+        assert!(Appended::create(&at("dangling")).is_err() && !at("nowhere").exists());
+    }
 }

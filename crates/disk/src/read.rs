@@ -6,6 +6,9 @@ use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+/// The largest text that is read whole, in bytes: the records of a hundred thousand rounds.
+pub const LONGEST_TEXT: u64 = 1 << 28;
+
 /// The largest file that is read whole where nothing else limits it, in bytes: a model of four billion parameters.
 pub const LARGEST: u64 = 1 << 34;
 
@@ -27,7 +30,11 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // The length of some files, such as those in /proc, is only known by reading them.
     if length <= most {
-        bytes.reserve_exact(length as usize);
+        let reserved = bytes.try_reserve_exact(length as usize);
+        reserved.map_err(|_| {
+            let problem = format!("there is not enough memory for its {length} bytes");
+            Error::new(ErrorKind::OutOfMemory, problem)
+        })?;
         file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     }
     if length > most || bytes.len() as u64 > most {

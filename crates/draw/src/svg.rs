@@ -36,6 +36,12 @@ const CHARACTER: f64 = 6.4;
 impl Chart {
     /// Draws the chart.
     pub fn svg(&self, title: &str) -> String {
+        // Names come from elsewhere, and XML has no way to write a control character.
+        let control = |letter: char| letter.is_control() && !matches!(letter, '\t' | '\n' | '\r');
+        self.drawn(title).replace(control, "\u{fffd}")
+    }
+
+    fn drawn(&self, title: &str) -> String {
         let (plots, layout) = match self {
             Self::Lines(lines) => lines.plots(),
             Self::Bars(bars) => bars.plots(),
@@ -380,6 +386,14 @@ mod tests {
     fn texts(svg: &str) -> Vec<&str> {
         let texts = svg.split("<text").skip(1).filter_map(|part| part.split(['>', '<']).nth(1));
         texts.collect()
+    }
+
+    #[test]
+    fn control_characters_do_not_break_the_file() {
+        let line = Line::new("a\u{1b}[31m\u{7}b", vec![[0.0, 61.0], [1.0, 62.0]]);
+        let svg = chart(Axis::new("x\u{0}"), Axis::new("y"), vec![line]);
+        assert!(svg.contains("a\u{fffd}[31m\u{fffd}b") && !svg.contains('\u{1b}'), "{svg}");
+        crate::png(&svg, 1.0).unwrap();
     }
 
     #[test]

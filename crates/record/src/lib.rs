@@ -272,6 +272,12 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Whether the run has all its rounds and none of them changed the model.
+    pub fn is_without_effect(&self) -> bool {
+        let Self { rounds, rounds_planned, incidents, .. } = self;
+        *rounds > 0 && rounds == rounds_planned && incidents.without_effect() == *rounds as usize
+    }
+
     /// The best model on the anchors alone, where there was a comparison.
     pub fn best_server_only(&self) -> Option<&ServerOnlyTrial> {
         self.server_only.iter().max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy))

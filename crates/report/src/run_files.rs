@@ -1,7 +1,7 @@
 //! The files of a run folder, checked against its checksums as they are read.
 
 use crate::error::{ReportError, Result};
-use fedanchor_disk::LARGEST;
+use fedanchor_disk::{LARGEST, LONGEST_TEXT};
 use fedanchor_record::{Manifest, files};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ impl RunFiles {
     /// Opens a run folder.
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         let (folder, path) = (folder.to_owned(), folder.join(files::CHECKSUMS));
-        let bytes = fedanchor_disk::read_if_exists(&path, LARGEST);
+        let bytes = fedanchor_disk::read_if_exists(&path, LONGEST_TEXT);
         let Some(bytes) = bytes.map_err(|error| ReportError::unreadable(&path, &error))? else {
             return Ok(Self { folder, manifest: None });
         };
@@ -41,7 +41,8 @@ impl RunFiles {
 
     /// Reads a file. It is an error if it is not what was written.
     pub(crate) fn bytes(&self, name: &str) -> Result<Vec<u8>> {
-        let bytes = fedanchor_disk::read(&self.path(name), LARGEST)
+        let most = if name == files::MODEL { LARGEST } else { LONGEST_TEXT };
+        let bytes = fedanchor_disk::read(&self.path(name), most)
             .map_err(|error| ReportError::unreadable(&self.path(name), &error))?;
         if let Some(manifest) = &self.manifest {
             let checked = manifest.check(name, &bytes);

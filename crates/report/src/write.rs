@@ -61,9 +61,7 @@ pub fn write_report(
         Ok::<(), ReportError>(())
     })?;
     let path = folder.join(PAGE);
-    let part = folder.join(format!("{PAGE}.part"));
-    fs_err::write(&part, page(&data))?;
-    fs_err::rename(part, &path)?;
+    fedanchor_disk::write(&path, &[page(&data).as_bytes()])?;
     Ok(path)
 }
 

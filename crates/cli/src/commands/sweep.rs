@@ -214,7 +214,8 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
     Ok(summary)
 }
 
-/// Whether the run's folder holds it, finished. A finished run of another experiment is an error.
+/// Whether the run's folder holds it, finished and intact. A finished run of another experiment, a damaged one, and
+/// one whose rounds changed nothing are errors.
 fn is_finished(job: &Job) -> Result<bool> {
     let Some(run) = Run::finished(&job.folder)? else { return Ok(false) };
     let run = run.completed(&super::complete);
@@ -226,7 +227,18 @@ fn is_finished(job: &Job) -> Result<bool> {
         other.push(format!("rounds (there {}, now {})", run.summary.rounds, job.experiment.rounds));
     }
     if other.is_empty() {
-        return Ok(!lacks_comparison(&job.experiment, &run.summary)?);
+        if lacks_comparison(&job.experiment, &run.summary)? {
+            return Ok(false);
+        }
+        let folder = job.folder.display();
+        if let Some(problem) = fedanchor::verify(&job.folder)?.problems.first() {
+            bail!("{folder}: {problem}; remove the folder to repeat the run");
+        }
+        if run.summary.is_without_effect() {
+            let Summary { rounds, incidents, .. } = run.summary;
+            return Err(fedanchor::Error::WithoutEffect { rounds, incidents }.into());
+        }
+        return Ok(true);
     }
     bail!(
         "{}: holds a finished run of another experiment (it differs in {}): use another --out, or remove it",

@@ -53,6 +53,24 @@ fn wait_for(path: &Path, text: &str) {
 }
 
 #[test]
+fn a_file_that_was_changed_meanwhile_is_named() {
+    let workspace = Workspace::with_pictures(16);
+    for (out, change) in [("other", Some("rounds = 1\n")), ("gone", None)] {
+        let mut run = Running::start(&workspace, out, &["rounds=100000"]);
+        wait_for(&workspace.at(format!("{out}.txt")), "round 1/100000");
+        let config = workspace.at(out).join(files::CONFIG);
+        match change {
+            Some(content) => std::fs::write(config, content).unwrap(),
+            None => std::fs::remove_file(config).unwrap(),
+        }
+        run.interrupt();
+        assert_eq!(run.0.wait().unwrap().code(), Some(1));
+        let said = std::fs::read_to_string(workspace.at(format!("{out}.txt"))).unwrap();
+        assert!(said.contains("config.toml: was changed or removed while the run"), "{said}");
+    }
+}
+
+#[test]
 fn the_first_ends_the_run_after_its_round() {
     let workspace = Workspace::with_pictures(16);
     let mut run = Running::start(&workspace, "long", &["rounds=100000"]);

@@ -262,7 +262,19 @@ fn what_cannot_be_resumed_is_refused() {
     copy("bare");
     std::fs::remove_dir_all(workspace.at("bare").join("checkpoints")).unwrap();
     refused("bare", &[], "3 rounds are on record, but there is no checkpoint");
+    let records = workspace.read("bare", files::ROUNDS);
+    let first = records.replacen("\"round\":0", "\"round\":8", 1);
+    std::fs::write(workspace.at("bare").join(files::ROUNDS), first).unwrap();
+    refused("bare", &[], "to resume from; line 1 of rounds.jsonl is damaged; --force starts over");
+    std::fs::write(workspace.at("bare").join(files::ROUNDS), records).unwrap();
     resumes("bare", "starting from the beginning");
+    copy("both");
+    for path in checkpoints(&workspace, "both") {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[60] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    refused("both", &[], "round-000003.checkpoint is damaged; ");
 
     // A config that was edited by hand, and a checkpoint of another run.
     copy("edited");

@@ -52,14 +52,32 @@ fn a_changed_file_is_named_by_every_command_that_reads_it() {
     assert!(resumed.status.success(), "{}", text(&resumed.stderr));
     assert!(fedanchor(&workspace, &["verify", "runs"]).status.success());
 
+    flip(&workspace, "runs/a/model.safetensors");
+    for arguments in [
+        &["eval", "runs/a"][..],
+        &["export", "runs/a", "--format", "onnx"],
+        &["predict", "runs/a", "x"],
+    ] {
+        let refused = fedanchor(&workspace, arguments);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("runs/a/model.safetensors: does not match its checksum"), "{said}");
+    }
     flip(&workspace, "runs/a/config.toml");
     let resumed = fedanchor(&workspace, &["run", "--resume", "runs/a"]);
     assert!(!resumed.status.success() && text(&resumed.stderr).contains("config.toml"));
+
+    // Larger than any config: refused before it is read, and the other run is in the table.
+    let config = std::fs::File::options().write(true).open(workspace.at("runs/a/config.toml"));
+    config.unwrap().set_len(15 << 30).unwrap();
+    let table = fedanchor(&workspace, &["table", "runs"]);
+    let said = text(&table.stdout);
+    assert!(table.status.success(), "{said}");
+    assert!(said.contains("runs/a/config.toml: expected at most"), "{said}");
 }
 
-#[test]
-fn one_bad_run_does_not_stop_a_sweep() {
-    let workspace = Workspace::with_pictures(16);
+/// A sweep of two seeds with the settings of the drawn pictures and these.
+fn two_seeds(workspace: &Workspace, more: &str) {
     let settings: Vec<String> = DRAWN
         .iter()
         .map(|setting| {
@@ -70,9 +88,16 @@ fn one_bad_run_does_not_stop_a_sweep() {
             }
         })
         .collect();
+    let settings = settings.join("\n");
     let sweep =
-        format!("seeds = [0, 1]\n\n[base]\n{}\n\n[axes.cell]\nonly = {{}}\n", settings.join("\n"));
+        format!("seeds = [0, 1]\n\n[base]\n{settings}\n{more}\n\n[axes.cell]\nonly = {{}}\n");
     std::fs::write(workspace.at("two.toml"), sweep).unwrap();
+}
+
+#[test]
+fn one_bad_run_does_not_stop_a_sweep() {
+    let workspace = Workspace::with_pictures(16);
+    two_seeds(&workspace, "");
     let first = fedanchor(&workspace, &["sweep", "two.toml", "--seeds", "0"]);
     assert!(first.status.success(), "{}", text(&first.stderr));
     flip(&workspace, "runs/two/only/seed0/rounds.jsonl");
@@ -82,4 +107,23 @@ fn one_bad_run_does_not_stop_a_sweep() {
     assert!(said.contains("failed: only seed 0: ") && said.contains("rounds.jsonl"), "{said}");
     assert!(table.contains("not in the table: runs/two/only/seed0: rounds.jsonl"), "{table}");
     assert!(workspace.at("runs/two/only/seed1/summary.json").exists(), "{said}");
+    // A file that no table reads: the run is not what was written all the same.
+    flip(&workspace, "runs/two/only/seed1/model.safetensors");
+    let third = fedanchor(&workspace, &["sweep", "two.toml", "--seeds", "1"]);
+    let said = text(&third.stderr);
+    assert_eq!(third.status.code(), Some(1), "{said}");
+    assert!(said.contains("failed: only seed 1: ") && said.contains("model.safetensors"), "{said}");
+}
+
+/// What failed once fails again: its rounds are done, and changed nothing.
+#[test]
+fn a_run_without_effect_is_not_finished_work() {
+    let workspace = Workspace::with_pictures(16);
+    two_seeds(&workspace, "faults = { kind = \"drop-out\", share = 1.0 }");
+    for _ in 0..2 {
+        let output = fedanchor(&workspace, &["sweep", "two.toml", "--seeds", "0"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("rounds changed the model"), "{said}");
+    }
 }

@@ -18,6 +18,7 @@ use fedanchor_engine::guard;
 use fedanchor_engine::model::{Network, Statistics};
 use fedanchor_engine::tensors::{Data, Params, decode, encode};
 use fedanchor_engine::training::Context;
+use fedanchor_record::{Manifest, files};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -78,22 +79,41 @@ pub(crate) fn encode_model(
     params: &Params,
     class_means: &Tensor,
 ) -> Result<Vec<u8>> {
-    let header = serde_json::to_string(description)
-        .map_err(|error| Error::file(fedanchor_record::files::MODEL, error))?;
+    let header =
+        serde_json::to_string(description).map_err(|error| Error::file(files::MODEL, error))?;
     let shape = class_means.size();
     let mut tensors = params.named();
     tensors.push((CLASS_MEANS.to_owned(), Data::F32(class_means, &shape)));
     Ok(encode(&tensors, &header)?)
 }
 
+/// A model in the folder of its run must be the one that was written there.
+fn check(path: &Path, bytes: &[u8]) -> Result<()> {
+    let (Some(folder), true) = (path.parent(), path.file_name() == Some(files::MODEL.as_ref()))
+    else {
+        return Ok(());
+    };
+    let checksums = folder.join(files::CHECKSUMS);
+    let problem = |problem: &dyn ToString| Error::file(&checksums, problem.to_string());
+    let text = fedanchor_disk::read_if_exists(&checksums, fedanchor_disk::LONGEST_TEXT)
+        .map_err(|error| problem(&error))?;
+    let Some(text) = text else { return Ok(()) };
+    let manifest =
+        Manifest::parse(&String::from_utf8_lossy(&text)).map_err(|error| problem(&error))?;
+    manifest.check(files::MODEL, bytes).map_err(|mismatch| {
+        Error::file(path, format!("{mismatch}; a copy outside of the run folder is used unchecked"))
+    })
+}
+
 impl Model {
-    /// Reads a model file written by a run, or the one in a run folder.
+    /// Reads a model file written by a run, or the one in a run folder. In a run folder it must match its checksum.
     pub fn load(path: &Path, device: Device) -> Result<Self> {
-        let inside = path.join(fedanchor_record::files::MODEL);
+        let inside = path.join(files::MODEL);
         let path = if path.is_dir() { &inside } else { path };
         let problem = |problem: &dyn ToString| Error::file(path, problem.to_string());
         let bytes =
             fedanchor_disk::read(path, fedanchor_disk::LARGEST).map_err(|error| problem(&error))?;
+        check(path, &bytes)?;
         let mut decoded = decode(&bytes).map_err(|error| {
             problem(&format!("not a model of fedanchor (safetensors): {error}"))
         })?;

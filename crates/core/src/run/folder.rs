@@ -160,6 +160,11 @@ impl RunFolder {
         Ok((records, checksums))
     }
 
+    /// The whole lines of the records, damaged ones included.
+    pub(crate) fn lines(&self) -> Result<usize> {
+        Ok(self.text(files::ROUNDS)?.matches('\n').count())
+    }
+
     /// Seconds that the timings add up to, and their lines that are damaged, from 1.
     pub(crate) fn seconds(&self) -> Result<(f64, Vec<usize>)> {
         let text = self.text(files::TIMINGS)?;
@@ -186,13 +191,13 @@ impl RunFolder {
 
     fn text(&self, name: &str) -> Result<String> {
         // What a torn write left need not be text.
-        Ok(String::from_utf8_lossy(&disk::read(&self.path.join(name))?).into_owned())
+        Ok(String::from_utf8_lossy(&disk::read_text(&self.path.join(name))?).into_owned())
     }
 
     /// Cuts both files off after this many lines.
     pub(crate) fn keep_lines(&self, lines: usize) -> Result<()> {
         for file in [&self.log.rounds, &self.log.timings] {
-            let bytes = disk::read(file.path())?;
+            let bytes = disk::read_text(file.path())?;
             let length: usize =
                 bytes.split_inclusive(|b| *b == b'\n').take(lines).map(<[u8]>::len).sum();
             file.truncate(length as u64).map_err(|error| Error::file(file.path(), error))?;
@@ -224,7 +229,16 @@ impl RunFolder {
                 "was changed while the run went on: {there} of {} lines are left",
                 rounds + 1
             );
-            return Err(Error::file(path, problem));
+            return Err(Error::Changed { path, problem });
+        }
+        let written = self.written.borrow().clone();
+        for name in written.names() {
+            let path = self.path.join(name);
+            let there = disk::read_if_exists(&path)?;
+            if there.is_none_or(|bytes| written.check(name, &bytes).is_err()) {
+                let problem = "was changed or removed while the run went on".to_owned();
+                return Err(Error::Changed { path, problem });
+            }
         }
         for name in [files::ROUNDS, files::TIMINGS] {
             self.written.borrow_mut().add(name, &disk::read(&self.path.join(name))?);
@@ -333,7 +347,7 @@ pub(super) fn json(value: &impl Serialize) -> Result<String> {
 /// The checksums of the files in a run folder; `None` for a run of an earlier version.
 pub(crate) fn read_manifest(folder: &Path) -> Result<Option<Manifest>> {
     let path = folder.join(files::CHECKSUMS);
-    let Some(bytes) = disk::read_if_exists(&path)? else { return Ok(None) };
+    let Some(bytes) = disk::read_text_if_exists(&path)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
     Manifest::parse(&text).map(Some).map_err(|error| Error::file(path, error))
 }

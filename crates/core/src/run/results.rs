@@ -68,8 +68,8 @@ impl Run<'_> {
         if compare && summary.server_only_accuracy.is_none() {
             observer.notice("stopped early: not compared with the anchors alone");
         }
-        let Summary { rounds, rounds_planned, incidents, .. } = summary;
-        if rounds > 0 && rounds == rounds_planned && incidents.without_effect() == rounds as usize {
+        if summary.is_without_effect() {
+            let Summary { rounds, incidents, .. } = summary;
             return Err(Error::WithoutEffect { rounds, incidents });
         }
         Ok(summary)

@@ -99,7 +99,7 @@ pub(super) fn resume_with(
 /// The config in the folder, which must be the one that was written there.
 fn stored_config(out: &Path, force: bool) -> Result<toml::Table> {
     let path = out.join(files::CONFIG);
-    let bytes = disk::read(&path)?;
+    let bytes = disk::read_text(&path)?;
     if let Some(manifest) =
         read_manifest(out).or_else(|error| if force { Ok(None) } else { Err(error) })?
         && let Err(mismatch) = manifest.check(files::CONFIG, &bytes)
@@ -118,12 +118,19 @@ fn find(out: &Path, folder: &RunFolder, force: bool) -> Result<(Option<Found>, V
     let (found, broken) = checkpoint::last(out, u32::MAX)?;
     let Some(round) = found.as_ref().map(|found| found.about.round) else {
         // Round 0 alone may be pre-training that was ended early.
-        if recorded > 1 && !force {
-            let problem = format!(
-                "{} rounds are on record, but there is no checkpoint to resume from; --force starts over",
-                recorded - 1
+        let lines = folder.lines()?;
+        if lines > 1 && !force {
+            let mut problem = format!(
+                "{} rounds are on record, but there is no checkpoint to resume from",
+                lines - 1
             );
-            return Err(Error::file(out, problem));
+            for round in broken {
+                problem += &format!("; {} is damaged", checkpoint::name(round));
+            }
+            if lines > recorded as usize {
+                problem += &format!("; line {} of {} is damaged", recorded + 1, files::ROUNDS);
+            }
+            return Err(Error::file(out, problem + "; --force starts over"));
         }
         return Ok((found, broken));
     };

@@ -3,6 +3,7 @@
 mod faults;
 mod fleet;
 mod load;
+mod memory;
 mod samples;
 
 pub use faults::Faults;
@@ -131,6 +132,7 @@ impl Simulation {
         let settings = experiment.training(method.heads())?;
         let (shape, count) = (train.shape, classes.len());
         let context = Context::new(settings, shape, count, &normalisation, flip, workers)?;
+        memory::check(&experiment, &context)?;
         if experiment.model.init_from.is_some() {
             context.initial()?; // a file that does not fit is found before a run folder is made
         }

@@ -113,7 +113,7 @@ pub(super) fn check_memory(path: &Path, place: &str, bytes: u64) -> Result<()> {
 }
 
 /// The memory that can be allocated without swapping, in bytes, where the system tells.
-fn free_memory() -> Option<u64> {
+pub fn free_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)

@@ -18,7 +18,7 @@ pub mod npz;
 mod pickle;
 
 use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Progress, Result, pictures};
-pub use checks::MAX_SIDE;
+pub use checks::{MAX_SIDE, free_memory};
 use checks::{every_class, same_shape};
 use cifar::{EDITIONS, Edition};
 use folder::Listing;

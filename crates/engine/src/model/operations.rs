@@ -1,6 +1,8 @@
 //! A network as a list of plain operations, for whoever writes it in another form. The list is of one
 //! network as it is used, not of a cohort in training: batch norm takes its running statistics.
 
+use crate::tensors::Entry;
+
 /// The number of a value: 0 is the batch of images `[batch, C, H, W]`, and n is what operation n - 1 of
 /// the list computes.
 pub type Value = usize;
@@ -109,6 +111,35 @@ pub struct Operations {
 impl Operations {
     /// The batch of images.
     pub const INPUT: Value = 0;
+
+    /// Numbers that all convolutions compute for one image of this side: training keeps at least these until the
+    /// gradients have been computed.
+    pub fn convolved(&self, layout: &[Entry], side: usize) -> u64 {
+        let (mut sides, mut numbers) = (vec![side as i64], 0);
+        for operation in &self.list {
+            let after = |input: Value, kernel: i64, stride: i64, padding: i64| {
+                ((sides[input] + 2 * padding - kernel) / stride + 1).max(0)
+            };
+            sides.push(match *operation {
+                Operation::Conv { input, weight, stride, padding, .. } => {
+                    let side = after(input, layout[weight].shape[2], stride, padding);
+                    numbers += (layout[weight].shape[0] * side * side) as u64;
+                    side
+                }
+                Operation::MaxPool { input, kernel, stride, padding } => {
+                    after(input, kernel, stride, padding)
+                }
+                Operation::BatchNorm { input, .. }
+                | Operation::GroupNorm { input, .. }
+                | Operation::Relu { input }
+                | Operation::Add { left: input, .. } => sides[input],
+                Operation::GlobalAveragePool { .. }
+                | Operation::Flatten { .. }
+                | Operation::Linear { .. } => 1,
+            });
+        }
+        numbers
+    }
 
     /// Adds an operation and returns the value that it computes.
     pub(super) fn push(&mut self, operation: Operation) -> Value {

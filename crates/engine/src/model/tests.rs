@@ -105,6 +105,12 @@ fn the_operations_are_the_network() {
             let features = network.features(&images, &pass).unwrap();
             let operations = network.operations();
             let values = interpret(&operations, &params.tensors, &images);
+            let convolutions = operations.list.iter().zip(&values[1..]);
+            let convolved: usize = convolutions
+                .filter(|(operation, _)| matches!(operation, Operation::Conv { .. }))
+                .map(|(_, value)| value.numel() / 5)
+                .sum();
+            assert_eq!(operations.convolved(&network.layout, 20), convolved as u64);
             close(&values[operations.pooled], &features.pooled.squeeze_dim(0));
             let logits = network.logits(&features, &pass).unwrap().squeeze_dim(0);
             close(&values[operations.logits], &logits);

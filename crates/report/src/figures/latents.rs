@@ -80,9 +80,7 @@ impl Embedding {
 fn keep(file: &std::path::Path, points: &[[f64; 2]]) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(file);
     fs_err::create_dir_all(folder)?;
-    let part = file.with_extension(format!("{}.part", std::process::id()));
-    fs_err::write(&part, serde_json::to_vec(points)?)?;
-    fs_err::rename(part, file)
+    fedanchor_disk::write(file, &[&serde_json::to_vec(points)?])
 }
 
 /// Names the result: the latents, and how they are laid out.

@@ -114,7 +114,9 @@ impl Open {
         let after = old.iter().filter_map(|path| number(path)).max().map_or(0, |last| last + 1);
         let name = format!("{PREFIX}{:010}.fedanchor", now.as_secs().max(after));
         let aside = folder.join("new.part");
-        let mut file = File::create(&aside)?;
+        // What a killed process left, or a link that someone put there: neither is written to.
+        fedanchor_disk::remove(&aside)?;
+        let mut file = File::create_new(&aside)?;
         file.write_all(&content)?;
         fs_err::rename(&aside, folder.join(name))?;
         old.iter().try_for_each(|path| retire(path))?;

@@ -132,6 +132,18 @@ fn a_resumed_run_has_every_round_once() {
 }
 
 #[test]
+fn a_link_is_not_written_through() {
+    let run = run_folder(3);
+    let folder = run.path().join(FOLDER);
+    fs_err::create_dir_all(&folder).unwrap();
+    fs_err::write(run.path().join("precious"), "precious").unwrap();
+    std::os::unix::fs::symlink("../precious", folder.join("new.part")).unwrap();
+    EventFile::new(run.path()).add(&record(3), &timing(3)).unwrap();
+    assert_eq!(steps(&only_file(&run)), [0, 1, 2, 3]);
+    assert_eq!(fs_err::read_to_string(run.path().join("precious")).unwrap(), "precious");
+}
+
+#[test]
 fn a_run_without_rounds_to_do_gets_its_file() {
     let run = run_folder(4);
     EventFile::new(run.path()).finish().unwrap();

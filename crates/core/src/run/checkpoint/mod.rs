@@ -342,4 +342,26 @@ mod tests {
         assert_eq!(fs_err::read(&path).unwrap(), bytes);
         assert!(client_file(folder.path(), 7, 1).exists(), "the damaged one may name it");
     }
+
+    /// Only what is known to be a client's superseded state is removed.
+    #[test]
+    fn other_files_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let log =
+            || crate::run::folder::RunFolder::reopen(folder.path(), true).unwrap().log().unwrap();
+        let mut saver = Saver::start(folder.path(), log(), None).unwrap();
+        saver.save(checkpoint(1, &[(7, 1)])).unwrap();
+        saver.save(checkpoint(2, &[(7, 2)])).unwrap();
+        saver.finish().unwrap();
+        let state = client_file(folder.path(), 7, 2);
+        let copy = state.with_file_name("copy.checkpoint");
+        let notes = state.with_file_name("notes.txt");
+        let orphan = client_file(folder.path(), 8, 1);
+        fs_err::copy(&state, &copy).unwrap();
+        fs_err::write(&notes, "mine").unwrap();
+        fs_err::write(&orphan, "damaged").unwrap();
+        Saver::start(folder.path(), log(), Some(1)).unwrap().finish().unwrap();
+        assert!(copy.exists() && notes.exists() && orphan.exists());
+        assert!(!state.exists(), "of a round that is repeated");
+    }
 }

@@ -4,9 +4,10 @@ use super::super::disk::{self, remove};
 use super::super::folder::Log;
 use super::sealed::write_sealed;
 use super::{About, CLIENTS, Checkpoint, FOLDER};
-use super::{client_file, client_name, read_round, round_file, rounds};
+use super::{client_file, client_name, read_client, read_round, round_file, rounds};
 use crate::error::{Error, Result};
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -89,7 +90,9 @@ fn tidy(folder: &Path, from: Option<u32>) -> Result<Vec<About>> {
         .flat_map(|about| about.clients.iter().map(|(&id, &round)| client_file(folder, id, round)))
         .collect();
     for path in disk::list(&folder.join(FOLDER).join(CLIENTS))? {
-        if !named.contains(&path) {
+        // What is no client's state, or is damaged, is left to people.
+        let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+        if !named.contains(&path) && read_client(&path, name)?.is_some() {
             remove(&path)?;
         }
     }
