@@ -24,7 +24,7 @@ REPORTS = [
     ),
     *(
         (
-            [*sorted(RESULTS.glob(f"best/cifar10-{anchors}-{partition}-*"))],
+            sorted(RESULTS.glob(f"best/cifar10-{anchors}-{partition}-*")),
             [],
             {f"results-{anchors}-{partition}": "wrn28x2-accuracy"},
         )

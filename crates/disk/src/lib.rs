@@ -15,5 +15,5 @@ mod read;
 mod write;
 
 pub use append::Appended;
-pub use read::{LARGEST, LONGEST_TEXT, list, open, read, read_if_exists, read_text};
+pub use read::{LARGEST, limit, list, open, read, read_if_exists, read_text};
 pub use write::{create_folder, remove, sync_all_below, sync_folder, write};

@@ -1,16 +1,23 @@
 //! Reading: regular files only, and never without a limit.
 
 use crate::call::{Call, perform};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// The largest text that is read whole, in bytes: the records of a hundred thousand rounds.
-pub const LONGEST_TEXT: u64 = 1 << 28;
-
 /// The largest file that is read whole where nothing else limits it, in bytes: a model of four billion parameters.
 pub const LARGEST: u64 = 1 << 34;
+
+/// The most bytes of a file of a run: models and checkpoints grow with the network, and everything else is far smaller
+/// than the records of a hundred thousand rounds.
+pub fn limit(path: &Path) -> u64 {
+    match path.extension().and_then(OsStr::to_str) {
+        Some("safetensors" | "checkpoint") => LARGEST,
+        _ => 1 << 28,
+    }
+}
 
 /// Opens a regular file for reading. Anything else, such as a named pipe, could block or never end.
 pub fn open(path: &Path) -> Result<File> {

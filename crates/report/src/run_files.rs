@@ -1,7 +1,7 @@
 //! The files of a run folder, checked against its checksums as they are read.
 
 use crate::error::{ReportError, Result};
-use fedanchor_disk::{LARGEST, LONGEST_TEXT};
+use fedanchor_disk::limit;
 use fedanchor_record::{Manifest, files};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ impl RunFiles {
     /// Opens a run folder.
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         let (folder, path) = (folder.to_owned(), folder.join(files::CHECKSUMS));
-        let bytes = fedanchor_disk::read_if_exists(&path, LONGEST_TEXT);
+        let bytes = fedanchor_disk::read_if_exists(&path, limit(&path));
         let Some(bytes) = bytes.map_err(|error| ReportError::unreadable(&path, &error))? else {
             return Ok(Self { folder, manifest: None });
         };
@@ -41,9 +41,9 @@ impl RunFiles {
 
     /// Reads a file. It is an error if it is not what was written.
     pub(crate) fn bytes(&self, name: &str) -> Result<Vec<u8>> {
-        let most = if name == files::MODEL { LARGEST } else { LONGEST_TEXT };
-        let bytes = fedanchor_disk::read(&self.path(name), most)
-            .map_err(|error| ReportError::unreadable(&self.path(name), &error))?;
+        let path = self.path(name);
+        let bytes = fedanchor_disk::read(&path, limit(&path))
+            .map_err(|error| ReportError::unreadable(&path, &error))?;
         if let Some(manifest) = &self.manifest {
             let checked = manifest.check(name, &bytes);
             checked.map_err(|mismatch| ReportError::malformed(self.path(name), mismatch))?;

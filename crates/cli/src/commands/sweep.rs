@@ -226,25 +226,24 @@ fn is_finished(job: &Job) -> Result<bool> {
     if run.summary.rounds != job.experiment.rounds {
         other.push(format!("rounds (there {}, now {})", run.summary.rounds, job.experiment.rounds));
     }
-    if other.is_empty() {
-        if lacks_comparison(&job.experiment, &run.summary)? {
-            return Ok(false);
-        }
-        let folder = job.folder.display();
-        if let Some(problem) = fedanchor::verify(&job.folder)?.problems.first() {
-            bail!("{folder}: {problem}; remove the folder to repeat the run");
-        }
-        if run.summary.is_without_effect() {
-            let Summary { rounds, incidents, .. } = run.summary;
-            return Err(fedanchor::Error::WithoutEffect { rounds, incidents }.into());
-        }
-        return Ok(true);
+    let folder = job.folder.display();
+    if !other.is_empty() {
+        bail!(
+            "{folder}: holds a finished run of another experiment (it differs in {}): use another --out, or remove it",
+            other.join(", ")
+        );
     }
-    bail!(
-        "{}: holds a finished run of another experiment (it differs in {}): use another --out, or remove it",
-        job.folder.display(),
-        other.join(", ")
-    )
+    if lacks_comparison(&job.experiment, &run.summary)? {
+        return Ok(false);
+    }
+    if let Some(problem) = fedanchor::verify(&job.folder)?.problems.first() {
+        bail!("{folder}: {problem}; remove the folder to repeat the run");
+    }
+    if run.summary.is_without_effect() {
+        let Summary { rounds, incidents, .. } = run.summary;
+        return Err(fedanchor::Error::WithoutEffect { rounds, incidents }.into());
+    }
+    Ok(true)
 }
 
 /// A line for every tenth of a run.

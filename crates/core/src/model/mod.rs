@@ -95,7 +95,7 @@ fn check(path: &Path, bytes: &[u8]) -> Result<()> {
     };
     let checksums = folder.join(files::CHECKSUMS);
     let problem = |problem: &dyn ToString| Error::file(&checksums, problem.to_string());
-    let text = fedanchor_disk::read_if_exists(&checksums, fedanchor_disk::LONGEST_TEXT)
+    let text = fedanchor_disk::read_if_exists(&checksums, fedanchor_disk::limit(&checksums))
         .map_err(|error| problem(&error))?;
     let Some(text) = text else { return Ok(()) };
     let manifest =

@@ -8,22 +8,12 @@ pub(crate) use disk::Appended;
 
 /// Reads a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-    disk::read(path, disk::LARGEST).map_err(|error| Error::file(path, error))
+    disk::read(path, disk::limit(path)).map_err(|error| Error::file(path, error))
 }
 
 /// Reads a file that need not exist.
 pub(crate) fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>> {
-    disk::read_if_exists(path, disk::LARGEST).map_err(|error| Error::file(path, error))
-}
-
-/// Reads a text, which may hold damaged bytes.
-pub(crate) fn read_text(path: &Path) -> Result<Vec<u8>> {
-    disk::read(path, disk::LONGEST_TEXT).map_err(|error| Error::file(path, error))
-}
-
-/// The same for one that need not exist.
-pub(crate) fn read_text_if_exists(path: &Path) -> Result<Option<Vec<u8>>> {
-    disk::read_if_exists(path, disk::LONGEST_TEXT).map_err(|error| Error::file(path, error))
+    disk::read_if_exists(path, disk::limit(path)).map_err(|error| Error::file(path, error))
 }
 
 /// Writes a file: aside, synced, renamed.

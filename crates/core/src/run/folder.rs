@@ -191,13 +191,13 @@ impl RunFolder {
 
     fn text(&self, name: &str) -> Result<String> {
         // What a torn write left need not be text.
-        Ok(String::from_utf8_lossy(&disk::read_text(&self.path.join(name))?).into_owned())
+        Ok(String::from_utf8_lossy(&disk::read(&self.path.join(name))?).into_owned())
     }
 
     /// Cuts both files off after this many lines.
     pub(crate) fn keep_lines(&self, lines: usize) -> Result<()> {
         for file in [&self.log.rounds, &self.log.timings] {
-            let bytes = disk::read_text(file.path())?;
+            let bytes = disk::read(file.path())?;
             let length: usize =
                 bytes.split_inclusive(|b| *b == b'\n').take(lines).map(<[u8]>::len).sum();
             file.truncate(length as u64).map_err(|error| Error::file(file.path(), error))?;
@@ -347,7 +347,7 @@ pub(super) fn json(value: &impl Serialize) -> Result<String> {
 /// The checksums of the files in a run folder; `None` for a run of an earlier version.
 pub(crate) fn read_manifest(folder: &Path) -> Result<Option<Manifest>> {
     let path = folder.join(files::CHECKSUMS);
-    let Some(bytes) = disk::read_text_if_exists(&path)? else { return Ok(None) };
+    let Some(bytes) = disk::read_if_exists(&path)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
     Manifest::parse(&text).map(Some).map_err(|error| Error::file(path, error))
 }

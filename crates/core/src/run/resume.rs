@@ -99,7 +99,7 @@ pub(super) fn resume_with(
 /// The config in the folder, which must be the one that was written there.
 fn stored_config(out: &Path, force: bool) -> Result<toml::Table> {
     let path = out.join(files::CONFIG);
-    let bytes = disk::read_text(&path)?;
+    let bytes = disk::read(&path)?;
     if let Some(manifest) =
         read_manifest(out).or_else(|error| if force { Ok(None) } else { Err(error) })?
         && let Err(mismatch) = manifest.check(files::CONFIG, &bytes)

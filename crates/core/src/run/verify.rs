@@ -69,11 +69,7 @@ pub fn verify(folder: &Path) -> Result<Verification> {
 impl Verification {
     fn check_files(&mut self, folder: &Path, manifest: &Manifest) {
         for name in manifest.names() {
-            let read = match name {
-                files::MODEL => disk::read_if_exists,
-                _ => disk::read_text_if_exists,
-            };
-            let content = match read(&folder.join(name)) {
+            let content = match disk::read_if_exists(&folder.join(name)) {
                 Ok(Some(content)) => content,
                 Ok(None) => {
                     let problem = format!("{name}: is in {}, but missing", files::CHECKSUMS);
@@ -91,7 +87,7 @@ impl Verification {
             }
         }
         // A run that says it is finished has all its files, and a checksum of each.
-        let summary = disk::read_text_if_exists(&folder.join(files::SUMMARY)).ok().flatten();
+        let summary = disk::read_if_exists(&folder.join(files::SUMMARY)).ok().flatten();
         let summary = summary.and_then(|bytes| serde_json::from_slice::<Summary>(&bytes).ok());
         if summary.is_some_and(|summary| summary.rounds >= summary.rounds_planned) {
             let unlisted = files::ALL.iter().filter(|name| !manifest.lists(name));
@@ -102,7 +98,7 @@ impl Verification {
     }
 
     fn check_lines(&mut self, folder: &Path, name: &str) {
-        let text = match disk::read_text(&folder.join(name)) {
+        let text = match disk::read(&folder.join(name)) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) => return self.problems.push(in_folder(folder, &error)),
         };

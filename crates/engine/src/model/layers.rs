@@ -325,8 +325,8 @@ impl Linear {
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let (weight, bias) = (&pass.tensors[self.weight], &pass.tensors[self.bias]);
         if x.device().is_cuda() {
-            // Weight by input: the weight's gradient then lies in memory as the weight does, and the step need not
-            // copy it.
+            // Weight by input: the weight's gradient then lies in memory as the weight does, and the fused step need
+            // not copy it. Steps on a CPU read any order.
             let y = bias.f_unsqueeze(2)?.f_baddbmm(weight, &x.f_transpose(1, 2)?, 1.0, 1.0)?;
             return Ok(y.f_transpose(1, 2)?);
         }
