@@ -10,13 +10,16 @@ In a Markdown file a number that was measured is followed by a comment that name
 `test_quoted_numbers.py` computes it again. What may stand in such a comment:
 
     PATH METRIC         of one run, below results/
-    PATH METRIC mean    over several: seed{0,1,2}; `std` is their sample standard deviation
+    PATH METRIC mean    over several: seed{0,1,2}; `std` is their sample standard deviation, `sum` their sum
     A - B               the difference of two of these
     effect LEVER PARTITION    of the screening (effects.py)
 
 METRIC is one of `final`, `last10` (mean of the last ten rounds), `best`, `pretrained`, `floor` (the best on the
 anchors alone) and `validation` (mean of the last ten rounds). `round N` is the test accuracy after that round, and
 `round N KEY` another key of its record, for example `round 25 anchor_head.kept`. Accuracies are percentages.
+
+Of a sweep with many short runs, SWEEP.jsonl has the summaries alone, a run per line, or why a run ended early; `stopped`
+is 1 for such a run and 0 for one with a summary.
 """
 
 import functools
@@ -38,8 +41,17 @@ def last_ten(run, key):
     return statistics.fmean(record[key] for record in rounds(run)[-10:])
 
 
+@functools.cache
+def short_runs(sweep):
+    """The runs of SWEEP.jsonl, by path."""
+    lines = sweep.with_suffix(".jsonl").read_text().splitlines()
+    return {sweep / run.pop("run"): run for run in map(json.loads, lines)}
+
+
 def summary(run, key):
-    return json.loads((run / "summary.json").read_text())[key]
+    file = run / "summary.json"
+    found = json.loads(file.read_text()) if file.exists() else short_runs(run.parent.parent)[run]["summary"]
+    return found[key]
 
 
 METRICS = {
@@ -49,10 +61,11 @@ METRICS = {
     "pretrained": lambda run: summary(run, "pretrained_accuracy"),
     "floor": lambda run: summary(run, "server_only_accuracy"),
     "validation": lambda run: last_ten(run, "validation_accuracy"),
+    "stopped": lambda run: int("stopped" in short_runs(run.parent.parent)[run]),
 }
 
 
-OVER_RUNS = {"mean": statistics.fmean, "std": statistics.stdev}
+OVER_RUNS = {"mean": statistics.fmean, "std": statistics.stdev, "sum": sum}
 
 
 def expand(path):

@@ -88,12 +88,14 @@ const char* fa_launched(int device, const char* name, size_t length, int* found)
   });
 }
 
-// Settings of the whole process: TF32 where it is wanted, and cuDNN's search for the fastest algorithm.
-const char* fa_allow(int tf32) {
+// Settings of the whole process: TF32 where it is wanted, and cuDNN's search for the fastest algorithm or algorithms that
+// repeat themselves.
+const char* fa_products(int tf32, int search) {
   return guarded([&] {
     at::globalContext().setAllowTF32CuDNN(tf32 != 0);
     at::globalContext().setAllowTF32CuBLAS(tf32 != 0);
-    at::globalContext().setBenchmarkCuDNN(true);
+    at::globalContext().setBenchmarkCuDNN(search != 0);
+    at::globalContext().setDeterministicCuDNN(search == 0);
   });
 }
 

@@ -42,7 +42,8 @@ pub use loss::{FixMixLoss, Labels, MixLabels};
 pub use norm::{Norm, Statistics};
 pub use queue::{Entered, Queue};
 pub use setup::{
-    Kernels, allow_tf32, compiled_for, empty_cache, has_kernels, has_launched, peak_memory, setup,
+    Kernels, choose_products, compiled_for, empty_cache, has_kernels, has_launched, peak_memory,
+    setup,
 };
 pub use sgd::{Sgd, SgdEntry, sgd};
 pub use upload::Upload;

@@ -36,10 +36,11 @@ pub fn has_kernels(device: usize) -> Result<bool> {
     Ok(architecture(gpu_number(device)?)?.1 >= OLDEST)
 }
 
-/// Sets, for the whole process, whether products in single precision may be computed in TF32.
-pub fn allow_tf32(allowed: bool) -> Result<()> {
+/// Sets, for the whole process, whether products in single precision may be computed in TF32, and whether cuDNN searches
+/// for its fastest algorithms, which may be others the next time, or takes those that give the same bits every time.
+pub fn choose_products(tf32: bool, search: bool) -> Result<()> {
     // SAFETY: no pointer.
-    check(unsafe { fa_allow(c_int::from(allowed)) })
+    check(unsafe { fa_products(c_int::from(tf32), c_int::from(search)) })
 }
 
 /// Prepares a GPU: loads the kernels, compiled for it once and kept in the folder `cache` if there

@@ -59,7 +59,7 @@ shim! {
     );
     fn fa_load(code: *const c_char, device: c_int, hopper: c_int);
     fn fa_launched(device: c_int, name: *const c_char, length: usize, found: *mut c_int);
-    fn fa_allow(tf32: c_int);
+    fn fa_products(tf32: c_int, search: c_int);
     fn fa_stream_new(device: c_int, out: *mut *mut c_void);
     fn fa_stream_enter(stream: *mut c_void, out: *mut *mut c_void);
     fn fa_stream_synchronize(stream: *mut c_void);

@@ -143,9 +143,16 @@ fn row(group: &Group, all: &[Group], runs: &[Run]) -> (Row, Vec<String>) {
             )),
         }
     }
-    for Summary { seed, incidents, .. } in seeds.iter().map(|run| &run.summary) {
+    for summary in seeds.iter().map(|run| &run.summary) {
+        let Summary { seed, incidents, .. } = summary;
         if !incidents.is_empty() {
             notes.push(format!("seed {seed}: {incidents}"));
+        }
+        let (start, end) = (summary.pretrained_accuracy, summary.final_accuracy);
+        if end < start {
+            notes.push(format!(
+                "seed {seed}: the rounds made the model worse: {start:.2} % before them, {end:.2} % after"
+            ));
         }
     }
     let setup = &seeds[0].setup;

@@ -100,11 +100,11 @@ impl Gpu {
         }
         let asked = std::env::var(KERNELS).unwrap_or_default();
         let Some(kernels) = kernels(&asked, graph::has_kernels(index)?)? else {
-            graph::allow_tf32(false)?;
+            graph::choose_products(false, false)?;
             return Ok(None);
         };
         graph::setup(index, cache_folder().as_deref(), kernels)?;
-        graph::allow_tf32(precision == Precision::Bf16)?;
+        graph::choose_products(precision == Precision::Bf16, true)?;
         let state = GpuState {
             device,
             index,

@@ -9,7 +9,7 @@ mod norm;
 
 use fedanchor_graph::{
     AVAILABLE, FixMixLoss, Graph, GraphError, Kernels, Labels, MixLabels, Mixture, Norm, Queue,
-    Sgd, SgdEntry, Statistics, Sums, allow_tf32, compiled_for, conv, conv_before_norm,
+    Sgd, SgdEntry, Statistics, Sums, choose_products, compiled_for, conv, conv_before_norm,
     has_launched, images, setup, sgd, with_weights_beside,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +25,7 @@ fn gpu() {
         false => Kernels::Fitting,
     };
     setup(0, None, kernels).unwrap();
-    allow_tf32(false).unwrap();
+    choose_products(false, true).unwrap();
 }
 
 /// Ampere, Ada, Hopper with and without its own kernels, Blackwell.

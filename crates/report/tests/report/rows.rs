@@ -179,3 +179,15 @@ fn folders_without_a_finished_run_give_an_empty_table() {
     assert!(table.rows.is_empty());
     assert_eq!(table.notes().len(), 1);
 }
+
+/// A row whose rounds lost accuracy is marked, with the seed and both numbers.
+#[test]
+fn a_run_that_ends_below_its_start_is_marked() {
+    let folders = Folders::new();
+    folders.run("better", 0, 5.0, &[]); // the start of every run here is at 5 %
+    folders.run("worse", 1, 4.25, &[]);
+    let table = folders.table();
+    let notes = ["[1] seed 1: the rounds made the model worse: 5.00 % before them, 4.25 % after"];
+    assert_eq!(table.notes(), notes);
+    assert_eq!(table.rows[0].notes, [1]);
+}
