@@ -54,10 +54,27 @@ def summary(run, key):
     return found[key]
 
 
+def as_recorded(run, found, of_rounds):
+    """A number of a summary, which must be that of the rounds on record."""
+    if (run / "rounds.jsonl").exists():
+        recorded = of_rounds([record["test_accuracy"] for record in rounds(run)])
+        if recorded != found:
+            raise ValueError(f"{run}: summary.json has {found}, rounds.jsonl {recorded}")
+    return found
+
+
+def final(run):
+    return as_recorded(run, summary(run, "final_accuracy"), lambda accuracies: accuracies[-1])
+
+
+def best(run):
+    return as_recorded(run, summary(run, "best_accuracy"), lambda accuracies: max(accuracies[1:]))
+
+
 METRICS = {
-    "final": lambda run: summary(run, "final_accuracy"),
+    "final": final,
     "last10": lambda run: last_ten(run, "test_accuracy"),
-    "best": lambda run: summary(run, "best_accuracy"),
+    "best": best,
     "pretrained": lambda run: summary(run, "pretrained_accuracy"),
     "floor": lambda run: summary(run, "server_only_accuracy"),
     "validation": lambda run: last_ten(run, "validation_accuracy"),

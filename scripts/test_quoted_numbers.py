@@ -1,6 +1,6 @@
 """Every accuracy quoted in README and docs is the one in the records under results/."""
 
-import pathlib
+import functools
 import re
 import unittest
 
@@ -16,8 +16,14 @@ NAMED = re.compile(r"([+−-]?\d+(?:\.\d+)?)<!-- (.+?) -->")
 # Comments on lines of their own, for output in code blocks: <!-- quoted: 70.90 = quick/seed0 final; ... -->.
 LISTED = re.compile(r"<!-- quoted: (.+?) -->", re.DOTALL)
 # What looks like an accuracy.
-ACCURACY = re.compile(r"(?<![\d.,])(?:\d{2}\.\d{1,2}|\d{1,2}\.\d{1,2}(?= points?\b))(?![\d.]| (?:s|MiB|GiB|MB|KiB|ms)\b)")
+ACCURACY = re.compile(r"(?<![\d.,])(?:(?:\d{2}|100)\.\d+|\d{1,2}\.\d{1,2}(?= points?\b))(?![\d.]| (?:s|MiB|GiB|MB|KiB|ms)\b)")
 PUBLISHED = "published"
+# What others have published: the paper's tables, and what SemiFL's authors have with 250 labels (Dir 1000, Dir 0.1).
+PAPER = ROOT / "crates" / "report" / "src" / "published.csv"
+SEMIFL = ["88.2", "63.0"]
+# What a row of a table says in a cell, and what the names of its runs then contain instead of the others here.
+PARTITIONS = {"Dir 1000": "iid", "Dir 0.1": "dir"}
+METHODS = {"FedAnchor": "fedanchor", "SemiFL": "semifl", "FedCon": "fedcon", "FedAvg with FixMatch": "fixmatch", "supervised: every client image labelled": "supervised"}
 
 
 def number(text):
@@ -35,7 +41,7 @@ def claims(text):
 def wrong(digits, name):
     """Why a claim does not hold, or nothing."""
     if name == PUBLISHED:
-        return None
+        return None if digits in published() else f"{digits}: is in no table that was published"
     try:
         measured = records.value(name)
     except (Exception, SystemExit) as problem:
@@ -44,6 +50,25 @@ def wrong(digits, name):
     if abs(number(digits) - measured) > 0.5 * 10**-decimals + 1e-9:
         return f"{digits}: the records of `{name}` give {measured:.4f}"
     return None
+
+
+@functools.cache
+def published():
+    lines = [line.split(",") for line in PAPER.read_text().splitlines() if not line.startswith("#")]
+    return {line[lines[0].index("mean")] for line in lines[1:]} | set(SEMIFL)
+
+
+def misplaced(text):
+    """Rows of tables that quote a run of another partition or method than they say."""
+    found = []
+    for row in re.findall(r"^\|.*\|$", text, re.MULTILINE):
+        cells = [cell.strip() for cell in row.split("|")]
+        paths = [name.split()[0] for _, name in NAMED.findall(row)]
+        for kind in (PARTITIONS, METHODS):
+            for label in kind.keys() & set(cells):
+                others = set(kind.values()) - {kind[label]}
+                found += [f"{label}: {path}" for path in paths if kind[label] not in path and any(other in path for other in others)]
+    return found
 
 
 def unnamed(text):
@@ -70,12 +95,24 @@ class QuotedNumbers(unittest.TestCase):
         found = {str(page.relative_to(ROOT)): unnamed(page.read_text()) for page in STRICT}
         self.assertEqual({page: numbers for page, numbers in found.items() if numbers}, {})
 
+    def test_rows_quote_the_runs_that_they_name(self):
+        found = {str(page.relative_to(ROOT)): misplaced(page.read_text()) for page in PAGES}
+        self.assertEqual({page: rows for page, rows in found.items() if rows}, {})
+
+    def test_a_run_in_the_wrong_row_is_noticed(self):
+        row = "| Dir 1000 | SemiFL | 90.36<!-- best/cifar10-500-{}-{}/seed0 last10 --> |"
+        self.assertEqual(misplaced(row.format("iid", "semifl")), [])
+        self.assertEqual(misplaced(row.format("dir", "semifl")), ["Dir 1000: best/cifar10-500-dir-semifl/seed0"])
+        self.assertEqual(misplaced(row.format("iid", "fedanchor")), ["SemiFL: best/cifar10-500-iid-fedanchor/seed0"])
+
     def test_a_wrong_number_is_noticed(self):
         name = "screening-2/iid-none/seed12 validation"
         measured = records.value(name)
         self.assertIsNone(wrong(f"{measured:.2f}", name))
         self.assertIn("give", wrong(f"{measured + 0.02:.2f}", name))
         self.assertIn("cannot read", wrong("1.0", "screening-2/iid-none/seed99 final"))
+        self.assertIsNone(wrong("81.73", PUBLISHED))
+        self.assertIn("no table", wrong("61.73", PUBLISHED))
         self.assertEqual(claims("a 3.5<!-- x/y final --> b <!-- quoted: 4.25 = z best -->"), [("3.5", "x/y final"), ("4.25", "z best")])
         self.assertEqual(unnamed("77.1 and 80.2<!-- x final --> in 12.5 s, by 3.1 points"), ["77.1", "3.1"])
 
