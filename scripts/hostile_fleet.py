@@ -14,6 +14,7 @@ Prints a table with the test accuracy after the last round, and what became of t
 import argparse
 import json
 import pathlib
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -70,6 +71,13 @@ class Hostile:
         return encode(header, {name: self.change(sent[name], tensor) for name, tensor in trained.items()})
 
 
+def keep(run: pathlib.Path, to: pathlib.Path) -> None:
+    """What of a run is committed as its record."""
+    to.mkdir(parents=True)
+    for name in ("config.toml", "rounds.jsonl", "summary.json"):
+        shutil.copyfile(run / name, to / name)
+
+
 def measure(program: str, federation: Federation, hostile: list[int], attack: str, seed: int, more: list[str]) -> str:
     out = federation.folder / f"{attack}-{seed}"
     coordinator = fleet.start_coordinator(program, federation, out, "-q", "--set", f"seed={seed}", *more)
@@ -99,6 +107,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seeds", default="0", help="for example 0,1")
     parser.add_argument("--attacks", default=",".join(ATTACKS))
+    parser.add_argument("--records", type=pathlib.Path, metavar="DIR", help="keep config, rounds and summary of every run there")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the experiment")
     options = parser.parse_args()
     program, nodes = str(options.program.resolve()), options.nodes
@@ -125,6 +134,8 @@ def main() -> None:
                 for proxy in proxies:
                     proxy.change = ATTACKS[attack]
                 print(measure(program, federation, hostile, attack, seed, more), flush=True)
+                if options.records:
+                    keep(federation.folder / f"{attack}-{seed}", options.records / attack / f"seed{seed}")
 
 
 if __name__ == "__main__":
