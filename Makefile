@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo fleet built test test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz bench dist libtorch echarts clean
+.PHONY: demo fleet built test test-rust test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz bench dist libtorch echarts clean
 
 CARGO := cargo
 PYTHON := python3
@@ -24,22 +24,26 @@ target/flower/ready:
 	target/flower/bin/python -m pip install --quiet flwr==1.41.0
 	touch $@
 
-# Everything that must hold: format, lints, documentation, every test.
+# Everything that must hold: format, lints, documentation, every test. Checks that wait for servers and browsers run
+# beside the tests; each prints what it has to say when it ends.
 test: libtorch echarts
 	$(PYTHON) -m unittest discover -s scripts -p 'test_*.py'
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
-	$(CARGO) test --workspace
-	$(MAKE) test-export
-	$(MAKE) test-fleet
-	$(MAKE) test-browser
-	$(MAKE) test-tensorboard
+	$(CARGO) test --workspace --no-run
+	$(MAKE) --jobs=2 --output-sync=target test-rust test-fleet test-export test-browser test-tensorboard
 
 # The program and the examples as the tests have them: built alone, with fewer features, half of the crates would be
 # compiled once more.
 built: libtorch
 	$(CARGO) test --quiet --workspace --no-run
+
+# After what `test` does before it; without prerequisites, so that it does not wait for those of the checks. One thread of
+# libtorch for each test: tests run beside one another, and threads that wait for one another would take most of the
+# time. The plus sign shows results as they come.
+test-rust:
+	+OMP_NUM_THREADS=1 $(CARGO) test --workspace
 
 # Exported models beside the program's own outputs: in onnxruntime, and state dicts read back.
 test-export: built target/onnx/ready
