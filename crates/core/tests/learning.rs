@@ -69,7 +69,7 @@ fn learns_from_clients(settings: &[&str], margin: f64, beyond: Option<f64>) {
 
 #[test]
 fn fedanchor_learns() {
-    let settings = [LONGER, &["method.contrastive.order=first"]].concat();
+    let settings = ["rounds=5", "data.clients=20", "method.contrastive.order=first"];
     learns_from_clients(&settings, 15.0, Some(5.0));
 }
 
@@ -77,14 +77,14 @@ fn fedanchor_learns() {
 fn adaptive_thresholds_learn() {
     for rule in ["anchor-relative", "rising", "client-mean", "softmatch", "quantile"] {
         let rule = format!("method.threshold={rule}");
-        let settings = ["data.anchors=200", "method.contrastive.order=first", "rounds=3", &rule];
+        let settings = ["data.anchors=200", "method.contrastive.order=first", "rounds=2", &rule];
         learns(&[&settings[..], &["client.per_round=3"]].concat(), 8.0);
     }
 }
 
 #[test]
 fn supervised_learns() {
-    learns_from_clients(&["method.name=supervised"], 25.0, Some(20.0));
+    learns_from_clients(&["method.name=supervised", "rounds=4"], 25.0, Some(20.0));
 }
 
 #[test]

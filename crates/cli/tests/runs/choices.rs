@@ -52,6 +52,7 @@ fn every_model_and_partition_runs() {
     let settings: Vec<&str> = DRAWN.iter().filter(own).copied().collect();
     let brief = [
         "rounds=1",
+        "data.anchors=6",
         "data.clients=10",
         "pretrain.epochs=0",
         "client.per_round=1",

@@ -10,7 +10,7 @@ const ENOSPC: i32 = 28;
 /// A new run whose N-th call fails ends with that error, and then goes on as if nothing had happened.
 #[test]
 fn a_call_that_fails_costs_no_more_than_its_round() {
-    let bench = Bench::new(&["method.name=fedcon"]);
+    let bench = Bench::new(&["method.name=fedcon", "method.predictor=32"]);
     let expected = bench.reference();
     let watched = bench.at("watched");
     std::fs::create_dir(&watched).unwrap();
@@ -43,7 +43,7 @@ fn a_call_that_fails_costs_no_more_than_its_round() {
 /// The same for a run that is resumed: nothing that was saved is lost, whatever cannot be read.
 #[test]
 fn a_call_that_fails_while_a_run_is_resumed_loses_nothing() {
-    let bench = Bench::new(&["method.name=fedcon"]);
+    let bench = Bench::new(&["method.name=fedcon", "method.predictor=32"]);
     let expected = bench.reference();
     let half = bench.at("half");
     bench.go_until(&half, 2).1.unwrap();
@@ -76,7 +76,7 @@ fn a_call_that_fails_while_a_run_is_resumed_loses_nothing() {
 /// What a power cut leaves is the disk as far as it was synced.
 #[test]
 fn a_power_cut_costs_the_round_in_progress_and_nothing_of_a_finished_run() {
-    let bench = Bench::new(&["method.name=fedcon"]);
+    let bench = Bench::new(&["method.name=fedcon", "method.predictor=32"]);
     let expected = bench.reference();
     let watched = bench.at("watched");
     std::fs::create_dir(&watched).unwrap();

@@ -21,8 +21,8 @@ const BRIEF: &[&str] = &[
     "data.clients=3",
     "client.per_round=2",
     "client.epochs=1",
-    "client.batch=8",
-    "server.batch=8",
+    "client.batch=16",
+    "server.batch=20",
     "pretrain.epochs=1",
     "compare=false",
     "record.latents=[0, 1, 2]",
@@ -41,7 +41,7 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         std::fs::create_dir(&data).unwrap();
-        for (part, count) in [("train", 80), ("t10k", 20)] {
+        for (part, count) in [("train", 50), ("t10k", 20)] {
             let pixels: Vec<u8> =
                 (0..count * 256u32).map(|at| (at * at / 7 + at / 256) as u8).collect();
             let labels: Vec<u8> = (0..count).map(|at| (at % 10) as u8).collect();
