@@ -77,7 +77,7 @@ fn fedanchor_learns() {
 fn adaptive_thresholds_learn() {
     for rule in ["anchor-relative", "rising", "client-mean", "softmatch", "quantile"] {
         let rule = format!("method.threshold={rule}");
-        let settings = ["data.anchors=200", "method.contrastive.order=first", "rounds=2", &rule];
+        let settings = ["data.anchors=200", "method.contrastive.order=first", "rounds=3", &rule];
         learns(&[&settings[..], &["client.per_round=3"]].concat(), 8.0);
     }
 }
