@@ -25,7 +25,8 @@ pub fn png(shape: Shape, pixels: &[u8]) -> Result<Vec<u8>> {
 
 /// Writes an image of a shape as a PNG file.
 pub fn write_png(shape: Shape, pixels: &[u8], path: &Path) -> Result<()> {
-    std::fs::write(path, png(shape, pixels)?).map_err(|error| DataError::io(path, error))
+    let png = png(shape, pixels)?;
+    fedanchor_disk::write(path, &[&png]).map_err(|error| DataError::io(path, error))
 }
 
 fn encode(shape: Shape, pixels: &[u8], encoder: impl ImageEncoder) -> Result<()> {

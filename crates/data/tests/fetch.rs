@@ -394,6 +394,11 @@ fn local_files_are_recognised_by_content() {
     let folder = quietly(&entry, &data("b"), Source::Local(vec![archive])).unwrap();
     assert_eq!(fs::read(folder.join("x")).unwrap(), b"y");
 
+    // A file of another length is not even read.
+    let endless = fs::File::create(dir.path().join("endless")).unwrap();
+    endless.set_len(1 << 40).unwrap();
+    let why = quietly(&entry, &data("c"), Source::Local(vec![data("endless")])).unwrap_err();
+    assert!(why.contains("found a file of 1099511627776 bytes"), "{why}");
     let wrong = at("one.mat", &vec![0; 20_000]);
     let why = quietly(&entry, &data("c"), Source::Local(vec![wrong])).unwrap_err();
     assert!(why.contains(sha256(&one)) && why.contains(sha256(&vec![0; 20_000])), "{why}");
@@ -438,4 +443,34 @@ fn both_checksums_count_and_links_are_not_followed() {
     let folder = quietly(&entry, dir.path(), mirror(&server)).unwrap();
     assert_eq!(fs::read(folder.join("set.mat")).unwrap(), content());
     assert_eq!(fs::read(precious).unwrap(), b"precious");
+}
+
+/// What is in the staging folder under an official name is checked like a download, and its lock is an ordinary file.
+#[test]
+fn what_is_staged_is_not_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let staging = dir.path().join("tiny.incomplete");
+    fs::create_dir_all(&staging).unwrap();
+    let entry = entry("set.mat", &content());
+    let precious = dir.path().join("precious");
+    fs::write(&precious, "precious").unwrap();
+    std::os::unix::fs::symlink(&precious, staging.join("lock")).unwrap();
+    let server = Server::start(content(), Manner::Good);
+    let why = quietly(&entry, dir.path(), mirror(&server)).unwrap_err();
+    assert!(why.contains("lock") && why.contains("found a symbolic link"), "{why}");
+    assert_eq!(fs::read(precious).unwrap(), b"precious");
+    fs::remove_file(staging.join("lock")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(staging.join("lock")).status();
+    assert!(made.unwrap().success());
+    let why = quietly(&entry, dir.path(), mirror(&server)).unwrap_err();
+    assert!(why.contains("lock") && why.contains("found a named pipe"), "{why}");
+    fs::remove_file(staging.join("lock")).unwrap();
+
+    for staged in [vec![0; 20_000], b"another length".to_vec()] {
+        fs::create_dir_all(&staging).unwrap();
+        fs::write(staging.join("set.mat"), staged).unwrap();
+        let folder = quietly(&entry, dir.path(), mirror(&server)).unwrap();
+        assert_eq!(fs::read(folder.join("set.mat")).unwrap(), content());
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -117,26 +117,26 @@ fn hash(bytes: &[u8]) -> u64 {
     hash.finish()
 }
 
+/// The most bytes of compiled kernels, which are some hundred thousand.
+const KERNELS: u64 = 1 << 28;
+
 /// Reads compiled kernels from a file written by [`keep`]: the code and its hash. The loader trusts
 /// the lengths in the code, so it must not get any other file.
 fn read_kept(file: &Path) -> Option<Vec<u8>> {
-    let mut code = std::fs::read(file).ok()?;
+    let mut code = fedanchor_disk::read(file, KERNELS).ok()?;
     let end = code.len().checked_sub(8)?;
     let kept = u64::from_le_bytes(code.split_off(end).try_into().ok()?);
     (kept == hash(&code) && !code.is_empty()).then_some(code)
 }
 
-/// Writes compiled kernels to a temporary file and renames it, so that no process reads a partial
+/// Writes compiled kernels to a file of this process and renames it, so that no process reads a partial
 /// file. If that fails they are compiled again the next time.
 fn keep(file: &Path, code: &[u8]) {
-    let aside = file.with_extension(format!("{}", std::process::id()));
+    let own = file.with_extension(format!("{}", std::process::id()));
     let folder = file.parent().unwrap_or(Path::new("."));
-    let written = std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(&aside, [code, &hash(code).to_le_bytes()].concat()))
-        .and_then(|()| std::fs::rename(&aside, file));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&aside);
-    }
+    let _ = std::fs::create_dir_all(folder)
+        .and_then(|()| fedanchor_disk::write(&own, &[code, &hash(code).to_le_bytes()]))
+        .and_then(|()| std::fs::rename(&own, file));
 }
 
 /// Peak memory held by libtorch on this GPU so far, in bytes.

@@ -278,6 +278,18 @@ impl Summary {
         *rounds > 0 && rounds == rounds_planned && incidents.without_effect() == *rounds as usize
     }
 
+    /// What the record of the last round says otherwise, if anything.
+    pub fn contradiction(&self, last: &RoundRecord) -> Option<String> {
+        let Self { rounds, final_accuracy, .. } = self;
+        let same = (last.round, last.test_accuracy) == (*rounds, *final_accuracy);
+        (!same).then(|| {
+            format!(
+                "has {final_accuracy} % after round {rounds}, but the records end with {} % after round {}",
+                last.test_accuracy, last.round
+            )
+        })
+    }
+
     /// The best model on the anchors alone, where there was a comparison.
     pub fn best_server_only(&self) -> Option<&ServerOnlyTrial> {
         self.server_only.iter().max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy))

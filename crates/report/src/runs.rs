@@ -77,11 +77,15 @@ pub fn find_runs(dirs: &[PathBuf]) -> Result<Runs> {
     let Folders { folders, damaged } = find_folders(dirs)?;
     let mut runs = Runs { damaged, ..Runs::default() };
     for path in folders {
-        if !path.join(files::SUMMARY).exists() {
-            runs.unfinished.push(Unfinished { path, rounds: None });
-            continue;
-        }
-        match Run::read(path.clone()) {
+        let read = match path.join(files::SUMMARY).try_exists() {
+            Ok(true) => Run::read(path.clone()),
+            Ok(false) => {
+                runs.unfinished.push(Unfinished { path, rounds: None });
+                continue;
+            }
+            Err(error) => Err(error.into()),
+        };
+        match read {
             Ok(run) if run.is_finished() => runs.finished.push(run),
             Ok(run) => {
                 let rounds = Some((run.summary.rounds, run.summary.rounds_planned));
@@ -176,7 +180,8 @@ impl Run {
     /// The run in this folder, if there is one and it completed all its rounds. A damaged run is an
     /// error.
     pub fn finished(folder: &Path) -> Result<Option<Self>> {
-        if !folder.join(files::CONFIG).exists() || !folder.join(files::SUMMARY).exists() {
+        let is_there = |name| folder.join(name).try_exists();
+        if !is_there(files::CONFIG)? || !is_there(files::SUMMARY)? {
             return Ok(None);
         }
         Ok(Some(Self::read(folder.to_owned())?).filter(Self::is_finished))
@@ -201,7 +206,7 @@ impl Run {
         let run = Self { setup, summary };
         if run.is_finished() {
             files.check_listed(&files::ALL)?;
-            check_records(&files)?;
+            check_records(&files, &run.summary)?;
         }
         Ok(run)
     }
@@ -213,20 +218,26 @@ pub(crate) fn read_summary(run: &RunFiles) -> Result<Summary> {
         .map_err(|error| ReportError::malformed(run.path(files::SUMMARY), error))
 }
 
-/// Checks every line of a `rounds.jsonl` against its checksum. Lines of older versions have none.
-fn check_records(run: &RunFiles) -> Result<()> {
+/// Checks every line of a `rounds.jsonl` against its checksum, and the summary against the last. Lines of older versions
+/// have none.
+fn check_records(run: &RunFiles, summary: &Summary) -> Result<()> {
     let file = run.path(files::ROUNDS);
-    if !file.exists() {
+    if !file.try_exists()? {
         return Err(ReportError::malformed(file, "the file is missing"));
     }
     // First line by line, which says more.
     let text = RunFiles::unchecked(&run.folder).text(files::ROUNDS)?;
     let mut checksums = Checksums::default();
     match text.lines().position(|line| !checksums.accepts(line)) {
-        None => run.bytes(files::ROUNDS).map(drop),
+        None => run.bytes(files::ROUNDS).map(drop)?,
         Some(index) => {
             let problem = format!("line {} does not match its checksum", index + 1);
-            Err(ReportError::malformed(file, problem))
+            return Err(ReportError::malformed(file, problem));
         }
+    }
+    let last = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
+    match last.and_then(|last| summary.contradiction(&last)) {
+        Some(problem) => Err(ReportError::malformed(run.path(files::SUMMARY), problem)),
+        None => Ok(()),
     }
 }

@@ -185,7 +185,8 @@ impl Section {
 
 impl Experiment {
     fn new(mut runs: Vec<History>, problems: &mut Vec<String>) -> Self {
-        runs.sort_by_key(History::seed);
+        // Of two runs of a seed, the one that is whole.
+        runs.sort_by_key(|run| (run.seed(), !run.problems.is_empty(), !run.is_finished()));
         let mut kept: Vec<History> = Vec::new();
         for run in runs {
             match kept.last() {

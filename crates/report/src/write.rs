@@ -69,7 +69,8 @@ pub fn write_report(
 fn check_folder(folder: &Path) -> Result<()> {
     let empty = !folder.exists() || fs_err::read_dir(folder)?.next().is_none();
     let page = folder.join(PAGE);
-    let earlier = || fs_err::read_to_string(&page).is_ok_and(|text| text.contains(MARK));
+    let text = || fedanchor_disk::read_text(&page, fedanchor_disk::limit(&page));
+    let earlier = || text().is_ok_and(|text| text.contains(MARK));
     if empty || page.exists() && earlier() {
         return Ok(());
     }

@@ -56,7 +56,8 @@ pub fn partition(
 
 fn write(chart: &Chart, title: &str, scale: f32, path: &Path) -> Result<()> {
     let bytes = png(&chart.svg(title), scale)?;
-    std::fs::write(path, bytes).with_context(|| format!("{}: cannot be written", path.display()))
+    fedanchor_disk::write(path, &[&bytes])
+        .with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 /// Name and images of every row of a contact sheet.

@@ -40,7 +40,8 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
         }
     };
     // The same model again is no loss.
-    let other = out.is_file() && std::fs::read(&out).ok().as_deref() != Some(&content[..]);
+    let there = || fedanchor_disk::read(&out, content.len() as u64).ok();
+    let other = out.is_file() && there().as_deref() != Some(&content[..]);
     if other && !args.force {
         bail!(
             "{}: exists already with other content: choose another file with --out, or --force",

@@ -66,7 +66,8 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     // What a run would refuse is refused here.
     let experiment = fedanchor::resolve(&text, &[])?;
     Simulation::new(experiment, data, None)?.settled()?;
-    std::fs::write(&args.out, text).with_context(|| args.out.display().to_string())?;
+    fedanchor_disk::write(&args.out, &[text.as_bytes()])
+        .with_context(|| args.out.display().to_string())?;
     let out = args.out.display();
     say(format!("wrote {out}"));
     printer.status(format!("next: fedanchor run {}", quoted_path(&args.out)));
@@ -88,7 +89,8 @@ fn with_labels(args: &InitArgs, labels: &Path, say: &dyn Fn(String)) -> Result<P
     }
     let share = formats::lacks_test(&args.folder)?.then_some(args.test_share.unwrap_or(TEST_SHARE));
     let relabelled = formats::relabelled(&args.folder, labels, &table, share)?;
-    std::fs::write(&table, &relabelled.text).with_context(|| table.display().to_string())?;
+    fedanchor_disk::write(&table, &[relabelled.text.as_bytes()])
+        .with_context(|| table.display().to_string())?;
     say(format!(
         "wrote {}: {} newly labelled by {}",
         table.display(),

@@ -88,7 +88,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     }
     let sorted: Vec<Proposal> = order.iter().map(|&at| proposals[at].clone()).collect();
     let write = |path: &Path, text: String| {
-        std::fs::write(path, text).with_context(|| path.display().to_string())
+        fedanchor_disk::write(path, &[text.as_bytes()]).with_context(|| path.display().to_string())
     };
     write(&csv, review_csv(&sorted))?;
     let title = format!("Labels for {}", args.folder.display());

@@ -202,7 +202,7 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
     }
     let mut tracked = Tracked::new(&mut progress, job.tensorboard, folder);
     // An interrupted run is resumed; one of another experiment is an error.
-    let summary = if folder.join(files::CONFIG).exists() {
+    let summary = if folder.join(files::CONFIG).try_exists()? {
         fedanchor::resume(experiment, folder, workers, false, stop, &mut tracked)?
     } else {
         fedanchor::run(experiment, folder, workers, stop, &mut tracked)?

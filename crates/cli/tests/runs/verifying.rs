@@ -76,6 +76,66 @@ fn a_changed_file_is_named_by_every_command_that_reads_it() {
     assert!(said.contains("runs/a/config.toml: expected at most"), "{said}");
 }
 
+/// Without checksums, a summary is still compared with the records; and of two copies of a run the whole one is shown.
+#[test]
+fn a_summary_that_the_records_contradict_is_named() {
+    let workspace = Workspace::with_pictures(16);
+    workspace.run("runs/b", &[DRAWN, &["rounds=2", "checks.anchor_margin=0"]]);
+    let files = ["config.toml", "rounds.jsonl", "timings.jsonl", "summary.json"];
+    std::fs::create_dir(workspace.at("runs/a")).unwrap();
+    for file in files {
+        let (from, to) = (workspace.at("runs/b").join(file), workspace.at("runs/a").join(file));
+        std::fs::copy(from, to).unwrap();
+    }
+    assert!(fedanchor(&workspace, &["verify", "runs"]).status.success());
+    let path = workspace.at("runs/a/summary.json");
+    let mut summary: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    summary["final_accuracy"] = 99.5.into();
+    std::fs::write(&path, summary.to_string()).unwrap();
+    const PROBLEM: &str = "summary.json: has 99.5 % after round 2, but the records end with";
+    let output = fedanchor(&workspace, &["verify", "runs"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains(PROBLEM), "{}", text(&output.stdout));
+    let table = fedanchor(&workspace, &["table", "runs"]);
+    let said = text(&table.stdout);
+    assert!(said.contains(&format!("not in the table: runs/a: {PROBLEM}")), "{said}");
+
+    // A damaged line instead: the report is of the other copy.
+    std::fs::copy(workspace.at("runs/b/summary.json"), &path).unwrap();
+    let records = std::fs::read_to_string(workspace.at("runs/a/rounds.jsonl")).unwrap();
+    let damaged = records.replacen("\"round\":2", "\"round\":3", 1);
+    assert_ne!(damaged, records);
+    std::fs::write(workspace.at("runs/a/rounds.jsonl"), damaged).unwrap();
+    let output = fedanchor(&workspace, &["report", "runs", "--out", "report"]);
+    let said = text(&output.stderr);
+    let left_out = "runs/a is left out: runs/b is a run of the same experiment and seed";
+    assert!(output.status.success() && said.contains(left_out), "{said}");
+}
+
+/// Rounds on record are not replaced by others: a schedule that depends on the number of rounds would change those that
+/// have to be repeated.
+#[test]
+fn rounds_on_record_are_not_repeated_differently() {
+    let workspace = Workspace::with_pictures(16);
+    let settings = ["rounds=3", "checks.anchor_margin=0", "optimiser.schedule=cosine"];
+    workspace.run("run", &[DRAWN, &settings]);
+    let records = || std::fs::read(workspace.at("run/rounds.jsonl")).unwrap();
+    let before = records();
+    flip(&workspace, "run/checkpoints/round-000003.checkpoint");
+    let longer = ["run", "--resume", "run", "--set", "rounds=4"];
+    let output = fedanchor(&workspace, &longer);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("3 rounds are on record, but the last intact checkpoint is of round 2"));
+    assert_eq!(records(), before);
+    assert!(fedanchor(&workspace, &["run", "--resume", "run"]).status.success());
+    assert_eq!(records(), before);
+    let output = fedanchor(&workspace, &longer);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(records().starts_with(&before));
+}
+
 /// A sweep of two seeds with the settings of the drawn pictures and these.
 fn two_seeds(workspace: &Workspace, more: &str) {
     let settings: Vec<String> = DRAWN

@@ -4,6 +4,7 @@
 use super::{Experiment, ModelName};
 use crate::error::{Error, Result};
 use fedanchor_data::Normalisation;
+use fedanchor_data::formats::MAX_SIDE;
 use fedanchor_data::partition::Scheme;
 
 /// More of anything is a typing mistake, and would only fail later or never end.
@@ -22,7 +23,7 @@ impl Experiment {
         at_most("data.validation", self.data.validation, 100_000_000)?;
         at_least_one("data.clients", self.data.clients)?;
         at_most("data.clients", self.data.clients, MOST_CLIENTS)?;
-        at_most("data.size", self.data.size.unwrap_or(0), 4096)?;
+        at_most("data.size", self.data.size.unwrap_or(0), MAX_SIDE)?;
         self.check_data()?;
         self.check_partition()?;
         self.check_model()?;

@@ -70,21 +70,29 @@ pub(super) fn resume_with(
         );
         return Err(Error::file(out, problem));
     }
-    if !broken.is_empty() {
-        for round in broken {
-            let file = checkpoint::name(round);
-            observer.notice(&format!(
-                "{file}, the checkpoint of round {round}, is damaged and not used"
-            ));
-        }
+    let follows_rounds = experiment.optimiser.schedule == LrSchedule::Cosine
+        || simulation.method.depends_on_rounds();
+    let more_rounds = stored.get("rounds") != table.get("rounds") && follows_rounds;
+    let recorded = folder.records(usize::MAX)?.0.len().saturating_sub(1) as u32; // after round 0
+    let last = found.as_ref().map_or(0, |found| found.about.round);
+    if more_rounds && last < recorded && !force {
+        let problem = format!(
+            "{recorded} rounds are on record, but the last intact checkpoint is of round {last}; repeated with \
+             another number of rounds, those after it would not be the same: resume the run with its own number \
+             first, or --force"
+        );
+        return Err(Error::file(out, problem));
+    }
+    for round in broken {
+        let file = checkpoint::name(round);
+        observer
+            .notice(&format!("{file}, the checkpoint of round {round}, is damaged and not used"));
     }
     match &found {
         Some(found) => observer.notice(&format!("resuming after round {}", found.about.round)),
         None => observer.notice("no round is complete: starting from the beginning"),
     }
-    let follows_rounds = experiment.optimiser.schedule == LrSchedule::Cosine
-        || simulation.method.depends_on_rounds();
-    if stored.get("rounds") != table.get("rounds") && follows_rounds {
+    if more_rounds {
         observer.notice(
             "optimiser.schedule or method.threshold depends on the number of rounds: an extended run is \
              not the run that would have been planned longer",

@@ -33,7 +33,8 @@ impl Verification {
 /// Checks all files of a run folder: those of a finished run against their checksums, every line of the records, and
 /// every checkpoint. Nothing is changed. It is an error if the folder holds no run.
 pub fn verify(folder: &Path) -> Result<Verification> {
-    if !folder.join(files::CONFIG).exists() {
+    let config = folder.join(files::CONFIG);
+    if !config.try_exists().map_err(|error| Error::file(&config, error))? {
         return Err(Error::file(folder, format!("holds no run: {} is missing", files::CONFIG)));
     }
     let mut found = Verification::default();
@@ -52,6 +53,7 @@ pub fn verify(folder: &Path) -> Result<Verification> {
         ));
     }
     found.check_lines(folder, files::ROUNDS);
+    found.check_summary(folder);
     // Records that were kept for their results, without the rest of the folder, have no timings.
     if manifest.is_none() && !folder.join(files::TIMINGS).exists() {
         found.notes.push(format!("{} is missing: no result depends on it", files::TIMINGS));
@@ -91,9 +93,7 @@ impl Verification {
             }
         }
         // A run that says it is finished has all its files, and a checksum of each.
-        let summary = disk::read_if_exists(&folder.join(files::SUMMARY)).ok().flatten();
-        let summary = summary.and_then(|bytes| serde_json::from_slice::<Summary>(&bytes).ok());
-        if summary.is_some_and(|summary| summary.rounds >= summary.rounds_planned) {
+        if finished(folder).is_some() {
             let unlisted = files::ALL.iter().filter(|name| !manifest.lists(name));
             self.problems.extend(unlisted.map(|name| {
                 format!("{name}: has no checksum: resume the run, which writes its results again")
@@ -121,6 +121,24 @@ impl Verification {
             self.rounds = lines;
         }
     }
+
+    /// The summary of a finished run against its records, also where nothing has a checksum.
+    fn check_summary(&mut self, folder: &Path) {
+        let records = disk::read(&folder.join(files::ROUNDS)).unwrap_or_default();
+        let last = records.split(|&byte| byte == b'\n').rfind(|line| !line.is_empty());
+        let last = last.and_then(|line| serde_json::from_slice(line).ok());
+        if let (Some(summary), Some(last)) = (finished(folder), last) {
+            let problem = summary.contradiction(&last);
+            self.problems.extend(problem.map(|text| format!("{}: {text}", files::SUMMARY)));
+        }
+    }
+}
+
+/// The summary of a run that has all its rounds, if it can be read.
+fn finished(folder: &Path) -> Option<Summary> {
+    let bytes = disk::read_if_exists(&folder.join(files::SUMMARY)).ok()??;
+    let summary: Summary = serde_json::from_slice(&bytes).ok()?;
+    (summary.rounds >= summary.rounds_planned).then_some(summary)
 }
 
 /// An error about a file, by its path in the run folder.

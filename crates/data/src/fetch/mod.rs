@@ -13,6 +13,7 @@ mod unpack;
 
 use crate::catalog::{Entry, File};
 use crate::{DataError, Result};
+use fedanchor_disk::Appended;
 use md5::{Digest, Md5};
 use sha2::Sha256;
 use std::fs;
@@ -108,10 +109,10 @@ pub fn get(
 }
 
 /// Locks the staging folder: two processes writing one `.part` would corrupt it.
-fn lock(path: &Path) -> Result<fs::File> {
-    let file = fs::File::create(path).map_err(|error| DataError::io(path, error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
+fn lock(path: &Path) -> Result<Appended> {
+    let lock = Appended::create(path).map_err(|error| DataError::io(path, error))?;
+    match lock.file().file().try_lock() {
+        Ok(()) => Ok(lock),
         Err(fs::TryLockError::WouldBlock) => Err(DataError::Unusable(format!(
             "{}: another process is fetching this data set: wait for it to finish",
             path.display()
@@ -151,20 +152,23 @@ fn recognise<'e>(
             vec![path.clone()]
         };
         for path in candidates {
+            let refused = |is: String| {
+                let expected: Vec<String> =
+                    known().map(|file| describe(file.name, file.bytes, file.sha256)).collect();
+                DataError::malformed(&path, "whole file", expected.join(" or "), is)
+            };
+            let failed = |error| DataError::io(&path, error);
+            let length = fedanchor_disk::open(&path).and_then(|file| file.metadata());
+            let length = length.map_err(failed)?.len();
+            // Its length is known at once, while reading it may take hours.
+            if !known().any(|file| file.bytes == length) {
+                return Err(refused(format!("a file of {length} bytes")));
+            }
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let sums = Sums::of(&path, &name, progress)?;
             match known().find(|file| sums.match_those_of(file)) {
                 Some(file) => found.push((path, file)),
-                None => {
-                    let expected: Vec<String> =
-                        known().map(|file| describe(file.name, file.bytes, file.sha256)).collect();
-                    return Err(DataError::malformed(
-                        path,
-                        "whole file",
-                        expected.join(" or "),
-                        describe("a file", sums.bytes, &sums.sha256),
-                    ));
-                }
+                None => return Err(refused(describe("a file", sums.bytes, &sums.sha256))),
             }
         }
     }

@@ -16,9 +16,12 @@ use ureq::http::Response;
 /// How long a server may take to respond, and to send each piece.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Downloads the file to `to`, unless it exists: only a verified file gets that name.
+/// Downloads the file to `to`, unless it is there. Only a verified file gets that name, and it is verified again: it may
+/// have been there for long.
 pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> Result<()> {
-    if to.is_file() {
+    if fs::symlink_metadata(to).is_ok_and(|found| found.is_file() && found.len() == file.bytes)
+        && Sums::of(to, file.name, progress)?.match_those_of(file)
+    {
         return Ok(());
     }
     let part = to.with_file_name(format!("{}.part", file.name));

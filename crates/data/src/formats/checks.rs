@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// The largest width or height of an image, in pixels.
-pub const MAX_SIDE: usize = 16_384;
+pub const MAX_SIDE: usize = 4096;
 
 /// The most bytes one array in a file may hold: far more than any published set of small images
 /// has, and a damaged size field cannot fill the memory.

@@ -223,6 +223,6 @@ fn sizes_are_limited() {
         let error = open(folder.path(), &Options { size: Some(size), ..Options::default() })
             .unwrap_err()
             .to_string();
-        assert_eq!(error, format!("the size must be between 1 and 16384, found {size}"));
+        assert_eq!(error, format!("the size must be between 1 and 4096, found {size}"));
     }
 }

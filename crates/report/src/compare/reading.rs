@@ -18,7 +18,7 @@ pub(super) fn read(
 ) -> Result<Vec<History>, CompareError> {
     let Histories { runs, damaged } = read_histories(&[folder.to_owned()], complete)?;
     let mut problems: Vec<String> = damaged.iter().map(ToString::to_string).collect();
-    let (runs, incomplete): (Vec<_>, Vec<_>) =
+    let (mut runs, incomplete): (Vec<_>, Vec<_>) =
         runs.into_iter().partition(|run| run.rounds[0].round == 0);
     problems.extend(
         incomplete.iter().map(|run| {
@@ -35,6 +35,8 @@ pub(super) fn read(
     }
     notes.extend(problems.into_iter().map(|problem| format!("left out: {problem}")));
     let mut seeds: Vec<History> = Vec::new();
+    // Of two runs of a seed, the one that is whole.
+    runs.sort_by_key(|run| (!run.problems.is_empty(), !run.is_finished()));
     for run in runs {
         let path = run.setup.path.display();
         notes.extend(run.problems.iter().map(|problem| format!("{path}: {problem}")));

@@ -62,7 +62,8 @@ impl Embedding {
             return Vec::new();
         }
         let file = self.cache.as_ref().map(|folder| folder.join(format!("{}.json", key(latents))));
-        let kept = file.as_ref().and_then(|file| std::fs::read(file).ok());
+        let read = |file: &PathBuf| fedanchor_disk::read(file, fedanchor_disk::limit(file)).ok();
+        let kept = file.as_ref().and_then(read);
         let kept: Option<Vec<[f64; 2]>> =
             kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         if let Some(points) = kept.filter(|points| points.len() == count) {

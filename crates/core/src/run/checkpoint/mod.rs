@@ -92,7 +92,7 @@ fn client_name(client: u32, round: u32) -> String {
 /// The rounds that have a checkpoint, rising.
 pub(crate) fn rounds(folder: &Path) -> Result<Vec<u32>> {
     let place = folder.join(FOLDER);
-    if !place.exists() {
+    if !place.try_exists().map_err(|error| Error::file(&place, error))? {
         return Ok(Vec::new());
     }
     let paths = disk::list(&place)?;

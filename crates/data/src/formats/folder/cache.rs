@@ -10,8 +10,7 @@ use super::decode::Decoded;
 use crate::formats::Options;
 use crate::{Reason, Shape};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -83,7 +82,7 @@ impl Entry {
 
     /// The kept pictures, if they are there and intact.
     pub fn load(&self) -> Option<Decoded> {
-        let mut bytes = fs::read(&self.path).ok()?;
+        let mut bytes = fedanchor_disk::read(&self.path, fedanchor_disk::LARGEST).ok()?;
         let content = bytes.len().checked_sub(blake3::OUT_LEN)?;
         let (content, hash) = bytes.split_at(content);
         if blake3::hash(content).as_bytes() != hash {
@@ -117,23 +116,16 @@ impl Entry {
             shape: decoded.shape,
             unreadable: decoded.unreadable.clone(),
         })?;
+        let length = (head.len() as u32).to_le_bytes();
         let mut hasher = blake3::Hasher::new();
-        // Several runs may start at a time.
-        let unfinished = self.path.with_extension(format!("{}.part", std::process::id()));
-        let write = || {
-            let mut file = File::create(&unfinished)?;
-            for bytes in [&(head.len() as u32).to_le_bytes()[..], &head, &decoded.pixels] {
-                hasher.update(bytes);
-                file.write_all(bytes)?;
-            }
-            file.write_all(hasher.finalize().as_bytes())?;
-            fs::rename(&unfinished, &self.path)
-        };
-        let written = { write }();
-        if written.is_err() {
-            fs::remove_file(&unfinished).ok();
+        for bytes in [&length[..], &head, &decoded.pixels] {
+            hasher.update(bytes);
         }
-        written
+        let hash = hasher.finalize();
+        // Several runs may start at a time.
+        let own = self.path.with_extension(std::process::id().to_string());
+        fedanchor_disk::write(&own, &[&length, &head, &decoded.pixels, hash.as_bytes()])?;
+        fs::rename(&own, &self.path)
     }
 }
 

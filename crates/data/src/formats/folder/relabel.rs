@@ -89,8 +89,9 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
 fn read(labels: &Path) -> Result<HashMap<PathBuf, (u64, String)>> {
     let malformed =
         |place: String, found: String| DataError::malformed(labels, place, "a CSV file", found);
-    let mut reader = csv::Reader::from_path(labels)
-        .map_err(|error| malformed("file".to_owned(), error.to_string()))?;
+    let text = fedanchor_disk::read(labels, fedanchor_disk::limit(labels));
+    let text = text.map_err(|error| DataError::io(labels, error))?;
+    let mut reader = csv::Reader::from_reader(text.as_slice());
     let head = reader.headers().map_err(|error| malformed("head".to_owned(), error.to_string()))?;
     let column = |name: &str| {
         head.iter().position(|field| field == name).ok_or_else(|| {
