@@ -278,6 +278,18 @@ impl Summary {
         *rounds > 0 && rounds == rounds_planned && incidents.without_effect() == *rounds as usize
     }
 
+    /// What a reader of its accuracy has to know first, if anything: that its rounds changed nothing, or made the model
+    /// worse.
+    pub fn warning(&self) -> Option<String> {
+        let (start, end) = (self.pretrained_accuracy, self.final_accuracy);
+        if self.is_without_effect() {
+            return Some(format!("none of its {} rounds changed the model", self.rounds));
+        }
+        (end < start).then(|| {
+            format!("the rounds made the model worse: {start:.2} % before them, {end:.2} % after")
+        })
+    }
+
     /// What the record of the last round says otherwise, if anything.
     pub fn contradiction(&self, last: &RoundRecord) -> Option<String> {
         let Self { rounds, final_accuracy, .. } = self;

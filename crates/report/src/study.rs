@@ -6,6 +6,7 @@ use crate::history::{Histories, History};
 use crate::published::{Published, published};
 use crate::setup::{Group, differing, group};
 use crate::table::Average;
+use fedanchor_record::Summary;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -17,7 +18,7 @@ const MOST_EXPERIMENTS: usize = 12;
 pub struct Study {
     /// One per task, or per sweep of a task with many experiments.
     pub sections: Vec<Section>,
-    /// Runs and files that are missing or cannot be read.
+    /// Runs and files that are missing or cannot be read, and runs whose rounds did not make the model better.
     pub problems: Vec<String>,
 }
 
@@ -75,7 +76,9 @@ impl Study {
         let mut runs = histories.runs;
         for run in &runs {
             let path = run.setup.path.display();
-            problems.extend(run.problems.iter().map(|problem| format!("{path}: {problem}")));
+            let warning = run.summary.as_ref().and_then(Summary::warning);
+            let about = run.problems.iter().chain(&warning);
+            problems.extend(about.map(|problem| format!("{path}: {problem}")));
         }
         runs.sort_by(|a, b| {
             let heading = a.setup.heading.order(&b.setup.heading);

@@ -148,12 +148,7 @@ fn row(group: &Group, all: &[Group], runs: &[Run]) -> (Row, Vec<String>) {
         if !incidents.is_empty() {
             notes.push(format!("seed {seed}: {incidents}"));
         }
-        let (start, end) = (summary.pretrained_accuracy, summary.final_accuracy);
-        if end < start {
-            notes.push(format!(
-                "seed {seed}: the rounds made the model worse: {start:.2} % before them, {end:.2} % after"
-            ));
-        }
+        notes.extend(summary.warning().map(|warning| format!("seed {seed}: {warning}")));
     }
     let setup = &seeds[0].setup;
     let rounds = seeds[0].summary.rounds;

@@ -210,6 +210,20 @@ fn runs_that_were_stopped_are_shown_as_far_as_they_came() {
     assert!(data.tables().next().unwrap().rows[0].contains(&"not finished".to_owned()));
 }
 
+/// As in a table, the rounds of a run may have done harm: the accuracy of every run here starts at 5 %.
+#[test]
+fn a_run_that_ends_below_its_start_is_named() {
+    let folders = Folders::new();
+    for (name, seed, last) in [("better", 0, 5.0), ("worse", 1, 4.25)] {
+        folders.run(name, seed, last, FEW);
+        rounds(&folders.path(name), &[5.0, last]);
+    }
+    let study = study(&folders);
+    let [problem] = &study.problems[..] else { panic!("{:?}", study.problems) };
+    let wanted = "worse: the rounds made the model worse: 5.00 % before them, 4.25 % after";
+    assert!(problem.ends_with(wanted), "{problem}");
+}
+
 #[test]
 fn broken_runs_are_named_and_the_others_shown() {
     let folders = Folders::new();
