@@ -171,7 +171,9 @@ fn a_page_follows_a_run_from_before_its_start_to_after_its_end() {
     let set = format!("rounds={done}");
     workspace.succeed(&mut crate::kills::resume(&workspace, "run", &["--force", "--set", &set]));
     let data = served.wait_for(&format!("finished, round {done} of {done}"));
-    assert_eq!(data["problems"], serde_json::json!([]));
+    // So few rounds may make the model worse, which is said; nothing else is wrong.
+    let mut problems = data["problems"].as_array().unwrap().iter().filter_map(|one| one.as_str());
+    assert!(problems.all(|one| one.contains("the rounds made the model worse")), "{data}");
     let figures = data["sections"][0]["figures"].as_array().unwrap();
     let line = &figures[0]["frames"][0]["chart"]["lines"][0]["points"];
     assert_eq!(line.as_array().unwrap().len(), done + 1, "{line}");
