@@ -42,7 +42,8 @@ pub(super) fn resume_with(
     let table = as_table(&settled)?;
     let config = fingerprint(&table);
     let folder = RunFolder::reopen(out, force)?;
-    let (found, broken) = find(out, &folder, force)?;
+    let recorded = folder.records(usize::MAX)?.0.len() as u32; // round 0 included
+    let (found, broken) = find(out, &folder, recorded, force)?;
     let mut other: Vec<String> =
         differences(&stored, &table).iter().map(ToString::to_string).collect();
     if let Some(About { round, version, data: seen, config: made, .. }) =
@@ -73,13 +74,13 @@ pub(super) fn resume_with(
     let follows_rounds = experiment.optimiser.schedule == LrSchedule::Cosine
         || simulation.method.depends_on_rounds();
     let more_rounds = stored.get("rounds") != table.get("rounds") && follows_rounds;
-    let recorded = folder.records(usize::MAX)?.0.len().saturating_sub(1) as u32; // after round 0
     let last = found.as_ref().map_or(0, |found| found.about.round);
-    if more_rounds && last < recorded && !force {
+    if more_rounds && last + 1 < recorded && !force {
         let problem = format!(
-            "{recorded} rounds are on record, but the last intact checkpoint is of round {last}; repeated with \
+            "{} rounds are on record, but the last intact checkpoint is of round {last}; repeated with \
              another number of rounds, those after it would not be the same: resume the run with its own number \
-             first, or --force"
+             first, or --force",
+            recorded - 1
         );
         return Err(Error::file(out, problem));
     }
@@ -121,8 +122,12 @@ fn stored_config(out: &Path, force: bool) -> Result<toml::Table> {
 }
 
 /// The checkpoint to continue from, and the rounds whose checkpoints are damaged.
-fn find(out: &Path, folder: &RunFolder, force: bool) -> Result<(Option<Found>, Vec<u32>)> {
-    let recorded = folder.records(usize::MAX)?.0.len() as u32;
+fn find(
+    out: &Path,
+    folder: &RunFolder,
+    recorded: u32,
+    force: bool,
+) -> Result<(Option<Found>, Vec<u32>)> {
     let (found, broken) = checkpoint::last(out, u32::MAX)?;
     let Some(round) = found.as_ref().map(|found| found.about.round) else {
         // Round 0 alone may be pre-training that was ended early.

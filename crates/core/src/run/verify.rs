@@ -52,10 +52,11 @@ pub fn verify(folder: &Path) -> Result<Verification> {
             files::CHECKSUMS
         ));
     }
-    found.check_lines(folder, files::ROUNDS);
-    found.check_summary(folder);
+    let last = found.check_lines(folder, files::ROUNDS);
+    found.check_summary(folder, last);
     // Records that were kept for their results, without the rest of the folder, have no timings.
-    if manifest.is_none() && !folder.join(files::TIMINGS).exists() {
+    let timings = folder.join(files::TIMINGS);
+    if manifest.is_none() && !timings.try_exists().map_err(|error| Error::file(&timings, error))? {
         found.notes.push(format!("{} is missing: no result depends on it", files::TIMINGS));
     } else {
         found.check_lines(folder, files::TIMINGS);
@@ -101,10 +102,14 @@ impl Verification {
         }
     }
 
-    fn check_lines(&mut self, folder: &Path, name: &str) {
+    /// Checks every line of a file; returns the last.
+    fn check_lines(&mut self, folder: &Path, name: &str) -> Option<String> {
         let text = match disk::read(&folder.join(name)) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) => return self.problems.push(in_folder(folder, &error)),
+            Err(error) => {
+                self.problems.push(in_folder(folder, &error));
+                return None;
+            }
         };
         let (mut checksums, mut lines) = (Checksums::default(), 0);
         for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -120,13 +125,12 @@ impl Verification {
         if name == files::ROUNDS {
             self.rounds = lines;
         }
+        text.lines().last().map(str::to_owned)
     }
 
     /// The summary of a finished run against its records, also where nothing has a checksum.
-    fn check_summary(&mut self, folder: &Path) {
-        let records = disk::read(&folder.join(files::ROUNDS)).unwrap_or_default();
-        let last = records.split(|&byte| byte == b'\n').rfind(|line| !line.is_empty());
-        let last = last.and_then(|line| serde_json::from_slice(line).ok());
+    fn check_summary(&mut self, folder: &Path, last: Option<String>) {
+        let last = last.and_then(|line| serde_json::from_str(&line).ok());
         if let (Some(summary), Some(last)) = (finished(folder), last) {
             let problem = summary.contradiction(&last);
             self.problems.extend(problem.map(|text| format!("{}: {text}", files::SUMMARY)));

@@ -327,7 +327,7 @@
   const texts = () => {
     $('title').textContent = data.title;
     document.title = `${data.title} · fedanchor report`;
-    $('problems').replaceChildren(...list('problems', 'Missing or unreadable', data.problems, data.problems.length < 6));
+    $('problems').replaceChildren(...list('problems', 'To know about these runs', data.problems, data.problems.length < 6));
     for (const section of data.sections) {
       const box = $(section.id);
       box.querySelector('.before').replaceChildren(...section.tables.slice(0, 1).map(table), ...list(section.id, 'Notes', section.notes, true));
