@@ -36,6 +36,11 @@ __device__ __forceinline__ void load8(const float* p, float v[8]) {
     float4 a = ((const float4*)p)[0], b = ((const float4*)p)[1];
     v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w; v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
 }
+__device__ __forceinline__ float2 load2(const bf16* p) {
+    u32 x = *(const u32*)p;
+    return make_float2(low(x), high(x));
+}
+__device__ __forceinline__ float2 load2(const float* p) { return *(const float2*)p; }
 __device__ __forceinline__ void store8(bf16* p, const float v[8]) {
     Words x;
     #pragma unroll
@@ -58,29 +63,38 @@ struct Images {
     const u8* second;
     const float* lambda;
     void* out;
-    i64 count;         // batch * pixels * K * padded
+    i64 count;         // batch * pixels * K
     int pixels, clients, channels, padded, batch;
     float scale[4], shift[4];
 };
 
+// A pixel of a client in bfloat16 has eight channels, in float as many as it was given.
+__device__ __forceinline__ void put_pixel(bf16* to, const float v[8], int) { store8(to, v); }
+__device__ __forceinline__ void put_pixel(float* to, const float v[8], int channels) {
+    #pragma unroll
+    for (int c = 0; c < 4; c++)
+        if (c < channels) to[c] = v[c];
+}
+
 template <class T> __device__ void images(const Images& m) {
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < m.count; at += (i64)gridDim.x * blockDim.x) {
-        // at counts the output: (sample, pixel, client, channel).
-        int channel = at % m.padded, client = at / m.padded % m.clients;
-        i64 place = at / m.padded / m.clients;
-        int pixel = place % m.pixels, sample = place / m.pixels;
-        i64 from = (((i64)sample * m.clients + client) * m.pixels + pixel) * m.channels + channel;
-        bool there = channel < m.channels;
-        float scale = m.scale[channel & 3], shift = m.shift[channel & 3];
-        put((T*)m.out + at, there ? m.fix[from] * scale - shift : 0.f);
-        if (m.first) {
-            float a = 0.f, b = 0.f;
-            if (there) {
-                a = m.first[from] * scale - shift;
-                b = m.second[from] * scale - shift;
+        // at counts the pixels of the output: (sample, pixel, client).
+        i64 place = at / m.clients;
+        int client = at - place * m.clients, sample = place / m.pixels, pixel = place - (i64)sample * m.pixels;
+        i64 from = (((i64)sample * m.clients + client) * m.pixels + pixel) * m.channels;
+        float v[8] = {}, w[8] = {};
+        float lambda = m.first ? m.lambda[client * m.batch + sample] : 0.f;
+        #pragma unroll
+        for (int c = 0; c < 4; c++) {
+            if (c >= m.channels) continue;
+            v[c] = m.fix[from + c] * m.scale[c] - m.shift[c];
+            if (m.first) {
+                float a = m.first[from + c] * m.scale[c] - m.shift[c], b = m.second[from + c] * m.scale[c] - m.shift[c];
+                w[c] = b + lambda * (a - b);
             }
-            put((T*)m.out + m.count + at, b + m.lambda[client * m.batch + sample] * (a - b));
         }
+        put_pixel((T*)m.out + at * m.padded, v, m.channels);
+        if (m.first) put_pixel((T*)m.out + (m.count + at) * m.padded, w, m.channels);
     }
 }
 extern "C" __global__ void images_bf16(Images m) { images<bf16>(m); }

@@ -10,8 +10,10 @@ struct Loss {
     const float* mix_weights;
     const float* lambda;      // [K, batch]: share of the first label in the second view
     float* terms;             // [K, views]: means over the batch
-    float* gradient;          // [K, views * batch, classes]: of its view's term
+    float* total;             // [K]: the first plus `mix_weight` of the second
+    float* gradient;          // [K, views * batch, classes]: of the total
     int batch, views, classes;
+    float mix_weight;
 };
 
 __device__ __forceinline__ float warp_sum(float x) {
@@ -54,16 +56,21 @@ extern "C" __global__ void __launch_bounds__(256) fix_mix_loss(const __grid_cons
         for (int c = lane; c < l.classes; c += 32) {
             float minus = log_sum - logit(c), weight = (c == label ? share : 0.f) + (c == other ? rest : 0.f);
             if (weight != 0.f) loss += weight * minus;
-            l.gradient[at + c] = ((share + rest) * expf(-minus) - weight) / l.batch;
+            l.gradient[at + c] = ((share + rest) * expf(-minus) - weight) / l.batch * (view ? l.mix_weight : 1.f);
         }
         (view ? mix : fix) += warp_sum(loss);
     }
     if (lane < 2) sums[lane][warp] = lane ? mix : fix;
     __syncthreads();
-    if (threadIdx.x < l.views) {
+    if (threadIdx.x == 0) {
         float total = 0.f;
-        #pragma unroll
-        for (int w = 0; w < 8; w++) total += sums[threadIdx.x][w];
-        l.terms[client * l.views + threadIdx.x] = total / l.batch;
+        for (int view = 0; view < l.views; view++) {
+            float sum = 0.f;
+            #pragma unroll
+            for (int w = 0; w < 8; w++) sum += sums[view][w];
+            l.terms[client * l.views + view] = sum / l.batch;
+            total += sum / l.batch * (view ? l.mix_weight : 1.f);
+        }
+        l.total[client] = total;
     }
 }

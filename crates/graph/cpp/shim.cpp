@@ -7,6 +7,7 @@
 
 #include "conv.h"
 #include "graph.h"
+#include "head.h"
 #include "loss.h"
 #include "norm.h"
 #include "upload.h"
@@ -230,10 +231,26 @@ const char* fa_conv(Tensor* x, Tensor* w, int64_t stride, int64_t padding, Tenso
 }
 
 const char* fa_fix_mix_loss(Tensor* logits, Tensor* adjustment, Tensor* labels, Tensor* weights, Tensor* mix_labels, Tensor* mix_weights,
-                            Tensor* lambda, Tensor** out) {
+                            Tensor* lambda, double mix_weight, Tensor** total, Tensor** terms) {
   return guarded([&] {
     c10::cuda::CUDAGuard guard(logits->device());
-    *out = new Tensor(FusedLoss::apply(*logits, option(adjustment), *labels, option(weights), option(mix_labels), option(mix_weights), option(lambda)));
+    auto found = FusedLoss::apply(*logits, option(adjustment), *labels, option(weights), option(mix_labels), option(mix_weights), option(lambda), mix_weight);
+    *total = new Tensor(found[0]);
+    *terms = new Tensor(found[1]);
+  });
+}
+
+const char* fa_pool(Tensor* x, int64_t clients, Tensor** out) {
+  return guarded([&] {
+    c10::cuda::CUDAGuard guard(x->device());
+    *out = new Tensor(FusedPool::apply(*x, clients));
+  });
+}
+
+const char* fa_head(Tensor* x, Tensor* w, Tensor* b, Tensor** out) {
+  return guarded([&] {
+    c10::cuda::CUDAGuard guard(x->device());
+    *out = new Tensor(FusedHead::apply(*x, *w, *b));
   });
 }
 
@@ -257,7 +274,7 @@ const char* fa_images(Tensor* fix, Tensor* first, Tensor* second, Tensor* lambda
     }
     m.out = x.data_ptr();
     m.padded = static_cast<int>(padded);
-    m.count = fix->numel() / channels * padded;
+    m.count = fix->numel() / channels;
     m.pixels = static_cast<int>(fix->size(2) * fix->size(3));
     m.clients = static_cast<int>(clients);
     m.channels = static_cast<int>(channels);

@@ -1,6 +1,6 @@
 //! GPU features of a cohort's training step that the libtorch bindings lack: CUDA graphs, streams,
 //! uploads from pinned memory, and fused kernels (batch norm with ReLU and the residual sum for two
-//! views at once, grouped convolutions, losses, SGD for all parameters at once, 8-bit images to the
+//! views at once, grouped convolutions, pools, small heads, losses, SGD for all parameters at once, 8-bit images to the
 //! network's input).
 //!
 //! They are implemented by a C++ shim (`cpp/shim.cpp`, with the kernels in `cpp/*.cu`); this crate
@@ -25,6 +25,7 @@ mod checks;
 mod conv;
 mod error;
 mod graph;
+mod head;
 mod images;
 mod loss;
 mod norm;
@@ -37,8 +38,9 @@ mod upload;
 pub use conv::{Sums, conv, conv_before_norm};
 pub use error::{Expected, GraphError};
 pub use graph::{Graph, with_weights_beside};
+pub use head::{head, is_small_head, pool};
 pub use images::{Mixture, images};
-pub use loss::{FixMixLoss, Labels, MixLabels};
+pub use loss::{FixMixLoss, Labels, Losses, MixLabels};
 pub use norm::{Norm, Statistics};
 pub use queue::{Entered, Queue};
 pub use setup::{

@@ -25,6 +25,17 @@ pub struct MixLabels<'a> {
     pub labels: Labels<'a>,
     /// The share of the first sample: `[K, batch]` in single precision, contiguous.
     pub lambda: &'a Tensor,
+    /// How much the loss of this view counts in the total.
+    pub weight: f64,
+}
+
+/// The losses of a batch.
+#[derive(Debug)]
+pub struct Losses {
+    /// That of the first view, plus that of the second by its weight: `[K]`. It alone has a gradient.
+    pub total: Tensor,
+    /// Their means over the batch: `[K, views]`.
+    pub terms: Tensor,
 }
 
 /// The losses of a batch: cross entropy with its labels and, if there is a second view, a mixture of it with these labels
@@ -40,13 +51,12 @@ pub struct FixMixLoss<'a> {
 }
 
 impl FixMixLoss<'_> {
-    /// The means over the batch `[K, views]` for logits `[K, views * batch, classes]` in single precision. A label that is
-    /// no class counts for nothing.
-    pub fn forward(&self, logits: &Tensor) -> Result<Tensor> {
+    /// The losses for logits `[K, views * batch, classes]` in single precision. A label that is no class counts for nothing.
+    pub fn forward(&self, logits: &Tensor) -> Result<Losses> {
         self.check(logits)?;
-        let mut out = null_mut();
+        let (mut total, mut terms) = (null_mut(), null_mut());
         let mix = self.mix.map(|mix| mix.labels);
-        // SAFETY: all tensors are alive and were checked; we own the result.
+        // SAFETY: all tensors are alive and were checked; we own the results.
         unsafe {
             check(fa_fix_mix_loss(
                 raw(logits),
@@ -56,9 +66,11 @@ impl FixMixLoss<'_> {
                 raw_option(mix.map(|mix| mix.labels)),
                 raw_option(mix.and_then(|mix| mix.weights)),
                 raw_option(self.mix.map(|mix| mix.lambda)),
-                &mut out,
+                self.mix.map_or(0.0, |mix| mix.weight),
+                &mut total,
+                &mut terms,
             ))?;
-            Ok(Tensor::from_ptr(out))
+            Ok(Losses { total: Tensor::from_ptr(total), terms: Tensor::from_ptr(terms) })
         }
     }
 
@@ -82,7 +94,7 @@ impl FixMixLoss<'_> {
         if let Some(weights) = self.fix.weights {
             others.push(by_sample("weights", weights, Kind::Float)?);
         }
-        if let Some(MixLabels { labels: mix, lambda }) = self.mix {
+        if let Some(MixLabels { labels: mix, lambda, .. }) = self.mix {
             others.push(by_sample("mix labels", mix.labels, Kind::Int64)?);
             others.push(by_sample("lambda", lambda, Kind::Float)?);
             if let Some(weights) = mix.weights {

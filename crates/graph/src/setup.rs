@@ -12,6 +12,7 @@ const SOURCE: &str = concat!(
     include_str!("../cpp/kernels.cu"),
     include_str!("../cpp/norm.cu"),
     include_str!("../cpp/loss.cu"),
+    include_str!("../cpp/head.cu"),
     include_str!("../cpp/conv.cu"),
     include_str!("../cpp/hopper.cu"),
     include_str!("../cpp/patch.cu")

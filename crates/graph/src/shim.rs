@@ -110,8 +110,12 @@ shim! {
         mix_labels: *mut C_tensor,
         mix_weights: *mut C_tensor,
         lambda: *mut C_tensor,
-        out: *mut *mut C_tensor,
+        mix_weight: f64,
+        total: *mut *mut C_tensor,
+        terms: *mut *mut C_tensor,
     );
+    fn fa_pool(x: *mut C_tensor, clients: i64, out: *mut *mut C_tensor);
+    fn fa_head(x: *mut C_tensor, w: *mut C_tensor, b: *mut C_tensor, out: *mut *mut C_tensor);
     fn fa_images(
         fix: *mut C_tensor,
         first: *mut C_tensor,

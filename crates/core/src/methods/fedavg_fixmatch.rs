@@ -113,7 +113,8 @@ fn fixmatch_terms(weak: &Tensor, strong: &Tensor, threshold: f64) -> EngineResul
     let sum = each.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?;
     let made = count.f_gt(0)?.f_to_kind(Kind::Float)?;
     let loss = sum.f_div(&count.f_clamp_min(1)?)?;
-    Ok(Terms { terms: vec![(1.0, loss), (0.0, made.shallow_clone())], made: Some(made) })
+    let terms = vec![(1.0, loss), (0.0, made.shallow_clone())];
+    Ok(Terms { terms, made: Some(made), total: None })
 }
 
 #[cfg(test)]
@@ -126,7 +127,7 @@ mod tests {
         let ln3 = 3f32.ln();
         let weak = Tensor::from_slice(&[0.0, ln3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]).view([2, 2, 2]);
         let strong = Tensor::from_slice(&[ln3, 0.0, ln3, 0.0, ln3, 0.0, ln3, 0.0]).view([2, 2, 2]);
-        let Terms { terms, made } = fixmatch_terms(&weak, &strong, 0.75).unwrap();
+        let Terms { terms, made, .. } = fixmatch_terms(&weak, &strong, 0.75).unwrap();
         let losses = Vec::<f64>::try_from(&terms[0].1).unwrap();
         // Client 0: label 1 of its first sample, whose strong view gives it 1/4. Client 1: nothing.
         assert!((losses[0] - 4f64.ln()).abs() < 1e-6 && losses[1] == 0.0, "{losses:?}");

@@ -324,6 +324,9 @@ impl Linear {
     /// `[K, batch, from]` to `[K, batch, to]`.
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let (weight, bias) = (&pass.tensors[self.weight], &pass.tensors[self.bias]);
+        if pass.fused && graph::is_small_head(x.size()[1], weight.size()[1]) {
+            return Ok(graph::head(x, weight, bias)?);
+        }
         if x.device().is_cuda() {
             // Weight by input: the weight's gradient then lies in memory as the weight does, and the fused step need
             // not copy it. Steps on a CPU read any order.
@@ -339,7 +342,11 @@ impl Linear {
 }
 
 /// Global average pool: `[batch, K*C, H, W]` to `[K, batch, C]`, in single precision.
-pub(super) fn pool(x: &Tensor, clients: i64) -> Result<Tensor> {
+pub(super) fn pool(x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    let clients = pass.clients() as i64;
+    if pass.fused && x.size()[1] % (8 * clients) == 0 {
+        return Ok(graph::pool(x, clients)?);
+    }
     let pooled = x.f_mean_dim(&[2i64, 3][..], false, Kind::Float)?; // [batch, K * C]
     let (batch, channels) = pooled.size2()?;
     Ok(pooled.f_view([batch, clients, channels / clients])?.f_transpose(0, 1)?.f_contiguous()?)

@@ -224,7 +224,6 @@ impl Network {
 
     /// The backbone on a normalised batch `[batch, K*C, H, W]`.
     pub fn features(&self, x: &Tensor, pass: &Pass) -> Result<Features> {
-        let clients = pass.clients() as i64;
         let x = &x.f_to_kind(pass.kind)?;
         let body = match &self.backbone {
             Backbone::Residual(body) => body,
@@ -239,14 +238,14 @@ impl Network {
                 flow = block.forward(flow, pass)?;
             }
             if index + 1 == self.latent_stage && index + 1 < body.stages.len() {
-                latent_input = Some(pool(&flow.x, clients)?);
+                latent_input = Some(pool(&flow.x, pass)?);
             }
         }
         let x = match &body.end_norm {
             Some(norm) => norm.relu(&flow, pass)?,
             None => flow.x,
         };
-        Ok(Features { pooled: pool(&x, clients)?, latent_input })
+        Ok(Features { pooled: pool(&x, pass)?, latent_input })
     }
 
     /// The classification head: `[K, batch, classes]`.

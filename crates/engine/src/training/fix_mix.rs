@@ -9,7 +9,7 @@ use crate::batches::{Batches, FixMixBatch, FixMixBatches};
 use crate::config::{Augmentation, MixupConfig, Views};
 use crate::error::Result;
 use crate::model::Pass;
-use fedanchor_graph::{FixMixLoss, Labels, MixLabels};
+use fedanchor_graph::{FixMixLoss, Labels, Losses, MixLabels};
 use tch::Tensor;
 
 /// The loss on fix and mix batches of a round.
@@ -69,21 +69,30 @@ impl StepLoss for FixMix<'_> {
     /// mixture each of the two by its own.
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {
         let batch = self.batches.read(bytes, pass.clients())?;
-        let terms =
-            if pass.fused { self.fused(&batch, pass)? } else { self.plain_terms(&batch, pass)? };
-        let weights = [1.0, self.batches.mixup.map_or(0.0, |mixup| mixup.weight)];
-        Ok(weights.into_iter().zip(terms).collect::<Vec<_>>().into())
+        let (terms, total) = if pass.fused {
+            let Losses { terms, total } = self.fused(&batch, pass)?;
+            (terms.f_unbind(1)?, Some(total))
+        } else {
+            (self.plain_terms(&batch, pass)?, None)
+        };
+        let terms = [1.0, self.mix_weight()].into_iter().zip(terms).collect();
+        Ok(Terms { terms, made: None, total })
     }
 }
 
 impl FixMix<'_> {
+    /// b of eq. 10.
+    fn mix_weight(&self) -> f64 {
+        self.batches.mixup.map_or(0.0, |mixup| mixup.weight)
+    }
+
     fn logits(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let network = &self.context.network;
         network.logits(&network.features(x, pass)?, pass)
     }
 
     /// All views in one pass, with their losses in one kernel of the GPU.
-    fn fused(&self, batch: &FixMixBatch, pass: &Pass) -> Result<Vec<Tensor>> {
+    fn fused(&self, batch: &FixMixBatch, pass: &Pass) -> Result<Losses> {
         let images = &self.context.images;
         let logits = match &batch.mix {
             Some(mix) => {
@@ -98,10 +107,11 @@ impl FixMix<'_> {
             mix: batch.mix.as_ref().map(|mix| MixLabels {
                 labels: Labels { labels: &mix.labels, weights: mix.weights.as_ref() },
                 lambda: &mix.lambda,
+                weight: self.mix_weight(),
             }),
             adjustment: batch.adjustment.as_ref(),
         };
-        Ok(loss.forward(&logits)?.f_unbind(1)?)
+        Ok(loss.forward(&logits)?)
     }
 
     /// The same by plain operations.

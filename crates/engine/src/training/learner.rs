@@ -41,18 +41,20 @@ pub struct Learner<'a> {
 pub type AfterStep<'a> = dyn Fn(&Params, &[Params]) -> Result<()> + 'a;
 
 /// A loss of a step.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Terms {
     /// Its terms with their weights, one value per client: `[active]` each.
     pub terms: Vec<(f64, Tensor)>,
     /// 1 for a client that makes the step and 0 for one that stays as it is, `[active]`; all make it
     /// if left out.
     pub made: Option<Tensor>,
+    /// Their weighted sum, where it was computed with them; it then has the gradient, and they have none.
+    pub total: Option<Tensor>,
 }
 
 impl From<Vec<(f64, Tensor)>> for Terms {
     fn from(terms: Vec<(f64, Tensor)>) -> Self {
-        Self { terms, made: None }
+        Self { terms, ..Self::default() }
     }
 }
 
@@ -260,13 +262,13 @@ impl<'a> Learner<'a> {
         } else {
             None
         };
-        let Terms { terms, made } = loss(&pass)?;
-        let mut total = Tensor::f_zeros([active as i64], (Kind::Float, self.context.device))?;
-        for (weight, term) in &terms {
-            total = total.f_add(&term.f_mul_scalar(*weight)?)?;
-        }
+        let Terms { terms, made, total } = loss(&pass)?;
+        let total = match total {
+            Some(total) => total,
+            None => weighted_sum(&terms, (Kind::Float, self.context.device), active)?,
+        };
         let leaves: Vec<&Tensor> = self.trained.iter().map(|&index| &tensors[index]).collect();
-        let total = [total.f_sum(Kind::Float)?];
+        let total = [total]; // of each client: gradients are those of the sum
         let backward = || -> Result<Vec<Tensor>> {
             Ok(Tensor::f_run_backward(&total, &leaves, false, false)?)
         };
@@ -313,6 +315,19 @@ impl<'a> Learner<'a> {
         }
         Ok(())
     }
+}
+
+/// The terms of a loss by their weights, `[active]`.
+fn weighted_sum(
+    terms: &[(f64, Tensor)],
+    options: (Kind, tch::Device),
+    active: usize,
+) -> Result<Tensor> {
+    let mut total = Tensor::f_zeros([active as i64], options)?;
+    for (weight, term) in terms {
+        total = total.f_add(&term.f_mul_scalar(*weight)?)?;
+    }
+    Ok(total)
 }
 
 #[cfg(test)]
@@ -369,7 +384,8 @@ mod tests {
                 let logits = context.network.logits(&features, pass)?;
                 let sum =
                     logits.f_square()?.f_sum_dim_intlist(&[1i64, 2][..], false, Kind::Float)?;
-                Ok(Terms { terms: vec![(1.0, sum)], made: Some(made.shallow_clone()) })
+                let made = Some(made.shallow_clone());
+                Ok(Terms { terms: vec![(1.0, sum)], made, total: None })
             };
             learner.step(2, 0.1, loss).unwrap();
             let first = learner.momentum.copy().unwrap();

@@ -16,13 +16,14 @@ fn check_loss(batch: i64, classes: i64, mixed: bool, weighted: bool, adjusted: b
     let mix = MixLabels {
         labels: Labels { labels: &second, weights: mix_weights.as_ref() },
         lambda: &lambda,
+        weight: 0.7,
     };
     let loss = FixMixLoss {
         fix: Labels { labels: &first, weights: weights.as_ref() },
         mix: mixed.then_some(mix),
         adjustment: adjustment.as_ref(),
     };
-    let found = loss.forward(&logits).unwrap();
+    let Losses { total, terms: found } = loss.forward(&logits).unwrap();
 
     let log = adjustment.as_ref().map_or_else(|| &logits * 1.0, |a| &logits + a);
     let log = log.log_softmax(-1, Kind::Float);
@@ -38,14 +39,17 @@ fn check_loss(batch: i64, classes: i64, mixed: bool, weighted: bool, adjusted: b
     }
     let means = terms.iter().map(|term| term.mean_dim(&[1i64][..], false, Kind::Float));
     let expected = Tensor::stack(&means.collect::<Vec<_>>(), 1);
-    assert_close(&found.detach(), &expected.detach(), 1e-5, &format!("{what}: terms"));
+    assert_close(&found, &expected.detach(), 1e-5, &format!("{what}: terms"));
+    let weights = Tensor::from_slice(&[1f32, 0.7]).to_device(GPU).narrow(0, 0, views);
+    let expected = expected.matmul(&weights);
+    assert_close(&total.detach(), &expected.detach(), 1e-5, &format!("{what}: total"));
 
-    let share = noise(&[clients, views]);
-    let gradient = |terms: &Tensor| {
-        let total = (terms * &share).sum(Kind::Float);
-        Tensor::run_backward(&[total], &[&logits], true, false).remove(0)
+    let share = noise(&[clients]);
+    let gradient = |total: &Tensor| {
+        let sum = (total * &share).sum(Kind::Float);
+        Tensor::run_backward(&[sum], &[&logits], true, false).remove(0)
     };
-    assert_close(&gradient(&found), &gradient(&expected), 1e-5, &format!("{what}: gradient"));
+    assert_close(&gradient(&total), &gradient(&expected), 1e-5, &format!("{what}: gradient"));
 }
 
 #[test]
@@ -74,10 +78,9 @@ fn what_is_no_class_counts_for_nothing() {
     let adjustment = adjustment.view([1, 1, 4]).to_device(GPU);
     let fix = Labels { labels: &labels, weights: None };
     let loss = FixMixLoss { fix, mix: None, adjustment: Some(&adjustment) };
-    let found = loss.forward(&logits).unwrap();
+    let Losses { total, terms } = loss.forward(&logits).unwrap();
     let first = (&logits + &adjustment).log_softmax(-1, Kind::Float).select(1, 0).select(1, 2);
-    assert_close(&found.view([1]).detach(), &(-first.detach() / 3.0), 1e-5, "term");
-    let total = found.sum(Kind::Float);
+    assert_close(&terms.view([1]), &(-first.detach() / 3.0), 1e-5, "term");
     let gradient = Tensor::run_backward(&[total], &[&logits], false, false).remove(0);
     assert!(gradient.isfinite().all().int64_value(&[]) == 1);
     assert_eq!(gradient.narrow(1, 1, 2).abs().max().double_value(&[]), 0.0);

@@ -4,13 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod conv;
+mod head;
 mod loss;
 mod norm;
 
 use fedanchor_graph::{
-    AVAILABLE, FixMixLoss, Graph, GraphError, Kernels, Labels, MixLabels, Mixture, Norm, Queue,
-    Sgd, SgdEntry, Statistics, Sums, choose_products, compiled_for, conv, conv_before_norm,
-    has_launched, images, setup, sgd, with_weights_beside,
+    AVAILABLE, FixMixLoss, Graph, GraphError, Kernels, Labels, Losses, MixLabels, Mixture, Norm,
+    Queue, Sgd, SgdEntry, Statistics, Sums, choose_products, compiled_for, conv, conv_before_norm,
+    has_launched, head, images, is_small_head, pool, setup, sgd, with_weights_beside,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Cuda, Device, Kind, Tensor};

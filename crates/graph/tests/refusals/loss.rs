@@ -35,6 +35,7 @@ impl LossCase {
             mix: self.mix.as_ref().map(|(labels, weights, lambda)| MixLabels {
                 labels: Labels { labels, weights: weights.as_ref() },
                 lambda,
+                weight: 1.0,
             }),
             adjustment: self.adjustment.as_ref(),
         };

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod conv;
+mod head;
 mod images;
 mod loss;
 mod norm;
@@ -11,8 +12,8 @@ mod sgd;
 
 use fedanchor_graph::{
     AVAILABLE, Expected, FixMixLoss, Graph, GraphError, Kernels, Labels, MixLabels, Mixture, Norm,
-    Queue, Sgd, SgdEntry, Statistics, Upload, conv, conv_before_norm, images, peak_memory, setup,
-    sgd, with_weights_beside,
+    Queue, Sgd, SgdEntry, Statistics, Upload, conv, conv_before_norm, head, images, peak_memory,
+    pool, setup, sgd, with_weights_beside,
 };
 use tch::{Device, Kind, Tensor};
 
