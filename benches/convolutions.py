@@ -87,8 +87,10 @@ class Map(ctypes.Structure):
 
 
 class Patch(ctypes.Structure):
-    maps, numbers = [(name, Map) for name in ("a", "b", "out")], "inputs outputs tiles parts".split()
-    _fields_ = [*maps, ("sums", ctypes.c_void_p), ("part", ctypes.c_longlong), *((n, ctypes.c_int) for n in numbers), ("image", Div), ("row", Div), ("end", ctypes.c_int * 2)]
+    maps, numbers = [(name, Map) for name in ("a", "b", "out", "add")], "inputs outputs tiles parts added view_tiles".split()
+    pointers = [(name, ctypes.c_void_p) for name in ("partial", "sums")]
+    # A multiple of 64 bytes, as the maps ask for.
+    _fields_ = [*maps, *pointers, ("part", ctypes.c_longlong), *((n, ctypes.c_int) for n in numbers), ("image", Div), ("row", Div), ("end", ctypes.c_int * 14)]
 
 
 class Kernels:
