@@ -75,10 +75,21 @@ void check_like(const Tensor& t, const Tensor& like, const char* what) {
               " ", t.sizes(), " on ", t.device());
 }
 
+// The same for a gradient in single precision.
+void check_gradient(const Tensor& t, at::IntArrayRef size, at::Device device, const char* what) {
+  TORCH_CHECK(t.sizes() == size && t.scalar_type() == at::kFloat && t.device() == device && t.data_ptr() != nullptr, what, ": expected ", size, " on ",
+              device, ", found ", t.toString(), " ", t.sizes(), " on ", t.device());
+}
+
 // The gradients computed here are numbers to libtorch: it would take them for constants.
 void no_second_derivative() {
   TORCH_CHECK(!at::GradMode::is_enabled(), "the fused kernels have no second derivatives");
 }
+
+// How the names of kernels for this number format end.
+const char* suffix(const Tensor& x) { return x.scalar_type() == at::kBFloat16 ? "bf16" : "float"; }
+
+int64_t over(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool is_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status;

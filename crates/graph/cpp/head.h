@@ -20,8 +20,6 @@ struct Head {
   int rows, from, to;
 };
 
-unsigned blocks_of(int64_t threads, int64_t block) { return static_cast<unsigned>((threads + block - 1) / block); }
-
 struct FusedPool : torch::autograd::Function<FusedPool> {
   // x [images, K * channels, H, W] to [K, images, channels].
   static Tensor forward(AutogradContext* ctx, Tensor x, int64_t clients) {
@@ -30,25 +28,29 @@ struct FusedPool : torch::autograd::Function<FusedPool> {
     Tensor pooled = at::empty({clients, images, channels}, x.options().dtype(at::kFloat));
     Pool p = describe(x, pooled);
     hold({x});
-    launch(name("pool_", x), dim3(blocks_of(images * x.size(1) / 2, 128)), dim3(128), &p);
+    launch(std::string("pool_") + suffix(x), dim3(static_cast<unsigned>(over(images * x.size(1) / 2, 128))), dim3(128), &p);
     ctx->saved_data["size"] = x.sizes().vec();
+    ctx->saved_data["clients"] = clients;
+    ctx->saved_data["device"] = x.device();
     ctx->saved_data["kind"] = static_cast<int64_t>(x.scalar_type());
     return pooled;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     no_second_derivative();
+    const std::vector<int64_t> size = ctx->saved_data["size"].toIntVector();
+    int64_t clients = ctx->saved_data["clients"].toInt();
+    check_gradient(gradients[0], {clients, size[0], size[1] / clients}, ctx->saved_data["device"].toDevice(), "gradient of a pool");
     Tensor pooled = gradients[0].contiguous();
     if (!is_aligned(pooled)) pooled = pooled.clone();
     auto kind = static_cast<at::ScalarType>(ctx->saved_data["kind"].toInt());
-    Tensor dx = at::empty(ctx->saved_data["size"].toIntVector(), pooled.options().dtype(kind), at::MemoryFormat::ChannelsLast);
+    Tensor dx = at::empty(size, pooled.options().dtype(kind), at::MemoryFormat::ChannelsLast);
     Pool p = describe(dx, pooled);
     hold({pooled});
-    launch(name("unpool_", dx), dim3(blocks_of(dx.numel() / 8, 256)), dim3(256), &p);
+    launch(std::string("unpool_") + suffix(dx), dim3(static_cast<unsigned>(over(dx.numel() / 8, 256))), dim3(256), &p);
     return {dx, Tensor()};
   }
 
-  static std::string name(const char* what, const Tensor& x) { return std::string(what) + (x.scalar_type() == at::kBFloat16 ? "bf16" : "float"); }
   static Pool describe(const Tensor& x, const Tensor& pooled) {
     Pool p = {};
     p.x = x.data_ptr();
@@ -79,6 +81,10 @@ struct FusedHead : torch::autograd::Function<FusedHead> {
     no_second_derivative();
     auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &w = saved[1];
+    TORCH_CHECK(x.dim() == 3 && w.dim() == 3 && x.is_contiguous() && w.is_contiguous() && x.size(0) == w.size(0) && x.size(2) == w.size(2) &&
+                    x.device() == w.device(),
+                "the input of a head was changed before its gradient");
+    check_gradient(gradients[0], {x.size(0), x.size(1), w.size(1)}, x.device(), "gradient of a head");
     Tensor dy = gradients[0].contiguous(), dw = at::empty(w.sizes(), w.options()), db = at::empty({w.size(0), w.size(1)}, w.options()), dx;
     Head h = describe(x, w);
     h.dy = dy.data_ptr<float>();
@@ -89,7 +95,7 @@ struct FusedHead : torch::autograd::Function<FusedHead> {
       h.dx = dx.data_ptr<float>();
     }
     hold({x, w, dy});
-    dim3 grid(blocks_of(h.from, 32), static_cast<unsigned>(x.size(0)));
+    dim3 grid(static_cast<unsigned>(over(h.from, 32)), static_cast<unsigned>(x.size(0)));
     launch("head_backward", grid, dim3(256), &h, static_cast<size_t>(h.rows) * h.to * sizeof(float));
     return {dx, dw, db};
   }

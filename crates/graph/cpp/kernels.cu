@@ -52,6 +52,17 @@ __device__ __forceinline__ void store8(float* p, const float v[8]) {
     ((float4*)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
+__device__ __forceinline__ float warp_sum(float x) {
+    #pragma unroll
+    for (int d = 16; d; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+    return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+    #pragma unroll
+    for (int d = 16; d; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+    return x;
+}
+
 // ---------------------------------------------------------------------------------- images
 // 8-bit pixels [batch, K, pixels, C] to the network's input [views * batch, pixels, K * padded]: the
 // first view normalised, the second a mixture of two images of which lambda [K, batch] is the share of
@@ -148,8 +159,7 @@ __device__ __forceinline__ void gradient8(const Entry& e, i64 at, float g[8]) {
 __device__ float block_sum(float x) {
     __shared__ float sums[8];
     __shared__ float total;
-    #pragma unroll
-    for (int d = 16; d; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+    x = warp_sum(x);
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -16,17 +16,6 @@ struct Loss {
     float mix_weight;
 };
 
-__device__ __forceinline__ float warp_sum(float x) {
-    #pragma unroll
-    for (int d = 16; d; d /= 2) x += __shfl_xor_sync(~0u, x, d);
-    return x;
-}
-__device__ __forceinline__ float warp_max(float x) {
-    #pragma unroll
-    for (int d = 16; d; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
-    return x;
-}
-
 // One block per client, one warp per row. A label that is no class counts for nothing.
 extern "C" __global__ void __launch_bounds__(256) fix_mix_loss(const __grid_constant__ Loss l) {
     __shared__ float sums[2][8];

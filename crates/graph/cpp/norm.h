@@ -6,8 +6,6 @@
 
 namespace {
 
-const char* suffix(const Tensor& x) { return x.scalar_type() == at::kBFloat16 ? "bf16" : "float"; }
-
 void check_kind(const Tensor& x) {
   TORCH_CHECK(x.is_cuda() && (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kFloat),
               "the fused kernels want bfloat16 or float on a GPU");

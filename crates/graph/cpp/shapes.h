@@ -6,8 +6,6 @@
 
 namespace {
 
-int64_t over(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // As in conv.cu.
 struct Div {
   unsigned multiplier, shift, divisor;

@@ -6,25 +6,26 @@ use crate::shim::*;
 use std::ptr::null_mut;
 use tch::{Kind, Tensor};
 
-/// What the kernels count in 32 bits.
-const COUNT: i64 = i32::MAX as i64;
-/// Outputs of a head, one thread each in a block.
+/// What the kernels count in 32 bits, in steps of up to 128.
+const COUNT: i64 = i32::MAX as i64 - 128;
+/// Pixels that [`pool`] averages: a thread adds up all of a channel.
+pub const POOL_PIXELS: i64 = 4096;
+/// Outputs of a head: with more of them, a product by tiles is faster.
 const OUTPUTS: i64 = 64;
-/// Numbers of a client's output, whose gradient lies in shared memory.
+/// Numbers of a client's output: its gradient lies in shared memory.
 const NUMBERS: i64 = 8192;
 
 /// The average over the pixels of `x` `[batch, K * channels, H, W]`, in single precision: `[K, batch, channels]`. A client
-/// has a multiple of eight channels; fastest where `x` is channels last.
+/// has a multiple of eight channels and an image at most [`POOL_PIXELS`]; fastest where `x` is channels last.
 pub fn pool(x: &Tensor, clients: i64) -> Result<Tensor> {
     let argument = Argument::new("x", x)?.with_kind(&[Kind::Float, Kind::BFloat16])?;
     let [batch, columns, height, width] = argument.dimensions("dimensions of x")?;
     number("clients", Expected::Between(1, COUNT), clients)?;
-    number("columns of x", Expected::MultipleOf(clients.saturating_mul(8)), columns)?;
+    number("columns of x", Expected::MultipleOf(8 * clients), columns)?;
     number("columns of x", Expected::Between(8, COUNT), columns)?;
     number("batch of x", Expected::Between(1, COUNT), batch)?;
-    number("pixels of an image", Expected::Between(1, COUNT), height.saturating_mul(width))?;
-    // A thread has two columns of an image, or eight of a pixel.
-    number("numbers of x", Expected::Between(1, COUNT), x.numel() as i64)?;
+    let pixels = height.saturating_mul(width);
+    number("pixels of an image", Expected::Between(1, POOL_PIXELS), pixels)?;
     on_one_gpu(argument, &[])?;
     let mut out = null_mut();
     // SAFETY: the tensor is alive and was checked; we own the result.
@@ -34,7 +35,8 @@ pub fn pool(x: &Tensor, clients: i64) -> Result<Tensor> {
     }
 }
 
-/// Whether [`head`] computes a head with so many outputs for a batch of so many samples; others are products that fill a GPU.
+/// Whether [`head`] computes a head with so many outputs for a batch of so many samples. Others are products that fill a GPU,
+/// which libtorch may compute in TF32.
 pub fn is_small_head(batch: i64, outputs: i64) -> bool {
     outputs <= OUTPUTS && batch.saturating_mul(outputs) <= NUMBERS
 }

@@ -1,7 +1,7 @@
 //! GPU features of a cohort's training step that the libtorch bindings lack: CUDA graphs, streams,
 //! uploads from pinned memory, and fused kernels (batch norm with ReLU and the residual sum for two
-//! views at once, grouped convolutions, pools, small heads, losses, SGD for all parameters at once, 8-bit images to the
-//! network's input).
+//! views at once, grouped convolutions, pools, small heads, losses, SGD for all parameters at once, 8-bit
+//! images to the network's input).
 //!
 //! They are implemented by a C++ shim (`cpp/shim.cpp`, with the kernels in `cpp/*.cu`); this crate
 //! is its safe wrapper and the only `unsafe` code of the project. The contract with the shim:
@@ -38,7 +38,7 @@ mod upload;
 pub use conv::{Sums, conv, conv_before_norm};
 pub use error::{Expected, GraphError};
 pub use graph::{Graph, with_weights_beside};
-pub use head::{head, is_small_head, pool};
+pub use head::{POOL_PIXELS, head, is_small_head, pool};
 pub use images::{Mixture, images};
 pub use loss::{FixMixLoss, Labels, Losses, MixLabels};
 pub use norm::{Norm, Statistics};

@@ -97,9 +97,7 @@ impl StepLoss for ProximalLoss<'_> {
     }
 
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
-        let mut terms = self.fix.loss(bytes, pass)?.terms;
-        terms.push((self.mu / 2.0, squared_distance(pass)?));
-        Ok(terms.into())
+        Ok(self.fix.loss(bytes, pass)?.with(self.mu / 2.0, squared_distance(pass)?))
     }
 }
 

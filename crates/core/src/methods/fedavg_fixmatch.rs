@@ -114,7 +114,7 @@ fn fixmatch_terms(weak: &Tensor, strong: &Tensor, threshold: f64) -> EngineResul
     let made = count.f_gt(0)?.f_to_kind(Kind::Float)?;
     let loss = sum.f_div(&count.f_clamp_min(1)?)?;
     let terms = vec![(1.0, loss), (0.0, made.shallow_clone())];
-    Ok(Terms { terms, made: Some(made), total: None })
+    Ok(Terms { made: Some(made), ..terms.into() })
 }
 
 #[cfg(test)]

@@ -438,8 +438,6 @@ impl StepLoss for ServerLoss<'_> {
 
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
         let w = summed(&pass.others[0], pass.tensors)?;
-        let mut loss = self.fix.loss(bytes, &Pass { tensors: &w, ..*pass })?;
-        loss.terms.iter_mut().for_each(|(weight, _)| *weight *= self.weight);
-        Ok(loss)
+        Ok(self.fix.loss(bytes, &Pass { tensors: &w, ..*pass })?.times(self.weight))
     }
 }

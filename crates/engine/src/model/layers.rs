@@ -27,7 +27,7 @@ pub struct Pass<'a> {
     pub kind: Kind,
     /// Equal parts of the batch that batch norm sees apart. More than one needs `fused`.
     pub views: i64,
-    /// Batch norm with all that follows it in the GPU's fused kernels.
+    /// Layers and losses in the GPU's fused kernels, where there are such.
     pub fused: bool,
 }
 
@@ -344,7 +344,8 @@ impl Linear {
 /// Global average pool: `[batch, K*C, H, W]` to `[K, batch, C]`, in single precision.
 pub(super) fn pool(x: &Tensor, pass: &Pass) -> Result<Tensor> {
     let clients = pass.clients() as i64;
-    if pass.fused && x.size()[1] % (8 * clients) == 0 {
+    let (_, columns, height, width) = x.size4()?;
+    if pass.fused && columns % (8 * clients) == 0 && height * width <= graph::POOL_PIXELS {
         return Ok(graph::pool(x, clients)?);
     }
     let pooled = x.f_mean_dim(&[2i64, 3][..], false, Kind::Float)?; // [batch, K * C]

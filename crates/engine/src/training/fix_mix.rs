@@ -69,14 +69,13 @@ impl StepLoss for FixMix<'_> {
     /// mixture each of the two by its own.
     fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {
         let batch = self.batches.read(bytes, pass.clients())?;
-        let (terms, total) = if pass.fused {
-            let Losses { terms, total } = self.fused(&batch, pass)?;
-            (terms.f_unbind(1)?, Some(total))
-        } else {
-            (self.plain_terms(&batch, pass)?, None)
-        };
-        let terms = [1.0, self.mix_weight()].into_iter().zip(terms).collect();
-        Ok(Terms { terms, made: None, total })
+        if pass.fused {
+            let Losses { total, terms } = self.fused(&batch, pass)?;
+            let recorded = Some(terms.f_unbind(1)?);
+            return Ok(Terms { terms: vec![(1.0, total)], recorded, made: None });
+        }
+        let terms = [1.0, self.mix_weight()].into_iter().zip(self.plain_terms(&batch, pass)?);
+        Ok(terms.collect::<Vec<_>>().into())
     }
 }
 

@@ -43,13 +43,30 @@ pub type AfterStep<'a> = dyn Fn(&Params, &[Params]) -> Result<()> + 'a;
 /// A loss of a step.
 #[derive(Debug, Default)]
 pub struct Terms {
-    /// Its terms with their weights, one value per client: `[active]` each.
+    /// Its terms with their weights, one value per client: `[active]` each. The gradient is that of their weighted sum.
     pub terms: Vec<(f64, Tensor)>,
+    /// What is recorded in place of the terms: where a kernel has added them up, they are one.
+    pub recorded: Option<Vec<Tensor>>,
     /// 1 for a client that makes the step and 0 for one that stays as it is, `[active]`; all make it
     /// if left out.
     pub made: Option<Tensor>,
-    /// Their weighted sum, where it was computed with them; it then has the gradient, and they have none.
-    pub total: Option<Tensor>,
+}
+
+impl Terms {
+    /// With one more term.
+    pub fn with(mut self, weight: f64, term: Tensor) -> Self {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.push(term.shallow_clone());
+        }
+        self.terms.push((weight, term));
+        self
+    }
+
+    /// With weights that are so many times as large.
+    pub fn times(mut self, factor: f64) -> Self {
+        self.terms.iter_mut().for_each(|(weight, _)| *weight *= factor);
+        self
+    }
 }
 
 impl From<Vec<(f64, Tensor)>> for Terms {
@@ -262,11 +279,8 @@ impl<'a> Learner<'a> {
         } else {
             None
         };
-        let Terms { terms, made, total } = loss(&pass)?;
-        let total = match total {
-            Some(total) => total,
-            None => weighted_sum(&terms, (Kind::Float, self.context.device), active)?,
-        };
+        let Terms { terms, recorded, made } = loss(&pass)?;
+        let total = self.weighted_sum(&terms, active)?;
         let leaves: Vec<&Tensor> = self.trained.iter().map(|&index| &tensors[index]).collect();
         let total = [total]; // of each client: gradients are those of the sum
         let backward = || -> Result<Vec<Tensor>> {
@@ -310,24 +324,27 @@ impl<'a> Learner<'a> {
         if let Some(after) = &self.after_step {
             after(&params, &others)?;
         }
-        for (sum, (_, term)) in self.sums.iter().zip(&terms) {
+        let recorded =
+            recorded.unwrap_or_else(|| terms.into_iter().map(|(_, term)| term).collect());
+        for (sum, term) in self.sums.iter().zip(&recorded) {
             let _ = sum.f_narrow(0, 0, active as i64)?.f_add_(&term.f_detach()?)?;
         }
         Ok(())
     }
-}
 
-/// The terms of a loss by their weights, `[active]`.
-fn weighted_sum(
-    terms: &[(f64, Tensor)],
-    options: (Kind, tch::Device),
-    active: usize,
-) -> Result<Tensor> {
-    let mut total = Tensor::f_zeros([active as i64], options)?;
-    for (weight, term) in terms {
-        total = total.f_add(&term.f_mul_scalar(*weight)?)?;
+    /// The terms of a loss by their weights, `[active]`.
+    fn weighted_sum(&self, terms: &[(f64, Tensor)], active: usize) -> Result<Tensor> {
+        if let [(weight, term)] = terms
+            && *weight == 1.0
+        {
+            return Ok(term.shallow_clone());
+        }
+        let mut total = Tensor::f_zeros([active as i64], (Kind::Float, self.context.device))?;
+        for (weight, term) in terms {
+            total = total.f_add(&term.f_mul_scalar(*weight)?)?;
+        }
+        Ok(total)
     }
-    Ok(total)
 }
 
 #[cfg(test)]
@@ -385,7 +402,7 @@ mod tests {
                 let sum =
                     logits.f_square()?.f_sum_dim_intlist(&[1i64, 2][..], false, Kind::Float)?;
                 let made = Some(made.shallow_clone());
-                Ok(Terms { terms: vec![(1.0, sum)], made, total: None })
+                Ok(Terms { terms: vec![(1.0, sum)], made, recorded: None })
             };
             learner.step(2, 0.1, loss).unwrap();
             let first = learner.momentum.copy().unwrap();
@@ -403,6 +420,48 @@ mod tests {
         let close =
             of(&two, 1).iter().zip(of(&one, 0)).all(|(a, b)| a.allclose(&b, 1e-5, 1e-6, false));
         assert!(close);
+    }
+
+    /// Terms that a kernel has added up, with a further one and other weights: the step is the same, and so is what is
+    /// recorded.
+    #[test]
+    fn terms_that_were_added_up_count_as_they_would_apart() {
+        let context = context();
+        let start = context.network.init(0, context.device).unwrap();
+        let images = Tensor::ones([4, 1, 16, 16], (Kind::Float, context.device)) / 3.0;
+        let trained = |together: bool| {
+            let params = start.copy().unwrap();
+            let mut learner =
+                Learner::new(&context, "test", params, Momentum::default(), |_| true).unwrap();
+            let loss = |pass: &Pass| {
+                let features = context.network.features(&images, pass)?;
+                let logits = context.network.logits(&features, pass)?; // [1, 4, 3]
+                let over = |x: Tensor| x.f_sum_dim_intlist(&[1i64, 2][..], false, Kind::Float);
+                let (first, second) = (over(logits.f_square()?)?, over(logits.f_exp()?)?);
+                let penalty = over(logits.f_abs()?)?;
+                let terms = if together {
+                    let total = first.f_add(&second.f_mul_scalar(0.5)?)?;
+                    let recorded = Some(vec![first.f_detach()?, second.f_detach()?]);
+                    Terms { terms: vec![(1.0, total)], recorded, made: None }
+                } else {
+                    vec![(1.0, first), (0.5, second)].into()
+                };
+                Ok(terms.times(3.0).with(0.1, penalty))
+            };
+            learner.step(1, 0.1, loss).unwrap();
+            let losses = learner.mean_losses(0, 3, 1).unwrap();
+            (learner.params.copy().unwrap(), losses)
+        };
+        let (together, apart) = (trained(true), trained(false));
+        assert_eq!(together.1, apart.1);
+        assert!(apart.1.iter().all(|loss| *loss > 0.0), "{:?}", apart.1);
+        let both = together.0.tensors.iter().zip(&apart.0.tensors).zip(&start.tensors);
+        let mut moved = 0.0;
+        for ((together, apart), start) in both {
+            assert!(together.allclose(apart, 1e-5, 1e-6, false));
+            moved += (apart - start).abs().sum(Kind::Double).double_value(&[]);
+        }
+        assert!(moved > 0.0);
     }
 
     /// A network that follows as a moving average after every step: d of it and 1 - d of the trained one.

@@ -143,21 +143,34 @@ fn the_fused_step_is_sgd() {
 fn images_are_normalised_and_mixed() {
     gpu();
     tch::manual_seed(4);
-    let pixels = || Tensor::randint(256, [5, 3, 8, 8, 2], (Kind::Uint8, GPU));
-    let (fix, first, second) = (pixels(), pixels(), pixels());
-    let lambda = Tensor::rand([3, 5], (Kind::Float, GPU));
-    let (scale, shift) = ([0.01f32, 0.02], [0.5f32, 1.5]);
-    let mixture = Mixture { first: &first, second: &second, lambda: &lambda };
-    let found = images(&fix, Some(&mixture), &scale, &shift, false).unwrap();
-    let norm = |x: &Tensor| {
-        x.to_kind(Kind::Float) * Tensor::from_slice(&scale).to_device(GPU)
-            - Tensor::from_slice(&shift).to_device(GPU)
-    };
-    let share = lambda.tr().view([5, 3, 1, 1, 1]);
-    let mixed = norm(&first) * &share + norm(&second) * (share.ones_like() - &share);
-    let expected =
-        Tensor::cat(&[norm(&fix), mixed], 0).permute([0, 1, 4, 2, 3]).reshape([10, 6, 8, 8]);
-    assert_close(&found, &expected, 1e-6, "images");
+    for channels in 1..=4 {
+        let pixels = || Tensor::randint(256, [5, 3, 8, 8, channels], (Kind::Uint8, GPU));
+        let (fix, first, second) = (pixels(), pixels(), pixels());
+        let lambda = Tensor::rand([3, 5], (Kind::Float, GPU));
+        let (scale, shift) = ([0.01f32, 0.02, 0.03, 0.04], [0.5f32, 1.5, 2.5, 3.5]);
+        let (scale, shift) = (&scale[..channels as usize], &shift[..channels as usize]);
+        let mixture = Mixture { first: &first, second: &second, lambda: &lambda };
+        let norm = |x: &Tensor| {
+            x.to_kind(Kind::Float) * Tensor::from_slice(scale).to_device(GPU)
+                - Tensor::from_slice(shift).to_device(GPU)
+        };
+        let share = lambda.tr().view([5, 3, 1, 1, 1]);
+        let mixed = norm(&first) * &share + norm(&second) * (share.ones_like() - &share);
+        let both = Tensor::cat(&[norm(&fix), mixed], 0).permute([0, 1, 4, 2, 3]); // [10, 3, C, 8, 8]
+        for half in [false, true] {
+            let tolerance = if half { 1e-2 } else { 1e-6 };
+            for (mixture, rows) in [(Some(&mixture), 10), (None, 5)] {
+                let what = format!("{channels} channels, half {half}, {rows} rows");
+                let found = images(&fix, mixture, scale, shift, half).unwrap();
+                let padded = if half { 8 } else { channels };
+                let found = found.view([rows, 3, padded, 8, 8]);
+                let expected = both.narrow(0, 0, rows);
+                assert_close(&found.narrow(2, 0, channels), &expected, tolerance, &what);
+                let rest = found.narrow(2, channels, padded - channels);
+                assert_eq!(rest.count_nonzero(None::<i64>).int64_value(&[]), 0, "{what}");
+            }
+        }
+    }
 }
 
 /// A view that starts one number after an aligned address.
