@@ -5,7 +5,7 @@
 //!
 //! Other settings (`key=value`) make it another benchmark: `benches/fedavg.py` has one.
 //!
-//!     cargo bench --bench round -- MODEL DEVICE ROUNDS [key=value ...]
+//!     cargo bench -p fedanchor --bench round -- MODEL DEVICE ROUNDS [key=value ...]
 
 use fedanchor::{Result, Simulation, resolve};
 use fedanchor_data::{DataSet, ImageSet, Normalisation, Shape};
@@ -42,7 +42,7 @@ fn images(count: usize, mut state: u64) -> ImageSet {
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let [model, device, rounds, settings @ ..] = &arguments[..] else {
-        println!("usage: cargo bench --bench round -- MODEL DEVICE ROUNDS [key=value ...]");
+        println!("usage: cargo bench -p fedanchor --bench round -- MODEL DEVICE ROUNDS [key=value ...]");
         return Ok(());
     };
     let rounds: u32 = rounds.parse().unwrap_or(3);
