@@ -42,7 +42,9 @@ fn images(count: usize, mut state: u64) -> ImageSet {
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let [model, device, rounds, settings @ ..] = &arguments[..] else {
-        println!("usage: cargo bench -p fedanchor --bench round -- MODEL DEVICE ROUNDS [key=value ...]");
+        println!(
+            "usage: cargo bench -p fedanchor --bench round -- MODEL DEVICE ROUNDS [key=value ...]"
+        );
         return Ok(());
     };
     let rounds: u32 = rounds.parse().unwrap_or(3);
