@@ -50,6 +50,7 @@ fn main() -> Result<()> {
     let rounds: u32 = rounds.parse().unwrap_or(3);
     let mut keys =
         vec![format!("model.name={model}"), format!("device={device}"), format!("rounds={rounds}")];
+    keys.push("preset=paper".to_owned());
     if !settings.iter().any(|setting| setting.starts_with("method.name=")) {
         keys.push("method.threshold=-1".to_owned());
     }
@@ -66,7 +67,6 @@ fn main() -> Result<()> {
     };
     // 500 anchors and 100 clients of 500 images.
     let simulation = Simulation::new(experiment.clone(), data, None)?;
-    let _queue = simulation.enter()?;
     let (mut coordinator, mut fleet) = (simulation.coordinator()?, simulation.fleet());
     let start = coordinator.pretrain(&AtomicBool::new(false))?;
     println!("pretrain {:.3} accuracy {:.2}", start.timing.total, start.record.test_accuracy);

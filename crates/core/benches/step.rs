@@ -14,7 +14,7 @@ const BATCH: i64 = 32;
 
 #[allow(clippy::print_stdout)]
 fn main() -> Result<()> {
-    let settings = ["model.name=wrn28x2".to_owned()];
+    let settings = ["preset=paper".to_owned(), "model.name=wrn28x2".to_owned()];
     let normalisation = Normalisation { mean: vec![0.5; 3], std: vec![0.25; 3] };
     let shape = Shape { side: 32, channels: 3 };
     let experiment = resolve("", &settings)?;

@@ -8,7 +8,7 @@ use fedanchor::engine::batches::{Batches, StepPlan};
 use fedanchor::engine::model::Statistics;
 use fedanchor::engine::tensors::Params;
 use fedanchor::engine::training::losses::cross_entropy;
-use fedanchor::engine::training::{FixMix, StepLoss};
+use fedanchor::engine::training::{FixMix, Inputs, StepLoss};
 use fedanchor::{Simulation, resolve};
 use fedanchor_data::sample;
 use std::sync::atomic::AtomicBool;
@@ -193,8 +193,12 @@ fn adjusted_logits_are_logits_plus_the_clients_own_numbers() {
         batches.fill(&tasks, &samples, &mut bytes);
         Tensor::from_slice(&bytes)
     };
-    let found = adjusted.loss(&bytes(adjusted.batches()), &pass).unwrap();
-    let batch = plain.batches.read(&bytes(plain.batches()), 2).unwrap();
+    let loss = |fix: &FixMix| {
+        let inputs = Inputs { context, bytes: &bytes(&fix.batches), scalars: &[] };
+        fix.loss().loss(&inputs, &pass).unwrap()
+    };
+    let found = loss(&adjusted);
+    let batch = plain.batches.format().read(&context.images, &bytes(&plain.batches), 2).unwrap();
     let x = context.images.input(&batch.fix).unwrap();
     let features = context.network.features(&x, &pass).unwrap();
     let logits = context.network.logits(&features, &pass).unwrap();
@@ -202,7 +206,7 @@ fn adjusted_logits_are_logits_plus_the_clients_own_numbers() {
     let expected = cross_entropy(&(logits + numbers), &batch.labels).unwrap();
     let difference = (&found.terms[0].1 - &expected).abs().max().double_value(&[]);
     assert!(difference < 1e-6, "{difference}");
-    let without = plain.loss(&bytes(plain.batches()), &pass).unwrap();
+    let without = loss(&plain);
     assert!(
         (&without.terms[0].1 - &expected).abs().min().to_kind(Kind::Double).double_value(&[]) > 0.1
     );

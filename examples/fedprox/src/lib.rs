@@ -7,10 +7,9 @@
 
 use fedanchor::config::{Augmentation, within};
 use fedanchor::engine::Result as EngineResult;
-use fedanchor::engine::batches::Batches;
 use fedanchor::engine::model::Pass;
 use fedanchor::engine::tensors::Part;
-use fedanchor::engine::training::{FixMix, StepLoss, Terms};
+use fedanchor::engine::training::{FixMix, FixMixLoss, Inputs, Objective, StepLoss, Terms};
 use fedanchor::labels::PseudoLabels;
 use fedanchor::messages::Broadcast;
 use fedanchor::methods::{
@@ -26,13 +25,15 @@ const NAME: &str = "fedprox";
 
 /// What `fedanchor::register` takes: the name, the defaults of the settings, and how to make the method.
 pub const REGISTRATION: Registration =
-    Registration::new(NAME, "mu = 0.01\naugment = \"weak\"\n", build);
+    Registration::new(NAME, "mu = 0.01\nramp_up = 0\naugment = \"weak\"\n", build);
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FedProxConfig {
     /// Weight of the proximal term.
     mu: f64,
+    /// Rounds until the proximal term has its full weight; 0 for the full weight from the start.
+    ramp_up: u32,
     /// How images are augmented, on the clients and on the server.
     augment: Augmentation,
 }
@@ -55,14 +56,18 @@ impl Method for FedProx {
         };
         let labels = clients.iter().map(known).collect::<Result<_>>()?;
         let fix = FixMix::plain(context, round, experiment.client.batch, self.config.augment);
-        let loss = ProximalLoss { fix, mu: self.config.mu };
+        // The weight changes from round to round, so it is a scalar of the objective and no field of the loss.
+        let objective = Objective::new(&fix.batches, ProximalLoss { fix: fix.loss() })
+            .with_scalars([self.weight(round) as f32]);
         // Every client brings the model it was sent as a second network, for the loss to read.
         let own = |_: &Client| {
             let entries = broadcast.params.subset(|_| false);
             Ok(Own { entries, others: vec![broadcast.params.copy()?] })
         };
-        let trainer =
-            ClientTrainer { own: Some(&own), ..ClientTrainer::new(self, &broadcast.params, &loss) };
+        let trainer = ClientTrainer {
+            own: Some(&own),
+            ..ClientTrainer::new(self, &broadcast.params, objective)
+        };
         trainer.train(cohort, labels)
     }
 
@@ -75,39 +80,43 @@ impl Method for FedProx {
     }
 }
 
+impl FedProx {
+    /// Of the squared distance: mu/2, and less while it ramps up.
+    fn weight(&self, round: u32) -> f64 {
+        let FedProxConfig { mu, ramp_up, .. } = self.config;
+        mu / 2.0 * (f64::from(round) / f64::from(ramp_up.max(1))).min(1.0)
+    }
+}
+
 fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let config: FedProxConfig = read_settings(settings)?;
     within("method.mu", config.mu, 0.0, 1000.0)?;
     Ok(Box::new(FedProx { config }))
 }
 
-/// Cross entropy, and mu/2 times the squared distance to the model that was sent.
-struct ProximalLoss<'a> {
-    fix: FixMix<'a>,
-    mu: f64,
+/// Cross entropy, and the squared distance to the model that was sent by the objective's scalar.
+#[derive(Debug, Clone, PartialEq)]
+struct ProximalLoss {
+    fix: FixMixLoss,
 }
 
-impl StepLoss for ProximalLoss<'_> {
-    fn batches(&self) -> &dyn Batches {
-        self.fix.batches()
-    }
-
+impl StepLoss for ProximalLoss {
     fn terms(&self) -> usize {
         2
     }
 
-    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
-        Ok(self.fix.loss(bytes, pass)?.with(self.mu / 2.0, squared_distance(pass)?))
+    fn loss(&self, inputs: &Inputs, pass: &Pass) -> EngineResult<Terms> {
+        Ok(self.fix.loss(inputs, pass)?.with(inputs.scalar(0)?, squared_distance(pass)?))
     }
 }
 
 /// |w - w_sent|^2 of every client's trained weights, `[K]`; the model that was sent is the pass's other
 /// network.
-fn squared_distance(pass: &Pass) -> EngineResult<Tensor> {
-    let sent = &pass.others[0];
-    let options = (Kind::Float, pass.tensors[0].device());
+pub fn squared_distance(pass: &Pass) -> EngineResult<Tensor> {
+    let (weights, sent) = (pass.weights()?, &pass.others[0]);
+    let options = (Kind::Float, weights[0].device());
     let mut sum = Tensor::f_zeros([pass.clients() as i64], options)?;
-    for ((entry, now), sent) in sent.layout.iter().zip(pass.tensors).zip(&sent.tensors) {
+    for ((entry, now), sent) in sent.layout.iter().zip(weights).zip(&sent.tensors) {
         if entry.statistic || !matches!(entry.part, Part::Backbone | Part::Classifier) {
             continue;
         }

@@ -86,9 +86,16 @@ fn it_is_run_swept_and_resumed_after_a_kill() {
     assert!(table.contains("method.mu=0.0") && table.contains("method.mu=1.0"), "{table}");
 }
 
-fn simulation(settings: &[&str]) -> Simulation {
+fn register() {
     static REGISTERED: Once = Once::new();
-    REGISTERED.call_once(|| fedanchor::register(fedprox::REGISTRATION).unwrap());
+    REGISTERED.call_once(|| {
+        fedanchor::register(fedprox::REGISTRATION).unwrap();
+        fedanchor::register(by_field::REGISTRATION).unwrap();
+    });
+}
+
+fn simulation(settings: &[&str]) -> Simulation {
+    register();
     let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
     let experiment = resolve(EXPERIMENT, &settings).unwrap();
     let data = fedanchor::simulation::load(&experiment).unwrap();
@@ -137,4 +144,121 @@ fn a_name_can_be_taken_once() {
     simulation(&[]);
     let again = fedanchor::register(fedprox::REGISTRATION).unwrap_err().to_string();
     assert_eq!(again, "method fedprox: there is a method of this name already");
+}
+
+/// The proximal term as it is usually written first, with its weight of this round as a field of the loss. A replayed
+/// step would have the weight of the captured one; since a loss is a value, a changed field is another loss.
+mod by_field {
+    use fedanchor::config::Augmentation;
+    use fedanchor::engine::Result as EngineResult;
+    use fedanchor::engine::model::Pass;
+    use fedanchor::engine::training::{FixMix, FixMixLoss, Inputs, Objective, StepLoss, Terms};
+    use fedanchor::labels::PseudoLabels;
+    use fedanchor::messages::Broadcast;
+    use fedanchor::methods::{Client, ClientReport, ClientTrainer, Cohort, Own, Registration};
+    use fedanchor::server::ServerEpochs;
+    use fedanchor::{Method, Result};
+
+    pub const REGISTRATION: Registration =
+        Registration::new("by-field", "", |_| Ok(Box::new(ByField)));
+
+    struct ByField;
+
+    impl Method for ByField {
+        fn name(&self) -> &'static str {
+            "by-field"
+        }
+
+        fn client_update(
+            &self,
+            cohort: Cohort,
+            broadcast: &Broadcast,
+        ) -> Result<Vec<ClientReport>> {
+            let Cohort { experiment, context, round, ref clients } = cohort;
+            let known = |client: &Client| PseudoLabels::known(client.labels.clone().unwrap());
+            let labels = clients.iter().map(known).collect();
+            let fix = FixMix::plain(context, round, experiment.client.batch, Augmentation::Weak);
+            let loss = FieldLoss { fix: fix.loss(), weight: 0.25 * f64::from(round) };
+            let own = |_: &Client| {
+                let entries = broadcast.params.subset(|_| false);
+                Ok(Own { entries, others: vec![broadcast.params.copy()?] })
+            };
+            let objective = Objective::new(&fix.batches, loss);
+            let trainer = ClientTrainer {
+                own: Some(&own),
+                ..ClientTrainer::new(self, &broadcast.params, objective)
+            };
+            trainer.train(cohort, labels)
+        }
+
+        fn server_epochs(&self) -> ServerEpochs<'_> {
+            ServerEpochs { augment: Some(Augmentation::Weak), ..ServerEpochs::PLAIN }
+        }
+
+        fn sees_labels(&self) -> bool {
+            true
+        }
+    }
+
+    #[derive(Debug, Clone, PartialEq)]
+    struct FieldLoss {
+        fix: FixMixLoss,
+        weight: f64,
+    }
+
+    impl StepLoss for FieldLoss {
+        fn terms(&self) -> usize {
+            2
+        }
+
+        fn loss(&self, inputs: &Inputs, pass: &Pass) -> EngineResult<Terms> {
+            let fix = self.fix.loss(inputs, pass)?;
+            Ok(fix.with(self.weight, fedprox::squared_distance(pass)?))
+        }
+    }
+}
+
+/// Every way to write a weight that changes from round to round gives the model of plain execution where steps are
+/// replayed; that it is slow to change a field is reported.
+#[test]
+fn a_changing_weight_is_right_where_steps_are_replayed() {
+    register();
+    let scalar = EXPERIMENT.replace("mu = 0.5", "mu = 3, ramp_up = 6");
+    let field = EXPERIMENT.replace("name = \"fedprox\", mu = 0.5", "name = \"by-field\"");
+    let play = |experiment: &str, replayed: bool| {
+        let settings = ["rounds=6".to_owned(), "client.per_round=2".to_owned()];
+        let experiment = resolve(experiment, &settings).unwrap();
+        let data = fedanchor::simulation::load(&experiment).unwrap();
+        let mut simulation = Simulation::new(experiment, data, Some(1)).unwrap();
+        if replayed {
+            simulation.context.record_steps();
+        }
+        let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
+        coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+        for round in 1..=6 {
+            coordinator.round(&mut fleet, round).unwrap();
+        }
+        assert_eq!(simulation.context.replayed_steps() > 0, replayed);
+        (coordinator.server.params.copy().unwrap(), simulation.context.take_notice())
+    };
+    let mut models = Vec::new();
+    for (experiment, notice) in [(&scalar, false), (&field, true)] {
+        let (plain, replayed) = (play(experiment, false), play(experiment, true));
+        assert_eq!(plain.0.tensors, replayed.0.tensors, "{experiment}");
+        let text = replayed.1.unwrap_or_default();
+        assert_eq!(
+            text.contains("pass what changes with `Objective::with_scalars`"),
+            notice,
+            "{text}"
+        );
+        models.push(plain.0.tensors);
+    }
+    // Both are the same method, and the weight matters. Rounding grows quickly, so operations are in the same order.
+    let apart = |a: &[tch::Tensor], b: &[tch::Tensor]| -> f64 {
+        let far = a.iter().zip(b).map(|(a, b)| (a - b).abs().max().double_value(&[]));
+        far.fold(0.0, f64::max)
+    };
+    assert!(apart(&models[0], &models[1]) < 1e-4, "{}", apart(&models[0], &models[1]));
+    let constant = play(EXPERIMENT, false).0.tensors;
+    assert!(apart(&models[0], &constant) > 1e-3, "{}", apart(&models[0], &constant));
 }

@@ -20,7 +20,7 @@ use fedanchor_data::stream::SERVER;
 use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::InPhase;
 use fedanchor_engine::tensors::{Bundle, Params};
-use fedanchor_engine::training::Context;
+use fedanchor_engine::training::{Context, Entered};
 use fedanchor_record::{Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub struct ServerData<'a> {
     pub all: Option<(&'a ImageSet, &'a [u32])>,
 }
 
-/// Runs rounds with a fleet.
+/// Runs rounds with a fleet. On a GPU, all work of its thread is on one queue while it lives.
 pub struct Coordinator<'a> {
     /// The global model and its training on the anchors.
     pub server: Server<'a>,
@@ -60,6 +60,8 @@ pub struct Coordinator<'a> {
     pub deadline: Option<Duration>,
     /// Clients that are asked beyond those that are needed [default: 0].
     pub ask: usize,
+    /// Keeps this thread's work on the run's own queue of a GPU, where it can be captured.
+    _queue: Option<Entered>,
 }
 
 /// What the coordinator remembers beside tensors; a part of every checkpoint.
@@ -94,6 +96,7 @@ impl<'a> Coordinator<'a> {
         method: &'a dyn Method,
         data: ServerData<'a>,
     ) -> Result<Self> {
+        let _queue = context.enter()?;
         let mut server = Server::new(experiment, context, data.anchors)?;
         method.start(&mut server)?;
         let (registry, watch, lengths, learning) = Default::default();
@@ -110,6 +113,7 @@ impl<'a> Coordinator<'a> {
             learning,
             deadline,
             ask,
+            _queue,
         })
     }
 

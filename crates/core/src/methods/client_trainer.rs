@@ -7,19 +7,17 @@ use crate::messages::{ClientLosses, ClientOutcome, Update};
 use fedanchor_engine::InPhase;
 use fedanchor_engine::batches::{StepPlan, Task};
 use fedanchor_engine::tensors::{Params, Part};
-use fedanchor_engine::training::{Learner, Momentum, StepLoss};
+use fedanchor_engine::training::{Learner, Momentum, Objective};
 use std::collections::BTreeMap;
 
 /// How the clients of a method train.
 pub struct ClientTrainer<'a> {
     /// The method: what clients send to the server.
     pub method: &'a dyn Method,
-    /// Trainers of one name use the same memory on a GPU, one after the other [default: `clients`].
-    pub name: &'static str,
     /// The model they all start from.
     pub model: &'a Params,
-    /// The loss.
-    pub loss: &'a dyn StepLoss,
+    /// What they are trained on.
+    pub objective: Objective<'a>,
     /// What a gradient changes [default: backbone and classifier].
     pub trains: fn(Part) -> bool,
     /// What each client contributes of its own.
@@ -56,18 +54,19 @@ struct Trained {
 }
 
 impl<'a> ClientTrainer<'a> {
-    /// From this model with this loss.
-    pub fn new(method: &'a dyn Method, model: &'a Params, loss: &'a dyn StepLoss) -> Self {
+    /// From this model on this objective.
+    pub fn new(method: &'a dyn Method, model: &'a Params, objective: Objective<'a>) -> Self {
         let trains = |part| matches!(part, Part::Backbone | Part::Classifier);
         let (own, keeps) = (None, None);
-        let (name, may_skip, keeps_momentum, whole) = ("clients", false, true, false);
-        Self { method, name, model, loss, trains, own, keeps, may_skip, keeps_momentum, whole }
+        let (may_skip, keeps_momentum, whole) = (false, true, false);
+        Self { method, model, objective, trains, own, keeps, may_skip, keeps_momentum, whole }
     }
 
     /// Trains every client on its fix set; one report per client, in the cohort's order.
     pub fn train(&self, cohort: Cohort, labels: Vec<PseudoLabels>) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, clients } = cohort;
-        let (config, loss) = (&experiment.client, self.loss);
+        let config = &experiment.client;
+        let Objective { batches, loss, scalars } = &self.objective;
         let tasks = clients.iter().zip(&labels).map(|(client, labels)| Task {
             client: client.id,
             images: client.images,
@@ -89,7 +88,6 @@ impl<'a> ClientTrainer<'a> {
             "training a cohort"
         );
 
-        let batches = loss.batches();
         let mut plan = StepPlan::new(&tasks, 0..config.epochs, batches.batch());
         let order = plan.order().to_vec();
         let momentum: Vec<Option<&Momentum>> =
@@ -108,10 +106,8 @@ impl<'a> ClientTrainer<'a> {
         }
         let momentum = Momentum::stack(&momentum)?;
         let trains = self.trains;
-        let mut learner = Learner::new(context, self.name, params, momentum, |e| trains(e.part))?
-            .with_others(others)?
-            .with_after_step(|trained, others| loss.after_step(trained, others))
-            .with_weights_beside(loss.only_through_layers());
+        let mut learner = Learner::new(context, "clients", params, momentum, |e| trains(e.part))?
+            .with_others(others)?;
         if self.may_skip {
             learner = learner.with_skipped_steps();
         }
@@ -124,7 +120,7 @@ impl<'a> ClientTrainer<'a> {
             (active, batches.bytes(active))
         };
         learner
-            .train(lr, steps, batches.bytes(order.len()), fill, |x, pass| loss.loss(x, pass))
+            .train(lr, steps, batches.bytes(order.len()), (&**loss, scalars), fill)
             .in_phase("training clients")?;
 
         let counts = |labels: &PseudoLabels| match experiment.record.label_counts {
@@ -135,7 +131,7 @@ impl<'a> ClientTrainer<'a> {
         let not_finite = learner.params.first_not_finite()?;
         for (slot, &at) in order.iter().enumerate() {
             let steps = plan.steps_of(&tasks[at]);
-            let means = learner.mean_losses(slot, loss.terms(), steps)?;
+            let means = learner.mean_losses(slot, steps)?;
             let sound = means.iter().all(|mean| mean.is_finite()) && not_finite[slot].is_none();
             let Some(losses) = self.losses(&means, sound) else { continue };
             let params = learner.params.client(slot as i64)?;

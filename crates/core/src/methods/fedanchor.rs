@@ -20,7 +20,7 @@ use crate::messages::Broadcast;
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
 use fedanchor_engine::batches::TwoViews;
 use fedanchor_engine::tensors::{Params, Part};
-use fedanchor_engine::training::FixMix;
+use fedanchor_engine::training::{FixMix, Objective};
 use fedanchor_engine::{InPhase, words};
 use fedanchor_record::Losses;
 use schemars::JsonSchema;
@@ -201,7 +201,7 @@ impl Method for FedAnchor {
             .with_mixup(mixup, self.config.views)
             .with_weights(softmatch)
             .with_adjustment(adjustment > 0.0);
-        ClientTrainer::new(self, model, &loss).train(cohort, labels)
+        ClientTrainer::new(self, model, loss.objective()).train(cohort, labels)
     }
 
     /// Lines 10 and 11: the mean becomes the global model, which then learns from the anchors.
@@ -300,17 +300,15 @@ impl FedAnchor {
             streams: context.streams(round),
             batch: experiment.client.batch,
             second: Augmentation::Strong,
-            number: 0.0,
         };
         let target_decay = self.config.warm_up.target_decay;
-        let loss = TwoViewLoss { context, views, target_decay };
+        let loss = TwoViewLoss { format: views.format(), target_decay };
         let trainer = ClientTrainer {
-            name: "warm-up",
             keeps_momentum: false, // of another loss
             trains: |part| matches!(part, Part::Backbone | Part::Predictor),
             own: Some(&own),
             whole: true,
-            ..ClientTrainer::new(self, model, &loss)
+            ..ClientTrainer::new(self, model, Objective::new(&views, loss))
         };
         trainer.train(cohort, labels)
     }

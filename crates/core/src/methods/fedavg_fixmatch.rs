@@ -12,10 +12,10 @@ use crate::config::{Augmentation, within};
 use crate::error::Result;
 use crate::labels::by_classifier;
 use crate::messages::Broadcast;
-use fedanchor_engine::batches::{Batches, TwoViews};
+use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
 use fedanchor_engine::model::{Pass, Statistics};
 use fedanchor_engine::training::losses::cross_entropy_each;
-use fedanchor_engine::training::{Context, StepLoss, Terms};
+use fedanchor_engine::training::{Inputs, Objective, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,11 +53,13 @@ impl Method for FedAvgFixMatch {
             streams: context.streams(round),
             batch: experiment.client.batch,
             second: Augmentation::Strong,
-            number: 0.0,
         };
-        let loss = FixMatchLoss { context, views, threshold };
-        let trainer =
-            ClientTrainer { whole: true, may_skip: true, ..ClientTrainer::new(self, model, &loss) };
+        let loss = FixMatchLoss { format: views.format(), threshold };
+        let trainer = ClientTrainer {
+            whole: true,
+            may_skip: true,
+            ..ClientTrainer::new(self, model, Objective::new(&views, loss))
+        };
         trainer.train(cohort, labels)
     }
 }
@@ -69,35 +71,32 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     Ok(Box::new(FedAvgFixMatch { config }))
 }
 
-struct FixMatchLoss<'a> {
-    context: &'a Context,
-    views: TwoViews<'a>,
+#[derive(Debug, Clone, PartialEq)]
+struct FixMatchLoss {
+    format: TwoViewFormat,
     threshold: f64,
 }
 
-impl StepLoss for FixMatchLoss<'_> {
-    fn batches(&self) -> &dyn Batches {
-        &self.views
-    }
-
+impl StepLoss for FixMatchLoss {
     fn terms(&self) -> usize {
         2
     }
 
-    fn only_through_layers(&self) -> bool {
-        true
+    fn reads_weights(&self) -> bool {
+        false
     }
 
-    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
-        let network = &self.context.network;
-        let batch = self.views.read(bytes, pass.clients())?;
+    fn loss(&self, inputs: &Inputs, pass: &Pass) -> EngineResult<Terms> {
+        let Inputs { context, bytes, .. } = *inputs;
+        let network = &context.network;
+        let batch = self.format.read(&context.images, bytes, pass.clients())?;
         let logits = |x: &Tensor, pass: &Pass| network.logits(&network.features(x, pass)?, pass);
         // Evaluation mode: running statistics, or the batch's where none are kept during training.
-        let statistics = match self.context.averages_statistics() {
+        let statistics = match context.averages_statistics() {
             true => Statistics::Running,
             false => Statistics::Batch,
         };
-        let weak = tch::no_grad(|| logits(&batch.first, &Pass { statistics, ..*pass }))?;
+        let weak = tch::no_grad(|| logits(&batch.first, &pass.with_statistics(statistics)))?;
         let strong = logits(&batch.second, pass)?;
         fixmatch_terms(&weak, &strong, self.threshold)
     }

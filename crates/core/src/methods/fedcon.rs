@@ -19,11 +19,11 @@ use crate::error::Result;
 use crate::labels::by_classifier;
 use crate::messages::Broadcast;
 use crate::server::{Server, supervised_epoch};
-use fedanchor_engine::batches::{Batches, TwoViews};
+use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
 use fedanchor_engine::model::Pass;
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch};
-use fedanchor_engine::training::{Context, StepLoss, Terms};
+use fedanchor_engine::training::{Context, Inputs, Objective, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult};
 use fedanchor_record::Losses;
 use schemars::JsonSchema;
@@ -91,13 +91,14 @@ impl Method for FedCon {
             let kept = [(PREDICTOR.to_owned(), predictor.copy()?), (TARGET.to_owned(), target)];
             Ok(BTreeMap::from(kept))
         };
-        let views = self.views(context, round, experiment.client.batch, 0.0);
-        let loss = TwoViewLoss { context, views, target_decay: self.config.target_decay };
+        let views = self.views(context, round, experiment.client.batch);
+        let target_decay = self.config.target_decay;
+        let loss = TwoViewLoss { format: views.format(), target_decay };
         let trainer = ClientTrainer {
             trains: |part| matches!(part, Part::Backbone | Part::Predictor),
             own: Some(&own),
             keeps: Some(&keeps),
-            ..ClientTrainer::new(self, model, &loss)
+            ..ClientTrainer::new(self, model, Objective::new(&views, loss))
         };
         trainer.train(cohort, labels)
     }
@@ -132,22 +133,18 @@ impl Method for FedCon {
 }
 
 impl FedCon {
-    fn views<'a>(
-        &self,
-        context: &'a Context,
-        round: u32,
-        batch: usize,
-        number: f32,
-    ) -> TwoViews<'a> {
+    fn views<'a>(&self, context: &'a Context, round: u32, batch: usize) -> TwoViews<'a> {
         let (images, streams) = (&context.images, context.streams(round));
-        TwoViews { images, streams, batch, second: Augmentation::Weak, number }
+        TwoViews { images, streams, batch, second: Augmentation::Weak }
     }
 
     fn server_epoch(&self, server: &mut Server, round: u32, epoch: u32, lr: f64) -> Result<Losses> {
         let (context, batch) = (server.context, server.experiment.server_batch());
+        let views = self.views(context, round, batch);
         let weight = ramp(round, self.config.ramp_up) as f32;
-        let loss = ServerLoss { context, views: self.views(context, round, batch, weight) };
-        let means = supervised_epoch(server, &loss, Vec::new(), round, epoch, lr)?;
+        let objective = Objective::new(&views, ServerLoss { format: views.format() });
+        let objective = objective.with_scalars([weight]);
+        let means = supervised_epoch(server, &objective, Vec::new(), round, epoch, lr)?;
         Ok(Losses { server_fix: means.first().copied(), ..Losses::default() })
     }
 }
@@ -168,31 +165,32 @@ fn ramp(round: u32, over: u32) -> f64 {
     (-5.0 * left.max(0.0).powi(2)).exp()
 }
 
-struct ServerLoss<'a> {
-    context: &'a Context,
-    views: TwoViews<'a>,
+/// Cross entropy of both views, and their agreement by a weight that grows with the rounds: its scalar.
+#[derive(Debug, Clone, PartialEq)]
+struct ServerLoss {
+    format: TwoViewFormat,
 }
 
-impl StepLoss for ServerLoss<'_> {
-    fn batches(&self) -> &dyn Batches {
-        &self.views
-    }
-
+impl StepLoss for ServerLoss {
     fn terms(&self) -> usize {
         2
     }
 
-    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
-        let network = &self.context.network;
-        let batch = self.views.read(bytes, pass.clients())?;
+    fn reads_weights(&self) -> bool {
+        false
+    }
+
+    fn loss(&self, inputs: &Inputs, pass: &Pass) -> EngineResult<Terms> {
+        let network = &inputs.context.network;
+        let batch = self.format.read(&inputs.context.images, inputs.bytes, pass.clients())?;
         let logits = |x: &Tensor| network.logits(&network.features(x, pass)?, pass);
         let (first, second) = (logits(&batch.first)?, logits(&batch.second)?);
         let supervised = cross_entropy(&first, &batch.labels)?
             .f_add(&cross_entropy(&second, &batch.labels)?)?
             .f_mul_scalar(0.5)?;
         let agreement = divergence(&second, &first)?.f_add(&divergence(&first, &second)?)?;
-        let agreement = agreement.f_mul_scalar(0.5)?.f_mul(&batch.number)?;
-        Ok(vec![(1.0, supervised), (1.0, agreement)].into())
+        let agreement = agreement.f_mul_scalar(0.5)?;
+        Ok(Terms::from(vec![(1.0, supervised)]).with(inputs.scalar(0)?, agreement))
     }
 }
 

@@ -19,11 +19,11 @@ use crate::messages::{Broadcast, ExtraModels, Update};
 use crate::server::{Server, step_towards, supervised_epoch};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
-use fedanchor_engine::batches::{Batches, TwoViews, View};
+use fedanchor_engine::batches::{TwoViewFormat, TwoViews, View};
 use fedanchor_engine::model::{Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Entry, Params, Part};
 use fedanchor_engine::training::losses::cross_entropy_each;
-use fedanchor_engine::training::{Context, FixMix, StepLoss, Terms};
+use fedanchor_engine::training::{Context, FixMix, FixMixLoss, Inputs, Objective, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult};
 use fedanchor_record::Losses;
 use rand_distr::{Distribution, StandardNormal};
@@ -112,9 +112,8 @@ impl Method for FedMatch {
             streams: context.streams(round),
             batch: experiment.client.batch,
             second: Augmentation::Strong,
-            number: 0.0,
         };
-        let loss = ClientLoss { context, views, config: &self.config };
+        let loss = ClientLoss { format: views.format(), config: self.config.clone() };
         let own = |client: &Client| {
             let mut others = vec![sigma.copy()?];
             for (name, helper) in broadcast.models.of(client.id) {
@@ -124,8 +123,11 @@ impl Method for FedMatch {
             }
             Ok(Own { entries: psi.subset(|_| false), others })
         };
-        let trainer =
-            ClientTrainer { own: Some(&own), whole: true, ..ClientTrainer::new(self, psi, &loss) };
+        let trainer = ClientTrainer {
+            own: Some(&own),
+            whole: true,
+            ..ClientTrainer::new(self, psi, Objective::new(&views, loss))
+        };
         trainer.train(cohort, labels)
     }
 
@@ -198,11 +200,12 @@ impl FedMatch {
         server.params.assign(&sigma)?;
         let (batch, augment) = (experiment.server_batch(), experiment.server.augment);
         let fix = FixMix::plain(context, round, batch, augment);
-        let loss = ServerLoss { fix, weight: self.config.supervised };
+        let loss = ServerLoss { fix: fix.loss(), weight: self.config.supervised };
+        let objective = Objective::new(&fix.batches, loss);
         let mut losses = Losses::default();
         for epoch in epochs {
             let psi = kept(server, PSI)?.copy()?;
-            let means = supervised_epoch(server, &loss, vec![psi], round, epoch, lr)?;
+            let means = supervised_epoch(server, &objective, vec![psi], round, epoch, lr)?;
             losses.server_fix = means.first().copied();
         }
         let sigma = server.params.copy()?;
@@ -337,25 +340,23 @@ pub fn summed(fixed: &Params, trained: &[Tensor]) -> EngineResult<Vec<Tensor>> {
 }
 
 /// L_u(psi) on a client: the networks it reads are sigma and its helpers.
-struct ClientLoss<'a> {
-    context: &'a Context,
-    views: TwoViews<'a>,
-    config: &'a FedMatchConfig,
+#[derive(Debug, Clone, PartialEq)]
+struct ClientLoss {
+    format: TwoViewFormat,
+    config: FedMatchConfig,
 }
 
-impl StepLoss for ClientLoss<'_> {
-    fn batches(&self) -> &dyn Batches {
-        &self.views
-    }
-
+impl StepLoss for ClientLoss {
     fn terms(&self) -> usize {
         4
     }
 
-    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
-        let batch = self.views.read(bytes, pass.clients())?;
-        let network = &self.context.network;
-        Ok(client_terms(network, self.config, &batch.first, &batch.second, pass)?.into())
+    fn loss(&self, inputs: &Inputs, pass: &Pass) -> EngineResult<Terms> {
+        let Inputs { context, bytes, .. } = *inputs;
+        let batch = self.format.read(&context.images, bytes, pass.clients())?;
+        let terms =
+            client_terms(&context.network, &self.config, &batch.first, &batch.second, pass)?;
+        Ok(terms.into())
     }
 }
 
@@ -369,8 +370,9 @@ pub fn client_terms(
     pass: &Pass,
 ) -> EngineResult<Vec<(f64, Tensor)>> {
     let [sigma, helpers @ ..] = pass.others else { return Ok(Vec::new()) };
-    let w = summed(sigma, pass.tensors)?;
-    let pass_w = Pass { tensors: &w, ..*pass };
+    let psi = pass.weights()?;
+    let w = summed(sigma, psi)?;
+    let pass_w = pass.with_tensors(&w);
     let logits = |x: &Tensor, pass: &Pass| network.logits(&network.features(x, pass)?, pass);
     let own = logits(weak, &pass_w)?.f_log_softmax(-1, Kind::Float)?; // [K, batch, C]
     let (score, mine) = own.f_detach()?.f_exp()?.f_max_dim(-1, false)?;
@@ -383,7 +385,7 @@ pub fn client_terms(
     let mut theirs = Vec::new();
     let mut consistency = own.f_detach()?.f_select(-1, 0)?.f_zeros_like()?;
     for helper in helpers {
-        let pass = Pass { tensors: &helper.tensors, statistics: Statistics::Running, ..*pass };
+        let pass = pass.with_tensors(&helper.tensors).with_statistics(Statistics::Running);
         let found = tch::no_grad(|| logits(weak, &pass))?.f_log_softmax(-1, Kind::Float)?;
         let each = found.f_exp()?.f_mul(&found.f_sub(&own)?)?;
         let each = each.f_sum_dim_intlist(&[-1i64][..], false, Kind::Float)?;
@@ -393,7 +395,7 @@ pub fn client_terms(
     let label = vote(&mine, &theirs, own.size()[2])?;
     let agreement = cross_entropy_each(&logits(strong, &pass_w)?, &label)?;
     let (mut sparsity, mut distance) = (count.f_zeros_like()?, count.f_zeros_like()?);
-    for ((entry, psi), sigma) in sigma.layout.iter().zip(pass.tensors).zip(&sigma.tensors) {
+    for ((entry, psi), sigma) in sigma.layout.iter().zip(psi).zip(&sigma.tensors) {
         if entry.statistic || !matches!(entry.part, Part::Backbone | Part::Classifier) {
             continue;
         }
@@ -422,22 +424,19 @@ pub fn vote(mine: &Tensor, theirs: &[Tensor], classes: i64) -> EngineResult<Tens
 }
 
 /// The server's cross entropy with sigma + psi; psi is the other network.
-struct ServerLoss<'a> {
-    fix: FixMix<'a>,
+#[derive(Debug, Clone, PartialEq)]
+struct ServerLoss {
+    fix: FixMixLoss,
     weight: f64,
 }
 
-impl StepLoss for ServerLoss<'_> {
-    fn batches(&self) -> &dyn Batches {
-        self.fix.batches()
-    }
-
+impl StepLoss for ServerLoss {
     fn terms(&self) -> usize {
         1
     }
 
-    fn loss(&self, bytes: &Tensor, pass: &Pass) -> EngineResult<Terms> {
-        let w = summed(&pass.others[0], pass.tensors)?;
-        Ok(self.fix.loss(bytes, &Pass { tensors: &w, ..*pass })?.times(self.weight))
+    fn loss(&self, inputs: &Inputs, pass: &Pass) -> EngineResult<Terms> {
+        let w = summed(&pass.others[0], pass.weights()?)?;
+        Ok(self.fix.loss(inputs, &pass.with_tensors(&w))?.times(self.weight))
     }
 }

@@ -173,7 +173,7 @@ pub(crate) fn root_update(
     let cohort = Cohort { experiment, context, round, clients: vec![client] };
     let labels = vec![PseudoLabels::known(anchors.labels.to_vec())];
     let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong);
-    let trainer = ClientTrainer::new(method, &broadcast.params, &loss);
+    let trainer = ClientTrainer::new(method, &broadcast.params, loss.objective());
     match trainer.train(cohort, labels)?.pop().map(|report| report.outcome) {
         // On a GPU the update is a view of the workspace in which the clients train next.
         Some(ClientOutcome::Update(update)) => Ok(update.params.copy()?),

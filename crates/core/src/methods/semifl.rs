@@ -51,7 +51,7 @@ impl Method for SemiFl {
         let mixup = self.config.client_mixup.then_some(&self.config.mixup);
         let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
             .with_mixup(mixup, self.config.views);
-        ClientTrainer::new(self, model, &loss).train(cohort, labels)
+        ClientTrainer::new(self, model, loss.objective()).train(cohort, labels)
     }
 }
 

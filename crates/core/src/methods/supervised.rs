@@ -40,7 +40,7 @@ impl Method for Supervised {
         let labels = clients.iter().map(|client| Ok(PseudoLabels::known(known(&client.labels)?)));
         let labels = labels.collect::<Result<_>>()?;
         let loss = FixMix::plain(context, round, experiment.client.batch, self.config.augment);
-        ClientTrainer::new(self, &broadcast.params, &loss).train(cohort, labels)
+        ClientTrainer::new(self, &broadcast.params, loss.objective()).train(cohort, labels)
     }
 
     fn server_epochs(&self) -> ServerEpochs<'_> {

@@ -2,41 +2,36 @@
 //! predict, from one view, the features that a slowly following target network computes from the other.
 
 use fedanchor_engine::Result;
-use fedanchor_engine::batches::{Batches, TwoViews};
+use fedanchor_engine::batches::TwoViewFormat;
 use fedanchor_engine::model::{Pass, Statistics};
 use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::losses::{mean_of_batch, unit};
-use fedanchor_engine::training::{Context, StepLoss, Terms};
+use fedanchor_engine::training::{Inputs, StepLoss, Terms};
 use tch::{Kind, Tensor};
 
 /// -cos of what the network predicts from one view with what the target computes from the other, both ways.
 /// The target is the first of the further networks and holds the backbone's entries.
-pub(super) struct TwoViewLoss<'a> {
-    pub(super) context: &'a Context,
-    pub(super) views: TwoViews<'a>,
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TwoViewLoss {
+    pub(super) format: TwoViewFormat,
     /// Share of the target that stays in a step.
     pub(super) target_decay: f64,
 }
 
-impl StepLoss for TwoViewLoss<'_> {
-    fn batches(&self) -> &dyn Batches {
-        &self.views
-    }
-
+impl StepLoss for TwoViewLoss {
     fn terms(&self) -> usize {
         1
     }
 
-    fn only_through_layers(&self) -> bool {
-        true
+    fn reads_weights(&self) -> bool {
+        false
     }
 
-    fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {
-        let network = &self.context.network;
-        let batch = self.views.read(bytes, pass.clients())?;
+    fn loss(&self, inputs: &Inputs, pass: &Pass) -> Result<Terms> {
+        let (network, images) = (&inputs.context.network, &inputs.context.images);
+        let batch = self.format.read(images, inputs.bytes, pass.clients())?;
         // The target has the backbone's entries, which come first in the layout.
-        let target =
-            Pass { tensors: &pass.others[0].tensors, statistics: Statistics::Batch, ..*pass };
+        let target = pass.with_tensors(&pass.others[0].tensors).with_statistics(Statistics::Batch);
         let predicted = |x: &Tensor| network.predictions(&network.features(x, pass)?, pass);
         let seen = |x: &Tensor| -> Result<Tensor> {
             tch::no_grad(|| Ok(network.features(x, &target)?.pooled))

@@ -53,7 +53,6 @@ impl Run<'_> {
             ));
         }
         let _compute_threads = ComputeThreads::for_server(experiment.model.name);
-        let _queue = simulation.enter()?;
         let clock = Instant::now();
         let mut coordinator = simulation.coordinator()?;
         let mut fleet = match self.clients {

@@ -8,8 +8,8 @@ use fedanchor_data::stream::SERVER;
 use fedanchor_engine::batches::{Packing, View, write};
 use fedanchor_engine::model::Pass;
 use fedanchor_engine::tensors::Part;
-use fedanchor_engine::training::Learner;
 use fedanchor_engine::training::losses::unit;
+use fedanchor_engine::training::{Context, Inputs, Learner, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult, words};
 use rand::seq::SliceRandom;
 use schemars::JsonSchema;
@@ -199,8 +199,7 @@ pub fn contrastive_epoch(
     let momentum = std::mem::take(momentum);
     let params = server.params.first(1)?;
     let mut learner =
-        Learner::new(context, "contrastive epoch", params, momentum, |e| trains(e.part))?
-            .with_weights_beside(true);
+        Learner::new(context, "contrastive epoch", params, momentum, |e| trains(e.part))?;
     if config.trains == Trains::Head {
         learner = learner.keeping_statistics();
     }
@@ -215,7 +214,8 @@ pub fn contrastive_epoch(
             has_pairs(&labels, config.self_pairs)
         })
         .collect();
-    let packing = Packing::new(&[batch * 8, batch * context.images.image_bytes()]);
+    let loss = ContrastiveLoss { batch, config: config.clone() };
+    let packing = loss.packing(context);
     let fill = |time: usize, bytes: &mut [u8]| {
         let (number, chosen) = batches[time];
         let mut parts = packing.split(bytes);
@@ -232,17 +232,11 @@ pub fn contrastive_epoch(
         context.images.render(&views.collect::<Vec<_>>(), parts[1]);
         (1, packing.total())
     };
-    let loss = |bytes: &Tensor, pass: &Pass| {
-        let labels = packing.view(bytes, 0, Kind::Int64, &[1, batch as i64])?;
-        let x = context.images.input(&context.images.view(bytes, &packing, 1, batch, 1)?)?;
-        let latents = context.network.latents(&context.network.features(&x, pass)?, pass)?;
-        Ok(vec![(1.0, label_contrastive(&latents, &labels, context.classes, config)?)].into())
-    };
     let steps = batches.len();
     learner
-        .train(lr, steps, packing.total(), fill, loss)
+        .train(lr, steps, packing.total(), (&loss, &[]), fill)
         .in_phase("running the contrastive epoch")?;
-    let losses = learner.mean_losses(0, 1, steps)?;
+    let losses = learner.mean_losses(0, steps)?;
     let momentum = server.take_back(learner)?;
     *(if shared { &mut server.supervised_momentum } else { &mut server.contrastive_momentum }) =
         momentum;
@@ -251,6 +245,40 @@ pub fn contrastive_epoch(
     let phase = ("the contrastive epoch", advice);
     check_finite(round, phase, &losses, server.not_finite()?.as_deref())?;
     Ok(losses.first().copied().filter(|_| steps > 0))
+}
+
+/// L_c on a batch of anchors: their labels, then their images.
+#[derive(Debug, Clone, PartialEq)]
+struct ContrastiveLoss {
+    batch: usize,
+    config: ContrastiveConfig,
+}
+
+impl ContrastiveLoss {
+    fn packing(&self, context: &Context) -> Packing {
+        Packing::new(&[self.batch * 8, self.batch * context.images.image_bytes()])
+    }
+}
+
+impl StepLoss for ContrastiveLoss {
+    fn terms(&self) -> usize {
+        1
+    }
+
+    fn reads_weights(&self) -> bool {
+        false
+    }
+
+    fn loss(&self, inputs: &Inputs, pass: &Pass) -> EngineResult<Terms> {
+        let Inputs { context, bytes, .. } = *inputs;
+        let (packing, network) = (self.packing(context), &context.network);
+        let labels = packing.view(bytes, 0, Kind::Int64, &[1, self.batch as i64])?;
+        let images = context.images.view(bytes, &packing, 1, self.batch, 1)?;
+        let features = network.features(&context.images.input(&images)?, pass)?;
+        let latents = network.latents(&features, pass)?;
+        let loss = label_contrastive(&latents, &labels, context.classes, &self.config)?;
+        Ok(vec![(1.0, loss)].into())
+    }
 }
 
 /// The anchors of every batch of an epoch. All batches are full: the last one wraps around.

@@ -9,7 +9,7 @@ use fedanchor_data::stream::SERVER;
 use fedanchor_engine::InPhase;
 use fedanchor_engine::batches::{StepPlan, Task};
 use fedanchor_engine::tensors::{Entry, Params, Part};
-use fedanchor_engine::training::{FixMix, Learner, StepLoss};
+use fedanchor_engine::training::{FixMix, Learner, Objective};
 use fedanchor_record::Losses;
 use std::ops::Range;
 
@@ -72,7 +72,8 @@ impl ServerEpochs<'_> {
                     let batch = experiment.server_batch();
                     let loss = FixMix::plain(server.context, round, batch, augment)
                         .with_mixup(self.mixup, self.views);
-                    let means = supervised_epoch(server, &loss, Vec::new(), round, epoch, lr)?;
+                    let objective = loss.objective();
+                    let means = supervised_epoch(server, &objective, Vec::new(), round, epoch, lr)?;
                     (losses.server_fix, losses.server_mix) =
                         (means.first().copied(), means.get(1).copied());
                 }
@@ -91,7 +92,7 @@ impl ServerEpochs<'_> {
 /// further networks that the loss reads.
 pub fn supervised_epoch(
     server: &mut Server,
-    loss: &dyn StepLoss,
+    objective: &Objective,
     others: Vec<Params>,
     round: u32,
     epoch: u32,
@@ -107,23 +108,22 @@ pub fn supervised_epoch(
         adjustment: &[],
         fix: (0..anchors.local.len() as u32).collect(),
     }];
-    let batches = loss.batches();
+    let Objective { batches, loss, scalars } = objective;
     let mut plan = StepPlan::new(&tasks, epoch..epoch + 1, batches.batch());
     let momentum = std::mem::take(&mut server.supervised_momentum);
     let params = server.params.first(1)?;
     let trains = |entry: &Entry| matches!(entry.part, Part::Backbone | Part::Classifier);
-    let mut learner = Learner::new(context, "supervised epoch", params, momentum, trains)?
-        .with_others(others)?
-        .with_weights_beside(loss.only_through_layers());
+    let mut learner =
+        Learner::new(context, "supervised epoch", params, momentum, trains)?.with_others(others)?;
     let (steps, streams) = (plan.steps(&tasks), context.streams(round));
     let fill = |time: usize, bytes: &mut [u8]| {
         batches.fill(&tasks, &plan.step(streams, &tasks, time), bytes);
         (1, batches.bytes(1))
     };
     learner
-        .train(lr, steps, batches.bytes(1), fill, |x, pass| loss.loss(x, pass))
+        .train(lr, steps, batches.bytes(1), (&**loss, scalars), fill)
         .in_phase("training on the anchors")?;
-    let losses = learner.mean_losses(0, loss.terms(), steps)?;
+    let losses = learner.mean_losses(0, steps)?;
     server.supervised_momentum = server.take_back(learner)?;
     let phase = ("the supervised epoch", STEADIER);
     check_finite(round, phase, &losses, server.not_finite()?.as_deref())?;

@@ -174,12 +174,6 @@ impl Simulation {
         })
     }
 
-    /// Puts this thread's work on the run's own queue of a GPU, until the guard is dropped. Rounds on a
-    /// GPU need it.
-    pub fn enter(&self) -> Result<Option<fedanchor_graph::Entered>> {
-        Ok(self.context.enter()?)
-    }
-
     /// Images of every class on every client; `None` where nobody knows their classes.
     pub fn histogram(&self) -> Option<Vec<Vec<u32>>> {
         let labels = self.true_labels.as_ref()?;

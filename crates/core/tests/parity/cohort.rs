@@ -71,8 +71,8 @@ fn check(norm: &str, active: &[usize]) -> Result<()> {
             let clients = client..client + 1;
             alone.step(1, LR, |pass| Ok(loss(&context, pass, clients, step)?.into()))?;
         }
-        let together = cohort.mean_losses(client, 1, steps)?[0];
-        let alone_loss = alone.mean_losses(0, 1, steps)?[0];
+        let together = cohort.mean_losses(client, steps)?[0];
+        let alone_loss = alone.mean_losses(0, steps)?[0];
         let what = format!("loss of client {client}");
         let as_tensor = |loss: f64| Tensor::from_slice(&[loss]);
         assert_close(&as_tensor(together), &as_tensor(alone_loss), CHANGE, &what);

@@ -4,7 +4,7 @@ use crate::filling::{filled, labels, noise};
 use crate::steps::{CHANGE, STATISTIC, check_change, terms};
 use crate::{CLASSES, Fixture, assert_close, context, experiment};
 use fedanchor::Result;
-use fedanchor::engine::model::{Pass, Statistics};
+use fedanchor::engine::model::Statistics;
 use fedanchor::engine::tensors::Params;
 use fedanchor::engine::training::Context;
 use fedanchor::engine::training::Learner;
@@ -54,7 +54,7 @@ fn semifls_client_agrees() -> Result<()> {
         let mut before = 0.0;
         for step in 2 * round - 2..2 * round {
             learner.step(1, lr, |pass| Ok(terms(&context, pass, step, 1.0)?.into()))?;
-            let sum = learner.mean_losses(0, 2, 1)?.iter().sum::<f64>();
+            let sum = learner.mean_losses(0, 1)?.iter().sum::<f64>();
             let name = format!("semifl/round{round}/loss/{step}");
             assert_close(&one(sum - before), &fixture.tensor(&name)?, STATISTIC, &name);
             before = sum;
@@ -170,7 +170,7 @@ fn fedmatchs_client_agrees() -> Result<()> {
             learner.step(1, lr, |pass| {
                 Ok(client_terms(&context.network, &config, &weak, &strong, pass)?.into())
             })?;
-            let sums = learner.mean_losses(0, 4, 1)?;
+            let sums = learner.mean_losses(0, 1)?;
             for (index, term) in ["agreement", "consistency", "l1", "l2"].into_iter().enumerate() {
                 let name = place(&format!("{term}/{step}"));
                 let found = one(sums[index] - before[index]);
@@ -208,13 +208,13 @@ fn fedmatchs_server_agrees() -> Result<()> {
             let images = noise(&format!("server view of step {step}"), &[8, 3, 16, 16]);
             let labels = labels(&format!("server of step {step}"), 8);
             learner.step(1, lr, |pass| {
-                let w = summed(&pass.others[0], pass.tensors)?;
-                let pass = Pass { tensors: &w, ..*pass };
+                let w = summed(&pass.others[0], pass.weights()?)?;
+                let pass = pass.with_tensors(&w);
                 let features = context.network.features(&images, &pass)?;
                 let logits = context.network.logits(&features, &pass)?;
                 Ok(vec![(config.supervised, cross_entropy(&logits, &labels)?)].into())
             })?;
-            let sum = learner.mean_losses(0, 1, 1)?[0];
+            let sum = learner.mean_losses(0, 1)?[0];
             let name = format!("fedmatch/server/{case}/loss/{step}");
             let found = one(config.supervised * (sum - before));
             assert_close(&found, &fixture.tensor(&name)?, STATISTIC, &name);

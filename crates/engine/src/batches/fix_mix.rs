@@ -31,6 +31,19 @@ pub struct FixMixBatches<'a> {
     pub adjustments: usize,
 }
 
+/// What a step must know to read such a batch: the constants of its layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FixMixFormat {
+    /// Samples per client.
+    pub batch: usize,
+    /// Whether there is a mixture.
+    pub mixed: bool,
+    /// Whether samples have weights.
+    pub weighted: bool,
+    /// Numbers per client that are added to its logits.
+    pub adjustments: usize,
+}
+
 /// A batch on the device. Labels, weights and lambda are `[K, batch]`, images 8-bit `[batch, K, H, W, C]`.
 #[derive(Debug)]
 pub struct FixMixBatch {
@@ -76,16 +89,16 @@ const LAMBDA: usize = 3;
 const WEAK_FIX: usize = 4;
 const WEAK_MIX: usize = 5;
 
-impl FixMixBatches<'_> {
-    fn packing(&self, active: usize) -> Packing {
+impl FixMixFormat {
+    fn packing(&self, images: &ImagePipeline, active: usize) -> Packing {
         let samples = active * self.batch;
-        let (labels, images) = (samples * 8, samples * self.images.image_bytes());
+        let (labels, images) = (samples * 8, samples * images.image_bytes());
         let mut parts = vec![labels, images];
-        if self.mixup.is_some() {
+        if self.mixed {
             parts.extend([labels, samples * 4, images, images]);
         }
         if self.weighted {
-            parts.extend(vec![samples * 4; 1 + usize::from(self.mixup.is_some())]);
+            parts.extend(vec![samples * 4; 1 + usize::from(self.mixed)]);
         }
         if self.adjustments > 0 {
             parts.push(active * self.adjustments * 4);
@@ -95,7 +108,7 @@ impl FixMixBatches<'_> {
 
     /// The parts with weights come after those, and the adjustment last.
     fn fix_weights(&self) -> usize {
-        if self.mixup.is_some() { WEAK_MIX + 1 } else { FIX_IMAGES + 1 }
+        if self.mixed { WEAK_MIX + 1 } else { FIX_IMAGES + 1 }
     }
 
     fn mix_weights(&self) -> usize {
@@ -103,15 +116,20 @@ impl FixMixBatches<'_> {
     }
 
     fn adjustment(&self) -> usize {
-        let weights = if self.weighted { 1 + usize::from(self.mixup.is_some()) } else { 0 };
+        let weights = if self.weighted { 1 + usize::from(self.mixed) } else { 0 };
         self.fix_weights() + weights
     }
 
     /// One step's inputs on the device.
-    pub fn read(&self, bytes: &Tensor, active: usize) -> Result<FixMixBatch> {
-        let packing = self.packing(active);
+    pub fn read(
+        &self,
+        images: &ImagePipeline,
+        bytes: &Tensor,
+        active: usize,
+    ) -> Result<FixMixBatch> {
+        let packing = self.packing(images, active);
         let by_client = [active as i64, self.batch as i64];
-        let images = |part| self.images.view(bytes, &packing, part, self.batch, active);
+        let images = |part| images.view(bytes, &packing, part, self.batch, active);
         let labels = |part| packing.view(bytes, part, Kind::Int64, &by_client);
         let weights = |part| {
             let view = || packing.view(bytes, part, Kind::Float, &by_client);
@@ -135,8 +153,16 @@ impl FixMixBatches<'_> {
             weights: weights(self.fix_weights())?,
             adjustment: (self.adjustments > 0).then(adjustment).transpose()?,
             fix: images(FIX_IMAGES)?,
-            mix: self.mixup.map(|_| mix()).transpose()?,
+            mix: self.mixed.then(mix).transpose()?,
         })
+    }
+}
+
+impl FixMixBatches<'_> {
+    /// How a step reads them.
+    pub fn format(&self) -> FixMixFormat {
+        let Self { batch, mixup, weighted, adjustments, .. } = *self;
+        FixMixFormat { batch, mixed: mixup.is_some(), weighted, adjustments }
     }
 }
 
@@ -146,12 +172,13 @@ impl Batches for FixMixBatches<'_> {
     }
 
     fn bytes(&self, active: usize) -> usize {
-        self.packing(active).total()
+        self.format().packing(self.images, active).total()
     }
 
     fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
         let active = samples.len() / self.batch;
-        let mut parts = self.packing(active).split(out);
+        let format = self.format();
+        let mut parts = format.packing(self.images, active).split(out);
         let stream = |purpose, sample: &Sample| {
             self.streams.of(purpose, tasks[sample.task].client).epoch(sample.epoch)
         };
@@ -176,11 +203,11 @@ impl Batches for FixMixBatches<'_> {
         };
         labels(parts[FIX_LABELS], &|s| s.fix);
         if self.weighted {
-            weights(parts[self.fix_weights()], &|s| s.fix);
+            weights(parts[format.fix_weights()], &|s| s.fix);
         }
         if self.adjustments > 0 {
             let numbers = samples[..active].iter().flat_map(|s| tasks[s.task].adjustment);
-            write(parts[self.adjustment()], numbers.map(|number| number.to_ne_bytes()));
+            write(parts[format.adjustment()], numbers.map(|number| number.to_ne_bytes()));
         }
         self.images.render(&fix_view.collect::<Vec<_>>(), parts[FIX_IMAGES]);
         let Some(mixup) = self.mixup else { return };
@@ -199,7 +226,7 @@ impl Batches for FixMixBatches<'_> {
         };
         labels(parts[MIX_LABELS], &partner);
         if self.weighted {
-            weights(parts[self.mix_weights()], &partner);
+            weights(parts[format.mix_weights()], &partner);
         }
         let lambda = |s: &Sample| {
             let at = match mixup.draw {

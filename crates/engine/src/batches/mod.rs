@@ -10,16 +10,16 @@ mod plan;
 mod streams;
 mod two_views;
 
-pub use fix_mix::{FixMixBatch, FixMixBatches, Mix};
+pub use fix_mix::{FixMixBatch, FixMixBatches, FixMixFormat, Mix};
 pub use images::{ImagePipeline, View};
 pub use packing::{Packing, write};
 pub use plan::{Sample, StepPlan, Task, mix_partner};
 pub use streams::RoundStreams;
-pub use two_views::{TwoViewBatch, TwoViews};
+pub use two_views::{TwoViewBatch, TwoViewFormat, TwoViews};
 
 /// How the inputs of a step are made on the host. Nothing here may depend on the parameters, so that it can
 /// run ahead of the training.
-pub trait Batches: Sync {
+pub trait Batches: std::fmt::Debug + Sync {
     /// Samples per client in a step.
     fn batch(&self) -> usize;
     /// Bytes of a step in which this many clients take part.

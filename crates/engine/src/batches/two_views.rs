@@ -21,9 +21,13 @@ pub struct TwoViews<'a> {
     pub batch: usize,
     /// Augmentation of the second view.
     pub second: Augmentation,
-    /// A number for the loss that may differ from round to round; a captured step has no other way
-    /// to see it change.
-    pub number: f32,
+}
+
+/// What a step must know to read such a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TwoViewFormat {
+    /// Samples per client.
+    pub batch: usize,
 }
 
 /// A batch on the device.
@@ -35,31 +39,37 @@ pub struct TwoViewBatch {
     pub first: Tensor,
     /// The second view.
     pub second: Tensor,
-    /// The number for the loss: `[1]`.
-    pub number: Tensor,
 }
 
-impl TwoViews<'_> {
-    fn packing(&self, active: usize) -> Packing {
+impl TwoViewFormat {
+    fn packing(&self, images: &ImagePipeline, active: usize) -> Packing {
         let samples = active * self.batch;
-        let images = samples * self.images.image_bytes();
-        Packing::new(&[samples * 8, images, images, 4])
+        let images = samples * images.image_bytes();
+        Packing::new(&[samples * 8, images, images])
     }
 
     /// One step's inputs on the device.
-    pub fn read(&self, bytes: &Tensor, active: usize) -> Result<TwoViewBatch> {
-        let packing = self.packing(active);
-        let input = |part| {
-            let images = self.images.view(bytes, &packing, part, self.batch, active)?;
-            self.images.input(&images)
-        };
+    pub fn read(
+        &self,
+        images: &ImagePipeline,
+        bytes: &Tensor,
+        active: usize,
+    ) -> Result<TwoViewBatch> {
+        let packing = self.packing(images, active);
+        let input = |part| images.input(&images.view(bytes, &packing, part, self.batch, active)?);
         let by_client = [active as i64, self.batch as i64];
         Ok(TwoViewBatch {
             labels: packing.view(bytes, 0, Kind::Int64, &by_client)?,
             first: input(1)?,
             second: input(2)?,
-            number: packing.view(bytes, 3, Kind::Float, &[1])?,
         })
+    }
+}
+
+impl TwoViews<'_> {
+    /// How a step reads them.
+    pub fn format(&self) -> TwoViewFormat {
+        TwoViewFormat { batch: self.batch }
     }
 }
 
@@ -69,12 +79,12 @@ impl Batches for TwoViews<'_> {
     }
 
     fn bytes(&self, active: usize) -> usize {
-        self.packing(active).total()
+        self.format().packing(self.images, active).total()
     }
 
     fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
         let active = samples.len() / self.batch;
-        let mut parts = self.packing(active).split(out);
+        let mut parts = self.format().packing(self.images, active).split(out);
         let by_client =
             (0..active).flat_map(|slot| (0..self.batch).map(move |row| row * active + slot));
         let label = |at: usize| {
@@ -97,7 +107,6 @@ impl Batches for TwoViews<'_> {
             });
             self.images.render(&views.collect::<Vec<_>>(), parts[part]);
         }
-        write(parts[3], std::iter::once(self.number.to_ne_bytes()));
     }
 }
 

@@ -7,7 +7,7 @@
 //! rejected: at the paper's batch of 10 a GPU is idle most of that time.
 
 use super::operations::{Operation, Operations, Value};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensors::{Entry, Params, Part};
 use fedanchor_graph as graph;
 use tch::{Kind, Tensor};
@@ -17,16 +17,18 @@ pub use graph::Statistics;
 /// One forward pass: the cohort's tensors and how to compute.
 #[derive(Debug, Clone, Copy)]
 pub struct Pass<'a> {
-    /// Tensors in the layout's order, each `[K, ...]`.
-    pub tensors: &'a [Tensor],
+    /// Tensors in the layout's order, each `[K, ...]`, as the layers use them: on a GPU some are bfloat16 copies.
+    pub(crate) tensors: &'a [Tensor],
+    /// The same in single precision, for a loss that reads them.
+    pub(crate) weights: Option<&'a [Tensor]>,
     /// Further networks of the same clients that a loss reads.
     pub others: &'a [Params],
     /// What batch norm does.
-    pub statistics: Statistics,
+    pub(crate) statistics: Statistics,
     /// Number format of activations and of the weights at their use.
     pub kind: Kind,
     /// Equal parts of the batch that batch norm sees apart. More than one needs `fused`.
-    pub views: i64,
+    pub(crate) views: i64,
     /// Layers and losses in the GPU's fused kernels, where there are such.
     pub fused: bool,
 }
@@ -34,7 +36,30 @@ pub struct Pass<'a> {
 impl<'a> Pass<'a> {
     /// In single precision, one view, without the GPU's fused kernels.
     pub fn plain(tensors: &'a [Tensor], statistics: Statistics) -> Self {
-        Self { tensors, others: &[], statistics, kind: Kind::Float, views: 1, fused: false }
+        let (weights, kind) = (None, Kind::Float);
+        Self { tensors, weights, others: &[], statistics, kind, views: 1, fused: false }
+    }
+
+    /// The same pass with other tensors, in the layout's order.
+    pub fn with_tensors<'b>(&self, tensors: &'b [Tensor]) -> Pass<'b>
+    where
+        'a: 'b,
+    {
+        Pass { tensors, weights: None, ..*self }
+    }
+
+    /// The same pass with other statistics.
+    pub fn with_statistics(&self, statistics: Statistics) -> Self {
+        Self { statistics, ..*self }
+    }
+
+    /// The trained network's weights in single precision, in the layout's order, for a loss that reads them.
+    pub fn weights(&self) -> Result<&'a [Tensor]> {
+        self.weights.ok_or_else(|| {
+            Error::tensors(
+                "the loss reads weights, although its `reads_weights` says that it does not",
+            )
+        })
     }
 
     /// The clients of the pass.

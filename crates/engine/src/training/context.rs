@@ -3,6 +3,7 @@
 //! the server each hold one; nothing in it changes during a run.
 
 use super::gpu::Gpu;
+use super::steps::Recorder;
 use crate::batches::{ImagePipeline, RoundStreams};
 use crate::config::{
     AugmentConfig, BatchNormConfig, Heads, LrSchedule, ModelConfig, OptimiserConfig, Precision,
@@ -15,7 +16,7 @@ use fedanchor_data::augment::Strong;
 use fedanchor_data::{Normalisation, Shape};
 use fedanchor_graph as graph;
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
 
 /// The settings of a cohort's training.
@@ -61,6 +62,8 @@ pub struct Context {
     notices: Mutex<VecDeque<String>>,
     /// What a GPU keeps between steps; none on a CPU.
     pub(crate) gpu: Option<Gpu>,
+    /// Captures and replays steps on a CPU, for tests.
+    recorder: Option<Mutex<Recorder>>,
 }
 
 impl Context {
@@ -107,6 +110,7 @@ impl Context {
             precision,
             notices: Mutex::new(notices.into_iter().collect()),
             gpu,
+            recorder: None,
         })
     }
 
@@ -169,7 +173,23 @@ impl Context {
     /// Something that the user should know about the initial model or the GPU; each is reported once.
     pub fn take_notice(&self) -> Option<String> {
         let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
-        notices.pop_front().or_else(|| self.gpu.as_ref()?.take_notice())
+        let steps = || self.gpu.as_ref()?.take_notice();
+        notices.pop_front().or_else(steps).or_else(|| self.recorder()?.take_notice())
+    }
+
+    /// On a CPU, captures training steps and replays them by the rule for a GPU: a test can see there whether a replayed
+    /// step is the one that was asked for.
+    pub fn record_steps(&mut self) {
+        self.recorder = Some(Mutex::default());
+    }
+
+    /// Steps that were replayed since then.
+    pub fn replayed_steps(&self) -> u64 {
+        self.recorder().map_or(0, |recorder| recorder.replayed)
+    }
+
+    pub(crate) fn recorder(&self) -> Option<MutexGuard<'_, Recorder>> {
+        Some(self.recorder.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Frees the GPU of what training kept there, before another attempt with a smaller cohort.
@@ -204,7 +224,8 @@ impl Context {
     /// A forward pass in the configured precision.
     pub fn pass<'a>(&self, tensors: &'a [Tensor], statistics: Statistics) -> Pass<'a> {
         let kind = if self.half() { Kind::BFloat16 } else { Kind::Float };
-        Pass { tensors, others: &[], statistics, kind, views: 1, fused: self.gpu.is_some() }
+        let fused = self.gpu.is_some();
+        Pass { tensors, weights: None, others: &[], statistics, kind, views: 1, fused }
     }
 
     /// The random streams of a round.

@@ -3,16 +3,17 @@
 //! the fix set.
 
 use super::context::Context;
-use super::learner::{StepLoss, Terms};
+use super::loss::{Inputs, Objective, StepLoss, Terms};
 use super::losses::{cross_entropy_each, mean_of_batch, mixed};
-use crate::batches::{Batches, FixMixBatch, FixMixBatches};
+use crate::batches::{FixMixBatch, FixMixBatches, FixMixFormat};
 use crate::config::{Augmentation, MixupConfig, Views};
 use crate::error::Result;
 use crate::model::Pass;
-use fedanchor_graph::{FixMixLoss, Labels, Losses, MixLabels};
+use fedanchor_graph as graph;
+use graph::{Labels, Losses, MixLabels};
 use tch::Tensor;
 
-/// The loss on fix and mix batches of a round.
+/// Fix and mix batches of a round, and their loss.
 #[derive(Debug, Clone, Copy)]
 pub struct FixMix<'a> {
     context: &'a Context,
@@ -50,63 +51,75 @@ impl<'a> FixMix<'a> {
         self.batches.adjustments = if adjusted { self.context.classes } else { 0 };
         self
     }
+
+    /// The loss as a value.
+    pub fn loss(&self) -> FixMixLoss {
+        let mix_weight = self.batches.mixup.map_or(0.0, |mixup| mixup.weight);
+        FixMixLoss { format: self.batches.format(), views: self.views, mix_weight }
+    }
+
+    /// Both together.
+    pub fn objective(&self) -> Objective<'_> {
+        Objective::new(&self.batches, self.loss())
+    }
 }
 
-impl StepLoss for FixMix<'_> {
-    fn batches(&self) -> &dyn Batches {
-        &self.batches
-    }
+/// L_fix + b L_mix as a value: all that a step depends on beside its batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FixMixLoss {
+    format: FixMixFormat,
+    views: Views,
+    /// b of eq. 10.
+    mix_weight: f64,
+}
 
+impl StepLoss for FixMixLoss {
     fn terms(&self) -> usize {
-        1 + usize::from(self.batches.mixup.is_some())
+        1 + usize::from(self.format.mixed)
     }
 
-    fn only_through_layers(&self) -> bool {
-        true
+    fn reads_weights(&self) -> bool {
+        false
     }
 
     /// L_fix (eq. 7), and b with L_mix (eq. 9-10). A sample that has a weight counts by it, in the
     /// mixture each of the two by its own.
-    fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms> {
-        let batch = self.batches.read(bytes, pass.clients())?;
+    fn loss(&self, inputs: &Inputs, pass: &Pass) -> Result<Terms> {
+        let Inputs { context, bytes, .. } = *inputs;
+        let batch = self.format.read(&context.images, bytes, pass.clients())?;
         if pass.fused {
-            let Losses { total, terms } = self.fused(&batch, pass)?;
+            let Losses { total, terms } = self.fused(context, &batch, pass)?;
             let recorded = Some(terms.f_unbind(1)?);
-            return Ok(Terms { terms: vec![(1.0, total)], recorded, made: None });
+            return Ok(Terms { recorded, ..vec![(1.0, total)].into() });
         }
-        let terms = [1.0, self.mix_weight()].into_iter().zip(self.plain_terms(&batch, pass)?);
-        Ok(terms.collect::<Vec<_>>().into())
+        let terms = self.plain_terms(context, &batch, pass)?;
+        Ok([1.0, self.mix_weight].into_iter().zip(terms).collect::<Vec<_>>().into())
     }
 }
 
-impl FixMix<'_> {
-    /// b of eq. 10.
-    fn mix_weight(&self) -> f64 {
-        self.batches.mixup.map_or(0.0, |mixup| mixup.weight)
-    }
+fn logits(context: &Context, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    let network = &context.network;
+    network.logits(&network.features(x, pass)?, pass)
+}
 
-    fn logits(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let network = &self.context.network;
-        network.logits(&network.features(x, pass)?, pass)
-    }
-
+impl FixMixLoss {
     /// All views in one pass, with their losses in one kernel of the GPU.
-    fn fused(&self, batch: &FixMixBatch, pass: &Pass) -> Result<Losses> {
-        let images = &self.context.images;
+    fn fused(&self, context: &Context, batch: &FixMixBatch, pass: &Pass) -> Result<Losses> {
+        let images = &context.images;
         let logits = match &batch.mix {
             Some(mix) => {
                 let views = if self.views == Views::Separate { 2 } else { 1 };
                 let x = images.both_inputs(&batch.fix, &mix.mixture())?;
-                self.logits(&x, &Pass { views, ..*pass })? // [K, 2 * batch, C]
+                logits(context, &x, &Pass { views, ..*pass })? // [K, 2 * batch, C]
             }
-            None => self.logits(&images.input(&batch.fix)?, pass)?,
+            None => logits(context, &images.input(&batch.fix)?, pass)?,
         };
-        let loss = FixMixLoss {
+        let loss = graph::FixMixLoss {
             fix: Labels { labels: &batch.labels, weights: batch.weights.as_ref() },
             mix: batch.mix.as_ref().map(|mix| MixLabels {
                 labels: Labels { labels: &mix.labels, weights: mix.weights.as_ref() },
                 lambda: &mix.lambda,
-                weight: self.mix_weight(),
+                weight: self.mix_weight,
             }),
             adjustment: batch.adjustment.as_ref(),
         };
@@ -114,22 +127,27 @@ impl FixMix<'_> {
     }
 
     /// The same by plain operations.
-    fn plain_terms(&self, batch: &FixMixBatch, pass: &Pass) -> Result<Vec<Tensor>> {
-        let images = &self.context.images;
+    fn plain_terms(
+        &self,
+        context: &Context,
+        batch: &FixMixBatch,
+        pass: &Pass,
+    ) -> Result<Vec<Tensor>> {
+        let images = &context.images;
         let Some(mix) = &batch.mix else {
-            let logits =
-                adjusted(self.logits(&images.input(&batch.fix)?, pass)?, &batch.adjustment)?;
-            let each = cross_entropy_each(&logits, &batch.labels)?;
+            let logits = logits(context, &images.input(&batch.fix)?, pass)?;
+            let each = cross_entropy_each(&adjusted(logits, &batch.adjustment)?, &batch.labels)?;
             return Ok(vec![mean_of_batch(&weighted(each, &batch.weights)?)?]);
         };
         let (fix_logits, mix_logits) = match self.views {
             Views::Separate => (
-                self.logits(&images.input(&batch.fix)?, pass)?,
-                self.logits(&images.mixed_input(&mix.mixture())?, pass)?,
+                logits(context, &images.input(&batch.fix)?, pass)?,
+                logits(context, &images.mixed_input(&mix.mixture())?, pass)?,
             ),
             Views::Joint => {
-                let both = self.logits(&images.both_inputs(&batch.fix, &mix.mixture())?, pass)?; // [K, 2 * batch, C]
-                let size = self.batches.batch as i64;
+                let x = images.both_inputs(&batch.fix, &mix.mixture())?;
+                let both = logits(context, &x, pass)?; // [K, 2 * batch, C]
+                let size = self.format.batch as i64;
                 (both.f_narrow(1, 0, size)?, both.f_narrow(1, size, size)?)
             }
         };

@@ -2,14 +2,14 @@
 //! the captured steps.
 //!
 //! A step of a cohort is some thousand small operations; starting them one by one takes longer than
-//! they run. So each kind of step is run operation by operation twice, the second time to be sure that
-//! every library has chosen its algorithm, and captured at its third call; from then on it is one call.
+//! they run. So each step is captured at its third call (`steps` has the rule), and from then on it is one call.
 //! A captured step reads and writes fixed addresses: parameters, momentum, loss sums, learning rate and
 //! inputs of a kind of training have one workspace for the whole run, and a cohort is copied in before
 //! it is trained. Cohorts shrink as their clients finish, so there is a captured step for every number
 //! of clients; they share their working memory, since they never run at once.
 
 use super::sgd::Momentum;
+use super::steps::{Next, StepKey, Steps};
 use crate::config::Precision;
 use crate::error::{Error, Result};
 use crate::model::Features;
@@ -22,8 +22,6 @@ use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
 
-/// Calls of a step before it is captured.
-const WARM_UP: u32 = 2;
 /// Batches that may be prepared ahead of the training.
 const AHEAD: usize = 8;
 
@@ -40,55 +38,49 @@ pub(crate) struct GpuState {
     device: Device,
     index: usize,
     copies: Queue,
-    workspaces: HashMap<&'static str, Workspace>,
-    steps: HashMap<StepKey, Step>,
+    workspaces: Vec<Workspace>,
+    pub(crate) steps: Steps<Graph>,
     inputs: HashMap<usize, Tensor>,
-    /// What captured forward passes wrote last, by bytes of input.
-    pub(crate) outputs: HashMap<usize, Features>,
+    /// What captured forward passes wrote last.
+    pub(crate) outputs: HashMap<StepKey, Features>,
     uploads: Vec<Upload>,
-    notice: Option<String>,
-    /// Whether steps are captured at all: not any more after one that could not be.
-    captures: bool,
 }
 
-/// The memory in which one kind of training happens.
+/// The memory in which one kind of training happens: networks of one layout under one name. Methods that train or
+/// test networks of two layouts in turn have two, so that neither loses its captured steps.
 #[derive(Debug)]
 pub(crate) struct Workspace {
+    name: &'static str,
+    /// What its steps are found by.
+    pub(crate) number: u64,
     pub(crate) params: Params,
     /// bfloat16 copies of the convolutions' weights, by entry.
     pub(crate) shadows: Vec<Option<Tensor>>,
     pub(crate) momentum: Momentum,
-    /// Further networks that the loss reads.
-    pub(crate) others: Vec<Params>,
+    /// Sets of further networks that losses read.
+    others: Vec<Vec<Params>>,
     /// Sums of the terms of the loss over the steps, `[K]` each.
-    pub(crate) sums: Vec<Tensor>,
+    sums: Vec<Tensor>,
     pub(crate) lr: Tensor,
 }
 
 impl Workspace {
+    /// Sums of this many terms, set to 0. They stay where they are, since captured steps add to them.
+    pub(crate) fn zeroed_sums(&mut self, terms: usize) -> Result<Vec<Tensor>> {
+        let options = (Kind::Float, self.lr.device());
+        while self.sums.len() < terms {
+            self.sums.push(Tensor::f_zeros([self.params.clients()], options)?);
+        }
+        let zeroed = self.sums[..terms].iter_mut().map(Tensor::f_zero_);
+        Ok(zeroed.collect::<std::result::Result<_, _>>()?)
+    }
+
     /// What a pass reads: the shadows, and parameters where there is none.
     pub(crate) fn tensors(&self) -> Vec<Tensor> {
         let pairs = self.params.tensors.iter().zip(&self.shadows);
         pairs.map(|(tensor, shadow)| shadow.as_ref().unwrap_or(tensor).shallow_clone()).collect()
     }
 }
-
-/// A kind of step: what is trained, how many clients, bytes of input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct StepKey {
-    pub(crate) name: &'static str,
-    pub(crate) active: usize,
-    pub(crate) bytes: usize,
-}
-
-#[derive(Debug)]
-enum Step {
-    Seen(u32),
-    Captured(Graph),
-}
-
-/// Terms that a loss may have.
-pub(crate) const TERMS: usize = 4;
 
 impl Gpu {
     /// The state of a GPU; none on a CPU, where the program was built without CUDA, and where there are no
@@ -109,13 +101,11 @@ impl Gpu {
             device,
             index,
             copies: Queue::new(index)?,
-            workspaces: HashMap::new(),
-            steps: HashMap::new(),
+            workspaces: Vec::new(),
+            steps: Steps::default(),
             inputs: HashMap::new(),
             outputs: HashMap::new(),
             uploads: Vec::new(),
-            notice: None,
-            captures: true,
         };
         Ok(Some(Self { device: index, queue: Queue::new(index)?, state: Mutex::new(state) }))
     }
@@ -137,7 +127,7 @@ impl Gpu {
 
     /// Something the user should know, once.
     pub(crate) fn take_notice(&self) -> Option<String> {
-        self.lock().notice.take()
+        self.lock().steps.take_notice()
     }
 
     /// Makes `steps` steps. `fill` prepares the bytes of a step, at most `room`, and says how many
@@ -192,7 +182,7 @@ impl Gpu {
         state.workspaces.clear();
         state.inputs.clear();
         state.outputs.clear();
-        state.notice = Some(format!(
+        state.steps.notice(format!(
             "the clients of a round do not fit into GPU memory together: training {clients} at a time"
         ));
         Ok(graph::empty_cache()?)
@@ -230,37 +220,48 @@ fn cache_folder() -> Option<PathBuf> {
 
 impl GpuState {
     /// The workspace of a kind of training, large enough for cohorts like `params`.
-    pub(crate) fn workspace(
+    fn workspace(
         &mut self,
         name: &'static str,
         params: &Params,
         half: bool,
     ) -> Result<&mut Workspace> {
-        let clients = params.clients();
-        let fits = |space: &Workspace| {
-            space.params.clients() >= clients && space.params.layout == params.layout
-        };
-        if !self.workspaces.get(name).is_some_and(fits) {
-            self.steps.retain(|key, _| key.name != name);
+        let known = |space: &Workspace| space.name == name && space.params.layout == params.layout;
+        let mut at = self.workspaces.iter().position(known);
+        if let Some(small) =
+            at.filter(|&at| self.workspaces[at].params.clients() < params.clients())
+        {
+            let small = self.workspaces.swap_remove(small);
+            self.steps.forget(small.number);
+            self.outputs.retain(|key, _| key.workspace != small.number);
+            at = None;
+        }
+        if at.is_none() {
             let full = params.like()?;
-            let options = (Kind::Float, self.device);
             let shadow = |(entry, tensor): (&Entry, &Tensor)| {
                 let wanted = half && entry.shape.len() == 4;
                 wanted.then(|| tensor.f_to_kind(Kind::BFloat16)).transpose()
             };
             let shadows = params.layout.iter().zip(&full.tensors).map(shadow);
-            let sums = (0..TERMS).map(|_| Tensor::f_zeros([clients], options));
-            let space = Workspace {
+            self.workspaces.push(Workspace {
+                name,
+                number: self.steps.number(),
                 shadows: shadows.collect::<std::result::Result<_, _>>()?,
                 momentum: Momentum::default(),
                 others: Vec::new(),
-                sums: sums.collect::<std::result::Result<_, _>>()?,
-                lr: Tensor::f_zeros([1], options)?,
+                sums: Vec::new(),
+                lr: Tensor::f_zeros([1], (Kind::Float, self.device))?,
                 params: full,
-            };
-            self.workspaces.insert(name, space);
+            });
         }
-        Ok(self.workspaces.get_mut(name).expect("it is there or was just put there"))
+        let at = at.unwrap_or(self.workspaces.len() - 1);
+        Ok(&mut self.workspaces[at])
+    }
+
+    /// The workspace with this number.
+    pub(crate) fn numbered(&mut self, number: u64) -> Result<&mut Workspace> {
+        let found = self.workspaces.iter_mut().find(|space| space.number == number);
+        found.ok_or_else(|| Error::tensors("the workspace of this training is gone".to_owned()))
     }
 
     /// Copies parameters to the first clients of their workspace.
@@ -281,33 +282,32 @@ impl GpuState {
         Ok(space)
     }
 
-    /// The same for further networks, once their cohort has a workspace.
+    /// The same for further networks of a cohort that was moved in; with the number of their set.
     pub(crate) fn move_others_in(
         &mut self,
-        name: &'static str,
+        workspace: u64,
         others: &[Params],
-    ) -> Result<Vec<Params>> {
-        let Some(space) = self.workspaces.get_mut(name) else { return Ok(Vec::new()) };
+    ) -> Result<(Vec<Params>, usize)> {
+        let space = self.numbered(workspace)?;
         let clients = space.params.clients();
-        if space.others.len() != others.len() {
-            self.steps.retain(|key, _| key.name != name);
-            space.others = others
-                .iter()
-                .map(|other| other.first(1)?.broadcast(clients))
-                .collect::<Result<_>>()?;
-        }
-        space
-            .others
-            .iter()
-            .zip(others)
-            .map(|(full, from)| {
-                let here = full.first(from.clients())?;
-                for (to, from) in here.tensors.iter().zip(&from.tensors) {
-                    to.shallow_clone().f_copy_(from)?;
-                }
-                Ok(here)
-            })
-            .collect()
+        let layouts = |set: &[Params]| set.iter().map(|one| one.layout.clone()).collect::<Vec<_>>();
+        let known = space.others.iter().position(|set| layouts(set) == layouts(others));
+        let number = match known {
+            Some(number) => number,
+            None => {
+                let room = others.iter().map(|other| other.first(1)?.broadcast(clients));
+                space.others.push(room.collect::<Result<_>>()?);
+                space.others.len() - 1
+            }
+        };
+        let moved = space.others[number].iter().zip(others).map(|(full, from)| {
+            let here = full.first(from.clients())?;
+            for (to, from) in here.tensors.iter().zip(&from.tensors) {
+                to.shallow_clone().f_copy_(from)?;
+            }
+            Ok(here)
+        });
+        Ok((moved.collect::<Result<_>>()?, number))
     }
 
     /// Pinned memory for prepared batches of up to `room` bytes.
@@ -342,33 +342,19 @@ impl GpuState {
 
     /// Runs a step: as it is for the first times, then captured.
     pub(crate) fn run(&mut self, key: StepKey, step: impl Fn() -> Result<()>) -> Result<()> {
-        match self.steps.get_mut(&key) {
-            Some(Step::Captured(graph)) => return Ok(graph.replay()?),
-            Some(Step::Seen(times)) if *times >= WARM_UP && self.captures => {}
-            Some(Step::Seen(times)) => {
-                *times += 1;
-                return step();
-            }
-            None => {
-                self.steps.insert(key, Step::Seen(1));
-                return step();
-            }
+        match self.steps.next(key) {
+            Next::Replay(graph) => return Ok(graph.replay()?),
+            Next::Run => return step(),
+            Next::Capture => {}
         }
-        let share = self.steps.values().find_map(|step| match step {
-            Step::Captured(graph) => Some(graph),
-            Step::Seen(_) => None,
-        });
-        match Graph::capture(share, &step) {
+        match Graph::capture(self.steps.any(), &step) {
             Ok((graph, ())) => {
                 graph.replay()?;
-                self.steps.insert(key, Step::Captured(graph));
+                self.steps.captured(key, graph);
                 Ok(())
             }
             Err(error) => {
-                self.captures = false;
-                self.notice = Some(format!(
-                    "training steps cannot be captured as CUDA graphs and run one operation at a time: {error}"
-                ));
+                self.steps.refuse(key, error);
                 step()
             }
         }

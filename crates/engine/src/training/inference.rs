@@ -6,7 +6,8 @@
 //! full batches are captured, and a last one that is not full runs as it is.
 
 use super::context::Context;
-use super::gpu::{Gpu, StepKey};
+use super::gpu::Gpu;
+use super::steps::{FORWARD, StepKey};
 use crate::batches::{Packing, View};
 use crate::error::Result;
 use crate::model::{Features, Pass, Statistics};
@@ -67,17 +68,17 @@ impl Context {
     fn measure_captured(&self, gpu: &Gpu, params: &Params, views: &[View]) -> Result<()> {
         let bytes = BATCH * self.images.image_bytes();
         let batches: Vec<&[View]> = views.chunks(BATCH).collect();
-        let (tensors, measured) = {
+        let (tensors, measured, workspace) = {
             let mut state = gpu.lock();
             let space = state.move_in("statistics", params, self.half())?;
-            (space.tensors(), space.params.shallow_copy())
+            (space.tensors(), space.params.shallow_copy(), space.number)
         };
         let statistic = |at: &usize| params.layout[*at].statistic;
         let statistics: Vec<usize> = (0..params.layout.len()).filter(statistic).collect();
         let sums = statistics.iter().map(|&at| measured.tensors[at].f_zeros_like());
         let mut sums: Vec<Tensor> = sums.collect::<Result<_, _>>()?;
         let pass = self.pass(&tensors, Statistics::Update(1.0));
-        let key = StepKey { name: "statistics", active: 1, bytes };
+        let key = StepKey { workspace, kind: FORWARD, active: 1, bytes };
         let fill = |time: usize, memory: &mut [u8]| {
             self.images.render(batches[time], memory);
             (1, bytes)
@@ -114,20 +115,24 @@ impl Context {
         let size = views.len().next_power_of_two().min(most);
         let bytes = size * self.images.image_bytes();
         let batches: Vec<&[View]> = views.chunks(size).collect();
-        let tensors = gpu.lock().move_in("forward", params, self.half())?.tensors();
+        let (tensors, workspace) = {
+            let mut state = gpu.lock();
+            let space = state.move_in("forward", params, self.half())?;
+            (space.tensors(), space.number)
+        };
         let pass = self.pass(&tensors, Statistics::Running);
-        let key = StepKey { name: "forward", active: 1, bytes };
+        let key = StepKey { workspace, kind: FORWARD, active: 1, bytes };
         let fill = |time: usize, memory: &mut [u8]| {
             self.images.render(batches[time], memory);
             (1, bytes)
         };
         let mut start = 0;
         gpu.run_steps(batches.len(), bytes, fill, |state, _, input| {
-            let out = match state.outputs.get(&bytes) {
+            let out = match state.outputs.get(&key) {
                 Some(out) => out.share(),
                 None => {
                     let out = self.features_of(&input, size, &pass)?;
-                    state.outputs.insert(bytes, out.share());
+                    state.outputs.insert(key, out.share());
                     out
                 }
             };

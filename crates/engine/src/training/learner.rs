@@ -1,13 +1,15 @@
 //! Training a cohort as one network: steps of SGD for K clients at once, each by its own gradient.
 //!
 //! On a CPU a step runs as it is written here. On a GPU the same step is captured and replayed
-//! (module `gpu`), with its inputs prepared ahead of it by another thread.
+//! (modules `gpu` and `steps`), with its inputs prepared ahead of it by another thread.
 
 use super::context::Context;
-use super::gpu::{GpuState, StepKey, TERMS};
+use super::gpu::GpuState;
+use super::loss::{Inputs, StepLoss, Terms, Weight};
 use super::sgd::{Momentum, put_back, sgd_step, sgd_step_on_gpu};
-use crate::batches::Batches;
-use crate::error::Result;
+use super::steps::{StepKey, StepKind};
+use crate::batches::{Packing, write};
+use crate::error::{Error, Result};
 use crate::model::{Pass, Statistics};
 use crate::tensors::{Entry, Params};
 use fedanchor_graph as graph;
@@ -21,83 +23,38 @@ pub struct Learner<'a> {
     pub params: Params,
     /// The cohort's momentum.
     pub momentum: Momentum,
-    trained: Vec<usize>,
     /// Further networks that the loss reads; what it is to them, the loss knows.
     pub others: Vec<Params>,
-    after_step: Option<Box<AfterStep<'a>>>,
-    statistics: Statistics,
+    configuration: Configuration,
     /// The sum of every term of the loss over the steps, by client: `[K]` each.
     sums: Vec<Tensor>,
-    /// On a GPU: weights in the format of the activations, and the learning rate.
-    shadows: Vec<Option<Tensor>>,
-    lr: Option<Tensor>,
+    gpu: Option<OnGpu>,
+}
+
+/// How steps are made, whatever the loss.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Configuration {
+    /// The entries that are trained.
+    trained: Vec<usize>,
+    statistics: Statistics,
     /// Whether the loss may tell a client to stay as it is.
     may_skip: bool,
-    /// Whether a GPU computes the gradients of convolutions' weights beside the others.
-    weights_beside: bool,
+    /// Which set of further networks the loss reads.
+    others: usize,
 }
 
-/// What happens after a step, given the trained parameters and the further networks.
-pub type AfterStep<'a> = dyn Fn(&Params, &[Params]) -> Result<()> + 'a;
-
-/// A loss of a step.
-#[derive(Debug, Default)]
-pub struct Terms {
-    /// Its terms with their weights, one value per client: `[active]` each. The gradient is that of their weighted sum.
-    pub terms: Vec<(f64, Tensor)>,
-    /// What is recorded in place of the terms: where a kernel has added them up, they are one.
-    pub recorded: Option<Vec<Tensor>>,
-    /// 1 for a client that makes the step and 0 for one that stays as it is, `[active]`; all make it
-    /// if left out.
-    pub made: Option<Tensor>,
-}
-
-impl Terms {
-    /// With one more term.
-    pub fn with(mut self, weight: f64, term: Tensor) -> Self {
-        if let Some(recorded) = &mut self.recorded {
-            recorded.push(term.shallow_clone());
-        }
-        self.terms.push((weight, term));
-        self
-    }
-
-    /// With weights that are so many times as large.
-    pub fn times(mut self, factor: f64) -> Self {
-        self.terms.iter_mut().for_each(|(weight, _)| *weight *= factor);
-        self
-    }
-}
-
-impl From<Vec<(f64, Tensor)>> for Terms {
-    fn from(terms: Vec<(f64, Tensor)>) -> Self {
-        Self { terms, ..Self::default() }
-    }
-}
-
-/// What is trained on: batches, and the loss of them.
-pub trait StepLoss: Sync {
-    /// How the inputs of a step are made.
-    fn batches(&self) -> &dyn Batches;
-    /// Number of terms.
-    fn terms(&self) -> usize;
-    /// The terms of the loss.
-    fn loss(&self, bytes: &Tensor, pass: &Pass) -> Result<Terms>;
-    /// Whether it depends on the trained weights through the network's layers alone, so that nothing else adds to their
-    /// gradients: a GPU then computes these beside the rest of the backward pass. Not so for a penalty on the weights.
-    fn only_through_layers(&self) -> bool {
-        false
-    }
-    /// Updates the further networks after a step; most losses have nothing to do.
-    fn after_step(&self, _trained: &Params, _others: &[Params]) -> Result<()> {
-        Ok(())
-    }
+/// What a GPU keeps of the cohort beside its parameters.
+struct OnGpu {
+    workspace: u64,
+    /// Weights in the format of the activations.
+    shadows: Vec<Option<Tensor>>,
+    lr: Tensor,
 }
 
 impl<'a> Learner<'a> {
     /// Prepares to train the weights that `trains` accepts. Running statistics follow the batches
-    /// unless they are measured separately. `name` says what is trained: learners of one name use the
-    /// same workspace on a GPU, one after the other.
+    /// unless they are measured separately. Learners of one name and layout use the same workspace on a GPU, one after
+    /// the other.
     pub fn new(
         context: &'a Context,
         name: &'static str,
@@ -112,23 +69,13 @@ impl<'a> Learner<'a> {
             true => Statistics::Update(context.batch_norm.momentum),
             false => Statistics::Batch,
         };
-        let mut learner = Self {
-            context,
-            name,
-            params,
-            momentum,
-            trained,
-            others: Vec::new(),
-            after_step: None,
-            statistics,
-            sums: Vec::new(),
-            shadows: Vec::new(),
-            lr: None,
-            may_skip: false,
-            weights_beside: false,
-        };
+        let configuration = Configuration { trained, statistics, may_skip: false, others: 0 };
+        let (others, sums, gpu) = (Vec::new(), Vec::new(), None);
+        let mut learner =
+            Self { context, name, params, momentum, others, configuration, sums, gpu };
         if context.optimiser.momentum > 0.0 {
-            learner.momentum.fill(&learner.trained, &learner.params.tensors)?;
+            let trained = &learner.configuration.trained;
+            learner.momentum.fill(trained, &learner.params.tensors)?;
         }
         if let Some(gpu) = &context.gpu {
             learner.move_in(&mut gpu.lock())?;
@@ -140,95 +87,137 @@ impl<'a> Learner<'a> {
     fn move_in(&mut self, state: &mut GpuState) -> Result<()> {
         let clients = self.params.clients();
         let space = state.move_in(self.name, &self.params, self.context.half())?;
+        let mut shadows = Vec::new();
         for shadow in &space.shadows {
             let mine = shadow.as_ref().map(|shadow| shadow.f_narrow(0, 0, clients));
-            self.shadows.push(mine.transpose()?);
+            shadows.push(mine.transpose()?);
         }
         self.momentum = space.momentum.take_over(&self.momentum, &space.params.tensors, clients)?;
         self.params = space.params.first(clients)?;
-        for sum in &mut space.sums {
-            self.sums.push(sum.f_zero_()?);
-        }
-        self.lr = Some(space.lr.shallow_clone());
+        self.gpu = Some(OnGpu { workspace: space.number, shadows, lr: space.lr.shallow_clone() });
         Ok(())
     }
 
     /// Further networks for the loss to read, as many clients each.
     pub fn with_others(mut self, others: Vec<Params>) -> Result<Self> {
-        self.others = match &self.context.gpu {
-            Some(gpu) => gpu.lock().move_others_in(self.name, &others)?,
-            None => others,
+        (self.others, self.configuration.others) = match (&self.context.gpu, &self.gpu) {
+            (Some(gpu), Some(here)) => gpu.lock().move_others_in(here.workspace, &others)?,
+            _ => {
+                let count = others.len();
+                (others, count)
+            }
         };
         Ok(self)
     }
 
-    /// Calls this after every step, with the trained parameters and the further networks. On a GPU it
-    /// is captured with the step.
-    pub fn with_after_step(
-        mut self,
-        after: impl Fn(&Params, &[Params]) -> Result<()> + 'a,
-    ) -> Self {
-        self.after_step = Some(Box::new(after));
+    /// Leaves the running statistics alone: where only a head is trained, the backbone stays as it is.
+    pub fn keeping_statistics(mut self) -> Self {
+        self.configuration.statistics = Statistics::Batch;
         self
     }
 
-    /// Leaves the running statistics alone: where only a head is trained, the backbone stays as it is.
-    pub fn keeping_statistics(self) -> Self {
-        Self { statistics: Statistics::Batch, ..self }
-    }
-
     /// Lets the loss tell clients to skip a step, which costs a copy of everything.
-    pub fn with_skipped_steps(self) -> Self {
-        Self { may_skip: true, ..self }
-    }
-
-    /// Lets a GPU compute the gradients of weights beside the others, where the loss depends on weights through the
-    /// network's layers alone ([`StepLoss::only_through_layers`]).
-    pub fn with_weights_beside(self, beside: bool) -> Self {
-        Self { weights_beside: beside, ..self }
+    pub fn with_skipped_steps(mut self) -> Self {
+        self.configuration.may_skip = true;
+        self
     }
 
     /// The mean of each term of the loss over a client's steps.
-    pub fn mean_losses(&self, client: usize, terms: usize, steps: usize) -> Result<Vec<f64>> {
+    pub fn mean_losses(&self, client: usize, steps: usize) -> Result<Vec<f64>> {
         let mean = |sum: &Tensor| Ok(sum.f_double_value(&[client as i64])? / steps.max(1) as f64);
-        self.sums.iter().take(terms).map(mean).collect()
+        self.sums.iter().map(mean).collect()
     }
 
-    /// Makes `steps` steps. `fill` prepares the bytes of a step on the host and says how many clients
-    /// take part and how many bytes they are; at most `room`. It runs ahead of the training on a GPU.
+    /// Makes `steps` steps with this loss and these scalars. `fill` prepares the batch of a step on the host and says
+    /// how many clients take part and how many bytes they are; at most `room`. It runs ahead of the training on a GPU.
     pub fn train(
         &mut self,
         lr: f64,
         steps: usize,
         room: usize,
+        (loss, scalars): (&dyn StepLoss, &[f32]),
         mut fill: impl FnMut(usize, &mut [u8]) -> (usize, usize) + Send,
-        loss: impl Fn(&Tensor, &Pass) -> Result<Terms>,
     ) -> Result<()> {
-        let Some(gpu) = &self.context.gpu else {
-            let mut bytes = vec![0; room];
-            for time in 0..steps {
-                let (active, used) = fill(time, &mut bytes);
-                let input =
-                    Tensor::f_from_slice(&bytes[..used])?.f_to_device(self.context.device)?;
-                self.step(active, lr, |pass| loss(&input, pass))?;
-            }
-            return Ok(());
+        // Scalars come first in the input, then the batch.
+        let batch_start = Packing::new(&[4 * scalars.len(), 0]).total();
+        let room = batch_start + room;
+        let mut fill = |time: usize, bytes: &mut [u8]| {
+            let (head, batch) = bytes.split_at_mut(batch_start);
+            write(head, scalars.iter().map(|scalar| scalar.to_ne_bytes()));
+            let (active, used) = fill(time, batch);
+            (active, batch_start + used)
         };
-        self.set_lr(lr)?;
-        gpu.run_steps(steps, room, fill, |state, active, input| {
-            let key = StepKey { name: self.name, active, bytes: input.size1()? as usize };
-            state.run(key, || self.forward_backward(active, None, |pass| loss(&input, pass)))
-        })
-    }
-
-    fn set_lr(&mut self, lr: f64) -> Result<()> {
-        if let Some(place) = &mut self.lr {
-            let _ = place.f_fill_(lr)?;
+        self.sums = self.new_sums(loss.terms())?;
+        let asked = StepKind { loss: loss.boxed(), configuration: self.configuration.clone() };
+        let step = |kind: &StepKind, active: usize, lr: Option<f64>, input: &Tensor| {
+            let scalar = |index| input.f_narrow(0, 4 * index, 4)?.f_view_dtype(Kind::Float);
+            let scalars = (0..scalars.len() as i64).map(scalar).collect::<Result<Vec<_>, _>>()?;
+            let start = batch_start as i64;
+            let bytes = &input.f_narrow(0, start, input.size1()? - start)?;
+            let inputs = Inputs { context: self.context, bytes, scalars: &scalars };
+            self.make(kind, active, lr, &inputs)
+        };
+        let key = |workspace, kind, active, input: &Tensor| {
+            Ok::<_, Error>(StepKey { workspace, kind, active, bytes: input.size1()? as usize })
+        };
+        if let (Some(gpu), Some(here)) = (&self.context.gpu, &self.gpu) {
+            let _ = here.lr.shallow_clone().f_fill_(lr)?;
+            let kind = gpu.lock().steps.kind(here.workspace, asked.clone());
+            return gpu.run_steps(steps, room, fill, |state, active, input| {
+                let key = key(here.workspace, kind, active, &input)?;
+                state.run(key, || step(&asked, active, None, &input))
+            });
+        }
+        let recorded = self.context.recorder().map(|mut recorder| {
+            let workspace = recorder.workspace(self.name, &self.params.layout);
+            (workspace, recorder.kind(workspace, &asked))
+        });
+        let mut bytes = vec![0; room];
+        for time in 0..steps {
+            let (active, used) = fill(time, &mut bytes);
+            let input = Tensor::f_from_slice(&bytes[..used])?.f_to_device(self.context.device)?;
+            match (self.context.recorder(), recorded) {
+                (Some(mut recorder), Some((workspace, kind))) => {
+                    let kind = recorder.choose(key(workspace, kind, active, &input)?, &asked);
+                    drop(recorder);
+                    step(&kind, active, Some(lr), &input)?;
+                }
+                _ => step(&asked, active, Some(lr), &input)?,
+            }
         }
         Ok(())
     }
 
-    /// One step of SGD for the first `active` clients. `loss` gives the terms of the loss with
+    /// Sums of this many terms, at 0.
+    fn new_sums(&self, terms: usize) -> Result<Vec<Tensor>> {
+        if let (Some(gpu), Some(here)) = (&self.context.gpu, &self.gpu) {
+            return gpu.lock().numbered(here.workspace)?.zeroed_sums(terms);
+        }
+        let options = (Kind::Float, self.context.device);
+        let zeros = (0..terms).map(|_| Tensor::f_zeros([self.params.clients()], options));
+        Ok(zeros.collect::<Result<_, _>>()?)
+    }
+
+    /// One step of a kind, as a GPU captures it: nothing here may depend on values that change and are not in
+    /// `inputs`.
+    fn make(&self, kind: &StepKind, active: usize, lr: Option<f64>, inputs: &Inputs) -> Result<()> {
+        let StepKind { loss, configuration } = kind;
+        let reads = loss.reads_weights();
+        let terms =
+            self.update(configuration, reads, active, lr, |pass| loss.loss(inputs, pass))?;
+        let clients = active as i64;
+        let others = self.others.iter().map(|other| other.first(clients));
+        loss.after_step(&self.params.first(clients)?, &others.collect::<Result<Vec<_>>>()?)?;
+        if terms.len() != self.sums.len() {
+            let (declared, found) = (self.sums.len(), terms.len());
+            let problem =
+                format!("expected {declared} terms, as its `terms` says, found {found}: {loss:?}");
+            return Err(Error::tensors(problem));
+        }
+        self.add(active, &terms)
+    }
+
+    /// One step of SGD for the first `active` clients, which is never captured. `loss` gives the terms of the loss with
     /// their weights, each `[active]`; their values are added up.
     pub fn step(
         &mut self,
@@ -236,42 +225,64 @@ impl<'a> Learner<'a> {
         lr: f64,
         loss: impl FnOnce(&Pass) -> Result<Terms>,
     ) -> Result<()> {
-        self.set_lr(lr)?;
-        if self.sums.is_empty() {
-            let options = (Kind::Float, self.context.device);
-            let zeros = (0..TERMS).map(|_| Tensor::f_zeros([self.params.clients()], options));
-            self.sums = zeros.collect::<Result<_, _>>()?;
+        if let Some(here) = &self.gpu {
+            let _ = here.lr.shallow_clone().f_fill_(lr)?;
         }
-        self.forward_backward(active, Some(lr), loss)
+        let terms = self.update(&self.configuration, true, active, Some(lr), loss)?;
+        if self.sums.is_empty() {
+            self.sums = self.new_sums(terms.len())?;
+        }
+        self.add(active, &terms)
     }
 
-    /// The step itself, as a GPU captures it: nothing here may depend on values that change.
-    fn forward_backward(
+    /// Adds the values of a step to the sums.
+    fn add(&self, active: usize, terms: &[Tensor]) -> Result<()> {
+        for (sum, term) in self.sums.iter().zip(terms) {
+            let _ = sum.f_narrow(0, 0, active as i64)?.f_add_(&term.f_detach()?)?;
+        }
+        Ok(())
+    }
+
+    /// Gradients and a step of SGD; returns the terms to record. On a GPU the learning rate is read on the device.
+    fn update(
         &self,
+        configuration: &Configuration,
+        reads_weights: bool,
         active: usize,
         lr: Option<f64>,
         loss: impl FnOnce(&Pass) -> Result<Terms>,
-    ) -> Result<()> {
+    ) -> Result<Vec<Tensor>> {
+        let Configuration { trained, statistics, may_skip, .. } = configuration;
         let params = self.params.first(active as i64)?;
         let momentum = self.momentum.first(active as i64)?;
         let shadow = |index: usize| -> Result<Option<Tensor>> {
-            let shadow = self.shadows.get(index).and_then(Option::as_ref);
+            let shadow = self.gpu.as_ref().and_then(|here| here.shadows[index].as_ref());
             Ok(shadow.map(|shadow| shadow.f_narrow(0, 0, active as i64)).transpose()?)
         };
-        // Leaves that share memory with the parameters: gradients for them, updates for those.
-        let mut tensors = Vec::with_capacity(params.tensors.len());
-        for (index, tensor) in params.tensors.iter().enumerate() {
-            tensors.push(shadow(index)?.unwrap_or_else(|| tensor.shallow_clone()));
+        // Leaves that share memory with the parameters: gradients for them, updates for those. Where the loss reads
+        // weights, it and the layers share leaves in single precision; elsewhere the shadows are leaves themselves.
+        let mut weights: Vec<Tensor> = params.tensors.iter().map(Tensor::shallow_clone).collect();
+        let leaf = |tensor: &Tensor| tensor.f_detach()?.f_set_requires_grad(true);
+        for &index in trained {
+            weights[index] = leaf(&weights[index])?;
         }
-        for &index in &self.trained {
-            tensors[index] = tensors[index].f_detach()?.f_set_requires_grad(true)?;
+        let mut tensors = Vec::with_capacity(weights.len());
+        for (index, weight) in weights.iter().enumerate() {
+            let is_trained = trained.binary_search(&index).is_ok();
+            tensors.push(match shadow(index)? {
+                None => weight.shallow_clone(),
+                Some(_) if is_trained && reads_weights => weight.f_to_kind(Kind::BFloat16)?,
+                Some(shadow) if is_trained => leaf(&shadow)?,
+                Some(shadow) => shadow,
+            });
         }
         let others: Vec<Params> =
             self.others.iter().map(|o| o.first(active as i64)).collect::<Result<_>>()?;
-        let pass = Pass { others: &others, ..self.context.pass(&tensors, self.statistics) };
+        let weights = reads_weights.then_some(&weights[..]);
+        let pass = Pass { others: &others, weights, ..self.context.pass(&tensors, *statistics) };
         // Statistics change during the pass: what may have to be put back is kept before it.
         let keep = |tensor: &Tensor| tensor.f_detach_copy();
-        let before = if self.may_skip {
+        let before = if *may_skip {
             Some((
                 params.tensors.iter().map(keep).collect::<Result<Vec<_>, _>>()?,
                 momentum.copy()?,
@@ -280,19 +291,19 @@ impl<'a> Learner<'a> {
             None
         };
         let Terms { terms, recorded, made } = loss(&pass)?;
-        let total = self.weighted_sum(&terms, active)?;
-        let leaves: Vec<&Tensor> = self.trained.iter().map(|&index| &tensors[index]).collect();
-        let total = [total]; // of each client: gradients are those of the sum
+        let total = [self.weighted_sum(&terms, active)?]; // of each client: gradients are those of the sum
+        let leaves: Vec<&Tensor> =
+            trained.iter().map(|&index| &weights.unwrap_or(&tensors)[index]).collect();
         let backward = || -> Result<Vec<Tensor>> {
             Ok(Tensor::f_run_backward(&total, &leaves, false, false)?)
         };
-        let gradients = if self.weights_beside && self.context.gpu.is_some() {
+        // Beside the rest of the pass only where nothing is added to these gradients.
+        let gradients = if self.gpu.is_some() && !reads_weights {
             graph::with_weights_beside(backward)?
         } else {
             backward()?
         };
-        let gradients: Vec<(usize, Tensor)> = self
-            .trained
+        let gradients: Vec<(usize, Tensor)> = trained
             .iter()
             .copied()
             .zip(gradients)
@@ -301,8 +312,8 @@ impl<'a> Learner<'a> {
             .collect();
         let _no_grad = tch::no_grad_guard();
         let optimiser = &self.context.optimiser;
-        match &self.lr {
-            Some(lr) => {
+        match &self.gpu {
+            Some(OnGpu { lr, .. }) => {
                 let shadows: Vec<Option<Tensor>> =
                     gradients.iter().map(|(index, _)| shadow(*index)).collect::<Result<_>>()?;
                 sgd_step_on_gpu(optimiser, lr, &params.tensors, &gradients, &momentum, &shadows)?;
@@ -321,27 +332,17 @@ impl<'a> Learner<'a> {
             }
             momentum.put_back(&buffers, &made)?;
         }
-        if let Some(after) = &self.after_step {
-            after(&params, &others)?;
-        }
-        let recorded =
-            recorded.unwrap_or_else(|| terms.into_iter().map(|(_, term)| term).collect());
-        for (sum, term) in self.sums.iter().zip(&recorded) {
-            let _ = sum.f_narrow(0, 0, active as i64)?.f_add_(&term.f_detach()?)?;
-        }
-        Ok(())
+        Ok(recorded.unwrap_or_else(|| terms.into_iter().map(|(_, term)| term).collect()))
     }
 
     /// The terms of a loss by their weights, `[active]`.
-    fn weighted_sum(&self, terms: &[(f64, Tensor)], active: usize) -> Result<Tensor> {
-        if let [(weight, term)] = terms
-            && *weight == 1.0
-        {
-            return Ok(term.shallow_clone());
+    fn weighted_sum(&self, terms: &[(Weight, Tensor)], active: usize) -> Result<Tensor> {
+        if let [(weight @ Weight::Constant(1.0), term)] = terms {
+            return weight.of(term);
         }
         let mut total = Tensor::f_zeros([active as i64], (Kind::Float, self.context.device))?;
         for (weight, term) in terms {
-            total = total.f_add(&term.f_mul_scalar(*weight)?)?;
+            total = total.f_add(&weight.of(term)?)?;
         }
         Ok(total)
     }
@@ -402,7 +403,7 @@ mod tests {
                 let sum =
                     logits.f_square()?.f_sum_dim_intlist(&[1i64, 2][..], false, Kind::Float)?;
                 let made = Some(made.shallow_clone());
-                Ok(Terms { terms: vec![(1.0, sum)], made, recorded: None })
+                Ok(Terms { made, ..vec![(1.0, sum)].into() })
             };
             learner.step(2, 0.1, loss).unwrap();
             let first = learner.momentum.copy().unwrap();
@@ -442,14 +443,14 @@ mod tests {
                 let terms = if together {
                     let total = first.f_add(&second.f_mul_scalar(0.5)?)?;
                     let recorded = Some(vec![first.f_detach()?, second.f_detach()?]);
-                    Terms { terms: vec![(1.0, total)], recorded, made: None }
+                    Terms { recorded, ..vec![(1.0, total)].into() }
                 } else {
                     vec![(1.0, first), (0.5, second)].into()
                 };
                 Ok(terms.times(3.0).with(0.1, penalty))
             };
             learner.step(1, 0.1, loss).unwrap();
-            let losses = learner.mean_losses(0, 3, 1).unwrap();
+            let losses = learner.mean_losses(0, 1).unwrap();
             (learner.params.copy().unwrap(), losses)
         };
         let (together, apart) = (trained(true), trained(false));
@@ -464,25 +465,44 @@ mod tests {
         assert!(moved > 0.0);
     }
 
-    /// A network that follows as a moving average after every step: d of it and 1 - d of the trained one.
+    /// The sum of the squared logits; the further network follows as a moving average after every step.
+    #[derive(Debug, Clone, PartialEq)]
+    struct Following(f64);
+
+    impl StepLoss for Following {
+        fn terms(&self) -> usize {
+            1
+        }
+
+        fn loss(&self, inputs: &Inputs, pass: &Pass) -> Result<Terms> {
+            let Inputs { context, bytes, .. } = *inputs;
+            let images = bytes.f_view([4, 1, 16, 16])?.f_to_kind(Kind::Float)?;
+            let logits = context.network.logits(&context.network.features(&images, pass)?, pass)?;
+            let sum = logits.f_square()?.f_sum_dim_intlist(&[1i64, 2][..], false, Kind::Float)?;
+            Ok(vec![(1.0, sum)].into())
+        }
+
+        fn after_step(&self, trained: &Params, others: &[Params]) -> Result<()> {
+            others[0].follow(trained, self.0)
+        }
+    }
+
+    /// A network that follows keeps d of itself in a step and takes 1 - d of the trained one.
     #[test]
     fn a_follower_keeps_its_share() {
         let context = context();
         let start = context.network.init(0, context.device).unwrap();
         let target = start.subset(|entry| entry.part == Part::Backbone);
-        let images = Tensor::ones([4, 1, 16, 16], (Kind::Float, context.device)) / 3.0;
         let mut learner =
             Learner::new(&context, "test", start.copy().unwrap(), Momentum::default(), |_| true)
                 .unwrap()
                 .with_others(vec![target.copy().unwrap()])
-                .unwrap()
-                .with_after_step(|trained, others| others[0].follow(trained, 0.75));
-        let loss = |pass: &Pass| {
-            let logits = context.network.logits(&context.network.features(&images, pass)?, pass)?;
-            let sum = logits.f_square()?.f_sum_dim_intlist(&[1i64, 2][..], false, Kind::Float)?;
-            Ok(vec![(1.0, sum)].into())
+                .unwrap();
+        let fill = |_: usize, bytes: &mut [u8]| {
+            bytes.fill(1);
+            (1, bytes.len())
         };
-        learner.step(1, 0.1, loss).unwrap();
+        learner.train(0.1, 1, 4 * 16 * 16, (&Following(0.75), &[]), fill).unwrap();
         let trained = learner.params.subset(|entry| entry.part == Part::Backbone);
         let all = learner.others[0].tensors.iter().zip(&target.tensors).zip(&trained.tensors);
         let mut moved = 0.0;
@@ -492,5 +512,50 @@ mod tests {
             moved += (now - before).abs().sum(Kind::Double).double_value(&[]);
         }
         assert!(moved > 0.0);
+    }
+
+    /// Counts terms, more than it declares.
+    #[derive(Debug, Clone, PartialEq)]
+    struct Miscounted(usize);
+
+    impl StepLoss for Miscounted {
+        fn terms(&self) -> usize {
+            self.0
+        }
+
+        fn reads_weights(&self) -> bool {
+            self.0 > 5
+        }
+
+        fn loss(&self, inputs: &Inputs, pass: &Pass) -> Result<Terms> {
+            let sum = pass.weights()?[0].f_flatten(1, -1)?;
+            let sum = sum.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?;
+            let term = |index: usize| Ok((1.0, sum.f_mul(inputs.scalar(index % 2)?)?));
+            Ok((0..6).map(term).collect::<Result<Vec<_>>>()?.into())
+        }
+    }
+
+    /// As many terms as a loss has are recorded; a wrong number of them, weights that were said not to be read and
+    /// scalars that are not there are errors.
+    #[test]
+    fn a_loss_does_what_it_declares() {
+        let context = context();
+        let train = |loss: Miscounted, scalars: &[f32]| {
+            let start = context.network.init(0, context.device).unwrap();
+            let mut learner =
+                Learner::new(&context, "test", start, Momentum::default(), |_| true).unwrap();
+            let fill = |_: usize, _: &mut [u8]| (1, 0);
+            learner.train(0.0, 2, 0, (&loss, scalars), fill).map(|()| learner.mean_losses(0, 2))
+        };
+        let losses = train(Miscounted(6), &[2.0, -1.0]).unwrap().unwrap();
+        assert_eq!(losses.len(), 6);
+        assert!(losses[5] != 0.0 && (losses[4] + 2.0 * losses[5]).abs() < 1e-6, "{losses:?}");
+        let error = |loss, scalars: &[f32]| train(loss, scalars).unwrap_err().to_string();
+        let wrong = error(Miscounted(7), &[1.0, 1.0]);
+        assert!(wrong.contains("expected 7 terms, as its `terms` says, found 6"), "{wrong}");
+        let wrong = error(Miscounted(5), &[1.0, 1.0]);
+        assert!(wrong.contains("`reads_weights` says that it does not"), "{wrong}");
+        let wrong = error(Miscounted(6), &[1.0]);
+        assert!(wrong.contains("the loss reads scalar 1, but its objective has 1"), "{wrong}");
     }
 }

@@ -5,10 +5,14 @@ mod fix_mix;
 mod gpu;
 mod inference;
 mod learner;
+mod loss;
 pub mod losses;
 mod sgd;
+mod steps;
 
 pub use context::{Context, Settings};
-pub use fix_mix::FixMix;
-pub use learner::{AfterStep, Learner, StepLoss, Terms};
+pub use fedanchor_graph::Entered;
+pub use fix_mix::{FixMix, FixMixLoss};
+pub use learner::Learner;
+pub use loss::{Inputs, LossValue, Objective, StepLoss, Terms, Weight};
 pub use sgd::Momentum;

@@ -1,0 +1,234 @@
+//! Which steps have been captured, and which captured step may be replayed for which call.
+//!
+//! A capture records operations on fixed addresses with the constants of the captured call. Its key therefore holds
+//! everything that the operations depend on: the workspace (addresses), the kind of step (loss, trained entries, batch
+//! norm, further networks), the number of clients and the bytes of input. The rule is the same for CUDA graphs and for
+//! the recorder that stands in for them on a CPU ([`Recorder`]).
+
+use super::learner::Configuration;
+use super::loss::StepLoss;
+use crate::tensors::Layout;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+/// Calls of a step before it is captured: the second makes sure that every library has chosen its algorithm.
+const WARM_UP: u32 = 2;
+
+/// Kinds of step that a workspace keeps captured. A loss whose constants change is a new kind each time: the oldest
+/// are dropped, so that captures do not pile up.
+const KINDS: usize = 4;
+
+/// What a captured step depends on beside addresses, sizes and inputs.
+#[derive(Debug)]
+pub(crate) struct StepKind {
+    pub(crate) loss: Box<dyn StepLoss>,
+    pub(crate) configuration: Configuration,
+}
+
+impl Clone for StepKind {
+    fn clone(&self) -> Self {
+        Self { loss: self.loss.boxed(), configuration: self.configuration.clone() }
+    }
+}
+
+impl PartialEq for StepKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.configuration == other.configuration && self.loss.equals(&*other.loss)
+    }
+}
+
+/// The key of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct StepKey {
+    /// The number of the workspace.
+    pub(crate) workspace: u64,
+    /// The number of the kind, from [`Steps::kind`]; [`FORWARD`] for a pass without a loss.
+    pub(crate) kind: u64,
+    pub(crate) active: usize,
+    pub(crate) bytes: usize,
+}
+
+/// The kind of a pass without gradients: what it computes depends on its workspace alone.
+pub(crate) const FORWARD: u64 = 0;
+
+/// The steps of a run; `C` is a captured one.
+#[derive(Debug)]
+pub(crate) struct Steps<C> {
+    /// By workspace, the most recently used last.
+    kinds: HashMap<u64, VecDeque<(u64, StepKind)>>,
+    steps: HashMap<StepKey, Step<C>>,
+    numbers: u64,
+    /// Whether a kind has been dropped.
+    dropped: bool,
+    /// What the user should know, in order.
+    notices: VecDeque<String>,
+    /// Why steps could not be captured, so that each reason is reported once.
+    reasons: HashSet<String>,
+}
+
+#[derive(Debug)]
+enum Step<C> {
+    Seen(u32),
+    Captured(C),
+    /// It could not be captured.
+    Refused,
+}
+
+/// How to run a step.
+pub(crate) enum Next<'a, C> {
+    /// Operation by operation.
+    Run,
+    /// Capture it and replay it.
+    Capture,
+    /// Replay this.
+    Replay(&'a C),
+}
+
+impl<C> Default for Steps<C> {
+    fn default() -> Self {
+        Self {
+            kinds: HashMap::new(),
+            steps: HashMap::new(),
+            numbers: FORWARD,
+            dropped: false,
+            notices: VecDeque::new(),
+            reasons: HashSet::new(),
+        }
+    }
+}
+
+impl<C> Steps<C> {
+    /// A number that was not given before.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// The number of a kind of step: equal kinds have the same.
+    pub(crate) fn kind(&mut self, workspace: u64, kind: StepKind) -> u64 {
+        let fresh = self.number();
+        let kinds = self.kinds.entry(workspace).or_default();
+        let known = kinds.iter().position(|(_, known)| *known == kind);
+        let (number, kind) = known.and_then(|at| kinds.remove(at)).unwrap_or((fresh, kind));
+        kinds.push_back((number, kind));
+        if kinds.len() > KINDS
+            && let Some((oldest, kind)) = kinds.pop_front()
+        {
+            self.steps.retain(|key, _| key.kind != oldest);
+            if !std::mem::replace(&mut self.dropped, true) {
+                self.notices.push_back(format!(
+                    "training steps are captured over and over, which is slow, because the constants of a loss change: \
+                     pass what changes with `Objective::with_scalars` ({:?})",
+                    kind.loss
+                ));
+            }
+        }
+        number
+    }
+
+    /// How to run a step this time.
+    pub(crate) fn next(&mut self, key: StepKey) -> Next<'_, C> {
+        match self.steps.entry(key).or_insert(Step::Seen(0)) {
+            Step::Captured(captured) => Next::Replay(captured),
+            Step::Refused => Next::Run,
+            Step::Seen(times) if *times >= WARM_UP => Next::Capture,
+            Step::Seen(times) => {
+                *times += 1;
+                Next::Run
+            }
+        }
+    }
+
+    /// Keeps a captured step.
+    pub(crate) fn captured(&mut self, key: StepKey, captured: C) {
+        self.steps.insert(key, Step::Captured(captured));
+    }
+
+    /// Runs a step operation by operation from now on, because it cannot be captured. Others still are.
+    pub(crate) fn refuse(&mut self, key: StepKey, why: impl std::fmt::Display) {
+        self.steps.insert(key, Step::Refused);
+        if self.reasons.insert(why.to_string()) {
+            self.notices.push_back(format!(
+                "a training step cannot be captured as a CUDA graph and runs one operation at a time: {why}"
+            ));
+        }
+    }
+
+    /// Any captured step.
+    pub(crate) fn any(&self) -> Option<&C> {
+        self.steps.values().find_map(|step| match step {
+            Step::Captured(captured) => Some(captured),
+            Step::Seen(_) | Step::Refused => None,
+        })
+    }
+
+    /// Drops the steps of a workspace.
+    pub(crate) fn forget(&mut self, workspace: u64) {
+        self.kinds.remove(&workspace);
+        self.steps.retain(|key, _| key.workspace != workspace);
+    }
+
+    /// Drops all steps.
+    pub(crate) fn clear(&mut self) {
+        self.kinds.clear();
+        self.steps.clear();
+    }
+
+    /// Adds something that the user should know.
+    pub(crate) fn notice(&mut self, text: String) {
+        self.notices.push_back(text);
+    }
+
+    /// The oldest of what the user should know.
+    pub(crate) fn take_notice(&mut self) -> Option<String> {
+        self.notices.pop_front()
+    }
+}
+
+/// Stands in for CUDA graphs on a CPU, so that tests can run what a GPU would replay: a captured step is its kind at
+/// the time of the capture, and replaying it is running that kind again, whatever is asked for by then.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    steps: Steps<Arc<StepKind>>,
+    workspaces: Vec<(&'static str, Layout, u64)>,
+    /// Steps that were replayed so far.
+    pub(crate) replayed: u64,
+}
+
+impl Recorder {
+    /// The number of the workspace that a GPU would train in.
+    pub(crate) fn workspace(&mut self, name: &'static str, layout: &Layout) -> u64 {
+        let known = self.workspaces.iter().find(|(n, l, _)| *n == name && l == layout);
+        known.map(|(_, _, number)| *number).unwrap_or_else(|| {
+            let number = self.steps.number();
+            self.workspaces.push((name, layout.clone(), number));
+            number
+        })
+    }
+
+    /// The number of a kind of step.
+    pub(crate) fn kind(&mut self, workspace: u64, kind: &StepKind) -> u64 {
+        self.steps.kind(workspace, kind.clone())
+    }
+
+    /// What a GPU would run where `asked` is asked for.
+    pub(crate) fn choose(&mut self, key: StepKey, asked: &StepKind) -> Arc<StepKind> {
+        match self.steps.next(key) {
+            Next::Replay(captured) => {
+                self.replayed += 1;
+                captured.clone()
+            }
+            Next::Run => Arc::new(asked.clone()),
+            Next::Capture => {
+                let kind = Arc::new(asked.clone());
+                self.steps.captured(key, kind.clone());
+                kind
+            }
+        }
+    }
+
+    /// Something that the user should know.
+    pub(crate) fn take_notice(&mut self) -> Option<String> {
+        self.steps.take_notice()
+    }
+}
