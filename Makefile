@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo fleet built test test-rust test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz bench dist libtorch echarts clean
+.PHONY: demo fleet requirements built test test-rust test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz fuzz-locked bench dist libtorch echarts clean
 
 CARGO := cargo
 PYTHON := python3
@@ -12,49 +12,57 @@ export CARGO_INCREMENTAL := 0
 # The main job on the embedded sample: FedAnchor against the anchors alone.
 demo: libtorch
 	@$(PYTHON) scripts/echarts.py || echo "note: without ECharts, reports have plain figures"
-	$(CARGO) run --release -- run
+	$(CARGO) run --locked --release -- run
 
 # A fleet on this machine: Flower, three nodes and a coordinator, and the simulation of the same clients beside it.
 fleet: libtorch target/flower/ready
-	$(CARGO) build --release -p fedanchor-cli
+	$(CARGO) build --locked --release -p fedanchor-cli
 	target/flower/bin/python scripts/fleet.py target/release/fedanchor
 
-target/flower/ready:
-	$(PYTHON) -m venv target/flower
-	target/flower/bin/python -m pip install --quiet flwr==1.41.0
+# A virtual environment with the packages that its list names, each with the hash of its files. The lists hold everything
+# that is needed, so that nothing else is looked for; wheels only, since building a package would fetch tools without
+# hashes.
+PINNED := -m pip install --quiet --no-deps --only-binary=:all: --require-hashes --requirement
+target/%/ready: requirements/%.txt
+	$(PYTHON) -m venv target/$*
+	target/$*/bin/python $(PINNED) $<
 	touch $@
+
+# Writes the lists anew from the versions in requirements/*.in, with what these need and the hashes. TensorBoard's has
+# only what reads event files, not its web server.
+requirements: target/uv/ready
+	for list in $(basename $(wildcard requirements/*.in)); do \
+		target/uv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+			--custom-compile-command "make requirements" $$(test $$list != requirements/tensorboard || echo --no-deps) \
+			$$list.in --output-file $$list.txt || exit 1; \
+	done
 
 # Everything that must hold: format, lints, documentation, every test. Checks that wait for servers and browsers run
 # beside the tests; each prints what it has to say when it ends.
 test: libtorch echarts
 	$(PYTHON) -m unittest discover -s scripts -p 'test_*.py'
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
-	$(CARGO) test --workspace --no-run
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	$(CARGO) test --locked --workspace --no-run
 	$(MAKE) --jobs=2 --output-sync=target test-rust test-fleet test-export test-browser test-tensorboard
 
 # The program and the examples as the tests have them: built alone, with fewer features, half of the crates would be
 # compiled once more.
 built: libtorch
-	$(CARGO) test --quiet --workspace --no-run
+	$(CARGO) test --locked --quiet --workspace --no-run
 
 # After what `test` does before it; without prerequisites, so that it does not wait for those of the checks. One thread of
 # libtorch for each test: tests run beside one another, and threads that wait for one another would take most of the
 # time. The plus sign shows results as they come.
 test-rust:
-	+OMP_NUM_THREADS=1 $(CARGO) test --workspace
+	+OMP_NUM_THREADS=1 $(CARGO) test --locked --workspace
 
 # Exported models beside the program's own outputs: in onnxruntime, and state dicts read back.
 test-export: built target/onnx/ready
 	target/debug/examples/cases target/exported
 	target/onnx/bin/python scripts/check_export.py target/exported
 	rm -r target/exported
-
-target/onnx/ready:
-	$(PYTHON) -m venv target/onnx
-	target/onnx/bin/python -m pip install --quiet onnxruntime==1.31.1 numpy==2.4.6
-	touch $@
 
 # The fleet on Flower, and the apps that carry its messages.
 test-fleet: built target/flower/ready
@@ -67,18 +75,13 @@ test-browser: built echarts target/browser/ready
 
 # The pictures of a report in the README and the documentation.
 screenshots: libtorch echarts target/browser/ready
-	$(CARGO) build --quiet -p fedanchor-cli
+	$(CARGO) build --locked --quiet -p fedanchor-cli
 	target/browser/bin/python scripts/check_report.py target/debug/fedanchor --screenshots docs/images
 
 # The figures in the README and the documentation, from committed runs and a new one.
 figures: libtorch
-	$(CARGO) build --quiet --release -p fedanchor-cli
+	$(CARGO) build --locked --quiet --release -p fedanchor-cli
 	$(PYTHON) scripts/figures.py target/release/fedanchor
-
-target/browser/ready:
-	$(PYTHON) -m venv target/browser
-	target/browser/bin/python -m pip install --quiet selenium==4.51.0
-	touch $@
 
 # The event file of a small run, and of the same run resumed, beside its records: in TensorBoard.
 test-tensorboard: built target/tensorboard/ready
@@ -86,25 +89,19 @@ test-tensorboard: built target/tensorboard/ready
 	target/tensorboard/bin/python scripts/check_events.py target/debug/fedanchor target/events
 	rm -r target/events
 
-# Without what only TensorBoard's web server needs.
-target/tensorboard/ready:
-	$(PYTHON) -m venv target/tensorboard
-	target/tensorboard/bin/python -m pip install --quiet --no-deps tensorboard==2.21.0 absl-py==2.5.1 numpy==2.4.6 \
-		protobuf==7.36.2
-	touch $@
-
-# What takes longer: state dicts in torchvision, Flower with TLS, node keys and failures, on two versions, a hundred kills, a hundred thousand damaged files for every decoder, and the
-# archive.
+# What takes longer: state dicts in torchvision (5 GB: the packaged PyTorch for Linux is the CUDA version, which computes
+# on a CPU too), Flower with TLS, node keys and failures, on two versions, a hundred kills, a hundred thousand damaged
+# files for every decoder, and the archive.
 test-slow: libtorch target/torchvision/ready target/flower/ready target/flower-1.22/ready
-	$(CARGO) run --quiet -p fedanchor-export --example cases -- target/exported
+	$(CARGO) run --locked --quiet -p fedanchor-export --example cases -- target/exported
 	target/torchvision/bin/python scripts/check_export.py target/exported --torchvision
 	rm -r target/exported
-	$(CARGO) test -p fedanchor-cli --test runs -- --ignored --nocapture
-	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor-data -p fedanchor --test mutated -- --nocapture
-	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --release -p fedanchor --lib damaged_bytes
-	FEDANCHOR_EVERY_CALL=1 FEDANCHOR_FLIPS=170 $(CARGO) test --release -p fedanchor --test disk
-	FEDANCHOR_REQUESTS=100000 $(CARGO) test -p fedanchor-fleet --test fleet random
-	$(CARGO) build --quiet -p fedanchor-cli
+	$(CARGO) test --locked -p fedanchor-cli --test runs -- --ignored --nocapture
+	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --locked --release -p fedanchor-data -p fedanchor --test mutated -- --nocapture
+	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --locked --release -p fedanchor --lib damaged_bytes
+	FEDANCHOR_EVERY_CALL=1 FEDANCHOR_FLIPS=170 $(CARGO) test --locked --release -p fedanchor --test disk
+	FEDANCHOR_REQUESTS=100000 $(CARGO) test --locked -p fedanchor-fleet --test fleet random
+	$(CARGO) build --locked --quiet -p fedanchor-cli
 	target/flower/bin/python scripts/check_fleet.py target/debug/fedanchor
 	target/flower/bin/python scripts/fleet.py target/debug/fedanchor --nodes 4 --clients 100 --per-round 10
 	cd flower && ../target/flower/bin/python -m unittest discover -s tests
@@ -112,35 +109,25 @@ test-slow: libtorch target/torchvision/ready target/flower/ready target/flower-1
 	target/flower-1.22/bin/python scripts/fleet.py target/debug/fedanchor
 	$(PYTHON) scripts/dist.py
 
-target/flower-1.22/ready:
-	$(PYTHON) -m venv target/flower-1.22
-	target/flower-1.22/bin/python -m pip install --quiet flwr==1.22.0
-	touch $@
-
 # An archive in target/dist that runs without Rust and Python: program, libtorch, licences, manual pages.
 dist: libtorch echarts
 	$(PYTHON) scripts/dist.py
 
-# 5 GB: the packaged PyTorch for Linux is the CUDA version, which computes on a CPU too.
-target/torchvision/ready:
-	$(PYTHON) -m venv target/torchvision
-	target/torchvision/bin/python -m pip install --quiet torch==2.11.0 torchvision==0.26.0 numpy==2.4.6
-	touch $@
-
-# Licences, banned crates and spelling; the tools it needs go into target/tools.
-check: target/tools/bin/cargo-deny target/tools/bin/typos
-	target/tools/bin/cargo-deny check licenses bans sources
+# Known vulnerabilities, licences, banned crates, lock files and spelling; the tools it needs go into target/tools.
+check: fuzz-locked target/tools/bin/cargo-deny target/tools/bin/typos
+	target/tools/bin/cargo-deny --locked check advisories licenses bans sources
 	target/tools/bin/typos
 
 target/tools/bin/cargo-deny:
 	$(CARGO) install --locked --root target/tools cargo-deny@0.20.2
 
-target/tools/bin/typos:
+target/tools/bin/typos: requirements/typos.txt
 	$(PYTHON) -m venv target/tools
-	target/tools/bin/python -m pip install --quiet typos==1.51.1
+	target/tools/bin/python $(PINNED) $<
+	touch $@
 
 # The documents as a site in target/book, its links checked. The references in it are written from the code by
-# `cargo run -p fedanchor-reference`; `make test` fails if they are not those of the code.
+# `cargo run --locked -p fedanchor-reference`; `make test` fails if they are not those of the code.
 docs: target/tools/bin/mdbook
 	target/tools/bin/mdbook build
 	$(PYTHON) scripts/check_links.py target/book
@@ -152,7 +139,7 @@ target/tools/bin/mdbook:
 # RUSTC_BOOTSTRAP has the stable one take them. Without address checks where libtorch, which has none, is linked.
 FUZZED := data/cifar data/mat data/idx data/npz data/png data/jpeg data/bitmap data/archive core/experiment core/sweep core/safetensors core/broadcast core/answer
 SECONDS := 60
-fuzz: libtorch target/tools/bin/cargo-fuzz
+fuzz: libtorch fuzz-locked target/tools/bin/cargo-fuzz
 	for family in $(FUZZED); do \
 		name=$${family#*/}; \
 		cd $(CURDIR)/crates/$${family%/*} && mkdir -p fuzz/corpus/$$name; \
@@ -162,6 +149,11 @@ fuzz: libtorch target/tools/bin/cargo-fuzz
 			fuzz/corpus/$$name fuzz/seeds/$$name -- -max_total_time=$(SECONDS) -print_final_stats=1 || exit 1; \
 	done
 
+# cargo-fuzz has no --locked, and its lock files are of workspaces of their own.
+fuzz-locked:
+	$(CARGO) fetch --quiet --locked --manifest-path crates/data/fuzz/Cargo.toml
+	$(CARGO) fetch --quiet --locked --manifest-path crates/core/fuzz/Cargo.toml
+
 target/tools/bin/cargo-fuzz:
 	$(CARGO) install --locked --root target/tools cargo-fuzz@0.13.2
 
@@ -170,7 +162,7 @@ bench: libtorch
 	$(PYTHON) benches/step.py
 	$(PYTHON) benches/round.py
 	$(PYTHON) benches/fedavg.py
-	$(CARGO) build --release -p fedanchor-cli
+	$(CARGO) build --locked --release -p fedanchor-cli
 	$(PYTHON) benches/predict.py
 
 # Fetches libtorch into the shared cache: CUDA=1 chooses the CUDA set, CUDA=0 the CPU set again.

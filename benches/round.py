@@ -44,8 +44,8 @@ def benchmark():
     given = os.environ.get("FEDANCHOR_ROUND_BENCH")
     if given:
         return [given]
-    subprocess.run(["cargo", "bench", "--no-run", "-p", "fedanchor", "--bench", "round"], cwd=HERE.parent, check=True)
-    return ["cargo", "bench", "--quiet", "-p", "fedanchor", "--bench", "round", "--"]
+    subprocess.run(["cargo", "bench", "--locked", "--no-run", "-p", "fedanchor", "--bench", "round"], cwd=HERE.parent, check=True)
+    return ["cargo", "bench", "--locked", "--quiet", "-p", "fedanchor", "--bench", "round", "--"]
 
 
 class Busy(threading.Thread):

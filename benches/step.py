@@ -9,7 +9,8 @@ a shared machine varies by more than they differ. The output is the median over 
 median ratio of steps taken in turn. The first steps are a warm-up and are not counted.
 
 PyTorch is that of the interpreter that runs this script, or of the one named by TORCH_PYTHON; if it
-cannot be imported its line reads "not measured" (python3 -m pip install torch==2.11.0).
+cannot be imported its line reads "not measured" (`make target/torchvision/ready` and
+TORCH_PYTHON=target/torchvision/bin/python have it measured).
 """
 import json
 import os
@@ -27,7 +28,7 @@ ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ
 
 def build():
     """Build the benchmark and return the path of its program."""
-    command = ["cargo", "bench", "--bench", "step", "--no-run", "--message-format=json-render-diagnostics", "-p", "fedanchor"]
+    command = ["cargo", "bench", "--locked", "--bench", "step", "--no-run", "--message-format=json-render-diagnostics", "-p", "fedanchor"]
     outcome = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if outcome.returncode != 0:
         sys.exit("error: cannot build the benchmark")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare exported models with what the program computes itself:  python scripts/check_export.py FOLDER [--torchvision]
 
-FOLDER is what `cargo run -p fedanchor-export --example cases -- FOLDER` wrote. ONNX files are run with
+FOLDER is what `cargo run --locked -p fedanchor-export --example cases -- FOLDER` wrote. ONNX files are run with
 onnxruntime; with --torchvision, state dicts are loaded into torchvision's ResNet-18 instead. `make test` and
 `make test-slow` call both, with the Python packages they need in a virtual environment of their own.
 """

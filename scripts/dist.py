@@ -37,6 +37,7 @@ Keep bin and lib side by side: the program finds libtorch in ../lib.
 
 completions: for bash, zsh, fish, PowerShell and elvish; for example `source completions/fedanchor.bash`
 man:         manual pages; for example `man man/fedanchor-run.1`
+flower-requirements.txt: Flower, for a fleet: `pip install --require-hashes --only-binary=:all: -r flower-requirements.txt`
 LICENSES:    of the program, of the images and of the charting library in it, of libtorch, and of all crates that it is made from
 """
 
@@ -144,8 +145,9 @@ def copy_licences(folder, libtorch, metadata):
         "fedanchor-MIT.txt": REPOSITORY / "LICENSE-MIT",
         "fedanchor-Apache-2.0.txt": REPOSITORY / "LICENSE-APACHE",
         "sample-CC-BY-SA-3.0.txt": REPOSITORY / "crates/data/assets/mnist.LICENSE",
-        "echarts-Apache-2.0.txt": REPOSITORY / "echarts/LICENSE",
-        "echarts-NOTICE.txt": REPOSITORY / "echarts/NOTICE",
+        "echarts-Apache-2.0.txt": REPOSITORY / "crates/report/assets/echarts.LICENSE",
+        "echarts-d3-BSD-3-Clause.txt": REPOSITORY / "crates/report/assets/echarts.LICENSE-d3",
+        "echarts-NOTICE.txt": REPOSITORY / "crates/report/assets/echarts.NOTICE",
     }.items():
         shutil.copyfile(source, folder / name)
     theirs = libtorch / "licenses"
@@ -201,6 +203,7 @@ def fill(folder, libtorch, metadata, platform, version):
     copy_licences(folder / "LICENSES", libtorch, metadata)
     (folder / "experiments").mkdir()
     shutil.copyfile(REPOSITORY / "experiments/quick.toml", folder / "experiments/quick.toml")
+    shutil.copyfile(REPOSITORY / "requirements/flower.txt", folder / "flower-requirements.txt")
     (folder / "completions").mkdir()
     for shell, name in SHELLS.items():
         (folder / "completions" / name).write_text(output_of([program, "completions", shell]))

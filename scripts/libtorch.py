@@ -185,7 +185,7 @@ def link(target, repository=REPOSITORY):
     # The bindings choose the libraries to link when they are built.
     if (repository / "target").is_dir():
         for profile in ([], ["--release"]):
-            subprocess.run(["cargo", "clean", "-p", "torch-sys", *profile], cwd=repository, capture_output=True)
+            subprocess.run(["cargo", "clean", "--locked", "-p", "torch-sys", *profile], cwd=repository, capture_output=True)
 
 
 def check_tools():

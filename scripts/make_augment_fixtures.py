@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make the fixtures for testing the augmentation operations against Pillow.
 
-    python3 -m pip install pillow numpy
-    python3 scripts/make_augment_fixtures.py
+    make target/fixtures/ready
+    target/fixtures/bin/python scripts/make_augment_fixtures.py
 
 Writes crates/data/tests/fixtures/augment.json (images, operations, weak draws, and the version of
 Pillow) and augment.z (zlib: the pixels of the images, then of all images after each operation, then

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make the seeds for fuzzing: a small file of every kind that the decoders read.
 
-    python3 -m pip install numpy scipy pillow
-    python3 scripts/make_fuzz_seeds.py
+    make target/fixtures/ready
+    target/fixtures/bin/python scripts/make_fuzz_seeds.py
 
 Writes crates/data/fuzz/seeds/FAMILY/NAME, with the usual programs for such files rather than code of
 this project. Those in the repository were made with Python 3.11, numpy 2.4.6, scipy 1.17.1 and

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make the fixtures for testing SemiFL and FedMatch against PyTorch.
 
-    python3 -m pip install torch==2.11.0
-    python3 scripts/make_method_fixtures.py
+    make target/torchvision/ready
+    target/torchvision/bin/python scripts/make_method_fixtures.py
 
 Writes crates/core/tests/fixtures/methods.safetensors; the file in the repository was made with
 PyTorch 2.11.0 on x86-64. Network, filling and precision are those of make_torch_fixtures.py: the

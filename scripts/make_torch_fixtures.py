@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make the fixtures for testing networks, losses and training steps against PyTorch.
 
-    python3 -m pip install torch==2.11.0
-    python3 scripts/make_torch_fixtures.py
+    make target/torchvision/ready
+    target/torchvision/bin/python scripts/make_torch_fixtures.py
 
 Writes crates/core/tests/fixtures/torch.safetensors; the tests are in crates/core/tests/parity. The
 file in the repository was made with PyTorch 2.11.0 on x86-64.

@@ -1,12 +1,12 @@
-"""ECharts is used only with the right checksum, and every failure says what to do."""
+"""ECharts is used only with the right checksum, and comes without anything being executed."""
 import contextlib
 import hashlib
 import io
 import os
 import sys
-import tarfile
 import tempfile
 import unittest
+import zipfile
 from pathlib import Path
 from unittest import mock
 
@@ -28,49 +28,51 @@ class SetUp(unittest.TestCase):
         for patch in (
             mock.patch.object(echarts, "REPOSITORY", self.folder),
             mock.patch.object(echarts, "SHA256", hashlib.sha256(SCRIPT).hexdigest()),
-            mock.patch.object(echarts, "npm", lambda folder: ["npm"]),
             contextlib.redirect_stderr(io.StringIO()),
         ):
             patch.__enter__()
             self.addCleanup(patch.__exit__, None, None, None)
 
-    def package(self, script):
-        """Stands in for `npm pack`."""
-
-        def run(command):
-            folder = Path(command[command.index("--pack-destination") + 1])
-            with tarfile.open(folder / f"echarts-{echarts.VERSION}.tgz", "w:gz") as package:
-                for name, content in {"dist/echarts.min.js": script, "LICENSE": b"Apache", "NOTICE": b"notice"}.items():
-                    entry = tarfile.TarInfo(f"package/{name}")
-                    entry.size = len(content)
-                    package.addfile(entry, io.BytesIO(content))
-
-        return mock.patch.object(echarts, "run", run)
+    def wheel(self, script):
+        """Stands in for the download of a wheel with the right checksum."""
+        path = self.folder / "panel.whl"
+        with zipfile.ZipFile(path, "w") as wheel:
+            wheel.writestr(echarts.MEMBER, script)
+        return mock.patch.object(echarts, "download", lambda distribution, folder: path)
 
     def test_the_file_is_put_where_the_build_finds_it(self):
-        with self.package(SCRIPT):
+        with self.wheel(SCRIPT):
             echarts.main()
         self.assertEqual((self.folder / "echarts/echarts.min.js").read_bytes(), SCRIPT)
-        self.assertEqual((self.folder / "echarts/LICENSE").read_bytes(), b"Apache")
         self.assertGreater(self.build.stat().st_mtime, 1)
 
     def test_a_file_that_is_there_is_kept(self):
-        with self.package(SCRIPT):
+        with self.wheel(SCRIPT):
             echarts.main()
         os.utime(self.build, (1, 1))
-        with mock.patch.object(echarts, "run", side_effect=AssertionError):
+        with mock.patch.object(echarts, "download", side_effect=AssertionError):
             echarts.main()
         self.assertEqual(self.build.stat().st_mtime, 1)
 
-    def test_another_checksum_is_refused(self):
-        with self.package(b"something else"), self.assertRaisesRegex(echarts.SetupError, "checksum"):
+    def test_another_file_is_refused(self):
+        with self.wheel(b"something else"), self.assertRaisesRegex(echarts.SetupError, "is not that of ECharts"):
             echarts.main()
         self.assertFalse((self.folder / "echarts/echarts.min.js").exists())
 
-    def test_a_failed_download_says_why(self):
-        command = [sys.executable, "-c", "import sys; sys.exit('no route to host')"]
-        with self.assertRaisesRegex(echarts.SetupError, "no route to host.*run the same command again"):
-            echarts.run(command)
+    def test_nothing_is_executed_but_a_download_by_pip(self):
+        """The wheel is checked and read, neither installed nor executed, whatever else is on the PATH."""
+        commands = []
+
+        def run(command, **_):
+            commands.append(command)
+            return mock.Mock(returncode=0)
+
+        with mock.patch("subprocess.run", run), self.assertRaisesRegex(echarts.SetupError, "pip downloaded no wheel"):
+            echarts.main()
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        self.assertEqual([command[:5] for command in commands], [[*pip, "--version"], [*pip, "download"]])
+        self.assertIn("--only-binary=:all:", commands[1])
+        self.assertIn("--no-deps", commands[1])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 //! Writes exported models and what the program itself computes with them, for `scripts/check_export.py`
-//! to compare: `cargo run -p fedanchor-export --example cases -- FOLDER`.
+//! to compare: `cargo run --locked -p fedanchor-export --example cases -- FOLDER`.
 
 use anyhow::{Context, Result, ensure};
 use fedanchor_data::augment::Strong;

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
 /// What a person does who has changed a doc comment.
-pub const COMMAND: &str = "cargo run -p fedanchor-reference";
+pub const COMMAND: &str = "cargo run --locked -p fedanchor-reference";
 
 const END: &str = "<!-- end of the generated part -->";
 

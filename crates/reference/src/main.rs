@@ -1,6 +1,6 @@
 //! Writes the references in `docs/` again:
 //!
-//!     cargo run -p fedanchor-reference
+//!     cargo run --locked -p fedanchor-reference
 
 use std::io::Write;
 

@@ -1,6 +1,6 @@
 //! The whole command line of fedanchor, with one more method:
 //!
-//!     cargo run -p fedprox -- run examples/fedprox/fedprox.toml
+//!     cargo run --locked -p fedprox -- run examples/fedprox/fedprox.toml
 
 use std::process::ExitCode;
 
