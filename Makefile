@@ -114,9 +114,11 @@ dist: libtorch echarts
 	$(PYTHON) scripts/dist.py
 
 # Known vulnerabilities, licences, banned crates, lock files and spelling; the tools it needs go into target/tools.
+# Vulnerabilities come last, since their database is cloned by git, also where all crates are there already.
 check: fuzz-locked target/tools/bin/cargo-deny target/tools/bin/typos
-	target/tools/bin/cargo-deny --locked check advisories licenses bans sources
+	target/tools/bin/cargo-deny --locked check licenses bans sources
 	target/tools/bin/typos
+	target/tools/bin/cargo-deny --locked check advisories
 
 target/tools/bin/cargo-deny:
 	$(CARGO) install --locked --root target/tools cargo-deny@0.20.2

@@ -15,7 +15,8 @@ In a Markdown file a number that was measured is followed by a comment that name
     effect LEVER PARTITION    of the screening (effects.py)
 
 METRIC is one of `final`, `last10` (mean of the last ten rounds), `best`, `pretrained`, `floor` (the best on the
-anchors alone) and `validation` (mean of the last ten rounds). `round N` is the test accuracy after that round, and
+anchors alone), `validation` (mean of the last ten rounds) and `behind` (rounds in which the anchors' labels are more than
+five points worse than the classifier's). `round N` is the test accuracy after that round, and
 `round N KEY` another key of its record, for example `round 25 anchor_head.kept`. Accuracies are percentages.
 
 Of a sweep with many short runs, SWEEP.jsonl has the summaries alone, a run per line, or why a run ended early; `stopped`
@@ -78,6 +79,7 @@ METRICS = {
     "pretrained": lambda run: summary(run, "pretrained_accuracy"),
     "floor": lambda run: summary(run, "server_only_accuracy"),
     "validation": lambda run: last_ten(run, "validation_accuracy"),
+    "behind": lambda run: sum(record["classifier_head"]["all"] - record["anchor_head"]["all"] > 5 for record in rounds(run)[1:]),
     "stopped": lambda run: int("stopped" in short_runs(run.parent.parent)[run]),
 }
 

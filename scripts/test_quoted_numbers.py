@@ -18,7 +18,7 @@ LISTED = re.compile(r"<!-- quoted: (.+?) -->", re.DOTALL)
 # What looks like an accuracy.
 ACCURACY = re.compile(r"(?<![\d.,])(?:(?:\d{2}|100)\.\d+|\d{1,2}\.\d{1,2}(?= points?\b))(?![\d.]| (?:s|MiB|GiB|MB|KiB|ms)\b)")
 PUBLISHED = "published"
-# What others have published: the paper's tables, and what SemiFL's authors have with 250 labels (Dir 1000, Dir 0.1).
+# What others have published: the paper's tables, and what SemiFL's authors have with 250 labels (IID, Dir 0.1).
 PAPER = ROOT / "crates" / "report" / "src" / "published.csv"
 SEMIFL = ["88.2", "63.0"]
 # What a row of a table says in a cell, and what the names of its runs then contain instead of the others here.

@@ -200,7 +200,7 @@ pub(super) fn report(summary: &Summary, out: &Path, printer: &Printer, name: &st
     let memory = summary.peak_memory.map(|peak| format!(", peak memory {}", bytes(peak)));
     let gpu = summary.peak_gpu_memory.map(|peak| format!(", {} on the GPU", bytes(peak)));
     printer.status(format!(
-        "{name}{} of {} rounds in {:.0} s{}{}; {} down, {} up; best round {} with {:.2} %; wrote {}",
+        "{name}{} of {} rounds in {:.0} s{}{}; {} down, {} up; wrote {}",
         summary.rounds,
         summary.rounds_planned,
         summary.seconds,
@@ -208,8 +208,6 @@ pub(super) fn report(summary: &Summary, out: &Path, printer: &Printer, name: &st
         gpu.unwrap_or_default(),
         bytes(summary.bytes_down),
         bytes(summary.bytes_up),
-        summary.best_round,
-        summary.best_accuracy,
         out.display(),
     ));
     let alone = summary.best_server_only().map(|best| {

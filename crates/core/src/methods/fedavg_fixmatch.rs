@@ -2,10 +2,19 @@
 //! paper's plain baseline.
 //!
 //! Every batch is labelled by the client's own model as it is at that step: the weak view's largest
-//! probability must reach the threshold, and the strong view is trained on that label. The mean is over
-//! the kept samples, and a client that keeps none of a batch skips that step, as in SemiFL's code
-//! (FixMatch proper divides by the whole batch). A client that kept nothing in all its steps sends no
-//! update.
+//! probability must reach the threshold, and the strong view is trained on that label. A client that keeps
+//! none of a batch skips that step, and one that kept nothing in all its steps sends no update.
+//!
+//! Differences from the sources:
+//!
+//! - The mean is over the kept samples, as in SemiFL's code for this baseline; FixMatch proper divides by
+//!   the whole batch.
+//! - All strong views of a batch are forwarded, so that batches of a cohort have one shape, and batch norm
+//!   takes its statistics from all of them. SemiFL's code forwards only those that are kept.
+//! - Labels are computed with running statistics where the model has them
+//!   (`batch_norm.statistics = "average"`), otherwise with the batch's, which is what SemiFL's code does.
+//! - FixMatch proper trains on labelled and unlabelled images in one step and tests a moving average of the
+//!   weights. Here the labels are on the server, and the settings are those of the preset.
 
 use super::{ClientReport, ClientTrainer, Cohort, Method, read_settings};
 use crate::config::{Augmentation, within};

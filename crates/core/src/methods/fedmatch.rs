@@ -6,10 +6,21 @@
 //! agreement with helpers, models of other clients that behave alike, and train the strong view on the
 //! label that model and helpers vote for; psi is kept sparse and near sigma. Clients send psi only.
 //!
-//! Where this differs from the published code, and why: psi starts at 0 instead of 0.2 sigma, so that the
-//! network is the initial one, as for every other method; helpers act in every round instead of every
-//! tenth, since the paper describes no such pause; psi is neither thresholded nor sent sparsely, since
-//! what other methods send is not compressed either.
+//! Differences from the published code:
+//!
+//! - psi starts at 0 instead of 0.2 sigma, so that the network is the initial one, as for every other method.
+//! - Helpers take part in every round instead of every tenth, since the paper describes no such pause.
+//! - psi is neither thresholded nor sent sparsely, since what other methods send is not compressed either.
+//! - Helpers are chosen anew every `method.refresh` rounds, among the clients that have sent psi since the
+//!   last time only: the server keeps at most one psi for each of these. The code keeps the last psi of every
+//!   client that has ever sent one.
+//! - A client that has not been probed gets the helpers nearest to the global model; in the code it gets none.
+//! - The probe's pixels are normal with mean 127.5 and deviation 50, rounded to bytes; in the code they are
+//!   normal with mean 125 and deviation 125, cut off at 0 and 255.
+//! - A tied vote goes to the client's own label, then to the lowest class; in the code to the lowest class. Of
+//!   equally near helpers the client with the lower number is taken; the code has no rule.
+//! - The networks here have batch norm, which the code's has not: all samples of a batch pass through the
+//!   client's network, while helpers use their running statistics.
 
 use super::{Client, ClientReport, ClientTrainer, Cohort, Method, Own, read_settings};
 use crate::config::{AggregationRule, Augmentation, Experiment, at_least_one, at_most, within};

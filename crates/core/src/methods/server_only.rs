@@ -12,7 +12,7 @@ use toml::Table;
 
 const NAME: &str = "server-only";
 
-/// The server by itself, without clients: the lower bound.
+/// The server by itself, without clients: the floor that the others must exceed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ServerOnlyConfig {

@@ -1,6 +1,6 @@
-//! FedAvg with true labels: what the clients could do if someone labelled their images. The upper bound of
-//! semi-supervised methods, with the same server epochs and the same start. Neither clients nor server
-//! use strong augmentation (appendix of the paper); `method.augment` sets it for both.
+//! FedAvg with true labels: what the clients could do if someone labelled their images, with the same server
+//! epochs. A comparison for semi-supervised methods, not an upper bound: neither clients nor server use strong
+//! augmentation (appendix of the paper; `method.augment` sets it for both), mixup or adjusted logits.
 
 use super::{ClientReport, ClientTrainer, Cohort, Method, read_settings};
 use crate::config::Augmentation;
@@ -15,7 +15,7 @@ use toml::Table;
 
 const NAME: &str = "supervised";
 
-/// FedAvg with the true labels of the clients' images: the upper bound.
+/// FedAvg with the true labels of the clients' images, for comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SupervisedConfig {

@@ -74,7 +74,7 @@ fn draw_run(frame: &mut Frame, area: Rect, view: &View, run: &LiveRun, palette: 
     if let Some(area) = charts.first() {
         let [left, right] = side_by_side(*area);
         let best = run.best().map_or(String::new(), |best| {
-            format!(", best {:.2} in round {}", best.test_accuracy, best.round)
+            format!(", peak {:.2} in round {}", best.test_accuracy, best.round)
         });
         let left = below_title(frame, left, &format!("Accuracy (%){best}"));
         accuracy(frame, left, run, palette);

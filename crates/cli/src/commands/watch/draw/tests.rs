@@ -48,7 +48,7 @@ fn assert_contains(screen: &[String], texts: &[&str]) {
 const SCREEN: &str = "\
 fedanchor on cifar10  seed 1  round 12 of 40  running  0:26 elapsed, 0:55 left
 quick
- Accuracy (%), best 74.96 in round 12 ──  Pseudo-labels (%) ────────────────────
+ Accuracy (%), peak 74.96 in round 12 ──  Pseudo-labels (%) ────────────────────
 ⠒⠒ test 74.96  •• validation 72.18       ⠒⠒ kept 66.33  •• accuracy 73.31
 80│                   ⢀⣀⡠⠄               ++ accuracy of kept 89.42
   │           ⣀⡠⠤⠒⠒⠉⠉⠉⠁•••               90│         +++++++++++++
@@ -85,7 +85,7 @@ fn a_tall_terminal_shows_everything_at_once() {
         &screen,
         &[
             "fedanchor on cifar10  seed 1  round 12 of 40  running",
-            "Accuracy (%), best 74.96 in round 12",
+            "Accuracy (%), peak 74.96 in round 12",
             "Pseudo-labels (%)",
             "Losses",
             "Seconds per round",
@@ -131,7 +131,7 @@ fn a_run_without_rounds_has_an_empty_screen() {
 #[test]
 fn one_round_is_a_point() {
     let screen = screen_of(&[&run(1)], Panel::Times, 80, 24);
-    assert_contains(&screen, &["best 40.00 in round 0", "test 40.00", "validation 38.00", "1.80"]);
+    assert_contains(&screen, &["peak 40.00 in round 0", "test 40.00", "validation 38.00", "1.80"]);
     let screen = screen_of(&[&run(2)], Panel::Clients, 80, 24);
     assert_contains(
         &screen,
