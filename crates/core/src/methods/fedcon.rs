@@ -14,7 +14,8 @@
 //!
 //! - Clients train with SGD instead of LARS, in batches of 10 instead of 50, for five epochs instead of one.
 //! - The server trains with a learning rate of 0.03 and momentum 0.9 instead of 0.01 and 0.5.
-//! - The server trains on its labels before the first round, as for every other method.
+//! - The server trains for `pretrain.epochs` before the first round, as for every other method, instead of
+//!   for one epoch.
 //! - The predictor is 4,096 wide (`method.predictor`) instead of 12,288.
 
 use super::two_views::TwoViewLoss;
