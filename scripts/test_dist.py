@@ -5,6 +5,7 @@ import tarfile
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import dist
@@ -109,6 +110,15 @@ class Archive(unittest.TestCase):
         self.assertEqual(digests[0], digests[1])
         self.assertEqual(modes, {"fedanchor-1": "0o755", "fedanchor-1/README": "0o644",
                                  "fedanchor-1/bin": "0o755", "fedanchor-1/bin/fedanchor": "0o755"})
+
+    def test_the_licences_of_what_is_embedded_are_in_it(self):
+        with tempfile.TemporaryDirectory() as scratch, mock.patch.object(dist, "linked_packages", lambda *_: []):
+            (Path(scratch) / "licenses").mkdir()
+            dist.copy_licences(Path(scratch) / "LICENSES", Path(scratch), {})
+            found = {path.name: path.read_text() for path in (Path(scratch) / "LICENSES").glob("echarts-*.txt")}
+        self.assertIn("Apache ECharts", found["echarts-NOTICE.txt"])
+        self.assertIn("LICENSE-d3", found["echarts-Apache-2.0.txt"])
+        self.assertIn("Mike Bostock", found["echarts-d3-BSD-3-Clause.txt"])
 
     def test_an_archive_that_lacks_libtorchs_licence_is_not_made(self):
         with tempfile.TemporaryDirectory() as scratch:
