@@ -11,16 +11,25 @@ use fedanchor_data::partition::Scheme;
 const MOST_ROUNDS: usize = 1_000_000;
 const MOST_EPOCHS: usize = 100_000;
 const MOST_CLIENTS: usize = 10_000_000;
+const MOST_IMAGES: usize = 100_000_000;
+/// The largest seed: records are JSON, whose readers round larger whole numbers.
+pub const MOST_SEED: u64 = (1 << 53) - 1;
+/// Labels have 16 bits.
+const MOST_CLASSES: usize = 65_536;
 /// Nobody looks at more, and they are written in every round.
 const MOST_SAMPLES: usize = 200;
+
+/// The largest batch.
+pub(crate) const MOST_BATCH: usize = 8192;
 
 impl Experiment {
     /// Checks every value that can be judged without the data and the method.
     pub(crate) fn check(&self) -> Result<()> {
+        at_most("seed", self.seed as usize, MOST_SEED as usize)?;
         at_least_one("rounds", self.rounds as usize)?;
         at_most("rounds", self.rounds as usize, MOST_ROUNDS)?;
-        at_most("data.anchors", self.data.anchors, 100_000_000)?;
-        at_most("data.validation", self.data.validation, 100_000_000)?;
+        at_most("data.anchors", self.data.anchors, MOST_IMAGES)?;
+        at_most("data.validation", self.data.validation, MOST_IMAGES)?;
         at_least_one("data.clients", self.data.clients)?;
         at_most("data.clients", self.data.clients, MOST_CLIENTS)?;
         at_most("data.size", self.data.size.unwrap_or(0), MAX_SIDE)?;
@@ -66,7 +75,10 @@ impl Experiment {
             Scheme::Lda { alpha } | Scheme::Dirichlet { alpha } => {
                 within("partition.alpha", alpha, 1e-3, 1e6)
             }
-            Scheme::Classes { per_client } => at_least_one("partition.per_client", per_client),
+            Scheme::Classes { per_client } => {
+                at_least_one("partition.per_client", per_client)?;
+                at_most("partition.per_client", per_client, MOST_CLASSES)
+            }
         }
     }
 
@@ -81,6 +93,7 @@ impl Experiment {
             let problem = "must be 1, 2, 4, 8 or 16, to divide every width";
             return Err(Error::config("model.groups", problem));
         }
+        at_most("batch_norm.images", self.batch_norm.images, MOST_IMAGES)?;
         within("batch_norm.momentum", self.batch_norm.momentum, 0.0, 1.0)
     }
 
@@ -95,7 +108,7 @@ impl Experiment {
                     format!("must be at least 2, found {batch}: batch norm needs a batch");
                 return Err(Error::config(key, problem));
             }
-            at_most(key, batch, 8192)?;
+            at_most(key, batch, MOST_BATCH)?;
         }
         at_least_one("client.epochs", self.client.epochs as usize)?;
         at_most("client.epochs", self.client.epochs as usize, MOST_EPOCHS)?;
@@ -137,6 +150,7 @@ impl Experiment {
         }
         within("fleet.deadline", self.fleet.deadline, 0.0, 1e6)?;
         at_least_one("fleet.clients_per_node", self.fleet.clients_per_node)?;
+        at_most("fleet.clients_per_node", self.fleet.clients_per_node, MOST_CLIENTS)?;
         within("checks.length", self.checks.length, 0.0, 1e6)?;
         within("aggregation.weight_limit", self.aggregation.weight_limit, 0.0, 1e6)?;
         within("faults.factor", self.faults.factor.unwrap_or_default(), 0.0, 1e6)?;
@@ -265,12 +279,64 @@ mod tests {
         }
     }
 
+    /// Every key of a table that is a number, dotted.
+    fn numbers(table: &toml::Table, path: &str, out: &mut Vec<String>) {
+        for (key, value) in table {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            match value {
+                toml::Value::Table(inner) => numbers(inner, &path, out),
+                toml::Value::Integer(_) | toml::Value::Float(_) => out.push(path),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn no_number_may_be_absurd() {
+        let mut starts: Vec<String> =
+            crate::methods::names().iter().map(|name| format!("method.name={name}")).collect();
+        starts.extend(["iid", "dirichlet", "classes"].map(|kind| format!("partition.kind={kind}")));
+        let rules = ["anchor-relative", "rising", "client-mean", "softmatch", "quantile"];
+        starts.extend(rules.map(|rule| format!("method.threshold={{rule=\"{rule}\"}}")));
+        let mut accepted = Vec::new();
+        for start in starts {
+            let mut keys = Vec::new();
+            numbers(&toml::Table::try_from(resolved(&[&start]).unwrap()).unwrap(), "", &mut keys);
+            // Keys that have no default, or are not written down.
+            keys.extend(
+                ["data.size", "data.test_share", "server.lr", "server.batch"].map(str::to_owned),
+            );
+            keys.extend(["faults.factor", "record.samples", "fleet.ask"].map(str::to_owned));
+            keys.extend(["fleet.deadline", "fleet.clients_per_node"].map(str::to_owned));
+            if keys.contains(&"method.contrastive.epochs".to_owned()) {
+                keys.push("method.contrastive.batch".to_owned());
+            }
+            for key in keys {
+                match resolved(&[&start, &format!("{key}=1000000000000000000")]) {
+                    Ok(_) => accepted.push(format!("{start}: {key}")),
+                    Err(error) => {
+                        let named = error.split(": ").next().unwrap_or_default();
+                        assert!(key.starts_with(named), "{key}: {error}");
+                    }
+                }
+            }
+        }
+        assert!(accepted.is_empty(), "{accepted:?}");
+        assert!(resolved(&["seed=9007199254740991"]).is_ok());
+        let error = resolved(&["seed=1e3"]).unwrap_err();
+        assert!(error.starts_with("seed: expected ") && error.ends_with(" 1000.0"), "{error}");
+    }
+
     #[test]
     fn values_that_contradict_each_other_are_refused() {
         for (settings, expected) in [
             (
                 ["method.local_prior=1", "method.alignment=0.5"],
                 "method.local_prior: labels follow a client's own class shares or the anchors'",
+            ),
+            (
+                ["method.alignment=0.5", "method.score_temperature=0.002"],
+                "method.score_temperature: must be at least 0.003 where method.alignment is above 0, found 0.002",
             ),
             (
                 ["method.labelled_by=average", "server.average=0"],

@@ -13,7 +13,7 @@ mod check;
 mod differences;
 mod plain_words;
 
-pub use check::{at_least_one, at_most, positive, within};
+pub use check::{MOST_SEED, at_least_one, at_most, positive, within};
 pub use differences::{differences, fingerprint};
 pub use fedanchor_engine::config::{
     AugmentConfig, Augmentation, BatchNormConfig, Heads, LrSchedule, MixAugment, MixDraw, MixSet,
@@ -21,6 +21,7 @@ pub use fedanchor_engine::config::{
     Views,
 };
 
+pub(crate) use check::MOST_BATCH;
 pub(crate) use plain_words::{in_plain_words, plain_words};
 
 use crate::error::{Error, Result};

@@ -8,7 +8,7 @@
 use super::layers::{DEFAULT_METHOD, check_length, nested};
 use super::other_method::keep_shared;
 use super::resolve::resolve_file;
-use crate::config::{Experiment, plain_words};
+use crate::config::{Experiment, MOST_SEED, at_most, plain_words};
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -74,6 +74,9 @@ pub fn sweep_file(
     })?;
     if file.seeds.is_empty() {
         return Err(Error::config("seeds", "names no seed"));
+    }
+    for &seed in &file.seeds {
+        at_most("seeds", seed as usize, MOST_SEED as usize)?;
     }
     let mut cells = vec![(String::new(), Vec::new())];
     for (axis, choices) in in_order(file.axes) {
@@ -303,6 +306,10 @@ client.batch = [10, 32]
         let problem = |text: &str| sweep(text, &[], &[]).unwrap_err().to_string();
         assert!(problem("seed = [1]").contains("unknown field `seed`"));
         assert!(problem("seeds = []").contains("names no seed"));
+        assert!(
+            problem("seeds = [0, 9007199254740992]")
+                .contains("seeds: must be at most 9007199254740991")
+        );
         assert!(problem("[grid]\nrounds = 3").contains("grid.rounds: expected a list of values"));
         assert!(problem("[axes.a]").contains("axes.a: has no choice"));
         let cell = problem("[axes.a]\nx = { rounds = 0 }");

@@ -1,6 +1,6 @@
 //! Labelled anchors and what the clients receive of them: latents or class means, and scores.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::Result as EngineResult;
@@ -227,6 +227,11 @@ pub fn own_scores(
             let label = usize::from(label);
             sums[label] += scores.f_double_value(&[row as i64, label as i64])?;
         }
+    }
+    if sums.iter().any(|sum| !sum.is_finite()) {
+        let what = "a score of the anchors among themselves".to_owned();
+        let advice = "raise method.score_temperature, or lower the learning rate";
+        return Err(Error::NotFinite { round, phase: "scoring the anchors", what, advice });
     }
     let counts = class_counts(anchors.labels, context.classes);
     Ok(sums

@@ -4,7 +4,7 @@
 use super::anchors::{Anchors, Score, Scoring, as_scored, class_counts, latents};
 use super::prior::{class_shares, classes_held, fitted_temperature, probabilities};
 use super::selection::{Selection, Threshold, select};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::Result as EngineResult;
 use fedanchor_engine::batches::View;
@@ -148,6 +148,12 @@ pub fn by_anchors(
         (ClassShares::Ignored, 0.0) => best(&as_scored(&cosines, by.scoring)?)?,
         _ => weighed(&cosines, by, clients)?,
     };
+    check_finite(
+        round,
+        clients,
+        &score,
+        "raise method.score_temperature, or lower the learning rate",
+    )?;
     let (_, classifier) = best(&probability)?;
     let parts = split(clients, &score, &label).zip(split(clients, &score, &classifier));
     let labels = parts.map(|((score, label), (_, classifier))| {
@@ -184,6 +190,7 @@ pub fn by_classifier(
         Ok([class_probabilities(context, features, pass)?])
     })?;
     let (score, label) = best(&probability)?;
+    check_finite(round, clients, &score, "lower the learning rate")?;
     let labels = split(clients, &score, &label).map(|(score, label)| PseudoLabels {
         label: label.to_vec(),
         score: score.to_vec(),
@@ -251,7 +258,8 @@ fn summed_over_views<const N: usize>(
 }
 
 /// Labels by class probabilities, the softmax of a client's cosines, that take its class shares into account. A
-/// cosine score stays the cosine with the label that was chosen.
+/// cosine score stays the cosine with the label that was chosen. Where the probabilities are not finite, no label is
+/// better than the others, and the score is NaN.
 fn weighed(
     cosines: &Tensor,
     by: &LabelledBy,
@@ -275,9 +283,11 @@ fn weighed(
             let (label, best) = joint().enumerate().fold((0, f64::MIN), |best, next| {
                 if next.1 > best.1 { next } else { best } // the first of equals
             });
+            let total: f64 = joint().sum();
             scores.push(match by.scoring.score {
+                _ if !total.is_finite() => f32::NAN,
                 Score::Cosine => cosines[label],
-                Score::Softmax => (best / joint().sum::<f64>()) as f32,
+                Score::Softmax => (best / total) as f32,
             });
             labels.push(label as u16);
         }
@@ -302,6 +312,23 @@ fn class_weights(shares: ClassShares, probability: &[f64], classes: usize) -> Ve
             let mean = sums.iter().map(|sum| sum * classes as f64 / probability.len() as f64);
             anchors.iter().zip(mean).map(|(share, mean)| (share / mean).powf(weight)).collect()
         }
+    }
+}
+
+/// An error if a score is not finite: it is above no threshold, and its client would keep nothing without a word.
+fn check_finite(
+    round: u32,
+    clients: &[LocalImages],
+    score: &[f32],
+    advice: &'static str,
+) -> Result<()> {
+    let owners = clients.iter().flat_map(|one| std::iter::repeat_n(one.client, one.local.len()));
+    match owners.zip(score).find(|(_, score)| !score.is_finite()) {
+        Some((client, _)) => {
+            let what = format!("the score of an image of client {client}");
+            Err(Error::NotFinite { round, phase: "labelling", what, advice })
+        }
+        None => Ok(()),
     }
 }
 
@@ -426,5 +453,33 @@ mod tests {
         let fitted = LabelledBy { confidence: 0.9, ..by(ClassShares::Ignored, Score::Softmax) };
         let (score, _) = weighed(&cosines, &fitted, &clients).unwrap();
         close(&[(score[0] + score[1]) / 2.0, score[2]], &[0.9, 0.9]);
+        // Where a class has no probability left on any image of a client, no label can be aligned, whatever the score.
+        for score in [Score::Cosine, Score::Softmax] {
+            let by = by(aligned(1.0), score);
+            let scoring = Scoring { temperature: 0.001, ..by.scoring };
+            let (score, _) = weighed(&cosines, &LabelledBy { scoring, ..by }, &clients).unwrap();
+            assert!(score[0].is_finite() && score[2].is_nan(), "{score:?}");
+            let error = check_finite(3, &clients, &score, "lower it").unwrap_err().to_string();
+            let expected = "round 3: the score of an image of client 0 is not finite after labelling; lower it";
+            assert_eq!(error, expected);
+        }
+    }
+
+    #[test]
+    fn a_score_that_is_not_finite_is_an_error_that_names_the_client() {
+        let images = ImageSet {
+            shape: fedanchor_data::Shape { side: 1, channels: 1 },
+            pixels: vec![0; 3],
+            labels: None,
+            classes: vec!["a".to_owned()],
+        };
+        let client = |client, local| LocalImages { client, images: &images, local };
+        let clients = [client(4, &[0][..]), client(7, &[1, 2])];
+        let check = |last| check_finite(1, &clients, &[0.5, -1.0, last], "lower the learning rate");
+        assert!(check(0.0).is_ok());
+        for bad in [f32::NAN, f32::INFINITY] {
+            let error = check(bad).unwrap_err().to_string();
+            assert!(error.contains("of client 7 is not finite"), "{error}");
+        }
     }
 }

@@ -319,6 +319,9 @@ impl FedAnchor {
     }
 }
 
+/// The lowest temperature at which labels can be aligned.
+const LEAST_ALIGNED: f64 = 0.003;
+
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let config: FedAnchorConfig = read_settings(settings)?;
@@ -326,6 +329,16 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let least = if config.score == Score::Cosine { -1.0 } else { 0.0 };
     config.threshold.check(least)?;
     within("method.score_temperature", config.score_temperature, 0.001, 1000.0)?;
+    // Cosines differ by 2 at most. Below this temperature, the probability of a class can be 0 on all images of a client,
+    // and no weight makes it as frequent as among the anchors.
+    let aligns = config.alignment > 0.0 && config.confidence == 0.0;
+    if aligns && config.score_temperature < LEAST_ALIGNED {
+        let problem = format!(
+            "must be at least {LEAST_ALIGNED} where method.alignment is above 0, found {}",
+            config.score_temperature
+        );
+        return Err(Error::config("method.score_temperature", problem));
+    }
     if config.confidence != 0.0 {
         within("method.confidence", config.confidence, 0.3, 0.99)?;
     }

@@ -269,6 +269,7 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     within("method.threshold", config.threshold, 0.0, 1.0)?;
     at_most("method.helpers", config.helpers, 16)?;
     at_least_one("method.refresh", config.refresh as usize)?;
+    at_most("method.refresh", config.refresh as usize, 1_000_000)?;
     for (key, weight) in [
         ("method.consistency", config.consistency),
         ("method.sparsity", config.sparsity),

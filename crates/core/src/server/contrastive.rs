@@ -1,7 +1,7 @@
 //! The label contrastive loss L_c (eq. 1-2) and its epoch over the anchors.
 
 use super::{Server, check_finite};
-use crate::config::{Augmentation, at_most, within};
+use crate::config::{Augmentation, MOST_BATCH, at_most, within};
 use crate::error::{Error, Result};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
@@ -68,6 +68,7 @@ impl ContrastiveConfig {
     /// Checks the values that can be judged without the data.
     pub fn check(&self) -> Result<()> {
         at_most("method.contrastive.epochs", self.epochs as usize, 100_000)?;
+        at_most("method.contrastive.batch", self.batch.unwrap_or_default(), MOST_BATCH)?;
         within("method.contrastive.temperature", self.temperature, 0.001, 1000.0)
     }
 
