@@ -98,7 +98,7 @@ impl<'a> ClientTrainer<'a> {
             let owns: Vec<Own> =
                 order.iter().map(|&at| own(&clients[at])).collect::<Result<_>>()?;
             let entries: Vec<&Params> = owns.iter().map(|own| &own.entries).collect();
-            params = params.with(Params::stack(&entries)?, context.network.layout.clone());
+            params = params.with(Params::stack(&entries)?, context.network.layout.clone())?;
             for other in 0..owns[0].others.len() {
                 let all: Vec<&Params> = owns.iter().map(|own| &own.others[other]).collect();
                 others.push(Params::stack(&all)?);

@@ -124,17 +124,26 @@ impl Params {
         Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout })
     }
 
-    /// These entries and `other`'s, in the order of `layout`, which has them all; `other`'s come first
+    /// These entries and `other`'s, in the order of `layout`: all entries of it, and no others. `other`'s are taken
     /// where both have one.
-    pub fn with(self, other: Params, layout: Layout) -> Params {
+    pub fn with(self, other: Params, layout: Layout) -> Result<Params> {
         let named = |params: Params| {
             let names: Vec<String> = params.layout.iter().map(|entry| entry.name.clone()).collect();
             names.into_iter().zip(params.tensors).collect::<Vec<_>>()
         };
         let mut all: HashMap<String, Tensor> = named(self).into_iter().collect();
         all.extend(named(other));
-        let tensors = layout.iter().filter_map(|entry| all.remove(&entry.name)).collect();
-        Params { layout, tensors }
+        let tensors = layout.iter().map(|entry| {
+            let missing = || Error::tensors(format!("`{}` is missing", entry.name));
+            all.remove(&entry.name).ok_or_else(missing)
+        });
+        let tensors = tensors.collect::<Result<_>>()?;
+        match all.keys().min() {
+            Some(extra) => {
+                Err(Error::tensors(format!("`{extra}` does not belong to this network")))
+            }
+            None => Ok(Params { layout, tensors }),
+        }
     }
 
     /// The entries that `keep` accepts, as views.
@@ -374,6 +383,22 @@ mod tests {
         let _ = cohort.client(1).unwrap().tensors[0].fill_(9.0);
         assert_eq!(values(&cohort, 0), [1.0, 2.0, 9.0, 9.0, 1.0, 2.0]);
         assert_eq!(values(&one, 0), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn two_sets_of_entries_fill_a_layout_or_name_what_is_missing() {
+        let of = |value: f32| params([[value; 2]; 3]);
+        let part = |of: Params, wanted: Part| of.subset(|entry| entry.part == wanted);
+        let (backbone, anchor) = (part(of(1.0), Part::Backbone), part(of(2.0), Part::Anchor));
+        let whole = backbone.shallow_copy().with(anchor.shallow_copy(), layout()).unwrap();
+        assert_eq!((values(&whole, 0), values(&whole, 2)), (vec![1.0; 2], vec![2.0; 2]));
+        let whole = of(3.0).with(anchor.shallow_copy(), layout()).unwrap();
+        assert_eq!((values(&whole, 0), values(&whole, 2)), (vec![3.0; 2], vec![2.0; 2]));
+        let error = backbone.shallow_copy().with(backbone.shallow_copy(), layout()).unwrap_err();
+        assert_eq!(error.to_string(), "`anchor.weight` is missing");
+        let short = backbone.layout.clone();
+        let error = backbone.with(anchor, short).unwrap_err();
+        assert_eq!(error.to_string(), "`anchor.weight` does not belong to this network");
     }
 
     #[test]
