@@ -153,6 +153,14 @@ impl Model {
         let params = Params::from_decoded(layout, decoded.f32, device)
             .and_then(|params| params.complete(layout))
             .map_err(|error| problem(&error))?;
+        let of_params = params.first_not_finite()?.into_iter().flatten().next();
+        let means_finite = class_means.f_isfinite()?.f_all()?.f_int64_value(&[])? != 0;
+        if let Some(name) = of_params.or((!means_finite).then(|| CLASS_MEANS.to_owned())) {
+            return Err(problem(&format!(
+                "`{name}` holds a value that is not finite, so no prediction would mean anything: use the \
+                 model of another run or round"
+            )));
+        }
         Ok(Self { description, params, class_means, context })
     }
 

@@ -26,11 +26,17 @@ fn description(heads: Vec<Head>) -> Description {
 
 /// Loads a model file with this header and tensors of a network with both heads.
 fn load(header: &Value) -> Result<Model> {
+    load_with(header, |_, _| {})
+}
+
+/// The same after a change of its parameters and class means.
+fn load_with(header: &Value, change: impl Fn(&mut Params, &mut Tensor)) -> Result<Model> {
     let Description { model, normalisation, .. } = description(Vec::new());
     let context =
         Context::for_inference(&model, TWO, SHAPE, 2, &normalisation, Device::Cpu).unwrap();
-    let params = context.network.init(1, Device::Cpu).unwrap();
-    let means = Tensor::ones([2, 4], (Kind::Float, Device::Cpu));
+    let mut params = context.network.init(1, Device::Cpu).unwrap();
+    let mut means = Tensor::ones([2, 4], (Kind::Float, Device::Cpu));
+    change(&mut params, &mut means);
     let mut tensors = params.named();
     tensors.push((CLASS_MEANS.to_owned(), Data::F32(&means, &[2, 4])));
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -62,4 +68,21 @@ fn a_file_names_its_heads() {
 fn heads_that_serve_training_are_named_too() {
     let heads = Head::of(Heads { anchor: false, predictor: Some(8) });
     assert_eq!(heads, [Head::Classifier, Head::Predictor]);
+}
+
+#[test]
+fn a_model_with_values_that_are_not_finite_is_refused() {
+    let header = serde_json::to_value(description(Head::of(TWO))).unwrap();
+    let why = |change: &dyn Fn(&mut Params, &mut Tensor)| {
+        load_with(&header, change).unwrap_err().to_string()
+    };
+    for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let error = why(&|params, _| {
+            let at = params.layout.iter().position(|entry| entry.name == "anchor.weight").unwrap();
+            let _ = params.tensors[at].view([-1]).get(3).fill_(bad);
+        });
+        assert!(error.contains(": `anchor.weight` holds a value that is not finite"), "{error}");
+        let error = why(&|_, means| drop(means.view([-1]).get(5).fill_(bad)));
+        assert!(error.contains(": `class_means` holds a value that is not finite"), "{error}");
+    }
 }
