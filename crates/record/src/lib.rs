@@ -17,8 +17,8 @@ pub mod words;
 pub use incidents::Incidents;
 pub use keys::KeyRole;
 pub use latents::{Latents, rounds_with_latents};
-pub use line::Checksums;
-pub use manifest::{BadLine, Manifest, Mismatch};
+pub use line::{Checksums, missing_timings};
+pub use manifest::{BadManifest, Manifest, Mismatch};
 pub use samples::{Sample, SampleKind, Samples};
 
 use schemars::JsonSchema;
@@ -56,6 +56,8 @@ pub mod files {
     pub fn latents(round: u32) -> String {
         format!("{LATENTS}/round-{round:06}.safetensors")
     }
+    /// Those that every run has a checksum of from its start.
+    pub const FIRST: [&str; 3] = [CONFIG, PARTITION, ASSIGNMENT];
     /// Those that every finished run has.
     pub const ALL: [&str; 9] =
         [CONFIG, ROUNDS, TIMINGS, SUMMARY, PARTITION, ASSIGNMENT, CONFUSION, SIMILARITY, MODEL];

@@ -38,6 +38,16 @@ impl Checksums {
     }
 }
 
+/// What is wrong if a run without its final checksums has this many lines in `timings.jsonl` and `rounds.jsonl`. A run
+/// that is killed between the two has no timing of its last round.
+pub fn missing_timings(timings: usize, rounds: usize) -> Option<String> {
+    (timings + 1 < rounds).then(|| {
+        format!(
+            "has {timings} of {rounds} lines: the others are missing, no result depends on them"
+        )
+    })
+}
+
 /// The object without its checksum and closing brace, and the checksum.
 fn split(line: &str) -> Option<(&str, &str)> {
     let (open, rest) = line.rsplit_once(KEY)?;
@@ -58,6 +68,13 @@ mod tests {
     fn lines() -> Vec<String> {
         let mut checksums = Checksums::default();
         (0..4).map(|round| checksums.seal(&format!("{{\"round\":{round},\"x\":70.9}}"))).collect()
+    }
+
+    #[test]
+    fn the_last_timing_alone_may_be_missing() {
+        let missing = |timings, rounds| missing_timings(timings, rounds).is_some();
+        assert!(missing(0, 2) && missing(3, 5));
+        assert!(!missing(0, 1) && !missing(4, 5) && !missing(5, 5));
     }
 
     fn accepted(lines: &[String]) -> usize {

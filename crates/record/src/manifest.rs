@@ -22,26 +22,41 @@ pub struct Manifest {
 )]
 pub struct Mismatch;
 
-/// A line that is not one of a manifest.
+/// What is wrong with the file itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} is damaged: expected a hash of 64 digits, two spaces and a path")]
-pub struct BadLine {
-    /// Which, from 1.
-    pub line: usize,
+pub enum BadManifest {
+    /// A run lists files from its start.
+    #[error("is empty: expected a line per file")]
+    Empty,
+    /// A line that is not one of a manifest.
+    #[error("line {line} is damaged: expected a hash of 64 digits, two spaces and a path")]
+    Line {
+        /// Which, from 1.
+        line: usize,
+    },
+    /// A file that is listed a second time.
+    #[error("line {line} is damaged: it lists {name}, which an earlier line lists too")]
+    Twice {
+        /// Which, from 1.
+        line: usize,
+        /// The file.
+        name: String,
+    },
 }
 
 impl Manifest {
     /// Reads the file.
-    pub fn parse(text: &str) -> Result<Self, BadLine> {
+    pub fn parse(text: &str) -> Result<Self, BadManifest> {
         let mut hashes = BTreeMap::new();
-        for (index, line) in text.split_inclusive('\n').enumerate() {
-            let parts = line.strip_suffix('\n').and_then(|line| line.split_once("  "));
-            match parts.filter(|(hash, name)| is_hash(hash) && !name.is_empty()) {
-                Some((hash, name)) => hashes.insert(name.to_owned(), hash.to_owned()),
-                None => return Err(BadLine { line: index + 1 }),
-            };
+        for (line, content) in (1..).zip(text.split_inclusive('\n')) {
+            let parts = content.strip_suffix('\n').and_then(|content| content.split_once("  "));
+            let parts = parts.filter(|(hash, name)| is_hash(hash) && !name.is_empty());
+            let Some((hash, name)) = parts else { return Err(BadManifest::Line { line }) };
+            if hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
+                return Err(BadManifest::Twice { line, name: name.to_owned() });
+            }
         }
-        Ok(Self { hashes })
+        if hashes.is_empty() { Err(BadManifest::Empty) } else { Ok(Self { hashes }) }
     }
 
     /// Adds a file or replaces it.
@@ -129,10 +144,19 @@ mod tests {
         assert_eq!(manifest.check("a", b"2"), Ok(()));
         manifest.remove("a");
         assert_eq!(manifest, Manifest::default());
-        let torn = format!("{}  a", hash(b"1"));
-        assert_eq!(
-            Manifest::parse(&torn).unwrap_err().to_string(),
-            BadLine { line: 1 }.to_string()
-        );
+    }
+
+    #[test]
+    fn a_file_that_is_torn_or_empty_or_has_a_line_twice_is_damaged() {
+        let line = format!("{}  a\n", hash(b"1"));
+        let twice = BadManifest::Twice { line: 2, name: "a".to_owned() };
+        for (text, problem) in [
+            (line.trim_end().to_owned(), BadManifest::Line { line: 1 }),
+            (String::new(), BadManifest::Empty),
+            (line.repeat(2), twice.clone()),
+            (format!("{line}{}  a\n", hash(b"2")), twice),
+        ] {
+            assert_eq!(Manifest::parse(&text), Err(problem), "{text}");
+        }
     }
 }

@@ -11,9 +11,9 @@ use crate::run_files::RunFiles;
 use crate::runs::{Damaged, Folders, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
-    Latents, RoundRecord, Samples, Summary, Timing, files, rounds_with_latents,
+    Checksums, Latents, RoundRecord, Samples, Summary, Timing, files, missing_timings,
+    rounds_with_latents,
 };
-use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
 /// What is wrong with a run that ended before its first round.
@@ -83,7 +83,11 @@ impl History {
             true => read_summary(&run).map_err(|error| problems.push(error.in_run_folder())).ok(),
             false => None,
         };
-        let timings = lines(&run, files::TIMINGS, &mut problems);
+        let timings = timings(&run, rounds.len(), &mut problems);
+        if run.exists(files::ASSIGNMENT) {
+            // No figure shows it, but a run that was changed is not the run that was recorded.
+            problems.extend(run.bytes(files::ASSIGNMENT).err().map(|error| error.in_run_folder()));
+        }
         Ok(Self::with_files(&run, setup, Records { summary, rounds, timings, problems }))
     }
 
@@ -201,8 +205,9 @@ fn rounds(run: &RunFiles, problems: &mut Vec<String>) -> Result<Vec<RoundRecord>
     Ok(rounds)
 }
 
-/// Reads a file of JSON lines up to the first that cannot be read; a file that does not exist has none.
-fn lines<T: DeserializeOwned>(run: &RunFiles, name: &str, problems: &mut Vec<String>) -> Vec<T> {
+/// Reads the timings up to the first line that is damaged, for so many rounds; a run without the file has none.
+fn timings(run: &RunFiles, rounds: usize, problems: &mut Vec<String>) -> Vec<Timing> {
+    let name = files::TIMINGS;
     if !run.exists(name) {
         return Vec::new();
     }
@@ -213,15 +218,22 @@ fn lines<T: DeserializeOwned>(run: &RunFiles, name: &str, problems: &mut Vec<Str
             return Vec::new();
         }
     };
-    let mut read = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        match serde_json::from_str(line) {
-            Ok(value) => read.push(value),
-            Err(error) => {
-                problems.push(format!("{name}: {}", line_problem(index + 1, &error)));
-                break;
+    let (mut read, mut checksums) = (Vec::new(), Checksums::default());
+    for (line, content) in (1..).zip(text.lines()) {
+        let problem = match serde_json::from_str(content) {
+            Ok(timing) if checksums.accepts(content) => {
+                read.push(timing);
+                continue;
             }
-        }
+            Ok(_) => format!("line {line} does not match its checksum"),
+            Err(error) => line_problem(line, &error),
+        };
+        problems.push(format!("{name}: {problem}"));
+        return read;
+    }
+    if !run.lists(name) {
+        let problem = missing_timings(read.len(), rounds);
+        problems.extend(problem.map(|problem| format!("{name}: {problem}")));
     }
     read
 }

@@ -35,8 +35,14 @@ impl RunFiles {
         self.folder.join(name)
     }
 
+    /// Whether a file is there, or has to be: one that is listed and missing is an error when it is read.
     pub(crate) fn exists(&self, name: &str) -> bool {
-        self.path(name).exists()
+        self.path(name).exists() || self.lists(name)
+    }
+
+    /// Whether a file has a checksum.
+    pub(crate) fn lists(&self, name: &str) -> bool {
+        self.manifest.as_ref().is_some_and(|manifest| manifest.lists(name))
     }
 
     /// Reads a file. It is an error if it is not what was written.

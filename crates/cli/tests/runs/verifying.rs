@@ -76,6 +76,75 @@ fn a_changed_file_is_named_by_every_command_that_reads_it() {
     assert!(said.contains("runs/a/config.toml: expected at most"), "{said}");
 }
 
+/// Of a run that has not ended, only what is there from its start has a checksum of the whole file.
+#[test]
+fn damage_to_a_run_that_has_not_ended_is_named() {
+    let workspace = Workspace::with_pictures(16);
+    workspace.run("runs/a", &[DRAWN, &["rounds=2", "checks.anchor_margin=0"]]);
+    std::fs::remove_file(workspace.at("runs/a/summary.json")).unwrap();
+    let all = workspace.read("runs/a", "checksums.txt");
+    let files = ["config.toml", "partition.csv", "partition.json"];
+    let is_first = |line: &&str| files.iter().any(|file| line.ends_with(&format!("  {file}")));
+    let first: Vec<&str> = all.lines().filter(is_first).collect();
+    assert_eq!(first.len(), 3, "{all}");
+    let first = first.join("\n") + "\n";
+    std::fs::write(workspace.at("runs/a/checksums.txt"), &first).unwrap();
+    let verify = || fedanchor(&workspace, &["verify", "runs"]);
+    let report = || fedanchor(&workspace, &["report", "runs", "--out", "report"]);
+    let output = verify();
+    assert!(output.status.success(), "{}", text(&output.stdout));
+    assert!(!text(&report().stderr).contains(".json"), "{}", text(&report().stderr));
+
+    let timings = workspace.read("runs/a", "timings.jsonl");
+    let partition = workspace.read("runs/a", "partition.json");
+    let changed = timings.replacen("\"round\":1", "\"round\":2", 1);
+    for (name, content, problem) in [
+        ("checksums.txt", String::new(), "is empty"),
+        (
+            "checksums.txt",
+            first.repeat(2),
+            "line 4 is damaged: it lists config.toml, which an earlier line lists too",
+        ),
+        ("timings.jsonl", String::new(), "has 0 of 3 lines"),
+        ("timings.jsonl", changed, "line 2 does not match its checksum"),
+        ("partition.json", partition.replacen(',', ";", 1), "does not match its checksum"),
+    ] {
+        let path = workspace.at("runs/a").join(name);
+        let before = std::fs::read(&path).unwrap();
+        std::fs::write(&path, content).unwrap();
+        let problem = format!("{name}: {problem}");
+        let (output, said) = (verify(), report());
+        assert_eq!(output.status.code(), Some(1), "{problem}");
+        assert!(text(&output.stdout).contains(&problem), "{}", text(&output.stdout));
+        assert!(text(&said.stderr).contains(&problem), "{}", text(&said.stderr));
+        std::fs::write(&path, before).unwrap();
+    }
+    // A checksum that is lost, and one whose file is.
+    std::fs::write(
+        workspace.at("runs/a/checksums.txt"),
+        first.lines().next().unwrap().to_owned() + "\n",
+    )
+    .unwrap();
+    assert!(text(&verify().stdout).contains("partition.json: has no checksum: resume the run"));
+    std::fs::write(workspace.at("runs/a/checksums.txt"), &first).unwrap();
+    std::fs::remove_file(workspace.at("runs/a/partition.json")).unwrap();
+    assert!(text(&verify().stdout).contains("partition.json: is in checksums.txt, but missing"));
+    assert!(text(&report().stderr).contains("partition.json"));
+
+    // A link that leads nowhere but to itself hides no run.
+    std::os::unix::fs::symlink("loop", workspace.at("runs/loop")).unwrap();
+    let output = fedanchor(&workspace, &["watch", "--once", "runs"]);
+    let (said, notes) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success() && said.contains("runs/a: fedanchor on drawn"),
+        "{said}{notes}"
+    );
+    assert!(notes.contains("note: runs/loop: "), "{notes}");
+    std::fs::remove_dir_all(workspace.at("runs/a")).unwrap();
+    let output = fedanchor(&workspace, &["watch", "--once", "runs"]);
+    assert!(!output.status.success() && text(&output.stderr).contains("runs/loop"));
+}
+
 /// Without checksums, a summary is still compared with the records; and of two copies of a run the whole one is shown.
 #[test]
 fn a_summary_that_the_records_contradict_is_named() {

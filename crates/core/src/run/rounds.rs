@@ -142,7 +142,7 @@ impl Run<'_> {
     /// Brings the records to where the run starts or resumes: what they amount to, and their checksums.
     fn open_records(&self, found: Option<&Found>) -> Result<(Progress, LineChecksums)> {
         // What changes now has no checksum until it has changed.
-        self.folder.write_manifest(&Manifest::default())?;
+        self.folder.remove_manifest()?;
         self.folder.remove_summary()?;
         self.write_setting()?;
         self.folder.keep_lines(found.map_or(0, |found| found.about.round as usize))?;

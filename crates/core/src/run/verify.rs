@@ -4,7 +4,7 @@ use super::checkpoint;
 use super::disk;
 use super::folder::read_manifest;
 use crate::error::{Error, Result};
-use fedanchor_record::{Checksums, Manifest, Summary, files};
+use fedanchor_record::{Checksums, Manifest, Summary, files, missing_timings};
 use serde::Serialize;
 use std::path::Path;
 
@@ -52,14 +52,18 @@ pub fn verify(folder: &Path) -> Result<Verification> {
             files::CHECKSUMS
         ));
     }
-    let last = found.check_lines(folder, files::ROUNDS);
-    found.check_summary(folder, last);
+    let rounds = found.check_lines(folder, files::ROUNDS).unwrap_or_default();
+    found.check_summary(folder, rounds.lines().last());
     // Records that were kept for their results, without the rest of the folder, have no timings.
     let timings = folder.join(files::TIMINGS);
     if manifest.is_none() && !timings.try_exists().map_err(|error| Error::file(&timings, error))? {
         found.notes.push(format!("{} is missing: no result depends on it", files::TIMINGS));
-    } else {
-        found.check_lines(folder, files::TIMINGS);
+    } else if let Some(timings) = found.check_lines(folder, files::TIMINGS)
+        && !manifest.is_some_and(|manifest| manifest.lists(files::TIMINGS))
+    {
+        let (timings, rounds) = (timings.lines().count(), rounds.lines().count());
+        let problem = missing_timings(timings, rounds);
+        found.problems.extend(problem.map(|text| format!("{}: {text}", files::TIMINGS)));
     }
     match checkpoint::verify(folder) {
         Ok((intact, damaged)) => {
@@ -94,15 +98,16 @@ impl Verification {
             }
         }
         // A run that says it is finished has all its files, and a checksum of each.
-        if finished(folder).is_some() {
-            let unlisted = files::ALL.iter().filter(|name| !manifest.lists(name));
-            self.problems.extend(unlisted.map(|name| {
-                format!("{name}: has no checksum: resume the run, which writes its results again")
-            }));
-        }
+        let needed = if finished(folder).is_some() { &files::ALL[..] } else { &files::FIRST[..] };
+        let unlisted = needed.iter().filter(|name| !manifest.lists(name));
+        self.problems.extend(
+            unlisted.map(|name| {
+                format!("{name}: has no checksum: resume the run, which writes it again")
+            }),
+        );
     }
 
-    /// Checks every line of a file; returns the last.
+    /// Checks every line of a file; returns its text.
     fn check_lines(&mut self, folder: &Path, name: &str) -> Option<String> {
         let text = match disk::read(&folder.join(name)) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -125,12 +130,12 @@ impl Verification {
         if name == files::ROUNDS {
             self.rounds = lines;
         }
-        text.lines().last().map(str::to_owned)
+        Some(text)
     }
 
     /// The summary of a finished run against its records, also where nothing has a checksum.
-    fn check_summary(&mut self, folder: &Path, last: Option<String>) {
-        let last = last.and_then(|line| serde_json::from_str(&line).ok());
+    fn check_summary(&mut self, folder: &Path, last: Option<&str>) {
+        let last = last.and_then(|line| serde_json::from_str(line).ok());
         if let (Some(summary), Some(last)) = (finished(folder), last) {
             let problem = summary.contradiction(&last);
             self.problems.extend(problem.map(|text| format!("{}: {text}", files::SUMMARY)));

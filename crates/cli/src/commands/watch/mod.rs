@@ -49,14 +49,18 @@ pub fn watch(args: &WatchArgs, printer: &Printer) -> Result<()> {
 
 /// Prints the current state of every run.
 fn once(followers: &Followers, printer: &Printer) -> Result<()> {
-    if let Some(problem) = followers.problem() {
-        bail!("{problem}");
-    }
     if followers.runs().is_empty() {
+        if let Some(problem) = followers.problem() {
+            bail!("{problem}");
+        }
         let folder = followers.folder().display();
         bail!(
             "{folder}: contains no run: give a folder written by `fedanchor run` or `fedanchor sweep`"
         );
+    }
+    // A folder that cannot be searched hides no run but its own.
+    if let Some(problem) = followers.problem() {
+        printer.status(words::printable(&format!("note: {problem}")));
     }
     for follower in followers.runs() {
         let run = follower.run();
