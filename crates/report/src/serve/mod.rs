@@ -7,7 +7,9 @@
 //!
 //! A browser lets any page on the internet send requests to this machine. What keeps such a page from
 //! the data is that it cannot read answers of another origin; so that no name of its own is made to lead
-//! here, a request for another host than this one is refused. All sizes and times are bounded.
+//! here, a request for another host than this one is refused. All sizes and times are bounded. Beyond the allowed number of
+//! connections a new one replaces the oldest, first of those that have not asked for anything: whoever only holds
+//! connections open keeps nobody waiting.
 
 mod hosts;
 #[cfg(test)]
@@ -23,14 +25,18 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hosts::{Hosts, Verdict};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 /// Headers of every answer. The page brings its scripts and styles along and talks to nobody but this server.
 const HEADERS: [(HeaderName, &str); 5] = [
@@ -84,7 +90,7 @@ impl Content {
 /// What one connection may take. Each has one request.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Connections at the same time; more have to wait.
+    /// Connections at the same time.
     connections: usize,
     /// Headers of a request, and bytes in all of them.
     headers: usize,
@@ -95,7 +101,7 @@ struct Limits {
 }
 
 const LIMITS: Limits = Limits {
-    connections: 64,
+    connections: 256,
     headers: 64,
     header_bytes: 16 << 10,
     header_time: Duration::from_secs(10),
@@ -167,7 +173,14 @@ impl Drop for Serving {
     }
 }
 
-/// Takes connections, each answered in a task of its own.
+/// A connection that is answered in a task of its own.
+struct Connection {
+    task: AbortHandle,
+    /// Whether its request has arrived.
+    asked: Arc<AtomicBool>,
+}
+
+/// Takes connections, and makes room for new ones.
 async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limits) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -175,9 +188,8 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
         .max_headers(limits.headers)
         .max_header_size(limits.header_bytes)
         .header_read_timeout(limits.header_time);
-    let permits = Arc::new(Semaphore::new(limits.connections));
+    let mut open: VecDeque<Connection> = VecDeque::new(); // the oldest first
     loop {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(_) => {
@@ -186,13 +198,27 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
                 continue;
             }
         };
-        let service = TowerToHyperService::new(router.clone());
+        open.retain(|connection| !connection.task.is_finished());
+        if open.len() >= limits.connections {
+            let silent = open.iter().position(|one| !one.asked.load(Ordering::Relaxed));
+            if let Some(replaced) = open.remove(silent.unwrap_or(0)) {
+                replaced.task.abort();
+            }
+        }
+        let asked = Arc::new(AtomicBool::new(false));
+        let (answers, arrived) = (TowerToHyperService::new(router.clone()), Arc::clone(&asked));
+        let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            arrived.store(true, Ordering::Relaxed);
+            answers.call(request)
+        });
         let connection = http.serve_connection(TokioIo::new(stream), service);
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             // A reader that misbehaves or goes away is no concern of the others.
             let _ = tokio::time::timeout(limits.time, connection).await;
-            drop(permit);
         });
+        open.push_back(Connection { task: task.abort_handle(), asked });
+        // A request that is there already is read before the next connection may replace this one.
+        tokio::task::yield_now().await;
     }
 }
 

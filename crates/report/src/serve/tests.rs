@@ -157,16 +157,54 @@ fn requests_are_bounded() {
     assert_eq!(twice.1, "{\"rounds\":1}");
 }
 
+/// Times that no test waits for.
+const PATIENT: Limits = Limits {
+    connections: 4,
+    header_time: Duration::from_secs(3600),
+    time: Duration::from_secs(3600),
+    ..LIMITS
+};
+
+impl Case {
+    /// Opens a connection, sends this, and leaves it at that.
+    fn leave(&self, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
+    /// The page, or a failure instead of an endless wait.
+    fn page_in_time(&self) -> String {
+        let mut stream = self.leave("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
 #[test]
-fn more_connections_than_allowed_are_answered_in_turn() {
-    let case = serve(Limits { connections: 1, ..LIMITS });
-    let idle = TcpStream::connect(case.address).unwrap();
-    let mut waiting = TcpStream::connect(case.address).unwrap();
-    waiting.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    drop(idle);
-    let mut answer = String::new();
-    waiting.read_to_string(&mut answer).unwrap();
-    assert!(answer.ends_with(PAGE), "{answer}");
+fn a_request_is_answered_beside_any_number_of_connections_that_never_end() {
+    let case = serve(PATIENT);
+    let slow = ["", "GET / HTTP/1.1\r\nHost: local", "GET / HTTP/1.1\r\nX-Slow: "];
+    let slow: Vec<TcpStream> = (0..30).map(|number| case.leave(slow[number % 3])).collect();
+    for _ in 0..3 {
+        assert!(case.page_in_time().ends_with(PAGE));
+    }
+    drop(slow);
+    assert!(case.page_in_time().ends_with(PAGE));
+}
+
+#[test]
+fn nor_do_readers_that_never_read_keep_others_waiting() {
+    let case = serve(PATIENT);
+    // More than the buffers on the way hold.
+    let large = vec![b' '; 64 << 20];
+    case.site.publish(PAGE, large);
+    let ask = "GET /data.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let stuck: Vec<TcpStream> = (0..12).map(|_| case.leave(ask)).collect();
+    assert!(case.page_in_time().ends_with(PAGE));
+    drop(stuck);
 }
 
 #[test]
