@@ -11,29 +11,37 @@
 //! of them with other labels. With the thumbnail 6 are left, all of them ones. Of 1,000 digits saved
 //! again as JPEG it finds 991, of those enlarged three times 998, of those enlarged twice and saved
 //! as JPEG 815.
+//!
+//! Comparing all pairs would take hours for some 100,000 pictures, also those pairs alone that agree in a part of the
+//! hash, since plain pictures share it. So thumbnails are kept in a tree by their distances, in which a picture meets
+//! few others, and of many pictures that look the same, each is reported with one of the others.
 
 use super::Place;
+use super::tree::Tree;
 use rayon::prelude::*;
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The side of the picture a print is made of: a multiple of 8, 9 and 12.
 pub(super) const SIDE: usize = 72;
 /// The most bits of the difference hash in which near-duplicates differ.
 const MOST_BITS: u32 = 3;
 /// The largest mean difference between the thumbnails of near-duplicates.
-const MOST_DIFFERENCE: f64 = 2.0;
+const MOST_DIFFERENCE: u32 = 2;
 /// How much brighter a field must be to count as brighter: more than the noise of compression.
 const CLEARLY: f64 = 8.0;
 /// The side of a thumbnail.
 const THUMBNAIL: usize = 12;
+/// The largest sum of differences between the thumbnails of near-duplicates.
+const LARGEST_SUM: u32 = MOST_DIFFERENCE * (THUMBNAIL * THUMBNAIL) as u32;
 
 /// Pictures that are in two places where they must not be: under two labels, or in two parts.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Duplicates {
     /// Files with the same bytes.
     pub exact: Vec<Vec<Place>>,
-    /// Pictures that look the same, from files with other bytes.
+    /// Pictures that look the same, from files with other bytes: every such picture with one of the others. Of files with
+    /// the same bytes in one class and part, the first alone is compared.
     pub near: Vec<NearPair>,
 }
 
@@ -73,17 +81,17 @@ impl Print {
     pub fn near(&self, other: &Self) -> bool {
         self.bits(other) <= MOST_BITS
             && self.content != other.content
-            && self.difference(other) <= MOST_DIFFERENCE
+            && self.difference(other) <= LARGEST_SUM
     }
 
     fn bits(&self, other: &Self) -> u32 {
         (self.edges ^ other.edges).count_ones()
     }
 
-    fn difference(&self, other: &Self) -> f64 {
+    /// The sum of the differences between the thumbnails.
+    fn difference(&self, other: &Self) -> u32 {
         let pairs = self.thumbnail.iter().zip(&other.thumbnail);
-        let sum: u32 = pairs.map(|(a, b)| u32::from(a.abs_diff(*b))).sum();
-        f64::from(sum) / self.thumbnail.len() as f64
+        pairs.map(|(a, b)| u32::from(a.abs_diff(*b))).sum()
     }
 }
 
@@ -101,46 +109,49 @@ fn averages(pixels: &[u8], columns: usize, rows: usize) -> Vec<f64> {
 
 /// The duplicates among these pictures.
 pub(super) fn find(pictures: &[(Place, Print)]) -> Duplicates {
-    let apart = |a: usize, b: usize| {
-        let (a, b) = (&pictures[a].0, &pictures[b].0);
-        a.part != b.part || a.class != b.class
-    };
-    let mut groups: HashMap<blake3::Hash, Vec<usize>> = HashMap::new();
+    let groups = groups(pictures);
+    let mut files: HashMap<blake3::Hash, Vec<usize>> = HashMap::new();
     for (number, (_, print)) in pictures.iter().enumerate() {
-        groups.entry(print.content).or_default().push(number);
+        files.entry(print.content).or_default().push(number);
     }
-    let mut exact: Vec<Vec<usize>> = groups
-        .into_values()
-        .filter(|group| group.iter().any(|&other| apart(group[0], other)))
+    let mut exact: Vec<&Vec<usize>> = files
+        .values()
+        .filter(|same| same.iter().any(|&other| groups[other] != groups[same[0]]))
         .collect();
     exact.sort();
-    // Hashes that differ in at most three bits agree in one of four quarters.
-    let mut quarters: HashMap<(u32, u16), Vec<usize>> = HashMap::new();
-    for (number, (_, print)) in pictures.iter().enumerate() {
-        for quarter in 0..=MOST_BITS {
-            let bits = (print.edges >> (16 * quarter)) as u16;
-            quarters.entry((quarter, bits)).or_default().push(number);
-        }
-    }
-    let quarters: Vec<Vec<usize>> = quarters.into_values().collect();
-    let mut near: Vec<(usize, usize)> = quarters
+    let mut once = HashSet::new();
+    let compared =
+        (0..pictures.len()).filter(|&at| once.insert((pictures[at].1.content, groups[at])));
+    let distance = |a: usize, b: usize| pictures[a].1.difference(&pictures[b].1);
+    let tree = Tree::new(compared.collect(), &groups, &distance);
+    let mut near: Vec<(usize, usize)> = tree
+        .items()
         .par_iter()
-        .flat_map_iter(|members| {
-            members.iter().enumerate().flat_map(move |(position, &first)| {
-                let later = members[position + 1..].iter();
-                later.map(move |&second| (first, second))
-            })
+        .filter_map(|&one| {
+            let near = |other: usize| pictures[one].1.near(&pictures[other].1);
+            let other = tree.any_of_another_group(one, LARGEST_SUM, &near)?;
+            Some((one.min(other), one.max(other)))
         })
-        .filter(|&(a, b)| apart(a, b) && pictures[a].1.near(&pictures[b].1))
         .collect();
     near.sort_unstable();
     near.dedup();
     let place = |number: usize| pictures[number].0.clone();
     Duplicates {
-        exact: exact.into_iter().map(|group| group.into_iter().map(place).collect()).collect(),
+        exact: exact.into_iter().map(|same| same.iter().map(|&at| place(at)).collect()).collect(),
         near: near
             .into_iter()
             .map(|(first, second)| NearPair { first: place(first), second: place(second) })
             .collect(),
     }
+}
+
+/// A number for every picture that is the same for pictures of one part and class.
+fn groups(pictures: &[(Place, Print)]) -> Vec<usize> {
+    let mut known: HashMap<(&str, Option<&str>), usize> = HashMap::new();
+    let mut numbers = Vec::with_capacity(pictures.len());
+    for (place, _) in pictures {
+        let next = known.len();
+        numbers.push(*known.entry((place.part, place.class.as_deref())).or_insert(next));
+    }
+    numbers
 }

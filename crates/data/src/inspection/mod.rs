@@ -6,6 +6,7 @@
 //! it is opened as a run opens it, and what that says is reported.
 
 mod duplicates;
+mod tree;
 
 pub use duplicates::{Duplicates, NearPair};
 
