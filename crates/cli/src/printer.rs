@@ -1,6 +1,6 @@
 //! The one owner of standard output, standard error and progress bars.
 
-use fedanchor_record::words::is_hidden;
+use fedanchor_record::words::{is_hidden, printable};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -23,15 +23,21 @@ impl Printer {
         Self { terminal: self.terminal && !json, ..self }
     }
 
-    /// A line of results.
+    /// A line of results. Names of classes, clients, files and runs come from elsewhere: on a terminal no character of
+    /// them does anything, nor ends the line.
     pub fn line(&self, text: impl AsRef<str>) {
         self.try_line(text);
+    }
+
+    /// Results in several lines.
+    pub fn text(&self, text: &str) {
+        text.trim_end().lines().for_each(|line| self.line(line));
     }
 
     /// A line of results; `false` if its reader has gone away.
     pub fn try_line(&self, text: impl AsRef<str>) -> bool {
         let (mut out, text) = (std::io::stdout(), text.as_ref());
-        let text = if out.is_terminal() { printable(text) } else { text.into() };
+        let text = if out.is_terminal() { printable(text).into() } else { Cow::from(text) };
         match writeln!(out, "{text}") {
             Ok(()) => true,
             // No reason to fail; a full disk is.
@@ -46,31 +52,32 @@ impl Printer {
     /// Results for a program.
     pub fn json(&self, value: &impl Serialize) {
         let text = serde_json::to_string_pretty(value);
-        self.line(text.expect("plain structs have a JSON form"));
+        self.text(&text.expect("plain structs have a JSON form"));
     }
 
     /// A line about what happens; not with `--quiet`.
     pub fn status(&self, text: impl AsRef<str>) {
         if !self.quiet {
-            to_stderr(text.as_ref());
+            to_stderr(&printable(text.as_ref()));
         }
     }
 
     /// A question to a person at the terminal; the answer goes on the same line.
     pub fn prompt(&self, text: impl AsRef<str>) {
         // Nothing is left to do if the terminal is gone.
-        let _ = write!(std::io::stderr(), "{}", printable(text.as_ref()));
+        let _ = write!(std::io::stderr(), "{}", laid_out(text.as_ref()));
         let _ = std::io::stderr().flush();
     }
 
-    /// Something that failed although the program continues; also with `--quiet`.
+    /// Something that failed although the program continues; also with `--quiet`. Like an error, it may have several
+    /// lines.
     pub fn failure(&self, text: impl AsRef<str>) {
-        to_stderr(text.as_ref());
+        to_stderr(&laid_out(text.as_ref()));
     }
 
-    /// What went wrong, with its causes, on one line.
+    /// What went wrong, with its causes.
     pub fn error(&self, error: &anyhow::Error) {
-        to_stderr(&format!("error: {error:#}"));
+        to_stderr(&laid_out(&format!("error: {error:#}")));
     }
 
     /// Whether a person is watching.
@@ -91,17 +98,13 @@ impl Printer {
 
 fn to_stderr(text: &str) {
     // Nothing is left to do if the terminal is gone.
-    let _ = writeln!(std::io::stderr(), "{}", printable(text));
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Text without hidden characters, apart from those of our own layout: names of classes and files come from
-/// elsewhere.
-fn printable(text: &str) -> Cow<'_, str> {
-    let hostile = |letter: char| is_hidden(letter) && letter != '\n' && letter != '\t';
-    match text.contains(hostile) {
-        true => text.replace(hostile, "\u{fffd}").into(),
-        false => text.into(),
-    }
+/// Text without hidden characters but the line breaks of an error's own layout: the names in it are escaped by whoever
+/// made the error.
+fn laid_out(text: &str) -> String {
+    text.replace(|letter: char| is_hidden(letter) && letter != '\n', "\u{fffd}")
 }
 
 #[cfg(test)]
@@ -110,10 +113,10 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(
-            printable("cat\u{1b}[31m\u{9b}2J\rdog\ta\nb"),
-            "cat\u{fffd}[31m\u{fffd}2J\u{fffd}dog\ta\nb"
-        );
-        assert!(matches!(printable("größe 100 %"), Cow::Borrowed(_)));
+        let hostile = "cat\u{1b}[31m\u{9b}2J\rdog\ta\nb";
+        let plain = "cat\u{fffd}[31m\u{fffd}2J\u{fffd}dog\u{fffd}a";
+        assert_eq!(laid_out(hostile), format!("{plain}\nb"));
+        assert_eq!(printable(hostile), format!("{plain}\u{fffd}b"));
+        assert_eq!(laid_out("größe 100 %"), "größe 100 %");
     }
 }

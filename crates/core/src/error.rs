@@ -1,6 +1,7 @@
 //! What can go wrong in a run, as values: which key, which file, which round, which client.
 
 use fedanchor_data::DataError;
+use fedanchor_data::paths::in_message;
 use fedanchor_engine::InPhase;
 use fedanchor_record::Incidents;
 use std::path::PathBuf;
@@ -47,7 +48,10 @@ pub enum Error {
         usual: f64,
     },
     /// A file of a run that is no longer what the run wrote.
-    #[error("{}: {problem}: nothing else may write to the folder of a run in progress", path.display())]
+    #[error(
+        "{}: {problem}: nothing else may write to the folder of a run in progress",
+        in_message(path)
+    )]
     Changed {
         /// The file.
         path: PathBuf,
@@ -83,7 +87,7 @@ pub enum Error {
     #[error(transparent)]
     Engine(fedanchor_engine::Error),
     /// A file that could not be written or read.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {problem}", in_message(path))]
     File {
         /// The file.
         path: PathBuf,

@@ -1,7 +1,7 @@
 //! The error type of this crate. Messages name the file, the place in it, what was expected and
 //! what was found.
 
-use crate::paths::NotUtf8;
+use crate::paths::{NotUtf8, escaped, in_message};
 use crate::skipped::{Reason, Skipped, by_reason};
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum DataError {
     /// A file could not be opened, read or written.
-    #[error("{}: {reason}", path.display())]
+    #[error("{}: {reason}", in_message(path))]
     Io {
         /// The file.
         path: PathBuf,
@@ -18,7 +18,13 @@ pub enum DataError {
         reason: std::io::Error,
     },
     /// The content of a file does not match its format.
-    #[error("{}: {place}: expected {expected}, found {found}", path.display())]
+    #[error(
+        "{}: {}: expected {}, found {}",
+        in_message(path),
+        escaped(place),
+        escaped(expected),
+        escaped(found)
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -30,7 +36,7 @@ pub enum DataError {
         found: String,
     },
     /// A picture cannot be read.
-    #[error("{}: {reason}", path.display())]
+    #[error("{}: {reason}", in_message(path))]
     Picture {
         /// The file.
         path: PathBuf,
@@ -112,7 +118,7 @@ fn counted(pictures: &[Skipped]) -> String {
         counts.join(", ")
     );
     for Skipped { path, reason } in pictures.iter().take(NAMED) {
-        text.push_str(&format!("\n  {}: {reason}", path.display()));
+        text.push_str(&format!("\n  {}: {reason}", in_message(path)));
     }
     if pictures.len() > NAMED {
         text.push_str(&format!("\n  ... and {} more", pictures.len() - NAMED));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}: the path is not UTF-8, so no table or text file can hold it: rename the file or its folder",
-    shown(.0)
+    in_message(.0)
 )]
 pub struct NotUtf8(pub PathBuf);
 
@@ -24,6 +24,24 @@ pub fn shown(path: &Path) -> String {
         text.push_str(chunk.valid());
         for byte in chunk.invalid() {
             write!(text, "\\x{byte:02X}").expect("writing to a string cannot fail");
+        }
+    }
+    text
+}
+
+/// A path as it may stand in a message.
+pub fn in_message(path: &Path) -> String {
+    escaped(&shown(path))
+}
+
+/// A name from elsewhere as it may stand in a message: line breaks and other control characters become `\n` and the
+/// like, so that it cannot pass for a message of its own.
+pub fn escaped(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for letter in name.chars() {
+        match letter.is_control() {
+            true => text.extend(letter.escape_default()),
+            false => text.push(letter),
         }
     }
     text
@@ -47,5 +65,12 @@ mod tests {
         let error = text(path).unwrap_err().to_string();
         assert!(error.starts_with("photos/caf\\xE9 é.png: the path is not UTF-8"), "{error}");
         assert_eq!(text(Path::new("é.png")).unwrap(), "é.png");
+    }
+
+    #[test]
+    fn a_name_in_a_message_stays_on_its_line() {
+        let path = Path::new(OsStr::from_bytes(b"a\nerror: b\r\x1b[2J\xe9.png"));
+        assert_eq!(in_message(path), "a\\nerror: b\\r\\u{1b}[2J\\xE9.png");
+        assert_eq!(escaped("größe 100 %"), "größe 100 %");
     }
 }

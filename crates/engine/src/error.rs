@@ -1,5 +1,6 @@
 //! What can go wrong while a cohort is trained, as values.
 
+use fedanchor_data::paths::in_message;
 use std::path::PathBuf;
 
 /// An error of this crate.
@@ -38,7 +39,7 @@ pub enum Error {
     #[error("{0}")]
     Tensors(String),
     /// A file that could not be read or written.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {problem}", in_message(path))]
     File {
         /// The file.
         path: PathBuf,

@@ -1,5 +1,6 @@
 //! Errors in finding and reading runs; every message names the path.
 
+use fedanchor_record::words::printable;
 use std::path::{Path, PathBuf};
 
 /// Why no table could be made.
@@ -11,7 +12,10 @@ pub enum ReportError {
     #[error("{0}")]
     Io(std::io::Error),
     /// A file of a run folder is missing, damaged, or was not written by a run.
-    #[error("{}: {problem}; restore the file from a copy, or run the experiment again", path.display())]
+    #[error(
+        "{}: {problem}; restore the file from a copy, or run the experiment again",
+        shown(path)
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -19,11 +23,7 @@ pub enum ReportError {
         problem: String,
     },
     /// A symbolic link points to a folder that contains it.
-    #[error(
-        "{}: links to {}, which contains it: remove the link",
-        path.display(),
-        folder.display()
-    )]
+    #[error("{}: links to {}, which contains it: remove the link", shown(path), shown(folder))]
     Loop {
         /// The link.
         path: PathBuf,
@@ -31,7 +31,7 @@ pub enum ReportError {
         folder: PathBuf,
     },
     /// A figure cannot be drawn.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {problem}", shown(path))]
     Draw {
         /// The file that was to be written.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum ReportError {
     /// The folder for a report contains something else.
     #[error(
         "{}: contains something that is not a report: name another folder with `--out`",
-        path.display()
+        shown(path)
     )]
     NotAReport {
         /// The folder.
@@ -56,7 +56,7 @@ pub enum ReportError {
         known: Option<(u32, u32)>,
     },
     /// No run of the given folders can be read.
-    #[error("there is no run to show\n{}", problems.join("\n"))]
+    #[error("there is no run to show{}", listed(problems))]
     NothingToShow {
         /// The runs, and what is wrong with each.
         problems: Vec<String>,
@@ -65,12 +65,22 @@ pub enum ReportError {
     #[error(
         "{}: contains no run: give a folder written by `fedanchor run`, or one that contains such \
          folders",
-        path.display()
+        shown(path)
     )]
     NoRun {
         /// The folder as it was given.
         path: PathBuf,
     },
+}
+
+/// A path as it may stand in a message.
+fn shown(path: &Path) -> String {
+    printable(&path.display().to_string())
+}
+
+/// Every problem on a line of its own.
+fn listed(problems: &[String]) -> String {
+    problems.iter().map(|problem| format!("\n{}", printable(problem))).collect()
 }
 
 fn rounds_with_labels(known: Option<(u32, u32)>) -> String {
@@ -92,7 +102,7 @@ impl ReportError {
 
     /// A file that cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
-        Self::Io(std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+        Self::Io(std::io::Error::new(error.kind(), format!("{}: {error}", shown(path))))
     }
 
     /// What is wrong in a run folder, in one line and without advice.

@@ -9,6 +9,16 @@ pub(crate) fn csv(text: &str) -> String {
     }
 }
 
+/// A name as a field of a CSV file for people, who open it in a spreadsheet: one that begins like a formula gets an
+/// apostrophe before it. Readers of such files take it off (`fedanchor_data::tables::from_cell`).
+pub(crate) fn csv_name(name: &str) -> String {
+    let formula = ['=', '+', '-', '@', '\t', '\r', '\n'];
+    match name.trim_start_matches('\'').starts_with(formula) {
+        true => csv(&format!("'{name}")),
+        false => csv(name),
+    }
+}
+
 /// Text in HTML, also within an attribute.
 pub(crate) fn html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
@@ -63,6 +73,19 @@ mod tests {
         assert_eq!(csv("a=1, b=2"), "\"a=1, b=2\"");
         assert_eq!(csv("the \"small\" one"), "\"the \"\"small\"\" one\"");
         assert_eq!(csv("two\nlines"), "\"two\nlines\"");
+    }
+
+    #[test]
+    fn a_name_is_no_formula() {
+        for (name, field) in [
+            ("=1+1", "'=1+1"),
+            ("-a,b", "\"'-a,b\""),
+            ("'@a", "''@a"),
+            ("'t", "'t"),
+            ("a=b", "a=b"),
+        ] {
+            assert_eq!(csv_name(name), field);
+        }
     }
 
     #[test]

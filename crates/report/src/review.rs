@@ -92,7 +92,9 @@ pub fn review_page(
     let (classes, all) = (script(&classes), script(&proposals));
     format!(
         r#"<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
+<title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
 body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2rem; }}
@@ -118,7 +120,9 @@ first. Change what is wrong, clear what you cannot tell, and save: the file then
 const classes = {classes}, all = {all};
 const shown = {shown};
 const labels = all.map((row, at) => at < shown ? row.proposal : row.label);
-const field = text => /[",\r\n]/.test(text) ? '"' + String(text).replaceAll('"', '""') + '"' : text;
+const quoted = text => /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+// No name is taken for a formula.
+const field = name => quoted(/^'*[=+\-@\t\r\n]/.test(name) ? "'" + name : name);
 for (const select of document.querySelectorAll('select')) {{
   const at = Number(select.dataset.at);
   for (const name of ['', ...classes]) {{
@@ -132,7 +136,8 @@ for (const select of document.querySelectorAll('select')) {{
 }}
 document.getElementById('save').addEventListener('click', () => {{
   const rows = all.map((row, at) =>
-    [row.path, labels[at], row.proposal, row.score, row.margin, row.classifier, row.confidence].map(field).join(','));
+    [field(row.path), field(labels[at]), field(row.proposal), row.score, row.margin, field(row.classifier), row.confidence]
+      .join(','));
   const text = ['{head}', ...rows].join('\n') + '\n';
   const link = document.createElement('a');
   link.href = URL.createObjectURL(new Blob([text], {{ type: 'text/csv' }}));
@@ -155,7 +160,7 @@ pub fn review_csv(proposals: &[Proposal]) -> String {
     for proposal in proposals {
         let Proposal { path, label, proposal, score, margin, classifier, confidence } = proposal;
         let [path, label, proposal, classifier] =
-            [path, label, proposal, classifier].map(|name| escape::csv(name));
+            [path, label, proposal, classifier].map(|name| escape::csv_name(name));
         let _ =
             writeln!(text, "{path},{label},{proposal},{score},{margin},{classifier},{confidence}");
     }
@@ -204,6 +209,10 @@ mod tests {
         let shown = [Shown { picture: vec![1, 2, 3], anchors: vec![(vec![4], "<i>".into(), 0.9)] }];
         let page = review_page("labels", &["cat".to_owned()], &all, &shown);
         assert_eq!(page.matches("</script>").count(), 1);
+        assert!(page.contains("content=\"default-src 'none'; img-src data:; "), "{page}");
+        let formula = [proposal("=1+1.png", "-cat", 0.1, "@dog")];
+        let csv = review_csv(&formula);
+        assert!(csv.ends_with("\n'=1+1.png,,'-cat,0.5,0.1,'@dog,0.75\n"), "{csv}");
         assert!(page.contains("&lt;i&gt;") && page.contains("data:image/jpeg;base64,AQID"));
     }
 }

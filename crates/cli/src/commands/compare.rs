@@ -10,7 +10,7 @@ pub fn compare(args: &CompareArgs, printer: &Printer) -> Result<()> {
     if args.output.json {
         printer.json(&comparison);
     } else {
-        printer.line(comparison_text(&comparison).trim_end());
+        printer.text(&comparison_text(&comparison));
     }
     Ok(())
 }

@@ -64,7 +64,8 @@ fn show(assessment: &Assessment, names: &[String], printer: &Printer) {
         calibration.error
     ));
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(5);
-    printer.line(format!("\n{:width$}   images  precision   recall", "class"));
+    printer.line("");
+    printer.line(format!("{:width$}   images  precision   recall", "class"));
     for score in &classifier.classes {
         printer.line(format!(
             "{:width$}  {:>7}  {:>9}  {:>7}",
@@ -79,7 +80,8 @@ fn show(assessment: &Assessment, names: &[String], printer: &Printer) {
         let short = |name: &String| name.chars().take(cell).collect::<String>();
         let head: Vec<String> =
             names.iter().map(|name| format!("{:>cell$}", short(name))).collect();
-        printer.line(format!("\n{:width$}  {}", "truth", head.join(" ")));
+        printer.line("");
+        printer.line(format!("{:width$}  {}", "truth", head.join(" ")));
         for (name, row) in names.iter().zip(&classifier.confusion) {
             let row: Vec<String> = row.iter().map(|count| format!("{count:>cell$}")).collect();
             printer.line(format!("{name:width$}  {}", row.join(" ")));
@@ -92,12 +94,14 @@ fn show(assessment: &Assessment, names: &[String], printer: &Printer) {
             wrong.extend(others.map(|(class, &count)| (count, truth, class)));
         }
         wrong.sort_by_key(|&(count, truth, class)| (std::cmp::Reverse(count), truth, class));
-        printer.line("\nmost frequent confusions (`--json` has all)");
+        printer.line("");
+        printer.line("most frequent confusions (`--json` has all)");
         for (count, truth, class) in wrong.iter().take(LISTED) {
             printer.line(format!("{count:>7}  {} taken for {}", names[*truth], names[*class]));
         }
     }
-    printer.line("\nconfidence    images  mean confidence  accuracy");
+    printer.line("");
+    printer.line("confidence    images  mean confidence  accuracy");
     for bin in calibration.bins.iter().filter(|bin| bin.images > 0) {
         printer.line(format!(
             "{:>3.0} to {:>3.0} %  {:>7}  {:>15}  {:>8}",

@@ -9,7 +9,7 @@ use clap::CommandFactory;
 pub fn completions(args: &CompletionsArgs, printer: &Printer) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "fedanchor", &mut text);
-    printer.line(String::from_utf8(text).context("the completions are no text")?.trim_end());
+    printer.text(&String::from_utf8(text).context("the completions are no text")?);
     Ok(())
 }
 

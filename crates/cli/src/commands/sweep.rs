@@ -117,7 +117,7 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     if let Ok(runs) = find_runs(std::slice::from_ref(&out)) {
         let table = Table::new(&runs.completed(&super::complete));
         let format = if args.output.json { Format::Json } else { Format::Text };
-        printer.line(render(&table, format).trim_end());
+        printer.text(&render(&table, format));
     }
     if ends.is_empty() {
         return Ok(());
@@ -174,7 +174,8 @@ fn run_all(
                             summary.seconds
                         )),
                         Err(error) => {
-                            printer.status(format!("{}: error: {error:#}", job.name));
+                            let text = format!("{}: error: {error:#}", job.name);
+                            text.lines().for_each(|line| printer.status(line));
                             end(job, End::Failed(format!("{error:#}")));
                         }
                     }

@@ -19,7 +19,7 @@ pub fn table(args: &TableArgs, printer: &Printer) -> Result<()> {
         TableFormat::Csv => Format::Csv,
         TableFormat::Latex => Format::Latex,
     };
-    printer.line(render(&table, format).trim_end());
+    printer.text(&render(&table, format));
     if args.format == TableFormat::Csv {
         table.notes().iter().for_each(|note| printer.status(note));
     }

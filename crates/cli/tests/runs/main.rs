@@ -20,6 +20,7 @@ mod folder;
 mod inputs;
 mod interrupts;
 mod kills;
+mod names;
 mod paths;
 mod sweeps;
 mod verifying;

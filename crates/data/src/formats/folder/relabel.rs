@@ -1,7 +1,7 @@
 //! Labels that a person has reviewed, brought back to the pictures they belong to.
 
 use super::listing::Listing;
-use crate::tables::quoted;
+use crate::tables::{cell, from_cell};
 use crate::{DataError, Result, paths};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -32,7 +32,7 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
     let mut row = |path: &Path, label: &str, client: &str, split: &str| match seen_from(path, table)
     {
         Ok(path) => {
-            let fields = [path.as_str(), label, client, split].map(quoted);
+            let fields = [path.as_str(), label, client, split].map(cell);
             writeln!(text, "{}", fields.join(",")).expect("writing to a string cannot fail");
         }
         Err(problem) => problems.push(problem),
@@ -105,7 +105,7 @@ fn read(labels: &Path) -> Result<HashMap<PathBuf, (u64, String)>> {
     for record in reader.records() {
         let record = record.map_err(|error| malformed("row".to_owned(), error.to_string()))?;
         let line = record.position().map_or(0, csv::Position::line);
-        let (path, label) = (&record[path], &record[label]);
+        let (path, label) = (from_cell(&record[path]), from_cell(&record[label]));
         if label.is_empty() {
             continue;
         }

@@ -7,6 +7,8 @@ use super::listing::{ClientFiles, Listing, Part, superfluous_share};
 use super::names::natural;
 use crate::DataError;
 use crate::formats::Options;
+use crate::paths::{escaped, in_message};
+use crate::tables::from_cell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
@@ -151,7 +153,7 @@ fn rows(file: &Path, root: &Path, bad: &mut Bad) -> Result<Vec<(u64, Row)>, Data
         let field = |column: Option<usize>| {
             column.and_then(|column| record.get(column)).unwrap_or_default()
         };
-        let name = field(Some(path));
+        let name = from_cell(field(Some(path)));
         let test = match field(split) {
             "" | "train" => false,
             "test" => true,
@@ -166,8 +168,8 @@ fn rows(file: &Path, root: &Path, bad: &mut Bad) -> Result<Vec<(u64, Row)>, Data
         }
         let row = Row {
             path: root.join(name),
-            label: field(label).to_owned(),
-            client: field(client).to_owned(),
+            label: from_cell(field(label)).to_owned(),
+            client: from_cell(field(client)).to_owned(),
             test,
         };
         match seen.entry(row.path.clone()) {
@@ -219,9 +221,9 @@ impl Bad {
             1 => "1 line cannot be used".to_owned(),
             _ => format!("{count} lines cannot be used"),
         };
-        let mut text = format!("{}: {count}", file.display());
+        let mut text = format!("{}: {count}", in_message(file));
         for (line, why) in self.0.iter().take(NAMED) {
-            text.push_str(&format!("\n  line {line}: {why}"));
+            text.push_str(&format!("\n  line {line}: {}", escaped(why)));
         }
         if self.0.len() > NAMED {
             text.push_str(&format!("\n  ... and {} more", self.0.len() - NAMED));
