@@ -1,7 +1,7 @@
 //! A method from outside the crate, used as any other: by its name in an experiment file, in a sweep, after a
 //! kill, and through a fleet that encodes every message.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 #[path = "../../../crates/core/tests/loopback/fleet.rs"]
 mod fleet;
@@ -218,6 +218,68 @@ mod by_field {
     }
 }
 
+struct Played {
+    params: Params,
+    records: Vec<RoundRecord>,
+    notice: Option<String>,
+}
+
+fn play(experiment: &str, settings: &[&str], replayed: bool) -> Played {
+    let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+    let experiment = resolve(experiment, &settings).unwrap();
+    let rounds = experiment.rounds;
+    let data = fedanchor::simulation::load(&experiment).unwrap();
+    let mut simulation = Simulation::new(experiment, data, Some(1)).unwrap();
+    if replayed {
+        simulation.context.record_steps();
+    }
+    let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
+    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    let round = |round| coordinator.round(&mut fleet, round).unwrap().record;
+    let records = (1..=rounds).map(round).collect();
+    assert_eq!(simulation.context.replayed_steps() > 0, replayed);
+    let params = coordinator.server.params.copy().unwrap();
+    Played { params, records, notice: simulation.context.take_notice() }
+}
+
+/// The model of a GPU is that of a CPU: with a constant weight, with one that grows, and with one that changes as a
+/// field of the loss. In bfloat16 the distance is 0 before the first step, as it is in single precision.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_gpu_trains_it_as_a_cpu_does() {
+    register();
+    let growing = EXPERIMENT.replace("mu = 0.5", "mu = 3, ramp_up = 6");
+    let field = EXPERIMENT.replace("name = \"fedprox\", mu = 0.5", "name = \"by-field\"");
+    for experiment in [EXPERIMENT, &growing, &field] {
+        let on = |more: &[&str]| {
+            let brief = ["rounds=6", "optimiser.lr=0.001", "pretrain.lr=0.001"];
+            play(experiment, &[&brief, more].concat(), false)
+        };
+        let (cpu, full) = (on(&[]), on(&["device=cuda:0", "precision=f32"]));
+        let half = on(&["device=cuda:0"]);
+        let flat = |played: &Played| {
+            let host = |tensor: &tch::Tensor| {
+                tensor.to_device(tch::Device::Cpu).to_kind(Kind::Double).flatten(0, -1)
+            };
+            tch::Tensor::cat(&played.params.tensors.iter().map(host).collect::<Vec<_>>(), 0)
+        };
+        let far = |played: &Played| {
+            ((flat(&cpu) - flat(played)).norm() / flat(&cpu).norm()).double_value(&[])
+        };
+        let name = experiment.lines().last().unwrap_or_default();
+        println!("{name}: {:.1e} in f32, {:.1e} in bf16", far(&full), far(&half));
+        assert!(far(&full) < 1e-3 && far(&half) < 2e-2, "{name}");
+        for (cpu, half) in cpu.records.iter().zip(&half.records) {
+            let of = |record: &RoundRecord| record.losses.client_mix.unwrap();
+            assert!((of(cpu) - of(half)).abs() < 0.05 * of(cpu), "{cpu:?} {half:?}");
+        }
+    }
+    // A single step per client: its loss is that of the model it was sent.
+    let one = ["rounds=1", "device=cuda:0", "data.clients=990", "client.batch=16"];
+    let once = play(EXPERIMENT, &one, false);
+    assert_eq!(once.records[0].losses.client_mix, Some(0.0), "{:?}", once.records);
+}
+
 /// Every way to write a weight that changes from round to round gives the model of plain execution where steps are
 /// replayed; that it is slow to change a field is reported.
 #[test]
@@ -226,20 +288,8 @@ fn a_changing_weight_is_right_where_steps_are_replayed() {
     let scalar = EXPERIMENT.replace("mu = 0.5", "mu = 3, ramp_up = 6");
     let field = EXPERIMENT.replace("name = \"fedprox\", mu = 0.5", "name = \"by-field\"");
     let play = |experiment: &str, replayed: bool| {
-        let settings = ["rounds=6".to_owned(), "client.per_round=2".to_owned()];
-        let experiment = resolve(experiment, &settings).unwrap();
-        let data = fedanchor::simulation::load(&experiment).unwrap();
-        let mut simulation = Simulation::new(experiment, data, Some(1)).unwrap();
-        if replayed {
-            simulation.context.record_steps();
-        }
-        let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-        coordinator.pretrain(&AtomicBool::new(false)).unwrap();
-        for round in 1..=6 {
-            coordinator.round(&mut fleet, round).unwrap();
-        }
-        assert_eq!(simulation.context.replayed_steps() > 0, replayed);
-        (coordinator.server.params.copy().unwrap(), simulation.context.take_notice())
+        let played = play(experiment, &["rounds=6", "client.per_round=2"], replayed);
+        (played.params, played.notice)
     };
     let mut models = Vec::new();
     for (experiment, notice) in [(&scalar, false), (&field, true)] {
