@@ -43,6 +43,13 @@ pub(crate) struct Configuration {
     others: usize,
 }
 
+impl Configuration {
+    /// All clients make every step, and the loss reads no further networks.
+    pub(crate) fn new(trained: Vec<usize>, statistics: Statistics) -> Self {
+        Self { trained, statistics, may_skip: false, others: 0 }
+    }
+}
+
 /// What a GPU keeps of the cohort beside its parameters.
 struct OnGpu {
     workspace: u64,
@@ -69,7 +76,7 @@ impl<'a> Learner<'a> {
             true => Statistics::Update(context.batch_norm.momentum),
             false => Statistics::Batch,
         };
-        let configuration = Configuration { trained, statistics, may_skip: false, others: 0 };
+        let configuration = Configuration::new(trained, statistics);
         let (others, sums, gpu) = (Vec::new(), Vec::new(), None);
         let mut learner =
             Self { context, name, params, momentum, others, configuration, sums, gpu };

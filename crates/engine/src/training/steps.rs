@@ -232,3 +232,106 @@ impl Recorder {
         self.steps.take_notice()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Result;
+    use crate::model::{Pass, Statistics};
+    use crate::training::{Inputs, Terms};
+
+    #[derive(Debug, Clone, PartialEq)]
+    struct Weighted(f64);
+
+    #[derive(Debug, Clone, PartialEq)]
+    struct Other(f64);
+
+    macro_rules! loss {
+        ($name:ident) => {
+            impl StepLoss for $name {
+                fn terms(&self) -> usize {
+                    1
+                }
+
+                fn loss(&self, _: &Inputs, _: &Pass) -> Result<Terms> {
+                    Ok(Terms::default())
+                }
+            }
+        };
+    }
+    loss!(Weighted);
+    loss!(Other);
+
+    fn kind(loss: impl StepLoss + Clone + PartialEq) -> StepKind {
+        let configuration = Configuration::new(vec![0, 1], Statistics::Batch);
+        StepKind { loss: Box::new(loss), configuration }
+    }
+
+    fn key(kind: u64, active: usize) -> StepKey {
+        StepKey { workspace: 1, kind, active, bytes: 8 }
+    }
+
+    #[test]
+    fn equal_losses_are_one_kind_and_all_others_are_not() {
+        let mut steps = Steps::<()>::default();
+        let first = steps.kind(1, kind(Weighted(0.5)));
+        assert_eq!(steps.kind(1, kind(Weighted(0.5))), first);
+        let others = [
+            steps.kind(1, kind(Weighted(0.25))),
+            steps.kind(1, kind(Other(0.5))),
+            steps.kind(2, kind(Weighted(0.5))),
+            steps.kind(
+                1,
+                StepKind {
+                    configuration: Configuration::new(vec![0], Statistics::Batch),
+                    ..kind(Weighted(0.5))
+                },
+            ),
+        ];
+        assert!(others.iter().all(|other| *other != first), "{first} {others:?}");
+        // Not equal to itself, so never replayed.
+        let nan = steps.kind(3, kind(Weighted(f64::NAN)));
+        assert_ne!(steps.kind(3, kind(Weighted(f64::NAN))), nan);
+    }
+
+    #[test]
+    fn a_step_is_captured_at_its_third_call_and_replayed_from_then_on() {
+        let mut steps = Steps::default();
+        let captured = |steps: &mut Steps<&str>, key| match steps.next(key) {
+            Next::Run => "run",
+            Next::Capture => "capture",
+            Next::Replay(captured) => captured,
+        };
+        for expected in ["run", "run", "capture"] {
+            assert_eq!(captured(&mut steps, key(1, 2)), expected);
+        }
+        steps.captured(key(1, 2), "first");
+        assert_eq!(captured(&mut steps, key(1, 2)), "first");
+        assert_eq!(captured(&mut steps, key(1, 3)), "run");
+        // One that cannot be captured runs as it is, and costs no other its capture; the reason is reported once.
+        steps.refuse(key(1, 3), "no memory");
+        steps.refuse(key(1, 4), "no memory");
+        steps.notice("something else".to_owned());
+        assert_eq!(captured(&mut steps, key(1, 3)), "run");
+        assert_eq!(captured(&mut steps, key(1, 2)), "first");
+        assert!(steps.take_notice().unwrap().ends_with("one operation at a time: no memory"));
+        assert_eq!(steps.take_notice().unwrap(), "something else");
+        assert_eq!(steps.take_notice(), None);
+    }
+
+    #[test]
+    fn constants_that_keep_changing_drop_the_oldest_captures_and_are_reported_once() {
+        let mut steps = Steps::default();
+        let oldest = steps.kind(1, kind(Weighted(0.0)));
+        steps.captured(key(oldest, 1), ());
+        for changed in 1..10 {
+            let number = steps.kind(1, kind(Weighted(f64::from(changed))));
+            steps.captured(key(number, 1), ());
+        }
+        assert_eq!(steps.steps.len(), KINDS);
+        assert!(matches!(steps.next(key(oldest, 1)), Next::Run));
+        let notice = steps.take_notice().unwrap();
+        assert!(notice.contains("`Objective::with_scalars` (Weighted(0.0))"), "{notice}");
+        assert_eq!(steps.take_notice(), None);
+    }
+}
