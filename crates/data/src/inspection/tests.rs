@@ -36,6 +36,26 @@ fn near_duplicates_are_found_and_other_digits_are_not() {
     assert!(found >= 290, "{found} of 300");
 }
 
+/// Blank pages, for example: all pairs of them would be too many to find and to read.
+#[test]
+fn of_many_pictures_that_look_the_same_each_is_listed_with_one() {
+    let place = |number: u32| Place {
+        path: format!("{number}.png").into(),
+        part: "labelled",
+        class: Some(["cat", "dog"][number as usize % 2].to_owned()),
+    };
+    let pixels = [200; duplicates::SIDE * duplicates::SIDE];
+    let print = |number: u32| Print::new(blake3::hash(&number.to_le_bytes()), &pixels);
+    let pictures: Vec<(Place, Print)> = (0..300).map(|at| (place(at), print(at))).collect();
+    let near = duplicates::find(&pictures).near;
+    assert!((150..=300).contains(&near.len()), "{}", near.len());
+    assert!(near.iter().all(|pair| pair.first.class != pair.second.class));
+    let listed = |(place, _): &(Place, Print)| {
+        near.iter().any(|pair| pair.first == *place || pair.second == *place)
+    };
+    assert!(pictures.iter().all(listed));
+}
+
 #[test]
 fn everything_is_reported_at_once() {
     let folder = tempfile::tempdir().unwrap();
