@@ -57,7 +57,7 @@ class Hostile:
 
     def respond(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
         answer = local_http.request(str(self.behind), method, target, body)
-        if target != "/v1/train" or answer.status != 200:
+        if not target.startswith("/v1/train") or answer.status != 200:
             return answer
         broadcast, _ = split_parts(body)
         sent = decode(broadcast)[1]

@@ -1,7 +1,6 @@
 //! The coordinator's socket: where a transport takes requests and puts replies.
 
 use crate::mailbox::{Asking, Mailbox};
-use crate::protocol::PROTOCOL;
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -18,6 +17,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+/// Version of the conversation with a transport, which does not know what it carries.
+const PROTOCOL: u32 = 1;
 
 /// How long a transport that asks for work is kept waiting.
 const PAUSE: Duration = Duration::from_secs(1);

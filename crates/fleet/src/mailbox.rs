@@ -3,6 +3,7 @@
 //! The coordinator's thread posts requests and waits for replies; the transport takes requests and puts replies,
 //! from threads of its own. Replies wait on disk, so that memory does not grow with the number of nodes.
 
+use crate::protocol::TRAIN;
 use crate::spool::Spooled;
 use axum::body::Bytes;
 use fedanchor::{Error, Result};
@@ -70,6 +71,16 @@ struct Request {
     missing: Option<Instant>,
 }
 
+impl Request {
+    /// Where the node answers; a node that trains can say by the number what it trains for.
+    fn target(&self, id: u64) -> String {
+        match self.path {
+            TRAIN => format!("{TRAIN}?task={id}"),
+            other => other.to_owned(),
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 struct End {
     ok: bool,
@@ -132,7 +143,7 @@ pub struct Order {
     /// For which node.
     pub node: String,
     /// Where the node answers.
-    pub path: &'static str,
+    pub path: String,
     /// Seconds after which nobody waits for the reply.
     pub timeout: Option<f64>,
 }
@@ -301,8 +312,8 @@ impl Mailbox {
             let requests: Vec<Order> = waiting
                 .map(|(&id, request)| {
                     request.taken = true;
-                    let Request { node, path, timeout, .. } = request;
-                    Order { id, node: node.clone(), path, timeout: *timeout }
+                    let (node, timeout) = (request.node.clone(), request.timeout);
+                    Order { id, node, path: request.target(id), timeout }
                 })
                 .collect();
             let left = until.saturating_duration_since(Instant::now());

@@ -1,42 +1,37 @@
 //! A node: images that stay here, and the clients that train on them.
 
 mod data;
+mod desk;
+mod limits;
 mod refusal;
 mod state;
 mod trainer;
 
 pub use data::{Clients, Source};
 
-use crate::protocol::{
-    ALIVE, JOIN, Joined, LocalClient, NOT_JOINED, PROTOCOL, TRAIN, Terms, bad_names,
-};
+use crate::protocol::{Joined, LocalClient, NOT_JOINED, PROTOCOL, Terms, bad_names};
 use crate::socket::{Bound, Socket};
-use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::State;
+use axum::body::Bytes;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::routing::post;
 use data::LocalData;
+use desk::{Desk, Job, Queue, Task};
 use fedanchor::clients::{ClientSite, LocalClients};
 use fedanchor::engine::tensors::Params;
 use fedanchor::engine::training::Context;
+use fedanchor::experiment::resolve_client_settings;
 use fedanchor::methods::{self, Method};
 use fedanchor::{Error, Experiment, Result};
+use fedanchor_record::words::excerpt;
 use refusal::Refusal;
+use serde::Deserialize;
 use state::StateFolder;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use trainer::Trainer;
 
-/// The longest request, in bytes: a model of 250 million parameters.
-const LONGEST: usize = 1 << 30;
-/// Requests that are held in memory at the same time.
-const WAITING: usize = 4;
+/// How long the last answer may take to be read once the node is stopped.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// What a node has.
 #[derive(Debug, Clone)]
@@ -51,19 +46,6 @@ pub struct Settings {
     pub workers: Option<usize>,
 }
 
-/// Something to do, and where the answer goes: a status and a body.
-struct Job {
-    task: Task,
-    answer: oneshot::Sender<(u16, Bytes)>,
-    /// Its place among those that are held in memory.
-    _place: OwnedSemaphorePermit,
-}
-
-enum Task {
-    Join(Bytes),
-    Train(Bytes),
-}
-
 /// A node that answers on its socket until it is stopped.
 #[derive(Debug)]
 pub struct Node {
@@ -71,7 +53,7 @@ pub struct Node {
     path: PathBuf,
     /// One thread, which holds images, model and device.
     worker: Option<JoinHandle<()>>,
-    stopping: Arc<AtomicBool>,
+    desk: Desk,
 }
 
 impl Node {
@@ -79,20 +61,11 @@ impl Node {
     pub fn start(socket: &Path, settings: Settings) -> Result<Self> {
         let bound = Bound::new(socket)?;
         let folder = StateFolder::open(&settings.state)?;
-        let (jobs, queue) = mpsc::channel();
-        let stopping = Arc::new(AtomicBool::new(false));
-        let queue = Queue { jobs: queue, stopping: stopping.clone() };
+        let (desk, queue) = Desk::new();
         let worker = std::thread::spawn(move || work(&settings, &folder, &queue));
-        let desk = Desk { jobs, places: Arc::new(Semaphore::new(WAITING)) };
-        let router = Router::new()
-            .route(JOIN, post(join))
-            .route(TRAIN, post(train))
-            .route(ALIVE, post(alive));
-        let router = router.with_state(desk);
-        // What is being trained is waited for.
-        let served = bound.serve(router, Duration::MAX)?;
+        let served = bound.serve(desk.routes(), GRACE)?;
         let (socket, path) = (Some(served), socket.to_owned());
-        Ok(Self { socket, path, worker: Some(worker), stopping })
+        Ok(Self { socket, path, worker: Some(worker), desk })
     }
 
     /// Where it answers.
@@ -112,9 +85,10 @@ impl Node {
     }
 
     fn end(&mut self) -> std::thread::Result<()> {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.desk.stop();
+        let ended = self.worker.take().map_or(Ok(()), JoinHandle::join);
         drop(self.socket.take());
-        self.worker.take().map_or(Ok(()), JoinHandle::join)
+        ended
     }
 }
 
@@ -124,62 +98,10 @@ impl Drop for Node {
     }
 }
 
-/// Takes requests and hands them to the worker.
-#[derive(Clone)]
-struct Desk {
-    jobs: mpsc::Sender<Job>,
-    places: Arc<Semaphore>,
-}
-
-async fn alive() -> StatusCode {
-    StatusCode::NO_CONTENT
-}
-
-async fn join(State(desk): State<Desk>, body: Body) -> Response {
-    hand_over(desk, body, Task::Join).await
-}
-
-async fn train(State(desk): State<Desk>, body: Body) -> Response {
-    hand_over(desk, body, Task::Train).await
-}
-
-async fn hand_over(desk: Desk, body: Body, task: fn(Bytes) -> Task) -> Response {
-    let Ok(place) = desk.places.try_acquire_owned() else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the node is busy").into_response();
-    };
-    let Ok(body) = to_bytes(body, LONGEST).await else {
-        let problem = format!("a body of more than {LONGEST} bytes, or one that broke off");
-        return (StatusCode::PAYLOAD_TOO_LARGE, problem).into_response();
-    };
-    let (answer, answered) = oneshot::channel();
-    let sent = desk.jobs.send(Job { task: task(body), answer, _place: place });
-    match (sent, answered.await) {
-        (Ok(()), Ok((status, body))) => {
-            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            (status, body).into_response()
-        }
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "the node ends").into_response(),
-    }
-}
-
-/// What the worker is to do.
-struct Queue {
-    jobs: mpsc::Receiver<Job>,
-    stopping: Arc<AtomicBool>,
-}
-
-impl Queue {
-    /// The next job whose asker still waits for it; `None` at the end.
-    fn next(&self) -> Option<Job> {
-        let wanted = |job: &Job| !job.answer.is_closed();
-        self.jobs.iter().take_while(|_| !self.stopping.load(Ordering::Relaxed)).find(wanted)
-    }
-}
-
 /// Does one job after the other. What is trained follows from the terms of the run that was joined last.
 fn work(settings: &Settings, folder: &StateFolder, queue: &Queue) {
     let mut next = queue.next();
-    while let Some(Job { task, answer, _place }) = next.take() {
+    while let Some(Job { task, answer, .. }) = next.take() {
         let reply = match task {
             Task::Train(_) => Err(Refusal::new(NOT_JOINED, "join first")),
             Task::Join(terms) => match Site::open(settings, &terms) {
@@ -201,6 +123,31 @@ fn work(settings: &Settings, folder: &StateFolder, queue: &Queue) {
     }
 }
 
+/// The terms of a run, of this version.
+fn read_terms(terms: &[u8]) -> std::result::Result<Terms, Refusal> {
+    // The version first: another version may have other terms.
+    #[derive(Deserialize)]
+    struct Versions {
+        protocol: u32,
+        version: String,
+    }
+    let malformed = |error: serde_json::Error| {
+        let problem = excerpt(&error.to_string());
+        Refusal::new(409, format!("malformed terms of a run: {problem}"))
+    };
+    let Versions { protocol, version } = serde_json::from_slice(terms).map_err(malformed)?;
+    if protocol != PROTOCOL {
+        let problem = format!(
+            "the coordinator has version {} with protocol {protocol}, this node {} with protocol {PROTOCOL}: install \
+             the same version",
+            excerpt(&version),
+            env!("CARGO_PKG_VERSION")
+        );
+        return Err(Refusal::new(409, problem));
+    }
+    serde_json::from_slice(terms).map_err(malformed)
+}
+
 /// Everything that a run needs here.
 struct Site {
     terms: Terms,
@@ -215,29 +162,24 @@ struct Site {
 impl Site {
     /// Brings the images into the form that the terms ask for, or says what does not fit.
     fn open(settings: &Settings, terms: &[u8]) -> std::result::Result<Self, Refusal> {
-        let terms: Terms = serde_json::from_slice(terms).map_err(|error| {
-            Refusal::new(409, format!("the terms of the run make no sense: {error}"))
-        })?;
-        if terms.protocol != PROTOCOL {
-            let problem = format!(
-                "the coordinator has version {} with protocol {}, this node {} with protocol {PROTOCOL}: \
-                 install the same version",
-                terms.version,
-                terms.protocol,
-                env!("CARGO_PKG_VERSION")
-            );
-            return Err(Refusal::new(409, problem));
-        }
-        let device = format!("device={}", settings.device);
+        let terms = read_terms(terms)?;
+        // It speaks of what was sent, and of nothing on this machine.
+        let unknown = |error: Error| {
+            let problem = excerpt(&error.to_string());
+            Refusal::new(409, format!("it cannot train this experiment: {problem}"))
+        };
+        let mut experiment = resolve_client_settings(&terms.experiment).map_err(unknown)?;
+        let method = methods::build(&experiment.method).map_err(unknown)?;
+        experiment.device.clone_from(&settings.device);
         let other = |error: Error| Refusal::private(409, "it cannot train this experiment", &error);
-        let experiment = fedanchor::resolve(&terms.experiment, &[device]).map_err(other)?;
-        let method = methods::build(&experiment.method).map_err(other)?;
+        let training = experiment.training(method.heads()).map_err(other)?;
+        limits::check(&terms, &experiment, &training)?;
         let data = LocalData::read(&settings.source, &experiment.data, terms.shape)?;
         if let Some(problem) = bad_names(data.clients.iter().map(|(name, _)| name.as_str())) {
             return Err(Refusal::private(409, "it cannot name its clients", &problem));
         }
         let context = Context::new(
-            experiment.training(method.heads()).map_err(other)?,
+            training,
             terms.shape,
             terms.classes,
             &terms.normalisation,

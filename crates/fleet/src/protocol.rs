@@ -1,21 +1,19 @@
 //! What the coordinator and its nodes say to each other, besides broadcasts and answers.
 
 use axum::body::Bytes;
-use fedanchor::{Error, Experiment, Result};
 use fedanchor_data::{Normalisation, Shape};
 use fedanchor_record::words::{excerpt, is_hidden};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Version of these messages. Nodes and coordinators of other versions do not work together.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Where a node answers.
 pub const JOIN: &str = "/v1/join";
-/// Where a node trains.
+/// Where a node trains; followed by `?task=` and the number of the request.
 pub const TRAIN: &str = "/v1/train";
-
-/// Where a node says that it is there.
+/// Where a node says what it works on.
 pub const ALIVE: &str = "/v1/alive";
 
 /// Status of what the transport says in place of a node whose process it cannot reach.
@@ -33,8 +31,10 @@ pub struct Terms {
     pub version: String,
     /// The run's identifier, which is random: what clients keep from round to round belongs to it.
     pub run: String,
-    /// The settled experiment as TOML, without what is the coordinator's own: paths and device. Its
-    /// precision is that of all nodes, so that they train what a simulation would.
+    /// Of the settled experiment what clients need to train, as TOML: see [`client_settings`]. Its precision is that of
+    /// all nodes, so that they train what a simulation would.
+    ///
+    /// [`client_settings`]: fedanchor::experiment::client_settings
     pub experiment: String,
     /// Number of classes.
     pub classes: usize,
@@ -44,21 +44,6 @@ pub struct Terms {
     pub normalisation: Normalisation,
     /// Whether images are mirrored.
     pub flip: bool,
-}
-
-impl Terms {
-    /// The settled experiment without what is the coordinator's own.
-    pub fn text_of(experiment: &Experiment) -> Result<String> {
-        let problem = |error: toml::ser::Error| Error::config("the experiment", error.to_string());
-        let mut table = toml::Table::try_from(experiment).map_err(problem)?;
-        table.remove("device");
-        for (section, key) in [("data", "path"), ("model", "init_from")] {
-            if let Some(toml::Value::Table(section)) = table.get_mut(section) {
-                section.remove(key);
-            }
-        }
-        toml::to_string(&table).map_err(problem)
-    }
 }
 
 /// What a node says of itself when it joins.
@@ -81,6 +66,13 @@ pub struct LocalClient {
     pub samples: usize,
 }
 
+/// What a node works on. It is asked side by side with its work, so that it can say what is under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alive {
+    /// The requests to train that it has and whose askers wait for the answer.
+    pub tasks: BTreeSet<u64>,
+}
+
 /// Which clients a node shall train; it follows the broadcast, which is the same for all nodes, so that a transport can
 /// tell by the first bytes of a message that it has them already.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +87,8 @@ pub struct TrainHeader {
 pub const CLIENTS_PER_NODE: usize = 10_000;
 /// The most clients that may join a run while it lasts: their names are in every checkpoint.
 pub const CLIENTS: usize = 100_000;
+/// The most images of a client.
+pub const SAMPLES: usize = 100_000_000;
 /// The longest name of a client, in bytes.
 pub const LONGEST_NAME: usize = 200;
 
@@ -192,28 +186,5 @@ mod tests {
             assert_eq!(split_parts(&whole[..end]).is_some(), end == 11, "{end}");
         }
         assert_eq!(split_parts(&u64::MAX.to_le_bytes()), None);
-    }
-
-    #[test]
-    fn terms_hold_nothing_of_the_coordinators_machine() {
-        let settings = [
-            "data.name=mine",
-            "data.path=/secret/place",
-            "model.name=resnet18",
-            "model.init_from=/secret/weights",
-            "device=cuda:3",
-        ];
-        let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
-        let experiment = fedanchor::resolve("", &settings).unwrap();
-        let text = Terms::text_of(&experiment).unwrap();
-        for own in ["secret", "device =", "cuda"] {
-            assert!(!text.contains(own), "{text}");
-        }
-        let mut there = fedanchor::resolve(&text, &["device=cpu".to_owned()]).unwrap();
-        assert_eq!(there.precision, experiment.precision);
-        there.device.clone_from(&experiment.device);
-        there.data.path.clone_from(&experiment.data.path);
-        there.model.init_from.clone_from(&experiment.model.init_from);
-        assert_eq!(there, experiment);
     }
 }

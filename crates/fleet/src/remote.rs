@@ -5,6 +5,7 @@ use crate::protocol::{NOT_JOINED, PROTOCOL, TRAIN, Terms, TrainHeader, framed};
 use crate::roster::{Node, Place, Roster};
 use crate::round::{Asked, Client, Round};
 use axum::body::Bytes;
+use fedanchor::experiment::client_settings;
 use fedanchor::federation::{ClientKey, Delivery, Fleet, Member, RoundTask};
 use fedanchor::{Error, Result, Simulation};
 use fedanchor_record::words::excerpt;
@@ -57,7 +58,7 @@ impl RemoteFleet {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             run: run.to_owned(),
-            experiment: Terms::text_of(&experiment)?,
+            experiment: client_settings(&experiment)?,
             classes: simulation.classes.len(),
             shape: images.shape(),
             normalisation: images.normalisation().clone(),

@@ -4,7 +4,7 @@
 use crate::mailbox::{Mailbox, Reply};
 use crate::names::Names;
 use crate::probes::Probes;
-use crate::protocol::{JOIN, Joined, PROTOCOL, bad_names};
+use crate::protocol::{JOIN, Joined, LocalClient, PROTOCOL, SAMPLES, bad_names};
 use axum::body::Bytes;
 use fedanchor::federation::{ClientKey, Member};
 use fedanchor_data::formats::natural;
@@ -180,6 +180,12 @@ impl Roster {
         }
         if let Some(problem) = bad_names(clients.iter().map(|client| client.name.as_str())) {
             return Err(problem);
+        }
+        if let Some(client) = clients.iter().find(|c| !(1..=SAMPLES).contains(&c.samples)) {
+            let LocalClient { name, samples } = client;
+            return Err(format!(
+                "its client {name:?} has {samples} images, expected between 1 and {SAMPLES}"
+            ));
         }
         if let Some(taken) = clients.iter().find(|client| self.is_elsewhere(&client.name, node)) {
             return Err(format!(

@@ -6,7 +6,7 @@ use super::layers::{DEFAULT_METHOD, check_length, defaults_in, merge, preset_of,
 use super::other_method::keep_shared;
 use crate::config::{Experiment, in_plain_words};
 use crate::error::{Error, Result};
-use crate::methods;
+use crate::methods::{self, Method};
 use fedanchor_data::Shape;
 use fedanchor_engine::model::Network;
 use std::path::Path;
@@ -56,7 +56,13 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
         }
     }
     merge(&mut given, set, "")?;
+    let (experiment, method) = assemble(given)?;
+    method.check(&experiment)?;
+    Ok(Resolved { experiment, notes })
+}
 
+/// What is given over its preset, parsed and checked, and the method.
+pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     let mut preset = preset_of(&given)?;
     let partition = name_of(&given, "partition", "kind")?;
     let partition = partition.or(name_of(&preset, "partition", "kind")?).unwrap_or_default();
@@ -99,8 +105,7 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
         .map_err(|error| Error::config(error.path().to_string(), error.inner().message()))
         .map_err(in_plain_words)?;
     experiment.check()?;
-    built.check(&experiment)?;
-    Ok(Resolved { experiment, notes })
+    Ok((experiment, built))
 }
 
 /// The experiment with every choice written down that is left to the data or the model, for images of

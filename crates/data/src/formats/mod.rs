@@ -32,6 +32,8 @@ use std::path::{Path, PathBuf};
 pub struct Options {
     /// Resizes every image to this many pixels per side.
     pub size: Option<usize>,
+    /// By how much the largest image may be enlarged at most, where whoever asks for the size is not trusted.
+    pub most_enlarged: Option<usize>,
     /// How pictures that are not square become square.
     pub fit: Fit,
     /// Without a test part: the share of the labelled pictures that becomes one.
@@ -56,7 +58,21 @@ impl Options {
         }
     }
 
+    /// Refuses a size that is out of proportion to the images, of which the largest has this side.
+    fn check_enlarged(&self, side: usize) -> Result<()> {
+        match (self.size, self.most_enlarged) {
+            (Some(size), Some(most)) if size > side.saturating_mul(most) => {
+                let problem = format!(
+                    "the images have at most {side} pixels per side: enlarging them to {size} is more than {most}-fold"
+                );
+                Err(DataError::Unusable(problem))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn resize(&self, set: ImageSet) -> Result<ImageSet> {
+        self.check_enlarged(set.shape.side)?;
         match self.size {
             Some(size) if size != set.shape.side => folder::resize_set(set, size),
             _ => Ok(set),

@@ -1,5 +1,6 @@
 //! A node's images, and whose they are.
 
+use super::limits::MOST_ENLARGED;
 use super::refusal::Refusal;
 use fedanchor::config::{DataConfig, Unreadable};
 use fedanchor::{Error, Result};
@@ -47,6 +48,7 @@ impl LocalData {
         let private = |error: Error| Refusal::private(409, WHAT, &error);
         let options = Options {
             size: Some(shape.side),
+            most_enlarged: Some(MOST_ENLARGED),
             fit: config.fit,
             skip_unreadable: source.skip_unreadable || config.unreadable == Unreadable::Skip,
             // Nothing is left of a picture that its owner removes.

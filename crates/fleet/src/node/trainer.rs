@@ -1,8 +1,8 @@
 //! Training at a node, round by round: requests in, answers out, and what clients keep on disk between the two.
 
-use super::Site;
 use super::refusal::{PRIVATE, Refusal};
 use super::state::{Kept, StateFolder};
+use super::{Site, limits};
 use crate::protocol::{NOT_JOINED, TrainHeader, push_part, split_parts};
 use axum::body::Bytes;
 use axum::http::StatusCode;
@@ -50,7 +50,7 @@ impl<'a> Trainer<'a> {
             return Err(Refusal::new(400, "a request to train has a broadcast and a header"));
         };
         let Ok(TrainHeader { run, clients }) = serde_json::from_slice(header) else {
-            return Err(Refusal::new(400, "the header of a request to train makes no sense"));
+            return Err(Refusal::new(400, "malformed header in train request"));
         };
         if run != terms.run {
             return Err(Refusal::new(NOT_JOINED, "another run: join first"));
@@ -61,10 +61,8 @@ impl<'a> Trainer<'a> {
             Error::Engine(fedanchor::engine::Error::Tensors(problem)) => Refusal::new(400, problem),
             other => other.into(),
         })?;
+        limits::check_task(&clients, broadcast.round, self.site)?;
         let numbers: Vec<u32> = clients.iter().map(|(_, number)| *number).collect();
-        if numbers.iter().collect::<BTreeSet<_>>().len() < numbers.len() || numbers.is_empty() {
-            return Err(Refusal::new(400, "a request to train names each client once"));
-        }
         let mut without = BTreeSet::new();
         for (name, number) in &clients {
             let Some((_, local)) = data.clients.iter().find(|(there, _)| there == name) else {
@@ -106,6 +104,8 @@ impl<'a> Trainer<'a> {
                 );
             }
         }
+        // It is on disk: under other numbers, memory would keep it once more.
+        numbers.iter().for_each(|number| self.clients.forget(*number));
         answers.shrink_to_fit();
         Ok(answers.into())
     }

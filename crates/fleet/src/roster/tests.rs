@@ -33,7 +33,7 @@ fn join(roster: &mut Roster, node: &str, clients: &[(&str, usize)]) {
     let client =
         |(name, samples): &(&str, usize)| serde_json::json!({ "name": name, "samples": samples });
     let clients: Vec<_> = clients.iter().map(client).collect();
-    let joined = serde_json::json!({ "protocol": 1, "version": "0", "clients": clients });
+    let joined = serde_json::json!({ "protocol": PROTOCOL, "version": "0", "clients": clients });
     answer(roster, node, 200, joined.to_string().as_bytes());
 }
 
@@ -146,7 +146,7 @@ fn a_node_that_is_behind_is_not_present() {
     assert_eq!(present(&roster), clients(&[("a", 1)]));
 }
 
-/// A node that answers what it was asked later does not work on what it was asked before.
+/// What a node does not work on, by its own words, nobody waits for; that it answers is not enough.
 #[test]
 fn a_node_that_has_lost_a_request_is_not_busy_for_ever() {
     let (_folder, mut roster) = roster();
@@ -171,14 +171,59 @@ fn a_node_that_has_lost_a_request_is_not_busy_for_ever() {
     // The transport could not deliver it: that says nothing of the node.
     roster.take(probe, Reply::Failure("no".to_owned()));
     assert!(roster.mailbox.withdrawn().contains_key(&lost));
-    roster.tend();
-    let probe = roster.asked().next().unwrap();
-    let (spooled, _) = roster.mailbox.spool().unwrap();
-    roster.take(probe, Reply::Answer(502, spooled));
+    let say = |roster: &mut Roster, status: u16, body: &str| {
+        roster.tend();
+        let probe = roster.asked().next().unwrap();
+        let (spooled, mut file) = roster.mailbox.spool().unwrap();
+        file.write_all(body.as_bytes()).unwrap();
+        roster.take(probe, Reply::Answer(status, spooled));
+    };
+    for _ in 0..2 {
+        say(&mut roster, 200, &format!("{{\"tasks\":[1,{lost}]}}"));
+        assert_eq!((present(&roster), roster.asked().count()), (vec![], 0));
+        assert!(roster.mailbox.withdrawn().contains_key(&lost));
+    }
+    say(&mut roster, 200, "{\"tasks\":[1]}");
     assert_eq!((present(&roster), roster.asked().count()), (vec![], 0));
     roster.tend();
     assert_eq!(present(&roster), clients(&[("a", 1)]));
     assert_eq!(ask(&roster, &[lost]).forget, [lost]);
+}
+
+/// A node whose process is gone works on nothing, and neither does one that does not say what it works on.
+#[test]
+fn a_node_without_a_list_of_tasks_works_on_nothing() {
+    for (status, said) in [(502, "nothing listens there"), (204, ""), (200, "garbage")] {
+        let (_folder, mut roster) = roster();
+        connect(&mut roster, &["7"]);
+        join(&mut roster, "7", &[("a", 1)]);
+        roster.probes.after = Duration::ZERO;
+        let asked = roster.mailbox.post("7", "/v1/train", Vec::new(), None, 100);
+        let is_lost =
+            |roster: &mut Roster| roster.probes.is_lost("7", asked, Instant::now(), Duration::ZERO);
+        assert!(!is_lost(&mut roster));
+        let probe = roster.asked().next().unwrap();
+        let (spooled, mut file) = roster.mailbox.spool().unwrap();
+        file.write_all(said.as_bytes()).unwrap();
+        roster.take(probe, Reply::Answer(status, spooled));
+        assert!(is_lost(&mut roster), "{status} {said}");
+    }
+}
+
+/// A number of images that no client can have is refused before anything is computed with it.
+#[test]
+fn a_client_has_a_possible_number_of_images() {
+    let (_folder, mut roster) = roster();
+    for samples in [0, SAMPLES + 1, usize::MAX] {
+        connect(&mut roster, &["7"]);
+        join(&mut roster, "7", &[("a", 1), ("b", samples)]);
+        let (reason, _) = &roster.troubles["7"];
+        assert!(reason.contains(&format!("its client \"b\" has {samples} images")), "{reason}");
+        connect(&mut roster, &[]);
+    }
+    connect(&mut roster, &["7"]);
+    join(&mut roster, "7", &[("a", 1), ("b", SAMPLES)]);
+    assert_eq!(present(&roster).len(), 2);
 }
 
 /// A name that is taken is free again once whoever has it is gone.

@@ -4,6 +4,7 @@ use crate::transport::{Far, ask};
 use crate::{
     coordinate, coordinate_probing, pictures, records, same, serve, simulated, start_nodes,
 };
+use fedanchor::experiment::client_settings;
 use fedanchor::messages::Broadcast;
 use fedanchor_fleet::node::Node;
 use fedanchor_fleet::protocol::{PROTOCOL, Terms, TrainHeader, join_parts};
@@ -49,8 +50,8 @@ fn a_request_that_a_node_has_lost_is_given_up() {
     let (nodes, mut far) = start_nodes(&place);
     far.insert("8".to_owned(), Far::Silent(nodes[1].path().to_owned()));
     let out = place.join("fleet");
-    let probe_after = Duration::from_secs(1);
-    coordinate_probing(&place, &out, false, &[ALL, "rounds=1"], far, probe_after).unwrap();
+    let waits = [1, 3].map(Duration::from_secs);
+    coordinate_probing(&place, &out, false, &[ALL, "rounds=1"], far, waits).unwrap();
     let record = &records(&out)[1];
     let reason = "its node has lost the request, or its answer was lost";
     assert_eq!(record["lost"], json!([{ "client": 1, "reason": reason }]), "{record}");
@@ -341,7 +342,7 @@ pub fn terms(place: &Path, more: &[&str]) -> Vec<u8> {
         protocol: PROTOCOL,
         version: "0".to_owned(),
         run: "run".to_owned(),
-        experiment: Terms::text_of(&experiment).unwrap(),
+        experiment: client_settings(&experiment).unwrap(),
         classes: simulation.classes.len(),
         shape: images.shape(),
         normalisation: images.normalisation().clone(),

@@ -4,6 +4,7 @@
 
 mod changes;
 mod faults;
+mod limits;
 mod privacy;
 mod transport;
 
@@ -111,17 +112,18 @@ fn coordinate(
     more: &[&str],
     nodes: BTreeMap<String, Far>,
 ) -> fedanchor::Result<()> {
-    coordinate_probing(place, out, resume, more, nodes, Duration::from_secs(300))
+    let waits = [300, 3].map(Duration::from_secs);
+    coordinate_probing(place, out, resume, more, nodes, waits)
 }
 
-/// The same, asking after so long whether a node still works.
+/// The same, asking after so long what a node works on, and giving its answer so much time if that is nothing.
 fn coordinate_probing(
     place: &Path,
     out: &Path,
     resume: bool,
     more: &[&str],
     nodes: BTreeMap<String, Far>,
-    probe_after: Duration,
+    [probe_after, patience]: [Duration; 2],
 ) -> fedanchor::Result<()> {
     let experiment = experiment(place, "server", more);
     let mailbox = Arc::new(Mailbox::new(&place.join("replies")));
@@ -135,7 +137,7 @@ fn coordinate_probing(
         let (mailbox, stop) = (there.clone(), asked.clone());
         let fleet = RemoteFleet::new(mailbox, stop, simulation, run)?;
         let mut fleet = fleet.probing_after(probe_after);
-        fleet.patience = Duration::from_secs(3);
+        fleet.patience = patience;
         Ok(Box::new(fleet))
     };
     let clients = RealClients { socket: socket.path(), connect };

@@ -127,14 +127,22 @@ fn refusals_are_these_words() {
     assert_eq!(refused(&node, "/v1/train", &request), (428, "join first".to_owned()));
     let mut other: Value = serde_json::from_slice(&terms).unwrap();
     other["experiment"] = json!("method.name = \"nothing\"");
-    let words = format!("it cannot train this experiment: {why}");
+    let words = refused(&node, "/v1/join", &other.to_string().into_bytes()).1;
+    assert!(
+        words.starts_with("it cannot train this experiment: method.name: unknown method `nothing`"),
+        "{words}"
+    );
+    other["experiment"] = json!("model.init_from = \"/etc/passwd\"");
+    let words = "it cannot train this experiment: model.init_from: a client does not take this setting from a \
+                 coordinator"
+        .to_owned();
     let other = other.to_string().into_bytes();
     assert_eq!(refused(&node, "/v1/join", &other), (409, words));
     assert_eq!(refused(&node, "/v1/join", &terms).0, 200);
     let parts = split_parts(&request).unwrap();
     let with = |header: &str| join_parts(&[parts[0], header.as_bytes()]);
     for (body, status, words) in [
-        (with("{}"), 400, "the header of a request to train makes no sense"),
+        (with("{}"), 400, "malformed header in train request"),
         (with(r#"{"run":"other","clients":[]}"#), 428, "another run: join first"),
         (with(r#"{"run":"run","clients":[]}"#), 400, "a request to train names each client once"),
         (with(r#"{"run":"run","clients":[["x",1]]}"#), 404, "one of these clients is not here"),

@@ -46,6 +46,9 @@ pub enum Far {
     Silent(PathBuf),
     /// It joins through its socket, and then sends this, whatever it is asked.
     Says(PathBuf, u16, Vec<u8>),
+    /// Its socket, with several requests at a time: the transport does not wait for one to be answered before it takes
+    /// another to the node.
+    SideBySide(PathBuf),
     /// Every reply of it is delivered twice, at the same time.
     Twice(PathBuf),
     /// After its first answer to `train` the transport is away for so long; then this node is connected again, or not.
@@ -59,31 +62,38 @@ pub enum Far {
 pub fn carry(coordinator: PathBuf, nodes: BTreeMap<String, Far>) -> bool {
     let mut names: Vec<&String> = nodes.keys().collect();
     let mut was_away = false;
-    loop {
-        let asking = json!({ "protocol": 1, "session": "test", "nodes": names }).to_string();
-        let Ok((200, work)) = ask(&coordinator, "POST", "/v1/work", asking.as_bytes()) else {
-            return false;
-        };
-        let work: Value = serde_json::from_slice(&work).unwrap();
-        if work["state"] == "done" {
-            return work["ok"].as_bool().unwrap();
-        }
-        std::thread::scope(|scope| {
-            for order in work["requests"].as_array().unwrap() {
-                let (coordinator, nodes) = (&coordinator, &nodes);
-                scope.spawn(move || deliver(coordinator, nodes, order));
+    std::thread::scope(|throughout| {
+        loop {
+            let asking = json!({ "protocol": 1, "session": "test", "nodes": names }).to_string();
+            let Ok((200, work)) = ask(&coordinator, "POST", "/v1/work", asking.as_bytes()) else {
+                return false;
+            };
+            let work: Value = serde_json::from_slice(&work).unwrap();
+            if work["state"] == "done" {
+                return work["ok"].as_bool().unwrap();
             }
-        });
-        for (name, node) in &nodes {
-            if let Far::Away { trained, long, returns, .. } = node
-                && trained.swap(false, Ordering::Relaxed)
-                && !std::mem::replace(&mut was_away, true)
-            {
-                std::thread::sleep(*long);
-                names.retain(|other| *returns || *other != name);
+            std::thread::scope(|scope| {
+                for order in work["requests"].as_array().unwrap() {
+                    let (coordinator, nodes) = (&coordinator, &nodes);
+                    if let Far::SideBySide(_) = nodes[order["node"].as_str().unwrap()] {
+                        let order = order.clone();
+                        throughout.spawn(move || deliver(coordinator, nodes, &order));
+                    } else {
+                        scope.spawn(move || deliver(coordinator, nodes, order));
+                    }
+                }
+            });
+            for (name, node) in &nodes {
+                if let Far::Away { trained, long, returns, .. } = node
+                    && trained.swap(false, Ordering::Relaxed)
+                    && !std::mem::replace(&mut was_away, true)
+                {
+                    std::thread::sleep(*long);
+                    names.retain(|other| *returns || *other != name);
+                }
             }
         }
-    }
+    })
 }
 
 fn deliver(coordinator: &Path, nodes: &BTreeMap<String, Far>, order: &Value) {
@@ -106,12 +116,12 @@ fn deliver(coordinator: &Path, nodes: &BTreeMap<String, Far>, order: &Value) {
         }
     };
     match &nodes[order["node"].as_str().unwrap()] {
-        Far::Node(node) => through(node),
+        Far::Node(node) | Far::SideBySide(node) => through(node),
         Far::Away { node, trained, .. } => {
             through(node);
-            trained.store(path == "/v1/train", Ordering::Relaxed);
+            trained.store(path.starts_with("/v1/train"), Ordering::Relaxed);
         }
-        Far::Silent(node) | Far::Says(node, ..) if path != "/v1/train" => through(node),
+        Far::Silent(node) | Far::Says(node, ..) if !path.starts_with("/v1/train") => through(node),
         Far::Silent(_) => {}
         Far::Twice(node) => {
             let (status, body) = ask(node, "POST", path, &body).unwrap();

@@ -47,6 +47,10 @@ impl Decoded {
 pub(super) fn decode(files: &[PathBuf], options: &Options, count: &Count) -> Result<Decoded> {
     let mut found: Vec<Result<Header, Reason>> =
         files.par_iter().map(|file| pictures::try_header(file)).collect();
+    let sides = found.iter().flatten().map(|header| header.width.max(header.height));
+    if let Some(largest) = sides.max() {
+        options.check_enlarged(largest as usize)?;
+    }
     let grey = found.iter().flatten().all(|header| header.grey);
     let channels = if grey { 1 } else { 3 };
     let shape = match options.size {
