@@ -31,7 +31,7 @@ use std::time::Duration;
 use trainer::Trainer;
 
 /// How long the last answer may take to be read once the node is stopped.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(5);
 
 /// What a node has.
 #[derive(Debug, Clone)]

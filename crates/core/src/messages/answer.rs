@@ -217,6 +217,28 @@ pub(super) mod tests {
         assert_eq!(error.unwrap_err().to_string(), "the message is not an answer");
     }
 
+    /// Sizes are compared with the bytes that are there, and with the network, before anything is allocated.
+    #[test]
+    fn sizes_that_lie_are_refused() {
+        let header = answer(update()).content().1.encode().unwrap();
+        let metadata = serde_json::json!({ "fedanchor": header });
+        for shape in [
+            "[0,9223372036854775807]",
+            "[0,18446744073709551615]",
+            "[18446744073709551615,0]",
+            "[4294967296,4294967296,0]",
+            "[1099511627776]",
+            "[1,4611686018427387905]", // four bytes, if the product wraps around
+        ] {
+            let index = format!(
+                "{{\"__metadata__\":{metadata},\"model/conv.weight\":\
+                 {{\"dtype\":\"F32\",\"shape\":{shape},\"data_offsets\":[0,0]}}}}"
+            );
+            let bytes = [&(index.len() as u64).to_le_bytes()[..], index.as_bytes()].concat();
+            assert!(Answer::decode(&bytes, &layout(), Device::Cpu).is_err(), "{shape}");
+        }
+    }
+
     #[test]
     fn a_reason_is_cut() {
         let sent = answer(ClientOutcome::Failed { reason: "x".repeat(10_000) });

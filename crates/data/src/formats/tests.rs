@@ -226,3 +226,26 @@ fn sizes_are_limited() {
         assert_eq!(error, format!("the size must be between 1 and 4096, found {size}"));
     }
 }
+
+/// A size that comes from elsewhere must be in proportion to the largest image, in pictures and in arrays.
+#[test]
+fn images_are_enlarged_only_so_much() {
+    let folder = Folder::new();
+    folder.image("pictures/1.png", 4, 9);
+    folder.image("pictures/2.png", 2, 9);
+    let array = folder.path().join("data_batch_1.bin");
+    let images: Vec<u8> = (0..10).flat_map(|label| [vec![label], vec![0; 3072]].concat()).collect();
+    std::fs::write(&array, images).unwrap();
+    let options = |size| Options { size: Some(size), most_enlarged: Some(8), ..Options::default() };
+    for (path, side) in [(folder.path().join("pictures"), 4), (array, 32)] {
+        let problem = format!(
+            "the images have at most {side} pixels per side: enlarging them to {} is more than 8-fold",
+            8 * side + 1
+        );
+        assert_eq!(open_images(&path, &options(8 * side + 1)).unwrap_err().to_string(), problem);
+        let enlarged =
+            open_images(&path, &Options { most_enlarged: None, ..options(8 * side + 1) });
+        assert_eq!(enlarged.unwrap().shape.side, 8 * side + 1);
+        assert_eq!(open_images(&path, &options(8 * side)).unwrap().shape.side, 8 * side);
+    }
+}

@@ -168,7 +168,7 @@ fn a_node_that_trains_for_long_is_waited_for() {
     let far: BTreeMap<String, Far> =
         far.into_iter().map(|(name, far)| (name, side_by_side(far))).collect();
     let out = place.join("fleet");
-    let more = [ALL, "rounds=1", "client.epochs=100", "method.threshold=-1"];
+    let more = [ALL, "rounds=1", "client.epochs=40", "method.threshold=-1"];
     let soon = Duration::from_millis(50);
     coordinate_probing(&place, &out, false, &more, far, [soon; 2]).unwrap();
     let record = &records(&out)[1];
