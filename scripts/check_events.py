@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.util.tensor_util import make_ndarray
 
 SETTINGS = """\
 rounds=2 data.name=sample data.anchors=50 data.validation=100 data.clients=200 model.name=small pretrain.epochs=1
@@ -56,7 +57,7 @@ def expected(run):
 
 
 def compare(reader, run, when):
-    """Every scalar of the records must be there once, and nothing else."""
+    """Every scalar of the records must be there once, nothing else, and the build as a text that TensorBoard shows."""
     reader.Reload()
     own, tags = expected(run), reader.Tags()["scalars"]
     check(set(tags) == set(own), f"{when}: tags that only one has: {sorted(set(tags) ^ set(own))}")
@@ -65,6 +66,12 @@ def compare(reader, run, when):
         check(read == sorted(own[tag].items()), f"{when}: {tag}: {read}, but on record: {own[tag]}")
         times = [event.wall_time for event in reader.Scalars(tag)]
         check(times == sorted(times), f"{when}: {tag}: times go back")
+    check(reader.PluginTagToContent("text").keys() == {"build"}, f"{when}: no build: {reader.Tags()}")
+    # A reader that is open does not forget texts when it forgets scalars.
+    builds = {(event.step, make_ndarray(event.tensor_proto).item().decode()) for event in reader.Tensors("build")}
+    build = lines(run / "timings.jsonl")[0]["build"]
+    commit = "commit unknown" if build["commit"] == "unknown" else build["commit"][:12] + ", changed" * build["changed"]
+    check(builds == {(0, f"{build['version']} ({commit})")}, f"{when}: {builds}, but on record: {build}")
     return sum(len(values) for values in own.values())
 
 

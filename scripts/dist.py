@@ -27,7 +27,7 @@ RUNPATH = "$ORIGIN/../lib"
 SHELLS = {"bash": "fedanchor.bash", "zsh": "_fedanchor", "fish": "fedanchor.fish", "powershell": "fedanchor.ps1", "elvish": "fedanchor.elv"}
 LICENCE_FILE = re.compile(r"^(licen[cs]e|copying|copyright|notice|unlicense)", re.IGNORECASE)
 
-README = """fedanchor {version} for {platform}
+README = """{name} for {platform}
 
     bin/fedanchor run experiments/quick.toml     # a first experiment, on images that are part of the program
     bin/fedanchor --help
@@ -186,7 +186,7 @@ def build():
     return json.loads(output_of(metadata, cwd=REPOSITORY)), platform
 
 
-def fill(folder, libtorch, metadata, platform, version):
+def fill(folder, libtorch, metadata, platform):
     """Everything that belongs into the archive."""
     program = folder / "bin" / "fedanchor"
     program.parent.mkdir(parents=True)
@@ -210,8 +210,18 @@ def fill(folder, libtorch, metadata, platform, version):
     output_of([program, "man", "--out", folder / "man"])
     symbols = "".join(output_of(["readelf", "-VW", file]) for file in [program, *lib.iterdir()])
     glibc, libstdcxx = newest("GLIBC", symbols), "GLIBCXX_" + newest("GLIBCXX", symbols)
-    readme = README.format(version=version, platform=platform, glibc=glibc, libstdcxx=libstdcxx)
+    readme = README.format(name=named_commit(program), platform=platform, glibc=glibc, libstdcxx=libstdcxx)
     (folder / "README").write_text(readme)
+
+
+def named_commit(program, repository=REPOSITORY):
+    """What the program says of its version. Packed in a checkout, it must name the commit."""
+    name = output_of([program, "--version"]).strip()
+    if (repository / ".git").exists() and "FEDANCHOR_COMMIT" not in os.environ:
+        commit = output_of(["git", "-C", repository, "rev-parse", "HEAD"]).strip()
+        if commit[:12] not in name:
+            raise DistError(f"the program says it is {name}, but the checkout is at {commit[:12]}: build it again")
+    return name
 
 
 # The check.
@@ -285,7 +295,7 @@ def make():
     dist = Path(metadata["target_directory"]) / "dist"
     dist.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=dist) as scratch:
-        fill(Path(scratch) / name, libtorch, metadata, platform, version)
+        fill(Path(scratch) / name, libtorch, metadata, platform)
         pack(Path(scratch) / name, dist / f"{name}.tar.gz")
     return dist / f"{name}.tar.gz"
 

@@ -14,7 +14,6 @@ Prints a table with the test accuracy after the last round, and what became of t
 import argparse
 import json
 import pathlib
-import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +23,7 @@ import numpy as np
 from fedanchor_flower import local_http
 from fleet_messages import decode, encode, join_parts, split_parts
 from harness import Federation, UnixHttpServer, taken_down
+from keep_records import keep
 
 Change = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of the tensor that was sent and the trained one
 
@@ -71,13 +71,6 @@ class Hostile:
         return encode(header, {name: self.change(sent[name], tensor) for name, tensor in trained.items()})
 
 
-def keep(run: pathlib.Path, to: pathlib.Path) -> None:
-    """What of a run is committed as its record."""
-    to.mkdir(parents=True)
-    for name in ("config.toml", "rounds.jsonl", "summary.json"):
-        shutil.copyfile(run / name, to / name)
-
-
 def measure(program: str, federation: Federation, hostile: list[int], attack: str, seed: int, more: list[str]) -> str:
     out = federation.folder / f"{attack}-{seed}"
     coordinator = fleet.start_coordinator(program, federation, out, "-q", "--set", f"seed={seed}", *more)
@@ -107,7 +100,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seeds", default="0", help="for example 0,1")
     parser.add_argument("--attacks", default=",".join(ATTACKS))
-    parser.add_argument("--records", type=pathlib.Path, metavar="DIR", help="keep config, rounds and summary of every run there")
+    parser.add_argument("--records", type=pathlib.Path, metavar="DIR", help="keep the record of every run there")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the experiment")
     options = parser.parse_args()
     program, nodes = str(options.program.resolve()), options.nodes

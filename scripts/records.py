@@ -19,8 +19,8 @@ anchors alone), `validation` (mean of the last ten rounds) and `behind` (rounds 
 five points worse than the classifier's). `round N` is the test accuracy after that round, and
 `round N KEY` another key of its record, for example `round 25 anchor_head.kept`. Accuracies are percentages.
 
-Of a sweep with many short runs, SWEEP.jsonl has the summaries alone, a run per line, or why a run ended early; `stopped`
-is 1 for such a run and 0 for one with a summary.
+Of a sweep with many short runs, SWEEP.jsonl has no rounds, a run per line, or why a run ended early; `stopped` is 1 for
+such a run and 0 for one with a summary. `keep_records.py` writes both kinds of records.
 """
 
 import functools
@@ -29,6 +29,8 @@ import pathlib
 import re
 import statistics
 import sys
+
+from keep_records import TABLES
 
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results"
 
@@ -84,6 +86,21 @@ METRICS = {
 }
 
 
+def incomplete(run):
+    """What a record lacks: its config, and with a known commit the tables beside it; nothing, if it is complete."""
+    if run.is_dir():
+        there = [path.name for path in run.iterdir()]
+        made_by = json.loads((run / "summary.json").read_text())
+        config, tables = "config.toml", TABLES
+    else:
+        there = short_runs(run.parent.parent)[run]
+        made_by, config, tables = there.get("summary", {}), "config", [name.removesuffix(".csv") for name in TABLES]
+    known = made_by.get("commit", "unknown") != "unknown"
+    # Of short runs, configs were not kept before commits were.
+    needed = ([config] if known or run.is_dir() else []) + (tables if known else [])
+    return [name for name in needed if name not in there]
+
+
 OVER_RUNS = {"mean": statistics.fmean, "std": statistics.stdev, "sum": sum}
 
 
@@ -94,6 +111,12 @@ def expand(path):
         return [path]
     choices = found.group(1).split(",")
     return [one for choice in choices for one in expand(path[: found.start()] + choice + path[found.end() :])]
+
+
+def runs(name):
+    """The runs that a comment names; those of an effect have a file of their own."""
+    paths = [part.split()[0] for part in name.split(" - ") if not part.startswith("effect ")]
+    return [RESULTS / run for path in paths for run in expand(path)]
 
 
 def value(name):

@@ -1,9 +1,11 @@
 """What goes into the archive of `make dist`, and what it says about licences."""
 import hashlib
+import os
 import sys
 import tarfile
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 from unittest import mock
 
@@ -124,6 +126,31 @@ class Archive(unittest.TestCase):
         with tempfile.TemporaryDirectory() as scratch:
             with self.assertRaisesRegex(dist.DistError, "licenses is missing: an archive must contain"):
                 dist.copy_licences(Path(scratch) / "LICENSES", Path(scratch), {})
+
+
+class Commit(unittest.TestCase):
+    def test_a_program_of_another_commit_is_not_packed(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            root = Path(scratch)
+            program = root / "program"
+
+            def says(text):
+                program.write_text(f"#!/bin/sh\necho 'fedanchor 0.1.0 ({text})'\n")
+                program.chmod(0o755)
+                return dist.named_commit(program, root)
+
+            self.assertEqual(says("commit unknown"), "fedanchor 0.1.0 (commit unknown)")  # no checkout
+            git = ["git", "-C", scratch, "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+            for command in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message", "words"]):
+                dist.output_of([*git, *command])
+            commit = dist.output_of([*git, "rev-parse", "HEAD"])[:12]
+            with unittest.mock.patch.dict(os.environ):
+                os.environ.pop("FEDANCHOR_COMMIT", None)
+                self.assertEqual(says(commit), f"fedanchor 0.1.0 ({commit})")
+                with self.assertRaisesRegex(dist.DistError, "build it again"):
+                    says("0123456789ab")
+                os.environ["FEDANCHOR_COMMIT"] = "0123456789ab"
+                self.assertEqual(says("0123456789ab"), "fedanchor 0.1.0 (0123456789ab)")
 
 
 if __name__ == "__main__":

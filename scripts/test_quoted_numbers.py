@@ -1,9 +1,13 @@
 """Every accuracy quoted in README and docs is the one in the records under results/."""
 
 import functools
+import json
+import pathlib
 import re
+import tempfile
 import unittest
 
+import keep_records
 import records
 
 ROOT = records.RESULTS.parent
@@ -90,6 +94,42 @@ class QuotedNumbers(unittest.TestCase):
                     problems.append(f"{page.relative_to(ROOT)}: {problem}")
         self.assertEqual(problems, [])
         self.assertGreater(count, 20)
+
+    def test_every_quoted_record_is_complete(self):
+        quoted = {run for page in PAGES for _, name in claims(page.read_text()) if name != PUBLISHED for run in records.runs(name)}
+        quoted |= {file.parent for file in (records.RESULTS / "screening").rglob("config.toml")}  # the effects
+        lacking = {str(run): records.incomplete(run) for run in sorted(quoted)}
+        self.assertEqual({run: names for run, names in lacking.items() if names}, {})
+        self.assertGreater(len(quoted), 150)
+
+    def test_a_record_that_lacks_something_is_noticed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = pathlib.Path(folder) / "runs" / "cell" / "seed0"
+            run.mkdir(parents=True)
+            settings, path = 'preset = "best"\n\n[data]\nname = "sample"\n', 'path = "/home/somebody/data"\n'
+            (run / "config.toml").write_text(settings + path)
+            for name in ["rounds.jsonl", "partition.json", "model.safetensors", *keep_records.TABLES]:
+                (run / name).write_text("")
+            for commit, needed in (("unknown", []), ("9eecf32", keep_records.TABLES)):
+                (run / "summary.json").write_text(json.dumps({"version": "0.1.0", "commit": commit}))
+                kept = pathlib.Path(folder) / commit / "cell" / "seed0"
+                keep_records.keep(run, kept)
+                self.assertEqual(sorted(path.name for path in kept.iterdir()), sorted(["config.toml", "rounds.jsonl", "summary.json", *keep_records.TABLES]))
+                self.assertEqual((kept / "config.toml").read_text(), settings)
+                self.assertEqual(records.incomplete(kept), [])
+                for table in keep_records.TABLES:
+                    (kept / table).unlink()
+                self.assertEqual(records.incomplete(kept), needed)
+                (kept / "config.toml").unlink()
+                self.assertEqual(records.incomplete(kept), ["config.toml", *needed])
+            # The same as a line.
+            sweep = pathlib.Path(folder) / "sweep"
+            line = keep_records.line(run, "cell/seed0")
+            self.assertEqual(line["config"], settings)
+            for name in ("complete", "config", "confusion"):
+                without = {key: value for key, value in line.items() if key != name}
+                sweep.with_name(name).with_suffix(".jsonl").write_text(json.dumps(without) + "\n")
+                self.assertEqual(records.incomplete(sweep.with_name(name) / "cell" / "seed0"), [name] if name in line else [])
 
     def test_every_accuracy_names_its_run(self):
         found = {str(page.relative_to(ROOT)): unnamed(page.read_text()) for page in STRICT}

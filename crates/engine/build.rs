@@ -1,11 +1,12 @@
 //! Writes the place of libtorch into the binaries (also those of the command line, whose build
-//! script this is too), so that they run with no environment variable set by hand. `runpath`, not
+//! script calls this one), so that they run with no environment variable set by hand. `runpath`, not
 //! `rpath`: LD_LIBRARY_PATH still wins, which a machine with its own libtorch needs. `FEDANCHOR_RUNPATH`
 //! names another place, for an archive that brings libtorch along (`make dist`).
 
 use std::path::PathBuf;
 
-fn main() {
+/// Also called by the command line's build script.
+pub fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-env-changed=FEDANCHOR_RUNPATH");
     if let Some(runpath) = std::env::var_os("FEDANCHOR_RUNPATH") {

@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, value_parser};
 use fedanchor::config::MOST_SEED;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -11,9 +12,15 @@ Exit status:
   2    the program or libtorch failed
   130  interrupted by Ctrl-C or SIGTERM; the message says how to resume";
 
+/// The version with the commit.
+fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| crate::build().to_string());
+    &VERSION
+}
+
 /// Train one classifier from labelled anchors on a server and unlabelled images on clients
 #[derive(Debug, Parser)]
-#[command(name = "fedanchor", version, propagate_version = true, after_help = EXIT_STATUS)]
+#[command(name = "fedanchor", version = version(), propagate_version = true, after_help = EXIT_STATUS)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

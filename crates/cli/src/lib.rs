@@ -10,6 +10,7 @@ mod printer;
 
 use clap::{CommandFactory, Parser};
 use commands::Interrupted;
+use fedanchor_record::Build;
 use printer::Printer;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -21,8 +22,18 @@ pub fn command() -> clap::Command {
     cli::Cli::command()
 }
 
+/// The build of this program, from its build script.
+pub fn build() -> Build {
+    Build {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: env!("FEDANCHOR_COMMIT").to_owned(),
+        changed: env!("FEDANCHOR_CHANGED") == "true",
+    }
+}
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    build().declare();
     // clap reports a wrong command line with 2, which means a fault of ours here.
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,

@@ -20,7 +20,7 @@ pub struct Trained<'a> {
     pub normalisation: &'a Normalisation,
     /// How pictures of other sizes are brought to the network's size.
     pub fit: Fit,
-    /// The version of the program that trained it.
+    /// The version and commit of the program that trained it.
     pub version: &'a str,
     /// Where latents are read.
     pub latents: Latents,

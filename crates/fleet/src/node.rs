@@ -22,6 +22,7 @@ use fedanchor::experiment::resolve_client_settings;
 use fedanchor::methods::{self, Method};
 use fedanchor::{Error, Experiment, Result};
 use fedanchor_record::words::excerpt;
+use fedanchor_record::Build;
 use refusal::Refusal;
 use serde::Deserialize;
 use state::StateFolder;
@@ -141,7 +142,7 @@ fn read_terms(terms: &[u8]) -> std::result::Result<Terms, Refusal> {
             "the coordinator has version {} with protocol {protocol}, this node {} with protocol {PROTOCOL}: install \
              the same version",
             excerpt(&version),
-            env!("CARGO_PKG_VERSION")
+            Build::current()
         );
         return Err(Refusal::new(409, problem));
     }
@@ -198,7 +199,7 @@ impl Site {
         };
         let joined = Joined {
             protocol: PROTOCOL,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: Build::current().clone(),
             clients: self.data.clients.iter().map(client).collect(),
         };
         serde_json::to_vec(&joined).unwrap_or_default().into()

@@ -2,6 +2,7 @@
 
 use axum::body::Bytes;
 use fedanchor_data::{Normalisation, Shape};
+use fedanchor_record::Build;
 use fedanchor_record::words::{excerpt, is_hidden};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -27,8 +28,9 @@ pub const NOT_JOINED: u16 = 428;
 pub struct Terms {
     /// Version of these messages.
     pub protocol: u32,
-    /// Version of the coordinator.
-    pub version: String,
+    /// Build of the coordinator.
+    #[serde(flatten)]
+    pub build: Build,
     /// The run's identifier, which is random: what clients keep from round to round belongs to it.
     pub run: String,
     /// Of the settled experiment what clients need to train, as TOML: see [`client_settings`]. Its precision is that of
@@ -51,8 +53,9 @@ pub struct Terms {
 pub struct Joined {
     /// Version of these messages.
     pub protocol: u32,
-    /// Version of the node.
-    pub version: String,
+    /// Build of the node.
+    #[serde(flatten)]
+    pub build: Build,
     /// Its clients: one, or several that it stands for.
     pub clients: Vec<LocalClient>,
 }

@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use fedanchor::experiment::client_settings;
 use fedanchor::federation::{ClientKey, Delivery, Fleet, Member, RoundTask};
 use fedanchor::{Error, Result, Simulation};
+use fedanchor_record::Build;
 use fedanchor_record::words::excerpt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -56,7 +57,7 @@ impl RemoteFleet {
         let images = &simulation.context.images;
         let terms = Terms {
             protocol: PROTOCOL,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: Build::current().clone(),
             run: run.to_owned(),
             experiment: client_settings(&experiment)?,
             classes: simulation.classes.len(),
@@ -253,6 +254,10 @@ impl Fleet for RemoteFleet {
                 wait = Duration::ZERO;
             }
         }
+    }
+
+    fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.roster.notes)
     }
 
     fn expect(&mut self, clients: &[ClientKey]) {

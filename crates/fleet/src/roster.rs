@@ -8,6 +8,7 @@ use crate::protocol::{JOIN, Joined, LocalClient, PROTOCOL, SAMPLES, bad_names};
 use axum::body::Bytes;
 use fedanchor::federation::{ClientKey, Member};
 use fedanchor_data::formats::natural;
+use fedanchor_record::Build;
 use fedanchor_record::words::excerpt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,6 +34,10 @@ pub(crate) struct Roster {
     pub(crate) probes: Probes,
     /// Why connected nodes were left out that have not trained since, and how often.
     troubles: BTreeMap<String, (String, u32)>,
+    /// What nodes that have joined said of their builds.
+    builds: BTreeMap<String, String>,
+    /// What the next record shall say of the nodes.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Where a client is.
@@ -56,9 +61,9 @@ pub(crate) enum Node {
 
 impl Roster {
     pub(crate) fn new(mailbox: Arc<Mailbox>, terms: Bytes, per_node: usize) -> Self {
-        let (nodes, clients, troubles) = Default::default();
+        let (nodes, clients, troubles, builds, notes) = Default::default();
         let (names, probes) = (Names::new(per_node), Probes::new(mailbox.clone()));
-        Self { mailbox, terms, nodes, clients, names, probes, troubles }
+        Self { mailbox, terms, nodes, clients, names, probes, troubles, builds, notes }
     }
 
     /// Clients that count as known although they have not joined yet.
@@ -170,13 +175,11 @@ impl Roster {
 
     /// Takes the clients of a node in, in place of those that it had before, or says why not.
     fn welcome(&mut self, node: &str, answer: &[u8]) -> Result<(), String> {
-        let Joined { protocol, version, clients } = serde_json::from_slice(answer)
+        let Joined { protocol, build, clients } = serde_json::from_slice(answer)
             .map_err(|error| excerpt(&format!("its answer makes no sense: {error}")))?;
         if protocol != PROTOCOL {
-            let version = excerpt(&version);
-            return Err(format!(
-                "it has version {version} with protocol {protocol}, not {PROTOCOL}"
-            ));
+            let build = excerpt(&build.to_string());
+            return Err(format!("it has version {build} with protocol {protocol}, not {PROTOCOL}"));
         }
         if let Some(problem) = bad_names(clients.iter().map(|client| client.name.as_str())) {
             return Err(problem);
@@ -200,7 +203,19 @@ impl Roster {
             let place = Place { node: node.to_owned(), samples: client.samples };
             self.clients.insert(client.name, place);
         }
+        self.note_build(node, &build);
         Ok(())
+    }
+
+    /// Notes that a node has another build than the coordinator, once until its build changes.
+    fn note_build(&mut self, node: &str, build: &Build) {
+        let here = Build::current();
+        let there = excerpt(&build.to_string());
+        let told = self.builds.insert(node.to_owned(), there.clone());
+        if build != here && told.as_ref() != Some(&there) {
+            let node = excerpt(node);
+            self.notes.push(format!("node {node} has another build: {there}, not {here}"));
+        }
     }
 
     /// Whether a client of this name is on another node that is connected, or was when that node last joined. On one

@@ -6,6 +6,7 @@
 //! percentages. Keys of earlier versions are still read. The doc comments are the reference of the keys in
 //! `docs/run-folder.md`, which the crate `fedanchor-reference` writes from the schemas derived here.
 
+mod build;
 mod incidents;
 mod keys;
 mod latents;
@@ -14,6 +15,7 @@ mod manifest;
 mod samples;
 pub mod words;
 
+pub use build::{Build, BuildRounds};
 pub use incidents::Incidents;
 pub use keys::KeyRole;
 pub use latents::{Latents, rounds_with_latents};
@@ -134,7 +136,8 @@ pub struct RoundRecord {
     /// What became of the round.
     #[serde(default)]
     pub outcome: Outcome,
-    /// Signs that the run fails to learn, in words; missing if there are none.
+    /// What a reader of the accuracies should know, in words: signs that the run fails to learn, or that another build
+    /// took over; missing if there is nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -189,8 +192,8 @@ pub struct Losses {
     pub server_contrastive: Option<f64>,
 }
 
-/// One line of `timings.jsonl`: seconds by phase, and memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// One line of `timings.jsonl`: seconds by phase, memory, and the build that computed the round.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Timing {
     /// Number of the round, as in `rounds.jsonl`.
     pub round: u32,
@@ -210,13 +213,21 @@ pub struct Timing {
     pub peak_memory: Option<u64>,
     /// Most memory held on the GPU so far, in bytes; `null` on a CPU.
     pub peak_gpu_memory: Option<u64>,
+    /// The build of the program that computed the round; all of it is `unknown` in lines of earlier versions.
+    #[serde(default)]
+    pub build: Build,
 }
 
 /// `summary.json`: the run in a few numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// Version of the program.
-    pub version: String,
+    /// The build that wrote the summary. Which rounds it computed is in `builds`.
+    #[serde(flatten)]
+    pub build: Build,
+    /// Which build of the program computed which rounds: one, unless the run was resumed with another. Missing in
+    /// summaries of earlier versions, whose builds are unknown.
+    #[serde(default)]
+    pub builds: Vec<BuildRounds>,
     /// Name of the method.
     pub method: String,
     /// Name of the data set.

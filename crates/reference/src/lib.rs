@@ -1,5 +1,6 @@
 //! The references in `docs/`, written from the code: config keys and record keys from the schemas of their
-//! types, whose descriptions are the doc comments, and the command line from clap. A page keeps the text that
+//! types, whose descriptions are the doc comments, the command line from clap, and the settings in which committed
+//! records differ from today's. A page keeps the text that
 //! people write; only what stands between its markers is replaced. A test compares the pages with the code.
 //!
 //! Pages that are generated whole were rejected: a reference needs an introduction, and that is easier to
@@ -7,6 +8,7 @@
 
 mod command_line;
 mod config;
+mod kept;
 mod markdown;
 mod records;
 mod schema;
@@ -40,6 +42,7 @@ pub fn pages() -> Result<Vec<Page>> {
         ("config.md", config::parts()?),
         ("run-folder.md", records::parts()?),
         ("command-line.md", command_line::parts()),
+        ("results.md", kept::parts()?),
     ];
     let read = pages.into_iter().map(|(name, parts)| {
         let path = docs.join(name);

@@ -11,7 +11,7 @@ use crate::run_files::RunFiles;
 use crate::runs::{Damaged, Folders, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
-    Checksums, Latents, RoundRecord, Samples, Summary, Timing, files, missing_timings,
+    BuildRounds, Checksums, Latents, RoundRecord, Samples, Summary, Timing, files, missing_timings,
     rounds_with_latents,
 };
 use std::path::{Path, PathBuf};
@@ -148,6 +148,19 @@ impl History {
         let labels = self.latents.iter().flat_map(|(_, latents)| &latents.labels);
         let count = labels.max().map_or(0, |&most| usize::from(most) + 1);
         (0..count).map(|class| class.to_string()).collect()
+    }
+
+    /// Which build computed which rounds, as far as the folder tells.
+    pub fn builds(&self) -> Vec<BuildRounds> {
+        let last = self.last().round;
+        match &self.summary {
+            Some(summary) if !summary.builds.is_empty() => summary.builds.clone(),
+            // An earlier version wrote no more than its number.
+            Some(summary) => {
+                vec![BuildRounds { build: summary.build.clone(), from_round: 0, to_round: last }]
+            }
+            None => BuildRounds::of(&self.timings, last),
+        }
     }
 
     /// The seed; 0 if the config has none.

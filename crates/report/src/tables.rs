@@ -2,9 +2,10 @@
 
 use crate::escape;
 use crate::render::shown;
-use crate::study::Section;
+use crate::study::{Experiment, Section};
 use crate::table::Average;
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// What stands between a mean and its deviation.
 const BETWEEN: &str = " ± ";
@@ -111,6 +112,7 @@ fn summary(section: &Section) -> TextTable {
             "published",
             "megabytes",
             "seconds per round",
+            "build",
             "state",
         ],
     );
@@ -149,10 +151,18 @@ fn summary(section: &Section) -> TextTable {
             experiment.published.map_or(String::new(), |published| published.to_string()),
             number(experiment.average(traffic), 1),
             number(experiment.average(pace), 2),
+            builds(experiment),
             if experiment.is_finished() { String::new() } else { "not finished".to_owned() },
         ]);
     }
     table.trimmed()
+}
+
+/// The builds that computed an experiment's rounds, each once.
+fn builds(experiment: &Experiment) -> String {
+    let all = experiment.runs.iter().flat_map(crate::History::builds);
+    let names: BTreeSet<String> = all.map(|rounds| rounds.build.to_string()).collect();
+    names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 /// The settings in which the experiments of a section differ, and only those. Another method has other

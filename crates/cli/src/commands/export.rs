@@ -27,12 +27,13 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
     if same_file(file, &out) {
         bail!("{}: this is the model itself: choose another file with --out", out.display());
     }
+    let version = model.description.build.to_string();
     let Exported { bytes: content, left_out } = match args.format {
         ExportFormat::Onnx => {
             let input = if args.raw_input { Input::Raw } else { Input::Normalised };
-            fedanchor_export::onnx(&trained(&model), input)?
+            fedanchor_export::onnx(&trained(&model, &version), input)?
         }
-        ExportFormat::StateDict => fedanchor_export::state_dict(&trained(&model))?,
+        ExportFormat::StateDict => fedanchor_export::state_dict(&trained(&model, &version))?,
         ExportFormat::Safetensors => {
             let content = fedanchor_disk::read(file, u64::MAX);
             let content = content.with_context(|| file.display().to_string())?;
@@ -65,7 +66,7 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
 }
 
 /// What an exporter must know of a model.
-fn trained(model: &Model) -> Trained<'_> {
+fn trained<'a>(model: &'a Model, version: &'a str) -> Trained<'a> {
     let about = &model.description;
     Trained {
         network: model.network(),
@@ -74,7 +75,7 @@ fn trained(model: &Model) -> Trained<'_> {
         classes: &about.classes,
         normalisation: &about.normalisation,
         fit: about.fit,
-        version: &about.version,
+        version,
         latents: match about.latents {
             LatentSource::Anchor => Latents::Anchor,
             LatentSource::Pooled => Latents::Pooled,

@@ -47,7 +47,7 @@ pub fn verify(args: &VerifyArgs, printer: &Printer) -> Result<()> {
 }
 
 fn print(path: &Path, verification: &Verification, printer: &Printer) {
-    let Verification { files, rounds, checkpoints, problems, notes } = verification;
+    let Verification { files, rounds, checkpoints, builds, problems, notes } = verification;
     let state = if problems.is_empty() { "intact" } else { "DAMAGED" };
     printer.line(format!(
         "{}: {state}: {}, {}, {}",
@@ -56,6 +56,7 @@ fn print(path: &Path, verification: &Verification, printer: &Printer) {
         counted(rounds.saturating_sub(1), "round", "rounds"),
         counted(*checkpoints, "checkpoint file", "checkpoint files"),
     ));
+    builds.iter().for_each(|build| printer.line(format!("  {build}")));
     problems.iter().for_each(|problem| printer.line(format!("  {problem}")));
     notes.iter().for_each(|note| printer.line(format!("  note: {note}")));
 }

@@ -159,7 +159,7 @@ fn check_summary(workspace: &Workspace, records: &[RoundRecord]) -> Summary {
     assert_eq!((summary.method.as_str(), summary.data.as_str()), ("fedanchor", "sample"));
     assert_eq!((summary.anchors, summary.parameters), (50, 77_562)); // see `fedanchor model small`
     assert_eq!(summary.data_fingerprint.len(), 64);
-    assert_eq!(summary.version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(summary.build, fedanchor_cli::build());
 
     let timings: Vec<Timing> = lines(&workspace.read("run", files::TIMINGS));
     assert_eq!(timings.iter().map(|t| t.round).collect::<Vec<_>>(), [0, 1, 2]);

@@ -10,6 +10,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // the setting for tests does not reach the functions they share
 
+mod builds;
 mod choices;
 mod disks;
 mod events;

@@ -26,6 +26,11 @@ pub trait Fleet {
         take: &mut dyn FnMut(Delivery) -> Result<()>,
     ) -> Result<()>;
 
+    /// What the next record shall say of its clients, beside what became of their answers.
+    fn take_notes(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What is known of the last round beside the messages: nothing, unless the fleet is simulated.
     fn observed(&mut self) -> Option<Observed> {
         None

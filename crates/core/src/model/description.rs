@@ -3,13 +3,15 @@
 use crate::config::{Heads, ModelConfig};
 use crate::labels::LatentSource;
 use fedanchor_data::{Fit, Normalisation, Shape};
+use fedanchor_record::Build;
 use serde::{Deserialize, Serialize};
 
 /// What a model file says about itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Description {
-    /// The version that wrote it.
-    pub version: String,
+    /// The build that wrote it.
+    #[serde(flatten)]
+    pub build: Build,
     /// The method that trained it.
     pub method: String,
     /// The network.

@@ -4,6 +4,7 @@ use super::*;
 use crate::config::{ModelConfig, ModelName};
 use crate::labels::LatentSource;
 use fedanchor_data::{Fit, Normalisation, Shape};
+use fedanchor_record::Build;
 use serde_json::{Value, json};
 
 const SHAPE: Shape = Shape { side: 16, channels: 1 };
@@ -12,7 +13,7 @@ const TWO: Heads = Heads { anchor: true, predictor: None };
 fn description(heads: Vec<Head>) -> Description {
     let model = ModelConfig { latent_dim: 4, ..ModelConfig::plain(ModelName::Small) };
     Description {
-        version: "0.1.0".to_owned(),
+        build: Build::default(),
         method: "fedanchor".to_owned(),
         model,
         heads,

@@ -165,20 +165,20 @@ impl RunFolder {
         Ok(self.text(files::ROUNDS)?.matches('\n').count())
     }
 
-    /// Seconds that the timings add up to, and their lines that are damaged, from 1.
-    pub(crate) fn seconds(&self) -> Result<(f64, Vec<usize>)> {
+    /// The timings that are intact, and the lines that are damaged, from 1.
+    pub(crate) fn timings(&self) -> Result<(Vec<Timing>, Vec<usize>)> {
         let text = self.text(files::TIMINGS)?;
-        let (mut seconds, mut damaged) = (0.0, Vec::new());
+        let (mut timings, mut damaged) = (Vec::new(), Vec::new());
         let mut checksums = Checksums::default();
         for (index, line) in text.lines().enumerate() {
             let intact = checksums.accepts(line);
             checksums = Checksums::after(line); // one damaged line does not spoil the next
             match serde_json::from_str::<Timing>(line).ok().filter(|_| intact) {
-                Some(timing) => seconds += timing.total,
+                Some(timing) => timings.push(timing),
                 None => damaged.push(index + 1),
             }
         }
-        Ok((seconds, damaged))
+        Ok((timings, damaged))
     }
 
     /// The checksums that the next lines follow.

@@ -9,7 +9,7 @@ use crate::model::{Description, Head, encode_model};
 use crate::server::Evaluation;
 use crate::simulation::Simulation;
 use fedanchor_engine::guard;
-use fedanchor_record::{ServerOnlyTrial, Summary, files};
+use fedanchor_record::{Build, BuildRounds, ServerOnlyTrial, Summary, files};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Run<'_> {
@@ -24,7 +24,8 @@ impl Run<'_> {
         let Self { simulation, folder, .. } = self;
         let experiment = &simulation.experiment;
         let mut summary = Summary {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: Build::current().clone(),
+            builds: BuildRounds::of(&folder.timings()?.0, progress.rounds),
             method: experiment.method.name.clone(),
             data: experiment.data.name.clone(),
             model: experiment.model.name.to_string(),
@@ -87,7 +88,7 @@ impl Run<'_> {
         let similarity = anchors.similarity(classes.len())?;
         folder.write_matrix(files::SIMILARITY, classes, &similarity)?;
         let description = Description {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: Build::current().clone(),
             method: self.settled.method.name.clone(),
             model: self.settled.model.clone(),
             heads: Head::of(simulation.method.heads()),

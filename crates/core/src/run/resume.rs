@@ -9,7 +9,7 @@ use super::folder::{RunFolder, read_manifest};
 use super::{Clients, Observer, Run, as_table, plain, prepare, settled};
 use crate::config::{Experiment, LrSchedule, differences, fingerprint};
 use crate::error::{Error, Result};
-use fedanchor_record::{Summary, files};
+use fedanchor_record::{Build, Summary, files};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -46,16 +46,17 @@ pub(super) fn resume_with(
     let (found, broken) = find(out, &folder, recorded, force)?;
     let mut other: Vec<String> =
         differences(&stored, &table).iter().map(ToString::to_string).collect();
-    if let Some(About { round, version, data: seen, config: made, .. }) =
+    if let Some(About { round, build, data: seen, config: made, .. }) =
         found.as_ref().map(|found| &found.about)
     {
         if *round > experiment.rounds {
             let problem = format!("{round} rounds are done, more than {}", experiment.rounds);
             return Err(Error::config("rounds", problem));
         }
-        let now = env!("CARGO_PKG_VERSION");
-        if version != now {
-            other.push(format!("version (there {version}, now {now})"));
+        // Another build of the same version is not refused, but noted.
+        let (there, now) = (&build.version, &Build::current().version);
+        if there != now {
+            other.push(format!("version (there {there}, now {now})"));
         }
         if *seen != data {
             other.push("the data set's pixels or labels".to_owned());

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Fleet};
 use fedanchor_data::skipped::by_reason;
 use fedanchor_engine::guard;
-use fedanchor_record::{Assignment, Manifest, Summary, files};
+use fedanchor_record::{Assignment, Build, Manifest, Summary, files};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -76,12 +76,13 @@ impl Run<'_> {
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
         let last = found.as_ref().map(|found| found.about.round);
         self.open_figures(&coordinator, last, &mut progress, observer)?;
-        let (seconds_before, damaged) = self.folder.seconds()?;
+        let (timings, damaged) = self.folder.timings()?;
+        let seconds_before: f64 = timings.iter().map(|timing| timing.total).sum();
         for line in damaged {
             let name = files::TIMINGS;
             observer.notice(&format!("{name}: line {line} is damaged, its seconds do not count"));
         }
-        let mut lost = self.report_lost(found.as_ref(), observer);
+        let mut notes = self.notes_on_resuming(found.as_ref(), observer);
         let mut saver = Saver::start(self.out, self.folder.log()?, last)?;
         let first = last.map_or(0, |last| last + 1);
         let mut test = None;
@@ -102,12 +103,14 @@ impl Run<'_> {
             test = Some(done.evaluation);
             progress.add(&done.record);
             progress.picked = done.picked.or(progress.picked);
+            done.record.notes.append(&mut fleet.take_notes());
             let notices: Vec<String> =
                 std::iter::from_fn(|| simulation.context.take_notice()).collect();
             for text in notices.iter().chain(&done.record.notes) {
                 observer.notice(text);
             }
-            done.record.notes.append(&mut lost);
+            done.record.notes.append(&mut notes);
+            done.timing.build = Build::current().clone();
             let lines = Lines::new(&done.record, &done.timing, &mut checksums)?;
             // Pre-training that was ended early cannot be resumed from.
             let complete = round > 0 || !stop.load(Ordering::Relaxed);
@@ -160,14 +163,20 @@ impl Run<'_> {
         Ok((progress, self.folder.checksums()?))
     }
 
-    /// Says which clients start anew because what they kept is lost; the next record says it, too.
-    fn report_lost(&self, found: Option<&Found>, observer: &mut dyn Observer) -> Vec<String> {
-        let lost = found.into_iter().flat_map(|found| &found.lost);
-        let notes = lost.map(|(client, path)| {
+    /// Says what is no longer as it was when the run is resumed; the next record says it, too: another build of the
+    /// program, and clients that start anew because what they kept is lost.
+    fn notes_on_resuming(&self, found: Option<&Found>, observer: &mut dyn Observer) -> Vec<String> {
+        let Some(found) = found else { return Vec::new() };
+        let (before, now) = (&found.about.build, Build::current());
+        let round = found.about.round;
+        let other = (before != now).then(|| {
+            format!("resumed with another build: {before} until round {round}, {now} from here on")
+        });
+        let lost = found.lost.iter().map(|(client, path)| {
             let file = path.strip_prefix(self.out).unwrap_or(path).display();
             format!("client {client} starts without what it kept: {file} is damaged or missing")
         });
-        let notes: Vec<String> = notes.collect();
+        let notes: Vec<String> = other.into_iter().chain(lost).collect();
         notes.iter().for_each(|note| observer.notice(note));
         notes
     }
@@ -207,7 +216,7 @@ impl Run<'_> {
         let (config, round) = (&self.simulation.experiment.checkpoint, progress.rounds);
         let about = About {
             round,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: Build::current().clone(),
             data: self.data.clone(),
             config: self.config.clone(),
             clients: clients.trained_in,

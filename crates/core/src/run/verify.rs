@@ -4,7 +4,9 @@ use super::checkpoint;
 use super::disk;
 use super::folder::read_manifest;
 use crate::error::{Error, Result};
-use fedanchor_record::{Checksums, Manifest, Summary, files, missing_timings};
+use fedanchor_record::{
+    BuildRounds, Checksums, Manifest, Summary, Timing, files, missing_timings,
+};
 use serde::Serialize;
 use std::path::Path;
 
@@ -17,6 +19,8 @@ pub struct Verification {
     pub rounds: usize,
     /// Checkpoint files that are intact, those of clients included.
     pub checkpoints: usize,
+    /// Which build of the program computed which rounds, as far as the folder tells.
+    pub builds: Vec<BuildRounds>,
     /// What is not as it was written: each names a file of the run folder.
     pub problems: Vec<String>,
     /// What could not be checked, and why.
@@ -65,6 +69,7 @@ pub fn verify(folder: &Path) -> Result<Verification> {
         let problem = missing_timings(timings, rounds);
         found.problems.extend(problem.map(|text| format!("{}: {text}", files::TIMINGS)));
     }
+    found.builds = builds(folder, found.rounds);
     match checkpoint::verify(folder) {
         Ok((intact, damaged)) => {
             found.checkpoints = intact;
@@ -148,6 +153,18 @@ fn finished(folder: &Path) -> Option<Summary> {
     let bytes = disk::read_if_exists(&folder.join(files::SUMMARY)).ok()??;
     let summary: Summary = serde_json::from_slice(&bytes).ok()?;
     (summary.rounds >= summary.rounds_planned).then_some(summary)
+}
+
+/// Which build computed which rounds: by the summary or, before there is one, by the timings.
+fn builds(folder: &Path, rounds: usize) -> Vec<BuildRounds> {
+    if let Some(summary) = finished(folder).filter(|summary| !summary.builds.is_empty()) {
+        return summary.builds;
+    }
+    let Some(last) = rounds.checked_sub(1) else { return Vec::new() };
+    let bytes = disk::read_if_exists(&folder.join(files::TIMINGS)).ok().flatten();
+    let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
+    let timings = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    BuildRounds::of(&timings.collect::<Vec<Timing>>(), last as u32)
 }
 
 /// An error about a file, by its path in the run folder.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::mailbox::Asking;
 use crate::protocol::CLIENTS;
+use fedanchor_record::Build;
 use std::io::Write;
 use tempfile::TempDir;
 
@@ -58,6 +59,31 @@ fn a_node_that_joins_again_has_the_clients_that_it_names_now() {
     assert_eq!(present(&roster), clients(&[("b", 21), ("c", 5)]));
     connect(&mut roster, &[]);
     assert_eq!(present(&roster), []);
+}
+
+#[test]
+fn another_build_is_noted_once() {
+    let (_folder, mut roster) = roster();
+    connect(&mut roster, &["7", "8", "9"]);
+    let mut join = |node: &str, build: serde_json::Value| {
+        let mut joined = serde_json::json!({
+            "protocol": 1, "clients": [{ "name": format!("at {node}"), "samples": 1 }],
+        });
+        joined.as_object_mut().unwrap().extend(build.as_object().unwrap().clone());
+        answer(&mut roster, node, 200, joined.to_string().as_bytes());
+        roster.ask(node);
+        std::mem::take(&mut roster.notes)
+    };
+    let here = Build::current();
+    assert_eq!(join("7", serde_json::json!(here)), [""; 0]);
+    let other =
+        serde_json::json!({ "version": "0.0.9", "commit": "abc\u{1b}[2J", "changed": true });
+    let note = format!("node 8 has another build: 0.0.9 (abc\u{fffd}[2J, changed), not {here}");
+    assert_eq!(join("8", other.clone()), [note]);
+    assert_eq!(join("8", other), [""; 0]);
+    // A node of an earlier version has a commit that nobody knows.
+    let earlier = join("9", serde_json::json!({ "version": "0.0.8" }));
+    assert_eq!(earlier, [format!("node 9 has another build: 0.0.8 (commit unknown), not {here}")]);
 }
 
 /// Whatever a node sends, it alone is left out, and asked again later.

@@ -9,6 +9,7 @@ use fedanchor::messages::Broadcast;
 use fedanchor_fleet::node::Node;
 use fedanchor_fleet::protocol::{PROTOCOL, Terms, TrainHeader, join_parts};
 use fedanchor_fleet::{Mailbox, Reply};
+use fedanchor_record::Build;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -340,7 +341,7 @@ pub fn terms(place: &Path, more: &[&str]) -> Vec<u8> {
     let experiment = simulation.settled().unwrap();
     serde_json::to_vec(&Terms {
         protocol: PROTOCOL,
-        version: "0".to_owned(),
+        build: Build::current().clone(),
         run: "run".to_owned(),
         experiment: client_settings(&experiment).unwrap(),
         classes: simulation.classes.len(),

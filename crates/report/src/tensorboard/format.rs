@@ -1,5 +1,5 @@
 //! The format of event files: the few messages of TensorFlow's `event.proto` and `summary.proto` that
-//! scalars need, with their published field numbers, and the records that hold them. Written out here, because
+//! scalars and texts need, with their published field numbers, and the records that hold them. Written out here, because
 //! a code generator would bring the whole format and a compiler for it.
 
 use prost::{Message, Oneof};
@@ -8,6 +8,10 @@ use prost::{Message, Oneof};
 const VERSION: &str = "brain.Event:2";
 /// `SessionLog.START`: the reader drops everything it has read of this step and later ones.
 const START: i32 = 1;
+/// `DT_STRING`, the type of a text's tensor.
+const TEXT: i32 = 7;
+/// Who shows a text.
+const TEXT_PLUGIN: &str = "text";
 
 #[derive(Clone, PartialEq, Message)]
 struct Event {
@@ -43,6 +47,38 @@ struct Value {
     /// Optional so that 0 is written, too.
     #[prost(float, optional, tag = "2")]
     simple_value: Option<f32>,
+    #[prost(message, optional, tag = "8")]
+    tensor: Option<Tensor>,
+    #[prost(message, optional, tag = "9")]
+    metadata: Option<Metadata>,
+}
+
+/// `TensorProto` of one text.
+#[derive(Clone, PartialEq, Message)]
+struct Tensor {
+    #[prost(int32, tag = "1")]
+    dtype: i32,
+    /// Empty: not a list.
+    #[prost(message, optional, tag = "2")]
+    shape: Option<TensorShape>,
+    #[prost(string, repeated, tag = "8")]
+    string_val: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TensorShape {}
+
+/// `SummaryMetadata`: who shows a value.
+#[derive(Clone, PartialEq, Message)]
+struct Metadata {
+    #[prost(message, optional, tag = "1")]
+    plugin_data: Option<PluginData>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PluginData {
+    #[prost(string, tag = "1")]
+    plugin_name: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -59,13 +95,31 @@ pub(super) fn beginning(wall_time: f64) -> Vec<u8> {
     [event(version), event(start)].concat()
 }
 
-/// The scalars of one step.
-pub(super) fn scalars(wall_time: f64, step: u32, values: &[(&str, f64)]) -> Vec<u8> {
-    let value = values.iter().map(|(tag, value)| Value {
+/// The scalars and texts of one step.
+pub(super) fn values(
+    wall_time: f64,
+    step: u32,
+    scalars: &[(&str, f64)],
+    texts: &[(&str, String)],
+) -> Vec<u8> {
+    let scalars = scalars.iter().map(|(tag, value)| Value {
         tag: (*tag).to_owned(),
         simple_value: Some(*value as f32), // what the format has for scalars
+        ..Value::default()
     });
-    let content = Some(Content::Summary(Summary { value: value.collect() }));
+    let texts = texts.iter().map(|(tag, text)| Value {
+        tag: (*tag).to_owned(),
+        tensor: Some(Tensor {
+            dtype: TEXT,
+            shape: Some(TensorShape {}),
+            string_val: vec![text.clone()],
+        }),
+        metadata: Some(Metadata {
+            plugin_data: Some(PluginData { plugin_name: TEXT_PLUGIN.to_owned() }),
+        }),
+        ..Value::default()
+    });
+    let content = Some(Content::Summary(Summary { value: scalars.chain(texts).collect() }));
     record(&Event { wall_time, step: step.into(), content })
 }
 
@@ -89,7 +143,27 @@ pub(super) mod tests {
     pub(in super::super) type Read = (i64, f64, Vec<(String, f32)>);
 
     /// What a reader finds in a file: step, time and scalars of every event after the first two.
-    pub(in super::super) fn read(mut bytes: &[u8]) -> Vec<Read> {
+    pub(in super::super) fn read(bytes: &[u8]) -> Vec<Read> {
+        let scalars = |value: Vec<Value>| -> Vec<(String, f32)> {
+            value.into_iter().filter_map(|one| Some((one.tag, one.simple_value?))).collect()
+        };
+        let events = read_values(bytes).into_iter();
+        events.map(|(step, time, value)| (step, time, scalars(value))).collect()
+    }
+
+    /// The texts in a file: step, tag and text.
+    pub(in super::super) fn read_texts(bytes: &[u8]) -> Vec<(i64, String, String)> {
+        let texts = read_values(bytes).into_iter().flat_map(|(step, _, values)| {
+            values.into_iter().filter_map(move |one| {
+                let shown_by = one.metadata?.plugin_data?.plugin_name;
+                assert_eq!(shown_by, TEXT_PLUGIN);
+                Some((step, one.tag, one.tensor?.string_val.concat()))
+            })
+        });
+        texts.collect()
+    }
+
+    fn read_values(mut bytes: &[u8]) -> Vec<(i64, f64, Vec<Value>)> {
         let mut found = Vec::new();
         let mut take = |count: usize| {
             let (taken, rest) = bytes.split_at(count);
@@ -107,8 +181,7 @@ pub(super) mod tests {
                 (0, Some(Content::FileVersion(version))) => assert_eq!(version, VERSION),
                 (1, Some(Content::SessionLog(log))) => assert_eq!((step, log.status), (0, START)),
                 (_, Some(Content::Summary(Summary { value }))) => {
-                    let value = value.into_iter().map(|one| (one.tag, one.simple_value.unwrap()));
-                    found.push((step, wall_time, value.collect()));
+                    found.push((step, wall_time, value));
                 }
                 (_, other) => panic!("event {index}: {other:?}"),
             }
@@ -131,6 +204,7 @@ pub(super) mod tests {
     #[test]
     fn records_are_framed_as_tensorboard_does() {
         assert_eq!(beginning(1.5), BEGINNING);
-        assert_eq!(scalars(2.5, 3, &[("accuracy/test", 92.5), ("loss/test", 0.0)]), SCALARS);
+        let scalars = [("accuracy/test", 92.5), ("loss/test", 0.0)];
+        assert_eq!(values(2.5, 3, &scalars, &[]), SCALARS);
     }
 }

@@ -16,7 +16,7 @@ mod tests;
 
 use crate::error::Result;
 use crate::history::History;
-use fedanchor_record::{RoundRecord, Timing};
+use fedanchor_record::{Build, RoundRecord, Timing};
 use fs_err::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -39,6 +39,8 @@ struct Open {
     file: File,
     /// When the run would have been where it is, had it never been interrupted, in seconds since 1970.
     time: f64,
+    /// The build of the last round.
+    build: Option<Build>,
 }
 
 impl EventFile {
@@ -64,9 +66,8 @@ impl EventFile {
                 none.insert(Open::create(&self.run.join(FOLDER), &before, timing.total)?)
             }
         };
-        open.time += timing.total;
         // In one piece: a reader sees whole events.
-        let event = format::scalars(open.time, record.round, &scalars(record, Some(timing)));
+        let event = event(record, Some(timing), &mut open.time, &mut open.build);
         Ok(open.file.write_all(&event)?)
     }
 
@@ -87,7 +88,7 @@ fn recorded(run: &Path, before: u32) -> Result<Vec<(RoundRecord, Option<Timing>)
     Ok(rounds
         .map(|record| {
             let timing = timings.iter().find(|timing| timing.round == record.round);
-            (record, timing.copied())
+            (record, timing.cloned())
         })
         .collect())
 }
@@ -102,13 +103,11 @@ impl Open {
         fs_err::create_dir_all(folder)?;
         let old = event_files(folder)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let spent: f64 = rounds.iter().filter_map(|(_, timing)| Some((*timing)?.total)).sum();
-        let mut time = now.as_secs_f64() - spent - seconds;
+        let spent: f64 = rounds.iter().filter_map(|(_, timing)| Some(timing.as_ref()?.total)).sum();
+        let (mut time, mut build) = (now.as_secs_f64() - spent - seconds, None);
         let mut content = format::beginning(time);
         for (record, timing) in rounds {
-            time += timing.map_or(0.0, |timing| timing.total);
-            let scalars = scalars(record, timing.as_ref());
-            content.extend(format::scalars(time, record.round, &scalars));
+            content.extend(event(record, timing.as_ref(), &mut time, &mut build));
         }
         // Readers take files in the order of their names.
         let after = old.iter().filter_map(|path| number(path)).max().map_or(0, |last| last + 1);
@@ -120,7 +119,7 @@ impl Open {
         file.write_all(&content)?;
         fs_err::rename(&aside, folder.join(name))?;
         old.iter().try_for_each(|path| retire(path))?;
-        Ok(Self { file, time })
+        Ok(Self { file, time, build })
     }
 }
 
@@ -147,6 +146,22 @@ fn event_files(folder: &Path) -> Result<Vec<PathBuf>> {
 fn number(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
     name.strip_suffix(".fedanchor")?.parse().ok()
+}
+
+/// A round as an event after those until `time`: its scalars and, where it is not that of the round before, the build
+/// that computed it.
+fn event(
+    record: &RoundRecord,
+    timing: Option<&Timing>,
+    time: &mut f64,
+    last: &mut Option<Build>,
+) -> Vec<u8> {
+    *time += timing.map_or(0.0, |timing| timing.total);
+    let build = timing.map(|timing| timing.build.clone()).unwrap_or_default();
+    let new = (last.as_ref() != Some(&build)).then(|| ("build", build.to_string()));
+    *last = Some(build);
+    let texts: Vec<(&str, String)> = new.into_iter().collect();
+    format::values(*time, record.round, &scalars(record, timing), &texts)
 }
 
 /// The scalars of a round, without those that it does not have.

@@ -1,6 +1,6 @@
 //! Event files of runs that are left alone, killed and resumed.
 
-use super::format::tests::read;
+use super::format::tests::{read, read_texts};
 use super::*;
 use fedanchor_record::{Checksums, LabelAccuracy, Losses, files};
 use tempfile::TempDir;
@@ -129,6 +129,23 @@ fn a_resumed_run_has_every_round_once() {
     let mut events = EventFile::new(run.path());
     events.add(&record(1), &timing(1)).unwrap();
     assert_eq!(steps(&only_file(&run)), [0, 1]);
+}
+
+#[test]
+fn the_build_is_named_where_it_changes() {
+    let with = |round, commit: &str| {
+        let build = Build { version: "1.0".into(), commit: commit.to_owned(), changed: false };
+        Timing { build, ..timing(round) }
+    };
+    let run = run_folder(2); // of an earlier version
+    let mut events = EventFile::new(run.path());
+    events.add(&record(2), &with(2, "abc")).unwrap();
+    events.add(&record(3), &with(3, "abc")).unwrap();
+    events.add(&record(4), &with(4, "def")).unwrap();
+    let found = read_texts(&fs_err::read(only_file(&run)).unwrap());
+    let text = |step, text: &str| (step, "build".to_owned(), text.to_owned());
+    let unknown = "unknown (commit unknown)";
+    assert_eq!(found, [text(0, unknown), text(2, "1.0 (abc)"), text(4, "1.0 (def)")]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Run folders with chosen contents.
 
-use fedanchor_record::{Checksums, Incidents, Summary, files};
+use fedanchor_record::{Build, Checksums, Incidents, Summary, files};
 use fedanchor_report::{Table, find_runs};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -108,7 +108,8 @@ impl Folders {
 
 fn summary(seed: u64, rounds: u32, rounds_planned: u32, last: f64, best: f64) -> Summary {
     Summary {
-        version: "0.1.0".to_owned(),
+        build: Build::default(),
+        builds: Vec::new(),
         method: "as in the config".to_owned(),
         data: "as in the config".to_owned(),
         model: "as in the config".to_owned(),

@@ -91,7 +91,7 @@ fn invalid_files_are_named_with_the_problem() {
     };
     assert_eq!(
         with("b/summary.json", "{}"),
-        "summary.json: missing field `version` at line 1 column 2"
+        "summary.json: missing field `method` at line 1 column 2"
     );
     assert_eq!(with("b/config.toml", "seed = 1"), "config.toml: missing field `preset`");
     let broken = with("b/config.toml", "preset = \"paper\"\nseed = ");

@@ -1,6 +1,6 @@
 //! Runs for tests, as a follower would give them.
 
-use fedanchor_record::{Incidents, LabelAccuracy, Losses, RoundRecord, Summary, Timing};
+use fedanchor_record::{Build, Incidents, LabelAccuracy, Losses, RoundRecord, Summary, Timing};
 use fedanchor_report::{Heading, LiveRun, Partition, Status};
 use std::time::{Duration, SystemTime};
 
@@ -54,6 +54,7 @@ pub(super) fn timing(round: u32) -> Timing {
         total: clients + 0.8,
         peak_memory: Some(1 << 30),
         peak_gpu_memory: None,
+        build: Build::default(),
     }
 }
 
@@ -82,7 +83,8 @@ pub(super) fn run(rounds: u32) -> LiveRun {
 /// The summary of a run with all its rounds.
 pub(super) fn summary(server_only_accuracy: Option<f64>) -> Summary {
     Summary {
-        version: "0.1.0".to_owned(),
+        build: Build::default(),
+        builds: Vec::new(),
         method: "fedanchor".to_owned(),
         data: "cifar10".to_owned(),
         model: "small".to_owned(),

@@ -23,7 +23,7 @@ use super::folder::{CHECKPOINTS as FOLDER, Lines, RoundFile};
 use crate::error::{Error, Result};
 use crate::federation::{ClientStates, CoordinatorState, Picked};
 use fedanchor_engine::tensors::Bundle;
-use fedanchor_record::Manifest;
+use fedanchor_record::{Build, Manifest};
 use sealed::{Sealed, read_sealed};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,8 +36,9 @@ const CLIENTS: &str = "clients";
 pub(crate) struct About {
     /// The last complete round.
     pub(crate) round: u32,
-    /// Version of the program.
-    pub(crate) version: String,
+    /// The build that wrote it.
+    #[serde(flatten)]
+    pub(crate) build: Build,
     /// Fingerprint of the data.
     pub(crate) data: String,
     /// Fingerprint of the settings, but for those that may change.
@@ -198,8 +199,8 @@ mod tests {
             (id, bundle)
         });
         let clients_of = clients.iter().copied().collect();
-        let (version, data) = ("1".to_owned(), "d".to_owned());
-        let about = About { round, version, data, clients: clients_of, ..About::default() };
+        let data = "d".to_owned();
+        let about = About { round, data, clients: clients_of, ..About::default() };
         Checkpoint { about, server, clients: mine.collect(), files: Vec::new() }
     }
 
@@ -226,6 +227,16 @@ mod tests {
         let model = found.server.group("model");
         assert_eq!(Vec::<f32>::try_from(model["a.weight"].flatten(0, -1)).unwrap(), [4.0, 2.0]);
         assert_eq!(last(folder.path(), 3).unwrap().0.unwrap().about.round, 3);
+    }
+
+    #[test]
+    fn one_of_an_earlier_version_names_no_commit() {
+        let about = About { round: 3, ..About::default() };
+        let mut value = serde_json::to_value(&about).unwrap();
+        for key in ["commit", "changed"] {
+            value.as_object_mut().unwrap().remove(key).unwrap();
+        }
+        assert_eq!(serde_json::from_value::<About>(value).unwrap(), about);
     }
 
     #[test]
