@@ -61,7 +61,8 @@ fn sends_these_fields(more: &[&str], expected: &[&str]) {
     let settings = [&["method.threshold=-1"], more].concat();
     let (status, joined) = ask(node.path(), "POST", "/v1/join", &terms(&place, &settings)).unwrap();
     let joined: Value = serde_json::from_slice(&joined).unwrap();
-    assert_eq!((status, keys(&joined)), (200, vec!["clients", "protocol", "version"]));
+    let of_node = vec!["changed", "clients", "commit", "protocol", "version"];
+    assert_eq!((status, keys(&joined)), (200, of_node));
     let count = std::fs::read_dir(place.join("secret/pictures")).unwrap().count();
     assert_eq!(joined["clients"], json!([{ "name": "ward", "samples": count }]));
     let request = request(&broadcast(&place), "ward");
