@@ -16,7 +16,7 @@ fn main() {
     libtorch::main();
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=../engine/build.rs");
-    println!("cargo::rerun-if-env-changed={}", VARIABLE);
+    println!("cargo::rerun-if-env-changed={VARIABLE}");
     let given = std::env::var(VARIABLE).ok();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let Source { commit, changed, depends_on } = Source::find("git", &root, given.as_deref());
