@@ -40,6 +40,7 @@ from harness import FakeCoordinator, Federation, UnixHttpServer, taken_down  # n
 THREADS = 2  # of the transport, and of the copies
 WRN_BYTES = 5_900_000  # a message with WRN-28-2
 EXPERIMENT = """
+preset = "paper"
 rounds = {rounds}
 data = {{ name = "digits", path = "{path}", anchors = 0, clients = {clients} }}
 model.name = "{model}"
@@ -49,7 +50,6 @@ server.epochs = 0
 client = {{ per_round = {clients}, epochs = 1, batch = 32 }}
 method.send = "{send}"
 checkpoint.write = false
-checks.anchor_margin = 0.0
 """
 
 

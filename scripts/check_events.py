@@ -105,7 +105,7 @@ def main():
 
     args.folder.mkdir(parents=True)
     paper = args.folder / "paper.toml"
-    paper.write_text("", encoding="utf-8")
+    paper.write_text('preset = "paper"\n', encoding="utf-8")
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     fedanchor(paper, *settings, "--out", run, "--tensorboard")
     reader = EventAccumulator(str(run / "tensorboard"))

@@ -55,7 +55,7 @@ fn main() -> Result<()> {
         keys.push("method.threshold=-1".to_owned());
     }
     keys.extend_from_slice(settings);
-    let experiment = resolve("", &keys)?;
+    let experiment = resolve("preset = \"paper\"", &keys)?;
     let data = DataSet {
         name: "noise".to_owned(),
         train: images(50_500, 1),

@@ -17,7 +17,7 @@ fn main() -> Result<()> {
     let settings = ["preset=paper".to_owned(), "model.name=wrn28x2".to_owned()];
     let normalisation = Normalisation { mean: vec![0.5; 3], std: vec![0.25; 3] };
     let shape = Shape { side: 32, channels: 3 };
-    let experiment = resolve("", &settings)?;
+    let experiment = resolve("preset = \"paper\"", &settings)?;
     let settings = experiment.training(methods::build(&experiment.method)?.heads())?;
     let context = Context::new(settings, shape, 10, &normalisation, true, Some(1))?;
     let options = (Kind::Float, Device::Cpu);

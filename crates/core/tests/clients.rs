@@ -46,7 +46,7 @@ struct World {
 impl World {
     fn new(settings: &[&[&str]]) -> Self {
         let keys = settings.iter().copied().flatten().map(|&key| key.to_owned());
-        let experiment = resolve("", &keys.collect::<Vec<_>>()).unwrap();
+        let experiment = resolve("preset = \"paper\"", &keys.collect::<Vec<_>>()).unwrap();
         let mut images = sample::load().unwrap().train;
         let labels = images.labels.take().unwrap();
         let simulation = Simulation::new(experiment, sample::load().unwrap(), Some(1)).unwrap();

@@ -78,7 +78,7 @@ fn experiment(settings: &[&str]) -> Experiment {
     let keys = ["model.name=small", "data.name=sample", "data.anchors=50", "data.clients=8"];
     let more = ["client.per_round=8", "client.epochs=1", "pretrain.epochs=1", "client.batch=32"];
     let all = keys.iter().chain(&more).chain(&["method.name=flaky"]).chain(settings);
-    resolve("", &all.map(|&key| key.to_owned()).collect::<Vec<_>>()).unwrap()
+    resolve("preset = \"paper\"", &all.map(|&key| key.to_owned()).collect::<Vec<_>>()).unwrap()
 }
 
 fn simulation(settings: &[&str]) -> Simulation {

@@ -27,7 +27,7 @@ const BRIEF: &[&str] = &[
 
 fn experiment(settings: &[&str]) -> Experiment {
     let settings: Vec<String> = BRIEF.iter().chain(settings).map(|&key| key.to_owned()).collect();
-    resolve("", &settings).unwrap()
+    resolve("preset = \"paper\"", &settings).unwrap()
 }
 
 fn simulation(settings: &[&str], data: DataSet) -> Simulation {

@@ -39,7 +39,7 @@ struct Outcome {
 
 fn play(settings: &[&[&str]], rounds: u32) -> Outcome {
     let keys: Vec<String> = settings.iter().copied().flatten().map(|&key| key.to_owned()).collect();
-    let experiment = resolve("", &keys).unwrap();
+    let experiment = resolve("preset = \"paper\"", &keys).unwrap();
     let simulation = Simulation::new(experiment, sample::load().unwrap(), Some(2)).unwrap();
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
     let start = coordinator.server.params.copy().unwrap();

@@ -39,7 +39,7 @@ fn learns(settings: &[&str], margin: f64) {
 /// The same; and where `beyond` is given, that much above the same server without clients.
 fn learns_from_clients(settings: &[&str], margin: f64, beyond: Option<f64>) {
     let keys: Vec<String> = SETTING.iter().chain(settings).map(|&key| key.to_owned()).collect();
-    let experiment = resolve("", &keys).unwrap();
+    let experiment = resolve("preset = \"paper\"", &keys).unwrap();
     let simulation = Simulation::new(experiment.clone(), sample::load().unwrap(), Some(2)).unwrap();
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
     let start = coordinator.pretrain(&AtomicBool::new(false)).unwrap().record;

@@ -29,7 +29,7 @@ const BRIEF: &[&str] = &[
 
 fn simulation(settings: &[&str]) -> Simulation {
     let keys: Vec<String> = BRIEF.iter().chain(settings).map(|&key| key.to_owned()).collect();
-    Simulation::new(resolve("", &keys).unwrap(), sample::load().unwrap(), Some(1)).unwrap()
+    Simulation::new(resolve("preset = \"paper\"", &keys).unwrap(), sample::load().unwrap(), Some(1)).unwrap()
 }
 
 /// The largest difference between two models.
@@ -152,10 +152,10 @@ fn a_run_goes_on_after_its_warm_up() {
 #[test]
 fn the_servers_rate_is_its_own_under_the_same_schedule() {
     let keys = |keys: &[&str]| -> Vec<String> { keys.iter().map(|&key| key.to_owned()).collect() };
-    let shared = resolve("", &keys(&["optimiser.lr=0.2"])).unwrap();
+    let shared = resolve("preset = \"paper\"", &keys(&["optimiser.lr=0.2"])).unwrap();
     assert_eq!((shared.lr(3), shared.server_lr(3)), (0.2, 0.2));
     let own = ["optimiser.lr=0.2", "server.lr=0.1", "optimiser.schedule=cosine", "rounds=4"];
-    let own = resolve("", &keys(&own)).unwrap();
+    let own = resolve("preset = \"paper\"", &keys(&own)).unwrap();
     assert!((own.server_lr(3) - 0.05).abs() < 1e-12 && (own.lr(3) - 0.1).abs() < 1e-12);
 }
 

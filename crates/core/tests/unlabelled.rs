@@ -113,7 +113,7 @@ fn what_needs_labels_or_images_that_are_not_there_is_refused() {
     let experiment = resolve("preset = \"best\"", &supervised).unwrap();
     let error = Simulation::new(experiment, data(vec![]), Some(1)).err().unwrap().to_string();
     assert!(error.contains("`supervised` trains on the clients' labels"), "{error}");
-    let experiment = resolve("", &["data.anchors=0".to_owned()]).unwrap();
+    let experiment = resolve("preset = \"paper\"", &["data.anchors=0".to_owned()]).unwrap();
     let error = Simulation::new(experiment, sample::load().unwrap(), Some(1)).err().unwrap();
     assert!(error.to_string().contains("leaves none for the clients"), "{error}");
 }

@@ -282,6 +282,10 @@ pub struct Summary {
     /// What went wrong in its rounds.
     #[serde(default, skip_serializing_if = "Incidents::is_empty")]
     pub incidents: Incidents,
+    /// Of the test images of other classes, the share that a trigger turns into its class, in percent; missing unless
+    /// `faults.kind` is `backdoor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backdoor_success: Option<f64>,
 }
 
 impl Summary {

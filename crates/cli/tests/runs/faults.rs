@@ -17,7 +17,7 @@ fn bad_updates_are_rejected_and_named() {
         ("stale", "sent an answer for round"),
     ] {
         let kind_key = format!("faults.kind={kind}");
-        let faulty = [&kind_key, "faults.share=0.25", "checks.offences=2"];
+        let faulty = [&kind_key, "faults.share=0.25", "checks.offences=2", "checks.distance=1"];
         let records = workspace.run(kind, &[DRAWN, ALL, &faulty]);
         let client = records[1].rejected[0].client;
         for record in &records[1..=2] {
@@ -104,7 +104,7 @@ fn a_round_without_quorum_leaves_the_model_as_it_was() {
 fn a_collapsed_round_is_rolled_back_and_the_fourth_in_a_row_ends_the_run() {
     let workspace = Workspace::with_pictures(16);
     // Good rounds first, to know what is usual; then the same run is resumed with hostile clients.
-    workspace.run("run", &[DRAWN, ALL, &["rounds=5", "optimiser.lr=0.02"]]);
+    workspace.run("run", &[DRAWN, ALL, &["rounds=5", "optimiser.lr=0.02", "checks.anchor_margin=5"]]);
     let hostile = [
         "faults.kind=scale",
         "faults.share=1",
@@ -166,17 +166,17 @@ fn a_lasting_decline_on_the_anchors_is_noted() {
     assert!(!clean.contains(note), "{clean}");
 }
 
-/// An update that is much longer than is usual is shortened, and its client named; before the second round
-/// nothing is usual.
+/// An update that is much longer than is usual is shortened, and a client that sends nothing else is named; before the
+/// second round nothing is usual.
 #[test]
 fn long_updates_are_shortened_and_named() {
     let workspace = Workspace::with_pictures(16);
     let hostile = [
         "faults.kind=sign",
-        "faults.factor=12",
+        "faults.factor=50",
+        "checks.distance=0",
         "checks.length=5", // these clients have very different numbers of images
         "faults.share=0.25",
-        "checks.anchor_margin=0",
         "rounds=6",
     ];
     let output = workspace.command("hostile", &[DRAWN, ALL, &hostile]).output().unwrap();
@@ -187,11 +187,12 @@ fn long_updates_are_shortened_and_named() {
     assert!(records[1].shortened.is_empty());
     assert!(records[2..].iter().all(|record| record.shortened.contains(&client)), "{records:?}");
     // Six rounds have five that are shortened.
-    let note = format!("client {client} has had 5 updates shortened because they moved the model");
+    let note = format!("client {client} has sent 5 updates more than 10 times as long as usual");
     assert_eq!(said.matches(&note).count(), 1, "{said}");
     // As far as is not rejected, every time.
-    let inside = ["faults.kind=inside", "faults.share=0.25", "checks.anchor_margin=0"];
-    let records = workspace.run("inside", &[DRAWN, ALL, &inside]);
+    let checks = ["checks.distance=1", "checks.length=2"];
+    let inside = ["faults.kind=inside", "faults.share=0.25"];
+    let records = workspace.run("inside", &[DRAWN, ALL, &inside, &checks]);
     assert!(records.iter().all(|record| record.rejected.is_empty()));
     assert!(records[1].shortened.is_empty() && !records[3].shortened.is_empty());
 }

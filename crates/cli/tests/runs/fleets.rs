@@ -26,7 +26,7 @@ impl Running {
     }
 
     fn coordinator(workspace: &Workspace, settings: &[&str]) -> Self {
-        std::fs::write(workspace.at("paper.toml"), "").unwrap();
+        std::fs::write(workspace.at("paper.toml"), "preset = \"paper\"").unwrap();
         let mut arguments = vec!["coordinator", "paper.toml", "--out", "run"];
         let fleet = ["data.clients=1", "client.per_round=1", "data.anchors=0"];
         for setting in DRAWN.iter().chain(&fleet).chain(settings) {

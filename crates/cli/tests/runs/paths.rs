@@ -7,12 +7,12 @@ use std::process::Command;
 /// `DRAWN` without its path as an experiment file.
 fn settings() -> String {
     let keys = DRAWN.iter().filter(|key| !key.starts_with("data.path"));
-    keys.map(|key| {
+    let keys = keys.map(|key| {
         let (key, value) = key.split_once('=').unwrap();
         let quote = if value.parse::<f64>().is_ok() { "" } else { "\"" };
         format!("{key} = {quote}{value}{quote}\n")
-    })
-    .collect()
+    });
+    format!("preset = \"paper\"\n{}", keys.collect::<String>())
 }
 
 fn fedanchor(workspace: &Workspace, folder: &str, arguments: &[&str]) -> Command {

@@ -53,7 +53,7 @@ fn an_interrupted_sweep_is_resumed() {
     let axes = "[axes.method]\nfloor = { method = { name = \"server-only\", contrastive.batch = 18 } }\n\
                 bound = { method.name = \"supervised\" }\n\
                 ill = { method.name = \"supervised\", optimiser.clip = 0, pretrain = { lr = 100.0, epochs = 20 } }\n";
-    let file = format!("seeds = [0, 1]\n[base]\n{base}{axes}");
+    let file = format!("seeds = [0, 1]\n[base]\npreset = \"paper\"\n{base}{axes}");
     std::fs::write(workspace.at("some.toml"), &file).unwrap();
 
     let output = workspace.succeed(&mut sweep(&workspace, &["some.toml", "--list"]));
@@ -138,8 +138,10 @@ fn runs_at_once_do_not_disturb_each_other() {
             format!("base.{key} = {quote}{value}{quote}\n")
         })
         .collect();
-    let sweep_file =
-        format!("seeds = [0, 1]\ngrid.model.name = [\"cnn\", \"small\"]\n{}", keys.concat());
+    let sweep_file = format!(
+        "seeds = [0, 1]\nbase.preset = \"paper\"\ngrid.model.name = [\"cnn\", \"small\"]\n{}",
+        keys.concat()
+    );
     std::fs::write(workspace.at("both.toml"), sweep_file).unwrap();
     let runs = |jobs: &str| {
         let mut command = sweep(&workspace, &["both.toml", "--jobs", jobs, "--out", jobs]);

@@ -218,8 +218,9 @@ fn two_seeds(workspace: &Workspace, more: &str) {
         })
         .collect();
     let settings = settings.join("\n");
-    let sweep =
-        format!("seeds = [0, 1]\n\n[base]\n{settings}\n{more}\n\n[axes.cell]\nonly = {{}}\n");
+    let sweep = format!(
+        "seeds = [0, 1]\n\n[base]\npreset = \"paper\"\n{settings}\n{more}\n\n[axes.cell]\nonly = {{}}\n"
+    );
     std::fs::write(workspace.at("two.toml"), sweep).unwrap();
 }
 

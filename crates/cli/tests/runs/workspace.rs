@@ -69,7 +69,7 @@ impl Workspace {
 
     /// The preset `paper` with these settings, ready to start.
     pub fn command(&self, out: &str, settings: &[&[&str]]) -> Command {
-        std::fs::write(self.at("paper.toml"), "").unwrap();
+        std::fs::write(self.at("paper.toml"), "preset = \"paper\"").unwrap();
         let mut command = self.command_of("paper.toml", out);
         for setting in settings.iter().copied().flatten() {
             command.args(["--set", setting]);

@@ -152,7 +152,7 @@ impl Experiment {
         at_least_one("fleet.clients_per_node", self.fleet.clients_per_node)?;
         at_most("fleet.clients_per_node", self.fleet.clients_per_node, MOST_CLIENTS)?;
         within("checks.length", self.checks.length, 0.0, 1e6)?;
-        within("aggregation.weight_limit", self.aggregation.weight_limit, 0.0, 1e6)?;
+        within("faults.claim", self.faults.claim, 1.0, 1e6)?;
         within("faults.factor", self.faults.factor.unwrap_or_default(), 0.0, 1e6)?;
         within("checks.anchor_margin", self.checks.anchor_margin, 0.0, 100.0)?;
         if self.checks.quorum > per_round {

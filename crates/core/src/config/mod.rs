@@ -39,7 +39,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// The preset that the experiment changes: `paper`, `best` or `semifl` [default: `paper`].
+    /// The preset that the experiment changes: `paper`, `best` or `semifl` [default: `best`].
     pub preset: String,
     /// Seed of every random draw: the same seed gives the same run.
     pub seed: u64,
@@ -281,9 +281,6 @@ pub struct AggregationConfig {
     pub hostile: f64,
     /// The weight of a client's update: n_m in the paper.
     pub weights: Weights,
-    /// Largest weight of a client, as a multiple of the median number of samples of the clients drawn, so that
-    /// none outweighs the others; 0 for no limit.
-    pub weight_limit: f64,
     /// What a client that kept no sample counts as.
     pub without_samples: WithoutSamples,
 }
@@ -296,8 +293,8 @@ pub struct ChecksConfig {
     pub updates: bool,
     /// Largest message, as a multiple of the expected size.
     pub size: f64,
-    /// Largest distance of an update from the broadcast model, as a multiple of that model's norm; 0 for no
-    /// limit.
+    /// Largest distance of an update from the broadcast model, as a multiple of that model's norm; an update that is
+    /// further away is rejected. 0 for no limit.
     pub distance: f64,
     /// Longest update, as a multiple of the usual length: the median over the last ten rounds, adjusted to the
     /// learning rate. What is longer is shortened and its client named in the record; 0 for no limit.
@@ -307,8 +304,8 @@ pub struct ChecksConfig {
     /// Valid answers that a round needs; with fewer it is skipped and the model kept.
     pub quorum: usize,
     /// Points of accuracy on the anchors that an aggregated model may lose against the median of the
-    /// last ten rounds; a round that loses more is rolled back. 0 for no limit [default: 30 for `fedanchor`,
-    /// 0 for other methods].
+    /// last ten rounds; a round that loses more is rolled back. 0 for no limit. Preset `best` sets it by method: 30
+    /// for `fedanchor`, 0 for the others.
     pub anchor_margin: f64,
 }
 
@@ -320,10 +317,12 @@ pub struct FaultsConfig {
     pub kind: FaultKind,
     /// Share of all clients that are faulty, drawn from the seed.
     pub share: f64,
-    /// By what `scale`, `sign` and `noise` multiply a change, or its length [default: 1000 for `scale`, 1 for
-    /// the others].
+    /// By what `scale`, `sign`, `noise`, `labels` and `backdoor` multiply a change, or its length [default: 1000 for
+    /// `scale`, 1 for the others].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
+    /// How many times their number of images the faulty clients claim to have.
+    pub claim: f64,
 }
 
 /// Which checkpoints are kept beside the last two.
@@ -410,6 +409,15 @@ words! {
         Noise,
         /// Sends the opposite of its change, as far as it is not rejected (`checks.distance`).
         Inside,
+        /// Sends its change of the weights, and running statistics that are all too large, as far as they are not
+        /// rejected (`checks.distance`).
+        Statistics,
+        /// Trains on its true labels, each replaced by that of the class as far from the other end of the list.
+        Labels,
+        /// Trains on its true labels, with a trigger on every second image that it labels as the first class.
+        Backdoor,
+        /// Sends the honest clients' mean change, and in every round the same random change a fifth as long.
+        Drift,
         /// Sends the same answer twice.
         Duplicate,
         /// Sends two different answers.

@@ -15,17 +15,20 @@ const PAPER: &str = include_str!("../config/paper.toml");
 /// The method where none is named, as in `paper.toml`.
 pub(super) const DEFAULT_METHOD: &str = "fedanchor";
 
+/// The preset of experiments that name none: the one that limits what a hostile client can do.
+const DEFAULT_PRESET: &str = "best";
+
 /// The preset that these settings name, as one table.
 pub(super) fn preset_of(given: &Table) -> Result<Table> {
     match given.get("preset") {
-        None => preset("paper"),
+        None => preset(DEFAULT_PRESET),
         Some(Value::String(name)) => preset(name),
         Some(other) => Err(Error::config("preset", format!("expected a name, found {other}"))),
     }
 }
 
 /// The layers of a preset as one table. Beside the sections of an experiment it holds what a choice brings
-/// along: `methods`, `partitions` and `thresholds`, each by name.
+/// along: `methods`, `partitions`, `thresholds` and `anchor_margins`, each by name.
 pub fn preset(name: &str) -> Result<Table> {
     let Some((_, layers)) = PRESETS.iter().find(|(known, _)| *known == name) else {
         let known: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();

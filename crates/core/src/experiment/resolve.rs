@@ -83,6 +83,10 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     let (registration, defaults) = defaults_in(&mut preset, &method)?;
     preset.insert("method".to_owned(), Value::Table(defaults));
     let beside = Table::from_iter(preset.remove_entry("thresholds"));
+    let margin = take_table(&mut preset, "anchor_margins").remove(&method);
+    if let (Some(margin), Some(Value::Table(checks))) = (margin, preset.get_mut("checks")) {
+        checks.insert("anchor_margin".to_owned(), margin);
+    }
 
     let mut table = preset;
     merge(&mut table, given, "")?;
@@ -97,10 +101,6 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     let on_gpu = table.get("device").and_then(Value::as_str).is_some_and(|d| d.starts_with("cuda"));
     let precision = if on_gpu { "bf16" } else { "f32" };
     table.entry("precision").or_insert_with(|| Value::String(precision.to_owned()));
-    if let Some(Value::Table(checks)) = table.get_mut("checks") {
-        let margin = Value::Float(built.default_anchor_margin());
-        checks.entry("anchor_margin").or_insert(margin);
-    }
     let experiment: Experiment = serde_path_to_error::deserialize(Value::Table(table))
         .map_err(|error| Error::config(error.path().to_string(), error.inner().message()))
         .map_err(in_plain_words)?;
@@ -173,6 +173,7 @@ fn parse_setting(setting: &str) -> Result<Table> {
 mod tests {
     use super::*;
     use crate::config::{LrSchedule, Precision};
+    use crate::config::{AggregationRule, ChecksConfig, Weights};
     use crate::experiment::PRESETS;
     use crate::labels::{LatentSource, Threshold, ThresholdRule};
     use crate::methods::fedanchor::FedAnchorConfig;
@@ -193,9 +194,32 @@ mod tests {
         resolve(file, &settings).unwrap_err().to_string()
     }
 
+    /// Also a fleet's: whoever names no preset has hostile clients limited.
     #[test]
-    fn an_empty_file_is_the_paper_preset() {
-        let experiment = resolve("", &[]).unwrap();
+    fn an_empty_file_is_preset_best() {
+        let empty = resolve("", &[]).unwrap();
+        assert_eq!(empty, resolve("preset = \"best\"", &[]).unwrap());
+        assert_eq!(empty.aggregation.rule, AggregationRule::ClippedMean);
+        assert_eq!(empty.aggregation.weights, Weights::Uniform);
+        let checks = &empty.checks;
+        assert!(checks.distance > 0.0 && checks.length > 0.0 && checks.anchor_margin > 0.0);
+    }
+
+    #[test]
+    fn preset_paper_limits_no_honest_client() {
+        for method in methods::names() {
+            let name = format!("method.name={method}");
+            let experiment = resolve("preset = \"paper\"", &[name]).unwrap();
+            let ChecksConfig { distance, length, anchor_margin, .. } = experiment.checks;
+            assert_eq!([distance, length, anchor_margin], [0.0; 3], "{method}");
+            assert_eq!(experiment.aggregation.rule, AggregationRule::Mean);
+            assert_eq!(experiment.aggregation.weights, Weights::Samples);
+        }
+    }
+
+    #[test]
+    fn preset_paper_is_the_papers_recipe() {
+        let experiment = resolve("preset = \"paper\"", &[]).unwrap();
         assert_eq!((experiment.rounds, experiment.client.batch), (500, 10));
         assert_eq!(experiment.partition, Scheme::Lda { alpha: 1000.0 });
         let method = fedanchor(&experiment);
@@ -223,6 +247,7 @@ mod tests {
             resolve("", &settings).unwrap().checks.anchor_margin
         };
         assert_eq!((margin(&[]), margin(&["method.name=semifl"])), (30.0, 0.0));
+        assert_eq!(margin(&["preset=paper"]), 0.0);
         assert_eq!(margin(&["checks.anchor_margin=5", "method.name=semifl"]), 5.0);
         assert_eq!(margin(&["checks.anchor_margin=0"]), 0.0);
     }
@@ -290,6 +315,8 @@ mod tests {
                 "preset: unknown preset `x`; expected one of paper, best, semifl",
             ),
             ("preset = 3", &[], "preset: expected a name, found 3"),
+            // A key of earlier versions.
+            ("", &["aggregation.weight_limit=3"], "aggregation.weight_limit: unknown field"),
             (
                 "[method]\nname = \"x\"",
                 &[],

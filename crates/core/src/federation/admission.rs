@@ -44,6 +44,7 @@ pub struct AdmittedUpdate {
     /// How far it moves, where that was measured.
     lengths: Option<Lengths>,
     shortened: bool,
+    far_outside: bool,
 }
 
 impl AdmittedUpdate {
@@ -65,6 +66,11 @@ impl AdmittedUpdate {
     /// Whether it moved further than is usual and was shortened.
     pub(super) fn is_shortened(&self) -> bool {
         self.shortened
+    }
+
+    /// Whether it was shortened and moved so far that it can hardly be an honest client's.
+    pub(super) fn is_far_outside(&self) -> bool {
+        self.far_outside
     }
 
     /// With tensors of its own.
@@ -97,8 +103,9 @@ pub struct Admission {
     device: Device,
     /// The largest distance of the weights of an update, and of its statistics; none if unlimited.
     limit: Option<(f64, f64)>,
-    /// How far an update may move without being shortened; none if that is not known yet.
-    usual: Option<Lengths>,
+    /// How far updates usually move, and how many times as far one may move without being shortened; none if there is
+    /// no limit or nothing is usual yet.
+    usual: Option<(Lengths, f64)>,
     /// The largest message.
     bytes: u64,
     /// Whether anything is checked.
@@ -121,9 +128,7 @@ impl Admission {
     ) -> Result<Self> {
         let limit = match checks.distance > 0.0 {
             true => {
-                let statistics = sent.layout.iter().zip(&sent.tensors);
-                let statistics = statistics.filter(|(entry, _)| entry.statistic).map(|(_, t)| t);
-                let far = STATISTICS * checks.distance * (1.0 + norm(statistics)?);
+                let far = statistics_limit(&sent, checks.distance)?;
                 // Of the summand only what a client can send: the same entries.
                 let names: BTreeSet<&str> = sent.layout.iter().map(|e| e.name.as_str()).collect();
                 let beside = summand.map(|model| model.subset(|e| names.contains(e.name.as_str())));
@@ -153,7 +158,7 @@ impl Admission {
             layout: context.network.layout.clone(),
             device: context.device,
             limit,
-            usual: usual.filter(|_| checks.length > 0.0).map(|usual| usual.times(checks.length)),
+            usual: usual.filter(|_| checks.length > 0.0).map(|usual| (usual, checks.length)),
             checked: checks.updates,
             classes: context.classes,
         })
@@ -173,7 +178,13 @@ impl Admission {
     pub(super) fn unchanged(&self, client: u32, samples: usize) -> Result<AdmittedUpdate> {
         let (params, losses) = (self.sent.copy()?, ClientLosses::default());
         let update = Update { params, samples, kept: 0, losses, labels: Vec::new() };
-        Ok(AdmittedUpdate { client, update, lengths: None, shortened: false })
+        Ok(AdmittedUpdate {
+            client,
+            update,
+            lengths: None,
+            shortened: false,
+            far_outside: false,
+        })
     }
 
     /// Decodes an answer and admits it. `client` is who sent it, according to the transport.
@@ -237,7 +248,7 @@ impl Admission {
     ) -> Result<Admitted, Rejection> {
         match answer.outcome {
             ClientOutcome::Update(mut update) => {
-                let (mut lengths, mut shortened) = (None, false);
+                let (mut lengths, mut shortened, mut far_outside) = (None, false, false);
                 if self.checked {
                     let found = self.check_tensors(&update.params)?;
                     check_samples(registry, client, update.samples)?;
@@ -245,13 +256,18 @@ impl Admission {
                         return Err(Rejection::Kept(update.kept, update.samples));
                     }
                     self.check_labels(&update.labels, update.samples)?;
-                    let most = self.usual.unwrap_or(found);
-                    if let Some(short) = found.shorten(&update.params, &self.sent, most)? {
-                        (update.params, shortened) = (short, true);
+                    lengths = Some(found);
+                    if let Some((usual, factor)) = self.usual {
+                        let most = usual.times(factor);
+                        if let Some(short) = found.shorten(&update.params, &self.sent, most)? {
+                            (update.params, shortened) = (short, true);
+                            far_outside = found.is_far_outside(usual);
+                        }
+                        lengths = Some(found.at_most(most));
                     }
-                    lengths = Some(found.at_most(most));
                 }
-                Ok(Admitted::Update(AdmittedUpdate { client, update, lengths, shortened }))
+                let admitted = AdmittedUpdate { client, update, lengths, shortened, far_outside };
+                Ok(Admitted::Update(admitted))
             }
             ClientOutcome::NothingKept { samples, labels } => {
                 if self.checked {
@@ -334,6 +350,13 @@ impl Admission {
             None => Ok(pairs),
         }
     }
+}
+
+/// The largest distance of an update's statistics from those that were sent.
+pub(crate) fn statistics_limit(sent: &Params, distance: f64) -> Result<f64> {
+    let statistics = sent.layout.iter().zip(&sent.tensors);
+    let statistics = statistics.filter(|(entry, _)| entry.statistic).map(|(_, tensor)| tensor);
+    Ok(STATISTICS * distance * (1.0 + norm(statistics)?))
 }
 
 fn check_samples(registry: &Registry, client: u32, samples: usize) -> Result<(), Rejection> {

@@ -179,7 +179,7 @@ impl<'a> Coordinator<'a> {
         timing.test = watch.lap();
 
         let statistics = collected.statistics;
-        notes.extend(self.lengths.count_shortened(&statistics.shortened));
+        notes.extend(self.lengths.count_far_outside(&statistics.far_outside));
         let clients = statistics.losses();
         (losses.client_fix, losses.client_mix) = (clients.fix, clients.mix);
         let checks = &self.experiment.checks;
@@ -268,7 +268,6 @@ impl<'a> Coordinator<'a> {
         }
         let lr = experiment.lr(broadcast.round);
         let lengths = self.lengths.at(lr);
-        let samples = clients.iter().map(|(client, _)| self.registry.samples(*client)).collect();
         let intake = RefCell::new(Intake {
             experiment,
             admission: Admission::new(
@@ -280,10 +279,7 @@ impl<'a> Coordinator<'a> {
                 &experiment.checks,
                 Lengths::median(&lengths),
             )?,
-            aggregation: Aggregation::new(
-                &experiment.aggregation,
-                Known { root, lengths, samples },
-            ),
+            aggregation: Aggregation::new(&experiment.aggregation, Known { root, lengths }),
             registry: &mut self.registry,
             observes: method.observes_updates(),
             trained: BTreeSet::new(),

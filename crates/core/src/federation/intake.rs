@@ -93,6 +93,9 @@ impl Intake<'_> {
                 if update.is_shortened() {
                     statistics.shortened.push(client);
                 }
+                if update.is_far_outside() {
+                    statistics.far_outside.push(client);
+                }
                 statistics.answers += 1;
                 statistics.seen = statistics.seen.saturating_add(update.update().samples);
                 statistics.add_kept(update.update().kept);

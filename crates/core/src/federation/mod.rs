@@ -30,4 +30,5 @@ pub use registry::Registry;
 pub use rejection::Rejection;
 pub use statistics::{Accuracy, peak_memory};
 
+pub(crate) use admission::statistics_limit;
 pub(crate) use coordinator::CoordinatorState;

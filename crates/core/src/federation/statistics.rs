@@ -22,6 +22,8 @@ pub(crate) struct RoundStatistics {
     pub(crate) absent: Vec<u32>,
     pub(crate) lost: Vec<ClientNote>,
     pub(crate) shortened: Vec<u32>,
+    /// Those of them that can hardly be honest.
+    pub(crate) far_outside: Vec<u32>,
     /// Pseudo-labels by class, of the clients that told.
     pub(crate) labels: Vec<u32>,
     pub(crate) bytes_down: u64,

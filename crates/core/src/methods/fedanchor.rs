@@ -250,11 +250,6 @@ impl Method for FedAnchor {
         self.config.latents.unwrap_or(by_default)
     }
 
-    /// Clean rounds lost at most 12.8 points in 1,000 rounds on CIFAR-10.
-    fn default_anchor_margin(&self) -> f64 {
-        30.0
-    }
-
     fn check(&self, experiment: &Experiment) -> Result<()> {
         if self.config.labelled_by == Labeller::Average && experiment.server.average == 0.0 {
             let problem = "there is no average to label by: set server.average above 0";

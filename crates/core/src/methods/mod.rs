@@ -135,12 +135,6 @@ pub trait Method: Send + Sync {
         if self.heads().anchor { LatentSource::Anchor } else { LatentSource::Pooled }
     }
 
-    /// `checks.anchor_margin` where an experiment does not set it. 0, unless clean rounds are steady
-    /// enough on the anchors to tell a hostile one by it.
-    fn default_anchor_margin(&self) -> f64 {
-        0.0
-    }
-
     /// Checks the method against the other settings.
     fn check(&self, _experiment: &Experiment) -> Result<()> {
         Ok(())

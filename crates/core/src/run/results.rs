@@ -16,6 +16,7 @@ impl Run<'_> {
     /// The summary, and the comparison where it is asked for.
     pub(super) fn finish(
         &self,
+        coordinator: &Coordinator,
         progress: &Progress,
         seconds: f64,
         stop: &AtomicBool,
@@ -50,6 +51,7 @@ impl Run<'_> {
             peak_gpu_memory: simulation.context.peak_gpu_memory(),
             compute_threads: tch::get_num_threads(),
             incidents: progress.incidents,
+            backdoor_success: simulation.backdoor_success(&coordinator.server)?,
         };
         folder.seal_records(progress.rounds)?;
         folder.write_summary(&summary)?;

@@ -129,7 +129,7 @@ impl Run<'_> {
             None => guard(|| coordinator.test(progress.rounds))?, // nothing was left to do
         };
         self.write_results(&coordinator, &test)?;
-        self.finish(&progress, seconds, stop, observer)
+        self.finish(&coordinator, &progress, seconds, stop, observer)
     }
 
     fn restore(

@@ -324,7 +324,7 @@ mod tests {
     fn contrastive(settings: &[&str]) -> ContrastiveConfig {
         let settings: Vec<String> =
             settings.iter().map(|s| format!("method.contrastive.{s}")).collect();
-        let method = resolve("", &settings).unwrap().method;
+        let method = resolve("preset = \"paper\"", &settings).unwrap().method;
         method.settings["contrastive"].clone().try_into().unwrap()
     }
 

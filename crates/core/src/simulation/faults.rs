@@ -3,7 +3,7 @@
 
 use crate::config::{Experiment, FaultKind};
 use crate::error::Result;
-use crate::federation::{Arrival, Lengths};
+use crate::federation::{Arrival, Lengths, statistics_limit};
 use crate::messages::{Answer, ClientOutcome};
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{Purpose, Stream};
@@ -16,8 +16,10 @@ use tch::Tensor;
 
 /// The factor of `scale` where none is given.
 const SCALE: f64 = 1000.0;
-/// How much of the way to the limit `inside` goes.
+/// How much of the way to the limit `inside` and `statistics` go.
 const INSIDE: f64 = 0.99;
+/// The length of what `drift` adds, as a share of the honest mean's.
+const DRIFT: f64 = 0.2;
 
 /// The faulty clients of a run.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub struct Faults {
     factor: f64,
     /// The largest distance that is not rejected, as a multiple of the broadcast model's norm.
     distance: f64,
+    /// How many times their number of images the faulty clients claim to have.
+    claim: f64,
     seed: u64,
     clients: BTreeSet<u32>,
 }
@@ -42,14 +46,61 @@ impl Faults {
         let clients = sample(&mut rng, experiment.data.clients, count.min(experiment.data.clients));
         let clients = clients.into_iter().map(|client| client as u32).collect();
         let usual = if kind == FaultKind::Scale { SCALE } else { 1.0 };
-        let factor = experiment.faults.factor.unwrap_or(usual);
-        Self { kind, factor, distance: experiment.checks.distance, seed: experiment.seed, clients }
+        Self {
+            kind,
+            factor: experiment.faults.factor.unwrap_or(usual),
+            distance: experiment.checks.distance,
+            claim: experiment.faults.claim,
+            seed: experiment.seed,
+            clients,
+        }
+    }
+
+    /// What the faulty clients do.
+    pub fn kind(&self) -> FaultKind {
+        self.kind
+    }
+
+    /// Whether a client is faulty.
+    pub fn contains(&self, client: u32) -> bool {
+        self.clients.contains(&client)
+    }
+
+    /// How many samples a client says it has.
+    pub fn claimed(&self, client: u32, samples: usize) -> usize {
+        if self.contains(client) { (self.claim * samples as f64) as usize } else { samples }
+    }
+
+    /// An update of a faulty client that knows the honest clients' mean.
+    pub fn drift(&self, mean: &Params, sent: &Params) -> Result<Params> {
+        // The same draw in every round.
+        let stream = Stream::new(self.seed, Purpose::Faults, 0, 0);
+        let random = random_change(mean, sent, &mut stream.rng())?;
+        let tensors = mean.tensors.iter().zip(random.tensors.iter().zip(&sent.tensors));
+        let tensors = tensors.zip(sent.layout.iter()).map(|((mean, (random, sent)), entry)| {
+            Ok(match entry.statistic {
+                true => mean.shallow_clone(),
+                false => mean.f_add(&random.f_sub(sent)?.f_mul_scalar(DRIFT)?)?,
+            })
+        });
+        let tensors = tensors.collect::<Result<_>>()?;
+        Ok(Params { layout: mean.layout.clone(), tensors })
     }
 
     /// What arrives of a client's answer, where `sent` is what the client started from.
     pub fn arrive(&self, mut answer: Answer, sent: &Params) -> Result<Vec<Arrival>> {
-        if !self.clients.contains(&answer.client) {
+        if !self.contains(answer.client) {
             return Ok(vec![Arrival::Answer(answer)]);
+        }
+        match &mut answer.outcome {
+            ClientOutcome::Update(update) => {
+                update.kept = self.claimed(answer.client, update.kept);
+                update.samples = self.claimed(answer.client, update.samples);
+            }
+            ClientOutcome::NothingKept { samples, .. } => {
+                *samples = self.claimed(answer.client, *samples);
+            }
+            ClientOutcome::Failed { .. } => {}
         }
         match (self.kind, &mut answer.outcome) {
             (FaultKind::DropOut, _) => return Ok(vec![Arrival::Absent]),
@@ -84,9 +135,10 @@ impl Faults {
                 }
                 update.params.layout = Arc::new(layout);
             }
-            (FaultKind::Scale, ClientOutcome::Update(update)) => {
-                update.params = stretched(&update.params, sent, self.factor)?;
-            }
+            (
+                FaultKind::Scale | FaultKind::Labels | FaultKind::Backdoor,
+                ClientOutcome::Update(update),
+            ) => update.params = stretched(&update.params, sent, self.factor)?,
             (FaultKind::Sign, ClientOutcome::Update(update)) => {
                 update.params = stretched(&update.params, sent, -self.factor)?;
             }
@@ -101,8 +153,12 @@ impl Faults {
                 let factor = if length > 0.0 { limit / length } else { 0.0 };
                 update.params = stretched(&update.params, sent, -factor)?;
             }
+            (FaultKind::Statistics, ClientOutcome::Update(update)) => {
+                let limit = INSIDE * statistics_limit(sent, self.distance)?;
+                update.params = with_large_statistics(&update.params, sent, limit)?;
+            }
             (_, ClientOutcome::NothingKept { .. } | ClientOutcome::Failed { .. }) => {}
-            (FaultKind::None, _) => {}
+            (FaultKind::None | FaultKind::Drift, _) => {}
         }
         Ok(vec![Arrival::Answer(answer)])
     }
@@ -117,6 +173,19 @@ fn stretched(params: &Params, sent: &Params, factor: f64) -> Result<Params> {
                 if entry.statistic { Ok(to.shallow_clone()) } else { from.f_lerp(to, factor) }
             },
         );
+    let tensors = tensors.collect::<Result<_, _>>()?;
+    Ok(Params { layout: params.layout.clone(), tensors })
+}
+
+/// An update whose statistics are those that were sent, all of them larger by the same number and `far` away together.
+fn with_large_statistics(params: &Params, sent: &Params, far: f64) -> Result<Params> {
+    let count: usize = sent.layout.iter().filter(|e| e.statistic).map(|e| e.numel() as usize).sum();
+    let larger = far / (count as f64).sqrt();
+    let pairs = sent.tensors.iter().zip(&params.tensors).zip(sent.layout.iter());
+    let tensors = pairs.map(|((from, to), entry)| match entry.statistic {
+        true => from.f_add_scalar(larger),
+        false => Ok(to.shallow_clone()),
+    });
     let tensors = tensors.collect::<Result<_, _>>()?;
     Ok(Params { layout: params.layout.clone(), tensors })
 }

@@ -1,15 +1,17 @@
 //! Clients in this process. They run the same code as a deployed client; only the messages need not be
 //! encoded.
 
-use super::Simulation;
 use super::samples::Picker;
+use super::{Faults, Simulation};
 use crate::clients::{ClientSite, LocalClients};
+use crate::config::FaultKind;
 use crate::error::Result;
+use crate::federation::aggregation::WeightedMean;
 use crate::federation::{
     Accuracy, ClientKey, ClientStates, Delivery, Fleet, Member, Observed, RoundTask,
 };
 use crate::labels::PseudoLabels;
-use crate::messages::{Answer, Broadcast};
+use crate::messages::{Answer, Broadcast, ClientOutcome};
 use crate::methods::uploaded;
 use fedanchor_engine::tensors::Params;
 
@@ -17,6 +19,8 @@ use fedanchor_engine::tensors::Params;
 pub struct SimulatedFleet<'a> {
     simulation: &'a Simulation,
     clients: LocalClients<'a>,
+    /// Those that train on something else than their images.
+    poisoned: Option<LocalClients<'a>>,
     known: Known<'a>,
 }
 
@@ -34,6 +38,8 @@ impl<'a> SimulatedFleet<'a> {
     pub(super) fn new(simulation: &'a Simulation) -> Self {
         let Simulation { experiment, context, method, partition, images, true_labels, .. } =
             simulation;
+        let poison = simulation.poison.as_ref();
+        let mut poisoned = poison.map(|poison| LocalClients::new(poison.site(experiment, context)));
         let site = ClientSite {
             experiment,
             context,
@@ -44,6 +50,9 @@ impl<'a> SimulatedFleet<'a> {
         let mut clients = LocalClients::new(site);
         for (client, local) in (0..).zip(&partition.clients) {
             clients.add(client, local);
+            if let Some(poisoned) = &mut poisoned {
+                poisoned.add(client, local);
+            }
         }
         // Where a threshold selects nothing, there is nothing kept and nothing left out to show.
         let samples = if method.selects() { experiment.record.samples } else { 0 };
@@ -54,7 +63,7 @@ impl<'a> SimulatedFleet<'a> {
             labels: vec![0; simulation.classes.len()],
             picker: Picker::new(samples),
         };
-        Self { simulation, clients, known }
+        Self { simulation, clients, poisoned, known }
     }
 
     /// The simulation whose clients these are.
@@ -96,11 +105,55 @@ impl Known<'_> {
     }
 }
 
+/// Answers of clients that wait for those of the honest ones, whose mean they send with something added.
+struct Drift<'a> {
+    faults: &'a Faults,
+    mean: WeightedMean,
+    waiting: Vec<Answer>,
+}
+
+impl<'a> Drift<'a> {
+    fn new(faults: &'a Faults) -> Self {
+        Self { faults, mean: WeightedMean::default(), waiting: Vec::new() }
+    }
+
+    /// The answer, unless it waits.
+    fn pass(&mut self, mut answer: Answer) -> Result<Option<Answer>> {
+        if self.faults.kind() != FaultKind::Drift {
+            return Ok(Some(answer));
+        }
+        if self.faults.contains(answer.client) {
+            if let ClientOutcome::Update(update) = &mut answer.outcome {
+                update.params = update.params.copy()?; // which may be views of what is trained next
+            }
+            self.waiting.push(answer);
+            return Ok(None);
+        }
+        if let ClientOutcome::Update(update) = &answer.outcome {
+            self.mean.add(&update.params, 1.0)?;
+        }
+        Ok(Some(answer))
+    }
+
+    /// The answers that waited.
+    fn finish(self, sent: &Params) -> Result<Vec<Answer>> {
+        let Self { faults, mean, mut waiting } = self;
+        let Some(mean) = mean.finish() else { return Ok(waiting) };
+        for answer in &mut waiting {
+            if let ClientOutcome::Update(update) = &mut answer.outcome {
+                update.params = faults.drift(&mean, sent)?;
+            }
+        }
+        Ok(waiting)
+    }
+}
+
 impl Fleet for SimulatedFleet<'_> {
     fn members(&mut self) -> Result<Vec<Member>> {
+        let faults = &self.simulation.faults;
         let member = |(&number, local): (&u32, &&[u32])| Member {
             key: ClientKey::Number(number),
-            samples: local.len(),
+            samples: faults.claimed(number, local.len()),
         };
         Ok(self.clients.local().iter().map(member).collect())
     }
@@ -113,15 +166,33 @@ impl Fleet for SimulatedFleet<'_> {
         let Simulation { context, method, faults, .. } = self.simulation;
         let broadcast = task.broadcast;
         let sent = uploaded(context, &**method, &broadcast.params);
-        let clients: Vec<u32> = task.clients.iter().map(|(number, _)| *number).collect();
-        self.clients.train(&clients, broadcast, &mut |answer, labels| {
+        let clients = task.clients.iter().map(|(number, _)| *number);
+        let (hostile, honest): (Vec<u32>, Vec<u32>) =
+            clients.partition(|client| self.poisoned.is_some() && faults.contains(*client));
+        let mut drift = Drift::new(faults);
+        let mut deliver = |answer: Answer| {
             let client = answer.client;
-            self.known.compare(client, labels);
-            for arrival in faults.arrive(answer, &sent)? {
-                take(Delivery::now(ClientKey::Number(client), arrival))?;
-            }
-            Ok(())
-        })
+            let arrivals = faults.arrive(answer, &sent)?.into_iter();
+            arrivals
+                .map(|arrival| Delivery::now(ClientKey::Number(client), arrival))
+                .try_for_each(&mut *take)
+        };
+        self.clients.train(&honest, broadcast, &mut |answer, labels| {
+            self.known.compare(answer.client, labels);
+            drift.pass(answer)?.map_or(Ok(()), &mut deliver)
+        })?;
+        for answer in drift.finish(&sent)? {
+            deliver(answer)?;
+        }
+        if let Some(poisoned) = &mut self.poisoned {
+            poisoned.train(&hostile, broadcast, &mut |mut answer, _| {
+                if let ClientOutcome::Update(update) = &mut answer.outcome {
+                    update.params = uploaded(context, &**method, &update.params);
+                }
+                deliver(answer)
+            })?;
+        }
+        Ok(())
     }
 
     fn observed(&mut self) -> Option<Observed> {

@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn a_batch_that_cannot_fit_is_refused_with_the_number() {
         let keys = ["model.name=wrn28x2", "data.name=sample", "server.batch=40", "client.batch=20"];
-        let experiment = resolve("", &keys.map(str::to_owned)).unwrap();
+        let experiment = resolve("preset = \"paper\"", &keys.map(str::to_owned)).unwrap();
         let simulation = Simulation::new(experiment, sample::load().unwrap(), Some(1)).unwrap();
         let (experiment, context) = (&simulation.experiment, &simulation.context);
         let network = &context.network;

@@ -4,6 +4,7 @@ mod faults;
 mod fleet;
 mod load;
 mod memory;
+mod poison;
 mod samples;
 
 pub use faults::Faults;
@@ -18,7 +19,9 @@ use crate::labels::AnchorSet;
 use crate::methods::{self, Method};
 use fedanchor_data::split::Split;
 use fedanchor_data::{DataSet, ImageSet, Partition, Skipped};
+use crate::server::Server;
 use fedanchor_engine::training::Context;
+use poison::{Poison, triggered};
 
 /// Data, partition and settings of a simulated federation. It alone knows the clients' true labels, where
 /// there are any, to measure pseudo-labels by.
@@ -46,6 +49,7 @@ pub struct Simulation {
     /// Files of the data set that were left out.
     pub skipped: Vec<Skipped>,
     faults: Faults,
+    poison: Option<Poison>,
     anchor_labels: Vec<u16>,
     validation: ImageSet,
     validation_labels: Vec<u16>,
@@ -150,6 +154,7 @@ impl Simulation {
                 (None, unlabelled.client_names)
             }
         };
+        let poison = Poison::new(&faults, &partition, &train, true_labels.as_deref())?;
         let trained_on = (0..train.len() as u32)
             .filter(|index| split.validation.binary_search(index).is_err())
             .collect();
@@ -166,6 +171,7 @@ impl Simulation {
             client_names,
             skipped,
             faults,
+            poison,
             anchor_labels,
             validation,
             validation_labels,
@@ -199,6 +205,16 @@ impl Simulation {
         let validation = Some(validation).filter(|(images, _)| !images.is_empty());
         let data = ServerData { anchors, test, test_labels, validation, all };
         Coordinator::new(&self.experiment, &self.context, &*self.method, data)
+    }
+
+    /// The share of the test images of other classes, in percent, that a trigger turns into its class; `None` without
+    /// clients that try to teach one.
+    pub fn backdoor_success(&self, server: &Server) -> Result<Option<f64>> {
+        if self.faults.kind() != FaultKind::Backdoor {
+            return Ok(None);
+        }
+        let (images, labels) = triggered(&self.test, &self.test_labels);
+        Ok(Some(server.evaluate(&images, &labels)?.accuracy))
     }
 
     /// The clients, before their first round.

@@ -57,7 +57,7 @@ impl Bench {
         let path = format!("data.path={}", data.display());
         let own = [path.as_str(), "data.name=tiny"];
         let all = BRIEF.iter().chain(&own).chain(settings).map(|&key| key.to_owned());
-        let experiment = resolve("", &all.collect::<Vec<_>>()).unwrap();
+        let experiment = resolve("preset = \"paper\"", &all.collect::<Vec<_>>()).unwrap();
         Self { folder, experiment }
     }
 

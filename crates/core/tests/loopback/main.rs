@@ -32,7 +32,7 @@ fn records(folder: &Path) -> Vec<serde_json::Value> {
 
 fn both(settings: &[&str], trains: bool) {
     let keys: Vec<String> = BRIEF.iter().chain(settings).map(|&key| key.to_owned()).collect();
-    let experiment = resolve("", &keys).unwrap();
+    let experiment = resolve("preset = \"paper\"", &keys).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (plain, encoded) = (folder.path().join("plain"), folder.path().join("encoded"));
     let stop = AtomicBool::new(false);
@@ -81,7 +81,7 @@ fn settings_of_the_federation_give_the_same_bytes() {
 #[test]
 fn repeated_messages_are_ignored() {
     let keys: Vec<String> = BRIEF.iter().map(|&key| key.to_owned()).collect();
-    let experiment = resolve("", &keys).unwrap();
+    let experiment = resolve("preset = \"paper\"", &keys).unwrap();
     let data = fedanchor::simulation::load(&experiment).unwrap();
     let simulation = Simulation::new(experiment, data, Some(1)).unwrap();
     let play = |copies: usize| {

@@ -58,7 +58,7 @@ fn every_form_of_the_contrastive_loss_agrees() -> Result<()> {
                         ("divide_by", divide_by),
                     ];
                     let keys = keys.map(|(key, value)| format!("method.contrastive.{key}={value}"));
-                    let experiment = resolve("", &keys)?;
+                    let experiment = resolve("preset = \"paper\"", &keys)?;
                     let config = experiment.method.settings["contrastive"].clone();
                     let config: ContrastiveConfig = config.try_into().expect("a config");
                     let loss = label_contrastive(&latents, &labels, 6, &config)?;

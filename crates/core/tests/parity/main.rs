@@ -32,7 +32,7 @@ const LATENT_DIM: usize = 16;
 fn experiment(keys: &[&str]) -> Result<Experiment> {
     let mut keys: Vec<String> = keys.iter().map(|&key| key.to_owned()).collect();
     keys.push(format!("model.latent_dim={LATENT_DIM}"));
-    resolve("", &keys)
+    resolve("preset = \"paper\"", &keys)
 }
 
 /// Its context, for images of this shape.

@@ -84,7 +84,7 @@ fn pictures(place: &Path) {
 fn experiment(place: &Path, data: &str, more: &[&str]) -> fedanchor::Experiment {
     let path = format!("data.path={}", place.join(data).display());
     let keys = BRIEF.iter().chain(more).map(|key| (*key).to_owned()).chain([path]);
-    fedanchor::resolve("", &keys.collect::<Vec<_>>()).unwrap()
+    fedanchor::resolve("preset = \"paper\"", &keys.collect::<Vec<_>>()).unwrap()
 }
 
 /// A node with a socket.

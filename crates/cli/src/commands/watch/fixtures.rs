@@ -109,5 +109,6 @@ pub(super) fn summary(server_only_accuracy: Option<f64>) -> Summary {
         peak_gpu_memory: None,
         compute_threads: 1,
         incidents: Incidents::default(),
+        backdoor_success: None,
     }
 }

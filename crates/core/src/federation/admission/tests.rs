@@ -188,8 +188,8 @@ fn what_is_longer_than_usual_is_shortened() {
             other => panic!("{other:?}"),
         }
     };
-    let short = admit("checks.distance=2", Some(usual)); // 10 is more than twice 2
-    assert!(short.is_shortened());
+    let short = admit("checks={distance=2, length=2}", Some(usual)); // 10 is more than twice 2
+    assert!(short.is_shortened() && !short.is_far_outside());
     assert_eq!(short.lengths(), Some(Lengths { weights: 4.0, statistics: 1.0 }));
     let expected: Values = &[("a", &[3.0, 8.0]), ("mean", &[2.0]), ("var", &[2.0])];
     assert_eq!(short.update().params.tensors, params(expected).tensors);
@@ -197,26 +197,31 @@ fn what_is_longer_than_usual_is_shortened() {
     for (length, usual) in [("2", None), ("0", Some(usual)), ("5", Some(usual))] {
         let settings = format!("checks={{distance=2, length={length}}}");
         let whole = admit(&settings, usual);
-        assert!(!whole.is_shortened(), "{length}");
+        assert!(!whole.is_shortened() && !whole.is_far_outside(), "{length}");
         assert_eq!(whole.lengths(), Some(Lengths { weights: 10.0, statistics: 1.0 }));
+    }
+    // By default what is ten times as long as usual, by weights or by statistics; that is hardly honest.
+    for (weights, statistics) in [(0.99, 1.0), (10.0, 0.099)] {
+        let found = admit("checks.distance=2", Some(Lengths { weights, statistics }));
+        assert!(found.is_shortened() && found.is_far_outside(), "{weights} {statistics}");
     }
 }
 
-/// A client can claim any number of samples at first contact; its share of a mean is bounded all the same.
+/// A client can claim any number of samples at first contact: by default it gains nothing by that.
 #[test]
-fn no_client_outweighs_the_others() {
+fn a_claimed_number_of_samples_buys_nothing() {
     use crate::federation::aggregation::{Aggregation, Known};
+    const CLAIMED: usize = 1_000_000_000;
     let mut registry = Registry::default();
-    for (client, samples) in [(1, 10), (2, 10), (4, 1_000_000_000)] {
+    for (client, samples) in [(1, 10), (2, 10), (4, CLAIMED)] {
         registry.meet(client, samples);
     }
     let mean = |settings: &[&str]| {
         let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
         let config = resolve("", &settings).unwrap().aggregation;
         let mut admission = admission("checks.distance=2", &SENT[..1], None);
-        let known = Known { samples: vec![10, 1_000_000_000, 10], ..Known::default() };
-        let mut aggregation = Aggregation::new(&config, known);
-        for (client, value, samples) in [(1, 4.0, 10), (2, 4.0, 10), (4, 9.0, 1_000_000_000)] {
+        let mut aggregation = Aggregation::new(&config, Known::default());
+        for (client, value, samples) in [(1, 4.0, 10), (2, 4.0, 10), (4, 9.0, CLAIMED)] {
             let there: Values = &[("a", &[3.0, value])];
             let update = Update { samples, kept: samples, ..update(there) };
             match admission.admit(client, answer(client, update), None, &registry).unwrap() {
@@ -227,13 +232,12 @@ fn no_client_outweighs_the_others() {
         let mean = aggregation.finish(admission.sent()).unwrap().unwrap();
         mean.tensors[0].double_value(&[0, 1])
     };
-    // Three times the median of the samples: 30 of 50.
+    let thirds = mean(&["aggregation.rule=mean"]);
+    assert!((thirds - 17.0 / 3.0).abs() < 1e-6, "{thirds}");
     for weights in ["samples", "kept"] {
-        let found = mean(&[&format!("aggregation.weights={weights}")]);
-        assert!((found - 7.0).abs() < 1e-6, "{found}");
+        let weights = format!("aggregation.weights={weights}");
+        assert!(mean(&["aggregation.rule=mean", &weights]) > 8.9, "{weights}");
     }
-    assert!(mean(&["aggregation.weight_limit=0"]) > 8.9);
-    assert!((mean(&["aggregation.weights=uniform"]) - 17.0 / 3.0).abs() < 1e-6);
 }
 
 #[test]

@@ -33,7 +33,6 @@ pub trait Rule: std::fmt::Debug {
 pub struct Aggregation {
     rule: Box<dyn Rule>,
     weights: Weights,
-    heaviest: f64,
 }
 
 /// What a rule may need to know beside the updates.
@@ -43,14 +42,12 @@ pub struct Known {
     pub root: Option<Params>,
     /// The lengths of the last rounds' updates.
     pub lengths: Vec<Lengths>,
-    /// The samples of the clients drawn in this round.
-    pub samples: Vec<usize>,
 }
 
 impl Aggregation {
     /// By the rule of the experiment.
     pub fn new(config: &AggregationConfig, known: Known) -> Self {
-        let Known { root, lengths, mut samples } = known;
+        let Known { root, lengths } = known;
         let hostile = config.hostile;
         let rule: Box<dyn Rule> = match config.rule {
             AggregationRule::Mean => Box::new(WeightedMean::default()),
@@ -60,13 +57,7 @@ impl Aggregation {
             AggregationRule::MultiKrum => Box::new(MultiKrum::new(hostile)),
             AggregationRule::Fltrust => Box::new(FlTrust::new(root)),
         };
-        samples.sort_unstable();
-        let usual = samples.get(samples.len().saturating_sub(1) / 2).copied().unwrap_or_default();
-        let heaviest = match config.weight_limit > 0.0 && usual > 0 {
-            true => config.weight_limit * usual as f64,
-            false => f64::INFINITY,
-        };
-        Self { rule, weights: config.weights, heaviest }
+        Self { rule, weights: config.weights }
     }
 
     /// Adds an update. `sent` is what the clients started from.
@@ -79,7 +70,7 @@ impl Aggregation {
             Weights::Kept => update.kept.max(1) as f64,
             Weights::Uniform => 1.0,
         };
-        self.rule.add(&update.params, weight.min(self.heaviest), sent)
+        self.rule.add(&update.params, weight, sent)
     }
 
     /// The aggregate; `None` if there was no update or the model is to stay as it is.
