@@ -14,9 +14,9 @@ In a Markdown file a number that was measured is followed by a comment that name
     A - B               the difference of two of these
     effect LEVER PARTITION    of the screening (effects.py)
 
-METRIC is one of `final`, `last10` (mean of the last ten rounds), `best`, `pretrained`, `floor` (the best on the
-anchors alone), `validation` (mean of the last ten rounds) and `behind` (rounds in which the anchors' labels are more than
-five points worse than the classifier's). `round N` is the test accuracy after that round, and
+METRIC is one of `final`, `last10` (mean of the last ten rounds), `best`, `pretrained`, `backdoor` (how often a trigger
+works), `floor` (the best on the anchors alone), `validation` (mean of the last ten rounds) and `behind` (rounds in which
+the anchors' labels are more than five points worse than the classifier's). `round N` is the test accuracy after that round, and
 `round N KEY` another key of its record, for example `round 25 anchor_head.kept`. Accuracies are percentages.
 
 Of a sweep with many short runs, SWEEP.jsonl has no rounds, a run per line, or why a run ended early; `stopped` is 1 for
@@ -79,6 +79,7 @@ METRICS = {
     "last10": lambda run: last_ten(run, "test_accuracy"),
     "best": best,
     "pretrained": lambda run: summary(run, "pretrained_accuracy"),
+    "backdoor": lambda run: summary(run, "backdoor_success"),
     "floor": lambda run: summary(run, "server_only_accuracy"),
     "validation": lambda run: last_ten(run, "validation_accuracy"),
     "behind": lambda run: sum(record["classifier_head"]["all"] - record["anchor_head"]["all"] > 5 for record in rounds(run)[1:]),

@@ -29,7 +29,8 @@ const BRIEF: &[&str] = &[
 
 fn simulation(settings: &[&str]) -> Simulation {
     let keys: Vec<String> = BRIEF.iter().chain(settings).map(|&key| key.to_owned()).collect();
-    Simulation::new(resolve("preset = \"paper\"", &keys).unwrap(), sample::load().unwrap(), Some(1)).unwrap()
+    Simulation::new(resolve("preset = \"paper\"", &keys).unwrap(), sample::load().unwrap(), Some(1))
+        .unwrap()
 }
 
 /// The largest difference between two models.

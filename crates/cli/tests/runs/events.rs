@@ -30,7 +30,11 @@ fn every_run_of_a_command_has_its_event_file_and_no_other_records() {
             format!("{key} = {}\n", if word { format!("\"{value}\"") } else { value.to_owned() })
         })
         .collect();
-    std::fs::write(workspace.at("some.toml"), format!("seeds = [0]\n[base]\npreset = \"paper\"\n{keys}")).unwrap();
+    std::fs::write(
+        workspace.at("some.toml"),
+        format!("seeds = [0]\n[base]\npreset = \"paper\"\n{keys}"),
+    )
+    .unwrap();
     let mut sweep = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
     sweep.current_dir(workspace.at("")).env("OMP_NUM_THREADS", "1");
     sweep.args(["sweep", "some.toml", "--tensorboard", "--out", "sweep"]);

@@ -147,7 +147,10 @@ fn a_sweep_says_how_to_resume_it() {
         let quote = if value.parse::<f64>().is_ok() { "" } else { "\"" };
         format!("base.{key} = {quote}{value}{quote}\n")
     });
-    let file = format!("seeds = [0, 1]\nbase.preset = \"paper\"\nbase.rounds = 100000\n{}", keys.collect::<String>());
+    let file = format!(
+        "seeds = [0, 1]\nbase.preset = \"paper\"\nbase.rounds = 100000\n{}",
+        keys.collect::<String>()
+    );
     std::fs::write(workspace.at("some.toml"), file).unwrap();
     let talk = std::fs::File::create(workspace.at("sweep.txt")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_fedanchor"));

@@ -367,9 +367,9 @@ pub struct FleetConfig {
 words! {
     /// The weight n_m of a client.
     Weights {
-        /// The number of its samples.
+        /// The number of its samples, as it claims: only for clients that are trusted.
         Samples,
-        /// The number of samples it kept.
+        /// The number of samples it kept, as it claims.
         Kept,
         /// 1 for every client.
         Uniform,

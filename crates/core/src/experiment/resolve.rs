@@ -172,8 +172,8 @@ fn parse_setting(setting: &str) -> Result<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{LrSchedule, Precision};
     use crate::config::{AggregationRule, ChecksConfig, Weights};
+    use crate::config::{LrSchedule, Precision};
     use crate::experiment::PRESETS;
     use crate::labels::{LatentSource, Threshold, ThresholdRule};
     use crate::methods::fedanchor::FedAnchorConfig;

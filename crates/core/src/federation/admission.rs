@@ -178,13 +178,7 @@ impl Admission {
     pub(super) fn unchanged(&self, client: u32, samples: usize) -> Result<AdmittedUpdate> {
         let (params, losses) = (self.sent.copy()?, ClientLosses::default());
         let update = Update { params, samples, kept: 0, losses, labels: Vec::new() };
-        Ok(AdmittedUpdate {
-            client,
-            update,
-            lengths: None,
-            shortened: false,
-            far_outside: false,
-        })
+        Ok(AdmittedUpdate { client, update, lengths: None, shortened: false, far_outside: false })
     }
 
     /// Decodes an answer and admits it. `client` is who sent it, according to the transport.

@@ -17,9 +17,9 @@ use crate::experiment::settle;
 use crate::federation::{Coordinator, ServerData};
 use crate::labels::AnchorSet;
 use crate::methods::{self, Method};
+use crate::server::Server;
 use fedanchor_data::split::Split;
 use fedanchor_data::{DataSet, ImageSet, Partition, Skipped};
-use crate::server::Server;
 use fedanchor_engine::training::Context;
 use poison::{Poison, triggered};
 

@@ -67,7 +67,8 @@ impl Poison {
 
 /// The images of other classes than the trigger's, with the trigger, and its class as their label.
 pub(super) fn triggered(images: &ImageSet, labels: &[u16]) -> (ImageSet, Vec<u16>) {
-    let others: Vec<u32> = (0..).zip(labels).filter(|(_, l)| **l != TARGET).map(|(i, _)| i).collect();
+    let others: Vec<u32> =
+        (0..).zip(labels).filter(|(_, l)| **l != TARGET).map(|(i, _)| i).collect();
     let mut images = images.select(&others);
     (0..images.len()).for_each(|image| add_trigger(&mut images, image));
     let labels = vec![TARGET; images.len()];
@@ -114,7 +115,8 @@ mod tests {
         assert_eq!(flipped.images.pixels, [7; 6 * 64]);
         let backdoor = poison("backdoor").unwrap();
         assert_eq!(backdoor.labels, [0, 1, 2, 0, 1, 0]);
-        let changed = |image: usize| backdoor.images.image(image).iter().filter(|&&p| p == 255).count();
+        let changed =
+            |image: usize| backdoor.images.image(image).iter().filter(|&&p| p == 255).count();
         assert_eq!((0..6).map(changed).collect::<Vec<_>>(), [0, 0, 0, 1, 0, 1]);
         assert_eq!(backdoor.images.image(3)[6 * 8 + 6], WHITE);
         // A test of the trigger leaves out the images that are of its class anyway.

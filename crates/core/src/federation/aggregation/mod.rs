@@ -215,6 +215,18 @@ mod tests {
         assert!(rule.finish(&params(&[0.0, 0.0])).unwrap().is_none());
     }
 
+    /// That is what `checks.length` does to an update: with this rule it changes nothing.
+    #[test]
+    fn it_is_the_same_to_a_clipped_mean_whether_an_update_was_shortened_before() {
+        let earlier = vec![Lengths { weights: 1.0, statistics: 10.0 }; 10];
+        let [long, short] = [&[0.0, 50.0][..], &[0.0, 5.0]].map(|hostile| {
+            let updates = [(&[1.0, 0.0][..], 1.0), (&[0.5, 0.5], 1.0), (hostile, 1.0)];
+            aggregate(ClippedMean::new(earlier.clone()), &updates)
+        });
+        close(&long.0, [0.5, 0.5]);
+        assert_eq!(long, short);
+    }
+
     #[test]
     fn few_updates_and_none() {
         let two: [(&[f32], f64); 2] = [(&[1.0, 5.0], 1.0), (&[3.0, 1.0], 9.0)];
