@@ -212,3 +212,34 @@ fn a_poisoned_first_round_is_rolled_back() {
     let records = workspace.records("run");
     assert_eq!(records[1].outcome, Outcome::RolledBack, "{:?}", records[1]);
 }
+
+/// How many images a client claims to have changes nothing by default, and the model where it is the client's weight.
+#[test]
+fn a_lie_about_the_number_of_images_buys_nothing() {
+    let workspace = Workspace::with_pictures(16);
+    let run = |out: &str, more: &[&str]| {
+        let hostile = ["preset=best", "pretrain.epochs=1", "faults.kind=sign", "faults.share=0.25"];
+        let records = workspace.run(out, &[DRAWN, ALL, &hostile, more]);
+        assert!(records.iter().all(|record| record.rejected.is_empty()), "{records:?}");
+        records[3].test_loss
+    };
+    assert_eq!(run("honest", &[]), run("lie", &["faults.claim=1000"]));
+    let weights = "aggregation.weights=samples";
+    assert_ne!(run("weighted", &[weights]), run("bought", &[weights, "faults.claim=1000"]));
+}
+
+/// Attacks that pass every check: each changes the model, and none ends the run.
+#[test]
+fn quiet_attacks_are_admitted() {
+    let workspace = Workspace::with_pictures(16);
+    let checks = ["faults.share=0.25", "checks.distance=1"];
+    let clean = workspace.run("clean", &[DRAWN, ALL, &checks]);
+    for kind in ["statistics", "labels", "backdoor", "drift"] {
+        let records =
+            workspace.run(kind, &[DRAWN, ALL, &checks, &[&format!("faults.kind={kind}")]]);
+        assert!(records.iter().all(|record| record.rejected.is_empty()), "{kind}: {records:?}");
+        assert!(records.iter().skip(1).all(|record| record.trained == 4), "{kind}");
+        assert_ne!(records[3].test_loss, clean[3].test_loss, "{kind}");
+        assert_eq!(workspace.summary(kind).backdoor_success.is_some(), kind == "backdoor");
+    }
+}

@@ -200,4 +200,40 @@ mod tests {
         let text = serde_json::to_string(&usual).unwrap();
         assert_eq!(serde_json::from_str::<UsualLengths>(&text).unwrap(), usual);
     }
+
+    /// The updates of a recorded run, round by round with its learning rate.
+    fn recorded(run: &str) -> Vec<(f64, Vec<Lengths>)> {
+        let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/shortening");
+        let text = std::fs::read_to_string(format!("{results}/{run}/lengths.csv")).unwrap();
+        let mut rounds = BTreeMap::<u32, (f64, Vec<Lengths>)>::new();
+        for line in text.lines().skip(1) {
+            let values: Vec<f64> = line.split(',').map(|value| value.parse().unwrap()).collect();
+            let [round, _, _, lr, weights, statistics] = values[..] else { panic!("{line}") };
+            let (_, round) = rounds.entry(round as u32).or_insert((lr, Vec::new()));
+            round.push(lengths(weights, statistics));
+        }
+        rounds.into_values().collect()
+    }
+
+    /// Honest clients that hold few of the classes, of equal size and of 10 to 1,624 images.
+    #[test]
+    fn honest_updates_are_hardly_shortened_and_no_honest_client_is_named() {
+        let factor = crate::resolve("", &[]).unwrap().checks.length;
+        let is_longer = |found: Lengths, most: Lengths| found.at_most(most) != found;
+        for run in ["equal-0/seed5", "equal-0/seed6", "unequal-0/seed5"] {
+            let (mut usual, mut all, mut shortened) = (UsualLengths::default(), 0, 0);
+            for (lr, mut round) in recorded(run) {
+                if let Some(median) = Lengths::median(&usual.at(lr)) {
+                    let most = median.times(factor);
+                    all += round.len();
+                    shortened += round.iter().filter(|found| is_longer(**found, most)).count();
+                    assert!(!round.iter().any(|found| found.is_far_outside(median)), "{run}");
+                    assert!(is_longer(median.times(10.0), most));
+                    round.iter_mut().for_each(|found| *found = found.at_most(most));
+                }
+                usual.push(&round, lr);
+            }
+            assert!(all == 1490 && 100 * shortened < all, "{run}: {shortened} of {all}");
+        }
+    }
 }
