@@ -105,7 +105,7 @@ fn a_collapsed_round_is_rolled_back_and_the_fourth_in_a_row_ends_the_run() {
     let workspace = Workspace::with_pictures(16);
     // Good rounds first, to know what is usual; then the same run is resumed with hostile clients.
     workspace
-        .run("run", &[DRAWN, ALL, &["rounds=5", "optimiser.lr=0.02", "checks.anchor_margin=5"]]);
+        .run("run", &[DRAWN, ALL, &["rounds=5", "optimiser.lr=0.02", "checks.anchor_margin=30"]]);
     let hostile = [
         "faults.kind=scale",
         "faults.share=1",
