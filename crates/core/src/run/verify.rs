@@ -4,9 +4,7 @@ use super::checkpoint;
 use super::disk;
 use super::folder::read_manifest;
 use crate::error::{Error, Result};
-use fedanchor_record::{
-    BuildRounds, Checksums, Manifest, Summary, Timing, files, missing_timings,
-};
+use fedanchor_record::{BuildRounds, Checksums, Manifest, Summary, Timing, files, missing_timings};
 use serde::Serialize;
 use std::path::Path;
 

@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn a_step_is_captured_at_its_third_call_and_replayed_from_then_on() {
         let mut steps = Steps::default();
-        let captured = |steps: &mut Steps<&str>, key| match steps.next(key) {
+        let captured = |steps: &mut Steps<&'static str>, key| match steps.next(key) {
             Next::Run => "run",
             Next::Capture => "capture",
             Next::Replay(captured) => captured,

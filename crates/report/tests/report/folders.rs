@@ -108,6 +108,7 @@ impl Folders {
 
 fn summary(seed: u64, rounds: u32, rounds_planned: u32, last: f64, best: f64) -> Summary {
     Summary {
+        backdoor_success: None,
         build: Build::default(),
         builds: Vec::new(),
         method: "as in the config".to_owned(),
