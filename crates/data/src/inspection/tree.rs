@@ -149,7 +149,7 @@ mod tests {
         for most in [20, 60, 100, 140] {
             for one in 0..points.len() {
                 // Every seventh is not accepted, whatever its distance.
-                let accepts = |other: usize| other % 7 != 0;
+                let accepts = |other: usize| !other.is_multiple_of(7);
                 let fits = |&other: &usize| {
                     groups[other] != groups[one] && accepts(other) && distance(one, other) <= most
                 };
