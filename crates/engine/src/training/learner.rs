@@ -7,12 +7,15 @@ use super::context::Context;
 use super::gpu::GpuState;
 use super::loss::{Inputs, StepLoss, Terms, Weight};
 use super::sgd::{Momentum, put_back, sgd_step, sgd_step_on_gpu};
-use super::steps::{StepKey, StepKind};
+use super::steps::StepKey;
 use crate::batches::{Packing, write};
 use crate::error::{Error, Result};
 use crate::model::{Pass, Statistics};
 use crate::tensors::{Entry, Params};
 use fedanchor_graph as graph;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
 use tch::{Kind, Tensor};
 
 /// Parameters in training: K clients, their momentum and how steps are made.
@@ -31,9 +34,28 @@ pub struct Learner<'a> {
     gpu: Option<OnGpu>,
 }
 
+/// What a step computes: all that a captured one depends on beside addresses, sizes and inputs.
+struct StepKind {
+    loss: Box<dyn StepLoss>,
+    configuration: Configuration,
+}
+
+impl PartialEq for StepKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.configuration == other.configuration && self.loss.equals(&*other.loss)
+    }
+}
+
+/// Users know a kind of step by its loss.
+impl fmt::Debug for StepKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.loss.fmt(f)
+    }
+}
+
 /// How steps are made, whatever the loss.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Configuration {
+struct Configuration {
     /// The entries that are trained.
     trained: Vec<usize>,
     statistics: Statistics,
@@ -41,13 +63,6 @@ pub(crate) struct Configuration {
     may_skip: bool,
     /// Which set of further networks the loss reads.
     others: usize,
-}
-
-impl Configuration {
-    /// All clients make every step, and the loss reads no further networks.
-    pub(crate) fn new(trained: Vec<usize>, statistics: Statistics) -> Self {
-        Self { trained, statistics, may_skip: false, others: 0 }
-    }
 }
 
 /// What a GPU keeps of the cohort beside its parameters.
@@ -76,7 +91,7 @@ impl<'a> Learner<'a> {
             true => Statistics::Update(context.batch_norm.momentum),
             false => Statistics::Batch,
         };
-        let configuration = Configuration::new(trained, statistics);
+        let configuration = Configuration { trained, statistics, may_skip: false, others: 0 };
         let (others, sums, gpu) = (Vec::new(), Vec::new(), None);
         let mut learner =
             Self { context, name, params, momentum, others, configuration, sums, gpu };
@@ -155,7 +170,8 @@ impl<'a> Learner<'a> {
             (active, batch_start + used)
         };
         self.sums = self.new_sums(loss.terms())?;
-        let asked = StepKind { loss: loss.boxed(), configuration: self.configuration.clone() };
+        let configuration = self.configuration.clone();
+        let asked = Arc::new(StepKind { loss: loss.boxed(), configuration });
         let step = |kind: &StepKind, active: usize, lr: Option<f64>, input: &Tensor| {
             let scalar = |index| input.f_narrow(0, 4 * index, 4)?.f_view_dtype(Kind::Float);
             let scalars = (0..scalars.len() as i64).map(scalar).collect::<Result<Vec<_>, _>>()?;
@@ -177,7 +193,7 @@ impl<'a> Learner<'a> {
         }
         let recorded = self.context.recorder().map(|mut recorder| {
             let workspace = recorder.workspace(self.name, &self.params.layout);
-            (workspace, recorder.kind(workspace, &asked))
+            (workspace, recorder.kind(workspace, asked.clone()))
         });
         let mut bytes = vec![0; room];
         for time in 0..steps {
@@ -185,9 +201,11 @@ impl<'a> Learner<'a> {
             let input = Tensor::f_from_slice(&bytes[..used])?.f_to_device(self.context.device)?;
             match (self.context.recorder(), recorded) {
                 (Some(mut recorder), Some((workspace, kind))) => {
-                    let kind = recorder.choose(key(workspace, kind, active, &input)?, &asked);
+                    let key = key(workspace, kind, active, &input)?;
+                    let chosen: Arc<dyn Any> = recorder.choose(key, asked.clone());
                     drop(recorder);
-                    step(&kind, active, Some(lr), &input)?;
+                    let kind = chosen.downcast_ref().expect("kinds of this run are of one type");
+                    step(kind, active, Some(lr), &input)?;
                 }
                 _ => step(&asked, active, Some(lr), &input)?,
             }
@@ -358,6 +376,7 @@ impl<'a> Learner<'a> {
 #[cfg(test)]
 mod tests {
     use super::super::context::Settings;
+    use super::super::loss::LossValue;
     use super::*;
     use crate::config::*;
     use crate::tensors::Part;
@@ -540,6 +559,26 @@ mod tests {
             let term = |index: usize| Ok((1.0, sum.f_mul(inputs.scalar(index % 2)?)?));
             Ok((0..6).map(term).collect::<Result<Vec<_>>>()?.into())
         }
+    }
+
+    /// Losses of one type and equal fields are equal; nothing else is.
+    #[test]
+    fn losses_are_compared_as_values() {
+        let (loss, same) = (Following(0.5), Following(0.5));
+        assert!(loss.equals(&same) && loss.equals(&*loss.boxed()));
+        assert!(!loss.equals(&Following(0.25)) && !loss.equals(&Miscounted(5)));
+        let kind = |loss: &dyn StepLoss, trained: &[usize]| StepKind {
+            loss: loss.boxed(),
+            configuration: Configuration {
+                trained: trained.to_vec(),
+                statistics: Statistics::Batch,
+                may_skip: false,
+                others: 0,
+            },
+        };
+        assert_eq!(kind(&loss, &[0, 1]), kind(&same, &[0, 1]));
+        assert_ne!(kind(&loss, &[0, 1]), kind(&loss, &[0]));
+        assert_ne!(kind(&loss, &[0]), kind(&Following(0.25), &[0]));
     }
 
     /// As many terms as a loss has are recorded; a wrong number of them, weights that were said not to be read and

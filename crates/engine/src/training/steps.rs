@@ -5,10 +5,10 @@
 //! norm, further networks), the number of clients and the bytes of input. The rule is the same for CUDA graphs and for
 //! the recorder that stands in for them on a CPU ([`Recorder`]).
 
-use super::learner::Configuration;
-use super::loss::StepLoss;
 use crate::tensors::Layout;
+use std::any::Any;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt::Debug;
 use std::sync::Arc;
 
 /// Calls of a step before it is captured: the second makes sure that every library has chosen its algorithm.
@@ -18,22 +18,14 @@ const WARM_UP: u32 = 2;
 /// are dropped, so that captures do not pile up.
 const KINDS: usize = 4;
 
-/// What a captured step depends on beside addresses, sizes and inputs.
-#[derive(Debug)]
-pub(crate) struct StepKind {
-    pub(crate) loss: Box<dyn StepLoss>,
-    pub(crate) configuration: Configuration,
+/// What a captured step depends on beside addresses, sizes and inputs: any value that can be compared.
+pub(crate) trait StepKind: Any + Debug + Send + Sync {
+    fn equals(&self, other: &dyn StepKind) -> bool;
 }
 
-impl Clone for StepKind {
-    fn clone(&self) -> Self {
-        Self { loss: self.loss.boxed(), configuration: self.configuration.clone() }
-    }
-}
-
-impl PartialEq for StepKind {
-    fn eq(&self, other: &Self) -> bool {
-        self.configuration == other.configuration && self.loss.equals(&*other.loss)
+impl<T: Any + Debug + Send + Sync + PartialEq> StepKind for T {
+    fn equals(&self, other: &dyn StepKind) -> bool {
+        (other as &dyn Any).downcast_ref() == Some(self)
     }
 }
 
@@ -55,7 +47,7 @@ pub(crate) const FORWARD: u64 = 0;
 #[derive(Debug)]
 pub(crate) struct Steps<C> {
     /// By workspace, the most recently used last.
-    kinds: HashMap<u64, VecDeque<(u64, StepKind)>>,
+    kinds: HashMap<u64, VecDeque<(u64, Arc<dyn StepKind>)>>,
     steps: HashMap<StepKey, Step<C>>,
     numbers: u64,
     /// Whether a kind has been dropped.
@@ -105,10 +97,10 @@ impl<C> Steps<C> {
     }
 
     /// The number of a kind of step: equal kinds have the same.
-    pub(crate) fn kind(&mut self, workspace: u64, kind: StepKind) -> u64 {
+    pub(crate) fn kind(&mut self, workspace: u64, kind: Arc<dyn StepKind>) -> u64 {
         let fresh = self.number();
         let kinds = self.kinds.entry(workspace).or_default();
-        let known = kinds.iter().position(|(_, known)| *known == kind);
+        let known = kinds.iter().position(|(_, known)| known.equals(&*kind));
         let (number, kind) = known.and_then(|at| kinds.remove(at)).unwrap_or((fresh, kind));
         kinds.push_back((number, kind));
         if kinds.len() > KINDS
@@ -118,8 +110,7 @@ impl<C> Steps<C> {
             if !std::mem::replace(&mut self.dropped, true) {
                 self.notices.push_back(format!(
                     "training steps are captured over and over, which is slow, because the constants of a loss change: \
-                     pass what changes with `Objective::with_scalars` ({:?})",
-                    kind.loss
+                     pass what changes with `Objective::with_scalars` ({kind:?})"
                 ));
             }
         }
@@ -189,7 +180,7 @@ impl<C> Steps<C> {
 /// the time of the capture, and replaying it is running that kind again, whatever is asked for by then.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    steps: Steps<Arc<StepKind>>,
+    steps: Steps<Arc<dyn StepKind>>,
     workspaces: Vec<(&'static str, Layout, u64)>,
     /// Steps that were replayed so far.
     pub(crate) replayed: u64,
@@ -207,22 +198,21 @@ impl Recorder {
     }
 
     /// The number of a kind of step.
-    pub(crate) fn kind(&mut self, workspace: u64, kind: &StepKind) -> u64 {
-        self.steps.kind(workspace, kind.clone())
+    pub(crate) fn kind(&mut self, workspace: u64, kind: Arc<dyn StepKind>) -> u64 {
+        self.steps.kind(workspace, kind)
     }
 
     /// What a GPU would run where `asked` is asked for.
-    pub(crate) fn choose(&mut self, key: StepKey, asked: &StepKind) -> Arc<StepKind> {
+    pub(crate) fn choose(&mut self, key: StepKey, asked: Arc<dyn StepKind>) -> Arc<dyn StepKind> {
         match self.steps.next(key) {
             Next::Replay(captured) => {
                 self.replayed += 1;
                 captured.clone()
             }
-            Next::Run => Arc::new(asked.clone()),
+            Next::Run => asked,
             Next::Capture => {
-                let kind = Arc::new(asked.clone());
-                self.steps.captured(key, kind.clone());
-                kind
+                self.steps.captured(key, asked.clone());
+                asked
             }
         }
     }
@@ -236,62 +226,31 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Result;
-    use crate::model::{Pass, Statistics};
-    use crate::training::{Inputs, Terms};
 
-    #[derive(Debug, Clone, PartialEq)]
+    #[derive(Debug, PartialEq)]
     struct Weighted(f64);
 
-    #[derive(Debug, Clone, PartialEq)]
+    #[derive(Debug, PartialEq)]
     struct Other(f64);
-
-    macro_rules! loss {
-        ($name:ident) => {
-            impl StepLoss for $name {
-                fn terms(&self) -> usize {
-                    1
-                }
-
-                fn loss(&self, _: &Inputs, _: &Pass) -> Result<Terms> {
-                    Ok(Terms::default())
-                }
-            }
-        };
-    }
-    loss!(Weighted);
-    loss!(Other);
-
-    fn kind(loss: impl StepLoss + Clone + PartialEq) -> StepKind {
-        let configuration = Configuration::new(vec![0, 1], Statistics::Batch);
-        StepKind { loss: Box::new(loss), configuration }
-    }
 
     fn key(kind: u64, active: usize) -> StepKey {
         StepKey { workspace: 1, kind, active, bytes: 8 }
     }
 
     #[test]
-    fn equal_losses_are_one_kind_and_all_others_are_not() {
+    fn equal_kinds_are_one_and_all_others_are_not() {
         let mut steps = Steps::<()>::default();
-        let first = steps.kind(1, kind(Weighted(0.5)));
-        assert_eq!(steps.kind(1, kind(Weighted(0.5))), first);
+        let first = steps.kind(1, Arc::new(Weighted(0.5)));
+        assert_eq!(steps.kind(1, Arc::new(Weighted(0.5))), first);
         let others = [
-            steps.kind(1, kind(Weighted(0.25))),
-            steps.kind(1, kind(Other(0.5))),
-            steps.kind(2, kind(Weighted(0.5))),
-            steps.kind(
-                1,
-                StepKind {
-                    configuration: Configuration::new(vec![0], Statistics::Batch),
-                    ..kind(Weighted(0.5))
-                },
-            ),
+            steps.kind(1, Arc::new(Weighted(0.25))),
+            steps.kind(1, Arc::new(Other(0.5))),
+            steps.kind(2, Arc::new(Weighted(0.5))),
         ];
         assert!(others.iter().all(|other| *other != first), "{first} {others:?}");
         // Not equal to itself, so never replayed.
-        let nan = steps.kind(3, kind(Weighted(f64::NAN)));
-        assert_ne!(steps.kind(3, kind(Weighted(f64::NAN))), nan);
+        let nan = steps.kind(3, Arc::new(Weighted(f64::NAN)));
+        assert_ne!(steps.kind(3, Arc::new(Weighted(f64::NAN))), nan);
     }
 
     #[test]
@@ -322,10 +281,10 @@ mod tests {
     #[test]
     fn constants_that_keep_changing_drop_the_oldest_captures_and_are_reported_once() {
         let mut steps = Steps::default();
-        let oldest = steps.kind(1, kind(Weighted(0.0)));
+        let oldest = steps.kind(1, Arc::new(Weighted(0.0)));
         steps.captured(key(oldest, 1), ());
         for changed in 1..10 {
-            let number = steps.kind(1, kind(Weighted(f64::from(changed))));
+            let number = steps.kind(1, Arc::new(Weighted(f64::from(changed))));
             steps.captured(key(number, 1), ());
         }
         assert_eq!(steps.steps.len(), KINDS);
