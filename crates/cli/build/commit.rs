@@ -19,13 +19,12 @@ pub struct Source {
 }
 
 impl Source {
-    /// Of the repository in `root` as `git` knows it, unless a commit is given. Without git, and outside a checkout, it is
-    /// unknown: an archive that was unpacked inside another repository does not have that repository's commit.
+    /// Of the repository in `root` as `git` knows it; without git, and outside a checkout, the one that is given, or
+    /// unknown. An archive that was unpacked inside another repository does not have that repository's commit.
     pub fn find(git: &str, root: &Path, given: Option<&str>) -> Self {
-        if let Some(given) = given.map(str::trim).filter(|given| !given.is_empty()) {
-            return Self::without_git(given);
-        }
-        Checkout { git, root }.source().unwrap_or_else(|| Self::without_git("unknown"))
+        let given = given.map(str::trim).filter(|given| !given.is_empty());
+        let source = Checkout { git, root }.source();
+        source.unwrap_or_else(|| Self::without_git(given.unwrap_or("unknown")))
     }
 
     fn without_git(commit: &str) -> Self {
@@ -89,7 +88,9 @@ fn sources(root: &Path) -> Vec<PathBuf> {
     };
     let whole = ["Cargo.toml", "Cargo.lock", ".cargo", "experiments/quick.toml"];
     let whole = whole.map(|name| root.join(name)).into_iter().filter(|path| path.exists());
-    let parts = entries(root.join("crates")).flat_map(entries);
+    // A program of `examples` is the command line with a method of its own.
+    let packages = entries(root.join("crates")).chain(entries(root.join("examples")));
+    let parts = packages.flat_map(entries);
     let parts = parts.filter(|part| APART.iter().all(|name| !part.ends_with(name)));
     let mut found: Vec<PathBuf> = whole.chain(parts).collect();
     found.sort();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// What runs did before a setting existed, as a value of it.
-const BEFORE: [(&str, &str); 28] = [
+const BEFORE: [(&str, &str); 29] = [
     ("aggregation.hostile", "0.3"), // no rule used it
     ("aggregation.rule", "\"mean\""),
     ("aggregation.weight_limit", "0.0"),
@@ -26,6 +26,7 @@ const BEFORE: [(&str, &str); 28] = [
     ("checks.size", "2.0"), // of messages, which a simulation does not encode
     ("checks.updates", "false"),
     ("data.validation", "0"),
+    ("faults.claim", "1.0"), // times the images that a client has
     ("faults.kind", "\"none\""),
     ("faults.share", "0.3"), // of no kind
     ("fleet.ask", "0"),

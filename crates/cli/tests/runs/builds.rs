@@ -170,5 +170,8 @@ fn without_a_checkout_the_commit_is_given_or_unknown() {
         assert_eq!(commit("git", archive, Some("")), "unknown");
     }
     assert_eq!(commit("no-such-git", &root, None), "unknown");
-    assert_eq!(commit("git", &root, Some("0123abc\n")), "0123abc");
+    assert_eq!(commit("no-such-git", &root, Some("0123abc\n")), "0123abc");
+    // A checkout knows better than a variable that was left set.
+    assert_eq!(commit("git", &root, Some("0123abc")), commit("git", &root, None));
+    assert_ne!(commit("git", &root, None), "unknown");
 }

@@ -24,9 +24,10 @@ impl Run<'_> {
     ) -> Result<Summary> {
         let Self { simulation, folder, .. } = self;
         let experiment = &simulation.experiment;
+        let builds = self.builds(progress)?;
         let mut summary = Summary {
-            build: Build::current().clone(),
-            builds: BuildRounds::of(&folder.timings()?.0, progress.rounds),
+            build: last_build(&builds),
+            builds,
             method: experiment.method.name.clone(),
             data: experiment.data.name.clone(),
             model: experiment.model.name.to_string(),
@@ -78,8 +79,18 @@ impl Run<'_> {
         Ok(summary)
     }
 
+    /// Which build computed which rounds.
+    fn builds(&self, progress: &Progress) -> Result<Vec<BuildRounds>> {
+        Ok(BuildRounds::of(&self.folder.timings()?.0, progress.rounds))
+    }
+
     /// The final model and what is known of it.
-    pub(super) fn write_results(&self, coordinator: &Coordinator, test: &Evaluation) -> Result<()> {
+    pub(super) fn write_results(
+        &self,
+        coordinator: &Coordinator,
+        progress: &Progress,
+        test: &Evaluation,
+    ) -> Result<()> {
         let Self { simulation, folder, .. } = self;
         let (server, classes) = (&coordinator.server, &simulation.classes);
         let (source, payload) = (simulation.method.latent_source(), AnchorPayload::ClassMeans);
@@ -90,7 +101,7 @@ impl Run<'_> {
         let similarity = anchors.similarity(classes.len())?;
         folder.write_matrix(files::SIMILARITY, classes, &similarity)?;
         let description = Description {
-            build: Build::current().clone(),
+            build: last_build(&self.builds(progress)?),
             method: self.settled.method.name.clone(),
             model: self.settled.model.clone(),
             heads: Head::of(simulation.method.heads()),
@@ -106,6 +117,11 @@ impl Run<'_> {
             &anchors.class_means(classes.len())?,
         )?)
     }
+}
+
+/// The build that made the model: a run that is resumed with no round left keeps the one it had.
+fn last_build(builds: &[BuildRounds]) -> Build {
+    builds.last().map_or_else(|| Build::current().clone(), |last| last.build.clone())
 }
 
 /// The method's server on the anchors alone: three lengths of pre-training, and the server epochs of as many

@@ -128,7 +128,7 @@ impl Run<'_> {
             Some(test) => test,
             None => guard(|| coordinator.test(progress.rounds))?, // nothing was left to do
         };
-        self.write_results(&coordinator, &test)?;
+        self.write_results(&coordinator, &progress, &test)?;
         self.finish(&coordinator, &progress, seconds, stop, observer)
     }
 
@@ -169,7 +169,8 @@ impl Run<'_> {
         let Some(found) = found else { return Vec::new() };
         let (before, now) = (&found.about.build, Build::current());
         let round = found.about.round;
-        let other = (before != now).then(|| {
+        let computes = round < self.simulation.experiment.rounds;
+        let other = (before != now && computes).then(|| {
             format!("resumed with another build: {before} until round {round}, {now} from here on")
         });
         let lost = found.lost.iter().map(|(client, path)| {

@@ -9,6 +9,7 @@ use super::loss::{Inputs, StepLoss, Terms, Weight};
 use super::sgd::{Momentum, put_back, sgd_step, sgd_step_on_gpu};
 use super::steps::StepKey;
 use crate::batches::{Packing, write};
+use crate::config::OptimiserConfig;
 use crate::error::{Error, Result};
 use crate::model::{Pass, Statistics};
 use crate::tensors::{Entry, Params};
@@ -56,6 +57,7 @@ impl fmt::Debug for StepKind {
 /// How steps are made, whatever the loss.
 #[derive(Debug, Clone, PartialEq)]
 struct Configuration {
+    optimiser: OptimiserConfig,
     /// The entries that are trained.
     trained: Vec<usize>,
     statistics: Statistics,
@@ -63,6 +65,8 @@ struct Configuration {
     may_skip: bool,
     /// Which set of further networks the loss reads.
     others: usize,
+    /// How many scalars it reads.
+    scalars: usize,
 }
 
 /// What a GPU keeps of the cohort beside its parameters.
@@ -91,7 +95,14 @@ impl<'a> Learner<'a> {
             true => Statistics::Update(context.batch_norm.momentum),
             false => Statistics::Batch,
         };
-        let configuration = Configuration { trained, statistics, may_skip: false, others: 0 };
+        let configuration = Configuration {
+            optimiser: context.optimiser.clone(),
+            trained,
+            statistics,
+            may_skip: false,
+            others: 0,
+            scalars: 0,
+        };
         let (others, sums, gpu) = (Vec::new(), Vec::new(), None);
         let mut learner =
             Self { context, name, params, momentum, others, configuration, sums, gpu };
@@ -170,11 +181,12 @@ impl<'a> Learner<'a> {
             (active, batch_start + used)
         };
         self.sums = self.new_sums(loss.terms())?;
-        let configuration = self.configuration.clone();
+        let configuration = Configuration { scalars: scalars.len(), ..self.configuration.clone() };
         let asked = Arc::new(StepKind { loss: loss.boxed(), configuration });
         let step = |kind: &StepKind, active: usize, lr: Option<f64>, input: &Tensor| {
             let scalar = |index| input.f_narrow(0, 4 * index, 4)?.f_view_dtype(Kind::Float);
-            let scalars = (0..scalars.len() as i64).map(scalar).collect::<Result<Vec<_>, _>>()?;
+            let count = kind.configuration.scalars as i64;
+            let scalars = (0..count).map(scalar).collect::<Result<Vec<_>, _>>()?;
             let start = batch_start as i64;
             let bytes = &input.f_narrow(0, start, input.size1()? - start)?;
             let inputs = Inputs { context: self.context, bytes, scalars: &scalars };
@@ -235,8 +247,9 @@ impl<'a> Learner<'a> {
         loss.after_step(&self.params.first(clients)?, &others.collect::<Result<Vec<_>>>()?)?;
         if terms.len() != self.sums.len() {
             let (declared, found) = (self.sums.len(), terms.len());
-            let problem =
-                format!("expected {declared} terms, as its `terms` says, found {found}: {loss:?}");
+            let problem = format!(
+                "the loss returned {found} terms, but its `terms` declares {declared}: {loss:?}"
+            );
             return Err(Error::tensors(problem));
         }
         self.add(active, &terms)
@@ -254,7 +267,7 @@ impl<'a> Learner<'a> {
             let _ = here.lr.shallow_clone().f_fill_(lr)?;
         }
         let terms = self.update(&self.configuration, true, active, Some(lr), loss)?;
-        if self.sums.is_empty() {
+        if self.sums.len() != terms.len() {
             self.sums = self.new_sums(terms.len())?;
         }
         self.add(active, &terms)
@@ -277,7 +290,7 @@ impl<'a> Learner<'a> {
         lr: Option<f64>,
         loss: impl FnOnce(&Pass) -> Result<Terms>,
     ) -> Result<Vec<Tensor>> {
-        let Configuration { trained, statistics, may_skip, .. } = configuration;
+        let Configuration { optimiser, trained, statistics, may_skip, .. } = configuration;
         let params = self.params.first(active as i64)?;
         let momentum = self.momentum.first(active as i64)?;
         let shadow = |index: usize| -> Result<Option<Tensor>> {
@@ -336,7 +349,6 @@ impl<'a> Learner<'a> {
             .filter(|(_, gradient)| gradient.defined())
             .collect();
         let _no_grad = tch::no_grad_guard();
-        let optimiser = &self.context.optimiser;
         match &self.gpu {
             Some(OnGpu { lr, .. }) => {
                 let shadows: Vec<Option<Tensor>> =
@@ -571,9 +583,11 @@ mod tests {
             loss: loss.boxed(),
             configuration: Configuration {
                 trained: trained.to_vec(),
+                optimiser: context().optimiser,
                 statistics: Statistics::Batch,
                 may_skip: false,
                 others: 0,
+                scalars: 0,
             },
         };
         assert_eq!(kind(&loss, &[0, 1]), kind(&same, &[0, 1]));
@@ -598,7 +612,7 @@ mod tests {
         assert!(losses[5] != 0.0 && (losses[4] + 2.0 * losses[5]).abs() < 1e-6, "{losses:?}");
         let error = |loss, scalars: &[f32]| train(loss, scalars).unwrap_err().to_string();
         let wrong = error(Miscounted(7), &[1.0, 1.0]);
-        assert!(wrong.contains("expected 7 terms, as its `terms` says, found 6"), "{wrong}");
+        assert!(wrong.contains("returned 6 terms, but its `terms` declares 7"), "{wrong}");
         let wrong = error(Miscounted(5), &[1.0, 1.0]);
         assert!(wrong.contains("`reads_weights` says that it does not"), "{wrong}");
         let wrong = error(Miscounted(6), &[1.0]);

@@ -2,8 +2,8 @@
 //!
 //! On a GPU a step is captured once and replayed: the loss is evaluated in the captured call alone, and every number
 //! that it had then is part of the recording. A replay is right only if nothing has changed since but tensors, so a
-//! loss is a value that can be compared ([`StepLoss`] requires `PartialEq`, `'static` and `Sync`: it cannot borrow, hide
-//! or share anything that changes). A captured step is replayed for an equal loss and for no other. Numbers that change
+//! loss is a value that can be compared ([`StepLoss`] requires `PartialEq`, `'static` and `Sync`, so that it can neither
+//! borrow nor share what changes; it must not read statics). A captured step is replayed for an equal loss and for no other. Numbers that change
 //! from round to round travel with the batch ([`Objective::with_scalars`]); a loss whose fields change instead is
 //! captured again, which is right but slow. A name per loss was rejected: nothing keeps two losses from sharing it.
 

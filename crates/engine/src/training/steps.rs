@@ -109,8 +109,8 @@ impl<C> Steps<C> {
             self.steps.retain(|key, _| key.kind != oldest);
             if !std::mem::replace(&mut self.dropped, true) {
                 self.notices.push_back(format!(
-                    "training steps are captured over and over, which is slow, because the constants of a loss change: \
-                     pass what changes with `Objective::with_scalars` ({kind:?})"
+                    "training is slow: steps are captured again in every round because fields of their loss change; pass \
+                     what changes with `Objective::with_scalars` ({kind:?})"
                 ));
             }
         }

@@ -67,7 +67,7 @@ fn another_build_is_noted_once() {
     connect(&mut roster, &["7", "8", "9"]);
     let mut join = |node: &str, build: serde_json::Value| {
         let mut joined = serde_json::json!({
-            "protocol": 1, "clients": [{ "name": format!("at {node}"), "samples": 1 }],
+            "protocol": PROTOCOL, "clients": [{ "name": format!("at {node}"), "samples": 1 }],
         });
         joined.as_object_mut().unwrap().extend(build.as_object().unwrap().clone());
         answer(&mut roster, node, 200, joined.to_string().as_bytes());
