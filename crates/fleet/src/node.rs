@@ -167,12 +167,12 @@ impl Site {
         // It speaks of what was sent, and of nothing on this machine.
         let unknown = |error: Error| {
             let problem = excerpt(&error.to_string());
-            Refusal::new(409, format!("it cannot train this experiment: {problem}"))
+            Refusal::new(409, format!("cannot train this experiment: {problem}"))
         };
         let mut experiment = resolve_client_settings(&terms.experiment).map_err(unknown)?;
         let method = methods::build(&experiment.method).map_err(unknown)?;
         experiment.device.clone_from(&settings.device);
-        let other = |error: Error| Refusal::private(409, "it cannot train this experiment", &error);
+        let other = |error: Error| Refusal::private(409, "cannot train this experiment", &error);
         let training = experiment.training(method.heads()).map_err(other)?;
         limits::check(&terms, &experiment, &training)?;
         let data = LocalData::read(&settings.source, &experiment.data, terms.shape)?;

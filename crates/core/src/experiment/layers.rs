@@ -18,6 +18,25 @@ pub(super) const DEFAULT_METHOD: &str = "fedanchor";
 /// The preset of experiments that name none: the one that limits what a hostile client can do.
 const DEFAULT_PRESET: &str = "best";
 
+/// Settings that are gone: section, key, and what to do instead.
+const REMOVED: [(&str, &str, &str); 1] = [(
+    "aggregation",
+    "weight_limit",
+    "was removed: delete it, and set aggregation.weights to \"uniform\", as preset `best` does, for clients that all \
+     weigh the same",
+)];
+
+/// An error that says what to do for a setting that is gone.
+pub(super) fn check_removed(given: &Table) -> Result<()> {
+    for (section, key, problem) in REMOVED {
+        let section_given = given.get(section).and_then(Value::as_table);
+        if section_given.is_some_and(|table| table.contains_key(key)) {
+            return Err(Error::config(format!("{section}.{key}"), problem));
+        }
+    }
+    Ok(())
+}
+
 /// The preset that these settings name, as one table.
 pub(super) fn preset_of(given: &Table) -> Result<Table> {
     match given.get("preset") {

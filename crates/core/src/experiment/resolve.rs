@@ -2,7 +2,9 @@
 //! `--set`, each over the one before. Where a layer names another method than the one below, see
 //! `other_method`.
 
-use super::layers::{DEFAULT_METHOD, check_length, defaults_in, merge, preset_of, take_table};
+use super::layers::{
+    DEFAULT_METHOD, check_length, check_removed, defaults_in, merge, preset_of, take_table,
+};
 use super::other_method::keep_shared;
 use crate::config::{Experiment, in_plain_words};
 use crate::error::{Error, Result};
@@ -63,6 +65,7 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
 
 /// What is given over its preset, parsed and checked, and the method.
 pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
+    check_removed(&given)?;
     let mut preset = preset_of(&given)?;
     let partition = name_of(&given, "partition", "kind")?;
     let partition = partition.or(name_of(&preset, "partition", "kind")?).unwrap_or_default();
@@ -323,6 +326,11 @@ mod tests {
                 "method.name: unknown method `x`; expected one of fedanchor",
             ),
             ("", &["method.name=-1"], "method.name: expected a name, found -1"),
+            (
+                "",
+                &["aggregation.weight_limit=3"],
+                "aggregation.weight_limit: was removed: delete it",
+            ),
             ("", &["client.bacth=3"], "unknown field `bacth`"),
             (
                 "",

@@ -157,7 +157,7 @@ impl Model {
         let means_finite = class_means.f_isfinite()?.f_all()?.f_int64_value(&[])? != 0;
         if let Some(name) = of_params.or((!means_finite).then(|| CLASS_MEANS.to_owned())) {
             return Err(problem(&format!(
-                "`{name}` holds a value that is not finite, so no prediction would mean anything: use the \
+                "`{name}` contains values that are not finite, so predictions would be meaningless: use the \
                  model of another run or round"
             )));
         }

@@ -82,8 +82,8 @@ fn a_model_with_values_that_are_not_finite_is_refused() {
             let at = params.layout.iter().position(|entry| entry.name == "anchor.weight").unwrap();
             let _ = params.tensors[at].view([-1]).get(3).fill_(bad);
         });
-        assert!(error.contains(": `anchor.weight` holds a value that is not finite"), "{error}");
+        assert!(error.contains(": `anchor.weight` contains values that are not finite"), "{error}");
         let error = why(&|_, means| drop(means.view([-1]).get(5).fill_(bad)));
-        assert!(error.contains(": `class_means` holds a value that is not finite"), "{error}");
+        assert!(error.contains(": `class_means` contains values that are not finite"), "{error}");
     }
 }

@@ -43,11 +43,14 @@ pub(crate) struct StepKey {
 /// The kind of a pass without gradients: what it computes depends on its workspace alone.
 pub(crate) const FORWARD: u64 = 0;
 
+/// A kind of step and its number.
+type Numbered = (u64, Arc<dyn StepKind>);
+
 /// The steps of a run; `C` is a captured one.
 #[derive(Debug)]
 pub(crate) struct Steps<C> {
     /// By workspace, the most recently used last.
-    kinds: HashMap<u64, VecDeque<(u64, Arc<dyn StepKind>)>>,
+    kinds: HashMap<u64, VecDeque<Numbered>>,
     steps: HashMap<StepKey, Step<C>>,
     numbers: u64,
     /// Whether a kind has been dropped.

@@ -61,7 +61,7 @@ pub(super) fn check(
     }
     let network = Network::new(&training.model, training.heads, *shape, *classes);
     let network = network
-        .map_err(|error| Refusal::new(409, format!("it cannot train this experiment: {error}")))?;
+        .map_err(|error| Refusal::new(409, format!("cannot train this experiment: {error}")))?;
     let model = model_bytes(&network.layout);
     if model > LONGEST_TASK as u64 {
         return refuse(format!(
@@ -112,11 +112,11 @@ pub(super) fn check_task(
     let names: BTreeSet<&str> = clients.iter().map(|(name, _)| name.as_str()).collect();
     let numbers: BTreeSet<u32> = clients.iter().map(|(_, number)| *number).collect();
     if clients.is_empty() || names.len() < clients.len() || numbers.len() < clients.len() {
-        return Err(Refusal::new(400, "a request to train names each client once"));
+        return Err(Refusal::new(400, "a train request must list each client exactly once"));
     }
     let here: BTreeSet<&str> = site.data.clients.iter().map(|(name, _)| name.as_str()).collect();
     if !names.is_subset(&here) {
-        return Err(Refusal::new(404, "one of these clients is not here"));
+        return Err(Refusal::new(404, "unknown client in train request"));
     }
     if let Some(number) = numbers.last().filter(|number| **number as usize >= CLIENTS) {
         let problem = format!("client number {number}: expected a number below {CLIENTS}");
@@ -124,7 +124,10 @@ pub(super) fn check_task(
     }
     let rounds = site.experiment.rounds;
     if !(1..=rounds).contains(&round) {
-        return Err(Refusal::new(400, format!("round {round} of a run of {rounds} rounds")));
+        return Err(Refusal::new(
+            400,
+            format!("round {round} is out of range: the run has {rounds} rounds"),
+        ));
     }
     // All answers leave together.
     let answers = model_bytes(&site.context.network.layout).saturating_mul(clients.len() as u64);

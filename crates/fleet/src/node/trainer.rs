@@ -47,7 +47,10 @@ impl<'a> Trainer<'a> {
         let Site { terms, context, data, like, .. } = self.site;
         let parts = split_parts(body).unwrap_or_default();
         let [broadcast, header] = parts[..] else {
-            return Err(Refusal::new(400, "a request to train has a broadcast and a header"));
+            return Err(Refusal::new(
+                400,
+                "malformed train request: expected a broadcast and a header",
+            ));
         };
         let Ok(TrainHeader { run, clients }) = serde_json::from_slice(header) else {
             return Err(Refusal::new(400, "malformed header in train request"));
@@ -66,7 +69,7 @@ impl<'a> Trainer<'a> {
         let mut without = BTreeSet::new();
         for (name, number) in &clients {
             let Some((_, local)) = data.clients.iter().find(|(there, _)| there == name) else {
-                return Err(Refusal::new(404, "one of these clients is not here"));
+                return Err(Refusal::new(404, "unknown client in train request"));
             };
             self.clients.add(*number, local);
             // From disk, even if it is in memory: a round that is asked for again starts where it started before.

@@ -84,12 +84,12 @@ fn a_client_is_trained_once_per_request() {
         let header = TrainHeader { run: "run".to_owned(), clients };
         join_parts(&[&encoded, &serde_json::to_vec(&header).unwrap()])
     };
-    let once = "a request to train names each client once";
+    let once = "a train request must list each client exactly once";
     let ward = |number: u32| ("ward".to_owned(), number);
     for (clients, status, problem) in [
         ((0..600).map(ward).collect(), 400, once),
         (vec![ward(0), ("other".to_owned(), 0)], 400, once),
-        (vec![ward(0), ("other".to_owned(), 1)], 404, "one of these clients is not here"),
+        (vec![ward(0), ("other".to_owned(), 1)], 404, "unknown client in train request"),
         (vec![ward(100_000)], 400, "client number 100000: expected a number below 100000"),
         (vec![ward(u32::MAX)], 400, "client number 4294967295"),
     ] {
@@ -98,7 +98,10 @@ fn a_client_is_trained_once_per_request() {
     }
     sent.round = 3;
     let late = request(&sent, "ward");
-    assert_eq!(post(&node, "/v1/train", &late), (400, "round 3 of a run of 2 rounds".to_owned()));
+    assert_eq!(
+        post(&node, "/v1/train", &late),
+        (400, "round 3 is out of range: the run has 2 rounds".to_owned())
+    );
     let (status, answer) = ask(node.path(), "POST", "/v1/train", &with(vec![ward(9)])).unwrap();
     assert!(status == 200 && answer.len() < 2 * encoded.len(), "{status}, {} bytes", answer.len());
 }

@@ -130,11 +130,11 @@ fn refusals_are_these_words() {
     other["experiment"] = json!("method.name = \"nothing\"");
     let words = refused(&node, "/v1/join", &other.to_string().into_bytes()).1;
     assert!(
-        words.starts_with("it cannot train this experiment: method.name: unknown method `nothing`"),
+        words.starts_with("cannot train this experiment: method.name: unknown method `nothing`"),
         "{words}"
     );
     other["experiment"] = json!("model.init_from = \"/etc/passwd\"");
-    let words = "it cannot train this experiment: model.init_from: a client does not take this setting from a \
+    let words = "cannot train this experiment: model.init_from: a client does not take this setting from a \
                  coordinator"
         .to_owned();
     let other = other.to_string().into_bytes();
@@ -145,9 +145,13 @@ fn refusals_are_these_words() {
     for (body, status, words) in [
         (with("{}"), 400, "malformed header in train request"),
         (with(r#"{"run":"other","clients":[]}"#), 428, "another run: join first"),
-        (with(r#"{"run":"run","clients":[]}"#), 400, "a request to train names each client once"),
-        (with(r#"{"run":"run","clients":[["x",1]]}"#), 404, "one of these clients is not here"),
-        (b"x".to_vec(), 400, "a request to train has a broadcast and a header"),
+        (
+            with(r#"{"run":"run","clients":[]}"#),
+            400,
+            "a train request must list each client exactly once",
+        ),
+        (with(r#"{"run":"run","clients":[["x",1]]}"#), 404, "unknown client in train request"),
+        (b"x".to_vec(), 400, "malformed train request: expected a broadcast and a header"),
         (
             join_parts(&[&[0xff; 8], parts[1]]),
             400,
