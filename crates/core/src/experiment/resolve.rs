@@ -319,7 +319,6 @@ mod tests {
             ),
             ("preset = 3", &[], "preset: expected a name, found 3"),
             // A key of earlier versions.
-            ("", &["aggregation.weight_limit=3"], "aggregation.weight_limit: unknown field"),
             (
                 "[method]\nname = \"x\"",
                 &[],
