@@ -42,7 +42,9 @@ impl Checksums {
 /// that is killed between the two has no timing of its last round.
 pub fn missing_timings(timings: usize, rounds: usize) -> Option<String> {
     (timings + 1 < rounds).then(|| {
-        format!("expected {rounds} lines, found {timings} (no result depends on this file)")
+        format!(
+            "has {timings} of {rounds} lines: the others are missing, no result depends on them"
+        )
     })
 }
 
