@@ -190,23 +190,17 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// The number of the workspace that a GPU would train in.
-    pub(crate) fn workspace(&mut self, name: &'static str, layout: &Layout) -> u64 {
-        let known = self.workspaces.iter().find(|(n, l, _)| *n == name && l == layout);
-        known.map(|(_, _, number)| *number).unwrap_or_else(|| {
-            let number = self.steps.number();
-            self.workspaces.push((name, layout.clone(), number));
-            number
-        })
-    }
-
-    /// The number of a kind of step.
-    pub(crate) fn kind(&mut self, workspace: u64, kind: Arc<dyn StepKind>) -> u64 {
-        self.steps.kind(workspace, kind)
-    }
-
-    /// What a GPU would run where `asked` is asked for.
-    pub(crate) fn choose(&mut self, key: StepKey, asked: Arc<dyn StepKind>) -> Arc<dyn StepKind> {
+    /// What a GPU would run where `asked` is asked for, by this many clients with this many bytes.
+    pub(crate) fn choose(
+        &mut self,
+        name: &'static str,
+        layout: &Layout,
+        (active, bytes): (usize, usize),
+        asked: Arc<dyn StepKind>,
+    ) -> Arc<dyn StepKind> {
+        let workspace = self.workspace(name, layout);
+        let kind = self.steps.kind(workspace, asked.clone());
+        let key = StepKey { workspace, kind, active, bytes };
         match self.steps.next(key) {
             Next::Replay(captured) => {
                 self.replayed += 1;
@@ -218,6 +212,16 @@ impl Recorder {
                 asked
             }
         }
+    }
+
+    /// The number of the workspace that a GPU would train in.
+    fn workspace(&mut self, name: &'static str, layout: &Layout) -> u64 {
+        let known = self.workspaces.iter().find(|(n, l, _)| *n == name && l == layout);
+        known.map(|(_, _, number)| *number).unwrap_or_else(|| {
+            let number = self.steps.number();
+            self.workspaces.push((name, layout.clone(), number));
+            number
+        })
     }
 
     /// Something that the user should know.
