@@ -129,7 +129,7 @@ target/tools/bin/typos: requirements/typos.txt
 	touch $@
 
 # The documents as a site in target/book, its links checked. The references in it are written from the code by
-# `cargo run --locked -p fedanchor-reference`; `make test` fails if they are not those of the code.
+# `cargo xtask docs`; `make test` fails if they are not those of the code.
 docs: target/tools/bin/mdbook
 	target/tools/bin/mdbook build
 	$(PYTHON) scripts/check_links.py target/book

@@ -12,7 +12,7 @@ import sys
 import urllib.parse
 
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
-CODE = re.compile(r"`[^`\n]*`")
+CODE = re.compile(r"`(?:[^`\n]|\n(?!\n))*`")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -2,13 +2,17 @@
 """The figures of the documentation, from real runs:  python3 scripts/figures.py FEDANCHOR
 
 Repeats the quick experiment with FEDANCHOR (the program), saving what a report needs for every figure, and copies
-figures of reports over it and over committed runs to docs/images. The screenshots there are `make screenshots`.
+figures of reports on it and on committed runs to docs/images. The screenshots there are from `make screenshots`.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import hostile_figure
+import records
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 IMAGES = REPOSITORY / "docs/images"
@@ -52,7 +56,19 @@ OF_SAVED = {
 }
 
 
+def unpacked(run, to):
+    """A copy of committed runs with their rounds uncompressed, as `fedanchor report` reads them."""
+    shutil.copytree(run, to)
+    for packed in to.rglob("*.gz"):
+        name = packed.with_suffix("")
+        name.write_text(records.read_text(name))
+    return to
+
+
 def main(program):
+    (IMAGES / "hostile.svg").write_text(hostile_figure.figure())
+    (IMAGES / "hostile.csv").write_text(hostile_figure.table())
+
     def fedanchor(*arguments):
         subprocess.run([program, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
 
@@ -60,7 +76,8 @@ def main(program):
         run = Path(folder) / "run"
         fedanchor("run", *SAVED, "--out", run)
         for number, (runs, options, figures) in enumerate([*REPORTS, ([run], [], OF_SAVED)]):
-            report = Path(folder) / f"report{number}"
+            report, copies = Path(folder) / f"report{number}", Path(folder) / f"runs{number}"
+            runs = [unpacked(one, copies / str(place)) for place, one in enumerate(runs)]
             fedanchor("report", *runs, *options, "--out", report)
             for name, figure in figures.items():
                 [drawn] = (report / "figures").glob(f"*-{figure}.svg")

@@ -1,41 +1,54 @@
 #!/usr/bin/env python3
-"""Copies what is committed of runs, from their folders to results/:
+"""Copies the part of runs that is committed from their folders to results/, and adds the runs to results/index.csv:
 
     python3 scripts/keep_records.py runs/best results/best
-    python3 scripts/keep_records.py runs/hostile results/hostile.jsonl
+    python3 scripts/keep_records.py runs/hostile results/hostile.jsonl.gz
 
-Every run below the first folder is kept at the same path below the second: config, rounds, summary, and the tables that
-say which classes are confused, how alike they are and which client had how many of each. Models, checkpoints, timings
-and the lists of image numbers stay behind; the same config deals the same images again. Paths of this machine are left
-out of the config. For a sweep with many short runs, a second argument that ends in .jsonl gets one line per run, without
-its rounds.
+Every run below the first folder is kept at the same path below the second: config, compressed rounds, summary, and the
+tables of confused classes, similar classes and images per client and class. Models, checkpoints, timings and lists of
+image numbers are not kept; the same config partitions the images in the same way. Paths of this machine are left out of
+the config. For a sweep with many short runs, a second argument that ends in .jsonl.gz gets one line per run, without its
+rounds.
 """
 
+import gzip
 import json
 import pathlib
 import re
 import sys
 
-# The tables that every record since commits are known has.
+import index
+
+# The tables that every record with a known commit has.
 TABLES = ["confusion.csv", "similarity.csv", "partition.csv"]
 # A key whose value is an absolute path.
 OF_THIS_MACHINE = re.compile(r'^(path|init_from) = ["\']/.*\n', re.MULTILINE)
+MOST_BYTES = 100_000
 
 
 def config(run):
     return OF_THIS_MACHINE.sub("", (run / "config.toml").read_text())
 
 
+def compressed(data):
+    """The same bytes whenever it is called."""
+    return gzip.compress(data, mtime=0)
+
+
 def keep(run, to):
-    """The record of a run, as a folder."""
+    """Keeps the record of a run as a folder."""
     to.mkdir(parents=True)
     (to / "config.toml").write_text(config(run))
-    for name in ["rounds.jsonl", "summary.json", *TABLES]:
+    (to / "rounds.jsonl.gz").write_bytes(compressed((run / "rounds.jsonl").read_bytes()))
+    for name in ["summary.json", *TABLES]:
         (to / name).write_bytes((run / name).read_bytes())
+    size = sum(file.stat().st_size for file in to.iterdir())
+    if size > MOST_BYTES:
+        print(f"warning: {to}: {size} bytes, more than {MOST_BYTES}", file=sys.stderr)
 
 
 def line(run, name):
-    """The record of a run, as a line."""
+    """The record of a run as a line."""
     found = {"run": name, "config": config(run)}
     if not (run / "summary.json").exists():
         rounds = len((run / "rounds.jsonl").read_text().splitlines()) - 1
@@ -51,12 +64,14 @@ def main():
     found = sorted(file.parent for file in runs.rglob("config.toml"))
     if not found:
         sys.exit(f"error: {runs}: no run below this folder")
-    if to.suffix == ".jsonl":
-        to.write_text("".join(json.dumps(line(run, str(run.relative_to(runs))), separators=(",", ":")) + "\n" for run in found))
+    if to.name.endswith(".jsonl.gz"):
+        lines = [json.dumps(line(run, str(run.relative_to(runs))), separators=(",", ":")) + "\n" for run in found]
+        to.write_bytes(compressed("".join(lines).encode()))
     else:
         for run in found:
             keep(run, to / run.relative_to(runs))
     print(f"{to}: {len(found)} records")
+    index.main()
 
 
 if __name__ == "__main__":

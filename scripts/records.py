@@ -3,103 +3,67 @@
 
     python3 scripts/records.py "best/cifar10-250-iid-fedanchor/seed0 last10"
 
-In a Markdown file a number that was measured is followed by a comment that names it:
+In a Markdown file a measured number is followed by a comment that names it:
 
     87.52<!-- best/cifar10-250-iid-fedanchor/seed0 last10 -->
 
-`test_quoted_numbers.py` computes it again. What may stand in such a comment:
+`test_quoted_numbers.py` computes it again. Such a comment is one of
 
-    PATH METRIC         of one run, below results/
-    PATH METRIC mean    over several: seed{0,1,2}; `std` is their sample standard deviation, `sum` their sum
+    PATH METRIC         one run, by its path below results/
+    PATH METRIC mean    several runs: seed{0,1,2}; `std` is their sample standard deviation, `sum` their sum
     A - B               the difference of two of these
-    effect LEVER PARTITION    of the screening (effects.py)
+    effect LEVER PARTITION    the effect of a setting in the first screening
 
-METRIC is one of `final`, `last10` (mean of the last ten rounds), `best`, `pretrained`, `backdoor` (how often a trigger
-works), `floor` (the best on the anchors alone), `validation` (mean of the last ten rounds) and `behind` (rounds in which
-the anchors' labels are more than five points worse than the classifier's). `round N` is the test accuracy after that round, and
-`round N KEY` another key of its record, for example `round 25 anchor_head.kept`. Accuracies are percentages.
-
-Of a sweep with many short runs, SWEEP.jsonl has no rounds, a run per line, or why a run ended early; `stopped` is 1 for
-such a run and 0 for one with a summary. `keep_records.py` writes both kinds of records.
+METRIC is a column of results/index.csv, which has a row for every run, also for those whose records are no longer in
+the tree. Of runs with records, `behind` counts the rounds in which the anchors' labels are more than five points worse
+than the classifier's, `round N` is the test accuracy after that round, and `round N KEY` is another key of its record,
+for example `round 25 anchor_head.kept`. Accuracies are percentages.
 """
 
+import csv
 import functools
+import gzip
 import json
 import pathlib
 import re
 import statistics
 import sys
 
-from keep_records import TABLES
-
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results"
+INDEX = RESULTS / "index.csv"
+
+
+def read_text(path):
+    """The text of a file, or of the compressed file beside it."""
+    return path.read_text() if path.exists() else gzip.decompress(pathlib.Path(f"{path}.gz").read_bytes()).decode()
 
 
 def rounds(run):
     """The records of a run, round by round."""
-    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in read_text(run / "rounds.jsonl").splitlines()]
 
 
-def last_ten(run, key):
-    return statistics.fmean(record[key] for record in rounds(run)[-10:])
+def short_runs(file):
+    """The runs of a SWEEP.jsonl.gz, which has one line per run, by path."""
+    sweep = file.name.removesuffix(".jsonl.gz")
+    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    return {f"{sweep}/{run['run']}": run for run in map(json.loads, lines)}
 
 
-@functools.cache
-def short_runs(sweep):
-    """The runs of SWEEP.jsonl, by path."""
-    lines = sweep.with_suffix(".jsonl").read_text().splitlines()
-    return {sweep / run.pop("run"): run for run in map(json.loads, lines)}
+def load_index(path=INDEX):
+    """The rows of the index by run, in the order of the file."""
+    with open(path, newline="") as file:
+        return {row["run"]: row for row in csv.DictReader(file)}
 
 
-def summary(run, key):
-    file = run / "summary.json"
-    found = json.loads(file.read_text()) if file.exists() else short_runs(run.parent.parent)[run]["summary"]
-    return found[key]
+index = functools.cache(load_index)
 
 
-def as_recorded(run, found, of_rounds):
-    """A number of a summary, which must be that of the rounds on record."""
-    if (run / "rounds.jsonl").exists():
-        recorded = of_rounds([record["test_accuracy"] for record in rounds(run)])
-        if recorded != found:
-            raise ValueError(f"{run}: summary.json has {found}, rounds.jsonl {recorded}")
-    return found
-
-
-def final(run):
-    return as_recorded(run, summary(run, "final_accuracy"), lambda accuracies: accuracies[-1])
-
-
-def best(run):
-    return as_recorded(run, summary(run, "best_accuracy"), lambda accuracies: max(accuracies[1:]))
-
-
-METRICS = {
-    "final": final,
-    "last10": lambda run: last_ten(run, "test_accuracy"),
-    "best": best,
-    "pretrained": lambda run: summary(run, "pretrained_accuracy"),
-    "backdoor": lambda run: summary(run, "backdoor_success"),
-    "floor": lambda run: summary(run, "server_only_accuracy"),
-    "validation": lambda run: last_ten(run, "validation_accuracy"),
-    "behind": lambda run: sum(record["classifier_head"]["all"] - record["anchor_head"]["all"] > 5 for record in rounds(run)[1:]),
-    "stopped": lambda run: int("stopped" in short_runs(run.parent.parent)[run]),
-}
-
-
-def incomplete(run):
-    """What a record lacks: its config, and with a known commit the tables beside it; nothing, if it is complete."""
-    if run.is_dir():
-        there = [path.name for path in run.iterdir()]
-        made_by = json.loads((run / "summary.json").read_text())
-        config, tables = "config.toml", TABLES
-    else:
-        there = short_runs(run.parent.parent)[run]
-        made_by, config, tables = there.get("summary", {}), "config", [name.removesuffix(".csv") for name in TABLES]
-    known = made_by.get("commit", "unknown") != "unknown"
-    # Of short runs, configs were not kept before commits were.
-    needed = ([config] if known or run.is_dir() else []) + (tables if known else [])
-    return [name for name in needed if name not in there]
+def metric(run, name):
+    if name == "behind":
+        heads = [(record["classifier_head"]["all"], record["anchor_head"]["all"]) for record in rounds(RESULTS / run)[1:]]
+        return sum(classifier - anchor > 5 for classifier, anchor in heads)
+    return float(index()[run][name])
 
 
 OVER_RUNS = {"mean": statistics.fmean, "std": statistics.stdev, "sum": sum}
@@ -115,9 +79,21 @@ def expand(path):
 
 
 def runs(name):
-    """The runs that a comment names; those of an effect have a file of their own."""
+    """The runs that a comment names."""
     paths = [part.split()[0] for part in name.split(" - ") if not part.startswith("effect ")]
-    return [RESULTS / run for path in paths for run in expand(path)]
+    return [run for path in paths for run in expand(path)]
+
+
+def effect(setting, partition):
+    """The mean validation accuracy of the runs of the first screening with a setting, less that of the runs without it.
+
+    In its design of twelve runs per partition every other setting, and the seed, is on in half of either group. The
+    effect of `seed=11` is the spread: what chance alone changes.
+    """
+    rows = [row for run, row in index().items() if run.startswith(f"screening/{partition}-r")]
+    is_on = lambda row: any(one.startswith(setting) for one in [f"seed={row['seed']}", *row["settings"].split("; ")])
+    mean = lambda wanted: statistics.fmean(float(row["validation"]) for row in rows if is_on(row) == wanted)
+    return mean(True) - mean(False)
 
 
 def value(name):
@@ -127,17 +103,15 @@ def value(name):
         return value(first) - value(second)
     words = name.split()
     if words[0] == "effect":
-        from effects import effect
-
-        return effect(" ".join(words[1:-1]), words[-1])
-    path, metric, rest = words[0], words[1], words[2:]
-    if metric == "round":
-        wanted, rest = int(rest[0]), rest[1:]
+        return effect(words[1], words[2])
+    path, wanted, rest = words[0], words[1], words[2:]
+    if wanted == "round":
+        number, rest = int(rest[0]), rest[1:]
         key = rest.pop(0) if rest and rest[0] not in OVER_RUNS else "test_accuracy"
-        measure = lambda run: functools.reduce(dict.get, key.split("."), rounds(run)[wanted])
+        measure = lambda run: functools.reduce(dict.get, key.split("."), rounds(RESULTS / run)[number])
     else:
-        measure = METRICS[metric]
-    values = [measure(RESULTS / one) for one in expand(path)]
+        measure = lambda run: metric(run, wanted)
+    values = [measure(run) for run in expand(path)]
     if not rest and len(values) == 1:
         return values[0]
     return OVER_RUNS[" ".join(rest)](values)

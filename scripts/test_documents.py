@@ -63,6 +63,13 @@ class Links(unittest.TestCase):
         self.assertEqual(rewritten("[a](../b.md) [c](../../d)", "sub/a.md"), "[a](../b.md) [c](https://h/r/d)")
 
 
+class Lines(unittest.TestCase):
+    def test_lines_fit_a_screen(self):
+        pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+        lines = [(page, number, line) for page in pages for number, line in enumerate(page.read_text().splitlines(), 1)]
+        self.assertEqual([f"{page.relative_to(ROOT)}:{number}" for page, number, line in lines if len(line) > 120], [])
+
+
 class Excerpts(unittest.TestCase):
     def test_the_method_of_the_walkthrough_is_the_example(self):
         source = "".join(path.read_text() for path in sorted((ROOT / "examples/fedprox/src").glob("*.rs")))

@@ -1,7 +1,6 @@
 //! Runs with damaged or older files.
 
 use crate::folders::{Folders, Made, names};
-use fedanchor_record::{RoundRecord, files};
 use fedanchor_report::{Run, find_runs};
 use std::path::Path;
 
@@ -108,20 +107,5 @@ fn a_file_that_cannot_be_read_is_named() {
         fs_err::create_dir(folders.path(file)).unwrap();
         let note = note(&folders);
         assert!(note.contains(&format!("RUNS/{file}")), "{note}");
-    }
-}
-
-/// The runs in `results/` were written by earlier versions, with other keys and no checksums.
-#[test]
-fn committed_results_load() {
-    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
-    let runs = find_runs(&[results]).unwrap();
-    assert!(!runs.finished.is_empty());
-    assert_eq!((runs.unfinished, runs.damaged), (vec![], vec![]));
-    for run in &runs.finished {
-        let text = fs_err::read_to_string(run.setup.path.join(files::ROUNDS)).unwrap();
-        let records: Vec<RoundRecord> =
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(records.len(), run.summary.rounds as usize + 1);
     }
 }
