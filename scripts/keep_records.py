@@ -3,12 +3,13 @@
 
     python3 scripts/keep_records.py runs/best results/best
     python3 scripts/keep_records.py runs/hostile results/hostile.jsonl.gz
+    python3 scripts/keep_records.py runs/quick results/quick --uncompressed
 
 Every run below the first folder is kept at the same path below the second: config, compressed rounds, summary, and the
 tables of confused classes, similar classes and images per client and class. Models, checkpoints, timings and lists of
 image numbers are not kept; the same config partitions the images in the same way. Paths of this machine are left out of
 the config. For a sweep with many short runs, a second argument that ends in .jsonl.gz gets one line per run, without its
-rounds.
+rounds. With --uncompressed the records are folders that `fedanchor report` can read, as `quick` and `quick-table` are.
 """
 
 import gzip
@@ -35,12 +36,13 @@ def compressed(data):
     return gzip.compress(data, mtime=0)
 
 
-def keep(run, to):
+def keep(run, to, uncompressed=False):
     """Keeps the record of a run as a folder."""
     to.mkdir(parents=True)
     (to / "config.toml").write_text(config(run))
-    (to / "rounds.jsonl.gz").write_bytes(compressed((run / "rounds.jsonl").read_bytes()))
-    for name in ["summary.json", *TABLES]:
+    if not uncompressed:
+        (to / "rounds.jsonl.gz").write_bytes(compressed((run / "rounds.jsonl").read_bytes()))
+    for name in ["summary.json", *TABLES, *(["rounds.jsonl"] if uncompressed else [])]:
         (to / name).write_bytes((run / name).read_bytes())
     size = sum(file.stat().st_size for file in to.iterdir())
     if size > MOST_BYTES:
@@ -58,9 +60,10 @@ def line(run, name):
 
 
 def main():
-    if len(sys.argv) != 3:
+    arguments = [argument for argument in sys.argv[1:] if argument != "--uncompressed"]
+    if len(arguments) != 2:
         sys.exit(f"error: expected a folder of runs and where to keep them\n\n{__doc__}")
-    runs, to = map(pathlib.Path, sys.argv[1:])
+    runs, to = map(pathlib.Path, arguments)
     found = sorted(file.parent for file in runs.rglob("config.toml"))
     if not found:
         sys.exit(f"error: {runs}: no run below this folder")
@@ -69,7 +72,7 @@ def main():
         to.write_bytes(compressed("".join(lines).encode()))
     else:
         for run in found:
-            keep(run, to / run.relative_to(runs))
+            keep(run, to / run.relative_to(runs), "--uncompressed" in sys.argv)
     print(f"{to}: {len(found)} records")
     index.main()
 

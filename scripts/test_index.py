@@ -64,6 +64,8 @@ class KeepRecords(unittest.TestCase):
             self.assertEqual((kept / "config.toml").read_text(), settings)
             self.assertEqual(gzip.decompress((kept / "rounds.jsonl.gz").read_bytes()), b"{}\n")
             self.assertEqual(lacking(kept), [])
+            keep_records.keep(run, kept.with_name("plain"), uncompressed=True)
+            self.assertEqual((kept.with_name("plain") / "rounds.jsonl").read_text(), "{}\n")
             line = keep_records.line(run, "cell/seed0")
             self.assertEqual((line["run"], line["config"]), ("cell/seed0", settings))
             (run / "summary.json").unlink()

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 
 pub(crate) fn parts() -> Result<Vec<Part>> {
     let presets = presets()?;
-    Ok(vec![("sections", sections(&presets)?), ("methods", of_methods(&presets)?)])
+    Ok(vec![("sections", sections(&presets)?), ("methods", method_sections(&presets)?)])
 }
 
 /// Every preset by name; the first is the one that the others change.
@@ -26,7 +26,7 @@ fn sections(presets: &Presets) -> Result<String> {
     let mut all = keys_of::<Experiment>()?;
     if let Some(name) = all.iter_mut().find(|key| key.path == "method.name") {
         name.values =
-            methods()?.iter().map(|(name, schema)| ((*name).to_owned(), about(schema))).collect();
+            methods()?.iter().map(|(name, schema)| ((*name).to_owned(), description(schema))).collect();
     }
     let mut text = rows(&all, "", &Lookup { presets, method: None })?;
     for section in all.iter().filter(|key| key.is_section()) {
@@ -36,14 +36,14 @@ fn sections(presets: &Presets) -> Result<String> {
     Ok(text)
 }
 
-fn of_methods(presets: &Presets) -> Result<String> {
+fn method_sections(presets: &Presets) -> Result<String> {
     let mut text = String::new();
     for (name, schema) in methods()? {
         let mut keys = keys(&schema).with_context(|| format!("method `{name}`"))?;
         keys.iter_mut().for_each(|key| key.path = format!("method.{}", key.path));
         let lookup = Lookup { presets, method: Some(name) };
         let rows_of = |section: &str| rows(&keys, section, &lookup);
-        text += &format!("\n### Method `{name}`\n\n{}\n\n{}", about(&schema), rows_of("method")?);
+        text += &format!("\n### Method `{name}`\n\n{}\n\n{}", description(&schema), rows_of("method")?);
         for section in keys.iter().filter(|key| key.is_section()) {
             let Key { path, meaning, .. } = section;
             text += &format!("\n#### `[{path}]`\n\n{meaning}\n\n{}", rows_of(path)?);
@@ -63,8 +63,8 @@ fn methods() -> Result<Vec<(&'static str, Schema)>> {
     methods::names().into_iter().map(described).collect()
 }
 
-/// What a schema says about the whole.
-fn about(schema: &Schema) -> String {
+/// The description of a whole schema.
+fn description(schema: &Schema) -> String {
     split_default(schema.get("description").and_then(|text| text.as_str()).unwrap_or_default()).0
 }
 
