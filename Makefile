@@ -14,7 +14,7 @@ demo: libtorch
 	@$(PYTHON) scripts/echarts.py || echo "note: without ECharts, reports have plain figures"
 	$(CARGO) run --locked --release -- run
 
-# A fleet on this machine: Flower, three nodes and a coordinator, and the simulation of the same clients beside it.
+# A fleet on this machine: Flower, three nodes and a coordinator, and the simulation of the same clients.
 fleet: libtorch target/flower/ready
 	$(CARGO) build --locked --release -p fedanchor-cli
 	target/flower/bin/python scripts/fleet.py target/release/fedanchor
@@ -28,7 +28,7 @@ target/%/ready: requirements/%.txt
 	target/$*/bin/python $(PINNED) $<
 	touch $@
 
-# Writes the lists anew from the versions in requirements/*.in, with what these need and the hashes. TensorBoard's has
+# Writes the lists again from the versions in requirements/*.in, with what these need and the hashes. TensorBoard's has
 # only what reads event files, not its web server.
 requirements: target/uv/ready
 	for list in $(basename $(wildcard requirements/*.in)); do \
@@ -38,7 +38,7 @@ requirements: target/uv/ready
 	done
 
 # Everything that must hold: format, lints, documentation, every test. Checks that wait for servers and browsers run
-# beside the tests; each prints what it has to say when it ends.
+# at the same time as the tests; each prints its output when it ends.
 test: libtorch echarts
 	$(PYTHON) -m unittest discover -s scripts -p 'test_*.py'
 	$(CARGO) fmt --all --check
@@ -53,12 +53,12 @@ built: libtorch
 	$(CARGO) test --locked --quiet --workspace --no-run
 
 # After what `test` does before it; without prerequisites, so that it does not wait for those of the checks. One thread of
-# libtorch for each test: tests run beside one another, and threads that wait for one another would take most of the
+# libtorch for each test: tests run in parallel, and threads that wait for one another would take most of the
 # time. The plus sign shows results as they come.
 test-rust:
 	+OMP_NUM_THREADS=1 $(CARGO) test --locked --workspace
 
-# Exported models beside the program's own outputs: in onnxruntime, and state dicts read back.
+# Compares exported models with the program's own outputs: in onnxruntime, and state dicts read back.
 test-export: built target/onnx/ready
 	target/debug/examples/cases target/exported
 	target/onnx/bin/python scripts/check_export.py target/exported
@@ -83,7 +83,7 @@ figures: libtorch
 	$(CARGO) build --locked --quiet --release -p fedanchor-cli
 	$(PYTHON) scripts/figures.py target/release/fedanchor
 
-# The event file of a small run, and of the same run resumed, beside its records: in TensorBoard.
+# Compares the event file of a small run, and of the same run resumed, with its records, in TensorBoard.
 test-tensorboard: built target/tensorboard/ready
 	rm -rf target/events
 	target/tensorboard/bin/python scripts/check_events.py target/debug/fedanchor target/events
@@ -159,7 +159,7 @@ fuzz-locked:
 target/tools/bin/cargo-fuzz:
 	$(CARGO) install --locked --root target/tools cargo-fuzz@0.13.2
 
-# The training step and a whole round beside the same work in PyTorch, on the device that is there.
+# Compares the training step and a whole round with the same work in PyTorch, on the available device.
 bench: libtorch
 	$(PYTHON) benches/step.py
 	$(PYTHON) benches/round.py

@@ -3,8 +3,8 @@
 
 Runs PROGRAM (`fedanchor`) for a few rounds with --tensorboard in FOLDER, and compares every scalar that TensorBoard
 reads with the run's records. Then the run is resumed twice, without the option: once for another round while a reader
-is open, and once after a kill, which the script imitates with what a killed run leaves behind. `make test` calls it
-with TensorBoard in a virtual environment of its own.
+is open, and once after a kill, which the script imitates with the files of a killed run. `make test` calls it
+with TensorBoard in its own virtual environment.
 """
 import argparse
 import json
@@ -127,9 +127,9 @@ def main():
     compare(reader, run, "killed")
     fedanchor("--resume", run, "--set", "rounds=4")
     compare(reader, run, "resumed after a kill")
-    compare(EventAccumulator(str(run / "tensorboard")), run, "read anew")
+    compare(EventAccumulator(str(run / "tensorboard")), run, "read again")
     compare_file(run, "resumed after a kill")
-    print(f"{scalars} scalars of 3 rounds, then of 4 and 5 rounds: TensorBoard reads what is on record")
+    print(f"{scalars} scalars of 3 rounds, then of 4 and 5 rounds: TensorBoard reads the recorded values")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a fleet does when things go wrong, on a real Flower: `python scripts/check_fleet.py target/debug/fedanchor`.
+"""A fleet with failures, on a real Flower: `python scripts/check_fleet.py target/debug/fedanchor`.
 
 One federation with TLS and a key for each node, and several runs: a node without a registered key, a flood, a coordinator that is
 killed, a SuperLink that is restarted, a node that is killed and comes back, a hostile node, a SuperNode that is killed while its
@@ -60,7 +60,7 @@ def a_killed_coordinator_resumes(program: str, federation: Federation) -> None:
     first.wait(LONGEST)
     second = start_coordinator(program, federation, out)
     expect(
-        "a coordinator that was killed resumes, and the same Flower run goes on",
+        "a coordinator that was killed resumes, and the same Flower run continues",
         second.wait(LONGEST) == 0,
     )
     expect(
@@ -92,7 +92,7 @@ def a_restarted_superlink_goes_on(
         return coordinator.poll() is not None
 
     wait_for("the coordinator", is_over, 600)
-    expect("after a restart of the SuperLink a new Flower run goes on", coordinator.returncode == 0)
+    expect("after a restart of the SuperLink a new Flower run continues", coordinator.returncode == 0)
     expect("Flower calls the new run completed", federation.wait_for_end(app) == "finished:completed")
     expect(
         "the model is that of the simulation, byte for byte",
@@ -108,7 +108,7 @@ def a_killed_node_comes_back(program: str, federation: Federation, nodes: dict[s
     federation.kill(nodes["client-1"])
     wait_for("the second round", lambda: len(records(out)) >= 3)
     nodes["client-1"] = start_node(program, federation, "client-1")
-    expect("the run goes on without a node that was killed", coordinator.wait(LONGEST) == 0)
+    expect("the run continues without a node that was killed", coordinator.wait(LONGEST) == 0)
     absent = [record.get("absent", []) for record in records(out)]
     asked = [1 in record["clients"] for record in records(out)[1:]]
     expect(
@@ -263,7 +263,7 @@ def a_gigabyte_is_refused(program: str, federation: Federation) -> None:
         f"of a gigabyte {sent >> 20} MiB are taken, and memory grows by {(after - before) >> 20} MiB",
         after - before < 200 << 20,
     )
-    expect("the coordinator goes on", coordinator.poll() is None)
+    expect("the coordinator continues", coordinator.poll() is None)
     coordinator.send_signal(signal.SIGINT)
     expect("Ctrl-C ends a coordinator that waits for nodes", coordinator.wait(LONGEST) == 130)
 

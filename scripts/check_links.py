@@ -20,7 +20,7 @@ ID = re.compile(r"<a id=\"([^\"]+)\">")
 
 
 def slug(heading):
-    """What a code host and mdBook make of a heading: words in lower case, joined by hyphens."""
+    """The anchor that a code host and mdBook give a heading: words in lower case, joined by hyphens."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
     return re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", text.lower()))
 
@@ -66,7 +66,7 @@ def pages(paths):
 
 
 def problems(paths):
-    """What is wrong with the links of these pages."""
+    """The broken links of these pages."""
     read = {}
 
     def parts(page):

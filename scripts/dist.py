@@ -53,7 +53,7 @@ def output_of(command, **options):
     return outcome.stdout
 
 
-# What is linked with what.
+# Shared libraries and the libraries they need.
 
 
 def parse_dynamic(text):
@@ -270,7 +270,7 @@ def check(archive):
             shutil.copy(library, copy)
         prefix, place = confined(root), "/opt/fedanchor"
         if prefix is None:
-            print("note: this system lets nobody change the root: checked in a clean environment only", file=sys.stderr)
+            print("note: cannot change the root directory on this system: checked in a clean environment only", file=sys.stderr)
             prefix, place = [], str(unpacked)
         program, out = f"{place}/bin/fedanchor", "/tmp/run" if prefix else str(root / "tmp/run")
         short = ["rounds=1", "compare=false", "pretrain.epochs=2"]

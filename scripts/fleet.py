@@ -1,7 +1,7 @@
 """A whole fleet on this machine: `python scripts/fleet.py target/release/fedanchor` with a Python that has flwr.
 
-Starts Flower's SuperLink and three SuperNodes, a node of fedanchor behind each, and a coordinator, all on loopback, on digits of
-the embedded sample. With `--nodes 4 --clients 100 --per-round 10` each of four nodes stands for 25 clients. Afterwards the same
+Starts Flower's SuperLink and three SuperNodes, each with a node of fedanchor, and a coordinator, all on loopback, on digits of
+the embedded sample. With `--nodes 4 --clients 100 --per-round 10` each of four nodes represents 25 clients. Afterwards the same
 clients are simulated, and the two models are compared byte for byte. Everything is taken down at the end, also after Ctrl-C or an
 error.
 """

@@ -1,4 +1,4 @@
-"""A fleet of which a third is hostile, beside the same fleet without: `python scripts/hostile_fleet.py target/release/fedanchor`.
+"""A fleet with a third of hostile nodes, compared with the same fleet without them: `python scripts/hostile_fleet.py target/release/fedanchor`.
 
 The experiment of `fleet.py`, over a real Flower on this machine. The hostile nodes are honest ones behind a proxy, which changes
 what they have trained before it leaves:
@@ -29,7 +29,7 @@ Change = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of the tensor that wa
 
 
 def of_length(length: float) -> Change:
-    """A random change, so many times as long as the trained one."""
+    """A random change with a multiple of the norm of the trained one."""
     generator = np.random.default_rng(0)
 
     def change(sent: np.ndarray, trained: np.ndarray) -> np.ndarray:
@@ -94,7 +94,7 @@ def measure(program: str, federation: Federation, hostile: list[int], attack: st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A fleet of which a third is hostile, beside the same fleet without.")
+    parser = argparse.ArgumentParser(description="A fleet with a third of hostile nodes, compared with the same fleet without them.")
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("--nodes", type=int, default=3, help="a multiple of three")
     parser.add_argument("--rounds", type=int, default=10)

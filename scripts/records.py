@@ -34,7 +34,7 @@ INDEX = RESULTS / "index.csv"
 
 
 def read_text(path):
-    """The text of a file, or of the compressed file beside it."""
+    """The text of a file, or of its compressed form."""
     return path.read_text() if path.exists() else gzip.decompress(pathlib.Path(f"{path}.gz").read_bytes()).decode()
 
 

@@ -102,7 +102,7 @@ struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    /// What a link to the key ends in; keys of different methods may have the same name.
+    /// The anchor of the key; keys of different methods may have the same name.
     fn id(&self, key: &Key) -> String {
         let path = match self.method {
             Some(method) => key.path.replacen("method", method, 1),

@@ -324,13 +324,13 @@ mod tests {
         assert!(key("notes").optional && !key("notes").nullable && !key("lists").optional);
     }
 
-    /// What nobody has described.
+    /// Without a doc comment on its key.
     #[derive(Serialize, JsonSchema)]
     struct Undocumented {
         key: u32,
     }
 
-    /// What has a link that only rustdoc follows.
+    /// With a link that only rustdoc follows.
     #[derive(Serialize, JsonSchema)]
     struct Linked {
         /// As in [`Example`].
