@@ -25,8 +25,10 @@ fn presets() -> Result<Presets> {
 fn sections(presets: &Presets) -> Result<String> {
     let mut all = keys_of::<Experiment>()?;
     if let Some(name) = all.iter_mut().find(|key| key.path == "method.name") {
-        name.values =
-            methods()?.iter().map(|(name, schema)| ((*name).to_owned(), description(schema))).collect();
+        name.values = methods()?
+            .iter()
+            .map(|(name, schema)| ((*name).to_owned(), description(schema)))
+            .collect();
     }
     let mut text = rows(&all, "", &Lookup { presets, method: None })?;
     for section in all.iter().filter(|key| key.is_section()) {
@@ -43,7 +45,8 @@ fn method_sections(presets: &Presets) -> Result<String> {
         keys.iter_mut().for_each(|key| key.path = format!("method.{}", key.path));
         let lookup = Lookup { presets, method: Some(name) };
         let rows_of = |section: &str| rows(&keys, section, &lookup);
-        text += &format!("\n### Method `{name}`\n\n{}\n\n{}", description(&schema), rows_of("method")?);
+        text +=
+            &format!("\n### Method `{name}`\n\n{}\n\n{}", description(&schema), rows_of("method")?);
         for section in keys.iter().filter(|key| key.is_section()) {
             let Key { path, meaning, .. } = section;
             text += &format!("\n#### `[{path}]`\n\n{meaning}\n\n{}", rows_of(path)?);
