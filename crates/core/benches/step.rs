@@ -18,7 +18,7 @@ fn main() -> Result<()> {
     let normalisation = Normalisation { mean: vec![0.5; 3], std: vec![0.25; 3] };
     let shape = Shape { side: 32, channels: 3 };
     let experiment = resolve("preset = \"paper\"", &settings)?;
-    let settings = experiment.training(methods::build(&experiment.method)?.heads())?;
+    let settings = experiment.training(methods::build(&experiment.method)?.properties().heads)?;
     let context = Context::new(settings, shape, 10, &normalisation, true, Some(1))?;
     let options = (Kind::Float, Device::Cpu);
     let images = || context.images.to_input(&Tensor::f_randn([BATCH, 1, 32, 32, 3], options)?);

@@ -23,6 +23,7 @@
 //! # Ok::<(), fedanchor::Error>(())
 //! ```
 
+pub mod aggregation;
 pub mod clients;
 pub mod config;
 mod error;
@@ -32,6 +33,7 @@ pub mod labels;
 pub mod messages;
 pub mod methods;
 pub mod model;
+mod registry;
 mod run;
 pub mod server;
 pub mod simulation;
@@ -40,7 +42,7 @@ pub use config::Experiment;
 pub use error::{Error, Result};
 pub use experiment::resolve;
 pub use fedanchor_engine as engine;
-pub use federation::{Coordinator, Fleet};
+pub use federation::{Coordinator, Federation, Fleet};
 pub use methods::{Method, register};
 pub use model::Model;
 pub use run::{

@@ -6,8 +6,9 @@ use fedanchor::engine::tensors::Params;
 use fedanchor::messages::{Broadcast, ClientOutcome, Update};
 use fedanchor::methods::{Client, ClientReport, ClientState, Cohort};
 use fedanchor::server::Server;
-use fedanchor::{Simulation, resolve};
+use fedanchor::{Federation, Simulation, resolve};
 use fedanchor_data::{ImageSet, sample};
+use fedanchor_record::ClientLabels;
 use std::sync::atomic::AtomicBool;
 use tch::Kind;
 
@@ -54,11 +55,12 @@ impl World {
     }
 
     fn cohort(&self, round: u32, clients: Vec<(u32, ClientState)>) -> Cohort<'_> {
-        let Simulation { experiment, context, method, partition, .. } = &self.simulation;
+        let Simulation { federation, partition, .. } = &self.simulation;
+        let Federation { experiment, context, method, .. } = federation;
         let client = |(id, state): (u32, ClientState)| {
             let local = &partition.clients[id as usize][..20 + 13 * id as usize % 60];
             let labels = local.iter().map(|&index| self.labels[index as usize]).collect();
-            let labels = method.sees_labels().then_some(labels);
+            let labels = (method.properties().labels == ClientLabels::True).then_some(labels);
             Client { id, images: &self.images, local, labels, state }
         };
         let clients = clients.into_iter().map(client).collect();
@@ -67,7 +69,7 @@ impl World {
 
     fn train(&self, broadcast: &Broadcast, clients: Vec<(u32, ClientState)>) -> Vec<ClientReport> {
         let cohort = self.cohort(broadcast.round, clients);
-        self.simulation.method.client_update(cohort, broadcast).unwrap()
+        self.simulation.federation.method.client_update(cohort, broadcast).unwrap()
     }
 }
 
@@ -86,7 +88,7 @@ const TOLERANCE: f64 = 5e-3;
 fn a_cohort_of_three_is_three_cohorts_of_one() {
     for settings in METHODS {
         let world = World::new(&[BRIEF, settings]);
-        let method = &world.simulation.method;
+        let method = &world.simulation.federation.method;
         let mut coordinator = world.simulation.coordinator().unwrap();
         coordinator.pretrain(&AtomicBool::new(false)).unwrap();
         let server = &mut coordinator.server;
@@ -119,7 +121,7 @@ fn observe(
     ids: &[u32],
     reports: &[ClientReport],
 ) {
-    if method.observes_updates() {
+    if method.properties().observes_updates {
         for (&id, report) in ids.iter().zip(reports) {
             method.observe_update(server, id, update(report)).unwrap();
         }
@@ -130,7 +132,8 @@ fn compare(settings: &[&str], broadcast: &Broadcast, a: &ClientReport, b: &Clien
     assert_eq!(a.labels, b.labels, "{settings:?}");
     let (left, right) = (update(a), update(b));
     assert_eq!((left.samples, left.kept), (right.samples, right.kept), "{settings:?}");
-    let losses = |update: &Update| [update.losses.fix, update.losses.mix].map(|l| l.unwrap_or(0.0));
+    let losses =
+        |update: &Update| update.losses.iter().map(|l| l.unwrap_or(0.0)).collect::<Vec<_>>();
     for (x, y) in losses(left).into_iter().zip(losses(right)) {
         assert!((x - y).abs() <= 1e-3 * x.abs().max(1e-3), "{settings:?}: losses {x} and {y}");
     }
@@ -176,7 +179,7 @@ fn a_client_lowers_its_own_loss() {
             .map(|epochs| World::new(&[BRIEF, settings, free, &[epochs]]));
         let mut coordinator = worlds[0].simulation.coordinator().unwrap();
         coordinator.pretrain(&AtomicBool::new(false)).unwrap();
-        let method = &worlds[0].simulation.method;
+        let method = &worlds[0].simulation.federation.method;
         let broadcast = method.broadcast(&coordinator.server, 1, &[29]).unwrap().unwrap();
         let losses = worlds.each_ref().map(|world| {
             let clients = vec![(29, ClientState::default())];
@@ -191,7 +194,7 @@ fn a_client_lowers_its_own_loss() {
                 })
                 .sum();
             assert!(change.sqrt() > 1e-3, "{settings:?}: the update moved {:.1e}", change.sqrt());
-            update.losses.fix.unwrap()
+            update.losses[0].unwrap()
         });
         eprintln!(
             "{settings:?}: mean loss of 1 epoch {:.4}, of 12 epochs {:.4}",

@@ -5,11 +5,11 @@
 use fedanchor::engine::tensors::Params;
 use fedanchor::federation::{Arrival, ClientKey, Delivery, Fleet, Member, RoundTask};
 use fedanchor::messages::{Broadcast, ClientOutcome, Update};
-use fedanchor::methods::{self, ClientReport, Cohort, Registration};
+use fedanchor::methods::{self, ClientReport, Cohort, MeanLosses, Properties, Registration};
 use fedanchor::server::Server;
 use fedanchor::simulation::SimulatedFleet;
 use fedanchor::{Error, Experiment, Method, Result, Simulation, register, resolve};
-use fedanchor_record::{Losses, Outcome};
+use fedanchor_record::Outcome;
 use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::AtomicBool;
@@ -25,7 +25,7 @@ impl Method for Flaky {
         "flaky"
     }
 
-    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
         self.0.pretrain(server, epoch)
     }
 
@@ -53,7 +53,7 @@ impl Method for Flaky {
         server: &mut Server,
         aggregate: Option<Params>,
         round: u32,
-    ) -> Result<Losses> {
+    ) -> Result<MeanLosses> {
         self.0.server_update(server, aggregate, round)
     }
 
@@ -61,8 +61,8 @@ impl Method for Flaky {
         panic!("only for methods that ask for it")
     }
 
-    fn sees_labels(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        self.0.properties()
     }
 }
 
@@ -171,7 +171,7 @@ fn a_round_that_was_stopped_leaves_no_trace() {
 /// same.
 #[test]
 fn the_anchors_are_watched_from_the_first_round_with_updates() {
-    let checks = ["checks.anchor_margin=5", "checks.length=0", "checks.distance=0"];
+    let checks = ["checks.anchor_margin=5", "checks.clip=0", "checks.distance=0"];
     let simulation = simulation(&[&checks[..], &["pretrain.epochs=20"]].concat());
     let mut coordinator = simulation.coordinator().unwrap();
     coordinator.pretrain(&AtomicBool::new(false)).unwrap();

@@ -4,8 +4,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fedanchor::{Experiment, Model, Observer, Simulation, resolve};
-use fedanchor_data::{DataSet, sample, thumbnail};
+use fedanchor::{Experiment, Federation, Model, Observer, Simulation, resolve};
+use fedanchor_data::{DataSet, Partition, sample, thumbnail};
 use fedanchor_record::{
     Assignment, Latents, RoundRecord, SampleKind, Samples, Timing, files, rounds_with_latents,
 };
@@ -38,7 +38,7 @@ fn simulation(settings: &[&str], data: DataSet) -> Simulation {
 struct StopAfter<'a>(u32, &'a AtomicBool);
 
 impl Observer for StopAfter<'_> {
-    fn started(&mut self, _: &Simulation) {}
+    fn started(&mut self, _: &Federation, _: Option<&Partition>) {}
     fn round(&mut self, record: &RoundRecord, _: &Timing) {
         self.1.store(record.round >= self.0, Ordering::Relaxed);
     }
@@ -183,7 +183,8 @@ fn a_method_that_selects_nothing_has_no_samples() {
         let simulation = simulation(&settings, sample::load().unwrap());
         let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
         coordinator.pretrain(&AtomicBool::new(false)).unwrap();
-        let picked = coordinator.round(&mut fleet, 1).unwrap().picked;
+        coordinator.round(&mut fleet, 1).unwrap();
+        let picked = simulation.take_picked();
         assert_eq!(picked.is_some(), name == "semifl", "{name}");
     }
 }
@@ -229,7 +230,7 @@ fn a_resumed_run_has_the_same_files() {
 fn latents_of_the_last_round_can_be_asked_for_later() {
     struct Notices(Vec<String>);
     impl Observer for Notices {
-        fn started(&mut self, _: &Simulation) {}
+        fn started(&mut self, _: &Federation, _: Option<&Partition>) {}
         fn round(&mut self, record: &RoundRecord, _: &Timing) {
             panic!("round {} is done again", record.round);
         }

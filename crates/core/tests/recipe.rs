@@ -6,7 +6,6 @@
 use fedanchor::engine::batches::Task;
 use fedanchor::engine::batches::{Batches, StepPlan};
 use fedanchor::engine::model::Statistics;
-use fedanchor::engine::tensors::Params;
 use fedanchor::engine::training::losses::cross_entropy;
 use fedanchor::engine::training::{FixMix, Inputs, StepLoss};
 use fedanchor::{Simulation, resolve};
@@ -33,56 +32,6 @@ fn simulation(settings: &[&str]) -> Simulation {
         .unwrap()
 }
 
-/// The largest difference between two models.
-fn distance(a: &Params, b: &Params) -> f64 {
-    let pairs = a.tensors.iter().zip(&b.tensors);
-    pairs.map(|(a, b)| (a - b).abs().max().double_value(&[])).fold(0.0, f64::max)
-}
-
-/// sum of w_i model_i.
-fn weighted(models: &[Params], weights: &[f64]) -> Params {
-    let sum = models[0].zeros_like().unwrap();
-    for (model, weight) in models.iter().zip(weights) {
-        for (sum, tensor) in sum.tensors.iter().zip(&model.tensors) {
-            let _ = sum.shallow_clone().f_add_(&(tensor * *weight)).unwrap();
-        }
-    }
-    sum
-}
-
-/// The first two models count alike, then the share of 0.6 holds. The model that trains goes its way as without
-/// an average, and the average is what is tested.
-#[test]
-fn the_average_follows_the_model_and_is_what_is_tested() {
-    let with = simulation(&["server.average=0.6"]);
-    let without = simulation(&[]);
-    let stop = AtomicBool::new(false);
-    let (mut averaged, mut plain) = (with.coordinator().unwrap(), without.coordinator().unwrap());
-    let (mut fleet, mut other) = (with.fleet(), without.fleet());
-    averaged.pretrain(&stop).unwrap();
-    plain.pretrain(&stop).unwrap();
-    let mut models = vec![averaged.server.params.copy().unwrap()];
-    assert_eq!(distance(averaged.server.tested_model(), &models[0]), 0.0);
-    for round in 1..=3 {
-        let seen = averaged.round(&mut fleet, round).unwrap().record;
-        plain.round(&mut other, round).unwrap();
-        assert_eq!(distance(&averaged.server.params, &plain.server.params), 0.0);
-        models.push(averaged.server.params.copy().unwrap());
-        let expected = match round {
-            1 => weighted(&models, &[0.5, 0.5]),
-            2 => weighted(&models, &[0.3, 0.3, 0.4]),
-            _ => weighted(&models, &[0.18, 0.18, 0.24, 0.4]),
-        };
-        let average = averaged.server.tested_model();
-        assert!(distance(average, &expected) < 1e-5, "round {round}");
-        assert!(distance(average, &averaged.server.params) > 1e-4);
-        // The plain server with the average in place of its model tests the same.
-        let mut model = without.coordinator().unwrap();
-        model.server.params = average.copy().unwrap();
-        assert_eq!(model.test(round).unwrap().accuracy, seen.test_accuracy);
-    }
-}
-
 #[test]
 fn pre_training_ends_when_the_anchors_are_fitted() {
     let epochs = |settings: &[&str]| {
@@ -96,36 +45,6 @@ fn pre_training_ends_when_the_anchors_are_fitted() {
     assert_eq!(epochs(&["pretrain.epochs=12", "pretrain.fitted=3"]), Some(10));
     let fitted = epochs(&["pretrain.epochs=60", "pretrain.fitted=2"]).unwrap();
     assert!((11..60).contains(&fitted), "{fitted}");
-}
-
-/// With `agreement`, what was kept before and has the same label from both heads.
-#[test]
-fn both_heads_must_agree() {
-    let labels = |settings: &[&str]| {
-        let simulation = simulation(settings);
-        let mut coordinator = simulation.coordinator().unwrap();
-        coordinator.pretrain(&AtomicBool::new(false)).unwrap();
-        let broadcast = simulation.method.broadcast(&coordinator.server, 1, &[0]).unwrap().unwrap();
-        let images = sample::load().unwrap().train;
-        let local = &simulation.partition.clients[0];
-        let state = fedanchor::methods::ClientState::default();
-        let client =
-            fedanchor::methods::Client { id: 0, images: &images, local, labels: None, state };
-        let cohort = fedanchor::methods::Cohort {
-            experiment: &simulation.experiment,
-            context: &simulation.context,
-            round: 1,
-            clients: vec![client],
-        };
-        simulation.method.client_update(cohort, &broadcast).unwrap().remove(0).labels
-    };
-    let keys = ["pretrain.epochs=8", "method.threshold=0.3"];
-    let (all, agreed) = (labels(&keys), labels(&[&keys[..], &["method.agreement=true"]].concat()));
-    let heads = all.anchor.iter().zip(&all.classifier).zip(&all.kept);
-    let expected: Vec<bool> = heads.map(|((a, c), kept)| *kept && a == c).collect();
-    assert_eq!(agreed.kept, expected);
-    let (before, after) = (all.kept_count(), agreed.kept_count());
-    assert!(0 < after && after < before, "{before} kept, {after} with agreement");
 }
 
 /// Warm-up rounds are not what the first labelled round is judged by, and their momentum is not kept.
@@ -164,7 +83,7 @@ fn the_servers_rate_is_its_own_under_the_same_schedule() {
 #[test]
 fn adjusted_logits_are_logits_plus_the_clients_own_numbers() {
     let simulation = simulation(&[]);
-    let context = &simulation.context;
+    let context = &simulation.federation.context;
     let images = sample::load().unwrap().train;
     let labels: Vec<u16> = images.labels.clone().unwrap();
     let local: Vec<u32> = (0..24).collect();

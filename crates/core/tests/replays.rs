@@ -31,7 +31,7 @@ fn play(settings: &[&str], replayed: bool) -> (Params, Vec<RoundRecord>) {
     let experiment = resolve("", &keys).unwrap();
     let mut simulation = Simulation::new(experiment, sample::load().unwrap(), Some(1)).unwrap();
     if replayed {
-        simulation.context.record_steps();
+        simulation.federation.context.record_steps();
     }
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
     let mut records = vec![coordinator.pretrain(&AtomicBool::new(false)).unwrap().record];
@@ -39,8 +39,8 @@ fn play(settings: &[&str], replayed: bool) -> (Params, Vec<RoundRecord>) {
         records.push(coordinator.round(&mut fleet, round).unwrap().record);
     }
     let params = coordinator.server.params.copy().unwrap();
-    assert_eq!(simulation.context.replayed_steps() > 0, replayed, "{settings:?}");
-    assert_eq!(simulation.context.take_notice(), None, "{settings:?}");
+    assert_eq!(simulation.federation.context.replayed_steps() > 0, replayed, "{settings:?}");
+    assert_eq!(simulation.federation.context.take_notice(), None, "{settings:?}");
     (params, records)
 }
 

@@ -46,8 +46,11 @@ fn simulation(settings: &[&str], clients: Vec<Vec<u32>>) -> fedanchor::Result<Si
 #[test]
 fn unlabelled_images_are_trained_on_and_what_labels_would_tell_is_null() {
     let simulation = simulation(&[], vec![]).unwrap();
-    assert_eq!((simulation.split.anchors.len(), simulation.split.pool.len()), (50, 200));
-    assert_eq!(simulation.experiment.data.anchors, 50);
+    assert_eq!(
+        (simulation.federation.split.anchors.len(), simulation.federation.split.pool.len()),
+        (50, 200)
+    );
+    assert_eq!(simulation.federation.experiment.data.anchors, 50);
     let mut all = simulation.partition.clients.concat();
     all.sort_unstable();
     assert_eq!(all, (50..250).collect::<Vec<u32>>());
@@ -67,7 +70,8 @@ fn samples_are_those_next_to_the_threshold() {
     let simulation = simulation(&settings, vec![]).unwrap();
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
     coordinator.pretrain(&AtomicBool::new(false)).unwrap();
-    let picked = coordinator.round(&mut fleet, 1).unwrap().picked.unwrap();
+    coordinator.round(&mut fleet, 1).unwrap();
+    let picked = simulation.take_picked().unwrap();
     let kinds: Vec<_> = picked.samples.iter().map(|sample| sample.kind).collect();
     assert_eq!((picked.round, &kinds[..]), (1, &[[KeptDoubtful; 3], [LeftOut; 3]].concat()[..]));
     for sample in &picked.samples {
@@ -86,7 +90,7 @@ fn clients_with_folders_of_their_own_keep_their_images() {
     let expected: [Vec<u32>; 2] = [(50..70).collect(), (70..250).collect()];
     assert_eq!(simulation.partition.clients, expected);
     assert_eq!(simulation.client_names, ["site 0", "site 1"]);
-    assert_eq!(simulation.experiment.data.clients, 2);
+    assert_eq!(simulation.federation.experiment.data.clients, 2);
 }
 
 #[test]

@@ -173,7 +173,7 @@ impl Site {
         let method = methods::build(&experiment.method).map_err(unknown)?;
         experiment.device.clone_from(&settings.device);
         let other = |error: Error| Refusal::private(409, "cannot train this experiment", &error);
-        let training = experiment.training(method.heads()).map_err(other)?;
+        let training = experiment.training(method.properties().heads).map_err(other)?;
         limits::check(&terms, &experiment, &training)?;
         let data = LocalData::read(&settings.source, &experiment.data, terms.shape)?;
         if let Some(problem) = bad_names(data.clients.iter().map(|(name, _)| name.as_str())) {
@@ -213,6 +213,7 @@ impl Site {
             method: &*self.method,
             images: &self.data.images,
             labels: None,
+            measures: false,
         };
         let mut trainer = Trainer::new(self, LocalClients::new(site), folder);
         while let Some(job) = queue.next() {

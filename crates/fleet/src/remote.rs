@@ -7,7 +7,7 @@ use crate::round::{Asked, Client, Round};
 use axum::body::Bytes;
 use fedanchor::experiment::client_settings;
 use fedanchor::federation::{ClientKey, Delivery, Fleet, Member, RoundTask};
-use fedanchor::{Error, Result, Simulation};
+use fedanchor::{Error, Federation, Result};
 use fedanchor_record::Build;
 use fedanchor_record::words::excerpt;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,18 +49,18 @@ impl RemoteFleet {
     pub fn new(
         mailbox: Arc<Mailbox>,
         stop: Arc<AtomicBool>,
-        simulation: &Simulation,
+        federation: &Federation,
         run: &str,
     ) -> Result<Self> {
         mailbox.open()?;
-        let experiment = simulation.settled()?;
-        let images = &simulation.context.images;
+        let experiment = federation.settled()?;
+        let images = &federation.context.images;
         let terms = Terms {
             protocol: PROTOCOL,
             build: Build::current().clone(),
             run: run.to_owned(),
             experiment: client_settings(&experiment)?,
-            classes: simulation.classes.len(),
+            classes: federation.classes.len(),
             shape: images.shape(),
             normalisation: images.normalisation().clone(),
             flip: images.flip(),

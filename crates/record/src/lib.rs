@@ -12,6 +12,7 @@ mod keys;
 mod latents;
 mod line;
 mod manifest;
+mod method;
 mod samples;
 pub mod words;
 
@@ -21,6 +22,7 @@ pub use keys::KeyRole;
 pub use latents::{Latents, rounds_with_latents};
 pub use line::{Checksums, missing_timings};
 pub use manifest::{BadManifest, Manifest, Mismatch};
+pub use method::{ClientLabels, Losses, MethodProperties};
 pub use samples::{Sample, SampleKind, Samples};
 
 use schemars::JsonSchema;
@@ -70,8 +72,7 @@ pub mod files {
 pub struct RoundRecord {
     /// Number of the round, from 1; 0 is the state after pre-training.
     pub round: u32,
-    /// Accuracy on all test images after this round, in percent: of the global model, or of its moving average
-    /// with `server.average`.
+    /// Accuracy of the global model on all test images after this round, in percent.
     pub test_accuracy: f64,
     /// Mean cross entropy of the same model on the test images.
     pub test_loss: f64,
@@ -81,6 +82,9 @@ pub struct RoundRecord {
     /// In round 0: epochs of pre-training, where it ends by itself (`pretrain.fitted`); otherwise missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pretrain_epochs: Option<u32>,
+    /// In round 0: what the method is; missing in the other rounds and in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<MethodProperties>,
     /// Numbers of the clients drawn.
     pub clients: Vec<u32>,
     /// How many of them sent an update, whether or not it was accepted.
@@ -102,7 +106,7 @@ pub struct RoundRecord {
     pub anchor_head: LabelAccuracy,
     /// Accuracy of the classification head's labels on the same samples.
     pub classifier_head: LabelAccuracy,
-    /// Mean losses; `null` for a loss that was not computed.
+    /// Mean losses by name; `null` for a loss that was not computed.
     pub losses: Losses,
     /// Encoded size of the messages from the server to the clients, in bytes.
     pub bytes_down: u64,
@@ -124,9 +128,9 @@ pub struct RoundRecord {
     /// Why some of them did not, where that is known: in a fleet of real clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<ClientNote>,
-    /// Clients whose updates moved further than `checks.length` allows and were shortened.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub shortened: Vec<u32>,
+    /// Clients whose updates were clipped to the norm that `checks.clip` allows.
+    #[serde(default, alias = "shortened", skip_serializing_if = "Vec::is_empty")]
+    pub clipped: Vec<u32>,
     /// Clients that could not train.
     #[serde(default)]
     pub failed: Vec<ClientNote>,
@@ -173,23 +177,6 @@ pub struct LabelAccuracy {
     pub all: Option<f64>,
     /// Over the kept ones, in percent.
     pub kept: Option<f64>,
-}
-
-/// Mean losses of a round; `None` for a loss that was not computed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Losses {
-    /// L_fix, averaged over steps and then over the clients that trained. In warm-up rounds of FedAnchor the
-    /// two views' -cos; for FedAvg+FixMatch its loss, for FedCon its consistency, for FedMatch the agreement on
-    /// the strong view.
-    pub client_fix: Option<f64>,
-    /// L_mix, averaged likewise; for FedMatch the consistency with the helpers.
-    pub client_mix: Option<f64>,
-    /// Cross entropy in the server's last supervised epoch of the round.
-    pub server_fix: Option<f64>,
-    /// L_mix of that epoch, with `method.server_mixup`.
-    pub server_mix: Option<f64>,
-    /// The label contrastive loss in the server's last contrastive epoch of the round.
-    pub server_contrastive: Option<f64>,
 }
 
 /// One line of `timings.jsonl`: seconds by phase, memory, and the build that computed the round.

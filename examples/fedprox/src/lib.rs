@@ -13,10 +13,12 @@ use fedanchor::engine::training::{FixMix, FixMixLoss, Inputs, Objective, StepLos
 use fedanchor::labels::PseudoLabels;
 use fedanchor::messages::Broadcast;
 use fedanchor::methods::{
-    Client, ClientReport, ClientTrainer, Cohort, Own, Registration, read_settings,
+    Client, ClientReport, ClientTrainer, Cohort, Contribution, Properties, Registration,
+    read_settings,
 };
 use fedanchor::server::ServerEpochs;
 use fedanchor::{Error, Method, Result};
+use fedanchor_record::ClientLabels;
 use serde::Deserialize;
 use tch::{Kind, Tensor};
 use toml::Table;
@@ -60,12 +62,12 @@ impl Method for FedProx {
         let objective = Objective::new(&fix.batches, ProximalLoss { fix: fix.loss() })
             .with_scalars([self.weight(round) as f32]);
         // Every client brings the model it was sent as a second network, for the loss to read.
-        let own = |_: &Client| {
+        let contributes = |_: &Client| {
             let entries = broadcast.params.subset(|_| false);
-            Ok(Own { entries, others: vec![broadcast.params.copy()?] })
+            Ok(Contribution { entries, others: vec![broadcast.params.copy()?] })
         };
         let trainer = ClientTrainer {
-            own: Some(&own),
+            contributes: Some(&contributes),
             ..ClientTrainer::new(self, &broadcast.params, objective)
         };
         trainer.train(cohort, labels)
@@ -75,8 +77,13 @@ impl Method for FedProx {
         ServerEpochs { augment: Some(self.config.augment), ..ServerEpochs::PLAIN }
     }
 
-    fn sees_labels(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties {
+            labels: ClientLabels::True,
+            selects: false,
+            client_losses: &["fix", "proximal"],
+            ..Properties::default()
+        }
     }
 }
 

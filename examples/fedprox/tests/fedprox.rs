@@ -52,7 +52,7 @@ fn it_is_run_swept_and_resumed_after_a_kill() {
     let last: RoundRecord = serde_json::from_str(records.lines().last().unwrap()).unwrap();
     assert!(last.round == 3 && last.trained == 3 && last.rejected.is_empty(), "{last:?}");
     // The proximal term is the second term of the loss.
-    assert!(last.losses.client_mix.is_some_and(|term| term > 0.0), "{last:?}");
+    assert!(last.losses.get("client_proximal").is_some_and(|term| term > 0.0), "{last:?}");
 
     // A setting that it does not have, and one out of range.
     for (setting, problem) in [
@@ -104,7 +104,7 @@ fn simulation(settings: &[&str]) -> Simulation {
 
 #[test]
 fn it_crosses_a_wire() {
-    let experiment = simulation(&[]).experiment;
+    let experiment = simulation(&[]).federation.experiment;
     let folder = tempfile::tempdir().unwrap();
     let (plain, encoded) = (folder.path().join("plain"), folder.path().join("encoded"));
     let stop = AtomicBool::new(false);
@@ -121,7 +121,8 @@ fn moved(mu: &str) -> f64 {
     let simulation = simulation(&[mu]);
     let mut coordinator = simulation.coordinator().unwrap();
     coordinator.pretrain(&AtomicBool::new(false)).unwrap();
-    let broadcast = simulation.method.broadcast(&coordinator.server, 1, &[0]).unwrap().unwrap();
+    let broadcast =
+        simulation.federation.method.broadcast(&coordinator.server, 1, &[0]).unwrap().unwrap();
     let answer = simulation.fleet().train_client(0, &broadcast).unwrap();
     let ClientOutcome::Update(update) = answer.outcome else { panic!() };
     let weights = |params: &Params| params.subset(|entry| !entry.statistic);
@@ -155,9 +156,12 @@ mod by_field {
     use fedanchor::engine::training::{FixMix, FixMixLoss, Inputs, Objective, StepLoss, Terms};
     use fedanchor::labels::PseudoLabels;
     use fedanchor::messages::Broadcast;
-    use fedanchor::methods::{Client, ClientReport, ClientTrainer, Cohort, Own, Registration};
+    use fedanchor::methods::{
+        Client, ClientReport, ClientTrainer, Cohort, Contribution, Properties, Registration,
+    };
     use fedanchor::server::ServerEpochs;
     use fedanchor::{Method, Result};
+    use fedanchor_record::ClientLabels;
 
     pub const REGISTRATION: Registration =
         Registration::new("by-field", "", |_| Ok(Box::new(ByField)));
@@ -179,13 +183,13 @@ mod by_field {
             let labels = clients.iter().map(known).collect();
             let fix = FixMix::plain(context, round, experiment.client.batch, Augmentation::Weak);
             let loss = FieldLoss { fix: fix.loss(), weight: 0.25 * f64::from(round) };
-            let own = |_: &Client| {
+            let contributes = |_: &Client| {
                 let entries = broadcast.params.subset(|_| false);
-                Ok(Own { entries, others: vec![broadcast.params.copy()?] })
+                Ok(Contribution { entries, others: vec![broadcast.params.copy()?] })
             };
             let objective = Objective::new(&fix.batches, loss);
             let trainer = ClientTrainer {
-                own: Some(&own),
+                contributes: Some(&contributes),
                 ..ClientTrainer::new(self, &broadcast.params, objective)
             };
             trainer.train(cohort, labels)
@@ -195,8 +199,13 @@ mod by_field {
             ServerEpochs { augment: Some(Augmentation::Weak), ..ServerEpochs::PLAIN }
         }
 
-        fn sees_labels(&self) -> bool {
-            true
+        fn properties(&self) -> Properties {
+            Properties {
+                labels: ClientLabels::True,
+                selects: false,
+                client_losses: &["fix", "proximal"],
+                ..Properties::default()
+            }
         }
     }
 
@@ -231,15 +240,15 @@ fn play(experiment: &str, settings: &[&str], replayed: bool) -> Played {
     let data = fedanchor::simulation::load(&experiment).unwrap();
     let mut simulation = Simulation::new(experiment, data, Some(1)).unwrap();
     if replayed {
-        simulation.context.record_steps();
+        simulation.federation.context.record_steps();
     }
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
     coordinator.pretrain(&AtomicBool::new(false)).unwrap();
     let round = |round| coordinator.round(&mut fleet, round).unwrap().record;
     let records = (1..=rounds).map(round).collect();
-    assert_eq!(simulation.context.replayed_steps() > 0, replayed);
+    assert_eq!(simulation.federation.context.replayed_steps() > 0, replayed);
     let params = coordinator.server.params.copy().unwrap();
-    Played { params, records, notice: simulation.context.take_notice() }
+    Played { params, records, notice: simulation.federation.context.take_notice() }
 }
 
 /// The model of a GPU is that of a CPU: with a constant weight, with one that grows, and with one that changes as a
@@ -270,14 +279,14 @@ fn a_gpu_trains_it_as_a_cpu_does() {
         println!("{name}: {:.1e} in f32, {:.1e} in bf16", far(&full), far(&half));
         assert!(far(&full) < 1e-3 && far(&half) < 2e-2, "{name}");
         for (cpu, half) in cpu.records.iter().zip(&half.records) {
-            let of = |record: &RoundRecord| record.losses.client_mix.unwrap();
+            let of = |record: &RoundRecord| record.losses.get("client_proximal").unwrap();
             assert!((of(cpu) - of(half)).abs() < 0.05 * of(cpu), "{cpu:?} {half:?}");
         }
     }
     // A single step per client: its loss is that of the model it was sent.
     let one = ["rounds=1", "device=cuda:0", "data.clients=990", "client.batch=16"];
     let once = play(EXPERIMENT, &one, false);
-    assert_eq!(once.records[0].losses.client_mix, Some(0.0), "{:?}", once.records);
+    assert_eq!(once.records[0].losses.get("client_proximal"), Some(0.0), "{:?}", once.records);
 }
 
 /// Every way to write a weight that changes from round to round gives the model of plain execution where steps are

@@ -5,8 +5,8 @@
 //! first unlabelled pictures.
 
 use fedanchor::engine::Device;
-use fedanchor::{Model, Observer, Simulation};
-use fedanchor_data::{DataError, paths, pictures};
+use fedanchor::{Federation, Model, Observer};
+use fedanchor_data::{DataError, Partition, paths, pictures};
 use fedanchor_record::{RoundRecord, Summary, Timing};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -16,9 +16,9 @@ struct Lines;
 
 #[allow(clippy::print_stdout)] // it is what this example shows
 impl Observer for Lines {
-    fn started(&mut self, simulation: &Simulation) {
-        let clients = simulation.partition.clients.len();
-        println!("{} labelled pictures, {clients} clients", simulation.split.anchors.len());
+    fn started(&mut self, federation: &Federation, clients: Option<&Partition>) {
+        let clients = clients.map_or(0, |partition| partition.clients.len());
+        println!("{} labelled pictures, {clients} clients", federation.split.anchors.len());
     }
 
     fn round(&mut self, record: &RoundRecord, _: &Timing) {

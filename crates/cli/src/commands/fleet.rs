@@ -84,9 +84,9 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     printer.status(format!("waiting for nodes at {}", socket.path().display()));
     let mut tracked = Tracked::new(&mut progress, args.tensorboard, &out);
     let (there, asked) = (mailbox.clone(), stop.clone());
-    let connect: &ConnectFleet = &move |simulation, run| {
+    let connect: &ConnectFleet = &move |federation, run| {
         let (mailbox, stop) = (there.clone(), asked.clone());
-        Ok(Box::new(RemoteFleet::new(mailbox, stop, simulation, run)?))
+        Ok(Box::new(RemoteFleet::new(mailbox, stop, federation, run)?))
     };
     let done = fedanchor::coordinate(
         &experiment,

@@ -65,7 +65,7 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     });
     // What a run would refuse is refused here.
     let experiment = fedanchor::resolve(&text, &[])?;
-    Simulation::new(experiment, data, None)?.settled()?;
+    Simulation::new(experiment, data, None)?.federation.settled()?;
     fedanchor_disk::write(&args.out, &[text.as_bytes()])
         .with_context(|| args.out.display().to_string())?;
     let out = args.out.display();

@@ -72,7 +72,7 @@ pub(super) fn left_undone(
 
 /// Whether a run with all its rounds lacks the comparison it should have.
 pub(super) fn lacks_comparison(experiment: &Experiment, summary: &Summary) -> Result<bool> {
-    let wanted = experiment.compare && methods::build(&experiment.method)?.has_clients();
+    let wanted = experiment.compare && methods::build(&experiment.method)?.properties().clients;
     Ok(wanted && summary.server_only_accuracy.is_none())
 }
 

@@ -37,7 +37,7 @@ pub fn model(args: &ModelArgs, printer: &Printer) -> Result<()> {
         bail!("--set model.name: the model is `{}` already", args.name);
     }
     let shape = Shape { side: args.size, channels: args.channels.into() };
-    let heads = methods::build(&experiment.method)?.heads();
+    let heads = methods::build(&experiment.method)?.properties().heads;
     let network = Network::new(&experiment.model, heads, shape, args.classes.into())?;
     let layers = network.layout.iter().filter(|entry| !entry.statistic).map(|entry| Layer {
         name: &entry.name,

@@ -71,7 +71,7 @@ fn costs() -> Result<Vec<Cost>> {
         let experiment = resolve("", &[format!("model.name={model}")])?;
         let shape = Shape { side: 32, channels: 3 };
         for (data, classes, anchors, published) in COLUMNS {
-            let heads = methods::build(&experiment.method)?.heads();
+            let heads = methods::build(&experiment.method)?.properties().heads;
             let network = Network::new(&experiment.model, heads, shape, classes)?;
             let (parameters, _) = network.parameter_counts();
             let latent = experiment.model.latent_dim as f64;

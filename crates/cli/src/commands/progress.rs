@@ -3,7 +3,9 @@
 use super::pace::Pace;
 use super::{counted, grouped, round_text};
 use crate::printer::Printer;
-use fedanchor::{Experiment, Observer, Simulation};
+use fedanchor::{Experiment, Federation, Observer};
+use fedanchor_data::Partition;
+use fedanchor_record::ClientLabels;
 use fedanchor_record::{RoundRecord, Timing};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
@@ -55,21 +57,22 @@ impl<'a> Progress<'a> {
 }
 
 impl Observer for Progress<'_> {
-    fn started(&mut self, simulation: &Simulation) {
-        let Simulation { experiment, context, method, .. } = simulation;
+    fn started(&mut self, federation: &Federation, simulated: Option<&Partition>) {
+        let Federation { experiment, context, method, split, .. } = federation;
+        let properties = method.properties();
         let (parameters, _) = context.network.parameter_counts();
-        let images = simulation.split.pool.len();
-        let clients = match method.has_clients() {
+        let images = split.pool.len();
+        let clients = match properties.clients {
             false => "no clients".to_owned(),
             // Those of a fleet, of which nothing is known yet.
-            true if simulation.partition.clients.is_empty() => format!(
+            true if simulated.is_none() => format!(
                 "{} of a fleet, {} per round",
                 counted(experiment.data.clients, "client", "clients"),
                 experiment.client.per_round
             ),
             true => format!(
                 "{} on {}, {} per round",
-                match method.sees_labels() {
+                match properties.labels == ClientLabels::True {
                     true => counted(images, "labelled image", "labelled images"),
                     false => counted(images, "unlabelled image", "unlabelled images"),
                 },
@@ -81,7 +84,7 @@ impl Observer for Progress<'_> {
             "{} on {}: {}, {clients}; {} with {} parameters on {}; {}",
             experiment.method.name,
             experiment.data.name,
-            counted(simulation.split.anchors.len(), "anchor", "anchors"),
+            counted(split.anchors.len(), "anchor", "anchors"),
             experiment.model.name,
             grouped(parameters),
             experiment.device,

@@ -14,7 +14,8 @@ use anyhow::{Context, Result, bail};
 use fedanchor::config::differences;
 use fedanchor::experiment::{settle, sweep_file};
 use fedanchor::simulation::{assign, load};
-use fedanchor::{Experiment, Observer, Simulation};
+use fedanchor::{Experiment, Federation, Observer};
+use fedanchor_data::Partition;
 use fedanchor_record::{Incidents, KeyRole, RoundRecord, Summary, Timing, files};
 use fedanchor_report::{Format, Run, Table, find_runs, render};
 use indicatif::ProgressBar;
@@ -258,7 +259,7 @@ struct Tenths<'a> {
 }
 
 impl Observer for Tenths<'_> {
-    fn started(&mut self, _: &Simulation) {
+    fn started(&mut self, _: &Federation, _: Option<&Partition>) {
         self.pace = Pace::start();
     }
 

@@ -1,6 +1,7 @@
 //! A run with an event file for TensorBoard, beside whatever else shows it.
 
-use fedanchor::{Observer, Simulation};
+use fedanchor::{Federation, Observer};
+use fedanchor_data::Partition;
 use fedanchor_record::{RoundRecord, Timing};
 use fedanchor_report::EventFile;
 use std::path::Path;
@@ -38,8 +39,8 @@ impl<'a> Tracked<'a> {
 }
 
 impl Observer for Tracked<'_> {
-    fn started(&mut self, simulation: &Simulation) {
-        self.shown.started(simulation);
+    fn started(&mut self, federation: &Federation, clients: Option<&Partition>) {
+        self.shown.started(federation, clients);
     }
 
     fn round(&mut self, record: &RoundRecord, timing: &Timing) {

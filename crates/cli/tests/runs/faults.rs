@@ -110,7 +110,7 @@ fn a_collapsed_round_is_rolled_back_and_the_fourth_in_a_row_ends_the_run() {
         "faults.kind=scale",
         "faults.share=1",
         "checks.distance=0",
-        "checks.length=0",
+        "checks.clip=0",
         "checks.anchor_margin=5",
         "rounds=12",
     ];
@@ -167,16 +167,16 @@ fn a_lasting_decline_on_the_anchors_is_noted() {
     assert!(!clean.contains(note), "{clean}");
 }
 
-/// An update that is much longer than is usual is shortened, and a client that sends nothing else is named; before the
+/// An update of much more than the usual norm is clipped, and a client that sends nothing else is named; before the
 /// second round nothing is usual.
 #[test]
-fn long_updates_are_shortened_and_named() {
+fn large_updates_are_clipped_and_named() {
     let workspace = Workspace::with_pictures(16);
     let hostile = [
         "faults.kind=sign",
         "faults.factor=50",
         "checks.distance=0",
-        "checks.length=5", // these clients have very different numbers of images
+        "checks.clip=5", // these clients have very different numbers of images
         "faults.share=0.25",
         "rounds=6",
     ];
@@ -184,18 +184,18 @@ fn long_updates_are_shortened_and_named() {
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");
     let records = workspace.records("hostile");
-    let client = records[2].shortened[0];
-    assert!(records[1].shortened.is_empty());
-    assert!(records[2..].iter().all(|record| record.shortened.contains(&client)), "{records:?}");
+    let client = records[2].clipped[0];
+    assert!(records[1].clipped.is_empty());
+    assert!(records[2..].iter().all(|record| record.clipped.contains(&client)), "{records:?}");
     // Six rounds have five that are shortened.
     let note = format!("client {client} has sent 5 updates more than 10 times as long as usual");
     assert_eq!(said.matches(&note).count(), 1, "{said}");
     // As far as is not rejected, every time.
-    let checks = ["checks.distance=1", "checks.length=2"];
+    let checks = ["checks.distance=1", "checks.clip=2"];
     let inside = ["faults.kind=inside", "faults.share=0.25"];
     let records = workspace.run("inside", &[DRAWN, ALL, &inside, &checks]);
     assert!(records.iter().all(|record| record.rejected.is_empty()));
-    assert!(records[1].shortened.is_empty() && !records[3].shortened.is_empty());
+    assert!(records[1].clipped.is_empty() && !records[3].clipped.is_empty());
 }
 
 /// The first round has the pre-trained model to be compared with.

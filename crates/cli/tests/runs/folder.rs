@@ -4,7 +4,7 @@ use crate::workspace::{SMALL, Workspace, lines, table, text};
 use fedanchor::engine::model::Network;
 use fedanchor::engine::tensors::Part;
 use fedanchor::labels::Anchors;
-use fedanchor::messages::{Answer, Broadcast, ClientLosses, ClientOutcome, Update};
+use fedanchor::messages::{Answer, Broadcast, ClientOutcome, Update};
 use fedanchor::{Experiment, Model, methods};
 use fedanchor_data::{Shape, sample};
 use fedanchor_record::{Assignment, RoundRecord, Summary, Timing, files};
@@ -94,8 +94,8 @@ fn check_records(records: &[RoundRecord], assignment: &Assignment) {
     for record in records {
         assert!((0.0..=100.0).contains(&record.test_accuracy), "{record:?}");
         assert!(record.test_loss > 0.0 && record.test_loss.is_finite(), "{record:?}");
-        assert!(record.losses.server_fix.is_some_and(f64::is_finite), "{record:?}");
-        assert!(record.losses.server_contrastive.is_some_and(f64::is_finite), "{record:?}");
+        assert!(record.losses.get("server_fix").is_some_and(f64::is_finite), "{record:?}");
+        assert!(record.losses.get("server_contrastive").is_some_and(f64::is_finite), "{record:?}");
     }
     for record in &records[1..] {
         assert!(record.clients.is_sorted_by(|a, b| a < b) && record.clients.len() == 2);
@@ -103,8 +103,8 @@ fn check_records(records: &[RoundRecord], assignment: &Assignment) {
         assert_eq!(record.seen, sizes.sum::<usize>(), "{record:?}");
         assert!(record.kept > 0 && record.kept <= record.seen, "{record:?}");
         assert!(record.trained > 0 && record.trained <= 2, "{record:?}");
-        assert!(record.losses.client_fix.is_some_and(f64::is_finite), "{record:?}");
-        assert!(record.losses.client_mix.is_some_and(f64::is_finite), "{record:?}");
+        assert!(record.losses.get("client_fix").is_some_and(f64::is_finite), "{record:?}");
+        assert!(record.losses.get("client_mix").is_some_and(f64::is_finite), "{record:?}");
         assert!(record.anchor_head.all.is_some_and(|right| (0.0..=100.0).contains(&right)));
     }
 }
@@ -113,7 +113,7 @@ fn check_records(records: &[RoundRecord], assignment: &Assignment) {
 /// gets all of it and ten means of 128 numbers.
 fn check_model_and_bytes(workspace: &Workspace, experiment: &Experiment, records: &[RoundRecord]) {
     let shape = Shape { side: 28, channels: 1 };
-    let heads = methods::build(&experiment.method).unwrap().heads();
+    let heads = methods::build(&experiment.method).unwrap().properties().heads;
     let network = Network::new(&experiment.model, heads, shape, 10).unwrap();
     let device = experiment.device().unwrap();
     // The file alone is enough to read it back; an entry too many, too few or of another shape is refused.
@@ -126,14 +126,14 @@ fn check_model_and_bytes(workspace: &Workspace, experiment: &Experiment, records
         params: params.subset(|entry| entry.part != Part::Anchor),
         samples: 30,
         kept: 10,
-        losses: ClientLosses::default(),
+        losses: Vec::new(),
         labels: Vec::new(),
     };
     for record in &records[1..] {
         let round = record.round;
         let mut broadcast = Broadcast::new("fedanchor", round, params.shallow_copy());
         let means = Tensor::zeros([10, 128], (Kind::Float, device));
-        broadcast.anchors = Some(Anchors::ClassMeans { means });
+        Anchors::ClassMeans { means }.put_into(&mut broadcast.arrays);
         let down = record.clients.iter().map(|&client| broadcast.encode(client).unwrap().len());
         assert_eq!(record.bytes_down, down.sum::<usize>() as u64);
         // The losses' digits are not known here.

@@ -77,7 +77,7 @@ fn the_comparison_is_the_best_without_clients() {
         assert!(record.clients.is_empty(), "{record:?}");
         assert_eq!((record.seen, record.kept, record.trained), (0, 0, 0));
         assert_eq!((record.bytes_down, record.bytes_up), (0, 0));
-        assert_eq!((record.losses.client_fix, record.anchor_head.all), (None, None));
+        assert_eq!((record.losses.get("client_fix"), record.anchor_head.all), (None, None));
     }
     assert_eq!(records[0].test_accuracy, trials[0].test_accuracy);
     assert_eq!(records[2].test_accuracy, trials[1].test_accuracy);

@@ -82,7 +82,7 @@ fn parameters(_: &Path, bytes: &[u8]) -> bool {
 }
 
 fn broadcast(_: &Path, bytes: &[u8]) -> bool {
-    let decoded = Broadcast::decode(bytes, &layout(), 2, Device::Cpu);
+    let decoded = Broadcast::decode(bytes, &layout(), Device::Cpu);
     let Ok((broadcast, client)) = decoded else { return false };
     assert_eq!(broadcast.params.layout.len(), 2);
     // What was decoded can be encoded.

@@ -35,6 +35,23 @@ pub struct ClientSite<'a> {
     pub images: &'a ImageSet,
     /// Their labels, for the one method that is shown them.
     pub labels: Option<&'a [u16]>,
+    /// Whether to compute labels that training does not need, to measure them.
+    pub measures: bool,
+}
+
+impl ClientSite<'_> {
+    /// Trains a cohort.
+    fn update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
+        let measured = match self.measures {
+            true => self.method.measure(&cohort, broadcast)?,
+            false => None,
+        };
+        let mut reports = self.method.client_update(cohort, broadcast)?;
+        for (report, labels) in reports.iter_mut().zip(measured.into_iter().flatten()) {
+            report.labels = PseudoLabels { only_measured: true, ..labels };
+        }
+        Ok(reports)
+    }
 }
 
 /// Clients with their images, and with what each keeps between its rounds.
@@ -83,7 +100,7 @@ impl<'a> LocalClients<'a> {
         }
         let cohorts = clients.chunks(self.cohort).map(|part| self.cohort(part, broadcast.round));
         let cohorts = cohorts.collect::<Result<_>>()?;
-        train_on_cores(self.site.method, cohorts, broadcast, &mut |clients, reports| {
+        train_on_cores(self.site, cohorts, broadcast, &mut |clients, reports| {
             self.finish_cohort(&clients, reports, broadcast, take)
         })
     }
@@ -114,7 +131,7 @@ impl<'a> LocalClients<'a> {
 
     fn try_cohort(&self, clients: &[u32], broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let cohort = self.cohort(clients, broadcast.round)?;
-        guard(|| self.site.method.client_update(cohort, broadcast))
+        guard(|| self.site.update(cohort, broadcast))
     }
 
     /// Hands over the answers of a cohort in order, and keeps what is the clients' own. A cohort that

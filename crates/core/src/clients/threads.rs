@@ -5,10 +5,11 @@
 //! finishes first nor on the number of cores. Splitting every operation over the cores instead was
 //! rejected: on two cores it was no faster than one, and on a busy machine much slower.
 
+use super::ClientSite;
 use crate::config::ModelName;
 use crate::error::Result;
 use crate::messages::Broadcast;
-use crate::methods::{ClientReport, Cohort, Method};
+use crate::methods::{ClientReport, Cohort};
 use fedanchor_engine::guard;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
@@ -19,7 +20,7 @@ pub(super) type TakeReports<'a> = dyn FnMut(Vec<u32>, Result<Vec<ClientReport>>)
 /// Trains all cohorts, one per core at a time, and hands each one's clients and reports to `take`, in
 /// order.
 pub(super) fn train_on_cores(
-    method: &dyn Method,
+    site: ClientSite,
     cohorts: Vec<Cohort>,
     broadcast: &Broadcast,
     take: &mut TakeReports,
@@ -43,7 +44,7 @@ pub(super) fn train_on_cores(
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some((number, cohort)) = next else { break };
                     let clients = cohort.clients.iter().map(|client| client.id).collect();
-                    let outcome = guard(|| method.client_update(cohort, &broadcast));
+                    let outcome = guard(|| site.update(cohort, &broadcast));
                     if sender.send((number, (clients, outcome))).is_err() {
                         break; // the round was given up
                     }

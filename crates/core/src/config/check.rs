@@ -122,7 +122,6 @@ impl Experiment {
         within("optimiser.weight_decay", optimiser.weight_decay, 0.0, 1.0)?;
         within("optimiser.clip", optimiser.clip, 0.0, 1e6)?;
         within("server.momentum", self.server.momentum, 0.0, 1.0)?;
-        within("server.average", self.server.average, 0.0, 0.9999)?;
         if optimiser.nesterov && optimiser.momentum == 0.0 {
             return Err(Error::config("optimiser.nesterov", "needs optimiser.momentum above 0"));
         }
@@ -151,7 +150,8 @@ impl Experiment {
         within("fleet.deadline", self.fleet.deadline, 0.0, 1e6)?;
         at_least_one("fleet.clients_per_node", self.fleet.clients_per_node)?;
         at_most("fleet.clients_per_node", self.fleet.clients_per_node, MOST_CLIENTS)?;
-        within("checks.length", self.checks.length, 0.0, 1e6)?;
+        self.aggregation.rule.find()?;
+        within("checks.clip", self.checks.clip, 0.0, 1e6)?;
         within("faults.claim", self.faults.claim, 1.0, 1e6)?;
         within("faults.factor", self.faults.factor.unwrap_or_default(), 0.0, 1e6)?;
         within("checks.anchor_margin", self.checks.anchor_margin, 0.0, 100.0)?;
@@ -236,7 +236,7 @@ mod tests {
             ("method.threshold=1.5", "method.threshold: must be -1 to 1, found 1.5"),
             (
                 "method.threshold=x",
-                "method.threshold: unknown rule `x`; expected a number or one of anchor-relative",
+                "method.threshold: unknown rule `x`; expected one of anchor-relative",
             ),
             ("method.threshold={rule=\"quantile\", x=1}", "method.threshold: unknown field `x`"),
             (
@@ -250,7 +250,8 @@ mod tests {
             ("model.groups=3", "1, 2, 4, 8 or 16"),
             ("method.label_views=4294967295", "method.label_views: must be at most 100"),
             ("method.local_prior=1.5", "method.local_prior: must be 0 to 1, found 1.5"),
-            ("method.confidence=0.1", "method.confidence: must be 0.3 to 0.99, found 0.1"),
+            ("method.confidence=0.5", "method.confidence: was removed"),
+            ("checks.length=5", "checks.length: was renamed: use checks.clip"),
             ("device=gpu", "device: expected `cpu` or `cuda:N`, found `gpu`"),
             ("pretrain.epochs=2147483648", "pretrain.epochs: must be at most 100000"),
             ("server.epochs=4294967295", "server.epochs: must be at most 100000"),
@@ -329,24 +330,10 @@ mod tests {
 
     #[test]
     fn values_that_contradict_each_other_are_refused() {
-        for (settings, expected) in [
-            (
-                ["method.local_prior=1", "method.alignment=0.5"],
-                "method.local_prior: labels follow a client's own class shares or the anchors'",
-            ),
-            (
-                ["method.alignment=0.5", "method.score_temperature=0.002"],
-                "method.score_temperature: must be at least 0.003 where method.alignment is above 0, found 0.002",
-            ),
-            (
-                ["method.labelled_by=average", "server.average=0"],
-                "method.labelled_by: there is no average to label by",
-            ),
-            (
-                ["method.warm_up.rounds=5", "rounds=5"],
-                "method.warm_up.rounds: leaves none of the 5 rounds",
-            ),
-        ] {
+        for (settings, expected) in [(
+            ["method.warm_up.rounds=5", "rounds=5"],
+            "method.warm_up.rounds: expected fewer than all 5 rounds",
+        )] {
             let error = resolved(&settings).unwrap_err();
             assert!(error.contains(expected), "{settings:?}: {error}");
         }

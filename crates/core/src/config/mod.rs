@@ -24,6 +24,7 @@ pub use fedanchor_engine::config::{
 pub(crate) use check::MOST_BATCH;
 pub(crate) use plain_words::{in_plain_words, plain_words};
 
+use crate::aggregation::RuleName;
 use crate::error::{Error, Result};
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::AnchorChoice;
@@ -265,9 +266,6 @@ pub struct ServerConfig {
     pub keep_momentum: bool,
     /// Momentum of the step from the old global model to the clients' mean; 0 to move there at once.
     pub momentum: f64,
-    /// Share of a moving average of the global model that stays in each round. The average is then what is
-    /// tested and saved; 0 for no average.
-    pub average: f64,
 }
 
 /// How updates become one model.
@@ -275,13 +273,13 @@ pub struct ServerConfig {
 #[serde(deny_unknown_fields)]
 pub struct AggregationConfig {
     /// How updates become one model. `trimmed-mean`, `median` and `fltrust` ignore `aggregation.weights`.
-    pub rule: AggregationRule,
+    pub rule: RuleName,
     /// Share of the updates that may be hostile, at most 0.5: what `trimmed-mean` cuts off at either end and
     /// `multi-krum` excludes.
     pub hostile: f64,
     /// The weight of a client's update: n_m in the paper.
     pub weights: Weights,
-    /// What a client that kept no sample counts as.
+    /// How a client without kept samples counts.
     pub without_samples: WithoutSamples,
 }
 
@@ -296,9 +294,9 @@ pub struct ChecksConfig {
     /// Largest distance of an update from the broadcast model, as a multiple of that model's norm; an update that is
     /// further away is rejected. 0 for no limit.
     pub distance: f64,
-    /// Longest update, as a multiple of the usual length: the median over the last ten rounds, adjusted to the
-    /// learning rate. What is longer is shortened and its client named in the record; 0 for no limit.
-    pub length: f64,
+    /// Largest norm of an update, as a multiple of the usual norm: the median over the last ten rounds, adjusted to the
+    /// learning rate. A larger update is clipped to it and its client named in the record; 0 for no limit.
+    pub clip: f64,
     /// Rejected updates after which a client is excluded; 0 for never.
     pub offences: u32,
     /// Valid answers that a round needs; with fewer it is skipped and the model kept.
@@ -374,21 +372,6 @@ words! {
         /// 1 for every client.
         Uniform,
     }
-    /// How updates become one model.
-    AggregationRule {
-        /// The weighted mean.
-        Mean,
-        /// The weighted mean of updates shortened to the median length of this and the last rounds.
-        ClippedMean,
-        /// The mean of every parameter without its lowest and highest values.
-        TrimmedMean,
-        /// The median of every parameter.
-        Median,
-        /// The mean of the updates nearest to one another.
-        MultiKrum,
-        /// The mean weighted by agreement with the server's own update on the anchors (FLTrust).
-        Fltrust,
-    }
     /// What a faulty client does.
     FaultKind {
         /// Nothing wrong: there are no faulty clients.
@@ -425,6 +408,6 @@ words! {
         /// Sends an answer for the round before.
         Stale,
     }
-    /// What a client that kept no sample counts as.
+    /// How a client without kept samples counts.
     WithoutSamples { /** Nothing: it is skipped. */ Skip, /** An unchanged model. */ Unchanged }
 }

@@ -97,9 +97,7 @@ mod tests {
                 cases.push(resolve("", &names).unwrap());
             }
         }
-        // A method that does not fit the server's part of the preset, and one without its preset's rule.
-        let average = ["preset=paper", "method.labelled_by=average", "server.average=0.9"];
-        cases.push(resolved(&average));
+        // A method without its preset's rule.
         cases.push(resolved(&["preset=best", "method.threshold=rising", "client.batch=99"]));
         for sent in cases {
             let text = client_settings(&sent).unwrap();

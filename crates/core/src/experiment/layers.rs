@@ -19,12 +19,20 @@ pub(super) const DEFAULT_METHOD: &str = "fedanchor";
 const DEFAULT_PRESET: &str = "best";
 
 /// Settings that are gone: section, key, and what to do instead.
-const REMOVED: [(&str, &str, &str); 1] = [(
-    "aggregation",
-    "weight_limit",
-    "was removed: delete it, and set aggregation.weights to \"uniform\", as preset `best` does, for clients that all \
+const REMOVED: [(&str, &str, &str); 7] = [
+    (
+        "aggregation",
+        "weight_limit",
+        "was removed: delete it, and set aggregation.weights to \"uniform\", as preset `best` does, for clients that all \
      weigh the same",
-)];
+    ),
+    ("checks", "length", "was renamed: use checks.clip"),
+    ("server", "average", "was removed: delete it"),
+    ("method", "alignment", "was removed: delete it, or use method.local_prior"),
+    ("method", "agreement", "was removed: delete it"),
+    ("method", "confidence", "was removed: delete it, and set method.score_temperature"),
+    ("method", "labelled_by", "was removed: delete it; the global model labels"),
+];
 
 /// An error that says what to do for a setting that is gone.
 pub(super) fn check_removed(given: &Table) -> Result<()> {

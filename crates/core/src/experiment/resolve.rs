@@ -122,7 +122,7 @@ pub fn settle(
 ) -> Result<Experiment> {
     let mut experiment = experiment.clone();
     let method = methods::build(&experiment.method)?;
-    let network = Network::new(&experiment.model, method.heads(), shape, classes)?;
+    let network = Network::new(&experiment.model, method.properties().heads, shape, classes)?;
     experiment.augment.flip = Some(experiment.augment.flip.unwrap_or(flip));
     experiment.model.latent_stage = Some(network.latent_stage());
     experiment.server.batch = Some(experiment.server_batch());
@@ -175,10 +175,10 @@ fn parse_setting(setting: &str) -> Result<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{AggregationRule, ChecksConfig, Weights};
+    use crate::config::{ChecksConfig, Weights};
     use crate::config::{LrSchedule, Precision};
     use crate::experiment::PRESETS;
-    use crate::labels::{LatentSource, Threshold, ThresholdRule};
+    use crate::labels::{LatentSource, Threshold};
     use crate::methods::fedanchor::FedAnchorConfig;
     use fedanchor_data::partition::Scheme;
 
@@ -202,10 +202,10 @@ mod tests {
     fn an_empty_file_is_preset_best() {
         let empty = resolve("", &[]).unwrap();
         assert_eq!(empty, resolve("preset = \"best\"", &[]).unwrap());
-        assert_eq!(empty.aggregation.rule, AggregationRule::ClippedMean);
+        assert_eq!(empty.aggregation.rule, "clipped-mean".into());
         assert_eq!(empty.aggregation.weights, Weights::Uniform);
         let checks = &empty.checks;
-        assert!(checks.distance > 0.0 && checks.length > 0.0 && checks.anchor_margin > 0.0);
+        assert!(checks.distance > 0.0 && checks.clip > 0.0 && checks.anchor_margin > 0.0);
     }
 
     #[test]
@@ -213,9 +213,9 @@ mod tests {
         for method in methods::names() {
             let name = format!("method.name={method}");
             let experiment = resolve("preset = \"paper\"", &[name]).unwrap();
-            let ChecksConfig { distance, length, anchor_margin, .. } = experiment.checks;
-            assert_eq!([distance, length, anchor_margin], [0.0; 3], "{method}");
-            assert_eq!(experiment.aggregation.rule, AggregationRule::Mean);
+            let ChecksConfig { distance, clip, anchor_margin, .. } = experiment.checks;
+            assert_eq!([distance, clip, anchor_margin], [0.0; 3], "{method}");
+            assert_eq!(experiment.aggregation.rule, "mean".into());
             assert_eq!(experiment.aggregation.weights, Weights::Samples);
         }
     }
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(method.threshold, Threshold::Fixed(0.6));
         assert_eq!(method.contrastive.temperature, 0.1);
         let built = methods::build(&experiment.method).unwrap();
-        assert_eq!(built.latent_source(), LatentSource::Anchor);
+        assert_eq!(built.properties().latents, LatentSource::Anchor);
     }
 
     #[test]
@@ -289,7 +289,9 @@ mod tests {
     fn a_rule_replaces_the_files_threshold() {
         let settings = ["method.threshold=quantile".to_owned()];
         let quantile = fedanchor(&resolve("[method]\nthreshold = 0.7", &settings).unwrap());
-        let rule = ThresholdRule::Quantile { from: 0.3, to: 0.9 };
+        let rule = toml::toml! { rule = "quantile"
+        from = 0.3
+        to = 0.9 };
         assert_eq!(quantile.threshold, Threshold::Rule(rule));
     }
 
@@ -359,7 +361,7 @@ mod tests {
             (
                 "",
                 &["method.name=fedmatch", "aggregation.rule=fltrust"],
-                "aggregation.rule: `fltrust`",
+                "aggregation.rule: method fedmatch",
             ),
         ] {
             let found = problem(file, settings);
@@ -373,7 +375,7 @@ mod tests {
         let file = "[aggregation]\nrule = \"median\"\nweights = \"kept\"";
         let first = resolve(file, &["aggregation.rule=multi-krum".to_owned()]).unwrap();
         let config = &first.aggregation;
-        assert_eq!(config.rule, crate::config::AggregationRule::MultiKrum);
+        assert_eq!(config.rule, "multi-krum".into());
         assert_eq!((config.hostile, config.weights), (0.3, crate::config::Weights::Kept));
     }
 

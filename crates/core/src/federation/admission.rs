@@ -3,13 +3,13 @@
 //! client's NaN or wrong shape ends no run and enters no model.
 
 use super::fleet::ClientKey;
-use super::lengths::Lengths;
 use super::registry::Registry;
 use super::rejection::Rejection;
 use super::rows::{Measured, Pair, SentRows, is_variance};
+use crate::aggregation::Norms;
 use crate::config::ChecksConfig;
 use crate::error::Result;
-use crate::messages::{Answer, Broadcast, ClientLosses, ClientOutcome, Update};
+use crate::messages::{Answer, Broadcast, ClientOutcome, Update};
 use fedanchor_engine::tensors::{Layout, Params, norm};
 use fedanchor_engine::training::Context;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,8 +42,8 @@ pub struct AdmittedUpdate {
     client: u32,
     update: Update,
     /// How far it moves, where that was measured.
-    lengths: Option<Lengths>,
-    shortened: bool,
+    norms: Option<Norms>,
+    clipped: bool,
     far_outside: bool,
 }
 
@@ -59,16 +59,16 @@ impl AdmittedUpdate {
     }
 
     /// How far it moves, where that was measured.
-    pub(super) fn lengths(&self) -> Option<Lengths> {
-        self.lengths
+    pub(super) fn norms(&self) -> Option<Norms> {
+        self.norms
     }
 
-    /// Whether it moved further than is usual and was shortened.
-    pub(super) fn is_shortened(&self) -> bool {
-        self.shortened
+    /// Whether it moved further than is usual and was clipped.
+    pub(super) fn is_clipped(&self) -> bool {
+        self.clipped
     }
 
-    /// Whether it was shortened and moved so far that it can hardly be an honest client's.
+    /// Whether it was clipped and moved so far that it can hardly be an honest client's.
     pub(super) fn is_far_outside(&self) -> bool {
         self.far_outside
     }
@@ -103,9 +103,9 @@ pub struct Admission {
     device: Device,
     /// The largest distance of the weights of an update, and of its statistics; none if unlimited.
     limit: Option<(f64, f64)>,
-    /// How far updates usually move, and how many times as far one may move without being shortened; none if there is
+    /// How far updates usually move, and how many times as far one may move without being clipped; none if there is
     /// no limit or nothing is usual yet.
-    usual: Option<(Lengths, f64)>,
+    usual: Option<(Norms, f64)>,
     /// The largest message.
     bytes: u64,
     /// Whether anything is checked.
@@ -124,7 +124,7 @@ impl Admission {
         summand: Option<&Params>,
         context: &Context,
         checks: &ChecksConfig,
-        usual: Option<Lengths>,
+        usual: Option<Norms>,
     ) -> Result<Self> {
         let limit = match checks.distance > 0.0 {
             true => {
@@ -141,7 +141,7 @@ impl Admission {
             params: sent.shallow_copy(),
             samples: usize::MAX,
             kept: usize::MAX,
-            losses: ClientLosses { fix: Some(-f64::MAX), mix: Some(-f64::MAX) },
+            losses: vec![Some(-f64::MAX); 2],
             labels: vec![u32::MAX; context.classes],
         };
         let (method, round) = (broadcast.method.clone(), broadcast.round);
@@ -158,7 +158,7 @@ impl Admission {
             layout: context.network.layout.clone(),
             device: context.device,
             limit,
-            usual: usual.filter(|_| checks.length > 0.0).map(|usual| (usual, checks.length)),
+            usual: usual.filter(|_| checks.clip > 0.0).map(|usual| (usual, checks.clip)),
             checked: checks.updates,
             classes: context.classes,
         })
@@ -176,9 +176,9 @@ impl Admission {
 
     /// The update of a client that counts as unchanged.
     pub(super) fn unchanged(&self, client: u32, samples: usize) -> Result<AdmittedUpdate> {
-        let (params, losses) = (self.sent.copy()?, ClientLosses::default());
+        let (params, losses) = (self.sent.copy()?, Vec::new());
         let update = Update { params, samples, kept: 0, losses, labels: Vec::new() };
-        Ok(AdmittedUpdate { client, update, lengths: None, shortened: false, far_outside: false })
+        Ok(AdmittedUpdate { client, update, norms: None, clipped: false, far_outside: false })
     }
 
     /// Decodes an answer and admits it. `client` is who sent it, according to the transport.
@@ -242,7 +242,7 @@ impl Admission {
     ) -> Result<Admitted, Rejection> {
         match answer.outcome {
             ClientOutcome::Update(mut update) => {
-                let (mut lengths, mut shortened, mut far_outside) = (None, false, false);
+                let (mut norms, mut clipped, mut far_outside) = (None, false, false);
                 if self.checked {
                     let found = self.check_tensors(&update.params)?;
                     check_samples(registry, client, update.samples)?;
@@ -250,17 +250,17 @@ impl Admission {
                         return Err(Rejection::Kept(update.kept, update.samples));
                     }
                     self.check_labels(&update.labels, update.samples)?;
-                    lengths = Some(found);
+                    norms = Some(found);
                     if let Some((usual, factor)) = self.usual {
                         let most = usual.times(factor);
-                        if let Some(short) = found.shorten(&update.params, &self.sent, most)? {
-                            (update.params, shortened) = (short, true);
+                        if let Some(short) = found.clip(&update.params, &self.sent, most)? {
+                            (update.params, clipped) = (short, true);
                             far_outside = found.is_far_outside(usual);
                         }
-                        lengths = Some(found.at_most(most));
+                        norms = Some(found.at_most(most));
                     }
                 }
-                let admitted = AdmittedUpdate { client, update, lengths, shortened, far_outside };
+                let admitted = AdmittedUpdate { client, update, norms, clipped, far_outside };
                 Ok(Admitted::Update(admitted))
             }
             ClientOutcome::NothingKept { samples, labels } => {
@@ -298,7 +298,7 @@ impl Admission {
         }
     }
 
-    fn check_tensors(&self, params: &Params) -> Result<Lengths, Rejection> {
+    fn check_tensors(&self, params: &Params) -> Result<Norms, Rejection> {
         let pairs = self.pair_up(params)?;
         // All tensors at once: a good update has nothing to name.
         let Measured { weights: far, statistics, lowest_variance } = self.rows.measure(&pairs)?;
@@ -317,12 +317,12 @@ impl Admission {
                 }
             }
         }
-        let lengths = Lengths { weights: far, statistics };
-        let Some((most, most_of_statistics)) = self.limit else { return Ok(lengths) };
+        let norms = Norms { weights: far, statistics };
+        let Some((most, most_of_statistics)) = self.limit else { return Ok(norms) };
         match (far > most, statistics > most_of_statistics) {
             (true, _) => Err(Rejection::TooFar(far, most)),
             (_, true) => Err(Rejection::TooFar(statistics, most_of_statistics)),
-            _ => Ok(lengths),
+            _ => Ok(norms),
         }
     }
 

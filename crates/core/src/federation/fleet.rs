@@ -3,7 +3,6 @@
 use crate::error::Result;
 use crate::messages::{Answer, Broadcast};
 use fedanchor_engine::tensors::{Bundle, Params};
-use fedanchor_record::{LabelAccuracy, SampleKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -29,11 +28,6 @@ pub trait Fleet {
     /// What the next record shall say of its clients, beside what became of their answers.
     fn take_notes(&mut self) -> Vec<String> {
         Vec::new()
-    }
-
-    /// What is known of the last round beside the messages: nothing, unless the fleet is simulated.
-    fn observed(&mut self) -> Option<Observed> {
-        None
     }
 
     /// The states of its clients, for a checkpoint: those that trained in this round. Nothing, where
@@ -134,43 +128,4 @@ pub enum Arrival {
     Absent,
     /// The same, and why.
     Lost(String),
-}
-
-/// What only a simulation knows: its clients' pseudo-labels, and the true labels where there are any.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Observed {
-    /// Pseudo-labels of the anchor head.
-    pub anchor_head: LabelAccuracy,
-    /// Pseudo-labels of the classification head.
-    pub classifier_head: LabelAccuracy,
-    /// The pseudo-labels of all samples by class; empty where nothing was labelled.
-    pub labels: Vec<u32>,
-    /// The samples that a person should see, where `record.samples` asks for them and clients labelled.
-    pub picked: Option<Vec<PickedSample>>,
-}
-
-/// The samples of a round that a person should see.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Picked {
-    /// The round.
-    pub round: u32,
-    /// The samples, by kind, the most telling first.
-    pub samples: Vec<PickedSample>,
-}
-
-/// A sample that a person should see; the simulation has its image.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PickedSample {
-    /// Why it was picked.
-    pub kind: SampleKind,
-    /// The client that has it.
-    pub client: u32,
-    /// Its index among the training images.
-    pub image: u32,
-    /// Its pseudo-label.
-    pub label: u16,
-    /// The score of that label.
-    pub score: f32,
-    /// What the score was compared with.
-    pub threshold: Option<f64>,
 }

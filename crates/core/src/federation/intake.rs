@@ -1,14 +1,15 @@
 //! What the clients' answers come to: each is admitted, counted, and added to the aggregate or named.
 
 use super::admission::{Admission, Admitted, AdmittedUpdate};
-use super::aggregation::Aggregation;
 use super::fleet::Arrival;
-use super::lengths::Lengths;
 use super::registry::Registry;
 use super::rejection::Rejection;
 use super::statistics::RoundStatistics;
-use crate::config::{Experiment, WithoutSamples};
+use crate::aggregation::{Norms, Rule};
+use crate::config::{Experiment, Weights, WithoutSamples};
 use crate::error::Result;
+use crate::messages::Update;
+use fedanchor_engine::tensors::Params;
 use fedanchor_record::ClientNote;
 use fedanchor_record::words::excerpt;
 use std::collections::BTreeSet;
@@ -16,9 +17,13 @@ use std::collections::BTreeSet;
 /// What a round's answers come to.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
+    /// Whether clients were asked at all.
+    pub(super) asked: bool,
+    /// What the updates come to; `None` if the model is to stay as it is.
+    pub(super) aggregate: Option<Params>,
     pub(super) statistics: RoundStatistics,
     /// How far the admitted updates move.
-    pub(super) lengths: Vec<Lengths>,
+    pub(super) norms: Vec<Norms>,
     /// Updates that the method sees one by one.
     pub(super) observed: Vec<(u32, AdmittedUpdate)>,
 }
@@ -27,9 +32,11 @@ pub(super) struct Collected {
 pub(super) struct Intake<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) admission: Admission,
-    pub(super) aggregation: Aggregation,
+    pub(super) rule: Box<dyn Rule>,
     pub(super) registry: &'a mut Registry,
     pub(super) observes: bool,
+    /// How many losses the method names.
+    pub(super) losses: usize,
     /// Clients with an update, and clients with a rejection: each counts once per round.
     pub(super) trained: BTreeSet<u32>,
     pub(super) rejected: BTreeSet<u32>,
@@ -89,9 +96,9 @@ impl Intake<'_> {
         match answer {
             Ok(Admitted::Update(update)) => {
                 self.trained.insert(client);
-                self.collected.lengths.extend(update.lengths());
-                if update.is_shortened() {
-                    statistics.shortened.push(client);
+                self.collected.norms.extend(update.norms());
+                if update.is_clipped() {
+                    statistics.clipped.push(client);
                 }
                 if update.is_far_outside() {
                     statistics.far_outside.push(client);
@@ -99,9 +106,10 @@ impl Intake<'_> {
                 statistics.answers += 1;
                 statistics.seen = statistics.seen.saturating_add(update.update().samples);
                 statistics.add_kept(update.update().kept);
-                statistics.add_losses(&update.update().losses);
+                statistics.add_losses(&update.update().losses, self.losses);
                 count(&mut statistics.labels, &update.update().labels);
-                self.aggregation.add(&update, self.admission.sent())?;
+                let weight = n_m(self.experiment.aggregation.weights, update.update());
+                self.rule.add(&update.update().params, weight, self.admission.sent())?;
                 if self.observes {
                     // Kept beyond this delivery, whose tensors may be views of what is trained next.
                     self.collected.observed.push((client, update.into_owned()?));
@@ -114,7 +122,9 @@ impl Intake<'_> {
                 statistics.add_kept(0);
                 if self.experiment.aggregation.without_samples == WithoutSamples::Unchanged {
                     let unchanged = self.admission.unchanged(client, samples)?;
-                    self.aggregation.add(&unchanged, self.admission.sent())?;
+                    let weight = n_m(self.experiment.aggregation.weights, unchanged.update());
+                    let params = &unchanged.update().params;
+                    self.rule.add(params, weight, self.admission.sent())?;
                 }
             }
             Ok(Admitted::Failed { reason }) => {
@@ -125,7 +135,7 @@ impl Intake<'_> {
             Ok(Admitted::Repeated) => tracing::debug!(client, "the same answer again, ignored"),
             Err(rejection) => {
                 tracing::warn!(client, %rejection, "answer rejected");
-                if rejection.is_of_an_update() {
+                if rejection.concerns_an_update() {
                     self.trained.insert(client);
                 }
                 // A message that a network delivers again, or a flood of them, is one rejection.
@@ -136,5 +146,15 @@ impl Intake<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// n_m of Algorithm 1, line 10.
+pub(super) fn n_m(weights: Weights, update: &Update) -> f64 {
+    match weights {
+        Weights::Samples => update.samples as f64,
+        // A client that counts as unchanged although it kept nothing still needs a weight.
+        Weights::Kept => update.kept.max(1) as f64,
+        Weights::Uniform => 1.0,
     }
 }

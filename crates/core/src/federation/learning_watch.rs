@@ -23,7 +23,7 @@ const ALIKE_FROM: u32 = 15;
 
 /// What a round showed.
 #[derive(Debug, Default)]
-pub(super) struct Facts<'a> {
+pub(super) struct Observed<'a> {
     /// The round, from 1.
     pub(super) round: u32,
     /// Samples seen and kept, where the method selects.
@@ -62,12 +62,12 @@ enum Note {
 
 impl LearningWatch {
     /// What should be known about a finished round.
-    pub(super) fn notes(&mut self, facts: &Facts) -> Vec<String> {
+    pub(super) fn notes(&mut self, observed: &Observed) -> Vec<String> {
         let found = [
-            (Note::AllKept, self.all_kept(facts)),
-            (Note::FewClasses, self.few_classes(facts)),
-            (Note::BehindStart, self.behind_start(facts)),
-            (Note::Alike, self.alike(facts)),
+            (Note::AllKept, self.all_kept(observed)),
+            (Note::FewClasses, self.few_classes(observed)),
+            (Note::BehindStart, self.behind_start(observed)),
+            (Note::Alike, self.alike(observed)),
         ];
         let mut notes = Vec::new();
         for (note, text) in found {
@@ -81,9 +81,9 @@ impl LearningWatch {
         notes
     }
 
-    fn all_kept(&mut self, facts: &Facts) -> Option<String> {
-        let (seen, kept) = facts.selected.filter(|(seen, _)| *seen > 0)?;
-        let before = if facts.round == 1 { Some(0) } else { self.all_kept };
+    fn all_kept(&mut self, observed: &Observed) -> Option<String> {
+        let (seen, kept) = observed.selected.filter(|(seen, _)| *seen > 0)?;
+        let before = if observed.round == 1 { Some(0) } else { self.all_kept };
         let all = kept as f64 >= ALL * seen as f64;
         self.all_kept = before.filter(|_| all).map(|rounds| rounds + 1);
         (self.all_kept == Some(ALL_KEPT_FOR)).then(|| {
@@ -95,29 +95,29 @@ impl LearningWatch {
         })
     }
 
-    fn few_classes(&mut self, facts: &Facts) -> Option<String> {
-        if facts.labels.iter().all(|&count| count == 0) {
+    fn few_classes(&mut self, observed: &Observed) -> Option<String> {
+        if observed.labels.iter().all(|&count| count == 0) {
             return None;
         }
-        push(&mut self.labels, facts.labels.to_vec());
-        let sums: Vec<f64> = (0..facts.shares.len())
+        push(&mut self.labels, observed.labels.to_vec());
+        let sums: Vec<f64> = (0..observed.shares.len())
             .map(|class| self.labels.iter().map(|counts| f64::from(counts[class])).sum())
             .collect();
-        let (found, expected) = (effective(&sums), effective(facts.shares));
+        let (found, expected) = (effective(&sums), effective(observed.shares));
         (self.labels.len() == OVER && found < FEW * expected).then(|| {
             let total: f64 = sums.iter().sum();
             let many = sums.iter().filter(|&&count| count > 0.05 * total).count();
             format!(
                 "nearly all pseudo-labels of the last {OVER} rounds are of {many} of {} classes: the \
                  model has collapsed or the clients' images are of few classes; add anchors of the \
-                 classes it confuses, lower optimiser.lr, or try method.alignment=0.5",
+                 classes it confuses, or lower optimiser.lr",
                 sums.len()
             )
         })
     }
 
-    fn behind_start(&mut self, facts: &Facts) -> Option<String> {
-        let (before, after) = facts.anchors?;
+    fn behind_start(&mut self, observed: &Observed) -> Option<String> {
+        let (before, after) = observed.anchors?;
         let start = *self.start.get_or_insert(before);
         push(&mut self.aggregated, after);
         let mean = self.aggregated.iter().sum::<f64>() / self.aggregated.len() as f64;
@@ -131,8 +131,8 @@ impl LearningWatch {
         })
     }
 
-    fn alike(&mut self, facts: &Facts) -> Option<String> {
-        let alike = facts.alike.filter(|_| facts.round >= ALIKE_FROM)?;
+    fn alike(&mut self, observed: &Observed) -> Option<String> {
+        let alike = observed.alike.filter(|_| observed.round >= ALIKE_FROM)?;
         push(&mut self.alike, alike);
         let least = self.alike.iter().copied().fold(f64::INFINITY, f64::min);
         (self.alike.len() == OVER && least > ALIKE).then(|| {
@@ -180,7 +180,7 @@ mod tests {
             let mut watch = LearningWatch::default();
             let notes = (1..=20).map(|round| {
                 let selected = Some((1000, kept(round)));
-                watch.notes(&Facts { round, selected, ..Facts::default() }).len()
+                watch.notes(&Observed { round, selected, ..Observed::default() }).len()
             });
             notes.collect::<Vec<_>>()
         };
@@ -196,8 +196,8 @@ mod tests {
         assert!((effective(&[5.0, 0.0]) - 1.0).abs() < 1e-9);
         let noted = |labels: &[u32], shares: &[f64]| {
             let mut watch = LearningWatch::default();
-            let facts = |round| Facts { round, labels, shares, ..Facts::default() };
-            (1..=6).map(|round| watch.notes(&facts(round)).len()).sum::<usize>()
+            let observed = |round| Observed { round, labels, shares, ..Observed::default() };
+            (1..=6).map(|round| watch.notes(&observed(round)).len()).sum::<usize>()
         };
         let even = [0.25; 4];
         assert_eq!(noted(&[100, 0, 0, 0], &even), 1);
@@ -211,8 +211,9 @@ mod tests {
     fn aggregated_models_are_compared_with_the_start() {
         let noted = |after: f64| {
             let mut watch = LearningWatch::default();
-            let facts = |round| Facts { round, anchors: Some((98.0, after)), ..Facts::default() };
-            (1..=6).map(|round| watch.notes(&facts(round)).len()).sum::<usize>()
+            let observed =
+                |round| Observed { round, anchors: Some((98.0, after)), ..Observed::default() };
+            (1..=6).map(|round| watch.notes(&observed(round)).len()).sum::<usize>()
         };
         assert_eq!((noted(67.0), noted(69.0)), (1, 0));
     }
@@ -221,7 +222,7 @@ mod tests {
     fn classes_that_stay_alike_are_noted_after_the_first_rounds() {
         let mut watch = LearningWatch::default();
         let mut at = |round, alike| {
-            watch.notes(&Facts { round, alike: Some(alike), ..Facts::default() }).len()
+            watch.notes(&Observed { round, alike: Some(alike), ..Observed::default() }).len()
         };
         assert_eq!((1..=18).map(|round| at(round, 0.95)).sum::<usize>(), 0);
         assert_eq!((at(19, 0.95), at(20, 0.95)), (1, 0));

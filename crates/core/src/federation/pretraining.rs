@@ -1,18 +1,20 @@
 //! What the server does without clients: pre-training before round 1, and the floor under a run, the best that the
 //! anchors alone give.
 
-use super::coordinator::{Coordinator, Finished, empty_record};
+use super::coordinator::{Coordinator, Finished, tested};
 use super::learning_watch::not_fitted;
-use super::statistics::Stopwatch;
+use super::setup::Federation;
+use super::statistics::Clock;
 use crate::error::Result;
-use fedanchor_record::{Losses, RoundRecord, ServerOnlyTrial, Timing};
+use crate::methods::MeanLosses;
+use fedanchor_record::{RoundRecord, ServerOnlyTrial};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How pre-training went.
 struct Pretrained {
     epochs: u32,
     /// Of the last epoch.
-    losses: Losses,
+    losses: MeanLosses,
     /// Whether it ended because the anchors were fitted.
     fitted: bool,
 }
@@ -21,44 +23,47 @@ impl Coordinator<'_> {
     /// Round 0: pre-training on the anchors until they are fitted, then a test. It ends after an epoch when
     /// `stop` is set.
     pub fn pretrain(&mut self, stop: &AtomicBool) -> Result<Finished> {
-        let (mut watch, mut timing) = (Stopwatch::start(), Timing::default());
+        let mut clock = Clock::start(0);
         let Pretrained { epochs, losses, fitted } = self.fit(stop)?;
         self.server.forget_momentum();
-        self.server.update_average(0)?;
-        timing.server = watch.lap();
+        clock.timing.server = clock.lap();
         let evaluation = self.test(0)?;
         let validation_accuracy = self.validate()?;
-        timing.test = watch.lap();
-        let limit = self.experiment.pretrain.fitted;
+        clock.timing.test = clock.lap();
+        let Federation { experiment, context, .. } = self.federation;
+        let limit = experiment.pretrain.fitted;
         let pretrain_epochs = (limit > 0.0).then_some(epochs);
         let mut notes = Vec::new();
         if limit > 0.0 && !fitted && !stop.load(Ordering::Relaxed) {
             notes.extend(not_fitted(epochs, self.server.anchor_accuracy(None)?));
         }
         let record = RoundRecord {
-            losses,
+            method: Some(self.properties.recorded()),
+            losses: self.losses(&[], &losses),
             notes,
             pretrain_epochs,
             validation_accuracy,
-            ..empty_record(0, &evaluation)
+            ..tested(RoundRecord::default(), &evaluation)
         };
-        let timing = self.finish_timing(&watch, timing);
-        Ok(Finished { record, timing, evaluation, picked: None })
+        let timing = clock.finish(context);
+        Ok(Finished { record, timing, evaluation })
     }
 
     /// Pre-training until the anchors are fitted.
     fn fit(&mut self, stop: &AtomicBool) -> Result<Pretrained> {
-        let config = &self.experiment.pretrain;
-        let (mut losses, mut epochs, mut cross_entropy) = (Losses::default(), 0, Vec::new());
+        let Federation { experiment, method, .. } = self.federation;
+        let config = &experiment.pretrain;
+        let (mut losses, mut epochs, mut cross_entropy) = (Vec::new(), 0, Vec::new());
         let mut fitted = false;
         for epoch in 0..config.epochs {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            losses = self.method.pretrain(&mut self.server, epoch)?;
+            losses = method.pretrain(&mut self.server, epoch)?;
             epochs += 1;
-            tracing::debug!(epoch, loss = losses.server_fix, "pre-training");
-            cross_entropy.extend(losses.server_fix);
+            let loss = losses.first().copied().flatten();
+            tracing::debug!(epoch, loss, "pre-training");
+            cross_entropy.extend(loss);
             fitted = is_fitted(&cross_entropy, config.fitted);
             if fitted {
                 break;
@@ -76,6 +81,7 @@ impl Coordinator<'_> {
         stop: &AtomicBool,
     ) -> Result<Option<Vec<ServerOnlyTrial>>> {
         let stopped = || stop.load(Ordering::Relaxed);
+        let method = &self.federation.method;
         let epochs = self.fit(stop)?.epochs;
         let after_pretraining = self.server.save()?;
         let trial = |server: &mut Self, pretrain_epochs, rounds| -> Result<_> {
@@ -83,14 +89,12 @@ impl Coordinator<'_> {
             Ok(ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy })
         };
         self.server.forget_momentum();
-        self.server.update_average(0)?;
         let mut trials = vec![trial(self, epochs, 0)?];
         for round in 1..=rounds {
             if stopped() {
                 return Ok(None);
             }
-            self.method.server_update(&mut self.server, None, round)?;
-            self.server.update_average(round)?;
+            method.server_update(&mut self.server, None, round)?;
         }
         trials.push(trial(self, epochs, rounds)?);
         self.server.restore(&after_pretraining)?;
@@ -98,7 +102,7 @@ impl Coordinator<'_> {
             if stopped() {
                 return Ok(None);
             }
-            self.method.pretrain(&mut self.server, epoch)?;
+            method.pretrain(&mut self.server, epoch)?;
             if [2 * epochs, 4 * epochs].contains(&(epoch + 1)) {
                 trials.push(trial(self, epoch + 1, 0)?);
             }

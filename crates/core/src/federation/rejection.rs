@@ -43,7 +43,7 @@ pub enum Rejection {
 
 impl Rejection {
     /// Whether what was rejected was an update, as far as can be told.
-    pub(super) fn is_of_an_update(&self) -> bool {
+    pub(super) fn concerns_an_update(&self) -> bool {
         !matches!(self, Self::Conflicting | Self::Undecodable(_) | Self::Unexpected)
     }
 }

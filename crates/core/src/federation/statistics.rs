@@ -1,7 +1,7 @@
 //! What is counted during a round: samples, losses, bytes, seconds, memory.
 
-use crate::messages::ClientLosses;
-use fedanchor_record::{ClientNote, LabelAccuracy};
+use fedanchor_engine::training::Context;
+use fedanchor_record::{ClientNote, LabelAccuracy, Timing};
 use std::time::Instant;
 
 /// The figures of a round while its answers arrive.
@@ -21,15 +21,14 @@ pub(crate) struct RoundStatistics {
     pub(crate) failed: Vec<ClientNote>,
     pub(crate) absent: Vec<u32>,
     pub(crate) lost: Vec<ClientNote>,
-    pub(crate) shortened: Vec<u32>,
+    pub(crate) clipped: Vec<u32>,
     /// Those of them that can hardly be honest.
     pub(crate) far_outside: Vec<u32>,
     /// Pseudo-labels by class, of the clients that told.
     pub(crate) labels: Vec<u32>,
     pub(crate) bytes_down: u64,
     pub(crate) bytes_up: u64,
-    fix: Average,
-    mix: Average,
+    losses: Vec<Average>,
 }
 
 impl RoundStatistics {
@@ -47,14 +46,17 @@ impl RoundStatistics {
         (self.kept_of.len() > 1).then(|| (squares.sum::<f64>() / (count - 1.0)).sqrt())
     }
 
-    pub(crate) fn add_losses(&mut self, losses: &ClientLosses) {
-        self.fix.add(losses.fix.filter(|loss| loss.is_finite()));
-        self.mix.add(losses.mix.filter(|loss| loss.is_finite()));
+    /// Counts a client's losses, at most so many.
+    pub(crate) fn add_losses(&mut self, losses: &[Option<f64>], most: usize) {
+        self.losses.resize_with(most, Average::default);
+        for (average, loss) in self.losses.iter_mut().zip(losses) {
+            average.add(loss.filter(|loss| loss.is_finite()));
+        }
     }
 
     /// The clients' mean losses.
-    pub(crate) fn losses(&self) -> ClientLosses {
-        ClientLosses { fix: self.fix.mean(), mix: self.mix.mean() }
+    pub(crate) fn losses(&self) -> Vec<Option<f64>> {
+        self.losses.iter().map(Average::mean).collect()
     }
 }
 
@@ -97,15 +99,18 @@ impl Average {
 }
 
 /// Measures the phases of a round.
-pub(crate) struct Stopwatch {
+pub(crate) struct Clock {
+    /// Seconds by phase.
+    pub(crate) timing: Timing,
     start: Instant,
     last: Instant,
 }
 
-impl Stopwatch {
-    pub(crate) fn start() -> Self {
+impl Clock {
+    /// Starts with a round.
+    pub(crate) fn start(round: u32) -> Self {
         let now = Instant::now();
-        Self { start: now, last: now }
+        Self { timing: Timing { round, ..Timing::default() }, start: now, last: now }
     }
 
     /// Seconds since the last lap.
@@ -116,9 +121,14 @@ impl Stopwatch {
         seconds
     }
 
-    /// Seconds since the start.
-    pub(crate) fn total(&self) -> f64 {
-        self.start.elapsed().as_secs_f64()
+    /// The whole round, with the memory that it took.
+    pub(crate) fn finish(self, context: &Context) -> Timing {
+        Timing {
+            total: self.start.elapsed().as_secs_f64(),
+            peak_memory: peak_memory(),
+            peak_gpu_memory: context.peak_gpu_memory(),
+            ..self.timing
+        }
     }
 }
 

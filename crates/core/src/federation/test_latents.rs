@@ -21,17 +21,18 @@ impl Coordinator<'_> {
     /// come from, or the input of the classification head for a method without an anchor head.
     pub fn test_latents(&self) -> Result<Latents> {
         let context = self.server.context;
-        let images = drawn(context, self.data.test.len());
+        let (test, test_labels) = self.federation.test();
+        let images = drawn(context, test.len());
         let views: Vec<View> =
-            images.iter().map(|&at| View::Raw(self.data.test.image(at as usize))).collect();
+            images.iter().map(|&at| View::Raw(test.image(at as usize))).collect();
         let (mut found, mut predicted) = (Vec::new(), Vec::new());
         context
             .for_each_batch(
-                self.server.tested_model(),
+                &self.server.params,
                 |_| Statistics::Running,
                 &views,
                 |_, pass, features| {
-                    found.push(latents(context, self.method.latent_source(), &features, pass)?);
+                    found.push(latents(context, self.properties.latents, &features, pass)?);
                     let logits = context.network.logits(&features, pass)?.f_squeeze_dim(0)?;
                     predicted.push(logits.f_argmax(1, false)?);
                     Ok(())
@@ -44,7 +45,7 @@ impl Coordinator<'_> {
         Ok(Latents {
             width: found.size()[1] as usize,
             latents: Vec::try_from(found.f_flatten(0, -1)?)?,
-            labels: images.iter().map(|&at| self.data.test_labels[at as usize]).collect(),
+            labels: images.iter().map(|&at| test_labels[at as usize]).collect(),
             predicted: predicted.into_iter().map(|class| class as u16).collect(),
             images,
         })

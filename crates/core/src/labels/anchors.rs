@@ -1,6 +1,7 @@
 //! Labelled anchors and what the clients receive of them: latents or class means, and scores.
 
 use crate::error::{Error, Result};
+use crate::messages::{Array, Arrays};
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::Result as EngineResult;
@@ -10,6 +11,7 @@ use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::Context;
 use fedanchor_engine::training::losses::unit;
 use fedanchor_engine::words;
+use std::collections::BTreeSet;
 use tch::{Device, Kind, Tensor};
 
 words! {
@@ -87,6 +89,16 @@ pub enum Anchors {
     },
 }
 
+/// Their names in a broadcast.
+const MEANS: &str = "anchors/means";
+const LATENTS: &str = "anchors/latents";
+const LABELS: &str = "anchors/labels";
+
+/// A broadcast whose content does not fit.
+pub(super) fn undecodable(problem: String) -> Error {
+    fedanchor_engine::Error::tensors(problem).into()
+}
+
 impl Anchors {
     /// Computes Z_anchor (Algorithm 1, line 5) from the raw images in evaluation mode.
     pub fn compute(
@@ -107,14 +119,42 @@ impl Anchors {
         })
     }
 
-    /// A deep copy.
-    pub fn copy(&self) -> Result<Self> {
-        Ok(match self {
+    /// As part of a broadcast.
+    pub fn put_into(self, arrays: &mut Arrays) {
+        match self {
             Anchors::Latents { latents, labels } => {
-                Anchors::Latents { latents: latents.f_detach_copy()?, labels: labels.clone() }
+                arrays.insert(LATENTS, Array::f32(latents));
+                arrays.insert(LABELS, Array::U16(labels));
             }
-            Anchors::ClassMeans { means } => Anchors::ClassMeans { means: means.f_detach_copy()? },
-        })
+            Anchors::ClassMeans { means } => arrays.insert(MEANS, Array::f32(means)),
+        }
+    }
+
+    /// Reads what [`Anchors::put_into`] added to a broadcast; `None` if it has no anchors.
+    pub fn take_from(arrays: &Arrays, classes: usize) -> Result<Option<Self>> {
+        match (arrays.f32(MEANS), arrays.f32(LATENTS), arrays.u16(LABELS)) {
+            (None, None, None) => Ok(None),
+            (Some(means), None, None) => match means.size()[..] {
+                [rows, _] if rows == classes as i64 => {
+                    Ok(Some(Anchors::ClassMeans { means: means.shallow_clone() }))
+                }
+                _ => Err(undecodable(format!("`{MEANS}` is not one row per class"))),
+            },
+            (None, Some(latents), Some(labels)) => {
+                let rows = matches!(latents.size()[..], [rows, _] if rows == labels.len() as i64);
+                let known = labels.iter().all(|&label| usize::from(label) < classes);
+                let present: BTreeSet<u16> = labels.iter().copied().collect();
+                if !rows || !known || present.len() != classes {
+                    let problem = format!("`{LABELS}` does not fit the latents and classes");
+                    return Err(undecodable(problem));
+                }
+                let (latents, labels) = (latents.shallow_clone(), labels.to_vec());
+                Ok(Some(Anchors::Latents { latents, labels }))
+            }
+            _ => Err(undecodable(
+                "the anchors are neither class means nor labelled latents".to_owned(),
+            )),
+        }
     }
 
     /// The mean of the unit latents of each class, `[C, D]`.
@@ -148,9 +188,7 @@ impl Anchors {
         let flat: Vec<f64> = flat.iter().map(|cosine| (cosine * 1e6).round() / 1e6).collect();
         Ok(flat.chunks(classes).map(<[f64]>::to_vec).collect())
     }
-}
 
-impl Anchors {
     /// The mean of [`Anchors::similarity`] over pairs of different classes; `None` for a single class.
     pub fn mean_similarity(&self, classes: usize) -> Result<Option<f64>> {
         let similarity = self.similarity(classes)?;
@@ -315,6 +353,26 @@ mod tests {
         assert!((&a - &b).abs().max().double_value(&[]) < 1e-6);
         assert_eq!(a.argmax(1, false), b.argmax(1, false));
         assert!((a.abs().max().double_value(&[])) > 0.01);
+    }
+
+    #[test]
+    fn what_is_broadcast_must_fit_the_classes() {
+        let read = |anchors: Anchors| {
+            let mut arrays = Arrays::default();
+            anchors.put_into(&mut arrays);
+            Anchors::take_from(&arrays, 2)
+        };
+        let Some(Anchors::Latents { labels, .. }) = read(latents()).unwrap() else { panic!() };
+        assert_eq!(labels, [0, 1, 0]);
+        assert!(Anchors::take_from(&Arrays::default(), 2).unwrap().is_none());
+        let refused = |anchors, problem: &str| {
+            let error = read(anchors).unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+        };
+        let means = Tensor::from_slice(&[1f32, 2.0, 3.0]).view([3, 1]);
+        refused(Anchors::ClassMeans { means }, "not one row per class");
+        let latents = Tensor::from_slice(&[1f32, 2.0]).view([2, 1]);
+        refused(Anchors::Latents { latents, labels: vec![0, 2] }, "does not fit");
     }
 
     #[test]

@@ -2,13 +2,13 @@
 //! which samples a client keeps.
 
 mod anchors;
+mod labelling;
 mod prior;
 mod pseudo_labels;
-mod selection;
+pub mod thresholds;
 
 pub(crate) use anchors::latents;
-pub use anchors::{AnchorPayload, AnchorSet, Anchors, LatentSource, Score, Scoring, own_scores};
-pub use pseudo_labels::{
-    ClassShares, LabelledBy, LocalImages, PseudoLabels, by_anchors, by_classifier,
-};
-pub use selection::{Selection, Threshold, ThresholdRule, relative_thresholds, select};
+pub use anchors::{AnchorPayload, AnchorSet, Anchors, LatentSource, Score, Scoring};
+pub use labelling::Labelling;
+pub use pseudo_labels::{LocalImages, PseudoLabels, by_classifier};
+pub use thresholds::Threshold;

@@ -2,16 +2,11 @@
 //! client that holds two classes of ten should not label as if it held all ten alike: once its shares are
 //! known, an image between a class that the client has and one that it has not is no longer in doubt.
 
-/// Images that a temperature is fitted on, at most.
-const FITTED_ON: usize = 2_000;
-/// Temperatures between which a fitted one lies, and halvings of that range.
-const TEMPERATURES: (f64, f64) = (0.01, 10.0);
-const HALVINGS: usize = 25;
 /// Expectation maximisation converges geometrically; the shares hardly move after this many steps.
 const STEPS: usize = 30;
-/// Images of every class that are counted beside the client's, so that no class is ruled out and few images do
+/// Images of every class added to the counts of the client's own, so that no class is ruled out and few images do
 /// not decide: a client with less than some 20 images of one class of ten counts as holding most of them.
-const COUNTED_BESIDE: f64 = 5.0;
+const PSEUDO_COUNT: f64 = 5.0;
 
 /// The softmax of each image's cosines with `classes` classes.
 pub(super) fn probabilities(cosines: &[f32], classes: usize, temperature: f64) -> Vec<f64> {
@@ -19,34 +14,12 @@ pub(super) fn probabilities(cosines: &[f32], classes: usize, temperature: f64) -
     images.flat_map(|image| softmax(image, temperature)).collect()
 }
 
-/// The temperature at which the largest probability of an image is on average `confidence`. A model that is
-/// trained on its own labels becomes too sure of them, and class shares are found only while it has doubts.
-pub(super) fn fitted_temperature(cosines: &[f32], classes: usize, confidence: f64) -> f64 {
-    let images = cosines.len() / classes;
-    let step = images.div_ceil(FITTED_ON).max(1);
-    let found = |temperature: f64| {
-        let chosen = cosines.chunks_exact(classes).step_by(step);
-        let largest = |image| softmax(image, temperature).fold(0.0, f64::max);
-        chosen.map(largest).sum::<f64>() / images.div_ceil(step).max(1) as f64
-    };
-    let (mut low, mut high) = TEMPERATURES;
-    for _ in 0..HALVINGS {
-        let middle = (low * high).sqrt();
-        if found(middle) > confidence {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    (low * high).sqrt()
-}
-
 /// The class shares under which a client's images are most likely (Saerens, Latinne and Decaestecker, 2002), from
 /// their probabilities if all classes were equally frequent.
 pub(super) fn class_shares(probabilities: &[f64], classes: usize) -> Vec<f64> {
     let mut shares = vec![1.0 / classes as f64; classes];
     for _ in 0..STEPS {
-        let mut counts = vec![COUNTED_BESIDE; classes];
+        let mut counts = vec![PSEUDO_COUNT; classes];
         for image in probabilities.chunks_exact(classes) {
             let joint = || image.iter().zip(&shares).map(|(p, share)| p * share);
             let total: f64 = joint().sum();
@@ -88,22 +61,6 @@ mod tests {
         let found = probabilities(&[3f32.ln(), 0.0, 0.0, 9f32.ln()], 2, 2.0);
         let root = 3f64.sqrt();
         close(&found, &[root / (root + 1.0), 1.0 / (root + 1.0), 0.25, 0.75], 1e-6);
-    }
-
-    #[test]
-    fn a_fitted_temperature_gives_the_wanted_confidence() {
-        let cosines = [0.9f32, 0.1, -0.2, 0.4, 0.5, 0.1, 0.0, 0.3, 0.95];
-        for confidence in [0.5, 0.8, 0.95] {
-            let temperature = fitted_temperature(&cosines, 3, confidence);
-            let found = probabilities(&cosines, 3, temperature);
-            let largest = found.chunks(3).map(|image| image.iter().copied().fold(0.0, f64::max));
-            close(&[largest.sum::<f64>() / 3.0], &[confidence], 1e-4);
-        }
-        // Of many images every second is enough.
-        let many = cosines.repeat(FITTED_ON * 2 / 3);
-        let (few, many) = (fitted_temperature(&cosines, 3, 0.8), fitted_temperature(&many, 3, 0.8));
-        close(&[many], &[few], 1e-3);
-        assert!(fitted_temperature(&[], 3, 0.8).is_finite());
     }
 
     #[test]

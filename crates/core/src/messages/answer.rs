@@ -47,19 +47,10 @@ pub struct Update {
     pub samples: usize,
     /// The samples it kept.
     pub kept: usize,
-    /// Its mean losses.
-    pub losses: ClientLosses,
+    /// Its mean losses over its steps, in the order of the method's names for them.
+    pub losses: Vec<Option<f64>>,
     /// Its pseudo-labels by class, where `record.label_counts` asks for them; otherwise empty.
     pub labels: Vec<u32>,
-}
-
-/// A client's mean losses over its steps.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct ClientLosses {
-    /// L_fix, or the method's own loss.
-    pub fix: Option<f64>,
-    /// L_mix.
-    pub mix: Option<f64>,
 }
 
 /// The longest reason that is sent, in characters.
@@ -81,9 +72,11 @@ impl Answer {
     fn content(&self) -> (Vec<(String, Data<'_>)>, Header) {
         let kind = match &self.outcome {
             ClientOutcome::Update(Update { samples, kept, losses, labels, .. }) => {
-                let (fix_loss, mix_loss) = (losses.fix, losses.mix);
+                let loss = |at: usize| losses.get(at).copied().flatten();
+                let (fix_loss, mix_loss) = (loss(0), loss(1));
+                let more_losses = losses.get(2..).unwrap_or_default().to_vec();
                 let (samples, kept, labels) = (*samples, *kept, labels.clone());
-                Kind::Update { samples, kept, fix_loss, mix_loss, labels }
+                Kind::Update { samples, kept, fix_loss, mix_loss, more_losses, labels }
             }
             ClientOutcome::NothingKept { samples, labels } => {
                 Kind::NothingKept { samples: *samples, labels: labels.clone() }
@@ -115,9 +108,9 @@ impl Answer {
             return Err(undecodable(format!("`{name}` does not belong to an answer")));
         }
         let outcome = match kind {
-            Kind::Update { samples, kept, fix_loss, mix_loss, labels } => {
+            Kind::Update { samples, kept, fix_loss, mix_loss, more_losses, labels } => {
                 let params = Params::from_decoded(layout, std::mem::take(&mut tensors), device)?;
-                let losses = ClientLosses { fix: fix_loss, mix: mix_loss };
+                let losses = [fix_loss, mix_loss].into_iter().chain(more_losses).collect();
                 ClientOutcome::Update(Update { params, samples, kept, losses, labels })
             }
             Kind::NothingKept { samples, labels } => ClientOutcome::NothingKept { samples, labels },
@@ -168,7 +161,7 @@ pub(super) mod tests {
     }
 
     fn update() -> ClientOutcome {
-        let losses = ClientLosses { fix: Some(0.1 + 0.2), mix: None };
+        let losses = vec![Some(0.1 + 0.2), None, Some(7.0)];
         let params = params(&layout(), 0.7);
         ClientOutcome::Update(Update { params, samples: 297, kept: 12, losses, labels: vec![3, 0] })
     }
@@ -190,7 +183,7 @@ pub(super) mod tests {
                 (ClientOutcome::Update(found), ClientOutcome::Update(sent)) => {
                     assert_eq!(found.params.tensors, sent.params.tensors);
                     assert_eq!((found.samples, found.kept), (297, 12));
-                    assert_eq!((found.losses, &found.labels), (sent.losses, &sent.labels));
+                    assert_eq!((&found.losses, &found.labels), (&sent.losses, &sent.labels));
                 }
                 (ClientOutcome::NothingKept { samples, labels }, _) => {
                     assert_eq!((*samples, &labels[..]), (31, &[30, 1][..]));

@@ -1,8 +1,8 @@
 //! What the server sends to the clients of a round.
 
+use super::arrays::{Array, Arrays};
 use super::header::{Header, Kind, PROTOCOL, decode_message, undecodable};
 use crate::error::Result;
-use crate::labels::Anchors;
 use fedanchor_engine::tensors::{Data, Layout, Params, Part, encode, encoded_len};
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Tensor};
@@ -16,19 +16,11 @@ pub struct Broadcast {
     pub round: u32,
     /// The model to start from, K = 1.
     pub params: Params,
-    /// What the clients receive of the anchors, where they label by them.
-    pub anchors: Option<Anchors>,
-    /// One threshold per class, where the server finds them.
-    pub thresholds: Vec<f64>,
-    /// The share of every class in the anchors, where clients align their labels with it.
-    pub class_shares: Vec<f64>,
-    /// Further models that a method sends.
+    /// Further models that the method sends.
     pub models: ExtraModels,
+    /// Further arrays that the method sends.
+    pub arrays: Arrays,
 }
-
-/// Numbers by class, as they are named in a message.
-const THRESHOLDS: &str = "thresholds";
-const CLASS_SHARES: &str = "class_shares";
 
 /// Named models beside the global one, for all clients or for some.
 #[derive(Debug, Default)]
@@ -73,15 +65,8 @@ impl ExtraModels {
 impl Broadcast {
     /// The model and nothing else.
     pub fn new(method: &str, round: u32, params: Params) -> Self {
-        Self {
-            method: method.to_owned(),
-            round,
-            params,
-            anchors: None,
-            thresholds: Vec::new(),
-            class_shares: Vec::new(),
-            models: ExtraModels::default(),
-        }
+        let (models, arrays) = Default::default();
+        Self { method: method.to_owned(), round, params, models, arrays }
     }
 
     /// A deep copy.
@@ -90,10 +75,8 @@ impl Broadcast {
             method: self.method.clone(),
             round: self.round,
             params: self.params.copy()?,
-            anchors: self.anchors.as_ref().map(Anchors::copy).transpose()?,
-            thresholds: self.thresholds.clone(),
-            class_shares: self.class_shares.clone(),
             models: self.models.copy()?,
+            arrays: self.arrays.copy()?,
         })
     }
 
@@ -121,67 +104,32 @@ impl Broadcast {
         let header = Header { protocol: PROTOCOL, round, client, method, kind: Kind::Broadcast };
         let mut tensors: Vec<(String, Data)> = self.params.data("model").collect();
         for (name, params) in self.models.of(client) {
-            tensors.extend(params.data(&format!("extra.{name}")).collect::<Vec<_>>());
+            tensors.extend(params.data(&format!("{EXTRA}{name}")).collect::<Vec<_>>());
         }
-        let anchors = match &self.anchors {
-            Some(Anchors::Latents { latents, labels }) => {
-                tensors.push(("anchors/labels".to_owned(), Data::U16(labels)));
-                Some(("anchors/latents", latents, latents.size()))
-            }
-            Some(Anchors::ClassMeans { means }) => Some(("anchors/means", means, means.size())),
-            None => None,
-        };
-        if let Some((name, tensor, size)) = &anchors {
-            tensors.push(((*name).to_owned(), Data::F32(tensor, size)));
-        }
-        for (name, numbers) in [(THRESHOLDS, &self.thresholds), (CLASS_SHARES, &self.class_shares)]
-        {
-            if !numbers.is_empty() {
-                tensors.push((name.to_owned(), Data::F64(numbers)));
-            }
-        }
+        tensors.extend(self.arrays.data());
         then(&tensors, &header.encode()?)
     }
 
-    /// Reads a message, for a network of this layout and so many classes: the broadcast, and the number
-    /// of the client it is for.
-    pub fn decode(
-        bytes: &[u8],
-        layout: &Layout,
-        classes: usize,
-        device: Device,
-    ) -> Result<(Self, u32)> {
-        let mut decoded = decode_message(bytes)?;
+    /// Reads a message for a network of this layout: the broadcast, and the number of the client it is for.
+    pub fn decode(bytes: &[u8], layout: &Layout, device: Device) -> Result<(Self, u32)> {
+        let decoded = decode_message(bytes)?;
         let Header { round, client, method, kind, .. } = Header::decode(&decoded.header)?;
         if kind != Kind::Broadcast {
             return Err(undecodable("the message is not a broadcast"));
         }
-        let mut by_class = |name: &str| {
-            let numbers = decoded.f64.remove(name).unwrap_or_default();
-            if ![0, classes].contains(&numbers.len()) {
-                let problem =
-                    format!("`{name}` has length {} for {classes} classes", numbers.len());
-                return Err(undecodable(problem));
-            }
-            Ok(numbers)
-        };
-        let (thresholds, class_shares) = (by_class(THRESHOLDS)?, by_class(CLASS_SHARES)?);
-        if class_shares.iter().any(|share| !share.is_finite() || *share <= 0.0) {
-            return Err(undecodable(format!("`{CLASS_SHARES}` holds a share that is not above 0")));
-        }
         let mut groups: BTreeMap<String, BTreeMap<String, Tensor>> = BTreeMap::new();
+        let mut arrays = Arrays::default();
         for (name, tensor) in decoded.f32 {
-            let Some((group, name)) = name.split_once('/') else {
-                return Err(undecodable(format!("`{name}` does not belong to a broadcast")));
-            };
-            groups.entry(group.to_owned()).or_default().insert(name.to_owned(), tensor);
+            match name.split_once('/') {
+                Some((group, entry)) if group == "model" || group.starts_with(EXTRA) => {
+                    groups.entry(group.to_owned()).or_default().insert(entry.to_owned(), tensor);
+                }
+                _ => arrays.insert(name, Array::f32(tensor.f_to_device(device)?)),
+            }
         }
-        let anchors = groups.remove("anchors");
-        let anchors =
-            decode_anchors(anchors, decoded.u16.remove("anchors/labels"), classes, device)?;
-        if let Some(name) = decoded.f64.keys().chain(decoded.u16.keys()).next() {
-            return Err(undecodable(format!("`{name}` does not belong to a broadcast")));
-        }
+        let numbers = decoded.f64.into_iter().map(|(name, values)| (name, Array::F64(values)));
+        let labels = decoded.u16.into_iter().map(|(name, values)| (name, Array::U16(values)));
+        numbers.chain(labels).for_each(|(name, array)| arrays.insert(name, array));
         let model = groups.remove("model").unwrap_or_default();
         let params = decode_model(layout, model, device)?;
         if let Some(missing) = layout.iter().find(|entry| {
@@ -192,14 +140,15 @@ impl Broadcast {
         }
         let mut models = ExtraModels::default();
         for (group, tensors) in groups {
-            let Some(name) = group.strip_prefix("extra.") else {
-                return Err(undecodable(format!("`{group}` does not belong to a broadcast")));
-            };
+            let name = group.trim_start_matches(EXTRA);
             models.insert(name, decode_model(layout, tensors, device)?);
         }
-        Ok((Self { method, round, params, anchors, thresholds, class_shares, models }, client))
+        Ok((Self { method, round, params, models, arrays }, client))
     }
 }
+
+/// Before the name of a further model.
+const EXTRA: &str = "extra.";
 
 /// A model that holds every entry of each part that it holds any of.
 fn decode_model(
@@ -219,43 +168,6 @@ fn decode_model(
     Ok(params)
 }
 
-fn decode_anchors(
-    tensors: Option<BTreeMap<String, Tensor>>,
-    labels: Option<Vec<u16>>,
-    classes: usize,
-    device: Device,
-) -> Result<Option<Anchors>> {
-    let Some(mut tensors) = tensors else {
-        return match labels {
-            None => Ok(None),
-            Some(_) => Err(undecodable("`anchors/labels` without latents")),
-        };
-    };
-    let anchors = match (tensors.remove("means"), tensors.remove("latents"), labels) {
-        (Some(means), None, None) => match means.size()[..] {
-            [rows, _] if rows == classes as i64 => {
-                Anchors::ClassMeans { means: means.f_to_device(device)? }
-            }
-            _ => return Err(undecodable("`anchors/means` is not one row per class")),
-        },
-        (None, Some(latents), Some(labels)) => {
-            let rows = matches!(latents.size()[..], [rows, _] if rows == labels.len() as i64);
-            let known = labels.iter().all(|&label| usize::from(label) < classes);
-            let present: BTreeSet<u16> = labels.iter().copied().collect();
-            if !rows || !known || present.len() != classes {
-                let problem = "`anchors/labels` does not fit the latents and classes";
-                return Err(undecodable(problem));
-            }
-            Anchors::Latents { latents: latents.f_to_device(device)?, labels }
-        }
-        _ => return Err(undecodable("the anchors are neither class means nor labelled latents")),
-    };
-    match tensors.keys().next() {
-        Some(name) => Err(undecodable(format!("`anchors/{name}` does not belong to a broadcast"))),
-        None => Ok(Some(anchors)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::answer::tests::{layout, params};
@@ -265,8 +177,9 @@ mod tests {
         let layout = layout();
         let latents = Tensor::from_slice(&[0.1f32, 0.2, 0.3, 0.4, 0.5, 0.6]).view([3, 2]);
         let mut broadcast = Broadcast::new("fedmatch", 7, params(&layout, 1.0));
-        broadcast.anchors = Some(Anchors::Latents { latents, labels: vec![1, 0, 1] });
-        broadcast.thresholds = vec![0.1, 1.0 / 3.0];
+        broadcast.arrays.insert("anchors/latents", Array::f32(latents));
+        broadcast.arrays.insert("anchors/labels", Array::U16(vec![1, 0, 1]));
+        broadcast.arrays.insert("thresholds", Array::F64(vec![0.1, 1.0 / 3.0]));
         broadcast.models.insert("sigma", params(&layout, 2.0));
         broadcast.models.insert_for("helper.3", params(&layout, 3.0), BTreeSet::from([4, 5]));
         broadcast
@@ -282,14 +195,14 @@ mod tests {
         for client in [4, 9] {
             let bytes = sent.encode(client).unwrap();
             assert_eq!(bytes.len() as u64, sent.encoded_len(client).unwrap());
-            let (found, whose) = Broadcast::decode(&bytes, &layout(), 2, Device::Cpu).unwrap();
+            let (found, whose) = Broadcast::decode(&bytes, &layout(), Device::Cpu).unwrap();
             assert_eq!((whose, found.round, found.method.as_str()), (client, 7, "fedmatch"));
             assert_eq!(values(&found.params), values(&sent.params));
-            assert_eq!(found.thresholds, sent.thresholds);
+            assert_eq!(found.arrays.f64("thresholds"), Some(&[0.1, 1.0 / 3.0][..]));
             let names: Vec<&str> = found.models.of(client).map(|(name, _)| name).collect();
             assert_eq!(names, if client == 4 { vec!["helper.3", "sigma"] } else { vec!["sigma"] });
-            let Some(Anchors::Latents { latents, labels }) = &found.anchors else { panic!() };
-            assert_eq!(labels, &[1, 0, 1]);
+            assert_eq!(found.arrays.u16("anchors/labels"), Some(&[1, 0, 1][..]));
+            let latents = found.arrays.f32("anchors/latents").unwrap();
             assert_eq!(latents.double_value(&[2, 1]), f64::from(0.6f32));
         }
     }
@@ -300,11 +213,9 @@ mod tests {
             let mut sent = broadcast();
             change(&mut sent);
             let bytes = sent.encode(4).unwrap();
-            let error = Broadcast::decode(&bytes, &layout(), 2, Device::Cpu).unwrap_err();
+            let error = Broadcast::decode(&bytes, &layout(), Device::Cpu).unwrap_err();
             assert!(error.to_string().contains(problem), "{error}");
         };
-        refused(&|sent| sent.class_shares = vec![0.5, 0.0], "not above 0");
-        refused(&|sent| sent.thresholds = vec![0.5], "`thresholds` has length 1 for 2 classes");
         refused(
             &|sent| sent.params = sent.params.subset(|entry| entry.part == Part::Backbone),
             "`classifier.weight` is missing",
@@ -316,25 +227,11 @@ mod tests {
             },
             "a model has 1 of the 2 entries of Backbone",
         );
-        refused(
-            &|sent| {
-                let means = Tensor::from_slice(&[1f32, 2.0, 3.0]).view([3, 1]);
-                sent.anchors = Some(Anchors::ClassMeans { means });
-            },
-            "not one row per class",
-        );
-        refused(
-            &|sent| {
-                let latents = Tensor::from_slice(&[1f32, 2.0]).view([2, 1]);
-                sent.anchors = Some(Anchors::Latents { latents, labels: vec![0, 2] });
-            },
-            "does not fit",
-        );
         let bytes = broadcast().encode(4).unwrap();
         let other = String::from_utf8_lossy(&bytes).find("\\\"protocol\\\":1").unwrap();
         let mut changed = bytes;
         changed[other + 13] = b'2';
-        let error = Broadcast::decode(&changed, &layout(), 2, Device::Cpu).unwrap_err();
+        let error = Broadcast::decode(&changed, &layout(), Device::Cpu).unwrap_err();
         assert_eq!(error.to_string(), "the message has protocol version 2, not 1");
     }
 }

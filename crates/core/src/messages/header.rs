@@ -26,8 +26,11 @@ pub(super) enum Kind {
     Update {
         samples: usize,
         kept: usize,
+        /// The first and the second loss, and any others.
         fix_loss: Option<f64>,
         mix_loss: Option<f64>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        more_losses: Vec<Option<f64>>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         labels: Vec<u32>,
     },

@@ -5,9 +5,11 @@
 //! size is the length of its encoding. Pseudo-labels, true labels and a client's state are in no message.
 
 mod answer;
+mod arrays;
 mod broadcast;
 mod header;
 
-pub use answer::{Answer, ClientLosses, ClientOutcome, Update};
+pub use answer::{Answer, ClientOutcome, Update};
+pub use arrays::{Array, Arrays};
 pub use broadcast::{Broadcast, ExtraModels};
 pub use header::PROTOCOL;

@@ -1,9 +1,9 @@
 //! Local training of a cohort: every client on its fix set, all clients as one network.
 
-use super::{Client, ClientReport, ClientState, Cohort, Method, uploaded};
+use super::{Client, ClientReport, ClientState, Cohort, MeanLosses, Method, uploaded};
 use crate::error::Result;
 use crate::labels::PseudoLabels;
-use crate::messages::{ClientLosses, ClientOutcome, Update};
+use crate::messages::{ClientOutcome, Update};
 use fedanchor_engine::InPhase;
 use fedanchor_engine::batches::{StepPlan, Task};
 use fedanchor_engine::tensors::{Params, Part};
@@ -20,8 +20,8 @@ pub struct ClientTrainer<'a> {
     pub objective: Objective<'a>,
     /// What a gradient changes [default: backbone and classifier].
     pub trains: fn(Part) -> bool,
-    /// What each client contributes of its own.
-    pub own: Option<&'a OwnOf<'a>>,
+    /// What each client contributes beside the model.
+    pub contributes: Option<&'a ContributionOf<'a>>,
     /// Which models a client keeps, given what it trained and the further networks.
     pub keeps: Option<&'a KeepsOf<'a>>,
     /// Whether the loss may tell a client to skip a step. It then has a second term, which says who made
@@ -29,18 +29,18 @@ pub struct ClientTrainer<'a> {
     pub may_skip: bool,
     /// Whether a client may keep its momentum, where `client.keep_momentum` asks for it.
     pub keeps_momentum: bool,
-    /// Whether clients train on all their samples and the loss itself chooses among them.
-    pub whole: bool,
+    /// Which of the method's losses the first term is [default: the first].
+    pub first_loss: usize,
 }
 
 /// Finds what a client contributes.
-pub type OwnOf<'a> = dyn Fn(&Client) -> Result<Own> + 'a;
+pub type ContributionOf<'a> = dyn Fn(&Client) -> Result<Contribution> + 'a;
 /// Finds what a client keeps.
 pub type KeepsOf<'a> = dyn Fn(&Params, &[Params]) -> Result<BTreeMap<String, Params>> + 'a;
 
 /// What one client contributes, K = 1 each.
 #[derive(Debug)]
-pub struct Own {
+pub struct Contribution {
     /// Entries of the network that are its own, in place of the model's; possibly none.
     pub entries: Params,
     /// Further networks that the loss reads.
@@ -57,9 +57,26 @@ impl<'a> ClientTrainer<'a> {
     /// From this model on this objective.
     pub fn new(method: &'a dyn Method, model: &'a Params, objective: Objective<'a>) -> Self {
         let trains = |part| matches!(part, Part::Backbone | Part::Classifier);
-        let (own, keeps) = (None, None);
-        let (may_skip, keeps_momentum, whole) = (false, true, false);
-        Self { method, model, objective, trains, own, keeps, may_skip, keeps_momentum, whole }
+        let (contributes, keeps) = (None, None);
+        let (may_skip, keeps_momentum, first_loss) = (false, true, 0);
+        Self {
+            method,
+            model,
+            objective,
+            trains,
+            contributes,
+            keeps,
+            may_skip,
+            keeps_momentum,
+            first_loss,
+        }
+    }
+
+    /// Trains every client on all its samples, without labels: the loss itself chooses among them.
+    pub fn train_on_all(&self, cohort: Cohort) -> Result<Vec<ClientReport>> {
+        let labels = cohort.clients.iter().map(|client| PseudoLabels::none(client.local.len()));
+        let labels = labels.collect();
+        self.train(cohort, labels)
     }
 
     /// Trains every client on its fix set; one report per client, in the cohort's order.
@@ -74,11 +91,7 @@ impl<'a> ClientTrainer<'a> {
             labels: &labels.label,
             weights: &labels.weight,
             adjustment: &labels.adjustment,
-            fix: if self.whole {
-                (0..client.local.len() as u32).collect()
-            } else {
-                labels.fix_set()
-            },
+            fix: labels.fix_set(),
         });
         let tasks: Vec<Task> = tasks.collect();
         tracing::debug!(
@@ -94,13 +107,13 @@ impl<'a> ClientTrainer<'a> {
             order.iter().map(|&task| clients[task].state.momentum.as_ref()).collect();
         let mut params = self.model.broadcast(order.len() as i64)?;
         let mut others = Vec::new();
-        if let Some(own) = self.own.filter(|_| !order.is_empty()) {
-            let owns: Vec<Own> =
-                order.iter().map(|&at| own(&clients[at])).collect::<Result<_>>()?;
-            let entries: Vec<&Params> = owns.iter().map(|own| &own.entries).collect();
+        if let Some(contributes) = self.contributes.filter(|_| !order.is_empty()) {
+            let own = order.iter().map(|&at| contributes(&clients[at]));
+            let own: Vec<Contribution> = own.collect::<Result<_>>()?;
+            let entries: Vec<&Params> = own.iter().map(|own| &own.entries).collect();
             params = params.with(Params::stack(&entries)?, context.network.layout.clone())?;
-            for other in 0..owns[0].others.len() {
-                let all: Vec<&Params> = owns.iter().map(|own| &own.others[other]).collect();
+            for other in 0..own[0].others.len() {
+                let all: Vec<&Params> = own.iter().map(|own| &own.others[other]).collect();
                 others.push(Params::stack(&all)?);
             }
         }
@@ -171,15 +184,16 @@ impl<'a> ClientTrainer<'a> {
     }
 
     /// A client's mean losses from the means of the loss's terms; `None` if it made no step.
-    fn losses(&self, means: &[f64], sound: bool) -> Option<ClientLosses> {
-        let fix = means.first().copied().filter(|_| sound);
-        match means.get(1).copied() {
+    fn losses(&self, means: &[f64], sound: bool) -> Option<MeanLosses> {
+        let mut losses: MeanLosses = means.iter().map(|mean| sound.then_some(*mean)).collect();
+        if self.may_skip {
             // The second term says in how many of the steps the client took part.
-            Some(made) if self.may_skip && made == 0.0 => None,
-            Some(made) if self.may_skip => {
-                Some(ClientLosses { fix: fix.map(|sum| sum / made), mix: None })
+            let made = means.get(1).copied().unwrap_or_default();
+            if made == 0.0 {
+                return None;
             }
-            mix => Some(ClientLosses { fix, mix: mix.filter(|_| sound) }),
+            losses = vec![losses[0].map(|sum| sum / made)];
         }
+        Some(std::iter::repeat_n(None, self.first_loss).chain(losses).collect())
     }
 }

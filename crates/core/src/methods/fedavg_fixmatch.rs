@@ -16,10 +16,10 @@
 //! - FixMatch proper trains on labelled and unlabelled images in one step and tests a moving average of the
 //!   weights. Here the labels are on the server, and the settings are those of the preset.
 
-use super::{ClientReport, ClientTrainer, Cohort, Method, read_settings};
+use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, read_settings};
 use crate::config::{Augmentation, within};
 use crate::error::Result;
-use crate::labels::by_classifier;
+use crate::labels::{PseudoLabels, by_classifier};
 use crate::messages::Broadcast;
 use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
 use fedanchor_engine::model::{Pass, Statistics};
@@ -54,9 +54,6 @@ impl Method for FedAvgFixMatch {
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
         let (model, threshold) = (&broadcast.params, self.config.threshold);
-        // For the record only: the labels of the broadcast model. Training labels every batch again.
-        let labels = by_classifier(context, model, threshold, round, &cohort.images())
-            .in_phase("labelling the clients' images")?;
         let views = TwoViews {
             images: &context.images,
             streams: context.streams(round),
@@ -65,11 +62,22 @@ impl Method for FedAvgFixMatch {
         };
         let loss = FixMatchLoss { format: views.format(), threshold };
         let trainer = ClientTrainer {
-            whole: true,
             may_skip: true,
             ..ClientTrainer::new(self, model, Objective::new(&views, loss))
         };
-        trainer.train(cohort, labels)
+        trainer.train_on_all(cohort)
+    }
+
+    /// Training labels every batch anew.
+    fn measure(&self, cohort: &Cohort, sent: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
+        let (context, threshold) = (cohort.context, self.config.threshold);
+        let images = cohort.images();
+        let labels = by_classifier(context, &sent.params, threshold, cohort.round, &images);
+        Ok(Some(labels.in_phase("labelling the clients' images")?))
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { client_losses: &["fixmatch"], ..Properties::default() }
     }
 }
 

@@ -19,10 +19,11 @@
 //! - The predictor is 4,096 wide (`method.predictor`) instead of 12,288.
 
 use super::two_views::TwoViewLoss;
-use super::{Client, ClientReport, ClientTrainer, Cohort, Method, Own, read_settings};
+use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
+use super::{Properties, read_settings};
 use crate::config::{Augmentation, Heads, at_least_one, at_most, within};
 use crate::error::Result;
-use crate::labels::by_classifier;
+use crate::labels::{PseudoLabels, by_classifier};
 use crate::messages::Broadcast;
 use crate::server::{Server, supervised_epoch};
 use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
@@ -31,7 +32,7 @@ use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch};
 use fedanchor_engine::training::{Context, Inputs, Objective, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult};
-use fedanchor_record::Losses;
+use fedanchor_record::ClientLabels;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,7 +65,7 @@ impl Method for FedCon {
         NAME
     }
 
-    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
         let lr = server.experiment.pretrain.lr;
         self.server_epoch(server, 0, epoch, lr)
     }
@@ -77,19 +78,19 @@ impl Method for FedCon {
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
         let model = &broadcast.params;
-        // For the record only: no labels are trained on.
-        let labels = by_classifier(context, model, 0.0, round, &cohort.images())
-            .in_phase("labelling the clients' images")?;
-        let own = |client: &Client| {
+        let contributes = |client: &Client| {
             let models = &client.state.models;
             if let (Some(predictor), Some(target)) = (models.get(PREDICTOR), models.get(TARGET)) {
-                return Ok(Own { entries: predictor.copy()?, others: vec![target.copy()?] });
+                return Ok(Contribution {
+                    entries: predictor.copy()?,
+                    others: vec![target.copy()?],
+                });
             }
             // Its first round: a predictor of its own, and a target that starts where it does.
             let drawn = context.network.init_client(context.seed, client.id, context.device)?;
             let target = model.subset(|entry| entry.part == Part::Backbone);
             let entries = drawn.subset(|entry| entry.part == Part::Predictor);
-            Ok(Own { entries, others: vec![target.copy()?] })
+            Ok(Contribution { entries, others: vec![target.copy()?] })
         };
         let keeps = |trained: &Params, others: &[Params]| {
             let predictor = trained.subset(|entry| entry.part == Part::Predictor);
@@ -102,15 +103,18 @@ impl Method for FedCon {
         let loss = TwoViewLoss { format: views.format(), target_decay };
         let trainer = ClientTrainer {
             trains: |part| matches!(part, Part::Backbone | Part::Predictor),
-            own: Some(&own),
+            contributes: Some(&contributes),
             keeps: Some(&keeps),
             ..ClientTrainer::new(self, model, Objective::new(&views, loss))
         };
-        trainer.train(cohort, labels)
+        trainer.train_on_all(cohort)
     }
 
-    fn selects(&self) -> bool {
-        false
+    /// Training uses no labels.
+    fn measure(&self, cohort: &Cohort, sent: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
+        let labels =
+            by_classifier(cohort.context, &sent.params, 0.0, cohort.round, &cohort.images());
+        Ok(Some(labels.in_phase("labelling the clients' images")?))
     }
 
     fn server_update(
@@ -118,10 +122,10 @@ impl Method for FedCon {
         server: &mut Server,
         aggregate: Option<Params>,
         round: u32,
-    ) -> Result<Losses> {
+    ) -> Result<MeanLosses> {
         server.take_mean(aggregate.as_ref())?;
         let (epochs, lr) = (server.experiment.server.epochs, server.experiment.server_lr(round));
-        let mut losses = Losses::default();
+        let mut losses = Vec::new();
         for epoch in 0..epochs {
             losses = self.server_epoch(server, round, epoch, lr)?;
         }
@@ -129,12 +133,16 @@ impl Method for FedCon {
         Ok(losses)
     }
 
-    fn heads(&self) -> Heads {
-        Heads { anchor: false, predictor: Some(self.config.predictor) }
-    }
-
-    fn uploads(&self, part: Part) -> bool {
-        part == Part::Backbone
+    fn properties(&self) -> Properties {
+        Properties {
+            labels: ClientLabels::None,
+            selects: false,
+            client_losses: &["consistency"],
+            server_losses: &["fix"],
+            heads: Heads { anchor: false, predictor: Some(self.config.predictor) },
+            uploads: &[Part::Backbone],
+            ..Properties::default()
+        }
     }
 }
 
@@ -144,14 +152,20 @@ impl FedCon {
         TwoViews { images, streams, batch, second: Augmentation::Weak }
     }
 
-    fn server_epoch(&self, server: &mut Server, round: u32, epoch: u32, lr: f64) -> Result<Losses> {
+    fn server_epoch(
+        &self,
+        server: &mut Server,
+        round: u32,
+        epoch: u32,
+        lr: f64,
+    ) -> Result<MeanLosses> {
         let (context, batch) = (server.context, server.experiment.server_batch());
         let views = self.views(context, round, batch);
         let weight = ramp(round, self.config.ramp_up) as f32;
         let objective = Objective::new(&views, ServerLoss { format: views.format() });
         let objective = objective.with_scalars([weight]);
         let means = supervised_epoch(server, &objective, Vec::new(), round, epoch, lr)?;
-        Ok(Losses { server_fix: means.first().copied(), ..Losses::default() })
+        Ok(vec![means.first().copied()])
     }
 }
 

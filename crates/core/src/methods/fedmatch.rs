@@ -22,10 +22,11 @@
 //! - The networks here have batch norm, which the code's has not: all samples of a batch pass through the
 //!   client's network, while helpers use their running statistics.
 
-use super::{Client, ClientReport, ClientTrainer, Cohort, Method, Own, read_settings};
-use crate::config::{AggregationRule, Augmentation, Experiment, at_least_one, at_most, within};
+use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
+use super::{Properties, read_settings};
+use crate::config::{Augmentation, Experiment, at_least_one, at_most, within};
 use crate::error::{Error, Result};
-use crate::labels::by_classifier;
+use crate::labels::{PseudoLabels, by_classifier};
 use crate::messages::{Broadcast, ExtraModels, Update};
 use crate::server::{Server, step_towards, supervised_epoch};
 use fedanchor_data::Purpose;
@@ -36,7 +37,6 @@ use fedanchor_engine::tensors::{Entry, Params, Part};
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Context, FixMix, FixMixLoss, Inputs, Objective, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult};
-use fedanchor_record::Losses;
 use rand_distr::{Distribution, StandardNormal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -94,7 +94,7 @@ impl Method for FedMatch {
         Ok(())
     }
 
-    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
         let lr = server.experiment.pretrain.lr;
         self.train_sigma(server, 0, epoch..epoch + 1, lr)
     }
@@ -111,13 +111,7 @@ impl Method for FedMatch {
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
-        let psi = &broadcast.params;
-        let sigma = broadcast.models.get(SIGMA);
-        let sigma = sigma.ok_or_else(|| Error::method(NAME, "the broadcast holds no sigma"))?;
-        // For the record only: training labels every batch by its own model.
-        let (whole, threshold) = (sum(sigma, psi)?, self.config.threshold);
-        let labels = by_classifier(context, &whole, threshold, round, &cohort.images())
-            .in_phase("labelling the clients' images")?;
+        let (psi, sigma) = (&broadcast.params, sigma_of(broadcast)?);
         let views = TwoViews {
             images: &context.images,
             streams: context.streams(round),
@@ -125,21 +119,37 @@ impl Method for FedMatch {
             second: Augmentation::Strong,
         };
         let loss = ClientLoss { format: views.format(), config: self.config.clone() };
-        let own = |client: &Client| {
+        let contributes = |client: &Client| {
             let mut others = vec![sigma.copy()?];
             for (name, helper) in broadcast.models.of(client.id) {
                 if name.starts_with(HELPER) {
                     others.push(sum(sigma, helper)?);
                 }
             }
-            Ok(Own { entries: psi.subset(|_| false), others })
+            Ok(Contribution { entries: psi.subset(|_| false), others })
         };
         let trainer = ClientTrainer {
-            own: Some(&own),
-            whole: true,
+            contributes: Some(&contributes),
             ..ClientTrainer::new(self, psi, Objective::new(&views, loss))
         };
-        trainer.train(cohort, labels)
+        trainer.train_on_all(cohort)
+    }
+
+    /// Training labels every batch by the client's own model.
+    fn measure(&self, cohort: &Cohort, sent: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
+        let (context, threshold) = (cohort.context, self.config.threshold);
+        let (model, images) = (sum(sigma_of(sent)?, &sent.params)?, cohort.images());
+        let labels = by_classifier(context, &model, threshold, cohort.round, &images);
+        Ok(Some(labels.in_phase("labelling the clients' images")?))
+    }
+
+    fn properties(&self) -> Properties {
+        Properties {
+            client_losses: &["agreement", "helpers"],
+            server_losses: &["fix"],
+            observes_updates: true,
+            ..Properties::default()
+        }
     }
 
     fn summand<'a>(&self, broadcast: &'a Broadcast) -> Option<&'a Params> {
@@ -155,16 +165,12 @@ impl Method for FedMatch {
         Ok(())
     }
 
-    fn observes_updates(&self) -> bool {
-        true
-    }
-
     fn server_update(
         &self,
         server: &mut Server,
         aggregate: Option<Params>,
         round: u32,
-    ) -> Result<Losses> {
+    ) -> Result<MeanLosses> {
         let experiment = server.experiment;
         if let Some(mean) = aggregate {
             let Server { state, velocity, params, .. } = server;
@@ -188,9 +194,9 @@ impl Method for FedMatch {
             let problem = "must be 0 with method fedmatch: the aggregate is not a model by itself";
             return Err(Error::config("checks.anchor_margin", problem));
         }
-        if experiment.aggregation.rule == AggregationRule::Fltrust {
-            let problem = "`fltrust` does not work with method fedmatch: its clients train psi, \
-                           which the server never does";
+        if experiment.aggregation.rule.find()?.needs_root {
+            let problem = "method fedmatch needs a rule without an update of the server's own: its clients \
+                           train psi, which the server never does";
             return Err(Error::config("aggregation.rule", problem));
         }
         Ok(())
@@ -205,7 +211,7 @@ impl FedMatch {
         round: u32,
         epochs: std::ops::Range<u32>,
         lr: f64,
-    ) -> Result<Losses> {
+    ) -> Result<MeanLosses> {
         let (experiment, context) = (server.experiment, server.context);
         let sigma = kept(server, SIGMA)?.subset(|entry| !entry.statistic);
         server.params.assign(&sigma)?;
@@ -213,17 +219,17 @@ impl FedMatch {
         let fix = FixMix::plain(context, round, batch, augment);
         let loss = ServerLoss { fix: fix.loss(), weight: self.config.supervised };
         let objective = Objective::new(&fix.batches, loss);
-        let mut losses = Losses::default();
+        let mut loss = None;
         for epoch in epochs {
             let psi = kept(server, PSI)?.copy()?;
             let means = supervised_epoch(server, &objective, vec![psi], round, epoch, lr)?;
-            losses.server_fix = means.first().copied();
+            loss = means.first().copied();
         }
         let sigma = server.params.copy()?;
         // With sigma's statistics: they were trained with it.
         server.params = sum(kept(server, PSI)?, &sigma)?;
         server.state.models.insert(SIGMA.to_owned(), sigma);
-        Ok(losses)
+        Ok(vec![loss])
     }
 
     /// Every client's helpers: the nearest models of others. A client that has not been probed is taken
@@ -279,6 +285,12 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
         within(key, weight, 0.0, 1e6)?;
     }
     Ok(Box::new(FedMatch { config }))
+}
+
+/// The sigma of a broadcast.
+fn sigma_of(broadcast: &Broadcast) -> Result<&Params> {
+    let sigma = broadcast.models.get(SIGMA);
+    sigma.ok_or_else(|| Error::method(NAME, "the broadcast contains no sigma"))
 }
 
 /// A model that the server keeps.

@@ -10,34 +10,44 @@ pub mod fedanchor;
 mod fedavg_fixmatch;
 mod fedcon;
 pub mod fedmatch;
+mod properties;
 mod registry;
 mod semifl;
 mod server_only;
 mod settings;
 mod supervised;
 mod two_views;
+mod warm_up;
 
 pub use client::{Client, ClientReport, ClientState, Cohort};
-pub use client_trainer::{ClientTrainer, Own};
+pub use client_trainer::{ClientTrainer, Contribution};
+pub use properties::Properties;
 pub use registry::{Registration, build, find, names, register};
 pub use settings::{check_mixup, read_settings};
 
-use crate::config::{Augmentation, Experiment, Heads};
+use crate::config::{Augmentation, Experiment};
 use crate::error::Result;
-use crate::labels::{LatentSource, PseudoLabels};
+use crate::labels::PseudoLabels;
 use crate::messages::{Broadcast, ClientOutcome, Update};
 use crate::server::{Server, ServerEpochs};
 use fedanchor_data::stream::ROOT;
-use fedanchor_engine::tensors::{Params, Part};
+use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::{Context, FixMix};
-use fedanchor_record::Losses;
+
+/// Mean losses in the order of the method's names for them; `None` for a loss that was not computed.
+pub type MeanLosses = Vec<Option<f64>>;
 
 /// A federated method. Four functions are its algorithm: one before the rounds and three of a round. Only
-/// what clients do has no default; the others default to FedAvg with supervised epochs on the server. The
-/// rest describes the method. `Sync`: simulated clients train on several threads at once.
+/// what clients do has no default; the others default to FedAvg with supervised epochs on the server. `Sync`:
+/// simulated clients train on several threads at once.
 pub trait Method: Send + Sync {
     /// The name as written in a config.
     fn name(&self) -> &'static str;
+
+    /// What the method is.
+    fn properties(&self) -> Properties {
+        Properties::default()
+    }
 
     /// How the server trains on the anchors, before the rounds and in each of them.
     fn server_epochs(&self) -> ServerEpochs<'_> {
@@ -45,7 +55,7 @@ pub trait Method: Send + Sync {
     }
 
     /// One epoch on the anchors before round 1.
-    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+    fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
         self.server_epochs().pretrain(server, epoch)
     }
 
@@ -68,9 +78,15 @@ pub trait Method: Send + Sync {
         server: &mut Server,
         aggregate: Option<Params>,
         round: u32,
-    ) -> Result<Losses> {
+    ) -> Result<MeanLosses> {
         server.take_mean(aggregate.as_ref())?;
         self.server_epochs().round(server, round)
+    }
+
+    /// The labels that the broadcast model gives the clients' images, for a method whose training does not label
+    /// them once per round. Only where they are measured: a node does not compute them.
+    fn measure(&self, _cohort: &Cohort, _: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
+        Ok(None)
     }
 
     /// Prepares what the method keeps on the server, before pre-training.
@@ -78,61 +94,14 @@ pub trait Method: Send + Sync {
         Ok(())
     }
 
-    /// Sees a single accepted update, where [`Method::observes_updates`]. Most methods see the
-    /// aggregate only.
+    /// Sees a single accepted update, where [`Properties::observes_updates`].
     fn observe_update(&self, _server: &mut Server, _client: u32, _update: &Update) -> Result<()> {
         Ok(())
-    }
-
-    /// Whether the server sees single updates.
-    fn observes_updates(&self) -> bool {
-        false
-    }
-
-    /// The heads of its network beside the classification head.
-    fn heads(&self) -> Heads {
-        Heads::default()
-    }
-
-    /// Whether it has clients at all.
-    fn has_clients(&self) -> bool {
-        true
-    }
-
-    /// Whether its clients are shown their true labels.
-    fn sees_labels(&self) -> bool {
-        false
-    }
-
-    /// Whether clients train on some of their samples only, by a threshold.
-    fn selects(&self) -> bool {
-        !self.sees_labels()
-    }
-
-    /// Whether clients send this part of the network to the server: what they train.
-    fn uploads(&self, part: Part) -> bool {
-        matches!(part, Part::Backbone | Part::Classifier)
-    }
-
-    /// Whether a round depends on how many rounds there will be, beyond the learning rate.
-    fn depends_on_rounds(&self) -> bool {
-        false
-    }
-
-    /// Whether what clients learn changes in kind with this round, so that the model's accuracy on the
-    /// anchors says nothing beside that of the rounds before.
-    fn starts_anew(&self, _round: u32) -> bool {
-        false
     }
 
     /// A broadcast model that is added to what clients train: updates are judged beside the sum.
     fn summand<'a>(&self, _broadcast: &'a Broadcast) -> Option<&'a Params> {
         None
-    }
-
-    /// Where the final model's class similarities are read.
-    fn latent_source(&self) -> LatentSource {
-        if self.heads().anchor { LatentSource::Anchor } else { LatentSource::Pooled }
     }
 
     /// Checks the method against the other settings.
@@ -181,6 +150,6 @@ pub(crate) fn root_update(
 /// The entries of a model that clients send: of the parts that they train, and running statistics only
 /// where those are averaged.
 pub fn uploaded(context: &Context, method: &dyn Method, params: &Params) -> Params {
-    let averaged = context.averages_statistics();
-    params.subset(|entry| method.uploads(entry.part) && (averaged || !entry.statistic))
+    let (averaged, uploads) = (context.averages_statistics(), method.properties().uploads);
+    params.subset(|entry| uploads.contains(&entry.part) && (averaged || !entry.statistic))
 }

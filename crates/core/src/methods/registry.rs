@@ -6,8 +6,9 @@ use super::{
 };
 use crate::config::MethodConfig;
 use crate::error::{Error, Result};
+use crate::labels::thresholds;
+use crate::registry::{Named, Registry};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use std::sync::{PoisonError, RwLock};
 use toml::Table;
 
 /// How a method is made from its settings.
@@ -46,7 +47,7 @@ impl Registration {
 /// The methods of this crate.
 const BUILT_IN: [Registration; 7] = [
     Registration {
-        expand: fedanchor::expand,
+        expand: thresholds::expand,
         ..Registration::new("fedanchor", "", fedanchor::build)
             .describe::<fedanchor::FedAnchorConfig>()
     },
@@ -61,39 +62,30 @@ const BUILT_IN: [Registration; 7] = [
         .describe::<server_only::ServerOnlyConfig>(),
 ];
 
-static ADDED: RwLock<Vec<Registration>> = RwLock::new(Vec::new());
+static METHODS: Registry<Registration> = Registry::new("method", "method.name", &BUILT_IN);
 
-fn all() -> Vec<Registration> {
-    let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
-    BUILT_IN.iter().chain(added.iter()).copied().collect()
+impl Named for Registration {
+    fn name(&self) -> &'static str {
+        self.name
+    }
 }
 
-/// Adds a method for the whole process: from now on `method.name` may name it. A name can be taken
-/// once.
-pub fn register(registration: Registration) -> Result<()> {
-    let name = registration.name;
-    if registration.defaults.parse::<Table>().is_err() {
-        return Err(Error::method(name, "its defaults are no TOML"));
+/// Adds a method for the whole process: from now on `method.name` may name it.
+pub fn register(method: Registration) -> Result<()> {
+    if let Err(error) = method.defaults.parse::<Table>() {
+        return Err(Error::method(method.name, format!("invalid defaults: {error}")));
     }
-    let mut added = ADDED.write().unwrap_or_else(PoisonError::into_inner);
-    if BUILT_IN.iter().chain(added.iter()).any(|known| known.name == name) {
-        return Err(Error::method(name, "there is a method of this name already"));
-    }
-    added.push(registration);
-    Ok(())
+    METHODS.add(method)
 }
 
 /// The names of all methods.
 pub fn names() -> Vec<&'static str> {
-    all().iter().map(|registration| registration.name).collect()
+    METHODS.names()
 }
 
 /// A method by name.
 pub fn find(name: &str) -> Result<Registration> {
-    all().into_iter().find(|registration| registration.name == name).ok_or_else(|| {
-        let problem = format!("unknown method `{name}`; expected one of {}", names().join(", "));
-        Error::config("method.name", problem)
-    })
+    METHODS.find(name)
 }
 
 /// The method with these settings.

@@ -1,11 +1,13 @@
 //! The server by itself: what the anchors alone teach, and the floor every method must beat. FedAnchor's
 //! server epochs without its clients; with `contrastive.epochs = 0` every other method's.
 
-use super::{ClientReport, Cohort, Method, check_mixup, read_settings};
+use super::{ClientReport, Cohort, Method, Properties, check_mixup, read_settings};
 use crate::config::{Experiment, Heads, MixupConfig, Views};
 use crate::error::{Error, Result};
+use crate::labels::LatentSource;
 use crate::messages::Broadcast;
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
+use fedanchor_record::ClientLabels;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -52,12 +54,17 @@ impl Method for ServerOnly {
         Err(Error::method(NAME, "it has no clients"))
     }
 
-    fn heads(&self) -> Heads {
-        Heads { anchor: self.config.contrastive.epochs > 0, predictor: None }
-    }
-
-    fn has_clients(&self) -> bool {
-        false
+    fn properties(&self) -> Properties {
+        let anchor = self.config.contrastive.epochs > 0;
+        Properties {
+            clients: false,
+            labels: ClientLabels::None,
+            selects: false,
+            client_losses: &[],
+            heads: Heads { anchor, predictor: None },
+            latents: if anchor { LatentSource::Anchor } else { LatentSource::Pooled },
+            ..Properties::default()
+        }
     }
 
     fn settle(&self, experiment: &Experiment, classes: usize) -> Result<Table> {

@@ -2,13 +2,14 @@
 //! epochs. A comparison for semi-supervised methods, not an upper bound: neither clients nor server use strong
 //! augmentation (appendix of the paper; `method.augment` sets it for both), mixup or adjusted logits.
 
-use super::{ClientReport, ClientTrainer, Cohort, Method, read_settings};
+use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, read_settings};
 use crate::config::Augmentation;
 use crate::error::{Error, Result};
 use crate::labels::PseudoLabels;
 use crate::messages::Broadcast;
 use crate::server::ServerEpochs;
 use fedanchor_engine::training::FixMix;
+use fedanchor_record::ClientLabels;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -47,8 +48,8 @@ impl Method for Supervised {
         ServerEpochs { augment: Some(self.config.augment), ..ServerEpochs::PLAIN }
     }
 
-    fn sees_labels(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties { labels: ClientLabels::True, selects: false, ..Properties::default() }
     }
 }
 

@@ -8,7 +8,8 @@ use super::folder::{RoundFile, json};
 use super::progress::Progress;
 use super::{Observer, Run};
 use crate::error::{Error, Result};
-use crate::federation::{Coordinator, Picked};
+use crate::federation::Coordinator;
+use crate::simulation::Picked;
 use fedanchor_engine::guard;
 use fedanchor_record::{Manifest, files};
 
@@ -21,10 +22,8 @@ impl Run<'_> {
         picked: Option<&Picked>,
     ) -> Result<Vec<RoundFile>> {
         let mut files = Vec::new();
-        if let Some(picked) = picked {
-            files.push(self.samples(picked)?);
-        }
-        if self.simulation.experiment.record.latents.contains(&round) {
+        files.extend(picked.map(|picked| self.samples(picked)).transpose()?.flatten());
+        if self.prepared.federation().experiment.record.latents.contains(&round) {
             files.push(latents(coordinator, round)?);
         }
         Ok(files)
@@ -38,7 +37,7 @@ impl Run<'_> {
         progress: &mut Progress,
         observer: &mut dyn Observer,
     ) -> Result<()> {
-        let asked = &self.simulation.experiment.record.latents;
+        let asked = &self.prepared.federation().experiment.record.latents;
         let (mut there, written) = (Vec::new(), &mut progress.files);
         for round in self.folder.keep_latents(last)? {
             let name = files::latents(round);
@@ -50,8 +49,9 @@ impl Run<'_> {
             }
             there.push(round);
         }
-        match &progress.picked {
-            Some(picked) => self.write_figure(&self.samples(picked)?, written)?,
+        let samples = progress.picked.as_ref().map(|picked| self.samples(picked)).transpose()?;
+        match samples.flatten() {
+            Some(samples) => self.write_figure(&samples, written)?,
             None => {
                 self.folder.remove_samples()?;
                 written.remove(files::SAMPLES);
@@ -79,9 +79,10 @@ impl Run<'_> {
         file.write(self.out)
     }
 
-    fn samples(&self, picked: &Picked) -> Result<RoundFile> {
-        let text = json(&self.simulation.samples(picked)?)? + "\n";
-        Ok(RoundFile { name: files::SAMPLES.to_owned(), bytes: text.into_bytes() })
+    fn samples(&self, picked: &Picked) -> Result<Option<RoundFile>> {
+        let Some(simulation) = self.prepared.simulation() else { return Ok(None) };
+        let text = json(&simulation.samples(picked)?)? + "\n";
+        Ok(Some(RoundFile { name: files::SAMPLES.to_owned(), bytes: text.into_bytes() }))
     }
 }
 

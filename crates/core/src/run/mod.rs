@@ -20,9 +20,9 @@ pub use verify::{Verification, verify};
 
 use crate::config::{Experiment, fingerprint};
 use crate::error::{Error, Result};
-use crate::federation::Fleet;
+use crate::federation::{Federation, Fleet};
 use crate::simulation::{SimulatedFleet, Simulation, load, place};
-use fedanchor_data::DataSet;
+use fedanchor_data::{DataSet, Partition};
 use fedanchor_record::{RoundRecord, Summary, Timing};
 use fleet_file::FleetFile;
 use folder::{RunFolder, check_free};
@@ -31,8 +31,8 @@ use std::sync::atomic::AtomicBool;
 
 /// Watches a run.
 pub trait Observer {
-    /// Data and network are ready.
-    fn started(&mut self, simulation: &Simulation);
+    /// Data and network are ready; `clients` are the simulated ones with their images.
+    fn started(&mut self, federation: &Federation, clients: Option<&Partition>);
     /// A round is over; round 0 is pre-training.
     fn round(&mut self, record: &RoundRecord, timing: &Timing);
     /// The comparison with the anchors alone begins.
@@ -43,7 +43,7 @@ pub trait Observer {
 
 /// Nobody watches.
 impl Observer for () {
-    fn started(&mut self, _: &Simulation) {}
+    fn started(&mut self, _: &Federation, _: Option<&Partition>) {}
     fn round(&mut self, _: &RoundRecord, _: &Timing) {}
     fn comparing(&mut self) {}
     fn notice(&mut self, _: &str) {}
@@ -81,7 +81,7 @@ pub fn run_with(
 
 /// Makes a fleet of real clients from the server's half of an experiment and the run's own identifier, which does not
 /// change when it is resumed: what clients keep from round to round belongs to it.
-pub type ConnectFleet = dyn for<'a> Fn(&'a Simulation, &str) -> Result<Box<dyn Fleet + 'a>>;
+pub type ConnectFleet = dyn for<'a> Fn(&'a Federation, &str) -> Result<Box<dyn Fleet + 'a>>;
 
 /// Clients that have images of their own.
 #[derive(Clone, Copy)]
@@ -131,19 +131,19 @@ fn start(
 ) -> Result<Summary> {
     // Before the data is read, which may take a while; and again once the folder is locked.
     check_free(out)?;
-    let (simulation, data) = prepare(experiment, workers, clients)?;
-    let settled = settled(&simulation)?;
+    let (prepared, data) = prepare(experiment, workers, clients)?;
+    let settled = settled(prepared.federation())?;
     let folder = RunFolder::create(out)?;
     let config = fingerprint(&as_table(&settled)?);
     let fleet_file = FleetFile::of(clients, None)?;
-    Run { simulation, settled, data, config, folder, out, clients, fleet_file }
+    Run { prepared, settled, data, config, folder, out, clients, fleet_file }
         .go(None, stop, observer)
 }
 
 /// The settled config, as it is stored: it must find the data again from any working directory, and after
 /// the folder was moved.
-fn settled(simulation: &Simulation) -> Result<Experiment> {
-    let mut settled = simulation.settled()?;
+fn settled(federation: &Federation) -> Result<Experiment> {
+    let mut settled = federation.settled()?;
     settled.data.path = place(&settled.data)
         .map(|path| std::path::absolute(&path).map_err(|error| Error::file(path, error)))
         .transpose()?;
@@ -163,19 +163,45 @@ fn prepare(
     experiment: &Experiment,
     workers: Option<usize>,
     clients: Clients,
-) -> Result<(Simulation, String)> {
+) -> Result<(Prepared, String)> {
     let data = load(experiment)?;
     let fingerprint = data_fingerprint(&data);
-    let simulation = match clients {
-        Clients::Here(_) => Simulation::new(experiment.clone(), data, workers)?,
-        Clients::Elsewhere(_) => Simulation::without_clients(experiment.clone(), data, workers)?,
+    let prepared = match clients {
+        Clients::Here(_) => {
+            Prepared::Simulation(Simulation::new(experiment.clone(), data, workers)?)
+        }
+        Clients::Elsewhere(_) => Prepared::Fleet(Federation::new(experiment, data, workers)?),
     };
-    Ok((simulation, fingerprint))
+    Ok((prepared, fingerprint))
+}
+
+/// Data and network of a run.
+enum Prepared {
+    /// With the clients in this process.
+    Simulation(Simulation),
+    /// With real clients.
+    Fleet(Federation),
+}
+
+impl Prepared {
+    fn federation(&self) -> &Federation {
+        match self {
+            Self::Simulation(simulation) => &simulation.federation,
+            Self::Fleet(federation) => federation,
+        }
+    }
+
+    fn simulation(&self) -> Option<&Simulation> {
+        match self {
+            Self::Simulation(simulation) => Some(simulation),
+            Self::Fleet(_) => None,
+        }
+    }
 }
 
 /// A run that is ready to start.
 struct Run<'a> {
-    simulation: Simulation,
+    prepared: Prepared,
     settled: Experiment,
     /// Fingerprints.
     data: String,

@@ -1,6 +1,6 @@
 //! What the records of a run amount to so far.
 
-use crate::federation::Picked;
+use crate::simulation::Picked;
 use fedanchor_record::{Incidents, Manifest, RoundRecord};
 
 #[derive(Debug, Default)]

@@ -3,11 +3,10 @@
 use super::progress::Progress;
 use super::{Observer, Run};
 use crate::error::{Error, Result};
-use crate::federation::{Coordinator, peak_memory};
+use crate::federation::{Coordinator, Federation, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
 use crate::model::{Description, Head, encode_model};
 use crate::server::Evaluation;
-use crate::simulation::Simulation;
 use fedanchor_engine::guard;
 use fedanchor_record::{Build, BuildRounds, ServerOnlyTrial, Summary, files};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +21,9 @@ impl Run<'_> {
         stop: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<Summary> {
-        let Self { simulation, folder, .. } = self;
-        let experiment = &simulation.experiment;
+        let Self { prepared, folder, .. } = self;
+        let federation = prepared.federation();
+        let experiment = &federation.experiment;
         let builds = self.builds(progress)?;
         let mut summary = Summary {
             build: last_build(&builds),
@@ -31,11 +31,11 @@ impl Run<'_> {
             method: experiment.method.name.clone(),
             data: experiment.data.name.clone(),
             model: experiment.model.name.to_string(),
-            parameters: simulation.context.network.parameter_counts().0,
+            parameters: federation.context.network.parameter_counts().0,
             anchors: experiment.data.anchors,
             seed: experiment.seed,
             data_fingerprint: self.data.clone(),
-            classes: simulation.classes.clone(),
+            classes: federation.classes.clone(),
             rounds_planned: experiment.rounds,
             rounds: progress.rounds,
             final_accuracy: progress.last,
@@ -49,19 +49,22 @@ impl Run<'_> {
             bytes_up: progress.bytes_up,
             seconds,
             peak_memory: peak_memory(),
-            peak_gpu_memory: simulation.context.peak_gpu_memory(),
+            peak_gpu_memory: federation.context.peak_gpu_memory(),
             compute_threads: tch::get_num_threads(),
             incidents: progress.incidents,
-            backdoor_success: simulation.backdoor_success(&coordinator.server)?,
+            backdoor_success: match prepared.simulation() {
+                Some(simulation) => simulation.backdoor_success(&coordinator.server)?,
+                None => None,
+            },
         };
         folder.seal_records(progress.rounds)?;
         folder.write_summary(&summary)?;
         folder.write_manifest(&progress.files)?;
         // A method without clients has nothing to be compared with.
-        let compare = experiment.compare && simulation.method.has_clients();
+        let compare = experiment.compare && federation.method.properties().clients;
         if compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
             observer.comparing();
-            let alone = guard(|| server_only(simulation, progress.rounds, stop))?;
+            let alone = guard(|| server_only(federation, progress.rounds, stop))?;
             summary.server_only = alone.unwrap_or_default();
             summary.server_only_accuracy =
                 summary.best_server_only().map(|best| best.test_accuracy);
@@ -91,11 +94,11 @@ impl Run<'_> {
         progress: &Progress,
         test: &Evaluation,
     ) -> Result<()> {
-        let Self { simulation, folder, .. } = self;
-        let (server, classes) = (&coordinator.server, &simulation.classes);
-        let (source, payload) = (simulation.method.latent_source(), AnchorPayload::ClassMeans);
-        let context = &simulation.context;
-        let params = server.tested_model();
+        let (federation, folder) = (self.prepared.federation(), &self.folder);
+        let (server, classes) = (&coordinator.server, &federation.classes);
+        let properties = federation.method.properties();
+        let (source, payload) = (properties.latents, AnchorPayload::ClassMeans);
+        let (context, params) = (&federation.context, &server.params);
         let anchors = Anchors::compute(context, params, server.anchors, source, payload)?;
         folder.write_matrix(files::CONFUSION, classes, &test.confusion)?;
         let similarity = anchors.similarity(classes.len())?;
@@ -104,7 +107,7 @@ impl Run<'_> {
             build: last_build(&self.builds(progress)?),
             method: self.settled.method.name.clone(),
             model: self.settled.model.clone(),
-            heads: Head::of(simulation.method.heads()),
+            heads: Head::of(properties.heads),
             shape: context.images.shape(),
             fit: self.settled.data.fit,
             normalisation: context.images.normalisation().clone(),
@@ -128,9 +131,9 @@ fn last_build(builds: &[BuildRounds]) -> Build {
 /// rounds. The best of them is the floor under the run; chosen on the test images, it is a high one. `None` if
 /// `stop` was set meanwhile.
 pub fn server_only(
-    simulation: &Simulation,
+    federation: &Federation,
     rounds: u32,
     stop: &AtomicBool,
 ) -> Result<Option<Vec<ServerOnlyTrial>>> {
-    simulation.coordinator()?.train_alone(rounds, stop)
+    federation.coordinator()?.train_alone(rounds, stop)
 }

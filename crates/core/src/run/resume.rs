@@ -37,8 +37,8 @@ pub(super) fn resume_with(
 ) -> Result<Summary> {
     let stored = stored_config(out, force)?;
     let fleet_file = fleet_file::check(out, clients, force)?;
-    let (simulation, data) = prepare(experiment, workers, clients)?;
-    let settled = settled(&simulation)?;
+    let (prepared, data) = prepare(experiment, workers, clients)?;
+    let settled = settled(prepared.federation())?;
     let table = as_table(&settled)?;
     let config = fingerprint(&table);
     let folder = RunFolder::reopen(out, force)?;
@@ -73,7 +73,7 @@ pub(super) fn resume_with(
         return Err(Error::file(out, problem));
     }
     let follows_rounds = experiment.optimiser.schedule == LrSchedule::Cosine
-        || simulation.method.depends_on_rounds();
+        || prepared.federation().method.properties().depends_on_rounds;
     let more_rounds = stored.get("rounds") != table.get("rounds") && follows_rounds;
     let last = found.as_ref().map_or(0, |found| found.about.round);
     if more_rounds && last + 1 < recorded && !force {
@@ -102,7 +102,7 @@ pub(super) fn resume_with(
     }
     // A run that starts over is another one to its clients: what they kept is of no use to it.
     let fleet_file = FleetFile::of(clients, fleet_file.filter(|_| found.is_some()))?;
-    Run { simulation, settled, data, config, folder, out, clients, fleet_file }
+    Run { prepared, settled, data, config, folder, out, clients, fleet_file }
         .go(found, stop, observer)
 }
 

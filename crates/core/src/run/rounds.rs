@@ -8,6 +8,7 @@ use crate::clients::ComputeThreads;
 use crate::config::FleetConfig;
 use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Fleet};
+use crate::simulation::Simulation;
 use fedanchor_data::skipped::by_reason;
 use fedanchor_engine::guard;
 use fedanchor_record::{Assignment, Build, Manifest, Summary, files};
@@ -40,11 +41,11 @@ impl Run<'_> {
         stop: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<Summary> {
-        let simulation = &self.simulation;
-        let experiment = &simulation.experiment;
-        observer.started(simulation);
-        if !simulation.skipped.is_empty() {
-            let counts = by_reason(&simulation.skipped).into_iter();
+        let (federation, simulation) = (self.prepared.federation(), self.prepared.simulation());
+        let experiment = &federation.experiment;
+        observer.started(federation, simulation.map(|simulation| &simulation.partition));
+        if !federation.skipped.is_empty() {
+            let counts = by_reason(&federation.skipped).into_iter();
             let counts: Vec<String> =
                 counts.map(|(reason, count)| format!("{count} {reason}")).collect();
             observer.notice(&format!(
@@ -54,15 +55,19 @@ impl Run<'_> {
         }
         let _compute_threads = ComputeThreads::for_server(experiment.model.name);
         let clock = Instant::now();
-        let mut coordinator = simulation.coordinator()?;
-        let mut fleet = match self.clients {
-            Clients::Here(wrap) => wrap(simulation.fleet())?,
-            Clients::Elsewhere(clients) => {
+        let mut coordinator = match simulation {
+            Some(simulation) => simulation.coordinator()?,
+            None => federation.coordinator()?,
+        };
+        let mut fleet = match (self.clients, simulation) {
+            (Clients::Here(wrap), Some(simulation)) => wrap(simulation.fleet())?,
+            (Clients::Here(_), None) => unreachable!("clients in this process are simulated"),
+            (Clients::Elsewhere(clients), _) => {
                 let FleetConfig { deadline, ask, .. } = experiment.fleet;
                 coordinator.deadline = (deadline > 0.0).then(|| Duration::from_secs_f64(deadline));
                 coordinator.ask = ask;
                 let run = self.fleet_file.as_ref().map_or("", |file| &file.run);
-                (clients.connect)(simulation, run)?
+                (clients.connect)(federation, run)?
             }
         };
         if let Some(found) = &found {
@@ -98,14 +103,15 @@ impl Run<'_> {
                 Err(Error::Stopped) => break,
                 other => other?,
             };
-            let files = self.figures(&coordinator, round, done.picked.as_ref())?;
+            let picked = simulation.and_then(Simulation::take_picked);
+            let files = self.figures(&coordinator, round, picked.as_ref())?;
             files.iter().for_each(|file| progress.files.add(&file.name, &file.bytes));
             test = Some(done.evaluation);
             progress.add(&done.record);
-            progress.picked = done.picked.or(progress.picked);
+            progress.picked = picked.or(progress.picked);
             done.record.notes.append(&mut fleet.take_notes());
             let notices: Vec<String> =
-                std::iter::from_fn(|| simulation.context.take_notice()).collect();
+                std::iter::from_fn(|| federation.context.take_notice()).collect();
             for text in notices.iter().chain(&done.record.notes) {
                 observer.notice(text);
             }
@@ -169,7 +175,7 @@ impl Run<'_> {
         let Some(found) = found else { return Vec::new() };
         let (before, now) = (&found.about.build, Build::current());
         let round = found.about.round;
-        let computes = round < self.simulation.experiment.rounds;
+        let computes = round < self.prepared.federation().experiment.rounds;
         let other = (before != now && computes).then(|| {
             format!("resumed with another build: {before} until round {round}, {now} from here on")
         });
@@ -183,19 +189,26 @@ impl Run<'_> {
     }
 
     fn write_setting(&self) -> Result<()> {
-        let simulation = &self.simulation;
+        let federation = self.prepared.federation();
         if let Some(fleet) = &self.fleet_file {
             self.folder.write_fleet(fleet)?;
         }
         self.folder.write_config(&self.settled)?;
-        let assignment = Assignment {
-            anchors: simulation.split.anchors.clone(),
-            validation: simulation.split.validation.clone(),
-            clients: simulation.partition.clients.clone(),
-            client_names: simulation.client_names.clone(),
+        let mut assignment = Assignment {
+            anchors: federation.split.anchors.clone(),
+            validation: federation.split.validation.clone(),
+            clients: Vec::new(),
+            client_names: Vec::new(),
         };
-        match simulation.histogram() {
-            Some(rows) => self.folder.write_assignment(&assignment, &rows, &simulation.classes),
+        // Of real clients nothing is known.
+        let mut histogram = Some(Vec::new());
+        if let Some(simulation) = self.prepared.simulation() {
+            assignment.clients.clone_from(&simulation.partition.clients);
+            assignment.client_names.clone_from(&simulation.client_names);
+            histogram = simulation.histogram();
+        }
+        match histogram {
+            Some(rows) => self.folder.write_assignment(&assignment, &rows, &federation.classes),
             None => {
                 let sizes = assignment.clients.iter().map(|local| vec![local.len() as u32]);
                 let unknown = ["unknown".to_owned()];
@@ -214,7 +227,7 @@ impl Run<'_> {
     ) -> Result<Checkpoint> {
         let (state, server) = coordinator.save()?;
         let clients = fleet.save_states(progress.rounds, &coordinator.server.params)?;
-        let (config, round) = (&self.simulation.experiment.checkpoint, progress.rounds);
+        let (config, round) = (&self.prepared.federation().experiment.checkpoint, progress.rounds);
         let about = About {
             round,
             build: Build::current().clone(),

@@ -1,5 +1,6 @@
 //! The label contrastive loss L_c (eq. 1-2) and its epoch over the anchors.
 
+use super::epochs::SUPERVISED;
 use super::{Server, check_finite};
 use crate::config::{Augmentation, MOST_BATCH, at_most, within};
 use crate::error::{Error, Result};
@@ -9,7 +10,7 @@ use fedanchor_engine::batches::{Packing, View, write};
 use fedanchor_engine::model::Pass;
 use fedanchor_engine::tensors::Part;
 use fedanchor_engine::training::losses::unit;
-use fedanchor_engine::training::{Context, Inputs, Learner, StepLoss, Terms};
+use fedanchor_engine::training::{Context, Inputs, StepLoss, Terms};
 use fedanchor_engine::{InPhase, Result as EngineResult, words};
 use rand::seq::SliceRandom;
 use schemars::JsonSchema;
@@ -190,17 +191,15 @@ pub fn contrastive_epoch(
     let (context, anchors) = (server.context, server.anchors);
     let batch = config.batch_for(context.classes, anchors.local.len())?;
     let batches = contrastive_batches(server, config.sampler, batch, round, epoch);
-    let shared = config.momentum == MomentumOf::Shared;
-    let momentum =
-        if shared { &mut server.supervised_momentum } else { &mut server.contrastive_momentum };
+    let momentum = match config.momentum {
+        MomentumOf::Separate => "contrastive",
+        MomentumOf::Shared => SUPERVISED,
+    };
     let trains = |part: Part| match config.trains {
         Trains::All => matches!(part, Part::Backbone | Part::Anchor),
         Trains::Head => part == Part::Anchor,
     };
-    let momentum = std::mem::take(momentum);
-    let params = server.params.first(1)?;
-    let mut learner =
-        Learner::new(context, "contrastive epoch", params, momentum, |e| trains(e.part))?;
+    let mut learner = server.learner("contrastive epoch", momentum, |entry| trains(entry.part))?;
     if config.trains == Trains::Head {
         learner = learner.keeping_statistics();
     }
@@ -238,9 +237,7 @@ pub fn contrastive_epoch(
         .train(lr, steps, packing.total(), (&loss, &[]), fill)
         .in_phase("running the contrastive epoch")?;
     let losses = learner.mean_losses(0, steps)?;
-    let momentum = server.take_back(learner)?;
-    *(if shared { &mut server.supervised_momentum } else { &mut server.contrastive_momentum }) =
-        momentum;
+    server.take_back(learner, momentum)?;
     let advice =
         "lower the learning rate, keep optimiser.clip above 0, or raise method.contrastive.batch";
     let phase = ("the contrastive epoch", advice);

@@ -9,8 +9,7 @@ use fedanchor_data::stream::SERVER;
 use fedanchor_engine::InPhase;
 use fedanchor_engine::batches::{StepPlan, Task};
 use fedanchor_engine::tensors::{Entry, Params, Part};
-use fedanchor_engine::training::{FixMix, Learner, Objective};
-use fedanchor_record::Losses;
+use fedanchor_engine::training::{FixMix, Objective};
 use std::ops::Range;
 
 /// What a method's server does with the anchors: supervised epochs (L_s on the classification head:
@@ -36,17 +35,17 @@ impl ServerEpochs<'static> {
 }
 
 impl ServerEpochs<'_> {
-    /// An epoch before round 1. It is followed by a contrastive one, since round 1 already labels by
+    /// An epoch before round 1; returns the losses `fix`, `mix` and `contrastive`. It is followed by a contrastive one, since round 1 already labels by
     /// the anchor head.
-    pub fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Losses> {
+    pub fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Vec<Option<f64>>> {
         let pretrain = &server.experiment.pretrain;
         let contrasts = pretrain.contrastive && self.contrastive.is_some_and(|c| c.epochs > 0);
         let epochs = (epoch..epoch + 1, epoch..epoch + u32::from(contrasts));
         self.run(server, 0, epochs, pretrain.lr)
     }
 
-    /// The epochs of a round.
-    pub fn round(&self, server: &mut Server, round: u32) -> Result<Losses> {
+    /// The epochs of a round; returns the same losses.
+    pub fn round(&self, server: &mut Server, round: u32) -> Result<Vec<Option<f64>>> {
         let experiment = server.experiment;
         let contrastive = self.contrastive.map_or(0, |contrastive| contrastive.epochs);
         let epochs = (0..server.experiment.server.epochs, 0..contrastive);
@@ -61,8 +60,8 @@ impl ServerEpochs<'_> {
         round: u32,
         (supervised, contrastive): (Range<u32>, Range<u32>),
         lr: f64,
-    ) -> Result<Losses> {
-        let mut losses = Losses::default();
+    ) -> Result<Vec<Option<f64>>> {
+        let (mut fix, mut mix, mut contrasted) = (None, None, None);
         let first = self.contrastive.is_some_and(|c| c.order == Order::First);
         for contrast in [first, !first] {
             if !contrast {
@@ -74,19 +73,20 @@ impl ServerEpochs<'_> {
                         .with_mixup(self.mixup, self.views);
                     let objective = loss.objective();
                     let means = supervised_epoch(server, &objective, Vec::new(), round, epoch, lr)?;
-                    (losses.server_fix, losses.server_mix) =
-                        (means.first().copied(), means.get(1).copied());
+                    (fix, mix) = (means.first().copied(), means.get(1).copied());
                 }
             } else if let Some(config) = self.contrastive {
                 for epoch in contrastive.clone() {
-                    losses.server_contrastive =
-                        contrastive_epoch(server, config, round, epoch, lr)?;
+                    contrasted = contrastive_epoch(server, config, round, epoch, lr)?;
                 }
             }
         }
-        Ok(losses)
+        Ok(vec![fix, mix, contrasted])
     }
 }
+
+/// The momentum of supervised epochs.
+pub(super) const SUPERVISED: &str = "supervised";
 
 /// One epoch over the anchors with their labels; returns the means of the loss's terms. `others` are
 /// further networks that the loss reads.
@@ -110,11 +110,9 @@ pub fn supervised_epoch(
     }];
     let Objective { batches, loss, scalars } = objective;
     let mut plan = StepPlan::new(&tasks, epoch..epoch + 1, batches.batch());
-    let momentum = std::mem::take(&mut server.supervised_momentum);
-    let params = server.params.first(1)?;
     let trains = |entry: &Entry| matches!(entry.part, Part::Backbone | Part::Classifier);
     let mut learner =
-        Learner::new(context, "supervised epoch", params, momentum, trains)?.with_others(others)?;
+        server.learner("supervised epoch", SUPERVISED, trains)?.with_others(others)?;
     let (steps, streams) = (plan.steps(&tasks), context.streams(round));
     let fill = |time: usize, bytes: &mut [u8]| {
         batches.fill(&tasks, &plan.step(streams, &tasks, time), bytes);
@@ -124,7 +122,7 @@ pub fn supervised_epoch(
         .train(lr, steps, batches.bytes(1), (&**loss, scalars), fill)
         .in_phase("training on the anchors")?;
     let losses = learner.mean_losses(0, steps)?;
-    server.supervised_momentum = server.take_back(learner)?;
+    server.take_back(learner, SUPERVISED)?;
     let phase = ("the supervised epoch", STEADIER);
     check_finite(round, phase, &losses, server.not_finite()?.as_deref())?;
     Ok(losses)

@@ -15,14 +15,13 @@ pub use state::MethodState;
 use crate::config::{Experiment, StatisticsSource};
 use crate::error::{Error, Result};
 use crate::labels::AnchorSet;
-use fedanchor_data::stream::SERVER;
-use fedanchor_data::{ImageSet, Purpose};
+use fedanchor_data::ImageSet;
 use fedanchor_engine::batches::View;
 use fedanchor_engine::model::Statistics;
-use fedanchor_engine::tensors::{Bundle, Params};
+use fedanchor_engine::tensors::{Bundle, Entry, Params};
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Context, Learner, Momentum};
-use rand::seq::index::sample;
+use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 
 /// The server between two phases of a round.
@@ -36,14 +35,10 @@ pub struct Server<'a> {
     pub anchors: AnchorSet<'a>,
     /// The global model, K = 1.
     pub params: Params,
-    /// Momentum of the supervised epochs, where it is kept.
-    pub supervised_momentum: Momentum,
-    /// Momentum of the contrastive epochs, where it is kept.
-    pub contrastive_momentum: Momentum,
+    /// Momentum by kind of epoch, where it is kept.
+    pub momentum: BTreeMap<String, Momentum>,
     /// Velocity of the global model, where `server.momentum` is above 0.
     pub velocity: Option<Params>,
-    /// The moving average of the global model, from pre-training on, where `server.average` is above 0.
-    pub average: Option<Params>,
     /// What the method keeps beside the global model.
     pub state: MethodState,
 }
@@ -71,10 +66,8 @@ impl<'a> Server<'a> {
             context,
             anchors,
             params: context.initial()?,
-            supervised_momentum: Momentum::default(),
-            contrastive_momentum: Momentum::default(),
+            momentum: BTreeMap::new(),
             velocity: None,
-            average: None,
             state: MethodState::default(),
         })
     }
@@ -86,53 +79,42 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Moves the average of the global model, where there is one, towards it. The first rounds count alike
-    /// where none is skipped, so that the average does not hold on to the model before them.
-    pub(crate) fn update_average(&mut self, round: u32) -> Result<()> {
-        let decay = self.experiment.server.average;
-        if decay == 0.0 {
-            return Ok(());
-        }
-        match &self.average {
-            Some(average) => {
-                average.follow(&self.params, decay.min(1.0 - 1.0 / f64::from(round + 1)))?
-            }
-            None => self.average = Some(self.params.copy()?),
-        }
-        Ok(())
-    }
-
-    /// The model that is tested and saved: the average where there is one.
-    pub fn tested_model(&self) -> &Params {
-        self.average.as_ref().unwrap_or(&self.params)
-    }
-
     /// Starts the next epochs without momentum.
     pub(crate) fn forget_momentum(&mut self) {
-        self.supervised_momentum = Momentum::default();
-        self.contrastive_momentum = Momentum::default();
+        self.momentum.clear();
     }
 
-    /// Copies the trained model back from where it was trained, and returns the momentum.
-    pub(crate) fn take_back(&mut self, learner: Learner) -> Result<Momentum> {
+    /// A learner of the global model for an epoch, with the momentum of this kind of epoch.
+    pub(crate) fn learner(
+        &mut self,
+        epoch: &'static str,
+        momentum: &str,
+        trains: impl Fn(&Entry) -> bool,
+    ) -> Result<Learner<'a>> {
+        let momentum = self.momentum.remove(momentum).unwrap_or_default();
+        Ok(Learner::new(self.context, epoch, self.params.first(1)?, momentum, trains)?)
+    }
+
+    /// Copies the trained model and the momentum back from where they were trained.
+    pub(crate) fn take_back(&mut self, learner: Learner, momentum: &str) -> Result<()> {
+        let mut kept = learner.momentum;
         if self.context.trains_a_copy() {
             self.params.assign(&learner.params)?; // on a CPU it was trained in place
-            return Ok(learner.momentum.client(0)?);
+            kept = kept.client(0)?;
         }
-        Ok(learner.momentum)
+        self.momentum.insert(momentum.to_owned(), kept);
+        Ok(())
     }
 
     /// Everything that is carried from round to round.
     pub(crate) fn save(&self) -> Result<Bundle> {
         let mut bundle = Bundle::default();
         self.params.put_into(&mut bundle, "model")?;
-        self.supervised_momentum.put_into(&mut bundle, "supervised", &self.params)?;
-        self.contrastive_momentum.put_into(&mut bundle, "contrastive", &self.params)?;
+        for (epoch, momentum) in &self.momentum {
+            momentum.put_into(&mut bundle, epoch, &self.params)?;
+        }
         if let Some(velocity) = &self.velocity {
             velocity.put_into(&mut bundle, "velocity")?;
-        }
-        if let Some(average) = &self.average {
-            average.put_into(&mut bundle, "average")?;
         }
         self.state.save(&mut bundle)?;
         Ok(bundle)
@@ -141,16 +123,16 @@ impl<'a> Server<'a> {
     /// Restores what [`Server::save`] saved.
     pub(crate) fn restore(&mut self, bundle: &Bundle) -> Result<()> {
         self.params = self.params.take_from(bundle, "model")?;
-        self.supervised_momentum = Momentum::take_from(bundle, "supervised", &self.params)?;
-        self.contrastive_momentum = Momentum::take_from(bundle, "contrastive", &self.params)?;
-        let there = |group| !bundle.group(group).is_empty();
-        self.velocity = match there("velocity") {
-            true => Some(self.params.take_from(bundle, "velocity")?),
-            false => None,
-        };
-        self.average = match there("average") {
-            true => Some(self.params.take_from(bundle, "average")?),
-            false => None,
+        self.momentum.clear();
+        // What the method keeps has a dot in its name.
+        let other = |group: &&str| !["model", "velocity"].contains(group) && !group.contains('.');
+        for epoch in bundle.groups("").into_iter().filter(other) {
+            let momentum = Momentum::take_from(bundle, epoch, &self.params)?;
+            self.momentum.insert(epoch.to_owned(), momentum);
+        }
+        self.velocity = match bundle.group("velocity").is_empty() {
+            false => Some(self.params.take_from(bundle, "velocity")?),
+            true => None,
         };
         self.state = MethodState::restore(bundle, &self.params)?;
         Ok(())
@@ -169,22 +151,20 @@ impl<'a> Server<'a> {
         step_towards(&mut self.params, &mut self.velocity, mean, momentum)
     }
 
-    /// Static batch norm: measures the statistics of the global model and of its average again, where the
-    /// experiment asks for it, as the cumulative average over batches without augmentation.
-    pub fn measure_statistics(&mut self, all: Option<(&ImageSet, &[u32])>) -> Result<()> {
+    /// Static batch norm: measures the statistics of the global model again, where the experiment asks for it, as
+    /// the cumulative average over batches without augmentation. `images` are those that `static-all` measures on.
+    pub fn measure_statistics(&mut self, images: Option<(&ImageSet, &[u32])>) -> Result<()> {
         if self.params.layout.iter().all(|entry| !entry.statistic) {
             return Ok(()); // group norm has none
         }
         let views: Vec<View> = match self.experiment.batch_norm.statistics {
             StatisticsSource::Average => return Ok(()),
             StatisticsSource::StaticAll => {
-                let (images, all) = all.ok_or_else(|| {
-                    let problem =
-                        "`static-all` needs the clients' images, which only a simulation has";
+                let (images, drawn) = images.ok_or_else(|| {
+                    let problem = "`static-all` needs the clients' images, which do not leave them";
                     Error::config("batch_norm.statistics", problem)
                 })?;
-                let drawn = self.statistics_sample(all.len());
-                drawn.map(|at| View::Raw(images.image(all[at] as usize))).collect()
+                drawn.iter().map(|&at| View::Raw(images.image(at as usize))).collect()
             }
             StatisticsSource::StaticServer => self
                 .anchors
@@ -193,22 +173,7 @@ impl<'a> Server<'a> {
                 .map(|&i| View::Raw(self.anchors.images.image(i as usize)))
                 .collect(),
         };
-        for params in std::iter::once(&self.params).chain(&self.average) {
-            self.context.measure_statistics(params, &views)?;
-        }
-        Ok(())
-    }
-
-    /// Which of all images `static-all` measures on, the same in every round.
-    fn statistics_sample(&self, all: usize) -> impl Iterator<Item = usize> {
-        let count = match self.experiment.batch_norm.images {
-            0 => all,
-            images => images.min(all),
-        };
-        let mut rng = self.context.streams(0).of(Purpose::Statistics, SERVER).rng();
-        let mut drawn = sample(&mut rng, all, count).into_vec();
-        drawn.sort_unstable();
-        drawn.into_iter()
+        Ok(self.context.measure_statistics(&self.params, &views)?)
     }
 
     /// The accuracy on the anchors of the global model, with these entries in place of its own where
@@ -244,13 +209,13 @@ impl<'a> Server<'a> {
         Ok(100.0 * right as f64 / self.anchors.labels.len() as f64)
     }
 
-    /// Tests the global model, or its average where there is one.
+    /// Tests the global model.
     pub fn evaluate(&self, test: &ImageSet, labels: &[u16]) -> Result<Evaluation> {
         let classes = self.context.classes;
         let views: Vec<View> = (0..test.len()).map(|i| View::Raw(test.image(i))).collect();
         let mut logits = Vec::new();
         self.context.for_each_batch(
-            self.tested_model(),
+            &self.params,
             |_| Statistics::Running,
             &views,
             |_, pass, features| {

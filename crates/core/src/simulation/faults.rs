@@ -1,9 +1,10 @@
 //! Faulty clients in a simulation, to see what a setting withstands. Who is faulty follows from the seed
 //! and stays so for the whole run; the fault happens to the client's message, on its way.
 
+use crate::aggregation::Norms;
 use crate::config::{Experiment, FaultKind};
 use crate::error::Result;
-use crate::federation::{Arrival, Lengths, statistics_limit};
+use crate::federation::{Arrival, statistics_limit};
 use crate::messages::{Answer, ClientOutcome};
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{Purpose, Stream};
@@ -148,7 +149,7 @@ impl Faults {
                 update.params = stretched(&random, sent, self.factor)?;
             }
             (FaultKind::Inside, ClientOutcome::Update(update)) => {
-                let length = Lengths::of(&update.params, sent)?.weights;
+                let length = Norms::of(&update.params, sent)?.weights;
                 let limit = INSIDE * self.distance * norm(sent.weights())?;
                 let factor = if length > 0.0 { limit / length } else { 0.0 };
                 update.params = stretched(&update.params, sent, -factor)?;
@@ -203,6 +204,6 @@ fn random_change(params: &Params, sent: &Params, rng: &mut impl RngExt) -> Resul
     });
     let tensors = tensors.collect::<Result<_>>()?;
     let random = Params { layout: params.layout.clone(), tensors };
-    let (own, drawn) = (Lengths::of(params, sent)?, Lengths::of(&random, sent)?);
+    let (own, drawn) = (Norms::of(params, sent)?, Norms::of(&random, sent)?);
     stretched(&random, sent, own.weights / drawn.weights)
 }

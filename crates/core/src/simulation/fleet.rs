@@ -1,51 +1,40 @@
 //! Clients in this process. They run the same code as a deployed client; only the messages need not be
 //! encoded.
 
-use super::samples::Picker;
 use super::{Faults, Simulation};
+use crate::aggregation::WeightedMean;
 use crate::clients::{ClientSite, LocalClients};
 use crate::config::FaultKind;
 use crate::error::Result;
-use crate::federation::aggregation::WeightedMean;
-use crate::federation::{
-    Accuracy, ClientKey, ClientStates, Delivery, Fleet, Member, Observed, RoundTask,
-};
+use crate::federation::{ClientKey, ClientStates, Delivery, Federation, Fleet, Member, RoundTask};
 use crate::labels::PseudoLabels;
 use crate::messages::{Answer, Broadcast, ClientOutcome};
 use crate::methods::uploaded;
 use fedanchor_engine::tensors::Params;
+use fedanchor_record::ClientLabels;
 
-/// The clients of a [`Simulation`], and what can be known of their pseudo-labels.
+/// The clients of a [`Simulation`].
 pub struct SimulatedFleet<'a> {
     simulation: &'a Simulation,
     clients: LocalClients<'a>,
     /// Those that train on something else than their images.
     poisoned: Option<LocalClients<'a>>,
-    known: Known<'a>,
-}
-
-/// What only a simulation knows of the pseudo-labels of a round.
-struct Known<'a> {
-    simulation: &'a Simulation,
-    anchor_head: Accuracy,
-    classifier_head: Accuracy,
-    /// Pseudo-labels by class.
-    labels: Vec<u32>,
-    picker: Picker,
 }
 
 impl<'a> SimulatedFleet<'a> {
     pub(super) fn new(simulation: &'a Simulation) -> Self {
-        let Simulation { experiment, context, method, partition, images, true_labels, .. } =
-            simulation;
-        let poison = simulation.poison.as_ref();
-        let mut poisoned = poison.map(|poison| LocalClients::new(poison.site(experiment, context)));
+        let Simulation { federation, partition, images, true_labels, poison, .. } = simulation;
+        let Federation { experiment, context, method, .. } = federation;
+        let mut poisoned =
+            poison.as_ref().map(|poison| LocalClients::new(poison.site(experiment, context)));
+        let sees_labels = method.properties().labels == ClientLabels::True;
         let site = ClientSite {
             experiment,
             context,
             method: &**method,
             images,
-            labels: true_labels.as_deref().filter(|_| method.sees_labels()),
+            labels: true_labels.as_deref().filter(|_| sees_labels),
+            measures: true,
         };
         let mut clients = LocalClients::new(site);
         for (client, local) in (0..).zip(&partition.clients) {
@@ -54,16 +43,7 @@ impl<'a> SimulatedFleet<'a> {
                 poisoned.add(client, local);
             }
         }
-        // Where a threshold selects nothing, there is nothing kept and nothing left out to show.
-        let samples = if method.selects() { experiment.record.samples } else { 0 };
-        let known = Known {
-            simulation,
-            anchor_head: Accuracy::default(),
-            classifier_head: Accuracy::default(),
-            labels: vec![0; simulation.classes.len()],
-            picker: Picker::new(samples),
-        };
-        Self { simulation, clients, poisoned, known }
+        Self { simulation, clients, poisoned }
     }
 
     /// The simulation whose clients these are.
@@ -75,33 +55,11 @@ impl<'a> SimulatedFleet<'a> {
     pub fn train_client(&mut self, client: u32, broadcast: &Broadcast) -> Result<Answer> {
         let mut answer = None;
         self.clients.train_one(client, broadcast, &mut |given, labels| {
-            self.known.compare(client, labels);
+            self.simulation.measure(&given, labels);
             answer = Some(given);
             Ok(())
         })?;
         Ok(answer.expect("one client gives one answer"))
-    }
-}
-
-impl Known<'_> {
-    /// Counts pseudo-labels, picks some to be seen, and compares them with the true labels, where these are known.
-    fn compare(&mut self, client: u32, labels: &PseudoLabels) {
-        if !labels.score.is_empty() {
-            labels.label.iter().for_each(|&label| self.labels[usize::from(label)] += 1);
-        }
-        let Simulation { partition, true_labels, .. } = self.simulation;
-        let local = &partition.clients[client as usize];
-        self.picker.add(client, local, labels, true_labels.as_deref());
-        let Some(true_labels) = true_labels else { return };
-        let heads = [
-            (&mut self.anchor_head, &labels.anchor),
-            (&mut self.classifier_head, &labels.classifier),
-        ];
-        for (head, labelled) in heads {
-            for ((&index, &label), &kept) in local.iter().zip(labelled).zip(&labels.kept) {
-                head.add(label == true_labels[index as usize], kept);
-            }
-        }
     }
 }
 
@@ -163,7 +121,8 @@ impl Fleet for SimulatedFleet<'_> {
         task: &RoundTask,
         take: &mut dyn FnMut(Delivery) -> Result<()>,
     ) -> Result<()> {
-        let Simulation { context, method, faults, .. } = self.simulation;
+        let Simulation { federation: Federation { context, method, .. }, faults, .. } =
+            self.simulation;
         let broadcast = task.broadcast;
         let sent = uploaded(context, &**method, &broadcast.params);
         let clients = task.clients.iter().map(|(number, _)| *number);
@@ -178,7 +137,7 @@ impl Fleet for SimulatedFleet<'_> {
                 .try_for_each(&mut *take)
         };
         self.clients.train(&honest, broadcast, &mut |answer, labels| {
-            self.known.compare(answer.client, labels);
+            self.simulation.measure(&answer, labels);
             drift.pass(answer)?.map_or(Ok(()), &mut deliver)
         })?;
         for answer in drift.finish(&sent)? {
@@ -186,6 +145,7 @@ impl Fleet for SimulatedFleet<'_> {
         }
         if let Some(poisoned) = &mut self.poisoned {
             poisoned.train(&hostile, broadcast, &mut |mut answer, _| {
+                self.simulation.measure(&answer, &PseudoLabels::default());
                 if let ClientOutcome::Update(update) = &mut answer.outcome {
                     update.params = uploaded(context, &**method, &update.params);
                 }
@@ -193,15 +153,6 @@ impl Fleet for SimulatedFleet<'_> {
             })?;
         }
         Ok(())
-    }
-
-    fn observed(&mut self) -> Option<Observed> {
-        let known = &mut self.known;
-        let anchor_head = std::mem::take(&mut known.anchor_head).percent();
-        let classifier_head = std::mem::take(&mut known.classifier_head).percent();
-        let labels = vec![0; known.labels.len()];
-        let labels = std::mem::replace(&mut known.labels, labels);
-        Some(Observed { anchor_head, classifier_head, labels, picked: known.picker.take() })
     }
 
     fn save_states(&self, round: u32, like: &Params) -> Result<ClientStates> {

@@ -2,9 +2,10 @@
 
 use crate::config::{DataConfig, Experiment, Unreadable};
 use crate::error::{Error, Result};
+use crate::federation::server_split;
 use fedanchor_data::formats::Options;
 use fedanchor_data::partition::Scheme;
-use fedanchor_data::split::{Split, split, split_all};
+use fedanchor_data::split::{Split, split};
 use fedanchor_data::{DataSet, Partition, Unlabelled, catalog, formats, partition, sample};
 use std::path::PathBuf;
 
@@ -100,14 +101,6 @@ pub fn assign(experiment: &Experiment, data: &DataSet) -> Result<Assigned> {
     Ok(Assigned { split, partition, experiment })
 }
 
-/// Draws the anchors and the validation images of a server whose clients are elsewhere, with images of their own.
-pub fn assign_to_server(experiment: &Experiment, data: &DataSet) -> Result<Assigned> {
-    let split = server_split(experiment, data)?;
-    let mut experiment = experiment.clone();
-    experiment.data.anchors = split.anchors.len();
-    Ok(Assigned { split, partition: Partition { clients: Vec::new() }, experiment })
-}
-
 /// Every image is labelled: anchors are drawn, and the others are the clients'.
 fn deal(experiment: &Experiment, data: &DataSet) -> Result<(Split, Partition)> {
     let DataConfig { anchors, validation, choice, clients, .. } = experiment.data;
@@ -146,24 +139,6 @@ fn with_unlabelled(
         return Err(Error::config("partition.kind", problem));
     };
     Ok((split, partition))
-}
-
-/// Which of the labelled images are anchors, where the clients' images are others.
-fn server_split(experiment: &Experiment, data: &DataSet) -> Result<Split> {
-    let DataConfig { anchors, validation, choice, .. } = experiment.data;
-    let (labelled, seed) = (data.train.len(), experiment.seed);
-    match anchors {
-        0 => Ok(split_all(&data.train, validation, seed)?),
-        // As the config of a finished run states it.
-        _ if anchors + validation == labelled => Ok(split_all(&data.train, validation, seed)?),
-        _ if anchors > labelled => {
-            let problem = format!(
-                "there are {labelled} labelled images, not {anchors}: set 0 to use all of them"
-            );
-            Err(Error::config("data.anchors", problem))
-        }
-        _ => Ok(split(&data.train, anchors, validation, choice, seed)?),
-    }
 }
 
 #[cfg(test)]

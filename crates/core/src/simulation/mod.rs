@@ -3,58 +3,45 @@
 mod faults;
 mod fleet;
 mod load;
-mod memory;
+mod measurements;
 mod poison;
 mod samples;
 
 pub use faults::Faults;
 pub use fleet::SimulatedFleet;
-pub use load::{Assigned, assign, assign_to_server, load, place};
+pub use load::{Assigned, assign, load, place};
+pub use samples::{Picked, PickedSample};
 
 use crate::config::{Experiment, FaultKind, StatisticsSource};
 use crate::error::{Error, Result};
-use crate::experiment::settle;
-use crate::federation::{Coordinator, ServerData};
-use crate::labels::AnchorSet;
-use crate::methods::{self, Method};
+use crate::federation::{Coordinator, Federation, ForClients};
+use crate::labels::PseudoLabels;
+use crate::messages::Answer;
 use crate::server::Server;
-use fedanchor_data::split::Split;
-use fedanchor_data::{DataSet, ImageSet, Partition, Skipped};
-use fedanchor_engine::training::Context;
+use fedanchor_data::stream::SERVER;
+use fedanchor_data::{DataSet, ImageSet, Partition, Purpose};
+use measurements::Measurements;
 use poison::{Poison, triggered};
+use rand::seq::index::sample;
+use std::cell::RefCell;
+use std::sync::Arc;
 
-/// Data, partition and settings of a simulated federation. It alone knows the clients' true labels, where
-/// there are any, to measure pseudo-labels by.
+/// A federation with its clients in this process. It alone knows the clients' true labels, where there are any, to
+/// measure pseudo-labels by.
 pub struct Simulation {
-    /// The settings of the run.
-    pub experiment: Experiment,
-    /// The network and how to train it.
-    pub context: Context,
-    /// The method.
-    pub method: Box<dyn Method>,
-    /// Which images are anchors.
-    pub split: Split,
+    /// The server's half.
+    pub federation: Federation,
     /// Which images are whose.
     pub partition: Partition,
-    /// Names of the classes.
-    pub classes: Vec<String>,
-    /// Training images without their labels: clients cannot see what they must not.
-    images: ImageSet,
-    /// All of them but the validation images.
-    trained_on: Vec<u32>,
-    /// Labels of all training images; none where the clients' images have none.
-    true_labels: Option<Vec<u16>>,
     /// Names of the clients, where the data has them.
     pub client_names: Vec<String>,
-    /// Files of the data set that were left out.
-    pub skipped: Vec<Skipped>,
+    /// Training images without their labels: clients cannot see what they must not.
+    images: Arc<ImageSet>,
+    /// Labels of all training images; none where the clients' images have none.
+    true_labels: Option<Vec<u16>>,
     faults: Faults,
     poison: Option<Poison>,
-    anchor_labels: Vec<u16>,
-    validation: ImageSet,
-    validation_labels: Vec<u16>,
-    test: ImageSet,
-    test_labels: Vec<u16>,
+    measurements: RefCell<Measurements>,
 }
 
 /// A batch of more images than any client has would only repeat them, at the cost of memory. Small batches may, for
@@ -75,136 +62,74 @@ fn check_batch(experiment: &Experiment, partition: &Partition) -> Result<()> {
     }
 }
 
-/// What only a simulation can do is refused where the clients are elsewhere.
-fn check_fleet(experiment: &Experiment) -> Result<()> {
-    let refused = |key: &str, problem: &str| Err(Error::config(key, problem));
-    match experiment {
-        e if e.batch_norm.statistics == StatisticsSource::StaticAll => refused(
-            "batch_norm.statistics",
-            "`static-all` needs the clients' images, which do not leave them: set `static-server` or `average`",
-        ),
-        e if e.faults.kind != FaultKind::None => refused(
-            "faults.kind",
-            "faults are simulated; the clients of a fleet are real: set `none`",
-        ),
-        e if e.record.samples > 0 => {
-            refused("record.samples", "the clients' images do not leave them: set 0")
-        }
-        _ => Ok(()),
-    }
-}
-
 impl Simulation {
     /// Draws anchors and clients and builds the network's description. `workers` threads augment images
     /// [default: one per core].
     pub fn new(experiment: Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
-        let assigned = assign(&experiment, &data)?;
-        check_batch(&assigned.experiment, &assigned.partition)?;
-        Self::with(assigned, data, workers)
-    }
-
-    /// The server's half alone: the clients are elsewhere, and nothing is known of their images.
-    pub fn without_clients(
-        experiment: Experiment,
-        mut data: DataSet,
-        workers: Option<usize>,
-    ) -> Result<Self> {
-        check_fleet(&experiment)?;
-        data.unlabelled = None;
-        let assigned = assign_to_server(&experiment, &data)?;
-        let simulation = Self::with(assigned, data, workers)?;
-        if simulation.method.sees_labels() {
-            let name = simulation.method.name();
-            let problem = format!("`{name}` trains on the clients' labels, which stay with them");
-            return Err(Error::config("method.name", problem));
-        }
-        Ok(simulation)
-    }
-
-    fn with(assigned: Assigned, data: DataSet, workers: Option<usize>) -> Result<Self> {
-        let Assigned { split, partition, experiment } = assigned;
-        let DataSet { mut train, unlabelled, test, normalisation, flip, skipped, .. } = data;
-        let labels = train.labels.take().unwrap_or_default(); // `assign` requires them
-        let test_labels = test.require_labels("testing")?.to_vec();
-        let classes = train.classes.clone();
-        let method = methods::build(&experiment.method)?;
-        if method.sees_labels() && unlabelled.is_some() {
-            let problem =
-                format!("`{}` trains on the clients' labels, which have none", method.name());
-            return Err(Error::config("method.name", problem));
-        }
-        let settings = experiment.training(method.heads())?;
-        let (shape, count) = (train.shape, classes.len());
-        let context = Context::new(settings, shape, count, &normalisation, flip, workers)?;
-        memory::check(&experiment, &context)?;
-        if experiment.model.init_from.is_some() {
-            context.initial()?; // a file that does not fit is found before a run folder is made
-        }
-        let faults = Faults::new(&experiment);
-        let labels_of = |indices: &[u32]| -> Vec<u16> {
-            indices.iter().map(|&index| labels[index as usize]).collect()
-        };
-        let (anchor_labels, validation_labels) =
-            (labels_of(&split.anchors), labels_of(&split.validation));
-        let validation = train.select(&split.validation);
+        let Assigned { split, partition, experiment } = assign(&experiment, &data)?;
+        check_batch(&experiment, &partition)?;
+        let (mut federation, ForClients { mut images, labels, unlabelled }) =
+            Federation::with_split(experiment, data, split, workers)?;
+        let faults = Faults::new(&federation.experiment);
         let (true_labels, client_names) = match unlabelled {
             None => (Some(labels), Vec::new()),
             Some(unlabelled) => {
-                train.pixels.extend(unlabelled.images.pixels);
+                images.pixels.extend(unlabelled.images.pixels);
                 (None, unlabelled.client_names)
             }
         };
-        let poison = Poison::new(&faults, &partition, &train, true_labels.as_deref())?;
-        let trained_on = (0..train.len() as u32)
-            .filter(|index| split.validation.binary_search(index).is_err())
-            .collect();
+        let poison = Poison::new(&faults, &partition, &images, true_labels.as_deref())?;
+        let images = Arc::new(images);
+        if federation.experiment.batch_norm.statistics == StatisticsSource::StaticAll {
+            let drawn = statistics_images(&federation, images.len());
+            federation.statistics = Some((images.clone(), drawn));
+        }
+        // Where a threshold selects nothing, there is nothing kept and nothing left out to show.
+        let selects = federation.method.properties().selects;
+        let samples = if selects { federation.experiment.record.samples } else { 0 };
+        let measurements = RefCell::new(Measurements::new(federation.classes.len(), samples));
         Ok(Self {
-            experiment,
-            context,
-            method,
-            split,
+            federation,
             partition,
-            classes,
-            images: train,
-            trained_on,
-            true_labels,
             client_names,
-            skipped,
+            images,
+            true_labels,
             faults,
             poison,
-            anchor_labels,
-            validation,
-            validation_labels,
-            test,
-            test_labels,
+            measurements,
         })
     }
 
     /// Images of every class on every client; `None` where nobody knows their classes.
     pub fn histogram(&self) -> Option<Vec<Vec<u32>>> {
         let labels = self.true_labels.as_ref()?;
-        Some(self.partition.histogram(labels, self.classes.len()))
+        Some(self.partition.histogram(labels, self.federation.classes.len()))
     }
 
-    /// The experiment with every choice written down that was left to the data.
-    pub fn settled(&self) -> Result<Experiment> {
-        let images = &self.context.images;
-        settle(&self.experiment, images.shape(), self.classes.len(), images.flip())
-    }
-
-    /// The server's half, before pre-training.
+    /// The server's half, before pre-training. Its records have what only a simulation can measure.
     pub fn coordinator(&self) -> Result<Coordinator<'_>> {
-        let anchors = AnchorSet {
-            images: &self.images,
-            local: &self.split.anchors,
-            labels: &self.anchor_labels,
-        };
-        let (test, test_labels) = (&self.test, &self.test_labels[..]);
-        let all = Some((&self.images, &self.trained_on[..]));
-        let validation = (&self.validation, &self.validation_labels[..]);
-        let validation = Some(validation).filter(|(images, _)| !images.is_empty());
-        let data = ServerData { anchors, test, test_labels, validation, all };
-        Coordinator::new(&self.experiment, &self.context, &*self.method, data)
+        let label_counts = self.federation.experiment.record.label_counts;
+        Ok(self.federation.coordinator()?.measured_by(move |record| {
+            self.measurements.borrow_mut().complete(record, label_counts)
+        }))
+    }
+
+    /// The clients, before their first round.
+    pub fn fleet(&self) -> SimulatedFleet<'_> {
+        SimulatedFleet::new(self)
+    }
+
+    /// Measures the labels that a client gave its images.
+    fn measure(&self, answer: &Answer, labels: &PseudoLabels) {
+        let local = &self.partition.clients[answer.client as usize];
+        let truth = self.true_labels.as_deref();
+        self.measurements.borrow_mut().add(answer, local, labels, truth);
+    }
+
+    /// The samples of the last round that a person should see, where `record.samples` asks for them and clients
+    /// labelled their images.
+    pub fn take_picked(&self) -> Option<Picked> {
+        self.measurements.borrow_mut().picked.take()
     }
 
     /// The share of the test images of other classes, in percent, that a trigger turns into its class; `None` without
@@ -213,12 +138,23 @@ impl Simulation {
         if self.faults.kind() != FaultKind::Backdoor {
             return Ok(None);
         }
-        let (images, labels) = triggered(&self.test, &self.test_labels);
+        let (images, labels) = self.federation.test();
+        let (images, labels) = triggered(images, labels);
         Ok(Some(server.evaluate(&images, &labels)?.accuracy))
     }
+}
 
-    /// The clients, before their first round.
-    pub fn fleet(&self) -> SimulatedFleet<'_> {
-        SimulatedFleet::new(self)
-    }
+/// Which images `static-all` measures on, the same in every round: of all but the validation images.
+fn statistics_images(federation: &Federation, images: usize) -> Vec<u32> {
+    let held_out = &federation.split.validation;
+    let all: Vec<u32> =
+        (0..images as u32).filter(|index| held_out.binary_search(index).is_err()).collect();
+    let count = match federation.experiment.batch_norm.images {
+        0 => all.len(),
+        count => count.min(all.len()),
+    };
+    let mut rng = federation.context.streams(0).of(Purpose::Statistics, SERVER).rng();
+    let mut drawn = sample(&mut rng, all.len(), count).into_vec();
+    drawn.sort_unstable();
+    drawn.into_iter().map(|at| all[at]).collect()
 }

@@ -60,8 +60,8 @@ impl Poison {
         experiment: &'a Experiment,
         context: &'a Context,
     ) -> ClientSite<'a> {
-        let labels = Some(&self.labels[..]);
-        ClientSite { experiment, context, method: &*self.method, images: &self.images, labels }
+        let (method, images, labels) = (&*self.method, &self.images, Some(&self.labels[..]));
+        ClientSite { experiment, context, method, images, labels, measures: false }
     }
 }
 

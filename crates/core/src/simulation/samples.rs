@@ -3,12 +3,38 @@
 
 use super::Simulation;
 use crate::error::Result;
-use crate::federation::{Picked, PickedSample};
 use crate::labels::PseudoLabels;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fedanchor_data::thumbnail::png;
 use fedanchor_record::{Sample, SampleKind, Samples};
+use serde::{Deserialize, Serialize};
+
+/// The samples of a round that a person should see.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Picked {
+    /// The round.
+    pub round: u32,
+    /// The samples, by kind, the most telling first.
+    pub samples: Vec<PickedSample>,
+}
+
+/// A sample that a person should see.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PickedSample {
+    /// Why it was picked.
+    pub kind: SampleKind,
+    /// The client that has it.
+    pub client: u32,
+    /// Its index among the training images.
+    pub image: u32,
+    /// Its pseudo-label.
+    pub label: u16,
+    /// The score of that label.
+    pub score: f32,
+    /// What the score was compared with.
+    pub threshold: Option<f64>,
+}
 
 /// Picks samples from all clients of a round.
 #[derive(Debug)]
@@ -24,6 +50,11 @@ pub(super) struct Picker {
 impl Picker {
     pub(super) fn new(most: usize) -> Self {
         Self { most, kept: Vec::new(), left_out: Vec::new(), labelled: false }
+    }
+
+    /// How many it picks of either kind.
+    pub(super) fn most(&self) -> usize {
+        self.most
     }
 
     /// Picks from a client's images. `truth` holds the labels of all training images.
@@ -76,7 +107,7 @@ impl Picker {
 impl Simulation {
     /// Picked samples with their images and the names of their classes.
     pub(crate) fn samples(&self, picked: &Picked) -> Result<Samples> {
-        let name = |label: u16| self.classes[usize::from(label)].clone();
+        let name = |label: u16| self.federation.classes[usize::from(label)].clone();
         let samples = picked.samples.iter().map(|sample| {
             let at = sample.image as usize;
             Ok(Sample {

@@ -6,7 +6,8 @@
 mod failures;
 mod flips;
 
-use fedanchor::{Experiment, Observer, Result, Simulation, resolve};
+use fedanchor::{Experiment, Federation, Observer, Result, resolve};
+use fedanchor_data::Partition;
 use fedanchor_record::{RoundRecord, Summary, Timing, files};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -97,7 +98,7 @@ struct Watching<'a> {
 }
 
 impl Observer for Watching<'_> {
-    fn started(&mut self, _: &Simulation) {}
+    fn started(&mut self, _: &Federation, _: Option<&Partition>) {}
     fn round(&mut self, record: &RoundRecord, _: &Timing) {
         self.stop.fetch_or(record.round >= self.last, Ordering::Relaxed);
     }

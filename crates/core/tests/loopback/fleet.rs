@@ -3,9 +3,7 @@
 
 use fedanchor::Result;
 use fedanchor::engine::tensors::{Layout, Params};
-use fedanchor::federation::{
-    Arrival, ClientKey, ClientStates, Delivery, Fleet, Member, Observed, RoundTask,
-};
+use fedanchor::federation::{Arrival, ClientKey, ClientStates, Delivery, Fleet, Member, RoundTask};
 use fedanchor::messages::Broadcast;
 use fedanchor::simulation::SimulatedFleet;
 use tch::Device;
@@ -14,16 +12,15 @@ use tch::Device;
 pub struct Loopback<'a> {
     clients: SimulatedFleet<'a>,
     layout: Layout,
-    classes: usize,
     /// How often each answer is delivered.
     copies: usize,
 }
 
 impl<'a> Loopback<'a> {
     pub fn new(clients: SimulatedFleet<'a>, copies: usize) -> Self {
-        let context = &clients.simulation().context;
-        let (layout, classes) = (context.network.layout.clone(), context.classes);
-        Self { clients, layout, classes, copies }
+        let context = &clients.simulation().federation.context;
+        let layout = context.network.layout.clone();
+        Self { clients, layout, copies }
     }
 }
 
@@ -48,8 +45,7 @@ impl Fleet for Loopback<'_> {
             assert_eq!(*from, key(*number));
             let bytes = task.broadcast.encode(*number)?;
             assert_eq!(bytes.len() as u64, task.broadcast.encoded_len(*number)?);
-            let (broadcast, client) =
-                Broadcast::decode(&bytes, &self.layout, self.classes, Device::Cpu)?;
+            let (broadcast, client) = Broadcast::decode(&bytes, &self.layout, Device::Cpu)?;
             assert_eq!(client, *number);
             let answer = self.clients.train_client(client, &broadcast)?.encode()?;
             for _ in 0..self.copies {
@@ -58,10 +54,6 @@ impl Fleet for Loopback<'_> {
             }
         }
         Ok(())
-    }
-
-    fn observed(&mut self) -> Option<Observed> {
-        self.clients.observed()
     }
 
     fn save_states(&self, round: u32, like: &Params) -> Result<ClientStates> {

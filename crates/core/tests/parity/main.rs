@@ -39,7 +39,7 @@ fn experiment(keys: &[&str]) -> Result<Experiment> {
 fn context(keys: &[&str], side: usize, channels: usize) -> Result<Context> {
     let normalisation = Normalisation { mean: vec![0.0; channels], std: vec![1.0; channels] };
     let (experiment, shape) = (experiment(keys)?, Shape { side, channels });
-    let heads = fedanchor::methods::build(&experiment.method)?.heads();
+    let heads = fedanchor::methods::build(&experiment.method)?.properties().heads;
     let settings = experiment.training(heads)?;
     Ok(Context::new(settings, shape, CLASSES, &normalisation, false, Some(1))?)
 }

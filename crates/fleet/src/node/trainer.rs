@@ -59,7 +59,7 @@ impl<'a> Trainer<'a> {
             return Err(Refusal::new(NOT_JOINED, "another run: join first"));
         }
         let layout = &context.network.layout;
-        let decoded = Broadcast::decode(broadcast, layout, terms.classes, context.device);
+        let decoded = Broadcast::decode(broadcast, layout, context.device);
         let (broadcast, _) = decoded.map_err(|error| match error {
             Error::Engine(fedanchor::engine::Error::Tensors(problem)) => Refusal::new(400, problem),
             other => other.into(),

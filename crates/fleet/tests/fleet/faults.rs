@@ -328,23 +328,23 @@ impl Random {
     }
 }
 
-fn without_clients(place: &Path, more: &[&str]) -> fedanchor::Simulation {
+fn federation(place: &Path, more: &[&str]) -> fedanchor::Federation {
     let experiment = crate::experiment(place, "server", more);
     let data = fedanchor::simulation::load(&experiment).unwrap();
-    fedanchor::Simulation::without_clients(experiment, data, Some(1)).unwrap()
+    fedanchor::Federation::new(&experiment, data, Some(1)).unwrap()
 }
 
 /// What a coordinator would send to a node that joins.
 pub fn terms(place: &Path, more: &[&str]) -> Vec<u8> {
-    let simulation = without_clients(place, more);
-    let images = &simulation.context.images;
-    let experiment = simulation.settled().unwrap();
+    let federation = federation(place, more);
+    let images = &federation.context.images;
+    let experiment = federation.settled().unwrap();
     serde_json::to_vec(&Terms {
         protocol: PROTOCOL,
         build: Build::current().clone(),
         run: "run".to_owned(),
         experiment: client_settings(&experiment).unwrap(),
-        classes: simulation.classes.len(),
+        classes: federation.classes.len(),
         shape: images.shape(),
         normalisation: images.normalisation().clone(),
         flip: images.flip(),
@@ -354,9 +354,9 @@ pub fn terms(place: &Path, more: &[&str]) -> Vec<u8> {
 
 /// What a coordinator would send to a client in the first round.
 pub fn broadcast(place: &Path) -> Broadcast {
-    let simulation = without_clients(place, &[]);
-    let server = simulation.coordinator().unwrap().server;
-    simulation.method.broadcast(&server, 1, &[0]).unwrap().unwrap()
+    let federation = federation(place, &[]);
+    let server = federation.coordinator().unwrap().server;
+    federation.method.broadcast(&server, 1, &[0]).unwrap().unwrap()
 }
 
 /// What it would send to the node of a client of this name, to train.

@@ -89,7 +89,7 @@ fn without_an_update_a_node_sends_less() {
         assert_eq!((keys(&said), &said["kind"]), (expected, &json!("nothing-kept")));
         assert!(tensors.is_empty(), "{tensors:?}");
     }
-    broadcast.anchors = None; // it cannot label
+    broadcast.arrays = Default::default(); // it cannot label
     let (said, tensors) = answer(&node, &request(&broadcast, "ward"));
     let mut expected: Vec<&str> = always.into_iter().chain(["reason"]).collect();
     expected.sort_unstable();

@@ -116,11 +116,11 @@ pub(super) fn kept(section: &Section) -> Option<Figure> {
 /// Losses by round, one frame per experiment.
 pub(super) fn losses(section: &Section) -> Option<Figure> {
     let parts: [(&str, super::series::Of); 5] = [
-        ("clients, fixed labels", &|round| round.losses.client_fix),
-        ("clients, mixup", &|round| round.losses.client_mix),
-        ("server, cross entropy", &|round| round.losses.server_fix),
-        ("server, mixup", &|round| round.losses.server_mix),
-        ("server, contrastive", &|round| round.losses.server_contrastive),
+        ("clients, fixed labels", &|round| round.losses.get("client_fix")),
+        ("clients, mixup", &|round| round.losses.get("client_mix")),
+        ("server, cross entropy", &|round| round.losses.get("server_fix")),
+        ("server, mixup", &|round| round.losses.get("server_mix")),
+        ("server, contrastive", &|round| round.losses.get("server_contrastive")),
     ];
     let all = section.experiments.len();
     let shown = all.min(super::MOST_MODELS);

@@ -2,7 +2,7 @@
 
 use super::format::tests::{read, read_texts};
 use super::*;
-use fedanchor_record::{Checksums, LabelAccuracy, Losses, files};
+use fedanchor_record::{Checksums, LabelAccuracy, files};
 use tempfile::TempDir;
 
 const CONFIG: &str = r#"preset = "paper"
@@ -22,7 +22,7 @@ fn record(round: u32) -> RoundRecord {
         trained: 1,
         seen: if round == 0 { 0 } else { 30 },
         anchor_head: LabelAccuracy { all: Some(40.0), kept: None },
-        losses: Losses { server_fix: Some(0.25), ..Losses::default() },
+        losses: [("server_fix", Some(0.25))].into_iter().collect(),
         bytes_down: 1000,
         bytes_up: 10,
         ..RoundRecord::default()

@@ -22,7 +22,7 @@ fn answer(client: u32, update: Update) -> Answer {
 }
 
 fn update(values: Values) -> Update {
-    let losses = ClientLosses::default();
+    let losses = Vec::new();
     Update { params: params(values), samples: 10, kept: 5, losses, labels: Vec::new() }
 }
 
@@ -38,7 +38,7 @@ fn admission_with(
     setting: &str,
     sent: Values,
     summand: Option<Values>,
-    usual: Option<Lengths>,
+    usual: Option<Norms>,
 ) -> Admission {
     let experiment = resolve("", &["model.name=small".to_owned(), setting.to_owned()]).unwrap();
     let broadcast = Broadcast::new("fedanchor", 3, params(sent));
@@ -47,7 +47,7 @@ fn admission_with(
         [1, 2, 4].into_iter().map(|number| (number, ClientKey::Number(number))).collect();
     let method = crate::methods::build(&experiment.method).unwrap();
     let context = Context::new(
-        experiment.training(method.heads()).unwrap(),
+        experiment.training(method.properties().heads).unwrap(),
         fedanchor_data::Shape { side: 16, channels: 1 },
         3,
         &fedanchor_data::Normalisation { mean: vec![0.0], std: vec![1.0] },
@@ -178,9 +178,9 @@ fn distances_are_relative_to_the_sum() {
 }
 
 #[test]
-fn what_is_longer_than_usual_is_shortened() {
-    let usual = Lengths { weights: 2.0, statistics: 1.0 };
-    let admit = |setting: &str, usual: Option<Lengths>| {
+fn what_is_longer_than_usual_is_clipped() {
+    let usual = Norms { weights: 2.0, statistics: 1.0 };
+    let admit = |setting: &str, usual: Option<Norms>| {
         let mut admission = admission_with(setting, SENT, None, usual);
         let far: Values = &[("a", &[3.0, 14.0]), ("mean", &[2.0]), ("var", &[2.0])];
         match admission.admit(1, answer(1, update(far)), None, &registry()).unwrap() {
@@ -188,29 +188,30 @@ fn what_is_longer_than_usual_is_shortened() {
             other => panic!("{other:?}"),
         }
     };
-    let short = admit("checks={distance=2, length=2}", Some(usual)); // 10 is more than twice 2
-    assert!(short.is_shortened() && !short.is_far_outside());
-    assert_eq!(short.lengths(), Some(Lengths { weights: 4.0, statistics: 1.0 }));
+    let short = admit("checks={distance=2, clip=2}", Some(usual)); // 10 is more than twice 2
+    assert!(short.is_clipped() && !short.is_far_outside());
+    assert_eq!(short.norms(), Some(Norms { weights: 4.0, statistics: 1.0 }));
     let expected: Values = &[("a", &[3.0, 8.0]), ("mean", &[2.0]), ("var", &[2.0])];
     assert_eq!(short.update().params.tensors, params(expected).tensors);
     // Nothing is usual in the first round, and 0 is no limit.
     for (length, usual) in [("2", None), ("0", Some(usual)), ("5", Some(usual))] {
-        let settings = format!("checks={{distance=2, length={length}}}");
+        let settings = format!("checks={{distance=2, clip={length}}}");
         let whole = admit(&settings, usual);
-        assert!(!whole.is_shortened() && !whole.is_far_outside(), "{length}");
-        assert_eq!(whole.lengths(), Some(Lengths { weights: 10.0, statistics: 1.0 }));
+        assert!(!whole.is_clipped() && !whole.is_far_outside(), "{length}");
+        assert_eq!(whole.norms(), Some(Norms { weights: 10.0, statistics: 1.0 }));
     }
     // By default what is ten times as long as usual, by weights or by statistics; that is hardly honest.
     for (weights, statistics) in [(0.99, 1.0), (10.0, 0.099)] {
-        let found = admit("checks.distance=2", Some(Lengths { weights, statistics }));
-        assert!(found.is_shortened() && found.is_far_outside(), "{weights} {statistics}");
+        let found = admit("checks.distance=2", Some(Norms { weights, statistics }));
+        assert!(found.is_clipped() && found.is_far_outside(), "{weights} {statistics}");
     }
 }
 
 /// A client can claim any number of samples at first contact: by default it gains nothing by that.
 #[test]
 fn a_claimed_number_of_samples_buys_nothing() {
-    use crate::federation::aggregation::{Aggregation, Known};
+    use crate::aggregation::RuleInputs;
+    use crate::federation::intake::n_m;
     const CLAIMED: usize = 1_000_000_000;
     let mut registry = Registry::default();
     for (client, samples) in [(1, 10), (2, 10), (4, CLAIMED)] {
@@ -220,16 +221,20 @@ fn a_claimed_number_of_samples_buys_nothing() {
         let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
         let config = resolve("", &settings).unwrap().aggregation;
         let mut admission = admission("checks.distance=2", &SENT[..1], None);
-        let mut aggregation = Aggregation::new(&config, Known::default());
+        let mut rule = (config.rule.find().unwrap().build)(RuleInputs::default());
         for (client, value, samples) in [(1, 4.0, 10), (2, 4.0, 10), (4, 9.0, CLAIMED)] {
             let there: Values = &[("a", &[3.0, value])];
             let update = Update { samples, kept: samples, ..update(there) };
             match admission.admit(client, answer(client, update), None, &registry).unwrap() {
-                Admitted::Update(update) => aggregation.add(&update, admission.sent()).unwrap(),
+                Admitted::Update(update) => {
+                    let (params, weight) =
+                        (&update.update().params, n_m(config.weights, update.update()));
+                    rule.add(params, weight, admission.sent()).unwrap();
+                }
                 other => panic!("{other:?}"),
             }
         }
-        let mean = aggregation.finish(admission.sent()).unwrap().unwrap();
+        let mean = rule.finish(admission.sent()).unwrap().unwrap();
         mean.tensors[0].double_value(&[0, 1])
     };
     let thirds = mean(&["aggregation.rule=mean"]);

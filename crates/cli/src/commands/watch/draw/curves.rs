@@ -73,14 +73,14 @@ pub(super) fn losses(frame: &mut Frame, area: Rect, run: &LiveRun, palette: Pale
         Curve::new(number, name, run, move |record| value(&record.losses))
     };
     let losses = [
-        curve(1, "client fix", |losses| losses.client_fix),
-        curve(2, "client mix", |losses| losses.client_mix),
-        curve(3, "server fix", |losses| losses.server_fix),
-        curve(4, "server mix", |losses| losses.server_mix),
+        curve(1, "client fix", |losses| losses.get("client_fix")),
+        curve(2, "client mix", |losses| losses.get("client_mix")),
+        curve(3, "server fix", |losses| losses.get("server_fix")),
+        curve(4, "server mix", |losses| losses.get("server_mix")),
         Curve::new(0, "test", run, |record| Some(record.test_loss)),
     ];
     // It is no cross entropy and may be far from the others.
-    let contrastive = curve(5, "contrastive", |losses| losses.server_contrastive);
+    let contrastive = curve(5, "contrastive", |losses| losses.get("server_contrastive"));
     if contrastive.points.is_empty() {
         draw(frame, area, run, palette, losses, numbers);
         return;

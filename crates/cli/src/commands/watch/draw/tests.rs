@@ -254,7 +254,7 @@ fn absurd_numbers_are_drawn_somehow() {
         let record = &mut absurd.rounds[index];
         (record.test_accuracy, record.test_loss) = (value, value);
         record.validation_accuracy = Some(-value);
-        record.losses.client_fix = Some(value);
+        record.losses = Losses::from_iter([("client_fix", Some(value))]);
         record.anchor_accuracy = Some(value);
         (record.kept, record.seen) = (usize::MAX, 1);
         (record.bytes_down, record.bytes_up) = (u64::MAX, 0);
@@ -380,7 +380,7 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
         |((accuracy, loss, round, seen, kept), place, byte, change)| {
             let mut record = record(round);
             (record.test_accuracy, record.test_loss) = (accuracy, loss);
-            record.losses.client_fix = Some(loss);
+            record.losses = Losses::from_iter([("client_fix", Some(loss))]);
             (record.seen, record.kept, record.clients) = (seen, kept, vec![round; 40]);
             // A number that JSON does not have is null there, and no record.
             let mut line = serde_json::to_vec(&record).unwrap();

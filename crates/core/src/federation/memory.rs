@@ -40,15 +40,15 @@ fn check_against(free: u64, experiment: &Experiment, context: &Context) -> Resul
 mod tests {
     use super::*;
     use crate::experiment::resolve;
-    use crate::simulation::Simulation;
+    use crate::federation::Federation;
     use fedanchor_data::sample;
 
     #[test]
     fn a_batch_that_cannot_fit_is_refused_with_the_number() {
         let keys = ["model.name=wrn28x2", "data.name=sample", "server.batch=40", "client.batch=20"];
         let experiment = resolve("preset = \"paper\"", &keys.map(str::to_owned)).unwrap();
-        let simulation = Simulation::new(experiment, sample::load().unwrap(), Some(1)).unwrap();
-        let (experiment, context) = (&simulation.experiment, &simulation.context);
+        let federation = Federation::new(&experiment, sample::load().unwrap(), Some(1)).unwrap();
+        let Federation { experiment, context, .. } = &federation;
         let network = &context.network;
         let image = 4 * network.operations().convolved(&network.layout, 28);
         check_against(40 * image, experiment, context).unwrap();

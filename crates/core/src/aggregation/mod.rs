@@ -1,23 +1,27 @@
-//! How the updates of a round become one model (Algorithm 1, line 10). One rule, one file. A new rule
-//! implements [`Rule`], gets a word in `config::AggregationRule` and a line in [`Aggregation::new`].
+//! How the updates of a round become one model (Algorithm 1, line 10). A rule of this crate is one file and one
+//! line in [`BUILT_IN`]; a rule from elsewhere is one call of [`register`].
 
 mod clipped_mean;
 mod fltrust;
 mod mean;
 mod multi_krum;
+mod norms;
 mod trimmed_mean;
 
 pub use clipped_mean::ClippedMean;
 pub use fltrust::FlTrust;
 pub use mean::WeightedMean;
 pub use multi_krum::MultiKrum;
+pub(crate) use norms::FAR;
+pub use norms::Norms;
 pub use trimmed_mean::{Median, TrimmedMean};
 
-use super::admission::AdmittedUpdate;
-use super::lengths::Lengths;
-use crate::config::{AggregationConfig, AggregationRule, Weights};
 use crate::error::Result;
+use crate::registry::{Named, Registry};
 use fedanchor_engine::tensors::Params;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// An aggregation rule: takes updates in, in canonical order, and gives one model out.
 pub trait Rule: std::fmt::Debug {
@@ -28,54 +32,109 @@ pub trait Rule: std::fmt::Debug {
     fn finish(self: Box<Self>, sent: &Params) -> Result<Option<Params>>;
 }
 
-/// The rule of an experiment at work. It takes admitted updates only.
-#[derive(Debug)]
-pub struct Aggregation {
-    rule: Box<dyn Rule>,
-    weights: Weights,
-}
-
-/// What a rule may need to know beside the updates.
+/// What a rule may use beside the updates.
 #[derive(Debug, Default)]
-pub struct Known {
-    /// The server's own update, where the rule needs it.
+pub struct RuleInputs {
+    /// Share of the updates that may be hostile (`aggregation.hostile`).
+    pub hostile: f64,
+    /// The server's own update on the anchors, for a rule with [`Registration::needs_root`].
     pub root: Option<Params>,
-    /// The lengths of the last rounds' updates.
-    pub lengths: Vec<Lengths>,
+    /// The norms of the last rounds' updates.
+    pub norms: Vec<Norms>,
 }
 
-impl Aggregation {
-    /// By the rule of the experiment.
-    pub fn new(config: &AggregationConfig, known: Known) -> Self {
-        let Known { root, lengths } = known;
-        let hostile = config.hostile;
-        let rule: Box<dyn Rule> = match config.rule {
-            AggregationRule::Mean => Box::new(WeightedMean::default()),
-            AggregationRule::ClippedMean => Box::new(ClippedMean::new(lengths)),
-            AggregationRule::TrimmedMean => Box::new(TrimmedMean::new(hostile)),
-            AggregationRule::Median => Box::new(Median::default()),
-            AggregationRule::MultiKrum => Box::new(MultiKrum::new(hostile)),
-            AggregationRule::Fltrust => Box::new(FlTrust::new(root)),
-        };
-        Self { rule, weights: config.weights }
+/// A rule by name.
+#[derive(Debug, Clone, Copy)]
+pub struct Registration {
+    /// The name as written in a config.
+    pub name: &'static str,
+    /// One sentence for the reference of the config keys.
+    pub summary: &'static str,
+    /// Whether the server trains on the anchors as a client would, to compare updates with its own.
+    pub needs_root: bool,
+    /// Makes the rule for one round.
+    pub build: fn(RuleInputs) -> Box<dyn Rule>,
+}
+
+impl Registration {
+    /// A rule that needs no update of the server's own.
+    pub const fn new(
+        name: &'static str,
+        summary: &'static str,
+        build: fn(RuleInputs) -> Box<dyn Rule>,
+    ) -> Self {
+        Self { name, summary, needs_root: false, build }
+    }
+}
+
+/// The rules of this crate.
+const BUILT_IN: [Registration; 6] = [
+    Registration::new("mean", "The weighted mean.", |_| Box::new(WeightedMean::default())),
+    Registration::new(
+        "clipped-mean",
+        "The weighted mean of updates clipped to the median norm of this and the last rounds.",
+        |inputs| Box::new(ClippedMean::new(inputs.norms)),
+    ),
+    Registration::new(
+        "trimmed-mean",
+        "The mean of every parameter without its lowest and highest values.",
+        |inputs| Box::new(TrimmedMean::new(inputs.hostile)),
+    ),
+    Registration::new("median", "The median of every parameter.", |_| Box::new(Median::default())),
+    Registration::new("multi-krum", "The mean of the updates nearest to one another.", |inputs| {
+        Box::new(MultiKrum::new(inputs.hostile))
+    }),
+    Registration {
+        needs_root: true,
+        ..Registration::new(
+            "fltrust",
+            "The mean weighted by agreement with the server's own update on the anchors (FLTrust).",
+            |inputs| Box::new(FlTrust::new(inputs.root)),
+        )
+    },
+];
+
+static RULES: Registry<Registration> = Registry::new("rule", "aggregation.rule", &BUILT_IN);
+
+impl Named for Registration {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// Adds a rule for the whole process: from now on `aggregation.rule` may name it.
+pub fn register(rule: Registration) -> Result<()> {
+    RULES.add(rule)
+}
+
+/// The name of a rule, as written in a config.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RuleName(String);
+
+impl RuleName {
+    /// The rule of this name.
+    pub fn find(&self) -> Result<Registration> {
+        RULES.find(&self.0)
+    }
+}
+
+impl From<&str> for RuleName {
+    fn from(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+}
+
+impl JsonSchema for RuleName {
+    fn schema_name() -> Cow<'static, str> {
+        "AggregationRule".into()
     }
 
-    /// Adds an update. `sent` is what the clients started from.
-    pub fn add(&mut self, update: &AdmittedUpdate, sent: &Params) -> Result<()> {
-        let update = update.update();
-        // n_m of Algorithm 1, line 10.
-        let weight = match self.weights {
-            Weights::Samples => update.samples as f64,
-            // A client that counts as unchanged although it kept nothing still needs a weight.
-            Weights::Kept => update.kept.max(1) as f64,
-            Weights::Uniform => 1.0,
-        };
-        self.rule.add(&update.params, weight, sent)
-    }
-
-    /// The aggregate; `None` if there was no update or the model is to stay as it is.
-    pub fn finish(self, sent: &Params) -> Result<Option<Params>> {
-        self.rule.finish(sent)
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let rules = RULES.all().into_iter().map(
+            |rule| json_schema!({ "type": "string", "const": rule.name, "description": rule.summary }),
+        );
+        json_schema!({ "oneOf": rules.collect::<Vec<_>>() })
     }
 }
 
@@ -151,10 +210,10 @@ mod tests {
 
     /// A round may draw more hostile clients than honest ones; the rounds before say what is usual.
     #[test]
-    fn lengths_of_earlier_rounds_bound_a_hostile_majority() {
+    fn norms_of_earlier_rounds_bound_a_hostile_majority() {
         let hostile: [(&[f32], f64); 3] =
             [(&[0.0, 1.0], 1.0), (&[0.0, -800.0], 1.0), (&[0.0, -900.0], 1.0)];
-        let earlier = vec![Lengths { weights: 1.0, statistics: 10.0 }; 5];
+        let earlier = vec![Norms { weights: 1.0, statistics: 10.0 }; 5];
         let found = aggregate(ClippedMean::new(earlier), &hostile);
         close(&found.0, [0.0, -1.0 / 3.0]);
         close(&found.1, [0.0, -1.0 / 3.0]);
@@ -215,10 +274,10 @@ mod tests {
         assert!(rule.finish(&params(&[0.0, 0.0])).unwrap().is_none());
     }
 
-    /// That is what `checks.length` does to an update: with this rule it changes nothing.
+    /// That is what `checks.clip` does to an update: with this rule it changes nothing.
     #[test]
-    fn it_is_the_same_to_a_clipped_mean_whether_an_update_was_shortened_before() {
-        let earlier = vec![Lengths { weights: 1.0, statistics: 10.0 }; 10];
+    fn it_is_the_same_to_a_clipped_mean_whether_an_update_was_clipped_before() {
+        let earlier = vec![Norms { weights: 1.0, statistics: 10.0 }; 10];
         let [long, short] = [&[0.0, 50.0][..], &[0.0, 5.0]].map(|hostile| {
             let updates = [(&[1.0, 0.0][..], 1.0), (&[0.5, 0.5], 1.0), (hostile, 1.0)];
             aggregate(ClippedMean::new(earlier.clone()), &updates)

@@ -1,0 +1,115 @@
+//! How far updates move the model, and clipping to a norm.
+
+use crate::error::Result;
+use fedanchor_engine::tensors::{Params, norm};
+use serde::{Deserialize, Serialize};
+use tch::TchError;
+
+/// Times the usual norm above which an update is far outside. The largest of 4,470 honest ones, of clients with few
+/// classes and of any size, was 7.6 times the usual norm.
+pub(crate) const FAR: f64 = 10.0;
+
+/// The norms of an update: how far it moves the weights, and how far the statistics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Norms {
+    /// Of the change of the weights.
+    pub weights: f64,
+    /// Of the change of the statistics.
+    pub statistics: f64,
+}
+
+impl Norms {
+    /// Those of an update of `sent`.
+    pub fn of(params: &Params, sent: &Params) -> Result<Self> {
+        let change = |statistic: bool| {
+            let entries = sent.layout.iter().zip(params.tensors.iter().zip(&sent.tensors));
+            let entries = entries.filter(|(entry, _)| entry.statistic == statistic);
+            let change = entries.map(|(_, (to, from))| to.f_sub(from));
+            Ok::<_, crate::Error>(norm(change.collect::<Result<Vec<_>, _>>()?.iter())?)
+        };
+        Ok(Self { weights: change(false)?, statistics: change(true)? })
+    }
+
+    /// The lower median of each.
+    pub fn median(all: &[Self]) -> Option<Self> {
+        let median = |norm: fn(&Self) -> f64| {
+            let mut sorted: Vec<f64> = all.iter().map(norm).collect();
+            sorted.sort_by(f64::total_cmp);
+            sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+        };
+        Some(Self { weights: median(|n| n.weights)?, statistics: median(|n| n.statistics)? })
+    }
+
+    /// The smaller of each.
+    pub fn at_most(self, most: Self) -> Self {
+        let weights = self.weights.min(most.weights);
+        Self { weights, statistics: self.statistics.min(most.statistics) }
+    }
+
+    /// Both multiplied by `factor`.
+    pub fn times(self, factor: f64) -> Self {
+        Self { weights: factor * self.weights, statistics: factor * self.statistics }
+    }
+
+    /// Whether an update with these norms can hardly be an honest client's.
+    pub fn is_far_outside(self, usual: Self) -> bool {
+        self.at_most(usual.times(FAR)) != self
+    }
+
+    /// The update with these norms, clipped to `most`; `None` if it is within it.
+    pub fn clip(
+        self,
+        params: &Params,
+        sent: &Params,
+        most: Self,
+    ) -> Result<Option<Params>, TchError> {
+        let share = |norm: f64, most: f64| if norm > most { most / norm } else { 1.0 };
+        let weights = share(self.weights, most.weights);
+        let statistics = share(self.statistics, most.statistics);
+        if weights >= 1.0 && statistics >= 1.0 {
+            return Ok(None);
+        }
+        let entries = sent.layout.iter().zip(sent.tensors.iter().zip(&params.tensors));
+        let tensors = entries.map(|(entry, (from, to))| {
+            from.f_lerp(to, if entry.statistic { statistics } else { weights })
+        });
+        let tensors = tensors.collect::<Result<_, _>>()?;
+        Ok(Some(Params { layout: params.layout.clone(), tensors }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fedanchor_engine::tensors::{Entry, Part};
+    use std::sync::Arc;
+    use tch::Tensor;
+
+    fn params(weights: &[f32], mean: &[f32]) -> Params {
+        let entry = |name: &str, values: &[f32], statistic| {
+            let shape = vec![values.len() as i64];
+            Entry { name: name.to_owned(), shape, part: Part::Backbone, statistic }
+        };
+        let layout = vec![entry("a", weights, false), entry("mean", mean, true)];
+        let tensors = [weights, mean].map(|values| Tensor::from_slice(values).unsqueeze(0));
+        Params { layout: Arc::new(layout), tensors: tensors.into() }
+    }
+
+    fn norms(weights: f64, statistics: f64) -> Norms {
+        Norms { weights, statistics }
+    }
+
+    #[test]
+    fn weights_and_statistics_are_clipped_each_to_its_own_norm() {
+        let (sent, update) = (params(&[1.0, 1.0], &[0.0]), params(&[4.0, 5.0], &[10.0]));
+        let found = Norms::of(&update, &sent).unwrap();
+        assert_eq!(found, norms(5.0, 10.0));
+        assert!(found.clip(&update, &sent, norms(5.0, 10.0)).unwrap().is_none());
+        let clipped = found.clip(&update, &sent, norms(2.5, 20.0)).unwrap().unwrap();
+        assert_eq!(clipped.tensors, params(&[2.5, 3.0], &[10.0]).tensors);
+        let clipped = found.clip(&update, &sent, norms(9.0, 1.0)).unwrap().unwrap();
+        assert_eq!(clipped.tensors, params(&[4.0, 5.0], &[1.0]).tensors);
+        // One that does not move has no direction, and is within any norm.
+        assert!(norms(0.0, 0.0).clip(&sent, &sent, norms(0.0, 0.0)).unwrap().is_none());
+    }
+}

@@ -1,0 +1,66 @@
+//! What a method is, as a value.
+
+use crate::config::Heads;
+use crate::labels::LatentSource;
+use fedanchor_engine::tensors::Part;
+use fedanchor_record::{ClientLabels, MethodProperties};
+
+/// What a method is. The default is a method whose clients train backbone and classifier on pseudo-labels that pass
+/// a threshold.
+#[derive(Debug, Clone)]
+pub struct Properties {
+    /// Whether it has clients at all.
+    pub clients: bool,
+    /// The labels that its clients train on.
+    pub labels: ClientLabels,
+    /// Whether clients train on some of their samples only, by a threshold.
+    pub selects: bool,
+    /// Names of the clients' losses, in the order of the loss's terms.
+    pub client_losses: &'static [&'static str],
+    /// Names of the server's losses. The first is cross entropy on the anchors.
+    pub server_losses: &'static [&'static str],
+    /// The heads of its network beside the classification head.
+    pub heads: Heads,
+    /// The parts of the network that clients send to the server: what they train.
+    pub uploads: &'static [Part],
+    /// Where the final model's class similarities are read.
+    pub latents: LatentSource,
+    /// Whether the server sees single updates, not only their aggregate.
+    pub observes_updates: bool,
+    /// Whether a round depends on how many rounds there will be, beyond the learning rate.
+    pub depends_on_rounds: bool,
+    /// The first rounds, in which the model's accuracy on the anchors means nothing yet.
+    pub warm_up: u32,
+}
+
+impl Default for Properties {
+    fn default() -> Self {
+        Self {
+            clients: true,
+            labels: ClientLabels::Pseudo,
+            selects: true,
+            client_losses: &["fix", "mix"],
+            server_losses: &["fix", "mix", "contrastive"],
+            heads: Heads::default(),
+            uploads: &[Part::Backbone, Part::Classifier],
+            latents: LatentSource::Pooled,
+            observes_updates: false,
+            depends_on_rounds: false,
+            warm_up: 0,
+        }
+    }
+}
+
+impl Properties {
+    /// What the record says of the method.
+    pub(crate) fn recorded(&self) -> MethodProperties {
+        let client = self.client_losses.iter().map(|name| format!("client_{name}"));
+        let server = self.server_losses.iter().map(|name| format!("server_{name}"));
+        MethodProperties {
+            clients: self.clients,
+            labels: self.labels,
+            selects: self.selects,
+            losses: client.chain(server).collect(),
+        }
+    }
+}

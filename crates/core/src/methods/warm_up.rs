@@ -1,0 +1,92 @@
+//! A warm-up before FedAnchor's rounds: clients learn without labels from two views of each image. Unlike FedCon's,
+//! the predictor is averaged with the backbone, and the target starts from the broadcast model.
+
+use super::two_views::TwoViewLoss;
+use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, Method};
+use crate::config::{Augmentation, at_least_one, at_most, within};
+use crate::error::{Error, Result};
+use fedanchor_engine::batches::TwoViews;
+use fedanchor_engine::tensors::{Params, Part};
+use fedanchor_engine::training::Objective;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The first rounds, in which clients learn without labels from two views of each image.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WarmUpConfig {
+    /// Number of such rounds; 0 for none.
+    pub rounds: u32,
+    /// Hidden width of the predictor.
+    pub predictor: usize,
+    /// Share of the target network that stays in each step.
+    pub target_decay: f64,
+}
+
+/// FedAnchor's losses, and that of the warm-up.
+const LOSSES: &[&str] = &["fix", "mix", "two_views"];
+
+impl WarmUpConfig {
+    /// Whether this round is one of them.
+    pub(super) fn includes(&self, round: u32) -> bool {
+        round <= self.rounds
+    }
+
+    /// The hidden width of the predictor, where there is one.
+    pub(super) fn predictor(&self) -> Option<usize> {
+        (self.rounds > 0).then_some(self.predictor)
+    }
+
+    pub(super) fn client_losses(&self) -> &'static [&'static str] {
+        if self.rounds > 0 { LOSSES } else { &LOSSES[..2] }
+    }
+
+    /// Checks the values by themselves.
+    pub(super) fn check(&self) -> Result<()> {
+        at_most("method.warm_up.rounds", self.rounds as usize, 1_000_000)?;
+        at_least_one("method.warm_up.predictor", self.predictor)?;
+        at_most("method.warm_up.predictor", self.predictor, 65_536)?;
+        within("method.warm_up.target_decay", self.target_decay, 0.0, 1.0)
+    }
+
+    /// Checks that rounds with labels are left.
+    pub(super) fn check_rounds(&self, rounds: u32) -> Result<()> {
+        if self.rounds > 0 && self.rounds >= rounds {
+            let problem = format!(
+                "expected fewer than all {rounds} rounds of the run, found {}",
+                self.rounds
+            );
+            return Err(Error::config("method.warm_up.rounds", problem));
+        }
+        Ok(())
+    }
+
+    /// A round of it.
+    pub(super) fn train(
+        &self,
+        method: &dyn Method,
+        cohort: Cohort,
+        model: &Params,
+    ) -> Result<Vec<ClientReport>> {
+        let Cohort { experiment, context, round, .. } = cohort;
+        let contributes = |_: &Client| {
+            let target = model.subset(|entry| entry.part == Part::Backbone);
+            Ok(Contribution { entries: model.subset(|_| false), others: vec![target.copy()?] })
+        };
+        let views = TwoViews {
+            images: &context.images,
+            streams: context.streams(round),
+            batch: experiment.client.batch,
+            second: Augmentation::Strong,
+        };
+        let loss = TwoViewLoss { format: views.format(), target_decay: self.target_decay };
+        let trainer = ClientTrainer {
+            keeps_momentum: false, // of another loss
+            trains: |part| matches!(part, Part::Backbone | Part::Predictor),
+            contributes: Some(&contributes),
+            first_loss: LOSSES.len() - 1,
+            ..ClientTrainer::new(method, model, Objective::new(&views, loss))
+        };
+        trainer.train_on_all(cohort)
+    }
+}
