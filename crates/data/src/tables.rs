@@ -1,40 +1,34 @@
 //! Tables as CSV.
 
-use std::fmt::Write;
+/// Rows as CSV text, quoted where necessary.
+pub fn csv<Row>(rows: impl IntoIterator<Item = Row>) -> String
+where
+    Row: IntoIterator<Item: AsRef<[u8]>>,
+{
+    let mut writer = csv::WriterBuilder::new().flexible(true).from_writer(Vec::new());
+    for row in rows {
+        writer.write_record(row).expect("writing to memory cannot fail");
+    }
+    let bytes = writer.into_inner().expect("writing to memory cannot fail");
+    String::from_utf8(bytes).expect("fields are text")
+}
 
 /// How many samples of each class every client holds ([`crate::Partition::histogram`]) as CSV: `client,size,<class
 /// names...>`.
 pub fn histogram_table(histogram: &[Vec<u32>], classes: &[String]) -> String {
-    let mut table = String::from("client,size");
-    for name in classes {
-        table.push(',');
-        table.push_str(&quoted(name));
-    }
-    table.push('\n');
-    for (client, counts) in histogram.iter().enumerate() {
+    let head = ["client", "size"].map(str::to_owned).into_iter().chain(classes.iter().cloned());
+    let row = |(client, counts): (usize, &Vec<u32>)| {
         let size: u64 = counts.iter().map(|&count| u64::from(count)).sum();
-        write!(table, "{client},{size}").expect("writing to a string cannot fail");
-        for count in counts {
-            write!(table, ",{count}").expect("writing to a string cannot fail");
-        }
-        table.push('\n');
-    }
-    table
-}
-
-/// A name as a field of a CSV file.
-pub fn quoted(name: &str) -> String {
-    if name.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", name.replace('"', "\"\""))
-    } else {
-        name.into()
-    }
+        let counts = counts.iter().map(u32::to_string);
+        [client.to_string(), size.to_string()].into_iter().chain(counts).collect()
+    };
+    csv([head.collect::<Vec<String>>()].into_iter().chain(histogram.iter().enumerate().map(row)))
 }
 
 /// A name as a field of a CSV file for people, who open it in a spreadsheet: a name that begins like a formula gets an
 /// apostrophe before it, which [`from_cell`] removes.
 pub fn cell(name: &str) -> String {
-    if is_formula(name) { quoted(&format!("'{name}")) } else { quoted(name) }
+    if is_formula(name) { format!("'{name}") } else { name.to_owned() }
 }
 
 /// The name in a field that [`cell`] wrote, or a person.
@@ -45,8 +39,8 @@ pub fn from_cell(field: &str) -> &str {
     }
 }
 
-/// Whether a spreadsheet may take a name for a formula. Apostrophes before it count too, so that a name which has its own
-/// is read back as it was.
+/// Whether a spreadsheet may take a name for a formula. Apostrophes before it count too, so that a name that begins with
+/// one is read back unchanged.
 fn is_formula(name: &str) -> bool {
     name.trim_start_matches('\'').starts_with(['=', '+', '-', '@', '\t', '\r', '\n'])
 }
@@ -71,9 +65,9 @@ mod tests {
             ("cat", "cat"),
             ("", ""),
         ] {
-            assert_eq!(cell(name), field);
-            let text = format!("name\n{field},\n");
-            let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes());
+            let text = csv([["name", "other"], [&cell(name), ""]]);
+            assert_eq!(text, format!("name,other\n{field},\n"));
+            let mut reader = csv::Reader::from_reader(text.as_bytes());
             let record = reader.records().next().unwrap().unwrap();
             assert_eq!(from_cell(&record[0]), name);
         }

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use fedanchor::Model;
 use fedanchor::model::Prediction;
 use fedanchor_data::paths::shown;
-use fedanchor_data::tables::quoted;
+use fedanchor_data::tables::csv;
 use serde::Serialize;
 
 /// One line of the output.
@@ -67,14 +67,11 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
                 line.nearest,
                 line.cosine
             ),
-            PredictFormat::Csv => format!(
-                "{},{},{},{},{}",
-                quoted(&line.path),
-                quoted(line.class),
-                line.confidence,
-                quoted(line.nearest),
-                line.cosine
-            ),
+            PredictFormat::Csv => {
+                let (confidence, cosine) = (line.confidence.to_string(), line.cosine.to_string());
+                let row = [&line.path, line.class, &confidence, line.nearest, &cosine];
+                csv([row]).trim_end_matches('\n').to_owned()
+            }
             PredictFormat::Jsonl => serde_json::to_string(&line)?,
         });
         Ok(())

@@ -6,7 +6,7 @@ use super::fleet_file::FleetFile;
 use super::lock::lock;
 use crate::config::Experiment;
 use crate::error::{Error, Result};
-use fedanchor_data::tables::{histogram_table, quoted};
+use fedanchor_data::tables::{csv, histogram_table};
 use fedanchor_record::{
     Assignment, Checksums, Manifest, RoundRecord, Summary, Timing, files, rounds_with_latents,
 };
@@ -323,13 +323,10 @@ impl RunFolder {
         classes: &[String],
         rows: &[Vec<T>],
     ) -> Result<()> {
-        let head: Vec<String> = classes.iter().map(|class| quoted(class)).collect();
-        let mut text = format!("class,{}\n", head.join(","));
-        for (class, row) in head.iter().zip(rows) {
-            let row: Vec<String> = row.iter().map(T::to_string).collect();
-            text += &format!("{class},{}\n", row.join(","));
-        }
-        self.write(name, text)
+        let line = |first: &str, others: Vec<String>| [vec![first.to_owned()], others].concat();
+        let rows = classes.iter().zip(rows);
+        let rows = rows.map(|(class, row)| line(class, row.iter().map(T::to_string).collect()));
+        self.write(name, csv([line("class", classes.to_vec())].into_iter().chain(rows)))
     }
 
     /// The final model, with its description.

@@ -1,10 +1,9 @@
 //! Labels that a person has reviewed, brought back to the pictures they belong to.
 
 use super::listing::Listing;
-use crate::tables::{cell, from_cell};
+use crate::tables::{cell, csv, from_cell};
 use crate::{DataError, Result, paths};
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// A table of pictures, some of them newly labelled.
@@ -27,14 +26,11 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
         return Err(DataError::Unusable(problem));
     };
     let mut given = read(labels)?;
-    let (mut text, mut count) = (String::from("path,label,client,split\n"), 0);
-    let mut problems = Vec::new();
+    let mut rows = vec![["path", "label", "client", "split"].map(str::to_owned)];
+    let (mut count, mut problems) = (0, Vec::new());
     let mut row = |path: &Path, label: &str, client: &str, split: &str| match seen_from(path, table)
     {
-        Ok(path) => {
-            let fields = [path.as_str(), label, client, split].map(cell);
-            writeln!(text, "{}", fields.join(",")).expect("writing to a string cannot fail");
-        }
+        Ok(path) => rows.push([path.as_str(), label, client, split].map(cell)),
         Err(problem) => problems.push(problem),
     };
     let class = |label: u16| listing.classes[usize::from(label)].as_str();
@@ -82,7 +78,7 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
             "a label for every picture",
         ));
     }
-    Ok(Relabelled { text, labelled: count })
+    Ok(Relabelled { text: csv(rows), labelled: count })
 }
 
 /// The labels of a CSV file by picture, with their lines.
