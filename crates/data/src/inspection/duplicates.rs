@@ -12,12 +12,11 @@
 //! again as JPEG it finds 991, of those enlarged three times 998, of those enlarged twice and saved
 //! as JPEG 815.
 //!
-//! Comparing all pairs would take hours for some 100,000 pictures, also those pairs alone that agree in a part of the
-//! hash, since plain pictures share it. So thumbnails are kept in a tree by their distances, in which a picture meets
-//! few others, and of many pictures that look the same, each is reported with one of the others.
+//! Comparing all pairs would take hours for some 100,000 pictures. So they are sorted by the brightness of their
+//! thumbnails, which differs by at most the difference of the thumbnails, and each is compared with those of similar
+//! brightness alone. Of many pictures that look the same, each is reported with one of the others.
 
 use super::Place;
-use super::tree::Tree;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -34,6 +33,9 @@ const CLEARLY: f64 = 8.0;
 const THUMBNAIL: usize = 12;
 /// The largest sum of differences between the thumbnails of near-duplicates.
 const LARGEST_SUM: u32 = MOST_DIFFERENCE * (THUMBNAIL * THUMBNAIL) as u32;
+/// The most darker, and the most brighter pictures that one is compared with. It bounds the time for data sets of which
+/// most pictures are equally bright, blank pages for example.
+const MOST_COMPARED: usize = 10_000;
 
 /// Pictures that are in two places where they must not be: under two labels, or in two parts.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -54,14 +56,16 @@ pub struct NearPair {
     pub second: Place,
 }
 
-/// What identifies a picture.
-pub(super) struct Print {
+/// The features by which pictures are compared.
+pub(super) struct Fingerprint {
     content: blake3::Hash,
     edges: u64,
     thumbnail: [u8; THUMBNAIL * THUMBNAIL],
+    /// The sum of the thumbnail.
+    brightness: u32,
 }
 
-impl Print {
+impl Fingerprint {
     /// Of the bytes of a file and its grey pixels, [`SIDE`] x [`SIDE`].
     pub fn new(content: blake3::Hash, pixels: &[u8]) -> Self {
         let fields = averages(pixels, 9, 8);
@@ -75,7 +79,8 @@ impl Print {
         for (place, value) in thumbnail.iter_mut().zip(averages(pixels, THUMBNAIL, THUMBNAIL)) {
             *place = value.round() as u8;
         }
-        Self { content, edges, thumbnail }
+        let brightness = thumbnail.iter().map(|&value| u32::from(value)).sum();
+        Self { content, edges, thumbnail, brightness }
     }
 
     pub fn near(&self, other: &Self) -> bool {
@@ -108,7 +113,7 @@ fn averages(pixels: &[u8], columns: usize, rows: usize) -> Vec<f64> {
 }
 
 /// The duplicates among these pictures.
-pub(super) fn find(pictures: &[(Place, Print)]) -> Duplicates {
+pub(super) fn find(pictures: &[(Place, Fingerprint)]) -> Duplicates {
     let groups = groups(pictures);
     let mut files: HashMap<blake3::Hash, Vec<usize>> = HashMap::new();
     for (number, (_, print)) in pictures.iter().enumerate() {
@@ -122,14 +127,21 @@ pub(super) fn find(pictures: &[(Place, Print)]) -> Duplicates {
     let mut once = HashSet::new();
     let compared =
         (0..pictures.len()).filter(|&at| once.insert((pictures[at].1.content, groups[at])));
-    let distance = |a: usize, b: usize| pictures[a].1.difference(&pictures[b].1);
-    let tree = Tree::new(compared.collect(), &groups, &distance);
-    let mut near: Vec<(usize, usize)> = tree
-        .items()
-        .par_iter()
-        .filter_map(|&one| {
-            let near = |other: usize| pictures[one].1.near(&pictures[other].1);
-            let other = tree.any_of_another_group(one, LARGEST_SUM, &near)?;
+    let mut order: Vec<usize> = compared.collect();
+    order.sort_by_key(|&at| pictures[at].1.brightness);
+    let mut near: Vec<(usize, usize)> = (0..order.len())
+        .into_par_iter()
+        .filter_map(|at| {
+            let one = order[at];
+            let print = &pictures[one].1;
+            let similar = |&&other: &&usize| {
+                print.brightness.abs_diff(pictures[other].1.brightness) <= LARGEST_SUM
+            };
+            let darker = order[..at].iter().rev().take_while(similar).take(MOST_COMPARED);
+            let brighter = order[at + 1..].iter().take_while(similar).take(MOST_COMPARED);
+            let is_near =
+                |other: &usize| groups[*other] != groups[one] && print.near(&pictures[*other].1);
+            let other = darker.chain(brighter).copied().find(is_near)?;
             Some((one.min(other), one.max(other)))
         })
         .collect();
@@ -146,7 +158,7 @@ pub(super) fn find(pictures: &[(Place, Print)]) -> Duplicates {
 }
 
 /// A number for every picture that is the same for pictures of one part and class.
-fn groups(pictures: &[(Place, Print)]) -> Vec<usize> {
+fn groups(pictures: &[(Place, Fingerprint)]) -> Vec<usize> {
     let mut known: HashMap<(&str, Option<&str>), usize> = HashMap::new();
     let mut numbers = Vec::with_capacity(pictures.len());
     for (place, _) in pictures {

@@ -6,7 +6,6 @@
 //! it is opened as a run opens it, and what that says is reported.
 
 mod duplicates;
-mod tree;
 
 pub use duplicates::{Duplicates, NearPair};
 
@@ -15,7 +14,7 @@ use crate::formats::{self, Options};
 use crate::pictures::{self, Fit, Header};
 use crate::skipped::{Reason, Skipped};
 use crate::{DataSet, ImageSet, Progress, Result, Shape, paths};
-use duplicates::Print;
+use duplicates::Fingerprint;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -257,7 +256,7 @@ fn look(path: &Path, listing: Listing, progress: &Progress) -> Inspection {
 /// What one picture shows.
 struct Look {
     header: Header,
-    print: Print,
+    print: Fingerprint,
 }
 
 impl Look {
@@ -266,7 +265,7 @@ impl Look {
         let shape = Shape { side: duplicates::SIDE, channels: 1 };
         let hash = |bytes: &[u8]| blake3::hash(bytes);
         let (content, pixels) = pictures::try_read_and(path, shape, Fit::Stretch, hash)?;
-        Ok(Self { header, print: Print::new(content, &pixels) })
+        Ok(Self { header, print: Fingerprint::new(content, &pixels) })
     }
 }
 

@@ -13,21 +13,21 @@ fn picture(set: &ImageSet, number: usize) -> GrayImage {
     GrayImage::from_raw(28, 28, set.image(number).to_vec()).unwrap()
 }
 
-fn print(picture: &DynamicImage, format: ImageFormat) -> Print {
+fn print(picture: &DynamicImage, format: ImageFormat) -> Fingerprint {
     let mut file = std::io::Cursor::new(Vec::new());
     picture.write_to(&mut file, format).unwrap();
     let shape = Shape { side: duplicates::SIDE, channels: 1 };
     let pixels = pictures::decode(file.get_ref(), Path::new("a"), shape, Fit::Stretch).unwrap();
-    Print::new(blake3::hash(file.get_ref()), &pixels)
+    Fingerprint::new(blake3::hash(file.get_ref()), &pixels)
 }
 
 #[test]
 fn near_duplicates_are_found_and_other_digits_are_not() {
     let set = digits();
     let of = |set: &ImageSet, number, format| print(&picture(set, number).into(), format);
-    let tests: Vec<Print> =
+    let tests: Vec<Fingerprint> =
         (0..300).into_par_iter().map(|number| of(&set.test, number, ImageFormat::Png)).collect();
-    let train: Vec<Print> =
+    let train: Vec<Fingerprint> =
         (0..600).into_par_iter().map(|number| of(&set.train, number, ImageFormat::Png)).collect();
     let pairs = tests.iter().flat_map(|a| train.iter().map(move |b| a.near(b)));
     assert_eq!(pairs.filter(|near| *near).count(), 0);
@@ -45,12 +45,12 @@ fn of_many_pictures_that_look_the_same_each_is_listed_with_one() {
         class: Some(["cat", "dog"][number as usize % 2].to_owned()),
     };
     let pixels = [200; duplicates::SIDE * duplicates::SIDE];
-    let print = |number: u32| Print::new(blake3::hash(&number.to_le_bytes()), &pixels);
-    let pictures: Vec<(Place, Print)> = (0..300).map(|at| (place(at), print(at))).collect();
+    let print = |number: u32| Fingerprint::new(blake3::hash(&number.to_le_bytes()), &pixels);
+    let pictures: Vec<(Place, Fingerprint)> = (0..300).map(|at| (place(at), print(at))).collect();
     let near = duplicates::find(&pictures).near;
     assert!((150..=300).contains(&near.len()), "{}", near.len());
     assert!(near.iter().all(|pair| pair.first.class != pair.second.class));
-    let listed = |(place, _): &(Place, Print)| {
+    let listed = |(place, _): &(Place, Fingerprint)| {
         near.iter().any(|pair| pair.first == *place || pair.second == *place)
     };
     assert!(pictures.iter().all(listed));
