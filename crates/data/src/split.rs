@@ -44,13 +44,8 @@ pub fn split(
     choice: AnchorChoice,
     seed: u64,
 ) -> Result<Split> {
-    let labels = train.require_labels("the choice of anchors")?;
+    let labels = labels(train)?;
     let classes = train.classes.len();
-    if classes < 2 {
-        return Err(DataError::Unusable(format!(
-            "a classifier needs at least two classes, but these images have {classes}"
-        )));
-    }
     if anchors < classes {
         return Err(DataError::Unusable(format!(
             "{anchors} anchors are too few for {classes} classes: every class needs at least one"
@@ -63,69 +58,76 @@ pub fn split(
         )));
     }
     let stream = Stream::new(seed, Purpose::Anchors, 0, SERVER);
+    let all = 0..labels.len() as u32;
     let mut chosen = match choice {
         AnchorChoice::Balanced => balanced(train, labels, anchors, stream)?,
         AnchorChoice::Uniform => {
-            let mut all: Vec<u32> = (0..labels.len() as u32).collect();
-            all.partial_shuffle(&mut stream.rng(), anchors).0.to_vec()
+            all.clone().collect::<Vec<u32>>().partial_shuffle(&mut stream.rng(), anchors).0.to_vec()
         }
     };
     chosen.sort_unstable();
-
-    let mut is_anchor = vec![false; labels.len()];
-    let mut has_anchor = vec![false; classes];
-    for &index in &chosen {
-        is_anchor[index as usize] = true;
-        has_anchor[labels[index as usize] as usize] = true;
-    }
-    if let Some(class) = has_anchor.iter().position(|has| !has) {
+    if let Some(class) = class_without_anchor(train, labels, &chosen) {
         return Err(DataError::Unusable(format!(
-            "none of the {anchors} anchors is of class `{}`: draw more anchors, or balanced ones",
-            train.classes[class]
+            "none of the {anchors} anchors is of class `{class}`: draw more anchors, or balanced ones"
         )));
     }
-    let mut pool: Vec<u32> =
-        (0..labels.len() as u32).filter(|&index| !is_anchor[index as usize]).collect();
+    let mut pool: Vec<u32> = all.filter(|index| chosen.binary_search(index).is_err()).collect();
     if validation > 0 && validation >= pool.len() {
         return Err(DataError::Unusable(format!(
             "{validation} validation images leave none of the {} that are not anchors to the clients",
             pool.len()
         )));
     }
-    let mut rng = Stream::new(seed, Purpose::Validation, 0, SERVER).rng();
-    let mut validation = pool.partial_shuffle(&mut rng, validation).0.to_vec();
-    validation.sort_unstable();
-    pool.retain(|index| validation.binary_search(index).is_err());
-    pool.sort_unstable();
+    let validation = hold_out(&mut pool, validation, seed);
     Ok(Split { anchors: chosen, validation, pool })
 }
 
 /// Makes every labelled image an anchor, but for `validation` drawn ones: for data whose clients have images
 /// of their own.
 pub fn split_all(labelled: &ImageSet, validation: usize, seed: u64) -> Result<Split> {
-    let labels = labelled.require_labels("the choice of anchors")?;
-    let classes = labelled.classes.len();
-    if classes < 2 {
+    let labels = labels(labelled)?;
+    let mut anchors: Vec<u32> = (0..labels.len() as u32).collect();
+    let validation = hold_out(&mut anchors, validation.min(labels.len()), seed);
+    if let Some(class) = class_without_anchor(labelled, labels, &anchors) {
         return Err(DataError::Unusable(format!(
+            "{} validation images leave no anchor of class `{class}`: label more, or validate on fewer",
+            validation.len()
+        )));
+    }
+    Ok(Split { anchors, validation, pool: Vec::new() })
+}
+
+/// The labels of a set with at least two classes.
+fn labels(train: &ImageSet) -> Result<&[u16]> {
+    let labels = train.require_labels("the choice of anchors")?;
+    match train.classes.len() {
+        2.. => Ok(labels),
+        classes => Err(DataError::Unusable(format!(
             "a classifier needs at least two classes, but these images have {classes}"
-        )));
+        ))),
     }
-    let mut all: Vec<u32> = (0..labels.len() as u32).collect();
+}
+
+/// The first class that no anchor has.
+fn class_without_anchor<'a>(
+    train: &'a ImageSet,
+    labels: &[u16],
+    anchors: &[u32],
+) -> Option<&'a str> {
+    let mut has_anchor = vec![false; train.classes.len()];
+    anchors.iter().for_each(|&anchor| has_anchor[usize::from(labels[anchor as usize])] = true);
+    let class = has_anchor.iter().position(|has| !has)?;
+    Some(&train.classes[class])
+}
+
+/// Moves `count` drawn images to the validation part, which is returned; both are sorted.
+fn hold_out(images: &mut Vec<u32>, count: usize, seed: u64) -> Vec<u32> {
     let mut rng = Stream::new(seed, Purpose::Validation, 0, SERVER).rng();
-    let count = validation.min(all.len());
-    let mut validation = all.partial_shuffle(&mut rng, count).0.to_vec();
+    let mut validation = images.partial_shuffle(&mut rng, count).0.to_vec();
     validation.sort_unstable();
-    all.retain(|index| validation.binary_search(index).is_err());
-    all.sort_unstable();
-    let mut left = vec![0; classes];
-    all.iter().for_each(|&index| left[usize::from(labels[index as usize])] += 1);
-    if let Some(class) = left.iter().position(|&count| count == 0) {
-        return Err(DataError::Unusable(format!(
-            "{count} validation images leave no anchor of class `{}`: label more, or validate on fewer",
-            labelled.classes[class]
-        )));
-    }
-    Ok(Split { anchors: all, validation, pool: Vec::new() })
+    images.retain(|index| validation.binary_search(index).is_err());
+    images.sort_unstable();
+    validation
 }
 
 fn balanced(train: &ImageSet, labels: &[u16], anchors: usize, stream: Stream) -> Result<Vec<u32>> {
