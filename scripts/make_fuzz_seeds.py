@@ -12,7 +12,6 @@ Pillow 13.0.0.
 import gzip
 import io
 import pathlib
-import pickle
 import struct
 import tarfile
 
@@ -33,14 +32,6 @@ def cifar():
     image = np.arange(3072, dtype=np.uint8).reshape(1, 3072)
     write("cifar/ten.bin", b"\x06" + image.tobytes())
     write("cifar/hundred.bin", b"\x0b\x2a" + image.tobytes())
-    batch = {"batch_label": "training batch 1 of 5", "labels": [6], "data": image, "filenames": ["a.png"]}
-    fine = {"fine_labels": [42], "coarse_labels": [8], "data": image}
-    for protocol in (2, 3, 4, 5):
-        write(f"cifar/ten-{protocol}.pkl", pickle.dumps(batch, protocol))
-        write(f"cifar/hundred-{protocol}.pkl", pickle.dumps(fine, protocol))
-        # Not valid CIFAR, but mostly structure.
-        small = {b"data": np.ones((2, 3), np.uint8), b"labels": (1, 2), b"none": [None, -70000, 2**40]}
-        write(f"cifar/small-{protocol}.pkl", pickle.dumps(small, protocol))
 
 
 def mat():

@@ -5,7 +5,7 @@
 //! is one zlib stream of raw pixels, one image of each class in turn, so labels follow from
 //! positions. PNG sheets were rejected: hardly smaller, and slower to decode.
 
-use crate::formats::known::MNIST;
+use crate::formats::idx::MNIST;
 use crate::{DataError, DataSet, ImageSet, Result, Shape};
 use std::io::Read;
 
@@ -50,7 +50,7 @@ pub fn load() -> Result<DataSet> {
 mod tests {
     use super::*;
     use crate::Normalisation;
-    use md5::{Digest, Md5};
+    use sha2::{Digest, Sha256};
 
     #[test]
     fn the_sample_is_balanced_and_unchanged() {
@@ -58,11 +58,17 @@ mod tests {
         assert_eq!((sample.train.len(), sample.test.len()), (6000, 1000));
         assert_eq!(sample.train.class_counts(), [600; 10]);
         assert_eq!(sample.test.class_counts(), [100; 10]);
-        let md5 = |images: &ImageSet| -> String {
-            Md5::digest(&images.pixels).iter().map(|byte| format!("{byte:02x}")).collect()
+        let hash = |images: &ImageSet| -> String {
+            Sha256::digest(&images.pixels).iter().map(|byte| format!("{byte:02x}")).collect()
         };
-        assert_eq!(md5(&sample.train), "7023a36bbd6fb1d091553750aa056a3f");
-        assert_eq!(md5(&sample.test), "2e3a1de28eecffc2429ba7648b74b334");
+        assert_eq!(
+            hash(&sample.train),
+            "50197ff3c2559e7159db09223e9dd5b1fd233b248ef1ccdfa1ecf0048ac5558e"
+        );
+        assert_eq!(
+            hash(&sample.test),
+            "501ea962d3888c85dbe46f44fe52d6cdbac808d88b775be13f3b2bb762b5b0a6"
+        );
     }
 
     #[test]

@@ -3,12 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fedanchor_data::catalog::{Entry, File};
+use fedanchor_data::catalog::{File, Published};
 use fedanchor_data::fetch::{Phase, Progress, Source, get};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use md5::{Digest, Md5};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -113,32 +112,23 @@ fn answer(
     connection.write_all(&body)
 }
 
-fn sum<D: Digest>(content: &[u8]) -> &'static str {
-    let sum: String = D::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+fn sha256(content: &[u8]) -> &'static str {
+    let sum: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
     sum.leak()
 }
 
-fn sha256(content: &[u8]) -> &'static str {
-    sum::<Sha256>(content)
-}
-
-/// A file of the catalogue with this content.
+/// An official file with this content.
 fn official(name: &'static str, content: &[u8]) -> File {
-    let (md5, sha256) = (sum::<Md5>(content), sha256(content));
-    File { name, bytes: content.len() as u64, md5, sha256 }
+    File { name, bytes: content.len() as u64, sha256: sha256(content) }
 }
 
 /// A data set of one file with this content.
-fn entry(file: &'static str, content: &[u8]) -> Entry {
-    let file = official(file, content);
-    Entry {
+fn entry(file: &'static str, content: &[u8]) -> Published {
+    Published {
         name: "tiny",
-        about: "",
-        terms: "",
-        page: "",
         base_url: "http://127.0.0.1:1", // nothing listens there
-        files: Vec::leak(vec![file]),
-        also: &[],
+        files: Vec::leak(vec![official(file, content)]),
+        ..fedanchor_data::formats::cifar::CIFAR10
     }
 }
 
@@ -172,7 +162,7 @@ fn mirror(server: &Server) -> Source {
     Source::Mirror(server.base.clone())
 }
 
-fn quietly(entry: &Entry, dir: &Path, source: Source) -> Result<PathBuf, String> {
+fn quietly(entry: &Published, dir: &Path, source: Source) -> Result<PathBuf, String> {
     get(entry, dir, source, &mut |_| {}).map_err(|error| error.to_string())
 }
 
@@ -369,12 +359,10 @@ fn bombs_and_broken_archives_are_rejected() {
 #[test]
 fn local_files_are_recognised_by_content() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, two, other) =
-        (content(), vec![7; 30], gz(&tar_of("x", tar::EntryType::Regular, b"y")));
+    let (one, two) = (content(), vec![7; 30]);
     let file = official;
-    let entry = Entry {
+    let entry = Published {
         files: Vec::leak(vec![file("one.mat", &one), file("two.mat", &two)]),
-        also: Vec::leak(vec![file("all.tar.gz", &other)]),
         ..entry("unused", b"")
     };
     let at = |name: &str, content: &[u8]| {
@@ -383,7 +371,6 @@ fn local_files_are_recognised_by_content() {
         path
     };
     let (first, second) = (at("renamed", &one), at("two.mat", &two));
-    let archive = at("saved.tgz", &other);
     let data = |name: &str| dir.path().join(name);
 
     let why = quietly(&entry, &data("a"), Source::Local(vec![first.clone()])).unwrap_err();
@@ -391,8 +378,6 @@ fn local_files_are_recognised_by_content() {
     let folder = quietly(&entry, &data("a"), Source::Local(vec![second, first])).unwrap();
     assert_eq!(fs::read(folder.join("one.mat")).unwrap(), one);
     assert_eq!(fs::read(folder.join("two.mat")).unwrap(), two);
-    let folder = quietly(&entry, &data("b"), Source::Local(vec![archive])).unwrap();
-    assert_eq!(fs::read(folder.join("x")).unwrap(), b"y");
 
     // A file of another length is not even read.
     let endless = fs::File::create(dir.path().join("endless")).unwrap();
@@ -423,12 +408,12 @@ fn a_second_process_is_rejected() {
     quietly(&entry("set.mat", &content()), dir.path(), mirror(&server)).unwrap();
 }
 
-/// Neither a forged file with the right MD5 sum nor a link in the place of a download does harm.
+/// Neither a forged file of the right length nor a link in the place of a download does harm.
 #[test]
-fn both_checksums_count_and_links_are_not_followed() {
+fn the_checksum_counts_and_links_are_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let file = File { sha256: sha256(b"another file"), ..official("set.mat", &content()) };
-    let entry = Entry { files: Vec::leak(vec![file]), ..entry("unused", b"") };
+    let entry = Published { files: Vec::leak(vec![file]), ..entry("unused", b"") };
     let server = Server::start(content(), Manner::Good);
     let why = quietly(&entry, dir.path(), mirror(&server)).unwrap_err();
     assert!(why.contains("expected a file of 20000 bytes with SHA-256"), "{why}");

@@ -33,25 +33,6 @@ fn limits_hold_for_the_costliest_files() {
         outcome
     };
 
-    // Programs for the stack machine that make a value, a memo entry or a mark from a byte or two;
-    // and one that makes the same array of 32 dimensions repeatedly.
-    let shape = [&b"("[..], &b"K\x01".repeat(32), b"t"].concat();
-    let arguments = [b"(Ncnumpy\ndtype\nU\x02u1\x85R", &shape[..], b"U\x01Ctq\x01"].concat();
-    let array = [b"cnumpy.core.numeric\n_frombuffer\nq\x00", &arguments[..]].concat();
-    for (start, again) in [
-        (&b""[..], &b"N"[..]),
-        (b"", b"]"),
-        (b"", b"("),
-        (b"N", b"\x85"),
-        (b"N", b"\x94"),
-        (b"", b"]Na"),
-        (b"", b"}NNs"),
-        (&array, b"h\x00h\x01R"),
-    ] {
-        let count = (1 << 20) / again.len() + 1;
-        run("cifar-python", &[b"\x80\x02", start, &again.repeat(count)].concat());
-    }
-
     // Arrays of ones, just within the limit of unpacking.
     let ones = vec![1; 16 << 20];
     let images = [&[0, 0, 8, 3, 0, 0, 0, 16, 0, 0, 4, 0, 0, 0, 4, 0], &ones[..]].concat();
@@ -123,7 +104,6 @@ macro_rules! every_decoder {
 
 every_decoder!(
     cifar_binary: "cifar-binary",
-    cifar_python: "cifar-python",
     mat: "mat",
     mat_wrapped: "mat-wrapped",
     idx: "idx",

@@ -7,21 +7,21 @@ use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor_data::fetch::{self, Phase, Source};
 use fedanchor_data::inspection;
-use fedanchor_data::{DataSet, Fit, ImageSet, catalog, formats, paths, sample};
+use fedanchor_data::{DataSet, Fit, ImageSet, formats, paths, sample};
 use serde::Serialize;
 
 /// Pixels per side of pictures on a contact sheet that have no size in common.
 const THUMBNAIL: usize = 64;
 
 pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
-    let entry = catalog::find(&args.name)?;
+    let published = formats::published(&args.name)?;
     let source = match args.mirror {
         Some(url) => Source::Mirror(url),
         None if args.from.is_empty() => Source::Official,
         None => Source::Local(args.from),
     };
     let bar = printer.bar(0, "{msg} [{bar:30}] {bytes}/{total_bytes} {eta}");
-    let path = fetch::get(entry, &args.dir, source, &mut |progress| {
+    let path = fetch::get(published, &args.dir, source, &mut |progress| {
         let what = match progress.phase {
             Phase::Downloading => "downloading",
             Phase::Verifying => "verifying",

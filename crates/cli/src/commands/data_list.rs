@@ -3,12 +3,12 @@
 use super::bytes;
 use crate::cli::JsonArgs;
 use crate::printer::Printer;
-use fedanchor_data::{catalog, sample};
+use fedanchor_data::{formats, sample};
 use serde::Serialize;
 
 /// A data set.
 #[derive(Serialize)]
-struct Known {
+struct Listed {
     name: &'static str,
     /// Bytes to download; none for the embedded sample.
     bytes: Option<u64>,
@@ -18,19 +18,19 @@ struct Known {
 
 pub fn list(args: JsonArgs, printer: &Printer) {
     let about = "part of MNIST, 6,000 training and 1,000 test images";
-    let embedded = Known { name: sample::NAME, bytes: None, about, terms: None };
-    let known: Vec<Known> = std::iter::once(embedded)
-        .chain(catalog::entries().iter().map(|entry| Known {
-            name: entry.name,
-            bytes: Some(entry.bytes()),
-            about: entry.about,
-            terms: Some(entry.terms),
+    let embedded = Listed { name: sample::NAME, bytes: None, about, terms: None };
+    let listed: Vec<Listed> = std::iter::once(embedded)
+        .chain(formats::PUBLISHED.iter().map(|data| Listed {
+            name: data.name,
+            bytes: Some(data.bytes()),
+            about: data.about,
+            terms: Some(data.terms),
         }))
         .collect();
     if args.json {
-        return printer.json(&known);
+        return printer.json(&listed);
     }
-    for Known { name, bytes: size, about, terms } in known {
+    for Listed { name, bytes: size, about, terms } in listed {
         let size = size.map_or("built in".to_owned(), bytes);
         let terms = terms.map_or(String::new(), |terms| format!("; {terms}"));
         printer.line(format!("{name:14} {size:>10}  {about}{terms}"));

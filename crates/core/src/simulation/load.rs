@@ -6,20 +6,31 @@ use crate::federation::server_split;
 use fedanchor_data::formats::Options;
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::{Split, split};
-use fedanchor_data::{DataSet, Partition, Unlabelled, catalog, formats, partition, sample};
+use fedanchor_data::{DataSet, Partition, Unlabelled, formats, partition, sample};
 use std::path::PathBuf;
 
-/// Where the files of a data set are; none for the embedded sample.
+/// Where the files of a data set are; none for the embedded sample, and for a registered data set unless `data.path` is set.
 pub fn place(config: &DataConfig) -> Option<PathBuf> {
-    let embedded = config.name == sample::NAME;
-    let default = || (!embedded).then(|| PathBuf::from("data").join(&config.name));
+    let has_files = config.name != sample::NAME && !formats::is_registered(&config.name);
+    let default = || has_files.then(|| PathBuf::from("data").join(&config.name));
     config.path.clone().or_else(default)
 }
 
-/// Reads the data set an experiment names: the embedded sample, or the files in `data.path` [default:
-/// `data/NAME`].
+/// Reads the data set an experiment names: a registered one, the embedded sample, or the files in `data.path`
+/// [default: `data/NAME`].
 pub fn load(experiment: &Experiment) -> Result<DataSet> {
     let config = &experiment.data;
+    let options = Options {
+        size: config.size,
+        fit: config.fit,
+        test_share: config.test_share,
+        skip_unreadable: config.unreadable == Unreadable::Skip,
+        cache: formats::default_cache(),
+        ..Options::default()
+    };
+    if let Some(data) = formats::load_registered(&config.name, config.path.as_deref(), &options) {
+        return normalised(data?, config);
+    }
     let Some(path) = place(config) else {
         if config.size.is_some_and(|size| size != 28) {
             let problem = "the embedded sample has 28 pixels per side: remove the key";
@@ -32,7 +43,7 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
         return normalised(sample::load()?, config);
     };
     if !path.exists() {
-        let (key, advice) = match catalog::find(&config.name) {
+        let (key, advice) = match formats::published(&config.name) {
             Ok(_) if config.path.is_none() => {
                 ("data.name", format!("run `fedanchor data get {}` first", config.name))
             }
@@ -44,14 +55,6 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
         let problem = format!("no data set `{}` at {}: {advice}", config.name, path.display());
         return Err(Error::config(key, problem));
     }
-    let options = Options {
-        size: config.size,
-        fit: config.fit,
-        test_share: config.test_share,
-        skip_unreadable: config.unreadable == Unreadable::Skip,
-        cache: formats::default_cache(),
-        ..Options::default()
-    };
     let mut data = formats::open(&path, &options)?;
     data.name.clone_from(&config.name);
     normalised(data, config)

@@ -6,7 +6,7 @@
 //! content that is then compressed or given valid checksums.
 
 use crate::decoder::{Decoder, as_it_is};
-use fedanchor_data::formats::{Options, cifar, folder, idx, known, mat, npz};
+use fedanchor_data::formats::{Options, cifar, folder, idx, mat, npz};
 use fedanchor_data::{ImageSet, Result, fetch};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use flate2::{Compression, Crc};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use zip::write::{SimpleFileOptions, ZipWriter};
 
 /// Every decoder of untrusted files in this crate.
-pub const DECODERS: [Decoder; 14] = [
+pub const DECODERS: [Decoder; 13] = [
     Decoder {
         name: "cifar-binary",
         family: "cifar",
@@ -24,14 +24,6 @@ pub const DECODERS: [Decoder; 14] = [
         wrap: as_it_is,
         decode: cifar_binary,
         most: |bytes| 4 * bytes + (64 << 10),
-    },
-    Decoder {
-        name: "cifar-python",
-        family: "cifar",
-        seeds: &[".pkl"],
-        wrap: as_it_is,
-        decode: cifar_python,
-        most: |bytes| 128 * bytes + (64 << 10),
     },
     Decoder {
         name: "mat",
@@ -185,10 +177,6 @@ fn cifar_binary(folder: &Path, bytes: &[u8]) -> bool {
     ten || hundred
 }
 
-fn cifar_python(folder: &Path, bytes: &[u8]) -> bool {
-    sound(cifar::read(&put(folder, "data_batch_1", bytes)))
-}
-
 fn svhn(folder: &Path, bytes: &[u8]) -> bool {
     sound(mat::read(&put(folder, "train_32x32.mat", bytes)))
 }
@@ -196,8 +184,8 @@ fn svhn(folder: &Path, bytes: &[u8]) -> bool {
 fn mnist(folder: &Path, bytes: &[u8]) -> bool {
     let path = put(folder, "foreign", bytes);
     let images = put(folder, "images", &[0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 1, 5, 6, 7]);
-    let as_images = sound(idx::read(&path, None, &known::MNIST));
-    as_images || sound(idx::read(&images, Some(&path), &known::MNIST))
+    let as_images = sound(idx::read(&path, None, &idx::MNIST));
+    as_images || sound(idx::read(&images, Some(&path), &idx::MNIST))
 }
 
 fn numpy(folder: &Path, bytes: &[u8]) -> bool {

@@ -11,11 +11,10 @@
 mod transfer;
 mod unpack;
 
-use crate::catalog::{Entry, File};
+use crate::catalog::{File, Published};
 use crate::{DataError, Result};
 use fedanchor_disk::Appended;
-use md5::{Digest, Md5};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -65,22 +64,22 @@ const PIECE: usize = 64 * 1024;
 
 /// Fetches the data set into `<dir>/<name>`, unless that folder exists, and returns the folder.
 pub fn get(
-    entry: &Entry,
+    data: &Published,
     dir: &Path,
     source: Source,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<PathBuf> {
-    let complete = dir.join(entry.name);
+    let complete = dir.join(data.name);
     if complete.is_dir() {
         return Ok(complete);
     }
-    let staging = dir.join(format!("{}.incomplete", entry.name));
+    let staging = dir.join(format!("{}.incomplete", data.name));
     fs::create_dir_all(&staging).map_err(|error| DataError::io(&staging, error))?;
     let lock = lock(&staging.join("lock"))?;
     let files = match source {
-        Source::Official => download(entry, entry.base_url, &staging, progress)?,
-        Source::Mirror(base) => download(entry, &base, &staging, progress)?,
-        Source::Local(paths) => recognise(entry, &paths, progress).inspect_err(|_| {
+        Source::Official => download(data, data.base_url, &staging, progress)?,
+        Source::Mirror(base) => download(data, &base, &staging, progress)?,
+        Source::Local(paths) => recognise(data, &paths, progress).inspect_err(|_| {
             // There is nothing that another attempt could resume.
             let _ = fs::remove_file(staging.join("lock")).and_then(|()| fs::remove_dir(&staging));
         })?,
@@ -121,14 +120,14 @@ fn lock(path: &Path) -> Result<Appended> {
     }
 }
 
-fn download<'e>(
-    entry: &'e Entry,
+fn download(
+    data: &Published,
     base: &str,
     staging: &Path,
     progress: Report,
-) -> Result<Vec<(PathBuf, &'e File)>> {
+) -> Result<Vec<(PathBuf, &'static File)>> {
     let mut files = Vec::new();
-    for file in entry.files {
+    for file in data.files {
         let path = staging.join(file.name);
         let url = format!("{}/{}", base.trim_end_matches('/'), file.name);
         transfer::transfer(&url, file, &path, progress)?;
@@ -137,71 +136,69 @@ fn download<'e>(
     Ok(files)
 }
 
-/// Matches local files with those of the entry by size and checksum.
-fn recognise<'e>(
-    entry: &'e Entry,
+/// Matches local files with those of the data set by size and checksum.
+fn recognise(
+    data: &Published,
     paths: &[PathBuf],
     progress: Report,
-) -> Result<Vec<(PathBuf, &'e File)>> {
-    let known = || entry.files.iter().chain(entry.also);
-    let mut found: Vec<(PathBuf, &File)> = Vec::new();
+) -> Result<Vec<(PathBuf, &'static File)>> {
+    let mut candidates = Vec::new();
     for path in paths {
-        let candidates: Vec<PathBuf> = if path.is_dir() {
-            known().map(|file| path.join(file.name)).filter(|path| path.is_file()).collect()
-        } else {
-            vec![path.clone()]
-        };
-        for path in candidates {
-            let refused = |is: String| {
-                let expected: Vec<String> =
-                    known().map(|file| describe(file.name, file.bytes, file.sha256)).collect();
-                DataError::malformed(&path, "whole file", expected.join(" or "), is)
-            };
-            let failed = |error| DataError::io(&path, error);
-            let length = fedanchor_disk::open(&path).and_then(|file| file.metadata());
-            let length = length.map_err(failed)?.len();
-            // Its length is known at once, while reading it may take hours.
-            if !known().any(|file| file.bytes == length) {
-                return Err(refused(format!("a file of {length} bytes")));
-            }
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let sums = Sums::of(&path, &name, progress)?;
-            match known().find(|file| sums.match_those_of(file)) {
-                Some(file) => found.push((path, file)),
-                None => return Err(refused(describe("a file", sums.bytes, &sums.sha256))),
-            }
+        match path.is_dir() {
+            true => candidates.extend(data.files.iter().map(|file| path.join(file.name))),
+            false => candidates.push(path.clone()),
         }
     }
-    let among = |wanted: &File| found.iter().find(|(_, file)| *file == wanted).cloned();
-    let downloaded: Result<Vec<_>, &str> =
-        entry.files.iter().map(|file| among(file).ok_or(file.name)).collect();
-    downloaded.or_else(|missing| match entry.also.iter().find_map(among) {
-        Some(alone) => Ok(vec![alone]),
-        None => Err(DataError::Unusable(format!(
-            "incomplete data set {}: {missing} is not among the given files",
-            entry.name
+    candidates.retain(|path| paths.contains(path) || path.is_file());
+    let mut found = Vec::new();
+    for path in candidates {
+        let refused = |is: String| {
+            let expected: Vec<String> = data
+                .files
+                .iter()
+                .map(|file| describe(file.name, file.bytes, file.sha256))
+                .collect();
+            DataError::malformed(&path, "whole file", expected.join(" or "), is)
+        };
+        let length = fedanchor_disk::open(&path).and_then(|file| file.metadata());
+        let length = length.map_err(|error| DataError::io(&path, error))?.len();
+        // Its length is known at once, while reading it may take hours.
+        if !data.files.iter().any(|file| file.bytes == length) {
+            return Err(refused(format!("a file of {length} bytes")));
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let sum = Checksum::measure(&path, &name, progress)?;
+        match data.files.iter().find(|file| sum.matches(file)) {
+            Some(file) => found.push((path, file)),
+            None => return Err(refused(describe("a file", sum.bytes, &sum.sha256))),
+        }
+    }
+    match data.files.iter().find(|file| found.iter().all(|(_, other)| other != file)) {
+        None => Ok(found),
+        Some(missing) => Err(DataError::Unusable(format!(
+            "incomplete data set {}: {} is not among the given files",
+            data.name, missing.name
         ))),
-    })
+    }
 }
 
 fn describe(name: &str, bytes: u64, sha256: &str) -> String {
     format!("{name} of {bytes} bytes with SHA-256 {sha256}")
 }
 
-/// Size and checksums of a file.
-struct Sums {
+/// Size and checksum of a file.
+struct Checksum {
     bytes: u64,
-    md5: String,
     sha256: String,
 }
 
-impl Sums {
+impl Checksum {
     /// Reads a file, with progress reported under `name`.
-    fn of(path: &Path, name: &str, progress: Report) -> Result<Self> {
+    fn measure(path: &Path, name: &str, progress: Report) -> Result<Self> {
         let failed = |error| DataError::io(path, error);
         let mut file = fedanchor_disk::open(path).map_err(failed)?;
         let total = file.metadata().map_err(failed)?.len();
-        let (mut md5, mut sha256) = (Md5::new(), Sha256::new());
+        let mut sha256 = Sha256::new();
         let mut piece = vec![0; PIECE];
         let mut bytes = 0;
         loop {
@@ -209,19 +206,15 @@ impl Sums {
             if count == 0 {
                 break;
             }
-            md5.update(&piece[..count]);
             sha256.update(&piece[..count]);
             bytes += count as u64;
             progress(Progress { phase: Phase::Verifying, file: name, done: bytes, total });
         }
-        Ok(Self { bytes, md5: hex(&md5.finalize()), sha256: hex(&sha256.finalize()) })
+        let sha256 = sha256.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { bytes, sha256 })
     }
 
-    fn match_those_of(&self, file: &File) -> bool {
-        self.bytes == file.bytes && self.md5 == file.md5 && self.sha256 == file.sha256
+    fn matches(&self, file: &File) -> bool {
+        self.bytes == file.bytes && self.sha256 == file.sha256
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -3,7 +3,7 @@
 //! Size and checksum are known beforehand, so nothing depends on the server honouring a range,
 //! stopping in time or sending the right bytes.
 
-use super::{PIECE, Phase, Progress, Report, Sums, describe};
+use super::{Checksum, PIECE, Phase, Progress, Report, describe};
 use crate::catalog::File;
 use crate::{DataError, Result};
 use std::fs;
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// have been there for long.
 pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> Result<()> {
     if fs::symlink_metadata(to).is_ok_and(|found| found.is_file() && found.len() == file.bytes)
-        && Sums::of(to, file.name, progress)?.match_those_of(file)
+        && Checksum::measure(to, file.name, progress)?.matches(file)
     {
         return Ok(());
     }
@@ -38,8 +38,8 @@ pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> R
     if have < file.bytes {
         receive(url, file, &part, have, progress)?;
     }
-    let sums = Sums::of(&part, file.name, progress)?;
-    if !sums.match_those_of(file) {
+    let sum = Checksum::measure(&part, file.name, progress)?;
+    if !sum.matches(file) {
         fs::remove_file(&part).map_err(|error| DataError::io(&part, error))?;
         return Err(failed(
             url,
@@ -47,7 +47,7 @@ pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> R
                 "expected {}, found {}; the downloaded data was deleted: run the same command \
                  again to start over",
                 describe("a file", file.bytes, file.sha256),
-                describe("one", sums.bytes, &sums.sha256)
+                describe("one", sum.bytes, &sum.sha256)
             ),
         ));
     }

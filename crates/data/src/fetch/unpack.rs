@@ -10,7 +10,7 @@ use crate::{DataError, Result};
 use flate2::bufread::GzDecoder;
 use std::fs;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, Write};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use tar::EntryType;
 
 /// An archive may unpack to this many times its size (images hardly compress: the official ones
@@ -78,15 +78,13 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, report: &mut dyn FnMu
         if kind == EntryType::XGlobalHeader {
             continue; // metadata of the archive, not a file
         }
-        let path = entry.path().map_err(|error| damaged(archive, &place, &error))?;
-        let Some(path) = below(into, &path) else {
-            return Err(DataError::malformed(
-                archive,
-                place,
-                "a relative path inside the target folder",
-                "a path outside it",
-            ));
-        };
+        let path = entry.path().map_err(|error| damaged(archive, &place, &error))?.into_owned();
+        let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+        if !path.components().all(inside) {
+            let expected = "a relative path inside the target folder";
+            return Err(DataError::malformed(archive, place, expected, "a path outside it"));
+        }
+        let path = into.join(path);
         match kind {
             EntryType::Directory => {
                 fs::create_dir_all(&path).map_err(|error| DataError::io(&path, error))?;
@@ -106,19 +104,6 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, report: &mut dyn FnMu
         }
     }
     Ok(())
-}
-
-/// The path of an entry below a folder; `None` if it is absolute or contains `..`.
-fn below(folder: &Path, path: &Path) -> Option<PathBuf> {
-    let mut place = folder.to_owned();
-    for component in path.components() {
-        match component {
-            Component::Normal(name) => place.push(name),
-            Component::CurDir => {}
-            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
-        }
-    }
-    Some(place)
 }
 
 fn write(

@@ -89,26 +89,80 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     fedanchor_disk::read(path, MAX_BYTES).map_err(|source| DataError::io(path, source))
 }
 
-/// The number of elements of an array with these dimensions.
+/// A part of a file: where the limits of its content and the errors about it belong.
+#[derive(Clone, Copy)]
+pub(super) struct Section<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// The part, in messages.
+    pub name: &'a str,
+    /// The size of the whole file.
+    pub file_bytes: u64,
+}
+
+impl Section<'_> {
+    pub(super) fn error(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
+        DataError::malformed(self.path, self.name, expected, found)
+    }
+
+    /// The number of elements of an array with these dimensions.
+    pub(super) fn volume(&self, dims: &[usize]) -> Result<usize> {
+        volume(self.path, self.name, dims)
+    }
+
+    /// Rejects data that would unpack to more than the limit, before it fills the memory.
+    pub(super) fn check_unpacked(&self, bytes: u64, advice: &str) -> Result<()> {
+        let file = self.file_bytes;
+        let most = file.saturating_mul(MOST_RATIO).saturating_add(MOST_EXTRA);
+        if bytes > most {
+            let expected = format!("at most {most} bytes unpacked from {file} ({advice})");
+            return Err(self.error(expected, bytes.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Reads exactly `bytes` bytes; an error if there are fewer.
+    pub(super) fn read_exactly(&self, reader: &mut dyn Read, bytes: usize) -> Result<Vec<u8>> {
+        let fail = |found: String| Err(self.error(format!("{bytes} bytes of data"), found));
+        if bytes as u64 > MAX_BYTES {
+            return fail(format!("a size above the limit of {MAX_BYTES} bytes"));
+        }
+        let mut data = Vec::with_capacity(bytes.min(1 << 20));
+        match reader.take(bytes as u64).read_to_end(&mut data) {
+            Err(error) => fail(format!("{error} after {} bytes", data.len())),
+            Ok(1) if bytes > 1 => fail("the end after 1 byte".to_owned()),
+            Ok(count) if count < bytes => fail(format!("the end after {count} bytes")),
+            Ok(_) => Ok(data),
+        }
+    }
+
+    /// Checks that a reader is at its end. Compressed streams verify their checksum there.
+    pub(super) fn at_end(&self, reader: &mut dyn Read) -> Result<()> {
+        let found = match reader.read(&mut [0]) {
+            Ok(0) => return Ok(()),
+            Ok(_) => "more data".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(self.error("the end of the data", found))
+    }
+}
+
+/// The number of elements of an array with these dimensions, if they fit into the memory that is free: better an error
+/// now than a killed process later.
 pub(super) fn volume(path: &Path, place: &str, dims: &[usize]) -> Result<usize> {
     let product = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
     let product = product.filter(|&product| product as u64 <= MAX_BYTES).ok_or_else(|| {
         let expected = format!("dimensions with a product of at most {MAX_BYTES}");
         DataError::malformed(path, place, expected, format!("{dims:?}"))
     })?;
-    check_memory(path, place, product as u64)?;
-    Ok(product)
-}
-
-/// Refuses what would not fit into the memory that is free, instead of being killed later.
-pub(super) fn check_memory(path: &Path, place: &str, bytes: u64) -> Result<()> {
     match free_memory() {
-        Some(free) if bytes > free => {
+        Some(free) if product as u64 > free => {
             let expected = format!("at most the {} MB of memory that are free", free / 1_000_000);
-            let found = format!("{} MB: use a smaller size (data.size, --size)", bytes / 1_000_000);
+            let found =
+                format!("{} MB: use a smaller size (data.size, --size)", product / 1_000_000);
             Err(DataError::malformed(path, place, expected, found))
         }
-        _ => Ok(()),
+        _ => Ok(product),
     }
 }
 
@@ -117,59 +171,6 @@ pub fn free_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
-}
-
-/// The most bytes a file of this size may unpack to.
-pub(super) fn most_unpacked(file: u64) -> u64 {
-    file.saturating_mul(MOST_RATIO).saturating_add(MOST_EXTRA)
-}
-
-/// Rejects data that would unpack to more than that, before it fills the memory.
-pub(super) fn check_unpacked(
-    path: &Path,
-    place: &str,
-    file: u64,
-    bytes: u64,
-    advice: &str,
-) -> Result<()> {
-    let most = most_unpacked(file);
-    if bytes > most {
-        let expected = format!("at most {most} bytes unpacked from {file} ({advice})");
-        return Err(DataError::malformed(path, place, expected, bytes.to_string()));
-    }
-    Ok(())
-}
-
-/// Reads exactly `bytes` bytes; an error if there are fewer.
-pub(super) fn read_exactly(
-    path: &Path,
-    place: &str,
-    reader: &mut dyn Read,
-    bytes: usize,
-) -> Result<Vec<u8>> {
-    let fail = |found: String| {
-        Err(DataError::malformed(path, place, format!("{bytes} bytes of data"), found))
-    };
-    if bytes as u64 > MAX_BYTES {
-        return fail(format!("a size above the limit of {MAX_BYTES} bytes"));
-    }
-    let mut data = Vec::with_capacity(bytes.min(1 << 20));
-    match reader.take(bytes as u64).read_to_end(&mut data) {
-        Err(error) => fail(format!("{error} after {} bytes", data.len())),
-        Ok(_) if data.len() == 1 && bytes > 1 => fail("the end after 1 byte".to_owned()),
-        Ok(_) if data.len() < bytes => fail(format!("the end after {} bytes", data.len())),
-        Ok(_) => Ok(data),
-    }
-}
-
-/// Checks that a reader is at its end. Compressed streams verify their checksum there.
-pub(super) fn at_end(path: &Path, place: &str, reader: &mut dyn Read) -> Result<()> {
-    let found = match reader.read(&mut [0]) {
-        Ok(0) => return Ok(()),
-        Ok(_) => "more data".to_owned(),
-        Err(error) => error.to_string(),
-    };
-    Err(DataError::malformed(path, place, "the end of the data", found))
 }
 
 /// Moves the channels of `[count, channels, side, side]` images last.
@@ -190,30 +191,26 @@ pub(super) fn interleave(shape: Shape, planar: Vec<u8>) -> Vec<u8> {
     pixels
 }
 
-/// The number types in which files store labels.
+/// The type of the numbers in a file: `u`, `i` or `f`, as numpy calls unsigned, signed and floating-point ones, and their
+/// size in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Number {
-    I8,
-    U8,
-    I16,
-    U16,
-    I32,
-    U32,
-    I64,
-    U64,
-    F32,
-    F64,
+pub(super) struct Number {
+    kind: char,
+    size: usize,
 }
 
 impl Number {
+    pub(super) const BYTE: Self = Self { kind: 'u', size: 1 };
+
+    /// The type, if there is such a one.
+    pub(super) fn new(kind: char, size: usize) -> Option<Self> {
+        let exists = matches!((kind, size), ('u' | 'i', 1 | 2 | 4 | 8) | ('f', 4 | 8));
+        exists.then_some(Self { kind, size })
+    }
+
     /// Bytes per number.
     pub(super) fn size(self) -> usize {
-        match self {
-            Self::I8 | Self::U8 => 1,
-            Self::I16 | Self::U16 => 2,
-            Self::I32 | Self::U32 | Self::F32 => 4,
-            Self::I64 | Self::U64 | Self::F64 => 8,
-        }
+        self.size
     }
 
     /// Little-endian bytes as numbers; exact for every possible class number. Lazy, since all of
@@ -221,36 +218,29 @@ impl Number {
     pub(super) fn decode(self, bytes: &[u8]) -> impl Iterator<Item = f64> {
         let decode = move |item: &[u8]| {
             // The sign is in the most significant byte, the last one.
-            let negative = item.last().is_some_and(|&byte| byte >= 0x80);
-            let signed = matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64);
-            let mut wide = [if signed && negative { 0xff } else { 0 }; 8];
+            let negative = self.kind == 'i' && item.last().is_some_and(|&byte| byte >= 0x80);
+            let mut wide = [if negative { 0xff } else { 0 }; 8];
             wide[..item.len()].copy_from_slice(item);
             let bits = u64::from_le_bytes(wide);
-            match self {
-                Self::F32 => f64::from(f32::from_bits(bits as u32)),
-                Self::F64 => f64::from_bits(bits),
-                _ if signed => bits as i64 as f64,
+            match (self.kind, self.size) {
+                ('f', 4) => f64::from(f32::from_bits(bits as u32)),
+                ('f', _) => f64::from_bits(bits),
+                ('i', _) => bits as i64 as f64,
                 _ => bits as f64,
             }
         };
-        bytes.chunks_exact(self.size()).map(decode)
+        bytes.chunks_exact(self.size).map(decode)
     }
 }
 
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(match self {
-            Self::I8 => "int8",
-            Self::U8 => "uint8",
-            Self::I16 => "int16",
-            Self::U16 => "uint16",
-            Self::I32 => "int32",
-            Self::U32 => "uint32",
-            Self::I64 => "int64",
-            Self::U64 => "uint64",
-            Self::F32 => "float32",
-            Self::F64 => "float64",
-        })
+        let kind = match self.kind {
+            'u' => "uint",
+            'i' => "int",
+            _ => "float",
+        };
+        write!(f, "{kind}{}", 8 * self.size)
     }
 }
 
@@ -270,34 +260,34 @@ pub(super) fn class_numbers(
     numbers.into_iter().enumerate().map(convert).collect()
 }
 
-/// Damaged copies of a valid file, on which no decoder may panic.
 #[cfg(test)]
-pub(super) fn damaged(valid: &[u8], cases: u64) -> impl Iterator<Item = Vec<u8>> {
-    use crate::{Purpose, Stream};
-    use rand::RngExt;
-    let stream = Stream::new(2024, Purpose::Shuffle, 0, 0);
-    let valid = valid.to_vec();
-    (0..cases).map(move |case| {
-        let mut rng = stream.at(case);
-        let mut bytes = valid.clone();
-        for _ in 0..rng.random_range(1..4) {
-            let at = rng.random_range(0..bytes.len().max(1));
-            match rng.random_range(0..6) {
-                0 => bytes.truncate(at),
-                1 => bytes.insert(at.min(bytes.len()), rng.random()),
-                2 if at < bytes.len() => drop(bytes.remove(at)),
-                3 if at < bytes.len() => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][case as usize % 5],
-                _ if at < bytes.len() => bytes[at] ^= 1 << rng.random_range(0..8),
-                _ => {}
-            }
-        }
-        bytes
-    })
-}
-
-#[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    /// Damaged copies of a valid file, on which no decoder may panic.
+    pub(crate) fn damaged(valid: &[u8], cases: u64) -> impl Iterator<Item = Vec<u8>> {
+        use crate::{Purpose, Stream};
+        use rand::RngExt;
+        let stream = Stream::new(2024, Purpose::Shuffle, 0, 0);
+        let valid = valid.to_vec();
+        (0..cases).map(move |case| {
+            let mut rng = stream.at(case);
+            let mut bytes = valid.clone();
+            for _ in 0..rng.random_range(1..4) {
+                let at = rng.random_range(0..bytes.len().max(1));
+                match rng.random_range(0..6) {
+                    0 => bytes.truncate(at),
+                    1 => bytes.insert(at.min(bytes.len()), rng.random()),
+                    2 if at < bytes.len() => drop(bytes.remove(at)),
+                    3 if at < bytes.len() => {
+                        bytes[at] = [0, 1, 0x7f, 0x80, 0xff][case as usize % 5]
+                    }
+                    _ if at < bytes.len() => bytes[at] ^= 1 << rng.random_range(0..8),
+                    _ => {}
+                }
+            }
+            bytes
+        })
+    }
 
     fn names(count: usize) -> Vec<String> {
         (0..count).map(|class| format!("c{class}")).collect()
@@ -339,18 +329,19 @@ mod tests {
 
     #[test]
     fn announced_sizes_are_not_trusted() {
-        let path = Path::new("f");
-        let error = read_exactly(path, "pixels", &mut &b"abc"[..], 1 << 33).unwrap_err();
+        let section = Section { path: Path::new("f"), name: "pixels", file_bytes: 10 };
+        let error = section.read_exactly(&mut &b"abc"[..], 1 << 33).unwrap_err();
         let wrong = "f: pixels: expected 8589934592 bytes of data, found the end after 3 bytes";
         assert_eq!(error.to_string(), wrong);
-        assert!(read_exactly(path, "pixels", &mut &b"abc"[..], usize::MAX).is_err());
-        assert!(volume(path, "X", &[usize::MAX, 2]).is_err());
-        assert_eq!(volume(path, "X", &[3, 2]).unwrap(), 6);
+        assert!(section.read_exactly(&mut &b"abc"[..], usize::MAX).is_err());
+        assert!(section.volume(&[usize::MAX, 2]).is_err());
+        assert_eq!(section.volume(&[3, 2]).unwrap(), 6);
     }
 
     #[test]
     fn unpacked_sizes_are_limited() {
-        let check = |bytes| check_unpacked(Path::new("f"), "data", 10, bytes, "decompress it");
+        let section = Section { path: Path::new("f"), name: "data", file_bytes: 10 };
+        let check = |bytes| section.check_unpacked(bytes, "decompress it");
         check((16 << 20) + 1280).unwrap();
         let error = check((16 << 20) + 1281).unwrap_err().to_string();
         let wrong = "f: data: expected at most 16778496 bytes unpacked from 10 (decompress it)";
@@ -368,19 +359,20 @@ mod tests {
 
     #[test]
     fn numbers_of_every_type_are_decoded() {
-        let cases: [(Number, &[u8], f64); 10] = [
-            (Number::I8, &[0xff], -1.0),
-            (Number::U8, &[0xff], 255.0),
-            (Number::I16, &[0xfe, 0xff], -2.0),
-            (Number::U16, &[1, 1], 257.0),
-            (Number::I32, &[9, 0, 0, 0], 9.0),
-            (Number::U32, &[0, 0, 0, 0x80], 2_147_483_648.0),
-            (Number::I64, &[0xff; 8], -1.0),
-            (Number::U64, &[7, 0, 0, 0, 0, 0, 0, 0], 7.0),
-            (Number::F32, &2.5f32.to_le_bytes(), 2.5),
-            (Number::F64, &10f64.to_le_bytes(), 10.0),
+        let cases: [(char, usize, &[u8], f64); 10] = [
+            ('i', 1, &[0xff], -1.0),
+            ('u', 1, &[0xff], 255.0),
+            ('i', 2, &[0xfe, 0xff], -2.0),
+            ('u', 2, &[1, 1], 257.0),
+            ('i', 4, &[9, 0, 0, 0], 9.0),
+            ('u', 4, &[0, 0, 0, 0x80], 2_147_483_648.0),
+            ('i', 8, &[0xff; 8], -1.0),
+            ('u', 8, &[7, 0, 0, 0, 0, 0, 0, 0], 7.0),
+            ('f', 4, &2.5f32.to_le_bytes(), 2.5),
+            ('f', 8, &10f64.to_le_bytes(), 10.0),
         ];
-        for (number, bytes, value) in cases {
+        for (kind, size, bytes, value) in cases {
+            let number = Number::new(kind, size).unwrap();
             assert_eq!(number.decode(bytes).collect::<Vec<_>>(), [value], "{number:?}");
         }
     }

@@ -5,15 +5,131 @@
 //! bytes, not its name, because both kinds exist under both names. Images without a label file are
 //! an unlabelled set.
 
-use super::checks::{at_end, check_unpacked, finish, read_exactly, read_file, shape, volume};
-use super::known::Known;
+use super::checks::{Section, finish, read_file, shape};
+use crate::catalog::{File, Published};
 use crate::{DataError, ImageSet, Result};
 use flate2::read::MultiGzDecoder;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+/// MNIST: 28 x 28 handwritten digits.
+pub const MNIST: Published = Published {
+    name: "mnist",
+    title: "MNIST",
+    about: "70,000 grey images of handwritten digits, 28x28, 10 classes",
+    terms: "CC BY-SA 3.0, cite LeCun et al. 1998",
+    base_url: "https://ossci-datasets.s3.amazonaws.com/mnist",
+    files: &[
+        File {
+            name: "train-images-idx3-ubyte.gz",
+            bytes: 9_912_422,
+            sha256: "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        },
+        File {
+            name: "train-labels-idx1-ubyte.gz",
+            bytes: 28_881,
+            sha256: "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        },
+        File {
+            name: "t10k-images-idx3-ubyte.gz",
+            bytes: 1_648_877,
+            sha256: "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        },
+        File {
+            name: "t10k-labels-idx1-ubyte.gz",
+            bytes: 4_542,
+            sha256: "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+    ],
+    classes: &DIGITS,
+    mean: &[0.1307],
+    std: &[0.3081],
+    flip: false,
+    locate: |path| locate(path, &MNIST),
+    read: |folder| read_parts(folder, &MNIST),
+};
+
+/// Fashion-MNIST: 28 x 28 grey images of clothing, with the file names of MNIST.
+pub const FASHION_MNIST: Published = Published {
+    name: "fashion-mnist",
+    title: "Fashion-MNIST",
+    about: "70,000 grey images of clothing, 28x28, 10 classes",
+    terms: "MIT licence, Zalando SE",
+    base_url: "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+    files: &[
+        File {
+            name: "train-images-idx3-ubyte.gz",
+            bytes: 26_421_880,
+            sha256: "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        },
+        File {
+            name: "train-labels-idx1-ubyte.gz",
+            bytes: 29_515,
+            sha256: "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        },
+        File {
+            name: "t10k-images-idx3-ubyte.gz",
+            bytes: 4_422_102,
+            sha256: "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        },
+        File {
+            name: "t10k-labels-idx1-ubyte.gz",
+            bytes: 5_148,
+            sha256: "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        },
+    ],
+    classes: &[
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ],
+    mean: &[0.2860],
+    std: &[0.3530],
+    flip: true,
+    locate: |path| locate(path, &FASHION_MNIST),
+    read: |folder| read_parts(folder, &FASHION_MNIST),
+};
+
+/// The ten digits as class names.
+pub(super) const DIGITS: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+
+/// Fashion-MNIST has the file names of MNIST, so the folder's name decides. Some tools put the
+/// files into a subfolder `raw`; then its parent's name does.
+pub(super) fn published_in(folder: &Path) -> &'static Published {
+    let full = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let mut names = full.iter().rev().map(|name| name.to_string_lossy().to_ascii_lowercase());
+    let name = names.find(|name| name != "raw").unwrap_or_default();
+    if name.contains("fashion") { &FASHION_MNIST } else { &MNIST }
+}
+
+fn locate(folder: &Path, published: &Published) -> Option<PathBuf> {
+    let has_images = ["train", "t10k"].iter().any(|name| part(folder, name).0.is_some());
+    (has_images && published_in(folder).name == published.name).then(|| folder.to_owned())
+}
+
+fn read_parts(folder: &Path, published: &Published) -> Result<[ImageSet; 2]> {
+    let read = |name: &str| {
+        let missing = |kind: &str| {
+            let place = format!("{name}-{kind}");
+            DataError::malformed(folder, place, "an IDX file", "no such file")
+        };
+        let (images, labels) = part(folder, name);
+        let images = images.ok_or_else(|| missing("images"))?;
+        let labels = labels.ok_or_else(|| missing("labels"))?;
+        read(&images, Some(&labels), published)
+    };
+    Ok([read("train")?, read("t10k")?])
+}
+
 /// Reads an image file and, if given, its label file.
-pub fn read(images: &Path, labels: Option<&Path>, known: &Known) -> Result<ImageSet> {
+pub fn read(images: &Path, labels: Option<&Path>, published: &Published) -> Result<ImageSet> {
     let (dims, pixels) = decode(images, &read_file(images)?, 3)?;
     if dims[0] == 0 {
         return Err(DataError::malformed(images, "header", "one or more images", "none"));
@@ -26,11 +142,11 @@ pub fn read(images: &Path, labels: Option<&Path>, known: &Known) -> Result<Image
         }
         None => None,
     };
-    finish(labels.unwrap_or(images), shape, pixels, numbers, known.class_names())
+    finish(labels.unwrap_or(images), shape, pixels, numbers, published.class_names())
 }
 
 /// The image and label files of one part (`train` or `t10k`) in a folder, if they exist.
-pub(super) fn part(folder: &Path, part: &str) -> (Option<PathBuf>, Option<PathBuf>) {
+fn part(folder: &Path, part: &str) -> (Option<PathBuf>, Option<PathBuf>) {
     let find = |kind: &str, dims: usize| {
         let spellings = ["-", "."].into_iter().flat_map(|joint| {
             ["", ".gz"].map(|end| format!("{part}-{kind}{joint}idx{dims}-ubyte{end}"))
@@ -56,7 +172,9 @@ fn decode(path: &Path, bytes: &[u8], rank: usize) -> Result<(Vec<usize>, Vec<u8>
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(bytes)),
         _ => Box::new(bytes),
     };
-    let header = read_exactly(path, "header", &mut reader, 4 + 4 * rank)?;
+    let header_section = Section { path, name: "header", file_bytes: bytes.len() as u64 };
+    let data_section = Section { name: "data", ..header_section };
+    let header = header_section.read_exactly(&mut reader, 4 + 4 * rank)?;
     let (magic, sizes) = header.split_at(4);
     if magic != [0, 0, 8, rank as u8] {
         let expected = format!("00 00 08 {rank:02x} (bytes in {rank} dimensions)");
@@ -65,17 +183,16 @@ fn decode(path: &Path, bytes: &[u8], rank: usize) -> Result<(Vec<usize>, Vec<u8>
     }
     let big_endian = |size: &[u8]| size.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
     let dims: Vec<usize> = sizes.chunks_exact(4).map(big_endian).collect();
-    let count = volume(path, "header", &dims)?;
-    check_unpacked(path, "header", bytes.len() as u64, count as u64, "decompress it with gunzip")?;
-    let elements = read_exactly(path, "data", &mut reader, count)?;
-    at_end(path, "data", &mut reader)?;
+    let count = header_section.volume(&dims)?;
+    header_section.check_unpacked(count as u64, "decompress it with gunzip")?;
+    let elements = data_section.read_exactly(&mut reader, count)?;
+    data_section.at_end(&mut reader)?;
     Ok((dims, elements))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::checks::damaged;
-    use super::super::known::{FASHION_MNIST, MNIST};
+    use super::super::checks::tests::damaged;
     use super::*;
     use flate2::{Compression, write::GzEncoder};
     use std::io::Write;

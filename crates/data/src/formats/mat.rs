@@ -6,15 +6,47 @@
 //! by one parser. Other variables are skipped. Files of MATLAB 7.3, which are HDF5, and big-endian
 //! files, which have not been written for decades, are rejected with a message that says so.
 
-use super::checks::{
-    Number, at_end, check_unpacked, finish, read_exactly, read_file, shape, volume,
-};
-use super::known::SVHN;
+use super::checks::{Number, Section, finish, read_file, shape};
+use super::idx::DIGITS;
+use crate::catalog::{File, Published};
 use crate::{DataError, ImageSet, Result};
 use flate2::read::ZlibDecoder;
 use rayon::prelude::*;
 use std::io::Read;
 use std::path::Path;
+
+/// SVHN, cropped digits: 32 x 32 colour photographs of house numbers.
+pub const SVHN: Published = Published {
+    name: "svhn",
+    title: "SVHN",
+    about: "99,289 colour images of house numbers, 32x32, 10 classes (without the extra part)",
+    terms: "non-commercial use only, cite Netzer et al. 2011",
+    base_url: "http://ufldl.stanford.edu/housenumbers",
+    files: &[
+        File {
+            name: "train_32x32.mat",
+            bytes: 182_040_794,
+            sha256: "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+        },
+        File {
+            name: "test_32x32.mat",
+            bytes: 64_275_384,
+            sha256: "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+        },
+    ],
+    classes: &DIGITS,
+    mean: &[0.4377, 0.4438, 0.4728],
+    std: &[0.1980, 0.2010, 0.1970],
+    flip: false,
+    locate: |path| {
+        let has_any = SVHN.files.iter().any(|file| path.join(file.name).is_file());
+        has_any.then(|| path.to_owned())
+    },
+    read: |folder| {
+        let part = |file: &File| read(&folder.join(file.name));
+        Ok([part(&SVHN.files[0])?, part(&SVHN.files[1])?])
+    },
+};
 
 const HEADER: usize = 128;
 const MATRIX: u32 = 14;
@@ -32,25 +64,25 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
     let (mut images, mut labels) = (None, None);
     let mut rest = &bytes[HEADER..];
     while !rest.is_empty() {
-        let place = format!("element at byte {}", bytes.len() - rest.len());
-        let source = Source { path, size: bytes.len() as u64, place: &place };
-        let tag = source.tag(&mut rest)?;
-        let fail = || source.fail(format!("{} bytes", tag.size), rest.len().to_string());
+        let name = format!("element at byte {}", bytes.len() - rest.len());
+        let section = Section { path, name: &name, file_bytes: bytes.len() as u64 };
+        let tag = Tag::read(section, &mut rest)?;
+        let fail = || section.error(format!("{} bytes", tag.size), rest.len().to_string());
         let (body, after) = rest.split_at_checked(tag.size).ok_or_else(fail)?;
         let variable = match tag.kind {
             COMPRESSED => {
                 let mut stream = ZlibDecoder::new(body);
-                let inner = source.tag(&mut stream)?;
+                let inner = Tag::read(section, &mut stream)?;
                 if inner.kind != MATRIX {
-                    return Err(source.fail("a variable", format!("type {}", inner.kind)));
+                    return Err(section.error("a variable", format!("type {}", inner.kind)));
                 }
-                let variable = source.variable(&mut (&mut stream).take(inner.size as u64))?;
+                let variable = Variable::read(section, &mut (&mut stream).take(inner.size as u64))?;
                 if variable.is_some() {
-                    at_end(path, &place, &mut stream)?;
+                    section.at_end(&mut stream)?;
                 }
                 variable
             }
-            MATRIX => source.variable(&mut &*body)?,
+            MATRIX => Variable::read(section, &mut &*body)?,
             _ => None,
         };
         match variable {
@@ -89,7 +121,7 @@ fn assemble(path: &Path, images: &Variable, labels: &Variable) -> Result<ImageSe
         let found = format!("{:?}", images.dims);
         return Err(DataError::malformed(path, "X", "[side, side, channels, count]", found));
     };
-    if count.len() > 1 || images.number != Number::U8 {
+    if count.len() > 1 || images.number != Number::BYTE {
         let found = format!("{} in dimensions {:?}", images.number, images.dims);
         return Err(DataError::malformed(path, "X", "uint8 in 4 dimensions", found));
     }
@@ -116,14 +148,6 @@ fn assemble(path: &Path, images: &Variable, labels: &Variable) -> Result<ImageSe
     finish(path, shape, pixels, Some(classes.collect::<Result<_>>()?), SVHN.class_names())
 }
 
-/// A numeric array with a name.
-struct Variable {
-    name: String,
-    dims: Vec<usize>,
-    number: Number,
-    data: Vec<u8>,
-}
-
 /// The header of an element. Up to four bytes of data are stored in the tag itself.
 struct Tag {
     kind: u32,
@@ -132,112 +156,110 @@ struct Tag {
 }
 
 impl Tag {
+    fn read(section: Section, reader: &mut dyn Read) -> Result<Self> {
+        let bytes = section.read_exactly(reader, 8)?;
+        let word = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+        let (first, second) = (u32::from_le_bytes(word(0)), u32::from_le_bytes(word(4)));
+        match first >> 16 {
+            0 => Ok(Self { kind: first, size: second as usize, within: None }),
+            size @ 1..=4 => {
+                Ok(Self { kind: first & 0xffff, size: size as usize, within: Some(word(4)) })
+            }
+            size => Err(section.error("at most 4 bytes in a small element", size.to_string())),
+        }
+    }
+
     /// Bytes between the data and the next tag.
     fn padding(&self) -> usize {
         if self.within.is_some() { 0 } else { self.size.next_multiple_of(8) - self.size }
     }
 
+    /// The type of the numbers in the element.
     fn number(&self) -> Option<Number> {
-        Some(match self.kind {
-            1 => Number::I8,
-            2 => Number::U8,
-            3 => Number::I16,
-            4 => Number::U16,
-            5 => Number::I32,
-            6 => Number::U32,
-            7 => Number::F32,
-            9 => Number::F64,
-            12 => Number::I64,
-            13 => Number::U64,
+        let (kind, size) = match self.kind {
+            1 => ('i', 1),
+            2 => ('u', 1),
+            3 => ('i', 2),
+            4 => ('u', 2),
+            5 => ('i', 4),
+            6 => ('u', 4),
+            7 => ('f', 4),
+            9 => ('f', 8),
+            12 => ('i', 8),
+            13 => ('u', 8),
             _ => return None,
-        })
+        };
+        Number::new(kind, size)
+    }
+
+    /// Reads the data of the element and skips the padding after it.
+    fn data(&self, section: Section, reader: &mut dyn Read) -> Result<Vec<u8>> {
+        if let Some(bytes) = self.within {
+            return Ok(bytes[..self.size].to_vec());
+        }
+        let data = section.read_exactly(reader, self.size)?;
+        // Some writers omit the last padding.
+        let mut padding = reader.take(self.padding() as u64);
+        let skipped = std::io::copy(&mut padding, &mut std::io::sink());
+        skipped.map_err(|error| section.error("padding", error.to_string()))?;
+        Ok(data)
     }
 }
 
-/// The origin of data, for error messages, and the size of the file.
-struct Source<'a> {
-    path: &'a Path,
-    size: u64,
-    place: &'a str,
+/// A numeric array with a name.
+struct Variable {
+    name: String,
+    dims: Vec<usize>,
+    number: Number,
+    data: Vec<u8>,
 }
 
-impl Source<'_> {
-    fn fail(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
-        DataError::malformed(self.path, self.place, expected, found)
-    }
-
-    fn tag(&self, reader: &mut dyn Read) -> Result<Tag> {
-        let bytes = read_exactly(self.path, self.place, reader, 8)?;
-        let word = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
-        let (first, second) = (u32::from_le_bytes(word(0)), u32::from_le_bytes(word(4)));
-        match first >> 16 {
-            0 => Ok(Tag { kind: first, size: second as usize, within: None }),
-            size @ 1..=4 => {
-                Ok(Tag { kind: first & 0xffff, size: size as usize, within: Some(word(4)) })
-            }
-            size => Err(self.fail("at most 4 bytes in a small element", size.to_string())),
-        }
-    }
-
-    /// Reads the data of a tag and skips the padding after it.
-    fn data(&self, reader: &mut dyn Read, tag: &Tag) -> Result<Vec<u8>> {
-        match tag.within {
-            Some(bytes) => Ok(bytes[..tag.size].to_vec()),
-            None => {
-                let data = read_exactly(self.path, self.place, reader, tag.size)?;
-                // Some writers omit the last padding.
-                let mut padding = reader.take(tag.padding() as u64);
-                let skipped = std::io::copy(&mut padding, &mut std::io::sink());
-                skipped.map_err(|error| self.fail("padding", error.to_string()))?;
-                Ok(data)
-            }
-        }
-    }
-
-    /// Reads one of the short elements at the start of a variable: flags, dimensions or name.
-    fn field(&self, reader: &mut dyn Read, what: &str, number: Number) -> Result<Vec<u8>> {
-        let tag = self.tag(reader)?;
-        if tag.number() != Some(number) || tag.size > MAX_FIELD {
-            let expected = format!("{what} of type {number} in at most {MAX_FIELD} bytes");
-            return Err(self.fail(expected, format!("{} bytes of type {}", tag.size, tag.kind)));
-        }
-        self.data(reader, &tag)
-    }
-
+impl Variable {
     /// Reads a variable; `None` if it is neither `X` nor `y`.
-    fn variable(&self, reader: &mut dyn Read) -> Result<Option<Variable>> {
-        let flags = self.field(reader, "array flags", Number::U32)?;
-        let dims = self.field(reader, "dimensions", Number::I32)?;
-        let name = self.field(reader, "name", Number::I8)?;
-        let name = String::from_utf8_lossy(&name).into_owned();
+    fn read(section: Section, reader: &mut dyn Read) -> Result<Option<Self>> {
+        let flags = field(section, reader, "array flags")?;
+        let dims = field(section, reader, "dimensions")?;
+        let name = String::from_utf8_lossy(&field(section, reader, "name")?).into_owned();
         if !matches!(name.as_str(), "X" | "y") {
             return Ok(None);
         }
         // The first byte of the flags is the class (numeric arrays: 6 to 15), the second has a
         // bit for complex numbers.
         if !matches!(flags.as_slice(), [6..=15, bits, ..] if bits & 8 == 0) {
-            return Err(self.fail(format!("{name} to be numeric"), format!("flags {flags:02x?}")));
+            let expected = format!("{name} to be numeric");
+            return Err(section.error(expected, format!("flags {flags:02x?}")));
         }
-        let dims = Number::I32.decode(&dims).map(|dim| dim.max(0.0) as usize);
-        let dims: Vec<usize> = dims.collect();
-        let tag = self.tag(reader)?;
-        let fail = || self.fail(format!("{name} to hold numbers"), format!("type {}", tag.kind));
+        let (dims, _) = dims.as_chunks();
+        let dims: Vec<usize> =
+            dims.iter().map(|&dim| i32::from_le_bytes(dim).max(0) as usize).collect();
+        let tag = Tag::read(section, reader)?;
+        let fail =
+            || section.error(format!("{name} to hold numbers"), format!("type {}", tag.kind));
         let number = tag.number().ok_or_else(fail)?;
-        let bytes = volume(self.path, self.place, &dims)?.saturating_mul(number.size());
+        let bytes = section.volume(&dims)?.saturating_mul(number.size());
         if tag.size != bytes {
             let expected = format!("{bytes} bytes for the dimensions {dims:?} of {name}");
-            return Err(self.fail(expected, tag.size.to_string()));
+            return Err(section.error(expected, tag.size.to_string()));
         }
-        let advice = "save it with the option -v6";
-        check_unpacked(self.path, self.place, self.size, bytes as u64, advice)?;
-        let data = self.data(reader, &tag)?;
-        Ok(Some(Variable { name, dims, number, data }))
+        section.check_unpacked(bytes as u64, "save it with the option -v6")?;
+        let data = tag.data(section, reader)?;
+        Ok(Some(Self { name, dims, number, data }))
     }
+}
+
+/// Reads one of the short elements at the start of a variable: flags, dimensions or name.
+fn field(section: Section, reader: &mut dyn Read, what: &str) -> Result<Vec<u8>> {
+    let tag = Tag::read(section, reader)?;
+    if tag.size > MAX_FIELD {
+        let expected = format!("{what} in at most {MAX_FIELD} bytes");
+        return Err(section.error(expected, format!("{} bytes", tag.size)));
+    }
+    tag.data(section, reader)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::checks::damaged;
+    use super::super::checks::tests::damaged;
     use super::*;
     use flate2::{Compression, write::ZlibEncoder};
     use std::io::Write;

@@ -12,19 +12,18 @@ mod checks;
 pub mod cifar;
 pub mod folder;
 pub mod idx;
-pub mod known;
 pub mod mat;
 pub mod npz;
-mod pickle;
+mod registry;
 
+use crate::catalog::Published;
 use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Progress, Result, pictures};
 pub use checks::{MAX_SIDE, free_memory};
 use checks::{every_class, same_shape};
-use cifar::{EDITIONS, Edition};
 use folder::Listing;
 use folder::listing::superfluous_share;
 pub use folder::{Relabelled, cache_folder, default_cache, natural, seen_from};
-pub use known::Known;
+pub use registry::{Loader, PUBLISHED, is_registered, load_registered, published, register};
 use std::path::{Path, PathBuf};
 
 /// How to read images.
@@ -51,7 +50,7 @@ impl Options {
     fn check(&self) -> Result<()> {
         match self.size {
             Some(size) if !(1..=MAX_SIDE).contains(&size) => {
-                let problem = format!("the size must be between 1 and {MAX_SIDE}, found {size}");
+                let problem = format!("the size must be between 1 and {MAX_SIDE}, got {size}");
                 Err(DataError::Unusable(problem))
             }
             _ => Ok(()),
@@ -82,42 +81,38 @@ impl Options {
 
 /// Reads the data set in a folder, or the one a CSV file lists.
 ///
-/// It recognises CIFAR-10 and CIFAR-100 (binary or Python version, in the folder itself or in the
-/// one the archive unpacks to), the cropped digits of SVHN, MNIST and Fashion-MNIST (the latter if
-/// the folder's name contains "fashion"), `train.npz` and `test.npz`, and pictures: `labelled/CLASS`
-/// with `unlabelled` or `unlabelled/CLIENT`, or `train/CLASS`; either with `test/CLASS` or
-/// `val/CLASS`. A CSV file lists pictures as `path,label,client,split`.
+/// It recognises CIFAR-10 and CIFAR-100 (in the folder itself or in the one the archive unpacks to),
+/// the cropped digits of SVHN, MNIST and Fashion-MNIST (the latter if the folder's name contains
+/// "fashion"), `train.npz` and `test.npz`, and pictures: `labelled/CLASS` with `unlabelled` or
+/// `unlabelled/CLIENT`, or `train/CLASS`; either with `test/CLASS` or `val/CLASS`. A CSV file lists
+/// pictures as `path,label,client,split`.
 pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
     options.check()?;
-    let arrays = match find(path, options)? {
-        Found::Pictures(listing) => return folder::open(path, *listing, options),
-        Found::Arrays(arrays) => arrays,
-    };
+    let source = Source::find(path)?;
+    if let Some(listing) = source.listing(path, options) {
+        return folder::open(path, listing, options);
+    }
     if options.test_share.is_some() {
         return Err(superfluous_share(path));
     }
-    let (train, test) = arrays.read()?;
-    let (train, test) = (options.resize(train)?, options.resize(test)?);
-    let train = every_class(path, train)?;
-    check_parts(path, &train, &test)?;
-    let known = arrays.known();
-    // Files under a published name may still hold grey versions of the images.
-    let published = known.filter(|known| known.mean.len() == train.shape.channels);
-    let normalisation = match published {
-        Some(known) => known.normalisation(),
-        None => Normalisation::measure(&train),
+    let ([train, test], published) = match source {
+        Source::Published(published, folder) => ((published.read)(&folder)?, Some(published)),
+        _ => (npz::read_parts(path)?, None),
     };
-    let flip = known.is_none_or(|known| known.flip);
+    let (train, test) = (every_class(path, options.resize(train)?)?, options.resize(test)?);
+    check_parts(path, &train, &test)?;
+    // Files under a published name may still hold grey versions of the images.
+    let normalisation = published
+        .filter(|published| published.mean.len() == train.shape.channels)
+        .map_or_else(|| Normalisation::measure(&train), Published::normalisation);
+    let flip = published.is_none_or(|published| published.flip);
     let (name, skipped) = (path.display().to_string(), Vec::new());
     Ok(DataSet { name, train, unlabelled: None, test, normalisation, flip, skipped })
 }
 
 /// The picture files of a data set, or `None` if it is of another kind.
 pub(crate) fn list_pictures(path: &Path, options: &Options) -> Result<Option<Listing>> {
-    match find(path, options)? {
-        Found::Pictures(listing) => Ok(Some(*listing)),
-        Found::Arrays(_) => Ok(None),
-    }
+    Ok(Source::find(path)?.listing(path, options))
 }
 
 /// Whether a data set of pictures has no test part, so that a share of the labelled ones must serve.
@@ -155,56 +150,16 @@ pub fn relabelled(
     }
 }
 
-enum Found {
-    Pictures(Box<Listing>),
-    Arrays(Arrays),
-}
-
-/// The one data set at a path.
-fn find(path: &Path, options: &Options) -> Result<Found> {
-    let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
-    if is_table(path) && metadata.is_file() {
-        return Ok(Found::Pictures(Box::new(Listing::table(path, options))));
-    }
-    if !metadata.is_dir() {
-        let expected =
-            "a folder with a training and a test part, or a .csv file that lists pictures";
-        return Err(DataError::malformed(path, "path", expected, "a file"));
-    }
-    let mut sources = Source::find(path);
-    match sources.len() {
-        0 => {
-            let expected = "CIFAR-10, CIFAR-100, SVHN, MNIST or Fashion-MNIST files, train.npz \
-                            and test.npz, or pictures in the folders labelled/CLASS, unlabelled \
-                            and test/CLASS, or train/CLASS and test/CLASS";
-            Err(DataError::malformed(path, "folder", expected, "none of them"))
-        }
-        1 => Ok(match sources.remove(0) {
-            Source::Train => Found::Pictures(Box::new(Listing::train_and_test(path, options))),
-            Source::Labelled => {
-                Found::Pictures(Box::new(Listing::labelled_and_unlabelled(path, options)))
-            }
-            Source::Arrays(arrays) => Found::Arrays(arrays),
-        }),
-        _ => {
-            let titles: Vec<String> = sources.iter().map(Source::title).collect();
-            let expected = "one data set (put each in its own folder)";
-            Err(DataError::malformed(path, "folder", expected, titles.join(" and ")))
-        }
-    }
-}
-
 fn is_table(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
 }
 
 /// Whether this is a data set with a training and a test part, complete or not.
 pub fn is_data_set(path: &Path) -> bool {
-    if path.is_dir() { !Source::find(path).is_empty() } else { is_table(path) && path.is_file() }
+    if path.is_dir() { !Source::all(path).is_empty() } else { is_table(path) && path.is_file() }
 }
 
-/// Reads one file (`.bin`, `.mat`, `.npz`, IDX, a Python batch of CIFAR, a picture) or one folder of
-/// pictures, with class subfolders or flat.
+/// Reads one file (`.bin`, `.mat`, `.npz`, IDX, a picture) or one folder of pictures, with class subfolders or flat.
 pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
     options.check()?;
     let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
@@ -215,11 +170,11 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
         Some("mat") => mat::read(path)?,
         Some("npz") => npz::read(path, None)?,
         _ if name.contains("ubyte") || name.contains("idx") => {
-            let known = idx_known(path.parent().unwrap_or(path));
-            idx::read(path, idx::labels_beside(path).as_deref(), known)?
+            let published = idx::published_in(path.parent().unwrap_or(path));
+            idx::read(path, idx::labels_beside(path).as_deref(), published)?
         }
-        Some("bin" | "pkl" | "pickle") | None => cifar::read(path)?,
-        Some(_) => {
+        Some("bin") => cifar::read(path)?,
+        _ => {
             let expected = "a .bin, .mat, .npz, IDX or image file, or a folder of images";
             return Err(DataError::malformed(path, "file name", expected, name));
         }
@@ -227,9 +182,14 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
     every_class(path, options.resize(set)?)
 }
 
-/// A data set found in a folder.
+/// What kind of data set there is at a path.
 enum Source {
-    Arrays(Arrays),
+    /// A published data set, in this folder.
+    Published(&'static Published, PathBuf),
+    /// `train.npz` and `test.npz`.
+    Npz,
+    /// A CSV file that lists pictures.
+    Table,
     /// Pictures: `train/CLASS`, with `test/CLASS` or `val/CLASS`.
     Train,
     /// Pictures: `labelled/CLASS` and `unlabelled`, with `test/CLASS` or `val/CLASS`.
@@ -237,9 +197,45 @@ enum Source {
 }
 
 impl Source {
+    /// The one data set at a path.
+    fn find(path: &Path) -> Result<Self> {
+        let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
+        if is_table(path) && metadata.is_file() {
+            return Ok(Self::Table);
+        }
+        if !metadata.is_dir() {
+            let expected =
+                "a folder with a training and a test part, or a .csv file that lists pictures";
+            return Err(DataError::malformed(path, "path", expected, "a file"));
+        }
+        let mut sources = Self::all(path);
+        match sources.len() {
+            0 => {
+                let expected = "CIFAR-10, CIFAR-100, SVHN, MNIST or Fashion-MNIST files, \
+                                train.npz and test.npz, or pictures in the folders \
+                                labelled/CLASS, unlabelled and test/CLASS, or train/CLASS and \
+                                test/CLASS";
+                let found = cifar::instead_of_python(path).unwrap_or("none of them".to_owned());
+                Err(DataError::malformed(path, "folder", expected, found))
+            }
+            1 => Ok(sources.remove(0)),
+            _ => {
+                let titles: Vec<String> = sources.iter().map(Self::title).collect();
+                let expected = "one data set (put each in its own folder)";
+                Err(DataError::malformed(path, "folder", expected, titles.join(" and ")))
+            }
+        }
+    }
+
     /// Everything in the folder that looks like a data set, complete or not.
-    fn find(path: &Path) -> Vec<Self> {
-        let mut found: Vec<Self> = Arrays::find(path).into_iter().map(Self::Arrays).collect();
+    fn all(path: &Path) -> Vec<Self> {
+        let published = PUBLISHED
+            .into_iter()
+            .filter_map(|published| Some(Self::Published(published, (published.locate)(path)?)));
+        let mut found: Vec<Self> = published.collect();
+        if npz::FILES.iter().any(|name| path.join(name).is_file()) {
+            found.push(Self::Npz);
+        }
         let [train, labelled, unlabelled, test, val] =
             ["train", "labelled", "unlabelled", "test", "val"].map(|name| path.join(name).is_dir());
         if labelled || unlabelled {
@@ -253,111 +249,25 @@ impl Source {
 
     fn title(&self) -> String {
         match self {
-            Self::Arrays(arrays) => arrays.title(),
+            Self::Published(published, folder) => {
+                format!("{} in {}", published.title, folder.display())
+            }
+            Self::Npz => "numpy archives (train.npz)".to_owned(),
+            Self::Table => "a CSV file".to_owned(),
             Self::Train => "class folders in `train`".to_owned(),
             Self::Labelled => "`labelled` and `unlabelled`".to_owned(),
         }
     }
-}
 
-/// A data set in files of many images each.
-enum Arrays {
-    Cifar(PathBuf, &'static Edition),
-    Svhn(PathBuf),
-    Idx(PathBuf),
-    /// The two archives, and the facts about SVHN if they have its file names.
-    Npz([PathBuf; 2], Option<&'static Known>),
-}
-
-impl Arrays {
-    fn find(path: &Path) -> Vec<Self> {
-        let mut found = Vec::new();
-        for edition in &EDITIONS {
-            let folders = [path.to_owned(), path.join(edition.folder)];
-            let holding = folders.into_iter().filter(|folder| edition.is_in(folder));
-            found.extend(holding.map(|folder| Self::Cifar(folder, edition)));
-        }
-        let pair = |names: [&str; 2]| names.map(|name| path.join(name));
-        let any_file = |paths: &[PathBuf; 2]| paths.iter().any(|path| path.is_file());
-        if any_file(&pair(SVHN_FILES)) {
-            found.push(Self::Svhn(path.to_owned()));
-        }
-        let idx = ["train", "t10k"].map(|part| idx::part(path, part));
-        if idx.iter().any(|(images, _)| images.is_some()) {
-            found.push(Self::Idx(path.to_owned()));
-        }
-        for (names, known) in [
-            (["train.npz", "test.npz"], None),
-            (["train_32x32.npz", "test_32x32.npz"], Some(&known::SVHN)),
-        ] {
-            if any_file(&pair(names)) {
-                found.push(Self::Npz(pair(names), known));
-            }
-        }
-        found
-    }
-
-    fn title(&self) -> String {
+    /// The picture files of the data set, if it is made of such.
+    fn listing(&self, path: &Path, options: &Options) -> Option<Listing> {
         match self {
-            Self::Cifar(folder, edition) => {
-                format!("{} in {}", edition.known.title, folder.display())
-            }
-            Self::Svhn(_) => "SVHN (.mat)".to_owned(),
-            Self::Idx(_) => "IDX files".to_owned(),
-            Self::Npz([train, _], _) => format!("numpy archives ({})", train.display()),
+            Self::Published(..) | Self::Npz => None,
+            Self::Table => Some(Listing::table(path, options)),
+            Self::Train => Some(Listing::train_and_test(path, options)),
+            Self::Labelled => Some(Listing::labelled_and_unlabelled(path, options)),
         }
     }
-
-    /// The facts about the set, if it is a published one.
-    fn known(&self) -> Option<&'static Known> {
-        match self {
-            Self::Cifar(_, edition) => Some(edition.known),
-            Self::Svhn(_) => Some(&known::SVHN),
-            Self::Idx(folder) => Some(idx_known(folder)),
-            Self::Npz(_, known) => *known,
-        }
-    }
-
-    /// The training and the test part.
-    fn read(&self) -> Result<(ImageSet, ImageSet)> {
-        match self {
-            Self::Cifar(folder, edition) => edition.read(folder),
-            Self::Svhn(folder) => {
-                let [train, test] = SVHN_FILES.map(|name| folder.join(name));
-                Ok((mat::read(&train)?, mat::read(&test)?))
-            }
-            Self::Idx(folder) => {
-                let read = |part: &str| {
-                    let missing = |kind: &str| {
-                        let place = format!("{part}-{kind}");
-                        DataError::malformed(folder, place, "an IDX file", "no such file")
-                    };
-                    let (images, labels) = idx::part(folder, part);
-                    let images = images.ok_or_else(|| missing("images"))?;
-                    let labels = labels.ok_or_else(|| missing("labels"))?;
-                    idx::read(&images, Some(&labels), idx_known(folder))
-                };
-                Ok((read("train")?, read("t10k")?))
-            }
-            Self::Npz([train, test], known) => {
-                let names = known.map(Known::class_names);
-                let train = npz::read(train, names.as_deref())?;
-                let test = npz::read(test, Some(&train.classes))?;
-                Ok((train, test))
-            }
-        }
-    }
-}
-
-const SVHN_FILES: [&str; 2] = ["train_32x32.mat", "test_32x32.mat"];
-
-/// Fashion-MNIST has the file names of MNIST, so the folder's name decides. Some tools put the
-/// files into a subfolder `raw`; then its parent's name does.
-fn idx_known(folder: &Path) -> &'static Known {
-    let full = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-    let mut names = full.iter().rev().map(|name| name.to_string_lossy().to_ascii_lowercase());
-    let name = names.find(|name| name != "raw").unwrap_or_default();
-    if name.contains("fashion") { &known::FASHION_MNIST } else { &known::MNIST }
 }
 
 /// Checks that both parts have labels, the same shape and the same classes.

@@ -5,16 +5,25 @@
 //! is recognised if the last axis cannot be the channels. The header of an array is a Python
 //! dictionary with three keys in a fixed spelling; these are searched for, without a Python parser.
 
-use super::checks::{
-    Number, at_end, check_unpacked, class_numbers, finish, interleave, read_exactly, shape, volume,
-};
-use crate::{DataError, ImageSet, Result};
+use super::checks::{Number, Section, class_numbers, finish, interleave, shape};
+use crate::{DataError, ImageSet, Result, Shape};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use zip::ZipArchive;
 
 /// The longest header in bytes; real ones have a few hundred.
 const MAX_HEADER: usize = 1 << 16;
+
+/// The two archives of a data set.
+pub(super) const FILES: [&str; 2] = ["train.npz", "test.npz"];
+
+/// Reads the training and the test part in a folder, with the classes of the training part.
+pub(super) fn read_parts(folder: &Path) -> Result<[ImageSet; 2]> {
+    let [train, test] = FILES.map(|name| folder.join(name));
+    let train = read(&train, None)?;
+    let test = read(&test, Some(&train.classes))?;
+    Ok([train, test])
+}
 
 /// Reads an archive. Unless names are given, classes are named 0, 1, 2 ... up to the largest label
 /// in the file.
@@ -48,8 +57,8 @@ fn parse(path: &Path, mut file: impl Read + Seek, classes: Option<&[String]>) ->
 }
 
 /// Checks the images and moves their channels last.
-fn arrange(path: &Path, images: Array) -> Result<(crate::Shape, Vec<u8>)> {
-    if images.number != Number::U8 {
+fn arrange(path: &Path, images: Array) -> Result<(Shape, Vec<u8>)> {
+    if images.number != Number::BYTE {
         let found = images.number.to_string();
         return Err(DataError::malformed(path, "X", "bytes (uint8)", found));
     }
@@ -94,86 +103,66 @@ fn array(
     zip: &mut ZipArchive<impl Read + Seek>,
     name: &str,
 ) -> Result<Option<Array>> {
+    let section = Section { path, name, file_bytes: size };
     match zip.by_name(&format!("{name}.npy")) {
-        Ok(mut entry) => npy(path, size, name, &mut entry).map(Some),
+        Ok(mut entry) => npy(section, &mut entry).map(Some),
         Err(zip::result::ZipError::FileNotFound) => Ok(None),
-        Err(error) => Err(DataError::malformed(path, name, "a zip entry", error.to_string())),
+        Err(error) => Err(section.error("a zip entry", error.to_string())),
     }
 }
 
-fn npy(path: &Path, size: u64, name: &str, reader: &mut dyn Read) -> Result<Array> {
-    let fail = |expected: &str, found: &str| DataError::malformed(path, name, expected, found);
-    let magic = read_exactly(path, name, reader, 8)?;
+fn npy(section: Section, reader: &mut dyn Read) -> Result<Array> {
+    let magic = section.read_exactly(reader, 8)?;
     let length_bytes = match magic[..] {
         [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _] => 2,
         [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, _] => 4,
-        _ => return Err(fail("the start of a numpy array", &format!("{magic:02x?}"))),
+        _ => return Err(section.error("the start of a numpy array", format!("{magic:02x?}"))),
     };
-    let length = read_exactly(path, name, reader, length_bytes)?;
+    let length = section.read_exactly(reader, length_bytes)?;
     let length = length.iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
     if length > MAX_HEADER {
-        return Err(fail(&format!("a header of at most {MAX_HEADER} bytes"), &length.to_string()));
+        let expected = format!("a header of at most {MAX_HEADER} bytes");
+        return Err(section.error(expected, length.to_string()));
     }
-    let header = read_exactly(path, name, reader, length)?;
+    let header = section.read_exactly(reader, length)?;
     let header = String::from_utf8_lossy(&header);
-    let wrong = || fail("a numpy header with descr, fortran_order and shape", header.trim_end());
-
-    let descr = field(&header, "descr").and_then(quoted).ok_or_else(wrong)?;
-    let (number, big_endian) = element_type(descr).ok_or_else(|| fail("plain numbers", descr))?;
-    let dims = field(&header, "shape").and_then(tuple).ok_or_else(wrong)?;
-    let order = field(&header, "fortran_order").ok_or_else(wrong)?;
+    let (descr, order, dims) = fields(&header).ok_or_else(|| {
+        let expected = "a numpy header with descr, fortran_order and shape";
+        section.error(expected, header.trim_end())
+    })?;
+    let mut code = descr.chars(); // the byte order, the kind of number, its size
+    let (big_endian, kind) = (code.next() == Some('>'), code.next());
+    let number =
+        kind.zip(code.as_str().parse().ok()).and_then(|(kind, size)| Number::new(kind, size));
+    let number = number.ok_or_else(|| section.error("plain numbers", descr))?;
     // If only one axis is longer than 1, the order makes no difference.
-    if !order.starts_with("False") && dims.iter().filter(|&&dim| dim > 1).count() > 1 {
-        return Err(fail("an array in C order (np.ascontiguousarray)", "Fortran order"));
+    if order != "False" && dims.iter().filter(|&&dim| dim > 1).count() > 1 {
+        return Err(section.error("an array in C order (np.ascontiguousarray)", "Fortran order"));
     }
-    let bytes = volume(path, name, &dims)?.saturating_mul(number.size());
-    check_unpacked(path, name, size, bytes as u64, "save it with np.savez")?;
-    let mut data = read_exactly(path, name, reader, bytes)?;
-    at_end(path, name, reader)?;
+    let bytes = section.volume(&dims)?.saturating_mul(number.size());
+    section.check_unpacked(bytes as u64, "save it with np.savez")?;
+    let mut data = section.read_exactly(reader, bytes)?;
+    section.at_end(reader)?;
     if big_endian {
         data.chunks_exact_mut(number.size()).for_each(<[u8]>::reverse);
     }
     Ok(Array { number, dims, data })
 }
 
-/// The text after a key of the header.
-fn field<'h>(header: &'h str, key: &str) -> Option<&'h str> {
-    let (_, after) = header.split_once(&format!("'{key}':"))?;
-    Some(after.trim_start())
-}
-
-fn quoted(text: &str) -> Option<&str> {
-    text.strip_prefix('\'')?.split('\'').next()
-}
-
-fn tuple(text: &str) -> Option<Vec<usize>> {
-    let (inside, _) = text.strip_prefix('(')?.split_once(')')?;
-    let numbers = inside.split(',').map(str::trim).filter(|number| !number.is_empty());
-    numbers.map(|number| number.parse().ok()).collect()
-}
-
-/// The number type for a numpy type code, and whether it is big-endian.
-fn element_type(descr: &str) -> Option<(Number, bool)> {
-    let big_endian = descr.starts_with('>');
-    let number = match descr.trim_start_matches(['<', '>', '|', '=']) {
-        "i1" => Number::I8,
-        "u1" => Number::U8,
-        "i2" => Number::I16,
-        "u2" => Number::U16,
-        "i4" => Number::I32,
-        "u4" => Number::U32,
-        "i8" => Number::I64,
-        "u8" => Number::U64,
-        "f4" => Number::F32,
-        "f8" => Number::F64,
-        _ => return None,
-    };
-    Some((number, big_endian))
+/// The element type, the order and the dimensions in a header such as
+/// `{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3)}`.
+fn fields(header: &str) -> Option<(&str, &str, Vec<usize>)> {
+    let value = |key: &str| Some(header.split_once(&format!("'{key}':"))?.1.trim_start());
+    let descr = value("descr")?.strip_prefix('\'')?.split('\'').next()?;
+    let order = value("fortran_order")?.split([',', '}']).next()?.trim_end();
+    let (dims, _) = value("shape")?.strip_prefix('(')?.split_once(')')?;
+    let dims = dims.split(',').map(str::trim).filter(|dim| !dim.is_empty());
+    Some((descr, order, dims.map(|dim| dim.parse().ok()).collect::<Option<_>>()?))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::checks::damaged;
+    use super::super::checks::tests::damaged;
     use super::*;
     use std::io::{Cursor, Write};
     use zip::write::{SimpleFileOptions, ZipWriter};
@@ -290,7 +279,9 @@ mod tests {
             drop(parse(Path::new("f"), Cursor::new(bytes), None));
         }
         for bytes in damaged(&grey(), 5000) {
-            drop(super::npy(Path::new("f"), bytes.len() as u64, "X", &mut &bytes[..]));
+            let section =
+                Section { path: Path::new("f"), name: "X", file_bytes: bytes.len() as u64 };
+            drop(super::npy(section, &mut &bytes[..]));
         }
     }
 }

@@ -85,7 +85,7 @@ fn cifar_in_the_folder_or_in_the_official_one() {
         cifar(&folder, under);
         let set = folder.open();
         assert_eq!((set.train.len(), set.test.len(), set.flip), (10, 1, true));
-        assert_eq!(set.normalisation, known::CIFAR10.normalisation());
+        assert_eq!(set.normalisation, cifar::CIFAR10.normalisation());
         assert_eq!(set.name, folder.path().display().to_string());
         fs::remove_file(folder.path().join(format!("{under}data_batch_4.bin"))).unwrap();
         assert!(folder.failure().contains("data_batch_4.bin"), "{}", folder.failure());
@@ -129,7 +129,7 @@ fn unrecognised_folders_and_files_are_errors() {
 #[test]
 fn the_folder_name_distinguishes_mnist_from_fashion_mnist() {
     let digits: Vec<u8> = (0..10).collect();
-    for (under, title) in [("mnist", &known::MNIST), ("My-Fashion/raw", &known::FASHION_MNIST)] {
+    for (under, title) in [("mnist", &idx::MNIST), ("My-Fashion/raw", &idx::FASHION_MNIST)] {
         let folder = Folder::new();
         for part in ["train", "t10k"] {
             let images = idx(3, &[10, 1, 1], &digits);
@@ -170,21 +170,22 @@ fn archives_take_their_classes_from_training() {
         folder.write("test.npz", &test);
         assert!(folder.failure().contains(message), "{}", folder.failure());
     }
-    let svhn = Folder::new();
-    let digits: Vec<u8> = (0..10).collect();
-    svhn.write("train_32x32.npz", &npz(32, Some(&digits)));
-    svhn.write("test_32x32.npz", &npz(32, Some(&[4])));
-    // Grey, so the published colour normalisation does not apply.
-    let set = svhn.open();
-    assert_eq!((set.flip, set.normalisation.mean.as_slice()), (false, &[0.2][..]));
 }
 
 #[test]
-fn a_text_file_is_not_a_cifar_batch() {
+fn the_python_edition_of_cifar_is_named() {
     let folder = Folder::new();
-    folder.write("notes", b"root:x:0:0");
-    let error = open_images(&folder.path().join("notes"), &Options::default()).unwrap_err();
-    assert!(error.to_string().contains("a Python batch of CIFAR"), "{error}");
+    folder.write("cifar-10-batches-py/data_batch_1", b"\x80\x02");
+    let error = folder.failure();
+    let advice = "found the Python edition of CIFAR-10, which is not supported: get the binary \
+                  edition with `fedanchor data get cifar10`";
+    assert!(error.ends_with(advice), "{error}");
+    let folder = Folder::new();
+    folder.write("train", b"\x80\x02");
+    assert!(folder.failure().ends_with("`fedanchor data get cifar100`"), "{}", folder.failure());
+    let batch = folder.path().join("train");
+    let error = open_images(&batch, &Options::default()).unwrap_err().to_string();
+    assert!(error.contains("expected a .bin, .mat, .npz, IDX or image file"), "{error}");
 }
 
 #[test]
@@ -223,7 +224,7 @@ fn sizes_are_limited() {
         let error = open(folder.path(), &Options { size: Some(size), ..Options::default() })
             .unwrap_err()
             .to_string();
-        assert_eq!(error, format!("the size must be between 1 and 4096, found {size}"));
+        assert_eq!(error, format!("the size must be between 1 and 4096, got {size}"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! One folder of pictures.
 
-use super::super::checks::damaged;
+use super::super::checks::tests::damaged;
 use super::*;
 use crate::Shape;
 use image::{GrayImage, ImageFormat, Luma, Rgb, RgbImage};
