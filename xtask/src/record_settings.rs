@@ -7,14 +7,14 @@ use anyhow::{Context, Result, bail};
 use fedanchor::Experiment;
 use fedanchor::experiment::{resolve_file, settle, sweep_file};
 use fedanchor_data::Shape;
-use fedanchor_record::{KeyRole, files};
+use fedanchor_record::{KeyRole, files, with_current_keys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Settings that were added or removed since the first records, with the value that has the effect of not having the
 /// setting.
-const WITHOUT_SETTING: [(&str, &str); 28] = [
+const WITHOUT_SETTING: [(&str, &str); 23] = [
     ("aggregation.hostile", "0.3"), // used by no rule of that time
     ("aggregation.rule", "\"mean\""),
     ("batch_norm.images", "10000"), // used by static-all only
@@ -32,21 +32,13 @@ const WITHOUT_SETTING: [(&str, &str); 28] = [
     ("fleet.ask", "0"),
     ("fleet.clients_per_node", "1"),
     ("fleet.deadline", "0.0"),
-    ("method.agreement", "false"),
-    ("method.alignment", "0.0"),
-    ("method.confidence", "0.0"),
-    ("method.labelled_by", "\"global\""),
     ("method.local_prior", "0.0"),
     ("method.logit_adjustment", "0.0"),
     ("method.warm_up.predictor", "512"), // of no warm-up
     ("method.warm_up.rounds", "0"),
     ("method.warm_up.target_decay", "0.99"),
     ("pretrain.fitted", "0.0"),
-    ("server.average", "0.0"),
 ];
-
-/// Settings with a new name.
-const RENAMED: [(&str, &str); 1] = [("checks.length", "checks.clip")];
 
 /// Dotted keys and their values, without those that change nothing that is learnt.
 type Settings = BTreeMap<String, Value>;
@@ -143,15 +135,13 @@ impl Cells {
 
 fn settings(table: &Table) -> Settings {
     let mut found = Settings::new();
-    flatten(table, "", &mut found);
+    flatten(&with_current_keys(table.clone()), "", &mut found);
     found
 }
 
 fn flatten(table: &Table, path: &str, found: &mut Settings) {
     for (key, value) in table {
         let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        let renamed = RENAMED.iter().find(|(old, _)| *old == name);
-        let name = renamed.map_or(name, |(_, new)| (*new).to_owned());
         match value {
             // A threshold is a number or a table: one value either way.
             Value::Table(inner) if name != "method.threshold" => flatten(inner, &name, found),

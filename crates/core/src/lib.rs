@@ -11,7 +11,10 @@
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;
 //!
-//! let experiment = fedanchor::resolve("rounds = 10", &["data.name=sample".to_owned()])?;
+//! let experiment = fedanchor::Experiment::from_values(toml::toml! {
+//!     rounds = 10
+//!     data.name = "sample"
+//! })?;
 //! let data = fedanchor::simulation::load(&experiment)?;
 //! let simulation = fedanchor::Simulation::new(experiment, data, None)?;
 //! let (mut coordinator, mut fleet) = (simulation.coordinator()?, simulation.fleet());
@@ -46,7 +49,7 @@ pub use federation::{Coordinator, Federation, Fleet};
 pub use methods::{Method, register};
 pub use model::Model;
 pub use run::{
-    ConnectFleet, Observer, RealClients, Verification, WrapFleet, coordinate, resume,
-    resume_command, run, run_with, server_only, verify,
+    ConnectFleet, Observer, RealClients, Resume, RunClients, RunOptions, Verification, WrapFleet,
+    resume_command, run, server_only, verify,
 };
 pub use simulation::Simulation;

@@ -8,7 +8,10 @@ use fedanchor::messages::{Broadcast, ClientOutcome, Update};
 use fedanchor::methods::{self, ClientReport, Cohort, MeanLosses, Properties, Registration};
 use fedanchor::server::Server;
 use fedanchor::simulation::SimulatedFleet;
-use fedanchor::{Error, Experiment, Method, Result, Simulation, register, resolve};
+use fedanchor::{
+    Error, Experiment, Method, Result, Resume, RunClients, RunOptions, Simulation, register,
+    resolve,
+};
 use fedanchor_record::Outcome;
 use std::path::Path;
 use std::sync::Once;
@@ -155,12 +158,36 @@ fn a_round_that_was_stopped_leaves_no_trace() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, stopped) = (folder.path().join("whole"), folder.path().join("stopped"));
     let (experiment, stop) = (experiment(&["rounds=2", "compare=false"]), AtomicBool::new(false));
-    fedanchor::run(&experiment, &whole, Some(1), &stop, &mut ()).unwrap();
+    fedanchor::run(
+        &experiment,
+        RunOptions { workers: Some(1), stop: &stop, ..RunOptions::new(&whole) },
+        &mut (),
+    )
+    .unwrap();
     let wrap: &fedanchor::WrapFleet = &|clients| Ok(Box::new(Stopped(clients, 0)));
-    let summary =
-        fedanchor::run_with(&experiment, &stopped, Some(1), &stop, &mut (), wrap).unwrap();
+    let summary = fedanchor::run(
+        &experiment,
+        RunOptions {
+            workers: Some(1),
+            stop: &stop,
+            clients: RunClients::Simulated(wrap),
+            ..RunOptions::new(&stopped)
+        },
+        &mut (),
+    )
+    .unwrap();
     assert_eq!(summary.rounds, 1);
-    fedanchor::resume(&experiment, &stopped, Some(1), false, &stop, &mut ()).unwrap();
+    fedanchor::run(
+        &experiment,
+        RunOptions {
+            resume: Resume::Yes,
+            workers: Some(1),
+            stop: &stop,
+            ..RunOptions::new(&stopped)
+        },
+        &mut (),
+    )
+    .unwrap();
     for name in ["rounds.jsonl", "model.safetensors"] {
         let read = |folder: &Path| std::fs::read(folder.join(name)).unwrap();
         assert!(read(&whole) == read(&stopped), "{name}");

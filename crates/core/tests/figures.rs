@@ -4,7 +4,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fedanchor::{Experiment, Federation, Model, Observer, Simulation, resolve};
+use fedanchor::{Experiment, Federation, Model, Observer, Resume, RunOptions, Simulation, resolve};
 use fedanchor_data::{DataSet, Partition, sample, thumbnail};
 use fedanchor_record::{
     Assignment, Latents, RoundRecord, SampleKind, Samples, Timing, files, rounds_with_latents,
@@ -48,12 +48,22 @@ impl Observer for StopAfter<'_> {
 
 fn run(experiment: &Experiment, out: &Path) {
     let stop = AtomicBool::new(false);
-    fedanchor::run(experiment, out, Some(1), &stop, &mut ()).unwrap();
+    fedanchor::run(
+        experiment,
+        RunOptions { workers: Some(1), stop: &stop, ..RunOptions::new(out) },
+        &mut (),
+    )
+    .unwrap();
 }
 
 fn resume(experiment: &Experiment, out: &Path, observer: &mut dyn Observer) {
     let stop = AtomicBool::new(false);
-    fedanchor::resume(experiment, out, Some(1), false, &stop, observer).unwrap();
+    fedanchor::run(
+        experiment,
+        RunOptions { resume: Resume::Yes, workers: Some(1), stop: &stop, ..RunOptions::new(out) },
+        observer,
+    )
+    .unwrap();
 }
 
 fn samples(out: &Path) -> Samples {
@@ -92,12 +102,12 @@ fn latents_are_of_the_same_images_everywhere() {
     assert_ne!(fedanchor.images, found(&["seed=1"]).images);
 }
 
-/// The files of a run are those of the model that is tested, here its average, and of the test itself.
+/// The files of a run are those of the model that is tested, and of the test itself.
 #[test]
 fn latents_are_those_of_the_tested_model() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
-    run(&experiment(&["record.latents=[0, 3, 0]", "server.average=0.5"]), &out);
+    run(&experiment(&["record.latents=[0, 3, 0]"]), &out);
     assert_eq!(rounds_with_latents(&out).unwrap(), [0, 3]);
     assert!(!out.join(files::SAMPLES).exists());
     let latents = std::fs::read(out.join(files::latents(3))).unwrap();
@@ -198,7 +208,12 @@ fn a_resumed_run_has_the_same_files() {
     let experiment = experiment(&["record.latents=[0, 1, 3]", "record.samples=4"]);
     run(&experiment, &whole);
     let stop = AtomicBool::new(false);
-    fedanchor::run(&experiment, &parts, Some(1), &stop, &mut StopAfter(1, &stop)).unwrap();
+    fedanchor::run(
+        &experiment,
+        RunOptions { workers: Some(1), stop: &stop, ..RunOptions::new(&parts) },
+        &mut StopAfter(1, &stop),
+    )
+    .unwrap();
     assert_eq!(rounds_with_latents(&parts).unwrap(), [0, 1]);
     let first = std::fs::read(parts.join(files::SAMPLES)).unwrap();
     assert_eq!(samples(&parts).round, 1);
@@ -208,7 +223,17 @@ fn a_resumed_run_has_the_same_files() {
     std::fs::write(parts.join(files::SAMPLES), "of a round that is not on record").unwrap();
     // Stopped before its first round, it has what the checkpoint tells.
     let stop = AtomicBool::new(true);
-    fedanchor::resume(&experiment, &parts, Some(1), false, &stop, &mut ()).unwrap();
+    fedanchor::run(
+        &experiment,
+        RunOptions {
+            resume: Resume::Yes,
+            workers: Some(1),
+            stop: &stop,
+            ..RunOptions::new(&parts)
+        },
+        &mut (),
+    )
+    .unwrap();
     assert_eq!(rounds_with_latents(&parts).unwrap(), [0, 1]);
     assert_eq!(std::fs::read(parts.join(files::SAMPLES)).unwrap(), first);
 

@@ -1,5 +1,4 @@
-//! What a recipe adds to the method: the moving average of the global model, pre-training that ends by itself,
-//! the server's own learning rate, adjusted logits.
+//! What a recipe adds to the method: pre-training that ends by itself, the server's own learning rate, adjusted logits.
 
 #![allow(clippy::unwrap_used)]
 

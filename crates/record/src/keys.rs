@@ -1,4 +1,7 @@
-//! Which keys of a config tell experiments apart. Resuming, sweeps and tables all decide by this list.
+//! Which keys of a config tell experiments apart, and what keys of earlier versions are called today. Resuming, sweeps
+//! and tables all decide by these lists.
+
+use toml::{Table, Value};
 
 /// What a key of a config is to an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,9 +30,52 @@ impl KeyRole {
     }
 }
 
+/// Keys of earlier versions: section, key, and the key that replaced it.
+const RENAMED: [(&str, &str, &str); 1] = [("checks", "length", "clip")];
+
+/// Keys that were removed, with the value that had no effect, as TOML.
+const REMOVED: [(&str, &str, &str); 5] = [
+    ("server", "average", "0.0"),
+    ("method", "agreement", "false"),
+    ("method", "alignment", "0.0"),
+    ("method", "confidence", "0.0"),
+    ("method", "labelled_by", "\"global\""),
+];
+
+/// A recorded config with the keys of today. Removed keys that had an effect stay.
+pub fn with_current_keys(mut config: Table) -> Table {
+    for (name, old, new) in RENAMED {
+        if let Some(Value::Table(section)) = config.get_mut(name)
+            && let Some(value) = section.remove(old)
+        {
+            section.insert(new.to_owned(), value);
+        }
+    }
+    for (name, key, without_effect) in REMOVED {
+        if let Some(Value::Table(section)) = config.get_mut(name)
+            && section.get(key).is_some_and(|value| value.to_string() == without_effect)
+        {
+            section.remove(key);
+        }
+    }
+    config
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_of_earlier_versions_become_those_of_today() {
+        let old: Table =
+            "rounds = 1\n[checks]\nlength = 5.0\n[method]\nalignment = 1.0\nagreement = false"
+                .parse()
+                .unwrap();
+        let new: Table =
+            "rounds = 1\n[checks]\nclip = 5.0\n[method]\nalignment = 1.0".parse().unwrap();
+        assert_eq!(with_current_keys(old), new);
+        assert_eq!(with_current_keys(new.clone()), new);
+    }
 
     #[test]
     fn sections_and_their_keys_have_one_role() {

@@ -18,7 +18,7 @@ pub mod words;
 
 pub use build::{Build, BuildRounds};
 pub use incidents::Incidents;
-pub use keys::KeyRole;
+pub use keys::{KeyRole, with_current_keys};
 pub use latents::{Latents, rounds_with_latents};
 pub use line::{Checksums, missing_timings};
 pub use manifest::{BadManifest, Manifest, Mismatch};

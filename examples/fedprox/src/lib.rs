@@ -19,6 +19,7 @@ use fedanchor::methods::{
 use fedanchor::server::ServerEpochs;
 use fedanchor::{Error, Method, Result};
 use fedanchor_record::ClientLabels;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tch::{Kind, Tensor};
 use toml::Table;
@@ -27,9 +28,10 @@ const NAME: &str = "fedprox";
 
 /// What `fedanchor::register` takes: the name, the defaults of the settings, and how to make the method.
 pub const REGISTRATION: Registration =
-    Registration::new(NAME, "mu = 0.01\nramp_up = 0\naugment = \"weak\"\n", build);
+    Registration::new(NAME, "mu = 0.01\nramp_up = 0\naugment = \"weak\"\n", build)
+        .describe::<FedProxConfig>();
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FedProxConfig {
     /// Weight of the proximal term.

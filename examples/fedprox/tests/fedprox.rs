@@ -8,7 +8,7 @@ mod fleet;
 
 use fedanchor::engine::tensors::Params;
 use fedanchor::messages::ClientOutcome;
-use fedanchor::{Simulation, resolve};
+use fedanchor::{RunClients, RunOptions, Simulation, resolve};
 use fedanchor_record::{RoundRecord, files};
 use fleet::Loopback;
 use std::path::Path;
@@ -108,9 +108,24 @@ fn it_crosses_a_wire() {
     let folder = tempfile::tempdir().unwrap();
     let (plain, encoded) = (folder.path().join("plain"), folder.path().join("encoded"));
     let stop = AtomicBool::new(false);
-    fedanchor::run(&experiment, &plain, Some(1), &stop, &mut ()).unwrap();
+    fedanchor::run(
+        &experiment,
+        RunOptions { workers: Some(1), stop: &stop, ..RunOptions::new(&plain) },
+        &mut (),
+    )
+    .unwrap();
     let wrap: &fedanchor::WrapFleet = &|clients| Ok(Box::new(Loopback::new(clients, 1)));
-    fedanchor::run_with(&experiment, &encoded, Some(1), &stop, &mut (), wrap).unwrap();
+    fedanchor::run(
+        &experiment,
+        RunOptions {
+            workers: Some(1),
+            stop: &stop,
+            clients: RunClients::Simulated(wrap),
+            ..RunOptions::new(&encoded)
+        },
+        &mut (),
+    )
+    .unwrap();
     for name in [files::ROUNDS, files::MODEL] {
         assert!(read(&plain, name) == read(&encoded, name), "{name} differs");
     }
@@ -144,7 +159,7 @@ fn the_term_holds_a_client_near_what_it_was_sent() {
 fn a_name_can_be_taken_once() {
     simulation(&[]);
     let again = fedanchor::register(fedprox::REGISTRATION).unwrap_err().to_string();
-    assert_eq!(again, "method fedprox: there is a method of this name already");
+    assert_eq!(again, "method.name: a method called `fedprox` already exists");
 }
 
 /// The proximal term as it is usually written first, with its weight of this round as a field of the loss. A replayed

@@ -5,11 +5,11 @@
 //! first unlabelled pictures.
 
 use fedanchor::engine::Device;
-use fedanchor::{Federation, Model, Observer};
+use fedanchor::{Experiment, Federation, Model, Observer, RunOptions};
 use fedanchor_data::{DataError, Partition, paths, pictures};
 use fedanchor_record::{RoundRecord, Summary, Timing};
+use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
 /// Prints what happens, a line per round.
 struct Lines;
@@ -46,25 +46,24 @@ fn clients(folder: &Path) -> usize {
     }
 }
 
-/// Trains on the pictures in a folder; `settings` change keys of the experiment, as `--set` does.
-pub fn train(folder: &Path, out: &Path, settings: &[String]) -> fedanchor::Result<Summary> {
-    // As in a file that `fedanchor init` writes; every other key is the preset's.
+/// Trains on the pictures in a folder.
+pub fn train(folder: &Path, out: &Path, rounds: u32) -> fedanchor::Result<Summary> {
     let clients = clients(folder);
-    let experiment = format!(
-        r#"
-        preset = "best"
-        rounds = 40
-        data = {{ name = "pictures", path = '{}', size = 32, fit = "pad", anchors = 0, clients = {clients} }}
-        partition.kind = "iid"
-        augment.flip = false
-        model.name = "small"
-        client = {{ per_round = {}, epochs = 2, batch = 32 }}
-        "#,
-        paths::text(folder).map_err(DataError::from)?,
-        clients.min(5)
-    );
-    let experiment = fedanchor::resolve(&experiment, settings)?;
-    fedanchor::run(&experiment, out, None, &AtomicBool::new(false), &mut Lines)
+    let path = paths::text(folder).map_err(DataError::from)?;
+    // As in a file that `fedanchor init` writes; every other key is the preset's.
+    let experiment = Experiment::from_values(json!({
+        "preset": "best",
+        "rounds": rounds,
+        "data": {
+            "name": "pictures", "path": path, "size": 32, "fit": "pad",
+            "anchors": 0, "clients": clients,
+        },
+        "partition": { "kind": "iid" },
+        "augment": { "flip": false },
+        "model": { "name": "small" },
+        "client": { "per_round": clients.min(5), "epochs": 2, "batch": 32 },
+    }))?;
+    fedanchor::run(&experiment, RunOptions::new(out), &mut Lines)
 }
 
 /// The classes of pictures by a trained model, with the probability of each.

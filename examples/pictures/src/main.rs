@@ -1,4 +1,4 @@
-//! The example as a program: `pictures FOLDER OUT [KEY=VALUE...]`.
+//! The example as a program: `pictures FOLDER OUT [ROUNDS]`.
 
 use fedanchor_data::pictures::find;
 use std::path::Path;
@@ -9,12 +9,13 @@ const SHOWN: usize = 5;
 #[allow(clippy::print_stdout, clippy::print_stderr)]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, out, settings @ ..] = &arguments[..] else {
-        eprintln!("usage: pictures FOLDER OUT [KEY=VALUE...]");
+    let (&[folder, out] | &[folder, out, _]) = &arguments.iter().collect::<Vec<_>>()[..] else {
+        eprintln!("usage: pictures FOLDER OUT [ROUNDS]");
         std::process::exit(1);
     };
     let (folder, out) = (Path::new(folder), Path::new(out));
-    let summary = pictures::train(folder, out, settings)?;
+    let rounds = arguments.get(2).map_or(Ok(40), |rounds| rounds.parse())?;
+    let summary = pictures::train(folder, out, rounds)?;
     println!("test accuracy: {:.1} %", summary.final_accuracy);
     let mut paths = find(&[folder.join("unlabelled")])?.pictures;
     paths.truncate(SHOWN);

@@ -28,8 +28,7 @@ fn it_trains_on_pictures_and_classifies_others() {
     write(&data.train, &at("data/labelled"), 0, 10, true);
     write(&data.train, &at("data/unlabelled"), 10, 40, false);
     write(&data.test, &at("data/test"), 0, 20, true);
-    let settings = ["rounds=2", "client.per_round=2", "pretrain.epochs=60"].map(str::to_owned);
-    let summary = pictures::train(&at("data"), &at("run"), &settings).unwrap();
+    let summary = pictures::train(&at("data"), &at("run"), 2).unwrap();
     assert_eq!((summary.rounds, summary.anchors, summary.classes.len()), (2, 30, 3));
     assert!(summary.final_accuracy > 60.0, "{}", summary.final_accuracy);
     let mut paths: Vec<PathBuf> = std::fs::read_dir(at("data/unlabelled"))
@@ -57,8 +56,7 @@ fn clients_may_have_folders_of_their_own() {
     }
     write(&data.test, &at("data/test"), 0, 5, true);
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_pictures"))
-        .args([at("data"), at("run")])
-        .args(["rounds=1", "pretrain.epochs=1", "server.epochs=1"])
+        .args([at("data"), at("run"), "1".into()])
         .env("FEDANCHOR_CACHE", "")
         .output()
         .unwrap();

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fedanchor::Model;
 use fedanchor::engine::Device;
+use fedanchor::{Model, RunOptions};
 use fedanchor_data::sample;
 use fedanchor_data::thumbnail::write_png;
-use std::sync::atomic::AtomicBool;
 
 #[test]
 fn answers_are_the_models() {
@@ -16,7 +15,7 @@ fn answers_are_the_models() {
                 model.name = 'small'\nclient = { per_round = 1, epochs = 1, batch = 32 }\n\
                 pretrain.epochs = 5\n";
     let experiment = fedanchor::resolve(text, &[]).unwrap();
-    fedanchor::run(&experiment, &run, None, &AtomicBool::new(false), &mut ()).unwrap();
+    fedanchor::run(&experiment, RunOptions::new(&run), &mut ()).unwrap();
 
     let model = Model::load(&run, Device::Cpu).unwrap();
     let images = sample::load().unwrap().test;

@@ -7,7 +7,7 @@ use super::tracked::Tracked;
 use crate::cli::{CoordinatorArgs, NodeArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
-use fedanchor::{ConnectFleet, RealClients};
+use fedanchor::{ConnectFleet, RealClients, Resume, RunClients, RunOptions};
 use fedanchor_fleet::node::{Clients, Node, Settings, Source};
 use fedanchor_fleet::{Bound, Mailbox, RemoteFleet, coordinator};
 use fedanchor_record::files;
@@ -66,11 +66,12 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     let mut settings = args.settings;
     settings.extend(args.device.map(|device| format!("device={device}")));
     let (out, resume) = match (args.out, args.resume) {
-        (_, Some(folder)) => (folder, Some(args.force)),
-        (Some(out), None) => (out, None),
+        (_, Some(folder)) if args.force => (folder, Resume::Force),
+        (_, Some(folder)) => (folder, Resume::Yes),
+        (Some(out), None) => (out, Resume::No),
         (None, None) => bail!("--out: name the run folder to create, or resume one with --resume"),
     };
-    let stored = resume.is_some().then(|| out.join(files::CONFIG));
+    let stored = (resume != Resume::No).then(|| out.join(files::CONFIG));
     let experiment =
         resolved(args.experiment.as_deref().or(stored.as_deref()), &settings, printer)?;
     // Before anything is touched that another coordinator may use.
@@ -88,15 +89,10 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
         let (mailbox, stop) = (there.clone(), asked.clone());
         Ok(Box::new(RemoteFleet::new(mailbox, stop, federation, run)?))
     };
-    let done = fedanchor::coordinate(
-        &experiment,
-        &out,
-        resume,
-        args.workers.map(usize::from),
-        &stop,
-        &mut tracked,
-        RealClients { socket: &args.socket, connect },
-    );
+    let clients = RunClients::Real(RealClients { socket: &args.socket, connect });
+    let workers = args.workers.map(usize::from);
+    let options = RunOptions { out: &out, resume, workers, stop: &stop, clients };
+    let done = fedanchor::run(&experiment, options, &mut tracked);
     let undone = match &done {
         Ok(summary) => left_undone(&experiment, summary, &stop)?,
         Err(_) => None,

@@ -38,7 +38,7 @@ use anyhow::{Context, Result, bail};
 use fedanchor::Experiment;
 use fedanchor::experiment::{Resolved, resolve_file};
 use fedanchor_data::DataSet;
-use fedanchor_record::files;
+use fedanchor_record::{files, with_current_keys};
 use std::path::Path;
 
 /// What `fedanchor run` does without a file.
@@ -172,6 +172,7 @@ fn bytes(count: u64) -> String {
 
 /// A run's config with every key, as this version reads it.
 fn complete(config: &toml::Table) -> Option<String> {
+    let config = with_current_keys(config.clone());
     let experiment = fedanchor::resolve(&config.to_string(), &[]).ok()?;
     toml::to_string(&experiment).ok()
 }

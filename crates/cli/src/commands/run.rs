@@ -7,8 +7,8 @@ use super::{bytes, counted};
 use crate::cli::RunArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
-use fedanchor::Experiment;
 use fedanchor::config::Precision;
+use fedanchor::{Experiment, Resume, RunOptions};
 use fedanchor_record::{ServerOnlyTrial, Summary, files};
 use indicatif::ProgressBar;
 use std::os::unix::process::CommandExt;
@@ -27,8 +27,9 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         let mut progress = Progress::new(printer, &experiment, folder);
         let stop = stop_on_interrupt(progress.bar(), *printer, "stopping after this round")?;
         let mut tracked = Tracked::new(&mut progress, args.tensorboard, folder);
-        let summary =
-            fedanchor::resume(&experiment, folder, workers, args.force, &stop, &mut tracked)?;
+        let resume = if args.force { Resume::Force } else { Resume::Yes };
+        let options = RunOptions { resume, workers, stop: &stop, ..RunOptions::new(folder) };
+        let summary = fedanchor::run(&experiment, options, &mut tracked)?;
         tracked.finish();
         progress.finish();
         report(&summary, folder, printer, "");
@@ -41,7 +42,8 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
         progress.bar().set_message("pre-training on the labelled images");
         let stop = stop_on_interrupt(progress.bar(), *printer, "stopping after this round")?;
         let mut tracked = Tracked::new(&mut progress, args.tensorboard, &out);
-        let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut tracked)?;
+        let options = RunOptions { workers, stop: &stop, ..RunOptions::new(&out) };
+        let summary = fedanchor::run(&experiment, options, &mut tracked)?;
         tracked.finish();
         progress.finish();
         report(&summary, &out, printer, "");
@@ -97,7 +99,8 @@ fn run_seeds(
     let one = |(experiment, out): &(Experiment, PathBuf)| {
         let mut progress = Progress::of_seed(printer, experiment, out);
         let mut tracked = Tracked::new(&mut progress, tensorboard, out);
-        let summary = fedanchor::run(experiment, out, workers, &stop, &mut tracked)?;
+        let options = RunOptions { workers, stop: &stop, ..RunOptions::new(out) };
+        let summary = fedanchor::run(experiment, options, &mut tracked)?;
         tracked.finish();
         report(&summary, out, printer, &format!("seed {}: ", experiment.seed));
         Ok(summary)

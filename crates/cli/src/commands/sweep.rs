@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use fedanchor::config::differences;
 use fedanchor::experiment::{settle, sweep_file};
 use fedanchor::simulation::{assign, load};
-use fedanchor::{Experiment, Federation, Observer};
+use fedanchor::{Experiment, Federation, Observer, Resume, RunOptions};
 use fedanchor_data::Partition;
 use fedanchor_record::{Incidents, KeyRole, RoundRecord, Summary, Timing, files};
 use fedanchor_report::{Format, Run, Table, find_runs, render};
@@ -204,11 +204,10 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
     }
     let mut tracked = Tracked::new(&mut progress, job.tensorboard, folder);
     // An interrupted run is resumed; one of another experiment is an error.
-    let summary = if folder.join(files::CONFIG).try_exists()? {
-        fedanchor::resume(experiment, folder, workers, false, stop, &mut tracked)?
-    } else {
-        fedanchor::run(experiment, folder, workers, stop, &mut tracked)?
-    };
+    let started = folder.join(files::CONFIG).try_exists()?;
+    let resume = if started { Resume::Yes } else { Resume::No };
+    let options = RunOptions { resume, workers, stop, ..RunOptions::new(folder) };
+    let summary = fedanchor::run(experiment, options, &mut tracked)?;
     tracked.finish();
     if !progress.incidents.is_empty() {
         printer.status(format!("{}: note: {}", job.name, progress.incidents));

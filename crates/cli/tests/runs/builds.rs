@@ -55,7 +55,16 @@ fn a_run_that_another_build_resumes_says_so() {
     let settings: Vec<String> = SMALL.iter().map(|setting| (*setting).to_owned()).collect();
     let experiment = fedanchor::resolve("preset = \"paper\"", &settings).unwrap();
     let out = workspace.at("run");
-    fedanchor::run(&experiment, &out, Some(1), &AtomicBool::new(false), &mut ()).unwrap();
+    fedanchor::run(
+        &experiment,
+        fedanchor::RunOptions {
+            workers: Some(1),
+            stop: &AtomicBool::new(false),
+            ..fedanchor::RunOptions::new(&out)
+        },
+        &mut (),
+    )
+    .unwrap();
 
     let resumed = fedanchor(&workspace, &["run", "--resume", "run", "--set", "rounds=3"]);
     let note = format!("resumed with another build: {before} until round 2, {now} from here on");

@@ -161,7 +161,7 @@ fn a_lasting_decline_on_the_anchors_is_noted() {
         text(&workspace.succeed(&mut workspace.command(out, &settings)).stderr).to_owned()
     };
     let note = "note: the clients' updates make the model worse: over the last five rounds";
-    let hostile = said("hostile", &["faults.kind=sign", "faults.share=1"]);
+    let hostile = said("hostile", &["faults.kind=sign", "faults.share=1", "faults.factor=4"]);
     assert!(hostile.contains(note), "{hostile}");
     let clean = said("clean", &[]);
     assert!(!clean.contains(note), "{clean}");
@@ -187,8 +187,10 @@ fn large_updates_are_clipped_and_named() {
     let client = records[2].clipped[0];
     assert!(records[1].clipped.is_empty());
     assert!(records[2..].iter().all(|record| record.clipped.contains(&client)), "{records:?}");
-    // Six rounds have five that are shortened.
-    let note = format!("client {client} has sent 5 updates more than 10 times as long as usual");
+    // Of six rounds, five have a usual norm.
+    let note = format!(
+        "client {client} has sent 5 updates more than 10 times the usual norm, which were clipped"
+    );
     assert_eq!(said.matches(&note).count(), 1, "{said}");
     // As far as is not rejected, every time.
     let checks = ["checks.distance=1", "checks.clip=2"];

@@ -36,6 +36,7 @@ fn a_named_pipe_is_refused_wherever_a_file_is_read() {
     let workspace = Workspace::with_pictures(16);
     workspace.run("run", &[DRAWN, &["rounds=1"]]);
     pipe(&workspace.at("pipe"));
+    pipe(&workspace.at("pipe.bin"));
     std::fs::create_dir(workspace.at("some")).unwrap();
     for (from, to) in [("drawn/train", "some/labelled"), ("drawn/test", "some/unlabelled")] {
         let copied =
@@ -46,7 +47,7 @@ fn a_named_pipe_is_refused_wherever_a_file_is_read() {
         &["run", "pipe"][..],
         &["sweep", "pipe"],
         &["predict", "pipe", "drawn"],
-        &["data", "check", "pipe"],
+        &["data", "check", "pipe.bin"],
         &["init", "some", "--labels", "pipe", "--out", "some.toml"],
     ] {
         let said = refused(&workspace, arguments);
@@ -108,7 +109,7 @@ fn what_does_not_fit_is_refused_with_the_number() {
     let said = refused(&workspace, &["run", "huge.toml"]);
     assert!(said.contains("expected at most 16777216 bytes, found more"), "{said}");
     let said = refused(&workspace, &["data", "check", "drawn", "--size", "16384"]);
-    assert!(said.contains("the size must be between 1 and 4096, found 16384"), "{said}");
+    assert!(said.contains("the size must be between 1 and 4096, got 16384"), "{said}");
     let mut command = workspace.command("many", &[DRAWN]);
     let output = command.args(["--workers", "65535"]).output().unwrap();
     let said = text(&output.stderr);

@@ -35,10 +35,7 @@ fn an_extended_run_is_the_longer_run() {
     let keeps = ["client.keep_momentum=true", "server.keep_momentum=true", "server.momentum=0.5"];
     for (name, more) in [
         ("fedanchor", &["batch_norm.statistics=static-all"][..]),
-        (
-            "fedanchor",
-            &["server.average=0.7", "method.labelled_by=average", "method.warm_up.rounds=1"],
-        ),
+        ("fedanchor", &["method.warm_up.rounds=1"]),
         ("semifl", &["method.threshold=0.3"]),
         ("fedavg-fixmatch", &["method.threshold=0.3"]),
         ("fedcon", &["method.predictor=32"]),

@@ -46,13 +46,13 @@ impl Experiment {
         if let Some(share) = self.data.test_share
             && !(share > 0.0 && share < 1.0)
         {
-            let problem = format!("must be above 0 and below 1, found {share}");
+            let problem = format!("must be above 0 and below 1, got {share}");
             return Err(Error::config("data.test_share", problem));
         }
         if let Some(Normalisation { mean, std }) = &self.data.normalisation {
             if mean.len() != std.len() || ![1, 3].contains(&mean.len()) {
                 let problem = format!(
-                    "expected a mean and a std for 1 channel (grey) or 3 (colour), found {} and {}",
+                    "expected a mean and a std for 1 channel (grey) or 3 (colour), got {} and {}",
                     mean.len(),
                     std.len()
                 );
@@ -104,8 +104,7 @@ impl Experiment {
         {
             let batch = batch.unwrap_or(2);
             if batch < 2 {
-                let problem =
-                    format!("must be at least 2, found {batch}: batch norm needs a batch");
+                let problem = format!("must be at least 2, got {batch}: batch norm needs a batch");
                 return Err(Error::config(key, problem));
             }
             at_most(key, batch, MOST_BATCH)?;
@@ -157,7 +156,7 @@ impl Experiment {
         within("checks.anchor_margin", self.checks.anchor_margin, 0.0, 100.0)?;
         if self.checks.quorum > per_round {
             let problem = format!(
-                "must be at most client.per_round ({per_round}), found {}",
+                "must be at most client.per_round ({per_round}), got {}",
                 self.checks.quorum
             );
             return Err(Error::config("checks.quorum", problem));
@@ -180,13 +179,13 @@ impl Experiment {
 
 /// A number that must not be 0.
 pub fn at_least_one(key: &str, value: usize) -> Result<()> {
-    if value == 0 { Err(Error::config(key, "must be at least 1, found 0")) } else { Ok(()) }
+    if value == 0 { Err(Error::config(key, "must be at least 1, got 0")) } else { Ok(()) }
 }
 
 /// A number with an upper limit.
 pub fn at_most(key: &str, value: usize, most: usize) -> Result<()> {
     if value > most {
-        Err(Error::config(key, format!("must be at most {most}, found {value}")))
+        Err(Error::config(key, format!("must be at most {most}, got {value}")))
     } else {
         Ok(())
     }
@@ -197,7 +196,7 @@ pub fn positive(key: &str, value: f64) -> Result<()> {
     if value.is_finite() && (1e-6..=1e6).contains(&value) {
         return Ok(());
     }
-    Err(Error::config(key, format!("must be 1e-6 to 1e6, found {value}")))
+    Err(Error::config(key, format!("must be between 1e-6 and 1e6, got {value}")))
 }
 
 /// A number within bounds.
@@ -205,7 +204,7 @@ pub fn within(key: &str, value: f64, least: f64, most: f64) -> Result<()> {
     if value.is_finite() && (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(Error::config(key, format!("must be {least} to {most}, found {value}")))
+    Err(Error::config(key, format!("must be between {least} and {most}, got {value}")))
 }
 
 #[cfg(test)]
@@ -222,58 +221,58 @@ mod tests {
         for (setting, expected) in [
             ("rounds=0", "rounds: must be at least 1"),
             ("client.per_round=101", "101 clients per round, but data.clients is 100"),
-            ("data.test_share=1.0", "data.test_share: must be above 0 and below 1, found 1"),
+            ("data.test_share=1.0", "data.test_share: must be above 0 and below 1, got 1"),
             (
                 "data.normalisation={mean=[0.5, 0.5], std=[1.0]}",
                 "data.normalisation: expected a mean and a std for 1 channel (grey) or 3 (colour), \
                  found 2 and 1",
             ),
             ("data.normalisation={mean=[0.5], std=[0.0]}", "data.normalisation.std: must be"),
-            ("data.fit=squash", "data.fit: unknown value `squash`"),
+            ("data.fit=squash", "data.fit: expected `stretch`, `crop` or `pad`, got"),
             ("client.batch=1", "at least 2"),
-            ("optimiser.lr=-1.0", "optimiser.lr: must be 0 to 100, found -1"),
+            ("optimiser.lr=-1.0", "optimiser.lr: must be between 0 and 100, got -1"),
             ("optimiser.lr=nan", "optimiser.lr"),
-            ("method.threshold=1.5", "method.threshold: must be -1 to 1, found 1.5"),
+            ("method.threshold=1.5", "method.threshold: must be between -1 and 1, got 1.5"),
             (
                 "method.threshold=x",
                 "method.threshold: unknown rule `x`; expected one of anchor-relative",
             ),
-            ("method.threshold={rule=\"quantile\", x=1}", "method.threshold: unknown field `x`"),
+            ("method.threshold={rule=\"quantile\", x=1}", "method.threshold.x: unknown key"),
             (
                 "method.threshold={rule=\"quantile\", to=2}",
-                "method.threshold.to: must be 0 to 1, found 2",
+                "method.threshold.to: must be between 0 and 1, got 2",
             ),
-            ("method.contrastive.temperature=0", "must be 0.001 to 1000, found 0"),
+            ("method.contrastive.temperature=0", "must be between 0.001 and 1000, got 0"),
             ("model.latent_dim=9000000000000000000", "at most 65536"),
             ("client.batch=100000", "at most 8192"),
             ("model.preactivation=true", "an option of resnet18 only"),
             ("model.groups=3", "1, 2, 4, 8 or 16"),
             ("method.label_views=4294967295", "method.label_views: must be at most 100"),
-            ("method.local_prior=1.5", "method.local_prior: must be 0 to 1, found 1.5"),
+            ("method.local_prior=1.5", "method.local_prior: must be between 0 and 1, got 1.5"),
             ("method.confidence=0.5", "method.confidence: was removed"),
             ("checks.length=5", "checks.length: was renamed: use checks.clip"),
-            ("device=gpu", "device: expected `cpu` or `cuda:N`, found `gpu`"),
+            ("device=gpu", "device: expected `cpu` or `cuda:N`, got `gpu`"),
             ("pretrain.epochs=2147483648", "pretrain.epochs: must be at most 100000"),
             ("server.epochs=4294967295", "server.epochs: must be at most 100000"),
             ("client.epochs=4294967295", "client.epochs: must be at most 100000"),
             ("rounds=4294967295", "rounds: must be at most 1000000"),
             ("data.clients=4294967295", "data.clients: must be at most 10000000"),
             ("method.contrastive.epochs=4294967295", "method.contrastive.epochs: must be at most"),
-            ("method.mixup.alpha=1e308", "method.mixup.alpha: must be 1e-6 to 1e6"),
-            ("method.mixup.weight=1e308", "method.mixup.weight: must be 0 to 1000000"),
-            ("partition.alpha=5e-324", "partition.alpha: must be 0.001 to 1000000"),
-            ("partition.alpha=inf", "partition.alpha: must be 0.001 to 1000000"),
-            ("optimiser.clip=1e308", "optimiser.clip: must be 0 to 1000000"),
-            ("checks.distance=1e308", "checks.distance: must be 0 to 1000000"),
-            ("checks.quorum=11", "checks.quorum: must be at most client.per_round (10), found 11"),
+            ("method.mixup.alpha=1e308", "method.mixup.alpha: must be between 1e-6 and 1e6"),
+            ("method.mixup.weight=1e308", "method.mixup.weight: must be between 0 and 1000000"),
+            ("partition.alpha=5e-324", "partition.alpha: must be between 0.001 and 1000000"),
+            ("partition.alpha=inf", "partition.alpha: must be between 0.001 and 1000000"),
+            ("optimiser.clip=1e308", "optimiser.clip: must be between 0 and 1000000"),
+            ("checks.distance=1e308", "checks.distance: must be between 0 and 1000000"),
+            ("checks.quorum=11", "checks.quorum: must be at most client.per_round (10), got 11"),
             (
                 "record.latents=[1, 501, 2]",
                 "record.latents: round 501 is after the last one: `rounds` is 500",
             ),
-            ("record.latents=3", "record.latents: expected a list, found 3"),
-            ("record.latents=[-1]", "expected a whole number of 0 or more, found -1"),
-            ("record.samples=201", "record.samples: must be at most 200, found 201"),
-            ("record.images=1", "record.images: unknown field `images`"),
+            ("record.latents=3", "record.latents: expected a list, got 3"),
+            ("record.latents=[-1]", "expected a non-negative integer, got -1"),
+            ("record.samples=201", "record.samples: must be at most 200, got 201"),
+            ("record.images=1", "record.images: unknown key"),
         ] {
             let error = resolved(&[setting]).unwrap_err();
             assert!(error.contains(expected), "{setting}: {error}");
@@ -352,17 +351,21 @@ mod tests {
     #[test]
     fn a_key_that_a_method_does_not_use_is_refused() {
         for (name, key, problem) in [
-            ("semifl", "contrastive.epochs=1", "method.contrastive: unknown field `contrastive`"),
-            ("semifl", "threshold=-0.5", "method.threshold: must be 0 to 1, found -0.5"),
+            ("semifl", "contrastive.epochs=1", "method.contrastive: unknown key"),
+            ("semifl", "threshold=-0.5", "method.threshold: must be between 0 and 1, got -0.5"),
             (
                 "semifl",
                 "threshold=quantile",
-                "method.threshold: expected a number, found \"quantile\"",
+                "method.threshold: expected a number, got \"quantile\"",
             ),
-            ("fedavg-fixmatch", "threshold=1.5", "method.threshold: must be 0 to 1, found 1.5"),
-            ("fedavg-fixmatch", "client_mixup=true", "unknown field `client_mixup`"),
-            ("supervised", "threshold=0.5", "unknown field `threshold`"),
-            ("server-only", "threshold=0.5", "unknown field `threshold`"),
+            (
+                "fedavg-fixmatch",
+                "threshold=1.5",
+                "method.threshold: must be between 0 and 1, got 1.5",
+            ),
+            ("fedavg-fixmatch", "client_mixup=true", "client_mixup: unknown key"),
+            ("supervised", "threshold=0.5", "threshold: unknown key"),
+            ("server-only", "threshold=0.5", "threshold: unknown key"),
             ("fedcon", "predictor=0", "method.predictor: must be at least 1"),
             ("fedmatch", "refresh=0", "method.refresh: must be at least 1"),
         ] {
@@ -371,6 +374,6 @@ mod tests {
             assert!(error.contains(problem), "{name} {key}: {error}");
         }
         let error = resolved(&["method.score=softmax", "method.threshold=-0.1"]).unwrap_err();
-        assert!(error.contains("method.threshold: must be 0 to 1, found -0.1"), "{error}");
+        assert!(error.contains("method.threshold: must be between 0 and 1, got -0.1"), "{error}");
     }
 }

@@ -11,7 +11,7 @@
 
 mod check;
 mod differences;
-mod plain_words;
+mod schema;
 
 pub use check::{MOST_SEED, at_least_one, at_most, positive, within};
 pub use differences::{differences, fingerprint};
@@ -22,7 +22,7 @@ pub use fedanchor_engine::config::{
 };
 
 pub(crate) use check::MOST_BATCH;
-pub(crate) use plain_words::{in_plain_words, plain_words};
+pub(crate) use schema::{Node, check as check_keys, read};
 
 use crate::aggregation::RuleName;
 use crate::error::{Error, Result};
@@ -155,7 +155,7 @@ impl Experiment {
 
 /// The device of this name.
 pub fn device(name: &str) -> Result<tch::Device> {
-    let wrong = || Error::config("device", format!("expected `cpu` or `cuda:N`, found `{name}`"));
+    let wrong = || Error::config("device", format!("expected `cpu` or `cuda:N`, got `{name}`"));
     match name.split_once(':') {
         None if name == "cpu" => Ok(tch::Device::Cpu),
         Some(("cuda", number)) => Ok(tch::Device::Cuda(number.parse().map_err(|_| wrong())?)),

@@ -50,7 +50,7 @@ pub(super) fn preset_of(given: &Table) -> Result<Table> {
     match given.get("preset") {
         None => preset(DEFAULT_PRESET),
         Some(Value::String(name)) => preset(name),
-        Some(other) => Err(Error::config("preset", format!("expected a name, found {other}"))),
+        Some(other) => Err(Error::config("preset", format!("expected a name, got {other}"))),
     }
 }
 
@@ -68,11 +68,6 @@ pub fn preset(name: &str) -> Result<Table> {
         merge(&mut table, layer, "")?;
     }
     Ok(table)
-}
-
-/// A method and its settings in preset `paper`.
-pub(super) fn method_defaults(method: &str) -> Result<(Registration, Table)> {
-    defaults_in(&mut preset("paper")?, method)
 }
 
 /// A method and its settings, which are taken out of the preset.
@@ -119,7 +114,7 @@ pub(super) fn merge(base: &mut Table, over: Table, path: &str) -> Result<()> {
                 *base = Value::Table(over);
             }
             (Some(Value::Table(base)), other) if !rule(base) => {
-                let problem = format!("expected a table of keys, found {other}");
+                let problem = format!("expected a table of keys, got {other}");
                 return Err(Error::config(path, problem));
             }
             // `alpha = 1` is as good as `alpha = 1.0`.

@@ -3,8 +3,11 @@
 //! comparison of a file that sets `method.contrastive`. Keeping all would be an error for every key that
 //! the other method lacks.
 
-use super::layers::{merge, method_defaults, nested};
-use crate::error::{Error, Result};
+use super::layers::{merge, nested};
+use crate::config::Node;
+use crate::error::Result;
+use crate::methods;
+use schemars::SchemaGenerator;
 use toml::{Table, Value};
 
 /// The settings of `old` as settings of `new`, and a note about those that are left behind.
@@ -13,21 +16,14 @@ pub(super) fn keep_shared(
     old: &str,
     new: &str,
 ) -> Result<(Table, Option<String>)> {
-    let (registration, defaults) = method_defaults(new)?;
-    let has = |setting: &Table| -> Result<bool> {
-        let mut candidate = defaults.clone();
-        merge(&mut candidate, setting.clone(), "method")?;
-        // A wrong value is found, and named, when all layers are there.
-        let unknown = |error: Error| matches!(&error, Error::Config { problem, .. } if problem.contains("unknown field"));
-        Ok(!(registration.build)(&candidate).err().is_some_and(unknown))
-    };
+    let schema = (methods::find(new)?.settings)(&mut SchemaGenerator::default());
+    let known = Node::root(schema.as_value());
     let (mut kept, mut left) = (Table::new(), Vec::new());
     for (key, value) in leaves(settings, "") {
-        let setting = nested(&key, value);
         if key == "name" {
             continue;
-        } else if !another_meaning(&key, old, new) && has(&setting).unwrap_or(false) {
-            merge(&mut kept, setting, "method")?;
+        } else if !another_meaning(&key, old, new) && known.has(&key) {
+            merge(&mut kept, nested(&key, value), "method")?;
         } else {
             left.push(format!("method.{key}"));
         }
@@ -104,7 +100,7 @@ mod tests {
     fn what_is_set_with_the_name_must_be_a_setting_of_the_method() {
         let settings = ["method.name=server-only", "method.score=softmax"].map(str::to_owned);
         let error = resolve_file(FILE, Path::new(""), &settings).unwrap_err().to_string();
-        assert!(error.contains("method.score: unknown field `score`"), "{error}");
+        assert!(error.contains("method.score: unknown key"), "{error}");
     }
 
     #[test]

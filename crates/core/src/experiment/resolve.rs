@@ -6,11 +6,12 @@ use super::layers::{
     DEFAULT_METHOD, check_length, check_removed, defaults_in, merge, preset_of, take_table,
 };
 use super::other_method::keep_shared;
-use crate::config::{Experiment, in_plain_words};
+use crate::config::{Experiment, read};
 use crate::error::{Error, Result};
 use crate::methods::{self, Method};
 use fedanchor_data::Shape;
 use fedanchor_engine::model::Network;
+use serde::Serialize;
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -29,7 +30,19 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     Ok(resolve_file(file, Path::new(""), settings)?.experiment)
 }
 
-/// The same for the text of a file in `folder`, to which its `data.path` and `model.init_from` are relative;
+impl Experiment {
+    /// An experiment from values that a program sets: a table (`toml::toml!`), or anything else that serde writes as one.
+    /// The preset fills in the rest.
+    pub fn from_values(values: impl Serialize) -> Result<Self> {
+        let values = Table::try_from(values)
+            .map_err(|error| Error::config("the experiment", error.to_string()))?;
+        let (experiment, method) = assemble(values)?;
+        method.check(&experiment)?;
+        Ok(experiment)
+    }
+}
+
+/// [`resolve`] for the text of a file in `folder`, to which its `data.path` and `model.init_from` are relative;
 /// those of a setting are relative to the working directory.
 pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Resolved> {
     check_length("the experiment file", file)?;
@@ -58,9 +71,7 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
         }
     }
     merge(&mut given, set, "")?;
-    let (experiment, method) = assemble(given)?;
-    method.check(&experiment)?;
-    Ok(Resolved { experiment, notes })
+    Ok(Resolved { experiment: Experiment::from_values(given)?, notes })
 }
 
 /// What is given over its preset, parsed and checked, and the method.
@@ -75,7 +86,6 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
         let problem = format!("unknown kind `{partition}`; expected one of {}", known.join(", "));
         return Err(Error::config("partition.kind", problem));
     };
-    check_numbers(&scheme, given.get("partition").and_then(Value::as_table), "partition")?;
     scheme.insert("kind".to_owned(), Value::String(partition));
     preset.insert("partition".to_owned(), Value::Table(scheme));
 
@@ -104,9 +114,7 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     let on_gpu = table.get("device").and_then(Value::as_str).is_some_and(|d| d.starts_with("cuda"));
     let precision = if on_gpu { "bf16" } else { "f32" };
     table.entry("precision").or_insert_with(|| Value::String(precision.to_owned()));
-    let experiment: Experiment = serde_path_to_error::deserialize(Value::Table(table))
-        .map_err(|error| Error::config(error.path().to_string(), error.inner().message()))
-        .map_err(in_plain_words)?;
+    let experiment: Experiment = read("", table)?;
     experiment.check()?;
     Ok((experiment, built))
 }
@@ -136,23 +144,10 @@ fn name_of(table: &Table, section: &str, key: &str) -> Result<Option<String>> {
         None => Ok(None),
         Some(Value::String(name)) => Ok(Some(name.clone())),
         Some(other) => {
-            let problem = format!("expected a name, found {other}");
+            let problem = format!("expected a name, got {other}");
             Err(Error::config(format!("{section}.{key}"), problem))
         }
     }
-}
-
-/// Numbers must stay numbers. For sections that are read as one of several kinds, whose own errors
-/// would not name the key.
-fn check_numbers(defaults: &Table, given: Option<&Table>, section: &str) -> Result<()> {
-    for (key, value) in given.into_iter().flatten() {
-        let number = |value: &Value| value.is_float() || value.is_integer();
-        if defaults.get(key).is_some_and(number) && !number(value) {
-            let problem = format!("expected a number, found {value}");
-            return Err(Error::config(format!("{section}.{key}"), problem));
-        }
-    }
-    Ok(())
 }
 
 /// `a.b=value`: the value is TOML; a bare word is a string.
@@ -319,27 +314,27 @@ mod tests {
                 &[][..],
                 "preset: unknown preset `x`; expected one of paper, best, semifl",
             ),
-            ("preset = 3", &[], "preset: expected a name, found 3"),
+            ("preset = 3", &[], "preset: expected a name, got 3"),
             // A key of earlier versions.
             (
                 "[method]\nname = \"x\"",
                 &[],
                 "method.name: unknown method `x`; expected one of fedanchor",
             ),
-            ("", &["method.name=-1"], "method.name: expected a name, found -1"),
+            ("", &["method.name=-1"], "method.name: expected a name, got -1"),
             (
                 "",
                 &["aggregation.weight_limit=3"],
                 "aggregation.weight_limit: was removed: delete it",
             ),
-            ("", &["client.bacth=3"], "unknown field `bacth`"),
+            ("", &["client.bacth=3"], "bacth: unknown key"),
             (
                 "",
                 &["client.batch=x"],
-                "client.batch: expected a whole number of 0 or more, found \"x\"",
+                "client.batch: expected a whole number of 0 or more, got \"x\"",
             ),
-            ("", &["method.mixup.alpha=x"], "method.mixup.alpha: expected a number, found \"x\""),
-            ("", &["method.x=1"], "method.x: unknown field `x`"),
+            ("", &["method.mixup.alpha=x"], "method.mixup.alpha: expected a number, got \"x\""),
+            ("", &["method.x=1"], "method.x: unknown key"),
             ("", &["rounds"], "rounds: expected key=value"),
             ("", &["=1"], "expected key=value"),
             ("", &["partition.kind=iid", "partition.alpha=1"], "alpha"),
@@ -348,7 +343,7 @@ mod tests {
                 &["partition.kind=x"],
                 "partition.kind: unknown kind `x`; expected one of classes",
             ),
-            ("", &["partition.alpha=x"], "partition.alpha: expected a number, found \"x\""),
+            ("", &["partition.alpha=x"], "partition.alpha: expected a number, got \"x\""),
             ("rounds = ", &[], "line 1"),
             ("client = 3", &[], "client: expected a table"),
             ("", &["aggregation=median"], "aggregation: expected a table"),

@@ -8,8 +8,9 @@
 use super::layers::{DEFAULT_METHOD, check_length, nested};
 use super::other_method::keep_shared;
 use super::resolve::resolve_file;
-use crate::config::{Experiment, MOST_SEED, at_most, plain_words};
+use crate::config::{Experiment, MOST_SEED, at_most, check_keys};
 use crate::error::{Error, Result};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,19 +36,25 @@ pub struct Cell {
     pub experiment: Experiment,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default = "first_seed")]
     seeds: Vec<u64>,
     #[serde(default)]
+    #[schemars(with = "BTreeMap<String, Any>")]
     base: Table,
     // Places in the file: a table forgets the order of its keys.
     #[serde(default)]
+    #[schemars(with = "BTreeMap<String, BTreeMap<String, BTreeMap<String, Any>>>")]
     axes: BTreeMap<String, Spanned<BTreeMap<String, Spanned<Table>>>>,
     #[serde(default)]
+    #[schemars(with = "BTreeMap<String, Any>")]
     grid: BTreeMap<String, Spanned<Value>>,
 }
+
+/// Any value, in the schema.
+type Any = serde_json::Value;
 
 fn first_seed() -> Vec<u64> {
     vec![0]
@@ -67,11 +74,10 @@ pub fn sweep_file(
     settings: &[String],
 ) -> Result<Sweep> {
     check_length("the sweep file", text)?;
-    let file: File = toml::from_str(text).map_err(|error| {
-        let whole = error.to_string();
-        let problem = whole.replace(error.message(), &plain_words(error.message()));
-        Error::config("the sweep file", problem.trim_end())
-    })?;
+    let invalid =
+        |error: toml::de::Error| Error::config("the sweep file", error.to_string().trim_end());
+    check_keys::<File>("", &text.parse().map_err(invalid)?)?;
+    let file: File = toml::from_str(text).map_err(invalid)?;
     if file.seeds.is_empty() {
         return Err(Error::config("seeds", "names no seed"));
     }
@@ -182,7 +188,7 @@ fn flatten(key: &str, value: Value, out: &mut Vec<(String, Vec<Value>)>) -> Resu
             Ok(())
         }
         other => {
-            let problem = format!("expected a list of values, found {other}");
+            let problem = format!("expected a list of values, got {other}");
             Err(Error::config(format!("grid.{key}"), problem))
         }
     }
@@ -304,7 +310,7 @@ client.batch = [10, 32]
     #[test]
     fn mistakes_are_named() {
         let problem = |text: &str| sweep(text, &[], &[]).unwrap_err().to_string();
-        assert!(problem("seed = [1]").contains("unknown field `seed`"));
+        assert!(problem("seed = [1]").contains("unknown key"));
         assert!(problem("seeds = []").contains("names no seed"));
         assert!(
             problem("seeds = [0, 9007199254740992]")

@@ -1,21 +1,14 @@
 //! Reading and checking a method's settings.
 
-use crate::config::{MixupConfig, in_plain_words, positive, within};
-use crate::error::{Error, Result};
+use crate::config::{MixupConfig, positive, read, within};
+use crate::error::Result;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use toml::{Table, Value};
+use toml::Table;
 
 /// Reads a method's settings; an error names the key.
-pub fn read_settings<T: DeserializeOwned>(settings: &Table) -> Result<T> {
-    serde_path_to_error::deserialize(Value::Table(settings.clone())).map_err(
-        |error: serde_path_to_error::Error<toml::de::Error>| {
-            let key = match error.path().to_string() {
-                path if path == "." => "method".to_owned(),
-                path => format!("method.{path}"),
-            };
-            in_plain_words(Error::config(key, error.inner().message()))
-        },
-    )
+pub fn read_settings<T: DeserializeOwned + JsonSchema>(settings: &Table) -> Result<T> {
+    read("method", settings.clone())
 }
 
 /// Checks the keys of `method.mixup`.

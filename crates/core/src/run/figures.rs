@@ -41,7 +41,7 @@ impl Run<'_> {
         let (mut there, written) = (Vec::new(), &mut progress.files);
         for round in self.folder.keep_latents(last)? {
             let name = files::latents(round);
-            let content = disk::read(&self.out.join(&name))?;
+            let content = disk::read(&self.options.out.join(&name))?;
             match written.check(&name, &content) {
                 Ok(()) => written.add(&name, &content), // those of an earlier version have no checksum
                 Err(_) if Some(round) == last => continue, // written again below
@@ -76,7 +76,7 @@ impl Run<'_> {
 
     fn write_figure(&self, file: &RoundFile, written: &mut Manifest) -> Result<()> {
         written.add(&file.name, &file.bytes);
-        file.write(self.out)
+        file.write(self.options.out)
     }
 
     fn samples(&self, picked: &Picked) -> Result<Option<RoundFile>> {

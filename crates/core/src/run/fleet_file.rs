@@ -1,7 +1,7 @@
 //! What a run folder says of a fleet of real clients. The folder of a simulation has no such file, so that the two are
 //! not taken for one another when a run is resumed.
 
-use super::Clients;
+use super::RunClients;
 use super::command::{fleet_command, simulation_command};
 use super::disk;
 use crate::error::{Error, Result};
@@ -22,8 +22,8 @@ pub(crate) struct FleetFile {
 impl FleetFile {
     /// Of a run with these clients: with the identifier that it had before, or with a new one. `None` where the clients
     /// are simulated.
-    pub(super) fn of(clients: Clients, before: Option<Self>) -> Result<Option<Self>> {
-        let Clients::Elsewhere(clients) = clients else { return Ok(None) };
+    pub(super) fn of(clients: RunClients, before: Option<Self>) -> Result<Option<Self>> {
+        let RunClients::Real(clients) = clients else { return Ok(None) };
         let socket = std::path::absolute(clients.socket)
             .map_err(|error| Error::file(clients.socket, error))?;
         Ok(Some(Self { run: before.map_or_else(random, |before| before.run), socket }))
@@ -45,19 +45,19 @@ pub(super) fn read(out: &Path) -> Result<Option<FleetFile>> {
 
 /// The file of a run that is resumed with these clients, which must be where they were before. With `force`, one that is
 /// damaged is replaced.
-pub(super) fn check(out: &Path, clients: Clients, force: bool) -> Result<Option<FleetFile>> {
+pub(super) fn check(out: &Path, clients: RunClients, force: bool) -> Result<Option<FleetFile>> {
     let there = match (read(out), clients) {
-        (Err(_), Clients::Elsewhere(_)) if force => return Ok(None),
+        (Err(_), RunClients::Real(_)) if force => return Ok(None),
         (there, _) => there?,
     };
     match (&there, clients) {
-        (Some(file), Clients::Here(_)) => {
+        (Some(file), RunClients::Simulated(_)) => {
             let command = fleet_command(out, &file.socket);
             let problem =
                 format!("the clients of this run are a fleet: resume it with `{command}`");
             Err(Error::file(out, problem))
         }
-        (None, Clients::Elsewhere(_)) => {
+        (None, RunClients::Real(_)) => {
             let command = simulation_command(out);
             let problem =
                 format!("the clients of this run are simulated: resume it with `{command}`");

@@ -15,7 +15,6 @@ mod verify;
 
 pub use command::resume_command;
 pub use results::server_only;
-pub use resume::resume;
 pub use verify::{Verification, verify};
 
 use crate::config::{Experiment, fingerprint};
@@ -49,95 +48,85 @@ impl Observer for () {
     fn notice(&mut self, _: &str) {}
 }
 
-/// Puts another fleet in front of the simulated one, for example one that encodes every message.
-pub type WrapFleet = dyn for<'a> Fn(SimulatedFleet<'a>) -> Result<Box<dyn Fleet + 'a>>;
-
-fn plain(fleet: SimulatedFleet<'_>) -> Result<Box<dyn Fleet + '_>> {
-    Ok(Box::new(fleet))
+/// What a run needs beside its experiment.
+#[derive(Clone, Copy)]
+pub struct RunOptions<'a> {
+    /// The run folder.
+    pub out: &'a Path,
+    /// Whether the folder holds the run already [default: no].
+    pub resume: Resume,
+    /// Threads that train clients [default: as many as there are cores].
+    pub workers: Option<usize>,
+    /// Ends the run after its round when it is set [default: never set].
+    pub stop: &'a AtomicBool,
+    /// Which clients take part [default: simulated ones].
+    pub clients: RunClients<'a>,
 }
 
-/// Runs an experiment into a new folder.
-pub fn run(
-    experiment: &Experiment,
-    out: &Path,
-    workers: Option<usize>,
-    stop: &AtomicBool,
-    observer: &mut dyn Observer,
-) -> Result<Summary> {
-    run_with(experiment, out, workers, stop, observer, &plain)
+impl<'a> RunOptions<'a> {
+    /// A new run of simulated clients.
+    pub fn new(out: &'a Path) -> Self {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        let (resume, clients) = (Resume::No, RunClients::Simulated(&|fleet| Ok(Box::new(fleet))));
+        Self { out, resume, workers: None, stop: &NEVER, clients }
+    }
 }
 
-/// The same with another fleet.
-pub fn run_with(
-    experiment: &Experiment,
-    out: &Path,
-    workers: Option<usize>,
-    stop: &AtomicBool,
-    observer: &mut dyn Observer,
-    wrap: &WrapFleet,
-) -> Result<Summary> {
-    start(experiment, out, workers, stop, observer, Clients::Here(wrap))
+/// Whether a run is resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resume {
+    /// A new run in a new folder.
+    No,
+    /// After the last complete round, or from the start if none is complete. The experiment must be the one that the run
+    /// was started with, except for more rounds.
+    Yes,
+    /// The same, also with another experiment.
+    Force,
+}
+
+/// Which clients take part in a run.
+#[derive(Clone, Copy)]
+pub enum RunClients<'a> {
+    /// Simulated ones, perhaps behind another fleet, for example one that encodes every message.
+    Simulated(&'a WrapFleet),
+    /// Real ones.
+    Real(RealClients<'a>),
+}
+
+/// Puts another fleet in front of the simulated one.
+pub type WrapFleet = dyn for<'a> Fn(SimulatedFleet<'a>) -> Result<Box<dyn Fleet + 'a>> + Sync;
+
+/// Clients that have images of their own.
+#[derive(Clone, Copy)]
+pub struct RealClients<'a> {
+    /// The coordinator's socket, to tell how the run can be resumed.
+    pub socket: &'a Path,
+    /// Makes their fleet.
+    pub connect: &'a ConnectFleet,
 }
 
 /// Makes a fleet of real clients from the server's half of an experiment and the run's own identifier, which does not
 /// change when it is resumed: what clients keep from round to round belongs to it.
 pub type ConnectFleet = dyn for<'a> Fn(&'a Federation, &str) -> Result<Box<dyn Fleet + 'a>>;
 
-/// Clients that have images of their own.
-#[derive(Clone, Copy)]
-pub struct RealClients<'a> {
-    /// The coordinator's socket, for whoever is told how to resume the run.
-    pub socket: &'a Path,
-    /// Their fleet.
-    pub connect: &'a ConnectFleet,
-}
-
-/// Whose clients are trained.
-#[derive(Clone, Copy)]
-enum Clients<'a> {
-    /// Simulated ones, perhaps behind another fleet.
-    Here(&'a WrapFleet),
-    /// Those of a fleet.
-    Elsewhere(RealClients<'a>),
-}
-
-/// Runs the server's half of an experiment with a fleet of real clients into a new folder; with `resume`, which
-/// says whether to force it, continues the run in that folder.
-pub fn coordinate(
+/// Runs an experiment.
+pub fn run(
     experiment: &Experiment,
-    out: &Path,
-    resume: Option<bool>,
-    workers: Option<usize>,
-    stop: &AtomicBool,
+    options: RunOptions,
     observer: &mut dyn Observer,
-    clients: RealClients,
 ) -> Result<Summary> {
-    let clients = Clients::Elsewhere(clients);
-    match resume {
-        Some(force) => {
-            resume::resume_with(experiment, out, workers, force, stop, observer, clients)
-        }
-        None => start(experiment, out, workers, stop, observer, clients),
+    if options.resume != Resume::No {
+        return resume::resume(experiment, options, observer);
     }
-}
-
-fn start(
-    experiment: &Experiment,
-    out: &Path,
-    workers: Option<usize>,
-    stop: &AtomicBool,
-    observer: &mut dyn Observer,
-    clients: Clients,
-) -> Result<Summary> {
+    let RunOptions { out, clients, .. } = options;
     // Before the data is read, which may take a while; and again once the folder is locked.
     check_free(out)?;
-    let (prepared, data) = prepare(experiment, workers, clients)?;
+    let (prepared, data) = prepare(experiment, options)?;
     let settled = settled(prepared.federation())?;
     let folder = RunFolder::create(out)?;
     let config = fingerprint(&as_table(&settled)?);
     let fleet_file = FleetFile::of(clients, None)?;
-    Run { prepared, settled, data, config, folder, out, clients, fleet_file }
-        .go(None, stop, observer)
+    Run { prepared, settled, data, config, folder, options, fleet_file }.execute(None, observer)
 }
 
 /// The settled config, as it is stored: it must find the data again from any working directory, and after
@@ -159,56 +148,53 @@ fn as_table(experiment: &Experiment) -> Result<toml::Table> {
         .map_err(|error| Error::config("the experiment", error.to_string()))
 }
 
-fn prepare(
-    experiment: &Experiment,
-    workers: Option<usize>,
-    clients: Clients,
-) -> Result<(Prepared, String)> {
+fn prepare<'a>(experiment: &Experiment, options: RunOptions<'a>) -> Result<(Prepared<'a>, String)> {
     let data = load(experiment)?;
-    let fingerprint = data_fingerprint(&data);
-    let prepared = match clients {
-        Clients::Here(_) => {
-            Prepared::Simulation(Simulation::new(experiment.clone(), data, workers)?)
+    let (fingerprint, workers) = (data_fingerprint(&data), options.workers);
+    let prepared = match options.clients {
+        RunClients::Simulated(wrap) => {
+            Prepared::Simulation(Simulation::new(experiment.clone(), data, workers)?, wrap)
         }
-        Clients::Elsewhere(_) => Prepared::Fleet(Federation::new(experiment, data, workers)?),
+        RunClients::Real(clients) => {
+            Prepared::Fleet(Federation::new(experiment, data, workers)?, clients.connect)
+        }
     };
     Ok((prepared, fingerprint))
 }
 
 /// Data and network of a run.
-enum Prepared {
-    /// With the clients in this process.
-    Simulation(Simulation),
+enum Prepared<'a> {
+    /// With the clients in this process, and what is put in front of them.
+    Simulation(Simulation, &'a WrapFleet),
     /// With real clients.
-    Fleet(Federation),
+    Fleet(Federation, &'a ConnectFleet),
 }
 
-impl Prepared {
+impl Prepared<'_> {
     fn federation(&self) -> &Federation {
         match self {
-            Self::Simulation(simulation) => &simulation.federation,
-            Self::Fleet(federation) => federation,
+            Self::Simulation(simulation, _) => &simulation.federation,
+            Self::Fleet(federation, _) => federation,
         }
     }
 
     fn simulation(&self) -> Option<&Simulation> {
         match self {
-            Self::Simulation(simulation) => Some(simulation),
-            Self::Fleet(_) => None,
+            Self::Simulation(simulation, _) => Some(simulation),
+            Self::Fleet(..) => None,
         }
     }
 }
 
 /// A run that is ready to start.
 struct Run<'a> {
-    prepared: Prepared,
+    prepared: Prepared<'a>,
     settled: Experiment,
     /// Fingerprints.
     data: String,
     config: String,
     folder: RunFolder,
-    out: &'a Path,
-    clients: Clients<'a>,
+    options: RunOptions<'a>,
     /// What the run folder says of a fleet of real clients.
     fleet_file: Option<FleetFile>,
 }

@@ -1,7 +1,7 @@
 //! What a run leaves at its end: the model, what is known of it, and the summary.
 
 use super::progress::Progress;
-use super::{Observer, Run};
+use super::{Observer, Run, RunOptions};
 use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Federation, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
@@ -18,10 +18,9 @@ impl Run<'_> {
         coordinator: &Coordinator,
         progress: &Progress,
         seconds: f64,
-        stop: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<Summary> {
-        let Self { prepared, folder, .. } = self;
+        let Self { prepared, folder, options: RunOptions { stop, .. }, .. } = self;
         let federation = prepared.federation();
         let experiment = &federation.experiment;
         let builds = self.builds(progress)?;

@@ -6,38 +6,23 @@ use super::checkpoint::{self, About, Found};
 use super::disk;
 use super::fleet_file::{self, FleetFile};
 use super::folder::{RunFolder, read_manifest};
-use super::{Clients, Observer, Run, as_table, plain, prepare, settled};
+use super::{Observer, Resume, Run, RunOptions, as_table, prepare, settled};
 use crate::config::{Experiment, LrSchedule, differences, fingerprint};
 use crate::error::{Error, Result};
-use fedanchor_record::{Build, Summary, files};
+use fedanchor_record::{Build, Summary, files, with_current_keys};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
-/// Resumes a run after its last complete round, or from the start where none is complete. The experiment
-/// must be the one it was started with, except for more rounds; `force` accepts others.
-pub fn resume(
+/// See [`Resume`].
+pub(super) fn resume(
     experiment: &Experiment,
-    out: &Path,
-    workers: Option<usize>,
-    force: bool,
-    stop: &AtomicBool,
+    options: RunOptions,
     observer: &mut dyn Observer,
 ) -> Result<Summary> {
-    resume_with(experiment, out, workers, force, stop, observer, Clients::Here(&plain))
-}
-
-pub(super) fn resume_with(
-    experiment: &Experiment,
-    out: &Path,
-    workers: Option<usize>,
-    force: bool,
-    stop: &AtomicBool,
-    observer: &mut dyn Observer,
-    clients: Clients,
-) -> Result<Summary> {
+    let RunOptions { out, clients, .. } = options;
+    let force = options.resume == Resume::Force;
     let stored = stored_config(out, force)?;
     let fleet_file = fleet_file::check(out, clients, force)?;
-    let (prepared, data) = prepare(experiment, workers, clients)?;
+    let (prepared, data) = prepare(experiment, options)?;
     let settled = settled(prepared.federation())?;
     let table = as_table(&settled)?;
     let config = fingerprint(&table);
@@ -102,8 +87,7 @@ pub(super) fn resume_with(
     }
     // A run that starts over is another one to its clients: what they kept is of no use to it.
     let fleet_file = FleetFile::of(clients, fleet_file.filter(|_| found.is_some()))?;
-    Run { prepared, settled, data, config, folder, out, clients, fleet_file }
-        .go(found, stop, observer)
+    Run { prepared, settled, data, config, folder, options, fleet_file }.execute(found, observer)
 }
 
 /// The config in the folder, which must be the one that was written there.
@@ -119,7 +103,7 @@ fn stored_config(out: &Path, force: bool) -> Result<toml::Table> {
         return Err(Error::file(path, problem));
     }
     let text = String::from_utf8(bytes).map_err(|error| Error::file(&path, error))?;
-    text.parse().map_err(|error| Error::file(&path, error))
+    Ok(with_current_keys(text.parse().map_err(|error| Error::file(&path, error))?))
 }
 
 /// The checkpoint to continue from, and the rounds whose checkpoints are damaged.

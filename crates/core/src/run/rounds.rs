@@ -3,7 +3,7 @@
 use super::checkpoint::{About, Checkpoint, Found, Saver};
 use super::folder::{LineChecksums, Lines, RoundFile};
 use super::progress::Progress;
-use super::{Clients, Observer, Run, resume_command};
+use super::{Observer, Prepared, Run, RunOptions, resume_command};
 use crate::clients::ComputeThreads;
 use crate::config::FleetConfig;
 use crate::error::{Error, Result};
@@ -12,22 +12,21 @@ use crate::simulation::Simulation;
 use fedanchor_data::skipped::by_reason;
 use fedanchor_engine::guard;
 use fedanchor_record::{Assignment, Build, Manifest, Summary, files};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl Run<'_> {
     /// Does what is left to do; an error of the disk says how to resume.
-    pub(super) fn go(
+    pub(super) fn execute(
         self,
         found: Option<Found>,
-        stop: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<Summary> {
-        self.rounds(found, stop, observer).map_err(|error| match error {
+        self.rounds(found, observer).map_err(|error| match error {
             Error::File { path, problem } => {
                 let problem = format!(
                     "{problem}; what was saved before is intact: fix the disk, then resume with `{}`",
-                    resume_command(self.out)
+                    resume_command(self.options.out)
                 );
                 Error::file(path, problem)
             }
@@ -35,12 +34,8 @@ impl Run<'_> {
         })
     }
 
-    fn rounds(
-        &self,
-        found: Option<Found>,
-        stop: &AtomicBool,
-        observer: &mut dyn Observer,
-    ) -> Result<Summary> {
+    fn rounds(&self, found: Option<Found>, observer: &mut dyn Observer) -> Result<Summary> {
+        let RunOptions { out, stop, .. } = self.options;
         let (federation, simulation) = (self.prepared.federation(), self.prepared.simulation());
         let experiment = &federation.experiment;
         observer.started(federation, simulation.map(|simulation| &simulation.partition));
@@ -59,15 +54,14 @@ impl Run<'_> {
             Some(simulation) => simulation.coordinator()?,
             None => federation.coordinator()?,
         };
-        let mut fleet = match (self.clients, simulation) {
-            (Clients::Here(wrap), Some(simulation)) => wrap(simulation.fleet())?,
-            (Clients::Here(_), None) => unreachable!("clients in this process are simulated"),
-            (Clients::Elsewhere(clients), _) => {
+        let mut fleet = match &self.prepared {
+            Prepared::Simulation(simulation, wrap) => wrap(simulation.fleet())?,
+            Prepared::Fleet(federation, connect) => {
                 let FleetConfig { deadline, ask, .. } = experiment.fleet;
                 coordinator.deadline = (deadline > 0.0).then(|| Duration::from_secs_f64(deadline));
                 coordinator.ask = ask;
                 let run = self.fleet_file.as_ref().map_or("", |file| &file.run);
-                (clients.connect)(federation, run)?
+                connect(federation, run)?
             }
         };
         if let Some(found) = &found {
@@ -88,7 +82,7 @@ impl Run<'_> {
             observer.notice(&format!("{name}: line {line} is damaged, its seconds do not count"));
         }
         let mut notes = self.notes_on_resuming(found.as_ref(), observer);
-        let mut saver = Saver::start(self.out, self.folder.log()?, last)?;
+        let mut saver = Saver::start(out, self.folder.log()?, last)?;
         let first = last.map_or(0, |last| last + 1);
         let mut test = None;
         for round in first..=experiment.rounds {
@@ -123,7 +117,7 @@ impl Run<'_> {
             if experiment.checkpoint.write && complete {
                 saver.save(self.checkpoint(&coordinator, &*fleet, lines, files, &progress)?)?;
             } else {
-                files.iter().try_for_each(|file| file.write(self.out))?;
+                files.iter().try_for_each(|file| file.write(out))?;
                 self.folder.append(&lines)?;
             }
             observer.round(&done.record, &done.timing);
@@ -135,7 +129,7 @@ impl Run<'_> {
             None => guard(|| coordinator.test(progress.rounds))?, // nothing was left to do
         };
         self.write_results(&coordinator, &progress, &test)?;
-        self.finish(&coordinator, &progress, seconds, stop, observer)
+        self.finish(&coordinator, &progress, seconds, observer)
     }
 
     fn restore(
@@ -180,7 +174,7 @@ impl Run<'_> {
             format!("resumed with another build: {before} until round {round}, {now} from here on")
         });
         let lost = found.lost.iter().map(|(client, path)| {
-            let file = path.strip_prefix(self.out).unwrap_or(path).display();
+            let file = path.strip_prefix(self.options.out).unwrap_or(path).display();
             format!("client {client} starts without what it kept: {file} is damaged or missing")
         });
         let notes: Vec<String> = other.into_iter().chain(lost).collect();

@@ -6,7 +6,7 @@
 mod failures;
 mod flips;
 
-use fedanchor::{Experiment, Federation, Observer, Result, resolve};
+use fedanchor::{Experiment, Federation, Observer, Result, Resume, RunOptions, resolve};
 use fedanchor_data::Partition;
 use fedanchor_record::{RoundRecord, Summary, Timing, files};
 use std::collections::BTreeMap;
@@ -76,8 +76,21 @@ impl Bench {
         let stop = AtomicBool::new(false);
         let mut watching = Watching { notices: Vec::new(), last, stop: &stop };
         let ended = match out.join(files::CONFIG).exists() {
-            true => fedanchor::resume(&self.experiment, out, Some(1), false, &stop, &mut watching),
-            false => fedanchor::run(&self.experiment, out, Some(1), &stop, &mut watching),
+            true => fedanchor::run(
+                &self.experiment,
+                RunOptions {
+                    resume: Resume::Yes,
+                    workers: Some(1),
+                    stop: &stop,
+                    ..RunOptions::new(out)
+                },
+                &mut watching,
+            ),
+            false => fedanchor::run(
+                &self.experiment,
+                RunOptions { workers: Some(1), stop: &stop, ..RunOptions::new(out) },
+                &mut watching,
+            ),
         };
         (watching.notices, ended)
     }

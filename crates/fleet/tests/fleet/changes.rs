@@ -3,6 +3,7 @@
 use crate::faults::{ALL, numbers, place};
 use crate::transport::Far;
 use crate::{CLIENTS, coordinate, experiment, records, same, simulated, start_node, start_nodes};
+use fedanchor::{Resume, RunOptions};
 use fedanchor_fleet::node::Clients;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -119,7 +120,16 @@ fn clients_stay_where_they_are() {
     let stop = AtomicBool::new(false);
     let resume = |out: &Path, force| {
         let experiment = experiment(&place, "server", &["rounds=2"]);
-        fedanchor::resume(&experiment, out, Some(1), force, &stop, &mut ())
+        fedanchor::run(
+            &experiment,
+            RunOptions {
+                resume: if force { Resume::Force } else { Resume::Yes },
+                workers: Some(1),
+                stop: &stop,
+                ..RunOptions::new(out)
+            },
+            &mut (),
+        )
     };
     for force in [false, true] {
         let refused = resume(&out, force).unwrap_err().to_string();

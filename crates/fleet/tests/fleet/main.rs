@@ -8,7 +8,7 @@ mod limits;
 mod privacy;
 mod transport;
 
-use fedanchor::{ConnectFleet, RealClients};
+use fedanchor::{ConnectFleet, RealClients, Resume, RunClients, RunOptions};
 use fedanchor_data::sample;
 use fedanchor_data::thumbnail::write_png;
 use fedanchor_fleet::node::{Clients, Node, Settings, Source};
@@ -132,7 +132,6 @@ fn coordinate_probing(
     let transport = std::thread::spawn(move || transport::carry(path, nodes));
     let stop = Arc::new(AtomicBool::new(false));
     let (there, asked) = (mailbox.clone(), stop.clone());
-    let (resume, workers) = (resume.then_some(false), Some(1));
     let connect: &ConnectFleet = &move |simulation, run| {
         let (mailbox, stop) = (there.clone(), asked.clone());
         let fleet = RemoteFleet::new(mailbox, stop, simulation, run)?;
@@ -140,8 +139,10 @@ fn coordinate_probing(
         fleet.patience = patience;
         Ok(Box::new(fleet))
     };
-    let clients = RealClients { socket: socket.path(), connect };
-    let done = fedanchor::coordinate(&experiment, out, resume, workers, &stop, &mut (), clients);
+    let resume = if resume { Resume::Yes } else { Resume::No };
+    let clients = RunClients::Real(RealClients { socket: socket.path(), connect });
+    let options = RunOptions { out, resume, workers: Some(1), stop: &stop, clients };
+    let done = fedanchor::run(&experiment, options, &mut ());
     mailbox.end(done.is_ok(), String::new(), Duration::from_secs(10));
     drop(socket);
     assert_eq!(transport.join().unwrap(), done.is_ok());
@@ -184,7 +185,12 @@ fn same(one: &Path, other: &Path) {
 fn simulated(place: &Path, more: &[&str]) -> PathBuf {
     let out = place.join("simulated");
     let stop = AtomicBool::new(false);
-    fedanchor::run(&experiment(place, "all", more), &out, Some(1), &stop, &mut ()).unwrap();
+    fedanchor::run(
+        &experiment(place, "all", more),
+        RunOptions { workers: Some(1), stop: &stop, ..RunOptions::new(&out) },
+        &mut (),
+    )
+    .unwrap();
     out
 }
 

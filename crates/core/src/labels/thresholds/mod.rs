@@ -9,7 +9,7 @@ mod quantile;
 mod rising;
 mod softmatch;
 
-use crate::config::{in_plain_words, within};
+use crate::config::{read, within};
 use crate::error::{Error, Result};
 use crate::registry::{Named, Registry};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -129,10 +129,8 @@ pub fn register(rule: Registration) -> Result<()> {
 }
 
 /// Reads the keys of a rule.
-pub fn read_keys<T: DeserializeOwned>(keys: &Table) -> Result<T> {
-    Value::Table(keys.clone())
-        .try_into()
-        .map_err(|error| in_plain_words(Error::config("method.threshold", error.message())))
+pub fn read_keys<T: DeserializeOwned + JsonSchema>(keys: &Table) -> Result<T> {
+    read("method.threshold", keys.clone())
 }
 
 /// Which samples are kept: t of eq. 5 as a number, or a rule with its keys.
