@@ -15,7 +15,8 @@ use printer::Printer;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
 /// The commands with their arguments and options, for a reference of them.
 pub fn command() -> clap::Command {
@@ -71,11 +72,11 @@ fn start_log(verbose: u8) {
         2 => "fedanchor=debug,fedanchor_engine=debug,fedanchor_fleet=debug,info",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(in_colour(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR")));
+    let asked = std::env::var("RUST_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let filter = asked.or_else(|| level.parse().ok()).unwrap_or_default();
+    let colour = in_colour(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR"));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colour);
+    let log = tracing_subscriber::registry().with(lines.with_filter(filter));
     // A program that calls `main` may have set up a log of its own.
     let _ = log.try_init();
 }

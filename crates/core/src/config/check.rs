@@ -225,7 +225,7 @@ mod tests {
             (
                 "data.normalisation={mean=[0.5, 0.5], std=[1.0]}",
                 "data.normalisation: expected a mean and a std for 1 channel (grey) or 3 (colour), \
-                 found 2 and 1",
+                 got 2 and 1",
             ),
             ("data.normalisation={mean=[0.5], std=[0.0]}", "data.normalisation.std: must be"),
             ("data.fit=squash", "data.fit: expected `stretch`, `crop` or `pad`, got"),

@@ -328,11 +328,7 @@ mod tests {
                 "aggregation.weight_limit: was removed: delete it",
             ),
             ("", &["client.bacth=3"], "bacth: unknown key"),
-            (
-                "",
-                &["client.batch=x"],
-                "client.batch: expected a whole number of 0 or more, got \"x\"",
-            ),
+            ("", &["client.batch=x"], "client.batch: expected a non-negative integer, got \"x\""),
             ("", &["method.mixup.alpha=x"], "method.mixup.alpha: expected a number, got \"x\""),
             ("", &["method.x=1"], "method.x: unknown key"),
             ("", &["rounds"], "rounds: expected key=value"),
