@@ -56,8 +56,8 @@ fn it_is_run_swept_and_resumed_after_a_kill() {
 
     // A setting that it does not have, and one out of range.
     for (setting, problem) in [
-        ("method.nu=1", "method.nu: unknown field `nu`"),
-        ("method.mu=-1", "method.mu: must be 0 to 1000, found -1"),
+        ("method.nu=1", "method.nu: unknown key; expected one of augment, mu, ramp_up"),
+        ("method.mu=-1", "method.mu: must be between 0 and 1000, got -1"),
     ] {
         let refused = program(folder, &["run", "prox.toml", "--set", setting]).output().unwrap();
         assert!(String::from_utf8_lossy(&refused.stderr).contains(problem), "{refused:?}");
