@@ -310,7 +310,7 @@ fn what_cannot_be_resumed_is_refused() {
     let output = workspace.succeed(&mut resume(&workspace, "swapped", &[]));
     for path in [first, last] {
         let name = path.file_name().unwrap().to_str().unwrap();
-        let note = format!("starts without what it kept: checkpoints/clients/{name} is damaged");
+        let note = format!("starts without its saved state: checkpoints/clients/{name} is damaged");
         assert!(text(&output.stderr).contains(&note), "{output:?}");
     }
 

@@ -7,7 +7,7 @@ use fedanchor_data::Normalisation;
 use fedanchor_data::formats::MAX_SIDE;
 use fedanchor_data::partition::Scheme;
 
-/// More of anything is a typing mistake, and would only fail later or never end.
+/// Larger values are typing mistakes, and would only fail later or never end.
 const MOST_ROUNDS: usize = 1_000_000;
 const MOST_EPOCHS: usize = 100_000;
 const MOST_CLIENTS: usize = 10_000_000;
@@ -16,7 +16,7 @@ const MOST_IMAGES: usize = 100_000_000;
 pub const MOST_SEED: u64 = (1 << 53) - 1;
 /// Labels have 16 bits.
 const MOST_CLASSES: usize = 65_536;
-/// Nobody looks at more, and they are written in every round.
+/// They are written in every round, for people to look at.
 const MOST_SAMPLES: usize = 200;
 
 /// The largest batch.

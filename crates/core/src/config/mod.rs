@@ -6,8 +6,8 @@
 //! for that reason. Left to the code are the few that depend on another setting or on the data; the
 //! preset lists each of them as a comment, and their doc comments end in `[default: ...]`.
 //!
-//! The doc comments are also the reference of the keys in `docs/config.md`, which the crate
-//! `fedanchor-reference` writes from the schemas derived here: they name keys, not types.
+//! The doc comments are also the reference of the keys in `docs/config.md`, which `cargo xtask docs` writes from the
+//! schemas derived here: they name keys, not types.
 
 mod check;
 mod differences;
@@ -59,7 +59,7 @@ pub struct Experiment {
     pub partition: Scheme,
     /// The network.
     pub model: ModelConfig,
-    /// What happens to batch norm's running statistics.
+    /// Treatment of batch norm's running statistics.
     pub batch_norm: BatchNormConfig,
     /// Augmentation of images before they are trained on.
     pub augment: AugmentConfig,
@@ -75,13 +75,12 @@ pub struct Experiment {
     pub aggregation: AggregationConfig,
     /// Checks of updates before they count, and of the aggregated model.
     pub checks: ChecksConfig,
-    /// Faulty clients in a simulation, to see what a setting withstands.
+    /// Faulty clients in a simulation, to test robustness.
     pub faults: FaultsConfig,
     /// Checkpoints are written after every round, and the last two are kept.
     pub checkpoint: CheckpointConfig,
-    /// What is saved for figures, beside what every run records; it changes nothing that is learnt.
-    // Written down only if it is not the default, so that configs of runs from before it existed are still the
-    // same.
+    /// Additional data to save for figures; it does not affect training.
+    // Omitted if it is the default, so that configs of earlier runs stay equal.
     #[serde(default, skip_serializing_if = "is_default")]
     pub record: RecordConfig,
     /// A fleet of real clients; simulated ones are always in time.
@@ -128,7 +127,7 @@ impl Experiment {
         }
     }
 
-    /// How far the run has come before this round: 0 in the first round, 1 in the last.
+    /// Progress of the run before this round: 0 in the first round, 1 in the last.
     pub fn progress(&self, round: u32) -> f64 {
         f64::from(round.saturating_sub(1)) / f64::from((self.rounds - 1).max(1))
     }
@@ -138,7 +137,7 @@ impl Experiment {
         device(&self.device)
     }
 
-    /// What training a cohort needs to know, for a network with these heads.
+    /// The settings for training a cohort, for a network with these heads.
     pub fn training(&self, heads: Heads) -> Result<Settings> {
         Ok(Settings {
             seed: self.seed,
@@ -182,13 +181,12 @@ pub struct DataConfig {
     pub anchors: usize,
     /// How the anchors are drawn.
     pub choice: AnchorChoice,
-    /// Labelled training images that nobody trains on, to choose settings by.
+    /// Labelled training images held out to choose settings by.
     pub validation: usize,
     /// Number of clients.
     pub clients: usize,
     /// How pictures that are not square become square.
-    // Like the next one, it is written down only if it is not the default, so that configs of runs from
-    // before it existed are still the same.
+    // Like the next one, omitted if it is the default, so that configs of earlier runs stay equal.
     #[serde(default, skip_serializing_if = "is_default")]
     pub fit: Fit,
     /// What to do with pictures that cannot be read.
@@ -204,7 +202,7 @@ pub struct DataConfig {
     pub normalisation: Option<Normalisation>,
 }
 
-/// What happens to pictures that cannot be read.
+/// Treatment of pictures that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unreadable {
@@ -223,7 +221,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PretrainConfig {
-    /// Epochs of pre-training, or the most where `pretrain.fitted` is above 0.
+    /// Epochs of pre-training; the maximum if `pretrain.fitted` is above 0.
     pub epochs: u32,
     /// Pre-training ends by itself when the cross entropy on the augmented anchors, on average over ten epochs,
     /// has fallen to this; 0 for always `pretrain.epochs`.
@@ -279,7 +277,7 @@ pub struct AggregationConfig {
     pub hostile: f64,
     /// The weight of a client's update: n_m in the paper.
     pub weights: Weights,
-    /// How a client without kept samples counts.
+    /// How to treat clients with an empty fix set.
     pub without_samples: WithoutSamples,
 }
 
@@ -287,7 +285,7 @@ pub struct AggregationConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChecksConfig {
-    /// Check updates before they count; `false` accepts every update, to measure what plain averaging loses.
+    /// Check updates before aggregation; `false` accepts every update, to measure the loss of plain averaging.
     pub updates: bool,
     /// Largest message, as a multiple of the expected size.
     pub size: f64,
@@ -299,10 +297,10 @@ pub struct ChecksConfig {
     pub clip: f64,
     /// Rejected updates after which a client is excluded; 0 for never.
     pub offences: u32,
-    /// Valid answers that a round needs; with fewer it is skipped and the model kept.
+    /// Minimum number of valid answers per round; with fewer, the round is skipped and the model kept.
     pub quorum: usize,
-    /// Points of accuracy on the anchors that an aggregated model may lose against the median of the
-    /// last ten rounds; a round that loses more is rolled back. 0 for no limit. Preset `best` sets it by method: 30
+    /// Largest loss of accuracy on the anchors, in points, of an aggregated model against the median of the last ten
+    /// rounds; a round that loses more is rolled back. 0 for no limit. Preset `best` sets it by method: 30
     /// for `fedanchor`, 0 for the others.
     pub anchor_margin: f64,
 }
@@ -311,31 +309,31 @@ pub struct ChecksConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FaultsConfig {
-    /// What the faulty clients do.
+    /// Behaviour of the faulty clients.
     pub kind: FaultKind,
     /// Share of all clients that are faulty, drawn from the seed.
     pub share: f64,
-    /// By what `scale`, `sign`, `noise`, `labels` and `backdoor` multiply a change, or its length [default: 1000 for
+    /// Factor of the change (or of its norm) for `scale`, `sign`, `noise`, `labels` and `backdoor` [default: 1000 for
     /// `scale`, 1 for the others].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
-    /// How many times their number of images the faulty clients claim to have.
+    /// The number of images that faulty clients claim, as a multiple of the true one.
     pub claim: f64,
 }
 
-/// Which checkpoints are kept beside the last two.
+/// Which checkpoints are kept in addition to the last two.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointConfig {
     /// Write checkpoints; without them an interrupted run can only be started over.
     pub write: bool,
-    /// Also keep one every so many rounds; 0 for none.
+    /// Also keep every N-th round's; 0 for none.
     pub every: u32,
     /// Also keep the best round's: by validation accuracy, or without `data.validation` by test accuracy.
     pub best: bool,
 }
 
-/// What a run saves for figures, beside what every run records.
+/// Additional data that a run saves for figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordConfig {
@@ -352,13 +350,13 @@ pub struct RecordConfig {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FleetConfig {
-    /// Seconds that a round waits for answers; 0 until every client has answered or is gone.
+    /// Seconds that a round waits for answers; 0 waits until every client has answered or is gone.
     pub deadline: f64,
-    /// Clients that are asked beyond `client.per_round`: a round ends once `client.per_round` have answered, and does
-    /// not wait for the slowest.
+    /// Clients asked in addition to `client.per_round`: a round ends once `client.per_round` have answered, without
+    /// waiting for the slowest.
     pub ask: usize,
-    /// Clients that a node may stand for, including those it had earlier in the run: neither can one machine
-    /// outvote the others, nor does an excluded client come back under another name.
+    /// Maximum number of clients per node, including those it had earlier in the run, so that one machine cannot
+    /// outvote the others, and an excluded client cannot return under another name.
     pub clients_per_node: usize,
 }
 
@@ -374,7 +372,7 @@ words! {
     }
     /// What a faulty client does.
     FaultKind {
-        /// Nothing wrong: there are no faulty clients.
+        /// None: there are no faulty clients.
         None,
         /// Sends no answer.
         DropOut,
@@ -388,18 +386,17 @@ words! {
         Scale,
         /// Sends the opposite of its change, multiplied by `faults.factor`.
         Sign,
-        /// Sends a random change, as long as its own multiplied by `faults.factor`.
+        /// Sends a random change with the norm of its own, multiplied by `faults.factor`.
         Noise,
-        /// Sends the opposite of its change, as far as it is not rejected (`checks.distance`).
+        /// Sends the opposite of its change, as large as `checks.distance` accepts.
         Inside,
-        /// Sends its change of the weights, and running statistics that are all too large, as far as they are not
-        /// rejected (`checks.distance`).
+        /// Sends its change of the weights, and running statistics as large as `checks.distance` accepts.
         Statistics,
-        /// Trains on its true labels, each replaced by that of the class as far from the other end of the list.
+        /// Trains on its true labels, mirrored in the list of classes: the first becomes the last.
         Labels,
-        /// Trains on its true labels, with a trigger on every second image that it labels as the first class.
+        /// Trains on its true labels, with a trigger on every second image, which is labelled as the first class.
         Backdoor,
-        /// Sends the honest clients' mean change, and in every round the same random change a fifth as long.
+        /// Sends the honest clients' mean change plus a random change of a fifth of its norm, the same in every round.
         Drift,
         /// Sends the same answer twice.
         Duplicate,
@@ -408,6 +405,6 @@ words! {
         /// Sends an answer for the round before.
         Stale,
     }
-    /// How a client without kept samples counts.
+    /// How to treat clients with an empty fix set.
     WithoutSamples { /** Nothing: it is skipped. */ Skip, /** An unchanged model. */ Unchanged }
 }

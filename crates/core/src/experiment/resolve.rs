@@ -89,7 +89,7 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     scheme.insert("kind".to_owned(), Value::String(partition));
     preset.insert("partition".to_owned(), Value::Table(scheme));
 
-    // Each method has keys of its own: its defaults come from the preset's list, or from the method's
+    // Methods have different keys: a method's defaults come from the preset's list, or from the method's
     // registration, once the layers have settled which one it is.
     let method = name_of(&given, "method", "name")?;
     let method = method.or(name_of(&preset, "method", "name")?).unwrap_or_default();

@@ -53,7 +53,7 @@ impl Run<'_> {
         match samples.flatten() {
             Some(samples) => self.write_figure(&samples, written)?,
             None => {
-                self.folder.remove_samples()?;
+                self.folder.remove(files::SAMPLES)?;
                 written.remove(files::SAMPLES);
             }
         }

@@ -2,7 +2,6 @@
 
 use super::command::resume_command;
 use super::disk::{self, Appended};
-use super::fleet_file::FleetFile;
 use super::lock::lock;
 use crate::config::Experiment;
 use crate::error::{Error, Result};
@@ -212,11 +211,6 @@ impl RunFolder {
         disk::write(&self.path.join(files::CHECKSUMS), &[all.to_string().as_bytes()])
     }
 
-    /// Removes the checksums before everything they cover may change. An empty file would look like a damaged one.
-    pub(crate) fn remove_manifest(&self) -> Result<()> {
-        disk::remove(&self.path.join(files::CHECKSUMS))
-    }
-
     /// Takes a file out of the checksums before it changes.
     pub(crate) fn forget(&self, name: &str, further: &Manifest) -> Result<()> {
         self.written.borrow_mut().remove(name);
@@ -251,9 +245,9 @@ impl RunFolder {
         Ok(())
     }
 
-    /// A run that is resumed is no longer finished.
-    pub(crate) fn remove_summary(&self) -> Result<()> {
-        disk::remove(&self.path.join(files::SUMMARY))
+    /// Removes a file, if it exists.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        disk::remove(&self.path.join(name))
     }
 
     /// The log, for the thread that finishes rounds.
@@ -263,7 +257,8 @@ impl RunFolder {
         Ok(Log { rounds: clone(&self.log.rounds)?, timings: clone(&self.log.timings)? })
     }
 
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<()> {
+    /// Writes a file that gets a checksum.
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<()> {
         disk::write(&self.path.join(name), &[content.as_ref()])?;
         self.written.borrow_mut().add(name, content.as_ref());
         Ok(())
@@ -276,11 +271,6 @@ impl RunFolder {
             files::CONFIG,
             toml::to_string(experiment).map_err(|error| Error::file(path, error))?,
         )
-    }
-
-    /// What is known of a fleet of real clients.
-    pub(crate) fn write_fleet(&self, fleet: &FleetFile) -> Result<()> {
-        self.write(files::FLEET, json(fleet)? + "\n")
     }
 
     /// Which image is where, and the class histogram of every client.
@@ -306,14 +296,9 @@ impl RunFolder {
             .map_err(|error| Error::file(self.path.join(files::LATENTS), error))?;
         let later = rounds.split_off(rounds.partition_point(|&round| Some(round) <= last));
         for round in later {
-            disk::remove(&self.path.join(files::latents(round)))?;
+            self.remove(&files::latents(round))?;
         }
         Ok(rounds)
-    }
-
-    /// Removes the samples.
-    pub(crate) fn remove_samples(&self) -> Result<()> {
-        disk::remove(&self.path.join(files::SAMPLES))
     }
 
     /// A matrix over the classes.
@@ -327,11 +312,6 @@ impl RunFolder {
         let rows = classes.iter().zip(rows);
         let rows = rows.map(|(class, row)| line(class, row.iter().map(T::to_string).collect()));
         self.write(name, csv([line("class", classes.to_vec())].into_iter().chain(rows)))
-    }
-
-    /// The final model, with its description.
-    pub(crate) fn write_model(&self, bytes: &[u8]) -> Result<()> {
-        self.write(files::MODEL, bytes)
     }
 
     /// The run in a few numbers.

@@ -48,7 +48,7 @@ impl Observer for () {
     fn notice(&mut self, _: &str) {}
 }
 
-/// What a run needs beside its experiment.
+/// How an experiment is run.
 #[derive(Clone, Copy)]
 pub struct RunOptions<'a> {
     /// The run folder.

@@ -113,11 +113,8 @@ impl Run<'_> {
             classes: classes.clone(),
             latents: source,
         };
-        folder.write_model(&encode_model(
-            &description,
-            params,
-            &anchors.class_means(classes.len())?,
-        )?)
+        let means = anchors.class_means(classes.len())?;
+        folder.write(files::MODEL, encode_model(&description, params, &means)?)
     }
 }
 

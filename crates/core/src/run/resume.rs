@@ -2,7 +2,7 @@
 //! Nothing in the folder is changed before that is known, and nothing on record is given up unless
 //! `--force` asks for it.
 
-use super::checkpoint::{self, About, Found};
+use super::checkpoint::{self, CheckpointMeta, Found};
 use super::disk;
 use super::fleet_file::{self, FleetFile};
 use super::folder::{RunFolder, read_manifest};
@@ -31,8 +31,8 @@ pub(super) fn resume(
     let (found, broken) = find(out, &folder, recorded, force)?;
     let mut other: Vec<String> =
         differences(&stored, &table).iter().map(ToString::to_string).collect();
-    if let Some(About { round, build, data: seen, config: made, .. }) =
-        found.as_ref().map(|found| &found.about)
+    if let Some(CheckpointMeta { round, build, data: seen, config: made, .. }) =
+        found.as_ref().map(|found| &found.meta)
     {
         if *round > experiment.rounds {
             let problem = format!("{round} rounds are done, more than {}", experiment.rounds);
@@ -60,7 +60,7 @@ pub(super) fn resume(
     let follows_rounds = experiment.optimiser.schedule == LrSchedule::Cosine
         || prepared.federation().method.properties().depends_on_rounds;
     let more_rounds = stored.get("rounds") != table.get("rounds") && follows_rounds;
-    let last = found.as_ref().map_or(0, |found| found.about.round);
+    let last = found.as_ref().map_or(0, |found| found.meta.round);
     if more_rounds && last + 1 < recorded && !force {
         let problem = format!(
             "{} rounds are on record, but the last intact checkpoint is of round {last}; repeated with \
@@ -76,7 +76,7 @@ pub(super) fn resume(
             .notice(&format!("{file}, the checkpoint of round {round}, is damaged and not used"));
     }
     match &found {
-        Some(found) => observer.notice(&format!("resuming after round {}", found.about.round)),
+        Some(found) => observer.notice(&format!("resuming after round {}", found.meta.round)),
         None => observer.notice("no round is complete: starting from the beginning"),
     }
     if more_rounds {
@@ -85,7 +85,7 @@ pub(super) fn resume(
              not the run that would have been planned longer",
         );
     }
-    // A run that starts over is another one to its clients: what they kept is of no use to it.
+    // A run that starts over is a new run to its clients, which cannot use their saved states.
     let fleet_file = FleetFile::of(clients, fleet_file.filter(|_| found.is_some()))?;
     Run { prepared, settled, data, config, folder, options, fleet_file }.execute(found, observer)
 }
@@ -114,7 +114,7 @@ fn find(
     force: bool,
 ) -> Result<(Option<Found>, Vec<u32>)> {
     let (found, broken) = checkpoint::last(out, u32::MAX)?;
-    let Some(round) = found.as_ref().map(|found| found.about.round) else {
+    let Some(round) = found.as_ref().map(|found| found.meta.round) else {
         // Round 0 alone may be pre-training that was ended early.
         let lines = folder.lines()?;
         if lines > 1 && !force {
@@ -134,9 +134,9 @@ fn find(
     };
     // A checkpoint has its own round's lines; those before must be in the records, and lead up to them.
     let intact = |found: &Found| -> Result<bool> {
-        let (records, mut checksums) = folder.records(found.about.round as usize)?;
-        let leads_up = checksums.accepts(&found.about.lines.record);
-        Ok(records.len() == found.about.round as usize && leads_up)
+        let (records, mut checksums) = folder.records(found.meta.round as usize)?;
+        let leads_up = checksums.accepts(&found.meta.lines.record);
+        Ok(records.len() == found.meta.round as usize && leads_up)
     };
     if found.as_ref().map(&intact).transpose()? == Some(true) {
         return Ok((found, broken));

@@ -1,7 +1,7 @@
 //! The rounds of a run, from where it starts or resumes: each is computed, recorded and saved.
 
-use super::checkpoint::{About, Checkpoint, Found, Saver};
-use super::folder::{LineChecksums, Lines, RoundFile};
+use super::checkpoint::{CheckpointMeta, Checkpoint, Found, Saver};
+use super::folder::{LineChecksums, Lines, RoundFile, json};
 use super::progress::Progress;
 use super::{Observer, Prepared, Run, RunOptions, resume_command};
 use crate::clients::ComputeThreads;
@@ -73,7 +73,7 @@ impl Run<'_> {
             fleet.expect(coordinator.known_clients());
         }
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
-        let last = found.as_ref().map(|found| found.about.round);
+        let last = found.as_ref().map(|found| found.meta.round);
         self.open_figures(&coordinator, last, &mut progress, observer)?;
         let (timings, damaged) = self.folder.timings()?;
         let seconds_before: f64 = timings.iter().map(|timing| timing.total).sum();
@@ -138,44 +138,44 @@ impl Run<'_> {
         coordinator: &mut Coordinator,
         fleet: &mut dyn Fleet,
     ) -> Result<()> {
-        coordinator.restore(&found.about.coordinator, &found.server)?;
+        coordinator.restore(&found.meta.coordinator, &found.server)?;
         fleet.restore_states(&found.clients, &coordinator.server.params)
     }
 
     /// Brings the records to where the run starts or resumes: what they amount to, and their checksums.
     fn open_records(&self, found: Option<&Found>) -> Result<(Progress, LineChecksums)> {
         // What changes now has no checksum until it has changed.
-        self.folder.remove_manifest()?;
-        self.folder.remove_summary()?;
+        self.folder.remove(files::CHECKSUMS)?;
+        self.folder.remove(files::SUMMARY)?;
         self.write_setting()?;
-        self.folder.keep_lines(found.map_or(0, |found| found.about.round as usize))?;
+        self.folder.keep_lines(found.map_or(0, |found| found.meta.round as usize))?;
         if let Some(found) = found {
-            self.folder.append(&found.about.lines)?;
+            self.folder.append(&found.meta.lines)?;
         }
         let (records, _) = self.folder.records(usize::MAX)?;
         let mut progress = Progress::default();
         records.iter().for_each(|record| progress.add(record));
         // Of other data, which `--force` accepts, there are no such images.
-        let same_data = found.filter(|found| found.about.data == self.data);
-        progress.picked = same_data.and_then(|found| found.about.picked.clone());
-        progress.files = found.map(|found| found.about.files.clone()).unwrap_or_default();
+        let same_data = found.filter(|found| found.meta.data == self.data);
+        progress.picked = same_data.and_then(|found| found.meta.picked.clone());
+        progress.files = found.map(|found| found.meta.files.clone()).unwrap_or_default();
         self.folder.write_manifest(&Manifest::default())?;
         Ok((progress, self.folder.checksums()?))
     }
 
-    /// Says what is no longer as it was when the run is resumed; the next record says it, too: another build of the
-    /// program, and clients that start anew because what they kept is lost.
+    /// Notes on what has changed when a run is resumed, also for the next record: another build of the program, and
+    /// clients whose state was lost.
     fn notes_on_resuming(&self, found: Option<&Found>, observer: &mut dyn Observer) -> Vec<String> {
         let Some(found) = found else { return Vec::new() };
-        let (before, now) = (&found.about.build, Build::current());
-        let round = found.about.round;
+        let (before, now) = (&found.meta.build, Build::current());
+        let round = found.meta.round;
         let computes = round < self.prepared.federation().experiment.rounds;
         let other = (before != now && computes).then(|| {
             format!("resumed with another build: {before} until round {round}, {now} from here on")
         });
         let lost = found.lost.iter().map(|(client, path)| {
             let file = path.strip_prefix(self.options.out).unwrap_or(path).display();
-            format!("client {client} starts without what it kept: {file} is damaged or missing")
+            format!("client {client} starts without its saved state: {file} is damaged or missing")
         });
         let notes: Vec<String> = other.into_iter().chain(lost).collect();
         notes.iter().for_each(|note| observer.notice(note));
@@ -185,7 +185,7 @@ impl Run<'_> {
     fn write_setting(&self) -> Result<()> {
         let federation = self.prepared.federation();
         if let Some(fleet) = &self.fleet_file {
-            self.folder.write_fleet(fleet)?;
+            self.folder.write(files::FLEET, json(fleet)? + "\n")?;
         }
         self.folder.write_config(&self.settled)?;
         let mut assignment = Assignment {
@@ -194,7 +194,6 @@ impl Run<'_> {
             clients: Vec::new(),
             client_names: Vec::new(),
         };
-        // Of real clients nothing is known.
         let mut histogram = Some(Vec::new());
         if let Some(simulation) = self.prepared.simulation() {
             assignment.clients.clone_from(&simulation.partition.clients);
@@ -222,7 +221,7 @@ impl Run<'_> {
         let (state, server) = coordinator.save()?;
         let clients = fleet.save_states(progress.rounds, &coordinator.server.params)?;
         let (config, round) = (&self.prepared.federation().experiment.checkpoint, progress.rounds);
-        let about = About {
+        let meta = CheckpointMeta {
             round,
             build: Build::current().clone(),
             data: self.data.clone(),
@@ -235,6 +234,6 @@ impl Run<'_> {
             picked: progress.picked.clone(),
             files: progress.files.clone(),
         };
-        Ok(Checkpoint { about, server, clients: clients.bundles, files })
+        Ok(Checkpoint { meta, server, clients: clients.bundles, files })
     }
 }

@@ -45,7 +45,7 @@ fn try_flips(bench: &Bench, whole: &Path, kind: u64) {
             Err(error) => assert!(said(&error.to_string()), "{what}: {error}"),
             Ok(_) if notices.iter().any(said) => {
                 let lost =
-                    notices.iter().filter(|note| note.contains("starts without what it kept"));
+                    notices.iter().filter(|note| note.contains("starts without its saved state"));
                 assert!(lost.count() <= 1, "{what}: {notices:?}");
                 if !name.contains("clients/") {
                     let mut same = expected.clone();

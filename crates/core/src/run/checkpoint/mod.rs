@@ -34,7 +34,7 @@ const CLIENTS: &str = "clients";
 
 /// What a checkpoint belongs to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct About {
+pub(crate) struct CheckpointMeta {
     /// The last complete round.
     pub(crate) round: u32,
     /// The build that wrote it.
@@ -65,7 +65,7 @@ pub(crate) struct About {
 /// A checkpoint on its way to the disk.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    pub(crate) about: About,
+    pub(crate) meta: CheckpointMeta,
     pub(crate) server: Bundle,
     /// The states of the clients that trained in this round.
     pub(crate) clients: Vec<(u32, Bundle)>,
@@ -108,7 +108,7 @@ pub(crate) fn rounds(folder: &Path) -> Result<Vec<u32>> {
 /// A checkpoint that was read.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) about: About,
+    pub(crate) meta: CheckpointMeta,
     pub(crate) server: Bundle,
     pub(crate) clients: ClientStates,
     /// Clients whose state is lost, each with its damaged or missing file.
@@ -130,22 +130,22 @@ pub(crate) fn last(folder: &Path, most: u32) -> Result<(Option<Found>, Vec<u32>)
 
 /// The checkpoint of a round; `None` if it is damaged.
 fn read(folder: &Path, round: u32) -> Result<Option<Found>> {
-    let Some((mut about, server)) = read_round(folder, round)? else { return Ok(None) };
+    let Some((mut meta, server)) = read_round(folder, round)? else { return Ok(None) };
     let (mut bundles, mut lost) = (Vec::new(), Vec::new());
-    for (&client, &round) in &about.clients {
+    for (&client, &round) in &meta.clients {
         let path = client_file(folder, client, round);
         match read_client(&path, &client_name(client, round))? {
             Some(bundle) => bundles.push((client, bundle)),
             None => lost.push((client, path)),
         }
     }
-    about.clients.retain(|client, _| lost.iter().all(|(other, _)| other != client));
-    let clients = ClientStates { trained_in: about.clients.clone(), bundles };
-    Ok(Some(Found { about, server, clients, lost }))
+    meta.clients.retain(|client, _| lost.iter().all(|(other, _)| other != client));
+    let clients = ClientStates { trained_in: meta.clients.clone(), bundles };
+    Ok(Some(Found { meta, server, clients, lost }))
 }
 
 /// The same without the clients' states.
-fn read_round(folder: &Path, round: u32) -> Result<Option<(About, Bundle)>> {
+fn read_round(folder: &Path, round: u32) -> Result<Option<(CheckpointMeta, Bundle)>> {
     let path = round_file(folder, round);
     let payload = match read_sealed(&path)? {
         Sealed::Whole(payload) => payload,
@@ -156,9 +156,9 @@ fn read_round(folder: &Path, round: u32) -> Result<Option<(About, Bundle)>> {
             return Err(Error::file(path, problem));
         }
     };
-    let Ok((server, about)) = Bundle::decode(&payload) else { return Ok(None) };
-    let about: Option<About> = serde_json::from_str(&about).ok();
-    Ok(about.filter(|about| about.round == round).map(|about| (about, server)))
+    let Ok((server, meta)) = Bundle::decode(&payload) else { return Ok(None) };
+    let meta: Option<CheckpointMeta> = serde_json::from_str(&meta).ok();
+    Ok(meta.filter(|meta| meta.round == round).map(|meta| (meta, server)))
 }
 
 /// A client's state; `None` if its file is damaged, missing or another's.
@@ -175,7 +175,7 @@ pub(crate) fn verify(folder: &Path) -> Result<(usize, Vec<PathBuf>)> {
         match read(folder, round)? {
             Some(found) => {
                 intact.insert(round_file(folder, round));
-                let clients = found.about.clients.iter();
+                let clients = found.meta.clients.iter();
                 intact.extend(clients.map(|(&client, &at)| client_file(folder, client, at)));
                 bad.extend(found.lost.into_iter().map(|(_, path)| path));
             }
@@ -201,8 +201,8 @@ mod tests {
         });
         let clients_of = clients.iter().copied().collect();
         let data = "d".to_owned();
-        let about = About { round, data, clients: clients_of, ..About::default() };
-        Checkpoint { about, server, clients: mine.collect(), files: Vec::new() }
+        let meta = CheckpointMeta { round, data, clients: clients_of, ..CheckpointMeta::default() };
+        Checkpoint { meta, server, clients: mine.collect(), files: Vec::new() }
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         let mut saver = Saver::start(folder.path(), log, None).unwrap();
         saver.save(checkpoint(0, &[])).unwrap();
         let mut lasting = checkpoint(1, &[(7, 1)]);
-        lasting.about.lasting = true;
+        lasting.meta.lasting = true;
         saver.save(lasting).unwrap();
         saver.save(checkpoint(2, &[(7, 1), (8, 2)])).unwrap();
         saver.save(checkpoint(3, &[(7, 3), (8, 2)])).unwrap();
@@ -224,20 +224,20 @@ mod tests {
 
         let (found, broken) = last(folder.path(), u32::MAX).unwrap();
         let found = found.unwrap();
-        assert_eq!((found.about.round, found.clients.bundles.len(), broken.len()), (4, 2, 0));
+        assert_eq!((found.meta.round, found.clients.bundles.len(), broken.len()), (4, 2, 0));
         let model = found.server.group("model");
         assert_eq!(Vec::<f32>::try_from(model["a.weight"].flatten(0, -1)).unwrap(), [4.0, 2.0]);
-        assert_eq!(last(folder.path(), 3).unwrap().0.unwrap().about.round, 3);
+        assert_eq!(last(folder.path(), 3).unwrap().0.unwrap().meta.round, 3);
     }
 
     #[test]
     fn one_of_an_earlier_version_names_no_commit() {
-        let about = About { round: 3, ..About::default() };
-        let mut value = serde_json::to_value(&about).unwrap();
+        let meta = CheckpointMeta { round: 3, ..CheckpointMeta::default() };
+        let mut value = serde_json::to_value(&meta).unwrap();
         for key in ["commit", "changed"] {
             value.as_object_mut().unwrap().remove(key).unwrap();
         }
-        assert_eq!(serde_json::from_value::<About>(value).unwrap(), about);
+        assert_eq!(serde_json::from_value::<CheckpointMeta>(value).unwrap(), meta);
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
             bytes[at] ^= 1;
             fs_err::write(&path, bytes).unwrap();
             let (found, broken) = last(folder.path(), u32::MAX).unwrap();
-            assert_eq!((found.unwrap().about.round, broken), (5, vec![6]), "byte {at}");
+            assert_eq!((found.unwrap().meta.round, broken), (5, vec![6]), "byte {at}");
         }
         fs_err::write(&path, &whole[..whole.len() / 2]).unwrap();
         assert_eq!(last(folder.path(), u32::MAX).unwrap().1, [6]);
@@ -281,7 +281,7 @@ mod tests {
             }
             let (found, broken) = last(folder.path(), u32::MAX).unwrap();
             let found = found.unwrap();
-            assert_eq!((found.about.round, broken), (6, vec![]));
+            assert_eq!((found.meta.round, broken), (6, vec![]));
             assert_eq!(found.lost, [(1, shared.clone())]);
             let left: Vec<u32> = found.clients.bundles.iter().map(|(client, _)| *client).collect();
             assert_eq!((left, found.clients.trained_in), (vec![2], [(2, 5)].into()));
@@ -299,7 +299,7 @@ mod tests {
         let mut saver = Saver::start(folder.path(), log(), None).unwrap();
         for round in 1..5 {
             let mut next = checkpoint(round, &[(1, 1), (2, round)]);
-            next.about.lasting = round == 2;
+            next.meta.lasting = round == 2;
             saver.save(next).unwrap();
         }
         saver.finish().unwrap();
@@ -311,7 +311,7 @@ mod tests {
         let before = files();
         let resume = || -> Result<()> {
             let (found, broken) = last(folder.path(), u32::MAX)?;
-            assert_eq!((found.unwrap().about.round, broken), (4, vec![]));
+            assert_eq!((found.unwrap().meta.round, broken), (4, vec![]));
             let log = crate::run::folder::RunFolder::reopen(folder.path(), false)?.log()?;
             Saver::start(folder.path(), log, Some(4))?.finish()
         };
@@ -338,7 +338,7 @@ mod tests {
             || crate::run::folder::RunFolder::reopen(folder.path(), true).unwrap().log().unwrap();
         let mut saver = Saver::start(folder.path(), log(), None).unwrap();
         let mut lasting = checkpoint(1, &[(7, 1)]);
-        lasting.about.lasting = true;
+        lasting.meta.lasting = true;
         saver.save(lasting).unwrap();
         saver.save(checkpoint(2, &[(7, 2)])).unwrap();
         saver.finish().unwrap();

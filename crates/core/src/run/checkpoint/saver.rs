@@ -3,7 +3,7 @@
 use super::super::disk::{self, remove};
 use super::super::folder::Log;
 use super::sealed::write_sealed;
-use super::{About, CLIENTS, Checkpoint, FOLDER};
+use super::{CheckpointMeta, CLIENTS, Checkpoint, FOLDER};
 use super::{client_file, client_name, read_client, read_round, round_file, rounds};
 use crate::error::{Error, Result};
 use std::collections::HashSet;
@@ -34,12 +34,12 @@ impl Saver {
                 log.sync()?;
                 save(&folder, &checkpoint)?;
                 checkpoint.files.iter().try_for_each(|file| file.write(&folder))?;
-                log.append(&checkpoint.about.lines)?;
-                there.retain(|other| other.round != checkpoint.about.round);
-                if checkpoint.about.best {
+                log.append(&checkpoint.meta.lines)?;
+                there.retain(|other| other.round != checkpoint.meta.round);
+                if checkpoint.meta.best {
                     there.iter_mut().for_each(|other| other.best = false);
                 }
-                there.push(checkpoint.about);
+                there.push(checkpoint.meta);
                 thin(&folder, &mut there)?;
             }
             log.sync()
@@ -66,20 +66,20 @@ impl Saver {
 
 /// Removes what a run that continues after `from` has superseded, and returns what stays. What is damaged stays
 /// too, and so do then all files of clients: it may name any of them.
-fn tidy(folder: &Path, from: Option<u32>) -> Result<Vec<About>> {
-    let mut there: Vec<About> = Vec::new();
+fn tidy(folder: &Path, from: Option<u32>) -> Result<Vec<CheckpointMeta>> {
+    let mut there: Vec<CheckpointMeta> = Vec::new();
     let mut damaged = false;
     for round in rounds(folder)? {
         match read_round(folder, round)? {
-            Some((about, _)) if from.is_some_and(|from| round <= from) => there.push(about),
+            Some((meta, _)) if from.is_some_and(|from| round <= from) => there.push(meta),
             Some(_) => remove(&round_file(folder, round))?,
             None => damaged = true,
         }
     }
     // In the files, every checkpoint that was the best in its time says so.
-    let best = there.iter().rposition(|about| about.best);
-    for (place, about) in there.iter_mut().enumerate() {
-        about.best = Some(place) == best;
+    let best = there.iter().rposition(|meta| meta.best);
+    for (place, meta) in there.iter_mut().enumerate() {
+        meta.best = Some(place) == best;
     }
     thin(folder, &mut there)?;
     if damaged {
@@ -87,7 +87,7 @@ fn tidy(folder: &Path, from: Option<u32>) -> Result<Vec<About>> {
     }
     let named: HashSet<PathBuf> = there
         .iter()
-        .flat_map(|about| about.clients.iter().map(|(&id, &round)| client_file(folder, id, round)))
+        .flat_map(|meta| meta.clients.iter().map(|(&id, &round)| client_file(folder, id, round)))
         .collect();
     for path in disk::list(&folder.join(FOLDER).join(CLIENTS))? {
         // What is no client's state, or is damaged, is left to people.
@@ -100,19 +100,19 @@ fn tidy(folder: &Path, from: Option<u32>) -> Result<Vec<About>> {
 }
 
 fn save(folder: &Path, checkpoint: &Checkpoint) -> Result<()> {
-    let About { round, .. } = checkpoint.about;
+    let CheckpointMeta { round, .. } = checkpoint.meta;
     for (client, bundle) in &checkpoint.clients {
         let name = client_name(*client, round);
         write_sealed(&client_file(folder, *client, round), &bundle.encode(&name)?)?;
     }
-    let about =
-        serde_json::to_string(&checkpoint.about).map_err(|error| Error::file(folder, error))?;
-    write_sealed(&round_file(folder, round), &checkpoint.server.encode(&about)?)
+    let meta =
+        serde_json::to_string(&checkpoint.meta).map_err(|error| Error::file(folder, error))?;
+    write_sealed(&round_file(folder, round), &checkpoint.server.encode(&meta)?)
 }
 
 /// Removes all checkpoints but the last two and those to be kept, and client files that none of the
 /// remaining ones names.
-fn thin(folder: &Path, there: &mut Vec<About>) -> Result<()> {
+fn thin(folder: &Path, there: &mut Vec<CheckpointMeta>) -> Result<()> {
     let newest = there.len().saturating_sub(2);
     let (mut left, mut gone) = (Vec::new(), Vec::new());
     for (place, checkpoint) in there.drain(..).enumerate() {

@@ -49,7 +49,7 @@ mod damage;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::checkpoint::About;
+    use crate::run::checkpoint::CheckpointMeta;
     use fedanchor_data::{Purpose, Stream};
     use fedanchor_engine::tensors::Bundle;
     use tch::Tensor;
@@ -59,12 +59,12 @@ mod tests {
     #[test]
     fn damaged_bytes_are_no_checkpoint_and_no_panic() {
         let clients = [(1, 3), (2, 1)].into();
-        let about = About { round: 3, clients, ..About::default() };
-        let about = serde_json::to_string(&about).unwrap();
+        let meta = CheckpointMeta { round: 3, clients, ..CheckpointMeta::default() };
+        let meta = serde_json::to_string(&meta).unwrap();
         let mut bundle = Bundle::default();
         let value = Tensor::from_slice(&[1.0f32, 2.0]).view([1, 2]);
         bundle.put("model/a.weight".to_owned(), &value).unwrap();
-        let payload = bundle.encode(&about).unwrap();
+        let payload = bundle.encode(&meta).unwrap();
         let sealed = [MAGIC, &blake3::hash(&payload).as_bytes()[..], &payload].concat();
         assert_eq!(unseal(sealed.clone()), Sealed::Whole(payload.clone()));
         let stream = Stream::new(2026, Purpose::Shuffle, 1, 0);
@@ -76,9 +76,9 @@ mod tests {
             assert_eq!(matches!(unseal(bytes), Sealed::Whole(_)), whole, "input {case}");
             let bytes =
                 damage::damage(&mut stream.at(2 * case + 1), std::slice::from_ref(&payload));
-            if let Ok((bundle, about)) = Bundle::decode(&bytes) {
+            if let Ok((bundle, meta)) = Bundle::decode(&bytes) {
                 readable += 1;
-                drop((bundle, serde_json::from_str::<About>(&about)));
+                drop((bundle, serde_json::from_str::<CheckpointMeta>(&meta)));
             }
         }
         assert!(
