@@ -1,7 +1,7 @@
 //! The command line's arguments.
 
 use clap::{Args, Parser, Subcommand, value_parser};
-use fedanchor::config::MOST_SEED;
+use fedanchor::config::MAX_SEED;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -157,7 +157,7 @@ pub struct RunArgs {
     pub settings: Vec<String>,
     /// Run the experiment once per seed, for example `--seeds 0,1,2`: side by side on a GPU in bf16, one
     /// after the other elsewhere
-    #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = value_parser!(u64).range(..=MOST_SEED))]
+    #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = value_parser!(u64).range(..=MAX_SEED))]
     pub seeds: Vec<u64>,
     /// Resume the run in this folder after its last complete round; `--set rounds=N` extends it
     #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "seeds"])]
@@ -275,7 +275,7 @@ pub struct SweepArgs {
     #[arg(long)]
     pub list: bool,
     /// Run these seeds instead of the file's
-    #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = value_parser!(u64).range(..=MOST_SEED))]
+    #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = value_parser!(u64).range(..=MAX_SEED))]
     pub seeds: Vec<u64>,
     /// Change one key of every cell, for example `--set rounds=100`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]

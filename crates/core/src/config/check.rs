@@ -7,36 +7,70 @@ use fedanchor_data::Normalisation;
 use fedanchor_data::formats::MAX_SIDE;
 use fedanchor_data::partition::Scheme;
 
-/// Larger values are typing mistakes, and would only fail later or never end.
-const MOST_ROUNDS: usize = 1_000_000;
-const MOST_EPOCHS: usize = 100_000;
-const MOST_CLIENTS: usize = 10_000_000;
-const MOST_IMAGES: usize = 100_000_000;
-/// The largest seed: records are JSON, whose readers round larger whole numbers.
-pub const MOST_SEED: u64 = (1 << 53) - 1;
-/// Labels have 16 bits.
-const MOST_CLASSES: usize = 65_536;
-/// They are written in every round, for people to look at.
-const MOST_SAMPLES: usize = 200;
-
+/// The largest seed: records are JSON, whose readers round larger integers.
+pub const MAX_SEED: u64 = (1 << 53) - 1;
 /// The largest batch.
-pub(crate) const MOST_BATCH: usize = 8192;
+pub(crate) const MAX_BATCH: usize = 8192;
+/// Larger values are typing mistakes, and would only fail later or never end.
+const MAX_ROUNDS: f64 = 1e6;
+const MAX_EPOCHS: f64 = 1e5;
+const MAX_CLIENTS: f64 = 1e7;
+const MAX_IMAGES: f64 = 1e8;
+const MAX_RATIO: f64 = 1e6;
+/// Labels have 16 bits.
+const MAX_CLASSES: usize = 65_536;
+/// They are written in every round, for people to look at.
+const MAX_SAMPLES: f64 = 200.0;
 
 impl Experiment {
     /// Checks every value that can be judged without the data and the method.
     pub(crate) fn check(&self) -> Result<()> {
-        at_most("seed", self.seed as usize, MOST_SEED as usize)?;
-        at_least_one("rounds", self.rounds as usize)?;
-        at_most("rounds", self.rounds as usize, MOST_ROUNDS)?;
-        at_most("data.anchors", self.data.anchors, MOST_IMAGES)?;
-        at_most("data.validation", self.data.validation, MOST_IMAGES)?;
-        at_least_one("data.clients", self.data.clients)?;
-        at_most("data.clients", self.data.clients, MOST_CLIENTS)?;
-        at_most("data.size", self.data.size.unwrap_or(0), MAX_SIDE)?;
+        let Self { data, model, optimiser, pretrain, client, server, checks, .. } = self;
+        let optional = |value: Option<f64>, otherwise: f64| value.unwrap_or(otherwise);
+        let batch = MAX_BATCH as f64;
+        for (key, value, least, most) in [
+            ("seed", self.seed as f64, 0.0, MAX_SEED as f64),
+            ("rounds", self.rounds.into(), 1.0, MAX_ROUNDS),
+            ("data.anchors", data.anchors as f64, 0.0, MAX_IMAGES),
+            ("data.validation", data.validation as f64, 0.0, MAX_IMAGES),
+            ("data.clients", data.clients as f64, 1.0, MAX_CLIENTS),
+            ("data.size", data.size.unwrap_or(1) as f64, 1.0, MAX_SIDE as f64),
+            ("model.latent_dim", model.latent_dim as f64, 1.0, 65_536.0),
+            ("batch_norm.images", self.batch_norm.images as f64, 0.0, MAX_IMAGES),
+            ("batch_norm.momentum", self.batch_norm.momentum, 0.0, 1.0),
+            ("optimiser.lr", optimiser.lr, 0.0, 100.0),
+            ("optimiser.momentum", optimiser.momentum, 0.0, 1.0),
+            ("optimiser.weight_decay", optimiser.weight_decay, 0.0, 1.0),
+            ("optimiser.clip", optimiser.clip, 0.0, MAX_RATIO),
+            ("pretrain.epochs", pretrain.epochs.into(), 0.0, MAX_EPOCHS),
+            ("pretrain.lr", pretrain.lr, 0.0, 100.0),
+            ("pretrain.fitted", pretrain.fitted, 0.0, 100.0),
+            ("client.per_round", client.per_round as f64, 1.0, MAX_CLIENTS),
+            ("client.epochs", client.epochs.into(), 1.0, MAX_EPOCHS),
+            // Batch norm needs a batch.
+            ("client.batch", client.batch as f64, 2.0, batch),
+            ("server.batch", optional(server.batch.map(|batch| batch as f64), 2.0), 2.0, batch),
+            ("server.epochs", server.epochs.into(), 0.0, MAX_EPOCHS),
+            ("server.lr", optional(server.lr, 0.0), 0.0, 100.0),
+            ("server.momentum", server.momentum, 0.0, 1.0),
+            ("aggregation.hostile", self.aggregation.hostile, 0.0, 0.5),
+            ("checks.offences", checks.offences.into(), 0.0, 1e6),
+            ("checks.size", checks.size, 1.0, 1000.0),
+            ("checks.distance", checks.distance, 0.0, MAX_RATIO),
+            ("checks.clip", checks.clip, 0.0, MAX_RATIO),
+            ("checks.anchor_margin", checks.anchor_margin, 0.0, 100.0),
+            ("faults.share", self.faults.share, 0.0, 1.0),
+            ("faults.claim", self.faults.claim, 1.0, MAX_RATIO),
+            ("faults.factor", optional(self.faults.factor, 0.0), 0.0, MAX_RATIO),
+            ("checkpoint.every", self.checkpoint.every.into(), 0.0, MAX_ROUNDS),
+            ("record.samples", self.record.samples as f64, 0.0, MAX_SAMPLES),
+            ("fleet.deadline", self.fleet.deadline, 0.0, 1e6),
+            ("fleet.clients_per_node", self.fleet.clients_per_node as f64, 1.0, MAX_CLIENTS),
+        ] {
+            within(key, value, least, most)?;
+        }
         self.check_data()?;
-        self.check_partition()?;
         self.check_model()?;
-        self.check_training()?;
         self.check_federation()?;
         self.check_record()?;
         self.device().map(drop)
@@ -65,10 +99,6 @@ impl Experiment {
                 within("data.normalisation.std", f64::from(std), 1e-4, 10.0)?;
             }
         }
-        Ok(())
-    }
-
-    fn check_partition(&self) -> Result<()> {
         match self.partition {
             Scheme::Iid {} => Ok(()),
             // Below 1e-3 every draw is one class, above 1e6 every draw is even.
@@ -76,15 +106,12 @@ impl Experiment {
                 within("partition.alpha", alpha, 1e-3, 1e6)
             }
             Scheme::Classes { per_client } => {
-                at_least_one("partition.per_client", per_client)?;
-                at_most("partition.per_client", per_client, MOST_CLASSES)
+                within("partition.per_client", per_client as f64, 1.0, MAX_CLASSES as f64)
             }
         }
     }
 
     fn check_model(&self) -> Result<()> {
-        at_least_one("model.latent_dim", self.model.latent_dim)?;
-        at_most("model.latent_dim", self.model.latent_dim, 65_536)?;
         if self.model.preactivation && self.model.name != ModelName::Resnet18 {
             return Err(Error::config("model.preactivation", "is an option of resnet18 only"));
         }
@@ -93,35 +120,7 @@ impl Experiment {
             let problem = "must be 1, 2, 4, 8 or 16, to divide every width";
             return Err(Error::config("model.groups", problem));
         }
-        at_most("batch_norm.images", self.batch_norm.images, MOST_IMAGES)?;
-        within("batch_norm.momentum", self.batch_norm.momentum, 0.0, 1.0)
-    }
-
-    fn check_training(&self) -> Result<()> {
-        let optimiser = &self.optimiser;
-        for (key, batch) in
-            [("client.batch", Some(self.client.batch)), ("server.batch", self.server.batch)]
-        {
-            let batch = batch.unwrap_or(2);
-            if batch < 2 {
-                let problem = format!("must be at least 2, got {batch}: batch norm needs a batch");
-                return Err(Error::config(key, problem));
-            }
-            at_most(key, batch, MOST_BATCH)?;
-        }
-        at_least_one("client.epochs", self.client.epochs as usize)?;
-        at_most("client.epochs", self.client.epochs as usize, MOST_EPOCHS)?;
-        at_most("server.epochs", self.server.epochs as usize, MOST_EPOCHS)?;
-        at_most("pretrain.epochs", self.pretrain.epochs as usize, MOST_EPOCHS)?;
-        within("optimiser.lr", optimiser.lr, 0.0, 100.0)?;
-        within("server.lr", self.server.lr.unwrap_or(0.0), 0.0, 100.0)?;
-        within("pretrain.lr", self.pretrain.lr, 0.0, 100.0)?;
-        within("pretrain.fitted", self.pretrain.fitted, 0.0, 100.0)?;
-        within("optimiser.momentum", optimiser.momentum, 0.0, 1.0)?;
-        within("optimiser.weight_decay", optimiser.weight_decay, 0.0, 1.0)?;
-        within("optimiser.clip", optimiser.clip, 0.0, 1e6)?;
-        within("server.momentum", self.server.momentum, 0.0, 1.0)?;
-        if optimiser.nesterov && optimiser.momentum == 0.0 {
+        if self.optimiser.nesterov && self.optimiser.momentum == 0.0 {
             return Err(Error::config("optimiser.nesterov", "needs optimiser.momentum above 0"));
         }
         Ok(())
@@ -129,16 +128,10 @@ impl Experiment {
 
     fn check_federation(&self) -> Result<()> {
         let (per_round, clients) = (self.client.per_round, self.data.clients);
-        at_least_one("client.per_round", per_round)?;
         if per_round > clients {
             let problem = format!("{per_round} clients per round, but data.clients is {clients}");
             return Err(Error::config("client.per_round", problem));
         }
-        within("aggregation.hostile", self.aggregation.hostile, 0.0, 0.5)?;
-        at_most("checks.offences", self.checks.offences as usize, 1_000_000)?;
-        at_most("checkpoint.every", self.checkpoint.every as usize, MOST_ROUNDS)?;
-        within("checks.size", self.checks.size, 1.0, 1000.0)?;
-        within("checks.distance", self.checks.distance, 0.0, 1e6)?;
         if per_round + self.fleet.ask > clients {
             let problem = format!(
                 "{} clients asked beyond {per_round} per round, but data.clients is {clients}",
@@ -146,14 +139,7 @@ impl Experiment {
             );
             return Err(Error::config("fleet.ask", problem));
         }
-        within("fleet.deadline", self.fleet.deadline, 0.0, 1e6)?;
-        at_least_one("fleet.clients_per_node", self.fleet.clients_per_node)?;
-        at_most("fleet.clients_per_node", self.fleet.clients_per_node, MOST_CLIENTS)?;
         self.aggregation.rule.find()?;
-        within("checks.clip", self.checks.clip, 0.0, 1e6)?;
-        within("faults.claim", self.faults.claim, 1.0, 1e6)?;
-        within("faults.factor", self.faults.factor.unwrap_or_default(), 0.0, 1e6)?;
-        within("checks.anchor_margin", self.checks.anchor_margin, 0.0, 100.0)?;
         if self.checks.quorum > per_round {
             let problem = format!(
                 "must be at most client.per_round ({per_round}), got {}",
@@ -161,11 +147,10 @@ impl Experiment {
             );
             return Err(Error::config("checks.quorum", problem));
         }
-        within("faults.share", self.faults.share, 0.0, 1.0)
+        Ok(())
     }
 
     fn check_record(&self) -> Result<()> {
-        at_most("record.samples", self.record.samples, MOST_SAMPLES)?;
         match self.record.latents.last() {
             Some(&last) if last > self.rounds => {
                 let problem =
@@ -219,7 +204,7 @@ mod tests {
     #[test]
     fn values_that_cannot_work_are_refused() {
         for (setting, expected) in [
-            ("rounds=0", "rounds: must be at least 1"),
+            ("rounds=0", "rounds: must be between 1 and 1000000, got 0"),
             ("client.per_round=101", "101 clients per round, but data.clients is 100"),
             ("data.test_share=1.0", "data.test_share: must be above 0 and below 1, got 1"),
             (
@@ -229,7 +214,7 @@ mod tests {
             ),
             ("data.normalisation={mean=[0.5], std=[0.0]}", "data.normalisation.std: must be"),
             ("data.fit=squash", "data.fit: expected `stretch`, `crop` or `pad`, got"),
-            ("client.batch=1", "at least 2"),
+            ("client.batch=1", "client.batch: must be between 2 and 8192, got 1"),
             ("optimiser.lr=-1.0", "optimiser.lr: must be between 0 and 100, got -1"),
             ("optimiser.lr=nan", "optimiser.lr"),
             ("method.threshold=1.5", "method.threshold: must be between -1 and 1, got 1.5"),
@@ -243,8 +228,8 @@ mod tests {
                 "method.threshold.to: must be between 0 and 1, got 2",
             ),
             ("method.contrastive.temperature=0", "must be between 0.001 and 1000, got 0"),
-            ("model.latent_dim=9000000000000000000", "at most 65536"),
-            ("client.batch=100000", "at most 8192"),
+            ("model.latent_dim=9000000000000000000", "must be between 1 and 65536"),
+            ("client.batch=100000", "must be between 2 and 8192"),
             ("model.preactivation=true", "an option of resnet18 only"),
             ("model.groups=3", "1, 2, 4, 8 or 16"),
             ("method.label_views=4294967295", "method.label_views: must be at most 100"),
@@ -252,11 +237,11 @@ mod tests {
             ("method.confidence=0.5", "method.confidence: was removed"),
             ("checks.length=5", "checks.length: was renamed: use checks.clip"),
             ("device=gpu", "device: expected `cpu` or `cuda:N`, got `gpu`"),
-            ("pretrain.epochs=2147483648", "pretrain.epochs: must be at most 100000"),
-            ("server.epochs=4294967295", "server.epochs: must be at most 100000"),
-            ("client.epochs=4294967295", "client.epochs: must be at most 100000"),
-            ("rounds=4294967295", "rounds: must be at most 1000000"),
-            ("data.clients=4294967295", "data.clients: must be at most 10000000"),
+            ("pretrain.epochs=2147483648", "pretrain.epochs: must be between 0 and 100000"),
+            ("server.epochs=4294967295", "server.epochs: must be between 0 and 100000"),
+            ("client.epochs=4294967295", "client.epochs: must be between 1 and 100000"),
+            ("rounds=4294967295", "rounds: must be between 1 and 1000000"),
+            ("data.clients=4294967295", "data.clients: must be between 1 and 10000000"),
             ("method.contrastive.epochs=4294967295", "method.contrastive.epochs: must be at most"),
             ("method.mixup.alpha=1e308", "method.mixup.alpha: must be between 1e-6 and 1e6"),
             ("method.mixup.weight=1e308", "method.mixup.weight: must be between 0 and 1000000"),
@@ -271,7 +256,7 @@ mod tests {
             ),
             ("record.latents=3", "record.latents: expected a list, got 3"),
             ("record.latents=[-1]", "expected a non-negative integer, got -1"),
-            ("record.samples=201", "record.samples: must be at most 200, got 201"),
+            ("record.samples=201", "record.samples: must be between 0 and 200, got 201"),
             ("record.images=1", "record.images: unknown key"),
         ] {
             let error = resolved(&[setting]).unwrap_err();

@@ -13,7 +13,7 @@ mod check;
 mod differences;
 mod schema;
 
-pub use check::{MOST_SEED, at_least_one, at_most, positive, within};
+pub use check::{MAX_SEED, at_least_one, at_most, positive, within};
 pub use differences::{differences, fingerprint};
 pub use fedanchor_engine::config::{
     AugmentConfig, Augmentation, BatchNormConfig, Heads, LrSchedule, MixAugment, MixDraw, MixSet,
@@ -21,7 +21,7 @@ pub use fedanchor_engine::config::{
     Views,
 };
 
-pub(crate) use check::MOST_BATCH;
+pub(crate) use check::MAX_BATCH;
 pub(crate) use schema::{Node, check as check_keys, read};
 
 use crate::aggregation::RuleName;

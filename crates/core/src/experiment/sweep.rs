@@ -8,7 +8,7 @@
 use super::layers::{DEFAULT_METHOD, check_length, nested};
 use super::other_method::keep_shared;
 use super::resolve::resolve_file;
-use crate::config::{Experiment, MOST_SEED, at_most, check_keys};
+use crate::config::{Experiment, MAX_SEED, at_most, check_keys};
 use crate::error::{Error, Result};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -82,7 +82,7 @@ pub fn sweep_file(
         return Err(Error::config("seeds", "names no seed"));
     }
     for &seed in &file.seeds {
-        at_most("seeds", seed as usize, MOST_SEED as usize)?;
+        at_most("seeds", seed as usize, MAX_SEED as usize)?;
     }
     let mut cells = vec![(String::new(), Vec::new())];
     for (axis, choices) in in_order(file.axes) {
@@ -319,7 +319,7 @@ client.batch = [10, 32]
         assert!(problem("[grid]\nrounds = 3").contains("grid.rounds: expected a list of values"));
         assert!(problem("[axes.a]").contains("axes.a: has no choice"));
         let cell = problem("[axes.a]\nx = { rounds = 0 }");
-        assert!(cell.contains("cell x") && cell.contains("rounds: must be at least 1"), "{cell}");
+        assert!(cell.contains("cell x") && cell.contains("rounds: must be between 1"), "{cell}");
         assert!(problem("[grid]\nseed = [1, 2]").contains("list them in `seeds`"));
         // A key that only some methods have may be set where only those are chosen.
         let only = |pattern: &str| {

@@ -1,6 +1,6 @@
 //! The rounds of a run, from where it starts or resumes: each is computed, recorded and saved.
 
-use super::checkpoint::{CheckpointMeta, Checkpoint, Found, Saver};
+use super::checkpoint::{Checkpoint, CheckpointMeta, Found, Saver};
 use super::folder::{LineChecksums, Lines, RoundFile, json};
 use super::progress::Progress;
 use super::{Observer, Prepared, Run, RunOptions, resume_command};

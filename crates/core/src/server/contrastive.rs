@@ -2,7 +2,7 @@
 
 use super::epochs::SUPERVISED;
 use super::{Server, check_finite};
-use crate::config::{Augmentation, MOST_BATCH, at_most, within};
+use crate::config::{Augmentation, MAX_BATCH, at_most, within};
 use crate::error::{Error, Result};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
@@ -69,7 +69,7 @@ impl ContrastiveConfig {
     /// Checks the values that can be judged without the data.
     pub fn check(&self) -> Result<()> {
         at_most("method.contrastive.epochs", self.epochs as usize, 100_000)?;
-        at_most("method.contrastive.batch", self.batch.unwrap_or_default(), MOST_BATCH)?;
+        at_most("method.contrastive.batch", self.batch.unwrap_or_default(), MAX_BATCH)?;
         within("method.contrastive.temperature", self.temperature, 0.001, 1000.0)
     }
 

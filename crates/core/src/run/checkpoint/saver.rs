@@ -3,7 +3,7 @@
 use super::super::disk::{self, remove};
 use super::super::folder::Log;
 use super::sealed::write_sealed;
-use super::{CheckpointMeta, CLIENTS, Checkpoint, FOLDER};
+use super::{CLIENTS, Checkpoint, CheckpointMeta, FOLDER};
 use super::{client_file, client_name, read_client, read_round, round_file, rounds};
 use crate::error::{Error, Result};
 use std::collections::HashSet;
