@@ -160,9 +160,8 @@ fn every_method_goes_the_cpus_way() {
         &["method.threshold=softmatch"],
         &["method.threshold=anchor-relative"],
         &["aggregation.rule=fltrust"],
-        &["method.threshold=-1", "method.logit_adjustment=1", "method.alignment=1"],
-        &["method.threshold=-1", "method.local_prior=1", "method.confidence=0.8"],
-        &["method.threshold=-1", "server.average=0.5", "method.labelled_by=average"],
+        &["method.threshold=-1", "method.logit_adjustment=1"],
+        &["method.threshold=-1", "method.local_prior=1"],
         &["method.threshold=-1", "batch_norm.statistics=static-all", "batch_norm.images=600"],
         &[
             "method.threshold=-1",

@@ -17,7 +17,7 @@ pub use norms::Norms;
 pub use trimmed_mean::{Median, TrimmedMean};
 
 use crate::error::Result;
-use crate::registry::{Named, Registry};
+use crate::registry::Registry;
 use fedanchor_engine::tensors::Params;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -94,15 +94,10 @@ const BUILT_IN: [Registration; 6] = [
     },
 ];
 
-static RULES: Registry<Registration> = Registry::new("rule", "aggregation.rule", &BUILT_IN);
+static RULES: Registry<Registration> =
+    Registry::new("rule", "aggregation.rule", &BUILT_IN, |rule| rule.name);
 
-impl Named for Registration {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
-
-/// Adds a rule for the whole process: from now on `aggregation.rule` may name it.
+/// Registers a rule for the whole process: from now on, `aggregation.rule` may name it.
 pub fn register(rule: Registration) -> Result<()> {
     RULES.add(rule)
 }

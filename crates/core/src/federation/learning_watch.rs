@@ -2,6 +2,7 @@
 //! key to change. Every note is given once per run. The limits are such that no run of docs/results.md is
 //! noted; docs/learning.md has the whole list.
 
+use crate::labels::effective_classes;
 use serde::{Deserialize, Serialize};
 
 /// Anchors classified correctly after pre-training, in percent, below which they are not fitted.
@@ -163,11 +164,10 @@ fn push<T>(values: &mut Vec<T>, value: T) {
     }
 }
 
-/// The number of classes of equal share that has the entropy of these shares.
-fn effective(shares: &[f64]) -> f64 {
-    let total: f64 = shares.iter().sum();
-    let parts = shares.iter().map(|share| share / total).filter(|share| *share > 0.0);
-    parts.map(|share| -share * share.ln()).sum::<f64>().exp()
+/// The effective number of classes of these counts.
+fn effective(counts: &[f64]) -> f64 {
+    let total: f64 = counts.iter().sum();
+    effective_classes(&counts.iter().map(|count| count / total).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -79,6 +79,6 @@ pub(super) fn decode_message(bytes: &[u8]) -> Result<Decoded> {
 }
 
 /// A message that is not what it should be.
-pub(super) fn undecodable(problem: impl ToString) -> Error {
+pub(crate) fn undecodable(problem: impl ToString) -> Error {
     fedanchor_engine::Error::tensors(problem).into()
 }

@@ -13,3 +13,5 @@ pub use answer::{Answer, ClientOutcome, Update};
 pub use arrays::{Array, Arrays};
 pub use broadcast::{Broadcast, ExtraModels};
 pub use header::PROTOCOL;
+
+pub(crate) use header::undecodable;

@@ -18,20 +18,20 @@
 //!   for one epoch.
 //! - The predictor is 4,096 wide (`method.predictor`) instead of 12,288.
 
-use super::two_views::TwoViewLoss;
+use super::two_views::{TwoViewLoss, two_views};
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
 use super::{Properties, read_settings};
 use crate::config::{Augmentation, Heads, at_least_one, at_most, within};
 use crate::error::Result;
-use crate::labels::{PseudoLabels, by_classifier};
+use crate::labels::PseudoLabels;
 use crate::messages::Broadcast;
 use crate::server::{Server, supervised_epoch};
-use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
+use fedanchor_engine::Result as EngineResult;
+use fedanchor_engine::batches::TwoViewFormat;
 use fedanchor_engine::model::Pass;
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch};
-use fedanchor_engine::training::{Context, Inputs, Objective, StepLoss, Terms};
-use fedanchor_engine::{InPhase, Result as EngineResult};
+use fedanchor_engine::training::{Inputs, Objective, StepLoss, Terms};
 use fedanchor_record::ClientLabels;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ use tch::{Kind, Tensor};
 use toml::Table;
 
 const NAME: &str = "fedcon";
-/// What a client keeps.
+// Names in a client's state.
 const PREDICTOR: &str = "predictor";
 const TARGET: &str = "target";
 
@@ -66,8 +66,7 @@ impl Method for FedCon {
     }
 
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
-        let lr = server.experiment.pretrain.lr;
-        self.server_epoch(server, 0, epoch, lr)
+        self.server_epoch(server, 0, epoch, server.experiment.pretrain.lr)
     }
 
     fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
@@ -81,15 +80,13 @@ impl Method for FedCon {
         let contributes = |client: &Client| {
             let models = &client.state.models;
             if let (Some(predictor), Some(target)) = (models.get(PREDICTOR), models.get(TARGET)) {
-                return Ok(Contribution {
-                    entries: predictor.copy()?,
-                    others: vec![target.copy()?],
-                });
+                let others = vec![target.copy()?];
+                return Ok(Contribution { entries: Some(predictor.copy()?), others });
             }
-            // Its first round: a predictor of its own, and a target that starts where it does.
+            // Its first round: a new predictor, and the broadcast backbone as the target.
             let drawn = context.network.init_client(context.seed, client.id, context.device)?;
             let target = model.subset(|entry| entry.part == Part::Backbone);
-            let entries = drawn.subset(|entry| entry.part == Part::Predictor);
+            let entries = Some(drawn.subset(|entry| entry.part == Part::Predictor));
             Ok(Contribution { entries, others: vec![target.copy()?] })
         };
         let keeps = |trained: &Params, others: &[Params]| {
@@ -98,7 +95,7 @@ impl Method for FedCon {
             let kept = [(PREDICTOR.to_owned(), predictor.copy()?), (TARGET.to_owned(), target)];
             Ok(BTreeMap::from(kept))
         };
-        let views = self.views(context, round, experiment.client.batch);
+        let views = two_views(context, round, experiment.client.batch, Augmentation::Weak);
         let target_decay = self.config.target_decay;
         let loss = TwoViewLoss { format: views.format(), target_decay };
         let trainer = ClientTrainer {
@@ -112,9 +109,7 @@ impl Method for FedCon {
 
     /// Training uses no labels.
     fn measure(&self, cohort: &Cohort, sent: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
-        let labels =
-            by_classifier(cohort.context, &sent.params, 0.0, cohort.round, &cohort.images());
-        Ok(Some(labels.in_phase("labelling the clients' images")?))
+        cohort.label(&sent.params, 0.0).map(Some)
     }
 
     fn server_update(
@@ -147,11 +142,6 @@ impl Method for FedCon {
 }
 
 impl FedCon {
-    fn views<'a>(&self, context: &'a Context, round: u32, batch: usize) -> TwoViews<'a> {
-        let (images, streams) = (&context.images, context.streams(round));
-        TwoViews { images, streams, batch, second: Augmentation::Weak }
-    }
-
     fn server_epoch(
         &self,
         server: &mut Server,
@@ -159,8 +149,8 @@ impl FedCon {
         epoch: u32,
         lr: f64,
     ) -> Result<MeanLosses> {
-        let (context, batch) = (server.context, server.experiment.server_batch());
-        let views = self.views(context, round, batch);
+        let batch = server.experiment.server_batch();
+        let views = two_views(server.context, round, batch, Augmentation::Weak);
         let weight = ramp(round, self.config.ramp_up) as f32;
         let objective = Objective::new(&views, ServerLoss { format: views.format() });
         let objective = objective.with_scalars([weight]);

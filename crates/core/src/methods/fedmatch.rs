@@ -11,32 +11,33 @@
 //! - psi starts at 0 instead of 0.2 sigma, so that the network is the initial one, as for every other method.
 //! - Helpers take part in every round instead of every tenth, since the paper describes no such pause.
 //! - psi is neither thresholded nor sent sparsely, since what other methods send is not compressed either.
-//! - Helpers are chosen anew every `method.refresh` rounds, among the clients that have sent psi since the
-//!   last time only: the server keeps at most one psi for each of these. The code keeps the last psi of every
-//!   client that has ever sent one.
+//! - Helpers are chosen every `method.refresh` rounds, only among the clients that have sent psi since the last
+//!   choice: the server keeps at most one psi for each of these. The code keeps the last psi of every client that
+//!   has ever sent one.
 //! - A client that has not been probed gets the helpers nearest to the global model; in the code it gets none.
 //! - The probe's pixels are normal with mean 127.5 and deviation 50, rounded to bytes; in the code they are
 //!   normal with mean 125 and deviation 125, cut off at 0 and 255.
 //! - A tied vote goes to the client's own label, then to the lowest class; in the code to the lowest class. Of
 //!   equally near helpers the client with the lower number is taken; the code has no rule.
-//! - The networks here have batch norm, which the code's has not: all samples of a batch pass through the
-//!   client's network, while helpers use their running statistics.
+//! - The networks here have batch norm, unlike that of the code: all samples of a batch pass through the client's
+//!   network, while helpers use their running statistics.
 
+use super::two_views::two_views;
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
 use super::{Properties, read_settings};
 use crate::config::{Augmentation, Experiment, at_least_one, at_most, within};
 use crate::error::{Error, Result};
-use crate::labels::{PseudoLabels, by_classifier};
+use crate::labels::{PseudoLabels, outputs, probabilities};
 use crate::messages::{Broadcast, ExtraModels, Update};
 use crate::server::{Server, step_towards, supervised_epoch};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
-use fedanchor_engine::batches::{TwoViewFormat, TwoViews, View};
+use fedanchor_engine::Result as EngineResult;
+use fedanchor_engine::batches::{TwoViewFormat, View};
 use fedanchor_engine::model::{Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Entry, Params, Part};
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Context, FixMix, FixMixLoss, Inputs, Objective, StepLoss, Terms};
-use fedanchor_engine::{InPhase, Result as EngineResult};
 use rand_distr::{Distribution, StandardNormal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,7 +47,7 @@ use toml::Table;
 
 const NAME: &str = "fedmatch";
 
-// What the server keeps beside the global model, which is sigma + psi.
+// Names in the server's state. The global model is sigma + psi.
 const SIGMA: &str = "sigma";
 const PSI: &str = "psi";
 /// The last psi of every client that has sent one since helpers were last chosen, by client.
@@ -95,8 +96,7 @@ impl Method for FedMatch {
     }
 
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
-        let lr = server.experiment.pretrain.lr;
-        self.train_sigma(server, 0, epoch..epoch + 1, lr)
+        self.train_sigma(server, 0, epoch..epoch + 1, server.experiment.pretrain.lr)
     }
 
     fn broadcast(&self, server: &Server, round: u32, clients: &[u32]) -> Result<Option<Broadcast>> {
@@ -112,12 +112,7 @@ impl Method for FedMatch {
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
         let (psi, sigma) = (&broadcast.params, sigma_of(broadcast)?);
-        let views = TwoViews {
-            images: &context.images,
-            streams: context.streams(round),
-            batch: experiment.client.batch,
-            second: Augmentation::Strong,
-        };
+        let views = two_views(context, round, experiment.client.batch, Augmentation::Strong);
         let loss = ClientLoss { format: views.format(), config: self.config.clone() };
         let contributes = |client: &Client| {
             let mut others = vec![sigma.copy()?];
@@ -126,7 +121,7 @@ impl Method for FedMatch {
                     others.push(sum(sigma, helper)?);
                 }
             }
-            Ok(Contribution { entries: psi.subset(|_| false), others })
+            Ok(Contribution { entries: None, others })
         };
         let trainer = ClientTrainer {
             contributes: Some(&contributes),
@@ -137,10 +132,8 @@ impl Method for FedMatch {
 
     /// Training labels every batch by the client's own model.
     fn measure(&self, cohort: &Cohort, sent: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
-        let (context, threshold) = (cohort.context, self.config.threshold);
-        let (model, images) = (sum(sigma_of(sent)?, &sent.params)?, cohort.images());
-        let labels = by_classifier(context, &model, threshold, cohort.round, &images);
-        Ok(Some(labels.in_phase("labelling the clients' images")?))
+        let model = sum(sigma_of(sent)?, &sent.params)?;
+        cohort.label(&model, self.config.threshold).map(Some)
     }
 
     fn properties(&self) -> Properties {
@@ -148,12 +141,9 @@ impl Method for FedMatch {
             client_losses: &["agreement", "helpers"],
             server_losses: &["fix"],
             observes_updates: true,
+            summand: Some(SIGMA),
             ..Properties::default()
         }
-    }
-
-    fn summand<'a>(&self, broadcast: &'a Broadcast) -> Option<&'a Params> {
-        broadcast.models.get(SIGMA)
     }
 
     fn observe_update(&self, server: &mut Server, client: u32, update: &Update) -> Result<()> {
@@ -195,8 +185,8 @@ impl Method for FedMatch {
             return Err(Error::config("checks.anchor_margin", problem));
         }
         if experiment.aggregation.rule.find()?.needs_root {
-            let problem = "method fedmatch needs a rule without an update of the server's own: its clients \
-                           train psi, which the server never does";
+            let problem = "must be a rule without an update of the server with method fedmatch: only \
+                           clients train psi";
             return Err(Error::config("aggregation.rule", problem));
         }
         Ok(())
@@ -333,19 +323,9 @@ fn probe(context: &Context, params: &Params) -> Result<Vec<f32>> {
         (127.5 + 50.0 * noise).round() as u8 // the cast saturates at 0 and 255
     };
     let picture: Vec<u8> = (0..context.images.image_bytes()).map(|_| pixel()).collect();
-    let mut found = Vec::new();
-    context.for_each_batch(
-        params,
-        |_| Statistics::Running,
-        &[View::Raw(&picture)],
-        |_, pass, features| {
-            let logits = context.network.logits(&features, pass)?;
-            let probability = logits.f_softmax(-1, Kind::Float)?.f_flatten(0, -1)?;
-            found = Vec::<f32>::try_from(probability.f_to_device(tch::Device::Cpu)?)?;
-            Ok(())
-        },
-    )?;
-    Ok(found)
+    let of = |features: &_, pass: &Pass| Ok([probabilities(context, features, pass)?]);
+    let [found] = outputs(context, params, Statistics::Running, &[View::Raw(&picture)], of)?;
+    Ok(Vec::try_from(found.f_flatten(0, -1)?.f_to_device(tch::Device::Cpu)?)?)
 }
 
 /// sigma + psi, with psi's statistics.

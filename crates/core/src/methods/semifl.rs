@@ -10,9 +10,7 @@
 use super::{ClientReport, ClientTrainer, Cohort, Method, check_mixup, read_settings};
 use crate::config::{Augmentation, MixupConfig, Views, within};
 use crate::error::Result;
-use crate::labels::by_classifier;
 use crate::messages::Broadcast;
-use fedanchor_engine::InPhase;
 use fedanchor_engine::training::FixMix;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,13 +43,11 @@ impl Method for SemiFl {
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
-        let (model, threshold) = (&broadcast.params, self.config.threshold);
-        let labels = by_classifier(context, model, threshold, round, &cohort.images())
-            .in_phase("labelling the clients' images")?;
+        let labels = cohort.label(&broadcast.params, self.config.threshold)?;
         let mixup = self.config.client_mixup.then_some(&self.config.mixup);
         let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
             .with_mixup(mixup, self.config.views);
-        ClientTrainer::new(self, model, loss.objective()).train(cohort, labels)
+        ClientTrainer::new(self, &broadcast.params, loss.objective()).train(cohort, labels)
     }
 }
 

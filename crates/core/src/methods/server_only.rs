@@ -1,7 +1,8 @@
-//! The server by itself: what the anchors alone teach, and the floor every method must beat. FedAnchor's
-//! server epochs without its clients; with `contrastive.epochs = 0` every other method's.
+//! The server alone: the floor that every method must exceed. FedAnchor's server epochs without its clients; with
+//! `contrastive.epochs = 0` those of the other methods.
 
-use super::{ClientReport, Cohort, Method, Properties, check_mixup, read_settings};
+use super::{ClientReport, Cohort, Method, Properties};
+use super::{check_mixup, read_settings, write_settings};
 use crate::config::{Experiment, Heads, MixupConfig, Views};
 use crate::error::{Error, Result};
 use crate::labels::LatentSource;
@@ -39,10 +40,10 @@ impl Method for ServerOnly {
 
     fn server_epochs(&self) -> ServerEpochs<'_> {
         ServerEpochs {
-            augment: None,
             mixup: self.config.server_mixup.then_some(&self.config.mixup),
             views: self.config.views,
             contrastive: Some(&self.config.contrastive),
+            ..ServerEpochs::PLAIN
         }
     }
 
@@ -69,9 +70,8 @@ impl Method for ServerOnly {
 
     fn settle(&self, experiment: &Experiment, classes: usize) -> Result<Table> {
         let mut config = self.config.clone();
-        let contrastive = &mut config.contrastive;
-        contrastive.batch = Some(contrastive.batch_for(classes, experiment.data.anchors)?);
-        Table::try_from(config).map_err(|error| Error::config("method", error.to_string()))
+        config.contrastive.settle(classes, experiment.data.anchors)?;
+        write_settings(&config)
     }
 }
 

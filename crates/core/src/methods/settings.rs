@@ -2,6 +2,7 @@
 
 use crate::config::{MixupConfig, in_plain_words, positive, within};
 use crate::error::{Error, Result};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
@@ -16,6 +17,11 @@ pub fn read_settings<T: DeserializeOwned>(settings: &Table) -> Result<T> {
             in_plain_words(Error::config(key, error.inner().message()))
         },
     )
+}
+
+/// A method's settings as a table.
+pub fn write_settings(settings: &impl Serialize) -> Result<Table> {
+    Table::try_from(settings).map_err(|error| Error::config("method", error.to_string()))
 }
 
 /// Checks the keys of `method.mixup`.

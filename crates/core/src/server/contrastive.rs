@@ -1,7 +1,7 @@
 //! The label contrastive loss L_c (eq. 1-2) and its epoch over the anchors.
 
+use super::Server;
 use super::epochs::SUPERVISED;
-use super::{Server, check_finite};
 use crate::config::{Augmentation, MOST_BATCH, at_most, within};
 use crate::error::{Error, Result};
 use fedanchor_data::Purpose;
@@ -71,6 +71,12 @@ impl ContrastiveConfig {
         at_most("method.contrastive.epochs", self.epochs as usize, 100_000)?;
         at_most("method.contrastive.batch", self.batch.unwrap_or_default(), MOST_BATCH)?;
         within("method.contrastive.temperature", self.temperature, 0.001, 1000.0)
+    }
+
+    /// Writes down the batch for this many classes and anchors.
+    pub fn settle(&mut self, classes: usize, anchors: usize) -> Result<()> {
+        self.batch = Some(self.batch_for(classes, anchors)?);
+        Ok(())
     }
 
     /// The contrastive batch for this many classes and anchors: as given if it holds enough
@@ -189,7 +195,7 @@ pub fn contrastive_epoch(
     lr: f64,
 ) -> Result<Option<f64>> {
     let (context, anchors) = (server.context, server.anchors);
-    let batch = config.batch_for(context.classes, anchors.local.len())?;
+    let batch = config.batch_for(context.classes, anchors.labels.len())?;
     let batches = contrastive_batches(server, config.sampler, batch, round, epoch);
     let momentum = match config.momentum {
         MomentumOf::Separate => "contrastive",
@@ -221,7 +227,7 @@ pub fn contrastive_epoch(
         let mut parts = packing.split(bytes);
         write(parts[0], chosen.iter().map(|&anchor| i64::from(label(anchor)).to_ne_bytes()));
         let views = chosen.iter().enumerate().map(|(row, &anchor)| {
-            let image = anchors.images.image(anchors.local[anchor as usize] as usize);
+            let image = anchors.images.image(anchor as usize);
             let position = (number * batch + row) as u64;
             match config.augment {
                 Augmentation::None => View::Raw(image),
@@ -240,8 +246,7 @@ pub fn contrastive_epoch(
     server.take_back(learner, momentum)?;
     let advice =
         "lower the learning rate, keep optimiser.clip above 0, or raise method.contrastive.batch";
-    let phase = ("the contrastive epoch", advice);
-    check_finite(round, phase, &losses, server.not_finite()?.as_deref())?;
+    server.check_finite(round, ("the contrastive epoch", advice), &losses)?;
     Ok(losses.first().copied().filter(|_| steps > 0))
 }
 
@@ -291,7 +296,7 @@ fn contrastive_batches(
     let streams = server.context.streams(round);
     let stream = streams.of(Purpose::ContrastiveShuffle, SERVER).epoch(epoch);
     let mut rng = stream.rng();
-    let mut order: Vec<u32> = (0..anchors.local.len() as u32).collect();
+    let mut order: Vec<u32> = (0..anchors.labels.len() as u32).collect();
     order.shuffle(&mut rng);
     if sampler == Sampler::Balanced {
         // Deal the shuffled anchors class by class in turn: every stretch holds each class alike.

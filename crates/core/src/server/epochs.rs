@@ -2,7 +2,7 @@
 //! has, and label contrastive epochs.
 
 use super::contrastive::{ContrastiveConfig, Order, contrastive_epoch};
-use super::{STEADIER, Server, check_finite};
+use super::{STEADIER, Server};
 use crate::config::{Augmentation, MixupConfig, Views};
 use crate::error::Result;
 use fedanchor_data::stream::SERVER;
@@ -99,14 +99,15 @@ pub fn supervised_epoch(
     lr: f64,
 ) -> Result<Vec<f64>> {
     let (context, anchors) = (server.context, server.anchors);
+    let all: Vec<u32> = (0..anchors.labels.len() as u32).collect();
     let tasks = [Task {
         client: SERVER,
-        images: anchors.images,
-        local: anchors.local,
-        labels: anchors.labels,
+        images: &anchors.images,
+        local: &all,
+        labels: &anchors.labels,
         weights: &[],
         adjustment: &[],
-        fix: (0..anchors.local.len() as u32).collect(),
+        fix: all.clone(),
     }];
     let Objective { batches, loss, scalars } = objective;
     let mut plan = StepPlan::new(&tasks, epoch..epoch + 1, batches.batch());
@@ -123,7 +124,6 @@ pub fn supervised_epoch(
         .in_phase("training on the anchors")?;
     let losses = learner.mean_losses(0, steps)?;
     server.take_back(learner, SUPERVISED)?;
-    let phase = ("the supervised epoch", STEADIER);
-    check_finite(round, phase, &losses, server.not_finite()?.as_deref())?;
+    server.check_finite(round, ("the supervised epoch", STEADIER), &losses)?;
     Ok(losses)
 }

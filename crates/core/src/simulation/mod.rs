@@ -138,9 +138,7 @@ impl Simulation {
         if self.faults.kind() != FaultKind::Backdoor {
             return Ok(None);
         }
-        let (images, labels) = self.federation.test();
-        let (images, labels) = triggered(images, labels);
-        Ok(Some(server.evaluate(&images, &labels)?.accuracy))
+        Ok(Some(server.evaluate(&triggered(&self.federation.test))?.accuracy))
     }
 }
 

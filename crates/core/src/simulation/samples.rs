@@ -39,8 +39,8 @@ pub struct PickedSample {
 /// Picks samples from all clients of a round.
 #[derive(Debug)]
 pub(super) struct Picker {
-    /// Of either kind; 0 where nothing is asked for.
-    most: usize,
+    /// The most samples of each kind; 0 for none.
+    pub(super) most: usize,
     kept: Vec<PickedSample>,
     left_out: Vec<PickedSample>,
     /// Whether any client has labelled its images.
@@ -50,11 +50,6 @@ pub(super) struct Picker {
 impl Picker {
     pub(super) fn new(most: usize) -> Self {
         Self { most, kept: Vec::new(), left_out: Vec::new(), labelled: false }
-    }
-
-    /// How many it picks of either kind.
-    pub(super) fn most(&self) -> usize {
-        self.most
     }
 
     /// Picks from a client's images. `truth` holds the labels of all training images.

@@ -11,7 +11,7 @@ use fedanchor::engine::training::Context;
 use fedanchor::engine::training::Learner;
 use fedanchor::engine::training::Momentum;
 use fedanchor::engine::training::losses::cross_entropy;
-use fedanchor::labels::AnchorSet;
+use fedanchor::labels::LabelledImages;
 use fedanchor::methods::fedmatch::{FedMatchConfig, client_terms, summed, vote};
 use fedanchor::methods::read_settings;
 use fedanchor::server::Server;
@@ -76,8 +76,8 @@ fn semifls_server_agrees() -> Result<()> {
     let layout = context.network.layout.clone();
     let shape = Shape { side: 16, channels: 3 };
     let images = ImageSet { shape, pixels: Vec::new(), labels: None, classes: Vec::new() };
-    let anchors = AnchorSet { images: &images, local: &[], labels: &[] };
-    let mut server = Server::new(&experiment, &context, anchors)?;
+    let anchors = LabelledImages { images, labels: Vec::new() };
+    let mut server = Server::new(&experiment, &context, &anchors)?;
     server.params = filled(&layout, "0")?;
     for clients in [["1", "2"], ["3", "4"]] {
         let mut mean = WeightedMean::default();
