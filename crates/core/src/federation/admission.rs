@@ -50,7 +50,8 @@ const STATISTICS: f64 = 100.0;
 pub(super) struct Admission {
     method: String,
     round: u32,
-    asked: BTreeSet<u32>,
+    /// The clients that were asked, and the samples that each reported when it joined.
+    asked: BTreeMap<u32, usize>,
     /// The clients that have answered, with a digest of the answer if it came as bytes.
     answered: BTreeMap<u32, Option<blake3::Hash>>,
     /// The entries of the broadcast model that clients send.
@@ -78,6 +79,7 @@ impl Admission {
     pub(super) fn new(
         broadcast: &Broadcast,
         clients: &[(u32, ClientKey)],
+        registry: &Registry,
         sent: Params,
         summand: Option<&Params>,
         context: &Context,
@@ -107,7 +109,7 @@ impl Admission {
             bytes: (checks.size * expected.encoded_len()? as f64) as u64,
             method,
             round,
-            asked: clients.iter().map(|(number, _)| *number).collect(),
+            asked: clients.iter().map(|(n, _)| (*n, registry.samples(*n))).collect(),
             answered: BTreeMap::new(),
             rows: SentRows::new(&sent)?,
             sent,
@@ -131,24 +133,18 @@ impl Admission {
         &mut self,
         client: u32,
         bytes: &[u8],
-        registry: &Registry,
     ) -> Result<Admitted, Rejection> {
         let answer = self.decode(bytes)?;
-        self.admit(client, answer, Some(blake3::hash(bytes)), registry)
+        self.admit(client, answer, Some(blake3::hash(bytes)))
     }
 
     /// The result of a client's first answer, without admitting it.
-    pub(super) fn check_encoded(
-        &self,
-        client: u32,
-        bytes: &[u8],
-        registry: &Registry,
-    ) -> Result<Admitted, Rejection> {
+    pub(super) fn check_encoded(&self, client: u32, bytes: &[u8]) -> Result<Admitted, Rejection> {
         let answer = self.decode(bytes)?;
         if self.checked {
             self.check_header(client, &answer)?;
         }
-        self.judge(client, answer, registry)
+        self.judge(client, answer)
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<Answer, Rejection> {
@@ -165,7 +161,6 @@ impl Admission {
         client: u32,
         answer: Answer,
         digest: Option<blake3::Hash>,
-        registry: &Registry,
     ) -> Result<Admitted, Rejection> {
         if self.checked {
             self.check_header(client, &answer)?;
@@ -177,21 +172,16 @@ impl Admission {
             }
             self.answered.insert(client, digest);
         }
-        self.judge(client, answer, registry)
+        self.judge(client, answer)
     }
 
     /// Checks the content of an answer.
-    fn judge(
-        &self,
-        client: u32,
-        answer: Answer,
-        registry: &Registry,
-    ) -> Result<Admitted, Rejection> {
+    fn judge(&self, client: u32, answer: Answer) -> Result<Admitted, Rejection> {
         let update = match answer.outcome {
             ClientOutcome::Update(update) => update,
             ClientOutcome::NothingKept { samples, labels } => {
                 if self.checked {
-                    self.check_counts(registry, client, samples, 0, &labels)?;
+                    self.check_counts(client, samples, 0, &labels)?;
                 }
                 return Ok(Admitted::NothingKept { samples, labels });
             }
@@ -204,7 +194,7 @@ impl Admission {
         }
         let update = &admitted.update;
         let norms = self.check_tensors(&update.params)?;
-        self.check_counts(registry, client, update.samples, update.kept, &update.labels)?;
+        self.check_counts(client, update.samples, update.kept, &update.labels)?;
         admitted.norms = Some(norms);
         if let Some((usual, factor)) = self.usual {
             let most = usual.times(factor);
@@ -221,28 +211,28 @@ impl Admission {
     /// and no more than there are samples, or empty.
     fn check_counts(
         &self,
-        registry: &Registry,
         client: u32,
         samples: usize,
         kept: usize,
         labels: &[u32],
     ) -> Result<(), Rejection> {
         let (classes, count) = (labels.len(), labels.iter().map(|&n| u64::from(n)).sum::<u64>());
-        let reason = if samples == 0 || samples > registry.samples(client) {
-            format!("claims {samples} samples")
-        } else if kept > samples {
-            format!("claims {kept} kept samples of {samples}")
-        } else if classes != 0 && (classes != self.classes || count > samples as u64) {
-            format!("claims {count} pseudo-labels of {classes} classes")
-        } else {
-            return Ok(());
-        };
+        let reason =
+            if samples == 0 || samples > self.asked.get(&client).copied().unwrap_or_default() {
+                format!("claims {samples} samples")
+            } else if kept > samples {
+                format!("claims {kept} kept samples of {samples}")
+            } else if classes != 0 && (classes != self.classes || count > samples as u64) {
+                format!("claims {count} pseudo-labels of {classes} classes")
+            } else {
+                return Ok(());
+            };
         Err(Rejection::of_update(reason))
     }
 
     fn check_header(&self, client: u32, answer: &Answer) -> Result<(), Rejection> {
         let Answer { method, round, client: claimed, .. } = answer;
-        if !self.asked.contains(&client) {
+        if !self.asked.contains_key(&client) {
             return Err(Rejection::of_message("was not drawn in this round"));
         }
         let reason = if *round != self.round {

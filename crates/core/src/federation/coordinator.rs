@@ -177,10 +177,12 @@ impl<'a> Coordinator<'a> {
         let usual = Norms::median(&norms);
         let summand = summand.and_then(|name| broadcast.models.get(name));
         let checks = &experiment.checks;
-        let admission = Admission::new(broadcast, clients, sent, summand, context, checks, usual)?;
+        let registry = &mut self.state.registry;
+        let admission =
+            Admission::new(broadcast, clients, registry, sent, summand, context, checks, usual)?;
         let hostile = experiment.aggregation.hostile;
         let rule = (rule.build)(RuleInputs { hostile, root, norms });
-        let (registry, losses) = (&mut self.state.registry, client_losses.len());
+        let losses = client_losses.len();
         let intake = Intake::new(experiment, admission, rule, registry, losses, observes_updates);
         let intake = RefCell::new(intake);
         let counts = |client: u32, bytes: &[u8]| intake.borrow().would_count(client, bytes);

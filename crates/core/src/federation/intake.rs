@@ -75,7 +75,7 @@ impl<'a> Intake<'a> {
 
     /// Whether an answer would count if it were taken now.
     pub(super) fn would_count(&self, client: u32, bytes: &[u8]) -> bool {
-        let found = self.admission.check_encoded(client, bytes, self.registry);
+        let found = self.admission.check_encoded(client, bytes);
         matches!(found, Ok(Admitted::Update(_) | Admitted::NothingKept { .. }))
     }
 
@@ -102,11 +102,11 @@ impl<'a> Intake<'a> {
             }
             Arrival::Answer(answer) => {
                 record.bytes_up += answer.encoded_len()?;
-                self.admission.admit(client, answer, None, self.registry)
+                self.admission.admit(client, answer, None)
             }
             Arrival::Encoded(bytes) => {
                 record.bytes_up += bytes.len() as u64;
-                self.admission.admit_encoded(client, &bytes, self.registry)
+                self.admission.admit_encoded(client, &bytes)
             }
         };
         match answer {

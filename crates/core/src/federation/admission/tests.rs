@@ -44,7 +44,7 @@ fn admission_with(
     let broadcast = Broadcast::new("fedanchor", 3, params(sent));
     let summand = summand.map(params);
     let clients: Vec<(u32, ClientKey)> =
-        [1, 2, 4].into_iter().map(|number| (number, ClientKey::Number(number))).collect();
+        [1, 2, 4, 5].into_iter().map(|number| (number, ClientKey::Number(number))).collect();
     let method = crate::methods::build(&experiment.method).unwrap();
     let context = Context::new(
         experiment.training(method.properties().heads).unwrap(),
@@ -58,6 +58,7 @@ fn admission_with(
     let mut admission = Admission::new(
         &broadcast,
         &clients,
+        &registry(),
         params(sent),
         summand.as_ref(),
         &context,
@@ -69,18 +70,20 @@ fn admission_with(
     admission
 }
 
+/// Client 5 claimed a large number of samples when it joined; client 4 was never met.
 fn registry() -> Registry {
     let mut registry = Registry::default();
-    (1..=2).for_each(|client| registry.meet(client, 10));
+    [(1, 10), (2, 10), (5, CLAIMED)].map(|(client, samples)| registry.meet(client, samples));
     registry
 }
 
+const CLAIMED: usize = 1_000_000_000;
+
 #[test]
 fn every_fault_is_named() {
-    let registry = registry();
     let refused = |client: u32, answer: Answer| {
         let mut admission = admission("checks.distance=2", SENT, None);
-        admission.admit(client, answer, None, &registry).err().map(|why| why.to_string())
+        admission.admit(client, answer, None).err().map(|why| why.to_string())
     };
     let named = |reason: &str| Some(reason.to_owned());
     let of = |values: Values| refused(1, answer(1, update(values)));
@@ -140,11 +143,10 @@ fn every_fault_is_named() {
 
 #[test]
 fn a_message_may_arrive_twice_but_an_answer_not() {
-    let registry = registry();
     let mut admission = admission("checks.distance=2", SENT, None);
     let first = answer(1, update(GOOD)).encode().unwrap();
     let second = answer(1, Update { kept: 6, ..update(GOOD) }).encode().unwrap();
-    let mut admit = |bytes: &[u8]| admission.admit_encoded(1, bytes, &registry);
+    let mut admit = |bytes: &[u8]| admission.admit_encoded(1, bytes);
     assert!(matches!(admit(&first), Ok(Admitted::Update(_))));
     assert!(matches!(admit(&first), Ok(Admitted::Repeated)));
     assert_eq!(admit(&second).unwrap_err().to_string(), "sent two different answers");
@@ -153,19 +155,18 @@ fn a_message_may_arrive_twice_but_an_answer_not() {
 
 #[test]
 fn bytes_are_refused_before_they_are_decoded_if_there_are_too_many() {
-    let registry = registry();
     let mut admission = admission("checks.distance=2", SENT, None);
     let limit = admission.bytes;
     let whole = answer(1, update(GOOD)).encode().unwrap();
     assert!(limit > whole.len() as u64 && limit < 3 * whole.len() as u64, "{limit}");
     let many = vec![b' '; limit as usize + 1];
-    let rejected = admission.admit_encoded(1, &many, &registry).unwrap_err();
+    let rejected = admission.admit_encoded(1, &many).unwrap_err();
     let expected = format!("sent {} bytes; the limit is {limit}", limit + 1);
     assert_eq!(rejected.to_string(), expected);
-    let rejected = admission.admit_encoded(1, &whole[..whole.len() - 1], &registry).unwrap_err();
+    let rejected = admission.admit_encoded(1, &whole[..whole.len() - 1]).unwrap_err();
     assert!(rejected.to_string().starts_with("sent a message that cannot be decoded"));
     assert!(!rejected.counts_as_trained);
-    assert!(admission.admit_encoded(1, &whole, &registry).is_ok());
+    assert!(admission.admit_encoded(1, &whole).is_ok());
 }
 
 /// FedMatch's psi is 0 at first; its clients train the sum of it and sigma.
@@ -175,7 +176,7 @@ fn distances_are_relative_to_the_sum() {
     let near: Values = &[("a", &[3.0, 3.9])];
     let admit = |summand: Option<Values>| {
         let mut admission = admission("checks.distance=1", nothing, summand);
-        admission.admit(1, answer(1, update(near)), None, &registry()).map(drop)
+        admission.admit(1, answer(1, update(near)), None).map(drop)
     };
     assert!(admit(None).unwrap_err().to_string().starts_with("moved "));
     assert_eq!(admit(Some(&SENT[..1])), Ok(()));
@@ -187,7 +188,7 @@ fn what_is_longer_than_usual_is_clipped() {
     let admit = |setting: &str, usual: Option<Norms>| {
         let mut admission = admission_with(setting, SENT, None, usual);
         let far: Values = &[("a", &[3.0, 14.0]), ("mean", &[2.0]), ("var", &[2.0])];
-        match admission.admit(1, answer(1, update(far)), None, &registry()).unwrap() {
+        match admission.admit(1, answer(1, update(far)), None).unwrap() {
             Admitted::Update(update) => update,
             other => panic!("{other:?}"),
         }
@@ -216,20 +217,15 @@ fn what_is_longer_than_usual_is_clipped() {
 fn a_claimed_number_of_samples_buys_nothing() {
     use crate::aggregation::RuleInputs;
     use crate::federation::intake::n_m;
-    const CLAIMED: usize = 1_000_000_000;
-    let mut registry = Registry::default();
-    for (client, samples) in [(1, 10), (2, 10), (4, CLAIMED)] {
-        registry.meet(client, samples);
-    }
     let mean = |settings: &[&str]| {
         let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
         let config = resolve("", &settings).unwrap().aggregation;
         let mut admission = admission("checks.distance=2", &SENT[..1], None);
         let mut rule = (config.rule.find().unwrap().build)(RuleInputs::default());
-        for (client, value, samples) in [(1, 4.0, 10), (2, 4.0, 10), (4, 9.0, CLAIMED)] {
+        for (client, value, samples) in [(1, 4.0, 10), (2, 4.0, 10), (5, 9.0, CLAIMED)] {
             let there: Values = &[("a", &[3.0, value])];
             let update = Update { samples, kept: samples, ..update(there) };
-            match admission.admit(client, answer(client, update), None, &registry).unwrap() {
+            match admission.admit(client, answer(client, update), None).unwrap() {
                 Admitted::Update(AdmittedUpdate { update, .. }) => {
                     let weight = n_m(config.weights, &update);
                     rule.add(&update.params, weight, &admission.sent).unwrap();
@@ -252,6 +248,6 @@ fn a_claimed_number_of_samples_buys_nothing() {
 fn without_checks_everything_counts() {
     let mut admission = admission("checks.updates=false", SENT, None);
     let nothing: Values = &[("a", &[f32::NAN])];
-    let admitted = admission.admit(9, answer(9, update(nothing)), None, &Registry::default());
+    let admitted = admission.admit(9, answer(9, update(nothing)), None);
     assert!(matches!(admitted, Ok(Admitted::Update(_))));
 }
