@@ -13,5 +13,7 @@ pub use labelling::Labelling;
 pub use pseudo_labels::{LocalImages, PseudoLabels, by_classifier};
 pub use thresholds::Threshold;
 
-pub(crate) use outputs::{all_logits, latents, logits, outputs, predicted, probabilities};
+pub(crate) use outputs::{
+    all_logits, evaluation_statistics, latents, logits, outputs, predicted, probabilities,
+};
 pub(crate) use prior::effective_classes;

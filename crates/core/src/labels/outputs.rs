@@ -33,6 +33,11 @@ pub(crate) fn outputs<const N: usize>(
     Ok(std::array::from_fn(|index| all[index].shallow_clone()))
 }
 
+/// The statistics of evaluation mode: running ones if they come with the model, otherwise the batch's.
+pub(crate) fn evaluation_statistics(context: &Context) -> Statistics {
+    if context.averages_statistics() { Statistics::Running } else { Statistics::Batch }
+}
+
 /// The logits of a batch, `[batch, C]`.
 pub(crate) fn logits(context: &Context, features: &Features, pass: &Pass) -> Result<Tensor> {
     Ok(context.network.logits(features, pass)?.f_squeeze_dim(0)?)

@@ -47,17 +47,13 @@ const TARGET: &str = "target";
 /// FedCon: clients learn without labels, from the consistency of two views (Long et al., 2021).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct FedConConfig {
+pub(super) struct FedCon {
     /// Hidden width of the predictor.
     predictor: usize,
     /// Share of the client's target network that stays in each step.
     target_decay: f64,
     /// Rounds until the server's consistency loss reaches its full weight.
     ramp_up: u32,
-}
-
-struct FedCon {
-    config: FedConConfig,
 }
 
 impl Method for FedCon {
@@ -96,7 +92,7 @@ impl Method for FedCon {
             Ok(BTreeMap::from(kept))
         };
         let views = two_views(context, round, experiment.client.batch, Augmentation::Weak);
-        let target_decay = self.config.target_decay;
+        let target_decay = self.target_decay;
         let loss = TwoViewLoss { format: views.format(), target_decay };
         let trainer = ClientTrainer {
             trains: |part| matches!(part, Part::Backbone | Part::Predictor),
@@ -134,7 +130,7 @@ impl Method for FedCon {
             selects: false,
             client_losses: &["consistency"],
             server_losses: &["fix"],
-            heads: Heads { anchor: false, predictor: Some(self.config.predictor) },
+            heads: Heads { anchor: false, predictor: Some(self.predictor) },
             uploads: &[Part::Backbone],
             ..Properties::default()
         }
@@ -151,7 +147,7 @@ impl FedCon {
     ) -> Result<MeanLosses> {
         let batch = server.experiment.server_batch();
         let views = two_views(server.context, round, batch, Augmentation::Weak);
-        let weight = ramp(round, self.config.ramp_up) as f32;
+        let weight = ramp(round, self.ramp_up) as f32;
         let objective = Objective::new(&views, ServerLoss { format: views.format() });
         let objective = objective.with_scalars([weight]);
         let means = supervised_epoch(server, &objective, Vec::new(), round, epoch, lr)?;
@@ -161,12 +157,12 @@ impl FedCon {
 
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    let config: FedConConfig = read_settings(settings)?;
-    at_least_one("method.predictor", config.predictor)?;
-    at_most("method.predictor", config.predictor, 65_536)?;
-    at_most("method.ramp_up", config.ramp_up as usize, 1_000_000)?;
-    within("method.target_decay", config.target_decay, 0.0, 1.0)?;
-    Ok(Box::new(FedCon { config }))
+    let method: FedCon = read_settings(settings)?;
+    at_least_one("method.predictor", method.predictor)?;
+    at_most("method.predictor", method.predictor, 65_536)?;
+    at_most("method.ramp_up", method.ramp_up as usize, 1_000_000)?;
+    within("method.target_decay", method.target_decay, 0.0, 1.0)?;
+    Ok(Box::new(method))
 }
 
 /// exp(-5 (1 - t/T)^2), 1 from round T on.

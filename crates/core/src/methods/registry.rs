@@ -51,15 +51,13 @@ const BUILT_IN: [Registration; 7] = [
         ..Registration::new("fedanchor", "", fedanchor::build)
             .describe::<fedanchor::FedAnchorConfig>()
     },
-    Registration::new("semifl", "", semifl::build).describe::<semifl::SemiFlConfig>(),
+    Registration::new("semifl", "", semifl::build).describe::<semifl::SemiFl>(),
     Registration::new("fedavg-fixmatch", "", fedavg_fixmatch::build)
-        .describe::<fedavg_fixmatch::FixMatchConfig>(),
-    Registration::new("fedcon", "", fedcon::build).describe::<fedcon::FedConConfig>(),
-    Registration::new("fedmatch", "", fedmatch::build).describe::<fedmatch::FedMatchConfig>(),
-    Registration::new("supervised", "", supervised::build)
-        .describe::<supervised::SupervisedConfig>(),
-    Registration::new("server-only", "", server_only::build)
-        .describe::<server_only::ServerOnlyConfig>(),
+        .describe::<fedavg_fixmatch::FedAvgFixMatch>(),
+    Registration::new("fedcon", "", fedcon::build).describe::<fedcon::FedCon>(),
+    Registration::new("fedmatch", "", fedmatch::build).describe::<fedmatch::FedMatch>(),
+    Registration::new("supervised", "", supervised::build).describe::<supervised::Supervised>(),
+    Registration::new("server-only", "", server_only::build).describe::<server_only::ServerOnly>(),
 ];
 
 static METHODS: Registry<Registration> =

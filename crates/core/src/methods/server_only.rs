@@ -18,7 +18,7 @@ const NAME: &str = "server-only";
 /// The server by itself, without clients: the floor that the others must exceed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ServerOnlyConfig {
+pub(super) struct ServerOnly {
     /// How batch norm sees the fix and the mix view.
     views: Views,
     /// Train on the mix loss, too.
@@ -29,10 +29,6 @@ pub(super) struct ServerOnlyConfig {
     contrastive: ContrastiveConfig,
 }
 
-struct ServerOnly {
-    config: ServerOnlyConfig,
-}
-
 impl Method for ServerOnly {
     fn name(&self) -> &'static str {
         NAME
@@ -40,9 +36,9 @@ impl Method for ServerOnly {
 
     fn server_epochs(&self) -> ServerEpochs<'_> {
         ServerEpochs {
-            mixup: self.config.server_mixup.then_some(&self.config.mixup),
-            views: self.config.views,
-            contrastive: Some(&self.config.contrastive),
+            mixup: self.server_mixup.then_some(&self.mixup),
+            views: self.views,
+            contrastive: Some(&self.contrastive),
             ..ServerEpochs::PLAIN
         }
     }
@@ -56,7 +52,7 @@ impl Method for ServerOnly {
     }
 
     fn properties(&self) -> Properties {
-        let anchor = self.config.contrastive.epochs > 0;
+        let anchor = self.contrastive.epochs > 0;
         Properties {
             clients: false,
             labels: ClientLabels::None,
@@ -69,7 +65,7 @@ impl Method for ServerOnly {
     }
 
     fn settle(&self, experiment: &Experiment, classes: usize) -> Result<Table> {
-        let mut config = self.config.clone();
+        let mut config = self.clone();
         config.contrastive.settle(classes, experiment.data.anchors)?;
         write_settings(&config)
     }
@@ -77,8 +73,8 @@ impl Method for ServerOnly {
 
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    let config: ServerOnlyConfig = read_settings(settings)?;
-    check_mixup(&config.mixup)?;
-    config.contrastive.check()?;
-    Ok(Box::new(ServerOnly { config }))
+    let method: ServerOnly = read_settings(settings)?;
+    check_mixup(&method.mixup)?;
+    method.contrastive.check()?;
+    Ok(Box::new(method))
 }

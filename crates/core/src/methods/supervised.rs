@@ -19,13 +19,9 @@ const NAME: &str = "supervised";
 /// FedAvg with the true labels of the clients' images, for comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SupervisedConfig {
+pub(super) struct Supervised {
     /// How images are augmented, on the clients and on the server.
     augment: Augmentation,
-}
-
-struct Supervised {
-    config: SupervisedConfig,
 }
 
 impl Method for Supervised {
@@ -40,12 +36,12 @@ impl Method for Supervised {
         let known = |labels: &Option<Vec<u16>>| labels.clone().ok_or_else(unlabelled);
         let labels = clients.iter().map(|client| Ok(PseudoLabels::known(known(&client.labels)?)));
         let labels = labels.collect::<Result<_>>()?;
-        let loss = FixMix::plain(context, round, experiment.client.batch, self.config.augment);
+        let loss = FixMix::plain(context, round, experiment.client.batch, self.augment);
         ClientTrainer::new(self, &broadcast.params, loss.objective()).train(cohort, labels)
     }
 
     fn server_epochs(&self) -> ServerEpochs<'_> {
-        ServerEpochs { augment: Some(self.config.augment), ..ServerEpochs::PLAIN }
+        ServerEpochs { augment: Some(self.augment), ..ServerEpochs::PLAIN }
     }
 
     fn properties(&self) -> Properties {
@@ -55,5 +51,5 @@ impl Method for Supervised {
 
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    Ok(Box::new(Supervised { config: read_settings(settings)? }))
+    Ok(Box::new(read_settings::<Supervised>(settings)?))
 }

@@ -16,7 +16,7 @@ pub(crate) use state::{restore_models, save_models};
 
 use crate::config::{Experiment, StatisticsSource};
 use crate::error::{Error, Result};
-use crate::labels::{LabelledImages, all_logits, predicted};
+use crate::labels::{LabelledImages, all_logits, evaluation_statistics, predicted};
 use fedanchor_data::ImageSet;
 use fedanchor_engine::batches::View;
 use fedanchor_engine::model::Statistics;
@@ -186,13 +186,9 @@ impl<'a> Server<'a> {
             params = self.params.copy()?;
             params.assign(with)?;
         }
-        // Running statistics if they come with the model; otherwise the batch's.
-        let statistics = match self.context.averages_statistics() {
-            true => Statistics::Running,
-            false => Statistics::Batch,
-        };
-        let predicted =
-            predicted(&all_logits(self.context, &params, statistics, &self.anchors.views())?)?;
+        let statistics = evaluation_statistics(self.context);
+        let logits = all_logits(self.context, &params, statistics, &self.anchors.views())?;
+        let predicted = predicted(&logits)?;
         let pairs = predicted.iter().zip(&self.anchors.labels);
         let right = pairs.filter(|(found, label)| **found == i64::from(**label)).count();
         Ok(100.0 * right as f64 / self.anchors.labels.len() as f64)

@@ -12,7 +12,7 @@ use fedanchor::engine::training::Learner;
 use fedanchor::engine::training::Momentum;
 use fedanchor::engine::training::losses::cross_entropy;
 use fedanchor::labels::LabelledImages;
-use fedanchor::methods::fedmatch::{FedMatchConfig, client_terms, summed, vote};
+use fedanchor::methods::fedmatch::{FedMatch, client_terms, summed, vote};
 use fedanchor::methods::read_settings;
 use fedanchor::server::Server;
 use fedanchor_data::{ImageSet, Shape};
@@ -116,7 +116,7 @@ fn numbers(fixture: &Fixture, name: &str) -> Result<Vec<f64>> {
     Ok(Vec::<f64>::try_from(fixture.tensor(name)?.to_kind(Kind::Double))?)
 }
 
-fn fedmatch(fixture: &Fixture, side: &str, case: &str) -> Result<(Context, FedMatchConfig, f64)> {
+fn fedmatch(fixture: &Fixture, side: &str, case: &str) -> Result<(Context, FedMatch, f64)> {
     let place = |what: &str| format!("fedmatch/{side}/{case}/{what}");
     let weights = numbers(fixture, &place("weights"))?;
     let optimiser = numbers(fixture, &place("optimiser"))?;

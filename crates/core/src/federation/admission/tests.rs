@@ -73,7 +73,9 @@ fn admission_with(
 /// Client 5 claimed a large number of samples when it joined; client 4 was never met.
 fn registry() -> Registry {
     let mut registry = Registry::default();
-    [(1, 10), (2, 10), (5, CLAIMED)].map(|(client, samples)| registry.meet(client, samples));
+    for (client, samples) in [(1, 10), (2, 10), (5, CLAIMED)] {
+        registry.meet(client, samples);
+    }
     registry
 }
 
