@@ -2,8 +2,6 @@
 //! is rejected with its reason; too many rejections exclude a client. One client's NaN or wrong shape ends no run and
 //! enters no model.
 
-use super::fleet::ClientKey;
-use super::registry::Registry;
 use super::rejection::Rejection;
 use super::rows::{Measured, Pair, SentRows, is_variance};
 use crate::aggregation::Norms;
@@ -74,12 +72,11 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// For the answers of these clients to a broadcast; `sent` are the entries that clients send. Distances are
+    /// For the answers to a broadcast of these clients with their samples; `sent` are the entries that clients send. Distances are
     /// relative to these plus the model that they are added to, if there is any. `usual` are the usual norms of updates.
     pub(super) fn new(
         broadcast: &Broadcast,
-        clients: &[(u32, ClientKey)],
-        registry: &Registry,
+        asked: BTreeMap<u32, usize>,
         sent: Params,
         summand: Option<&Params>,
         context: &Context,
@@ -109,7 +106,7 @@ impl Admission {
             bytes: (checks.size * expected.encoded_len()? as f64) as u64,
             method,
             round,
-            asked: clients.iter().map(|(n, _)| (*n, registry.samples(*n))).collect(),
+            asked,
             answered: BTreeMap::new(),
             rows: SentRows::new(&sent)?,
             sent,

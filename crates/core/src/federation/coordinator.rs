@@ -178,8 +178,9 @@ impl<'a> Coordinator<'a> {
         let summand = summand.and_then(|name| broadcast.models.get(name));
         let checks = &experiment.checks;
         let registry = &mut self.state.registry;
-        let admission =
-            Admission::new(broadcast, clients, registry, sent, summand, context, checks, usual)?;
+        let asked = clients.iter().map(|(number, _)| (*number, registry.samples(*number)));
+        let asked = asked.collect();
+        let admission = Admission::new(broadcast, asked, sent, summand, context, checks, usual)?;
         let hostile = experiment.aggregation.hostile;
         let rule = (rule.build)(RuleInputs { hostile, root, norms });
         let losses = client_losses.len();

@@ -122,24 +122,26 @@ impl Anchors {
     pub fn put_into(self, arrays: &mut Arrays) {
         match self {
             Anchors::Latents { latents, labels } => {
-                arrays.insert(LATENTS, Array::f32(latents));
-                arrays.insert(LABELS, Array::U16(labels));
+                arrays.insert(LATENTS.to_owned(), Array::f32(latents));
+                arrays.insert(LABELS.to_owned(), Array::U16(labels));
             }
-            Anchors::ClassMeans { means } => arrays.insert(MEANS, Array::f32(means)),
+            Anchors::ClassMeans { means } => {
+                arrays.insert(MEANS.to_owned(), Array::f32(means));
+            }
         }
     }
 
     /// Reads what [`Anchors::put_into`] added to a broadcast; `None` if it has no anchors.
     pub fn take_from(arrays: &Arrays, classes: usize) -> Result<Option<Self>> {
-        match (arrays.f32(MEANS), arrays.f32(LATENTS), arrays.u16(LABELS)) {
+        match (arrays.get(MEANS), arrays.get(LATENTS), arrays.get(LABELS)) {
             (None, None, None) => Ok(None),
-            (Some(means), None, None) => match means.size()[..] {
+            (Some(Array::F32(means, _)), None, None) => match means.size()[..] {
                 [rows, _] if rows == classes as i64 => {
                     Ok(Some(Anchors::ClassMeans { means: means.shallow_clone() }))
                 }
                 _ => Err(undecodable(format!("`{MEANS}` is not one row per class"))),
             },
-            (None, Some(latents), Some(labels)) => {
+            (None, Some(Array::F32(latents, _)), Some(Array::U16(labels))) => {
                 let rows = matches!(latents.size()[..], [rows, _] if rows == labels.len() as i64);
                 let known = labels.iter().all(|&label| usize::from(label) < classes);
                 let present: BTreeSet<u16> = labels.iter().copied().collect();

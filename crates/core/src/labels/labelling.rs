@@ -72,7 +72,7 @@ impl Labelling {
             .put_into(&mut arrays);
         let own = |views| self.own_scores(context, model, anchors, views, round);
         if let Some(thresholds) = self.threshold.class_thresholds(&own)? {
-            arrays.insert(THRESHOLDS, Array::F64(thresholds));
+            arrays.insert(THRESHOLDS.to_owned(), Array::F64(thresholds));
         }
         Ok(arrays)
     }
@@ -91,7 +91,10 @@ impl Labelling {
         let Some(anchors) = Anchors::take_from(arrays, classes)? else {
             return Err(undecodable("the broadcast contains no anchors"));
         };
-        let class_thresholds = arrays.f64(THRESHOLDS).unwrap_or_default();
+        let class_thresholds = match arrays.get(THRESHOLDS) {
+            Some(Array::F64(thresholds)) => &thresholds[..],
+            _ => &[],
+        };
         if ![0, classes].contains(&class_thresholds.len()) {
             let length = class_thresholds.len();
             let problem = format!("`{THRESHOLDS}` has length {length} for {classes} classes");

@@ -71,12 +71,13 @@ impl Broadcast {
 
     /// A deep copy.
     pub fn copy(&self) -> Result<Self> {
+        let arrays = self.arrays.iter().map(|(name, array)| Ok((name.clone(), array.copy()?)));
         Ok(Self {
             method: self.method.clone(),
             round: self.round,
             params: self.params.copy()?,
             models: self.models.copy()?,
-            arrays: self.arrays.copy()?,
+            arrays: arrays.collect::<Result<_>>()?,
         })
     }
 
@@ -104,7 +105,7 @@ impl Broadcast {
         for (name, params) in self.models.of(client) {
             tensors.extend(params.data(&format!("{EXTRA}{name}")));
         }
-        tensors.extend(self.arrays.data());
+        tensors.extend(self.arrays.iter().map(|(name, array)| (name.clone(), array.data())));
         Ok((tensors, header.encode()?))
     }
 
@@ -122,12 +123,12 @@ impl Broadcast {
                 Some((group, entry)) if group == "model" || group.starts_with(EXTRA) => {
                     groups.entry(group.to_owned()).or_default().insert(entry.to_owned(), tensor);
                 }
-                _ => arrays.insert(name, Array::f32(tensor.f_to_device(device)?)),
+                _ => drop(arrays.insert(name, Array::f32(tensor.f_to_device(device)?))),
             }
         }
         let numbers = decoded.f64.into_iter().map(|(name, values)| (name, Array::F64(values)));
         let labels = decoded.u16.into_iter().map(|(name, values)| (name, Array::U16(values)));
-        numbers.chain(labels).for_each(|(name, array)| arrays.insert(name, array));
+        arrays.extend(numbers.chain(labels));
         let model = groups.remove("model").unwrap_or_default();
         let params = decode_model(layout, model, device)?;
         if let Some(missing) = layout.iter().find(|entry| {

@@ -115,9 +115,9 @@ fn broadcast() -> Broadcast {
     let layout = layout();
     let latents = Tensor::from_slice(&[0.1f32, 0.2, 0.3, 0.4, 0.5, 0.6]).view([3, 2]);
     let mut broadcast = Broadcast::new("fedmatch", 7, params(&layout, 1.0));
-    broadcast.arrays.insert("anchors/latents", Array::f32(latents));
-    broadcast.arrays.insert("anchors/labels", Array::U16(vec![1, 0, 1]));
-    broadcast.arrays.insert("thresholds", Array::F64(vec![0.1, 1.0 / 3.0]));
+    broadcast.arrays.insert("anchors/latents".to_owned(), Array::f32(latents));
+    broadcast.arrays.insert("anchors/labels".to_owned(), Array::U16(vec![1, 0, 1]));
+    broadcast.arrays.insert("thresholds".to_owned(), Array::F64(vec![0.1, 1.0 / 3.0]));
     broadcast.models.insert("sigma", params(&layout, 2.0));
     broadcast.models.insert_for("helper.3", params(&layout, 3.0), BTreeSet::from([4, 5]));
     broadcast
@@ -136,11 +136,13 @@ fn a_broadcast_arrives_exactly_and_with_what_is_the_clients_own() {
         let (found, whose) = Broadcast::decode(&bytes, &layout(), Device::Cpu).unwrap();
         assert_eq!((whose, found.round, found.method.as_str()), (client, 7, "fedmatch"));
         assert_eq!(values(&found.params), values(&sent.params));
-        assert_eq!(found.arrays.f64("thresholds"), Some(&[0.1, 1.0 / 3.0][..]));
+        let Array::F64(thresholds) = &found.arrays["thresholds"] else { panic!() };
+        assert_eq!(thresholds, &[0.1, 1.0 / 3.0]);
         let names: Vec<&str> = found.models.of(client).map(|(name, _)| name).collect();
         assert_eq!(names, if client == 4 { vec!["helper.3", "sigma"] } else { vec!["sigma"] });
-        assert_eq!(found.arrays.u16("anchors/labels"), Some(&[1, 0, 1][..]));
-        let latents = found.arrays.f32("anchors/latents").unwrap();
+        let Array::U16(labels) = &found.arrays["anchors/labels"] else { panic!() };
+        assert_eq!(labels, &[1, 0, 1]);
+        let Array::F32(latents, _) = &found.arrays["anchors/latents"] else { panic!() };
         assert_eq!(latents.double_value(&[2, 1]), f64::from(0.6f32));
     }
 }

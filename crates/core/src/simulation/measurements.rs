@@ -8,7 +8,7 @@ use fedanchor_record::{LabelAccuracy, RoundRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The measurements of a round.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Measurements {
     classes: usize,
     anchor_head: Accuracy,
@@ -48,16 +48,8 @@ impl Accuracy {
 impl Measurements {
     /// Picks up to `samples` of each kind.
     pub(super) fn new(classes: usize, samples: usize) -> Self {
-        Self {
-            classes,
-            anchor_head: Accuracy::default(),
-            classifier_head: Accuracy::default(),
-            labels: vec![0; classes],
-            clients: BTreeMap::new(),
-            only_measured: false,
-            picker: Picker::new(samples),
-            picked: None,
-        }
+        let (labels, picker) = (vec![0; classes], Picker::new(samples));
+        Self { classes, labels, picker, ..Self::default() }
     }
 
     /// Measures the labels that a client gave its images. `truth` are the labels of all images.
@@ -115,7 +107,7 @@ impl Measurements {
                 }
             }
         }
-        let samples = round.picker.take();
+        let samples = round.picker.finish();
         self.picked = samples.map(|samples| Picked { round: record.round, samples });
         round.labels
     }

@@ -49,17 +49,13 @@ pub struct Simulation {
 fn check_batch(experiment: &Experiment, partition: &Partition) -> Result<()> {
     const SMALL: usize = 64;
     let largest = partition.clients.iter().map(Vec::len).max().unwrap_or(0);
-    let batch = experiment.client.batch;
-    match batch > largest.max(SMALL) {
-        true => Err(Error::config(
-            "client.batch",
-            format!(
-                "expected at most {}, since the largest client has {largest} images, found {batch}",
-                largest.max(SMALL)
-            ),
-        )),
-        false => Ok(()),
+    let (batch, most) = (experiment.client.batch, largest.max(SMALL));
+    if batch > most {
+        let problem =
+            format!("must be at most {most}: the largest client has {largest} images, got {batch}");
+        return Err(Error::config("client.batch", problem));
     }
+    Ok(())
 }
 
 impl Simulation {

@@ -43,8 +43,8 @@ fn admission_with(
     let experiment = resolve("", &["model.name=small".to_owned(), setting.to_owned()]).unwrap();
     let broadcast = Broadcast::new("fedanchor", 3, params(sent));
     let summand = summand.map(params);
-    let clients: Vec<(u32, ClientKey)> =
-        [1, 2, 4, 5].into_iter().map(|number| (number, ClientKey::Number(number))).collect();
+    // Client 4 was never met.
+    let asked = BTreeMap::from([(1, 10), (2, 10), (4, 0), (5, CLAIMED)]);
     let method = crate::methods::build(&experiment.method).unwrap();
     let context = Context::new(
         experiment.training(method.properties().heads).unwrap(),
@@ -55,30 +55,14 @@ fn admission_with(
         Some(1),
     );
     let (context, checks) = (context.unwrap(), &experiment.checks);
-    let mut admission = Admission::new(
-        &broadcast,
-        &clients,
-        &registry(),
-        params(sent),
-        summand.as_ref(),
-        &context,
-        checks,
-        usual,
-    )
-    .unwrap();
+    let mut admission =
+        Admission::new(&broadcast, asked, params(sent), summand.as_ref(), &context, checks, usual)
+            .unwrap();
     admission.layout = params(sent).layout;
     admission
 }
 
-/// Client 5 claimed a large number of samples when it joined; client 4 was never met.
-fn registry() -> Registry {
-    let mut registry = Registry::default();
-    for (client, samples) in [(1, 10), (2, 10), (5, CLAIMED)] {
-        registry.meet(client, samples);
-    }
-    registry
-}
-
+/// The number of samples that client 5 reported.
 const CLAIMED: usize = 1_000_000_000;
 
 #[test]
@@ -132,7 +116,6 @@ fn every_fault_is_named() {
     labels.push(0);
     let problem = named("claims 11 pseudo-labels of 4 classes");
     assert_eq!(refused(1, answer(1, counted(&labels))), problem);
-    // Client 4 was never met.
     assert_eq!(refused(4, answer(4, update(GOOD))), named("claims 10 samples"));
     let nothing = |samples| Answer {
         outcome: ClientOutcome::NothingKept { samples, labels: Vec::new() },
