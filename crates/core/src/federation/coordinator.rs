@@ -118,7 +118,12 @@ impl<'a> Coordinator<'a> {
             self.judge(&mut collected, &mut record)?;
         }
         let losses = self.update(&record, &mut collected)?;
-        record.losses = self.losses(&collected.losses, &losses);
+        let mean = |losses: &Vec<f64>| {
+            let sum = losses.iter().fold(0.0, |sum, loss| sum + loss);
+            (!losses.is_empty()).then(|| sum / losses.len() as f64)
+        };
+        let of_clients: Vec<_> = collected.losses.iter().map(mean).collect();
+        record.losses = self.losses(&of_clients, &losses);
         clock.timing.server += clock.lap();
         let evaluation = self.test_and_record(&mut record)?;
         clock.timing.test = clock.lap();
@@ -183,8 +188,10 @@ impl<'a> Coordinator<'a> {
         let admission = Admission::new(broadcast, asked, sent, summand, context, checks, usual)?;
         let hostile = experiment.aggregation.hostile;
         let rule = (rule.build)(RuleInputs { hostile, root, norms });
-        let losses = client_losses.len();
-        let intake = Intake::new(experiment, admission, rule, registry, losses, observes_updates);
+        let mut collected = Collected::default();
+        collected.losses.resize(client_losses.len(), Vec::new());
+        let observes = observes_updates;
+        let intake = Intake { experiment, admission, rule, registry, observes, collected };
         let intake = RefCell::new(intake);
         let counts = |client: u32, bytes: &[u8]| intake.borrow().would_count(client, bytes);
         let enough = experiment.client.per_round;
@@ -232,8 +239,8 @@ impl<'a> Coordinator<'a> {
         let after = self.server.anchor_accuracy(Some(aggregate))?;
         (record.anchor_accuracy_before, record.anchor_accuracy) = (Some(before), Some(after));
         let watch = &mut self.state.watch;
-        if watch.is_new() && self.properties.warm_up == 0 {
-            *watch = AnchorWatch::starting_at(before);
+        if self.properties.warm_up == 0 {
+            watch.start_at(before);
         }
         if watch.must_roll_back(record.round, after, checks)? {
             record.outcome = Outcome::RolledBack;

@@ -21,58 +21,33 @@ pub(super) struct Collected {
     pub(super) aggregate: Option<Params>,
     /// Admitted updates, and clients that had nothing to send.
     pub(super) answers: usize,
-    /// The clients' mean losses.
-    pub(super) losses: Vec<Option<f64>>,
+    /// The finite losses of all clients, in the method's order.
+    pub(super) losses: Vec<Vec<f64>>,
     /// The norms of the admitted updates.
     pub(super) norms: Vec<Norms>,
     /// Clients whose update moved so far that it can hardly be an honest one's.
     pub(super) far_outside: Vec<u32>,
     /// Updates that the method sees one by one.
     pub(super) observed: Vec<(u32, Update)>,
-}
-
-/// Takes answers in, one after the other.
-pub(super) struct Intake<'a> {
-    experiment: &'a Experiment,
-    admission: Admission,
-    rule: Box<dyn Rule>,
-    registry: &'a mut Registry,
-    /// Whether the method sees single updates.
-    observes: bool,
     /// Clients with an update, and clients with a rejection: each counts once per round.
     trained: BTreeSet<u32>,
     rejected: BTreeSet<u32>,
     /// Samples kept by each client.
     kept: Vec<usize>,
-    /// The finite losses of all clients, by the method's order.
-    losses: Vec<Vec<f64>>,
-    collected: Collected,
 }
 
-impl<'a> Intake<'a> {
-    /// For updates with this number of losses. `observes`: the method sees single updates.
-    pub(super) fn new(
-        experiment: &'a Experiment,
-        admission: Admission,
-        rule: Box<dyn Rule>,
-        registry: &'a mut Registry,
-        losses: usize,
-        observes: bool,
-    ) -> Self {
-        Self {
-            experiment,
-            admission,
-            rule,
-            registry,
-            observes,
-            trained: BTreeSet::new(),
-            rejected: BTreeSet::new(),
-            kept: Vec::new(),
-            losses: vec![Vec::new(); losses],
-            collected: Collected::default(),
-        }
-    }
+/// Takes answers in, one after the other.
+pub(super) struct Intake<'a> {
+    pub(super) experiment: &'a Experiment,
+    pub(super) admission: Admission,
+    pub(super) rule: Box<dyn Rule>,
+    pub(super) registry: &'a mut Registry,
+    /// Whether the method sees single updates.
+    pub(super) observes: bool,
+    pub(super) collected: Collected,
+}
 
+impl Intake<'_> {
     /// Whether an answer would count if it were taken now.
     pub(super) fn would_count(&self, client: u32, bytes: &[u8]) -> bool {
         let found = self.admission.check_encoded(client, bytes);
@@ -80,7 +55,8 @@ impl<'a> Intake<'a> {
     }
 
     pub(super) fn take(&mut self, client: u32, arrival: Arrival) -> Result<()> {
-        let record = &mut self.collected.record;
+        let Collected { record, trained, rejected, norms, far_outside, losses, .. } =
+            &mut self.collected;
         let note = |reason: &str| ClientNote { client, reason: excerpt(reason) };
         let answer = match arrival {
             Arrival::Absent => {
@@ -94,8 +70,8 @@ impl<'a> Intake<'a> {
             }
             Arrival::Late => {
                 // Slow is not hostile: recorded, and not counted against the client.
-                if self.rejected.insert(client) {
-                    self.trained.insert(client);
+                if rejected.insert(client) {
+                    trained.insert(client);
                     record.rejected.push(note("answered after the round was over"));
                 }
                 return Ok(());
@@ -111,16 +87,16 @@ impl<'a> Intake<'a> {
         };
         match answer {
             Ok(Admitted::Update(admitted)) => {
-                self.trained.insert(client);
-                self.collected.norms.extend(admitted.norms);
+                trained.insert(client);
+                norms.extend(admitted.norms);
                 if admitted.clipped {
                     record.clipped.push(client);
                 }
                 if admitted.far_outside {
-                    self.collected.far_outside.push(client);
+                    far_outside.push(client);
                 }
                 let mut update = admitted.update;
-                for (all, loss) in self.losses.iter_mut().zip(&update.losses) {
+                for (all, loss) in losses.iter_mut().zip(&update.losses) {
                     all.extend(loss.filter(|loss| loss.is_finite()));
                 }
                 self.count(update.samples, update.kept, &update.labels);
@@ -146,10 +122,10 @@ impl<'a> Intake<'a> {
             Err(rejection) => {
                 tracing::warn!(client, %rejection, "answer rejected");
                 if rejection.counts_as_trained {
-                    self.trained.insert(client);
+                    trained.insert(client);
                 }
                 // A message that a network delivers again, or a flood of them, is one rejection.
-                if self.rejected.insert(client) {
+                if rejected.insert(client) {
                     self.registry.reject(client);
                     record.rejected.push(note(&rejection.to_string()));
                 }
@@ -162,7 +138,7 @@ impl<'a> Intake<'a> {
     fn count(&mut self, samples: usize, kept: usize, labels: &[u32]) {
         let (record, classes) = (&mut self.collected.record, self.admission.classes);
         self.collected.answers += 1;
-        self.kept.push(kept);
+        self.collected.kept.push(kept);
         record.seen = record.seen.saturating_add(samples);
         record.kept = record.kept.saturating_add(kept);
         if self.experiment.record.label_counts && labels.len() == classes {
@@ -180,14 +156,9 @@ impl<'a> Intake<'a> {
 
     /// Ends the round.
     pub(super) fn finish(self) -> Result<Collected> {
-        let mean = |losses: &Vec<f64>| {
-            let sum = losses.iter().fold(0.0, |sum, loss| sum + loss);
-            (!losses.is_empty()).then(|| sum / losses.len() as f64)
-        };
         let mut collected = self.collected;
-        collected.losses = self.losses.iter().map(mean).collect();
-        collected.record.trained = self.trained.len();
-        collected.record.kept_deviation = kept_deviation(&self.kept);
+        collected.record.trained = collected.trained.len();
+        collected.record.kept_deviation = kept_deviation(&collected.kept);
         collected.aggregate = self.rule.finish(&self.admission.sent)?;
         Ok(collected)
     }

@@ -177,9 +177,8 @@ pub fn label_contrastive(
     })
 }
 
-/// Whether a batch with these labels has a contrastive loss at all: a pair of one label and a pair
-/// of different ones.
-pub fn has_pairs(labels: &[u16], self_pairs: bool) -> bool {
+/// Whether a batch with these labels has a contrastive loss: a pair of one label and a pair of different ones.
+fn has_pairs(labels: &[u16], self_pairs: bool) -> bool {
     let mut sorted = labels.to_vec();
     sorted.sort_unstable();
     let positive = self_pairs || sorted.windows(2).any(|pair| pair[0] == pair[1]);
@@ -187,7 +186,7 @@ pub fn has_pairs(labels: &[u16], self_pairs: bool) -> bool {
 }
 
 /// One label contrastive epoch; returns the mean of L_c, `None` if no batch had a pair.
-pub fn contrastive_epoch(
+pub(super) fn contrastive_epoch(
     server: &mut Server,
     config: &ContrastiveConfig,
     round: u32,
@@ -212,14 +211,11 @@ pub fn contrastive_epoch(
     let stream = context.streams(round).of(Purpose::ContrastiveAugment, SERVER).epoch(epoch);
     let label = |anchor: u32| anchors.labels[anchor as usize];
     // A batch without a pair of one label and one of two has no loss.
-    let batches: Vec<(usize, &Vec<u32>)> = batches
-        .iter()
-        .enumerate()
-        .filter(|(_, chosen)| {
-            let labels: Vec<u16> = chosen.iter().map(|&anchor| label(anchor)).collect();
-            has_pairs(&labels, config.self_pairs)
-        })
-        .collect();
+    let has_loss = |batch: &[u32]| {
+        let labels: Vec<u16> = batch.iter().map(|&anchor| label(anchor)).collect();
+        has_pairs(&labels, config.self_pairs)
+    };
+    let batches: Vec<_> = batches.iter().enumerate().filter(|(_, b)| has_loss(b)).collect();
     let loss = ContrastiveLoss { batch, config: config.clone() };
     let packing = loss.packing(context);
     let fill = |time: usize, bytes: &mut [u8]| {
@@ -301,16 +297,14 @@ fn contrastive_batches(
     if sampler == Sampler::Balanced {
         // Deal the shuffled anchors class by class in turn: every stretch holds each class alike.
         let mut seen = vec![0u32; server.context.classes];
-        let mut turn: Vec<(u32, u32)> = order
-            .iter()
-            .map(|&anchor| {
-                let count = &mut seen[anchors.labels[anchor as usize] as usize];
-                *count += 1;
-                (*count, anchor)
-            })
-            .collect();
-        turn.sort_by_key(|&(count, _)| count); // stable: the shuffled order within a turn
-        order = turn.into_iter().map(|(_, anchor)| anchor).collect();
+        let turns = order.iter().map(|&anchor| {
+            let count = &mut seen[anchors.labels[anchor as usize] as usize];
+            *count += 1;
+            (*count, anchor)
+        });
+        let mut turns: Vec<(u32, u32)> = turns.collect();
+        turns.sort_by_key(|&(count, _)| count); // stable: the shuffled order within a turn
+        order = turns.into_iter().map(|(_, anchor)| anchor).collect();
     }
     let batches = order.len().div_ceil(batch);
     (0..batches)

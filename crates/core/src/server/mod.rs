@@ -6,8 +6,7 @@ mod epochs;
 mod state;
 
 pub use contrastive::{
-    ContrastiveConfig, Denominator, DivideBy, MomentumOf, Order, Sampler, Trains,
-    contrastive_epoch, has_pairs, label_contrastive,
+    ContrastiveConfig, Denominator, DivideBy, MomentumOf, Order, Sampler, Trains, label_contrastive,
 };
 pub use epochs::{ServerEpochs, supervised_epoch};
 pub use state::MethodState;
