@@ -102,7 +102,7 @@ impl Intake<'_> {
                 self.count(update.samples, update.kept, &update.labels);
                 self.add(&update)?;
                 if self.observes {
-                    // Kept beyond this delivery, whose tensors may be views of what is trained next.
+                    // Kept beyond this delivery, whose tensors may be views of memory that is used again.
                     update.params = update.params.copy()?;
                     self.collected.observed.push((client, update));
                 }

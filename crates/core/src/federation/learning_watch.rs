@@ -22,14 +22,14 @@ const BEHIND: f64 = 30.0;
 const ALIKE: f64 = 0.9;
 const ALIKE_FROM: u32 = 15;
 
-/// What a round showed.
+/// Observations of a round.
 #[derive(Debug, Default)]
 pub(super) struct Observed<'a> {
     /// The round, from 1.
     pub(super) round: u32,
     /// Samples seen and kept, where the method selects.
     pub(super) selected: Option<(usize, usize)>,
-    /// Pseudo-labels by class; empty where nobody knows.
+    /// Pseudo-labels by class; empty if unknown.
     pub(super) labels: &'a [u32],
     /// The share of every class in the anchors.
     pub(super) shares: &'a [f64],
@@ -49,7 +49,7 @@ pub(crate) struct LearningWatch {
     labels: Vec<Vec<u32>>,
     aggregated: Vec<f64>,
     alike: Vec<f64>,
-    /// What was noted already.
+    /// The notes that were given already.
     noted: Vec<Note>,
 }
 
@@ -62,7 +62,7 @@ enum Note {
 }
 
 impl LearningWatch {
-    /// What should be known about a finished round.
+    /// Notes on a finished round.
     pub(super) fn notes(&mut self, observed: &Observed) -> Vec<String> {
         let found = [
             (Note::AllKept, self.all_kept(observed)),
@@ -146,7 +146,7 @@ impl LearningWatch {
     }
 }
 
-/// What should be known about pre-training that ended after so many epochs without fitting the anchors.
+/// A note on pre-training that ended after this number of epochs without fitting the anchors.
 pub(super) fn not_fitted(epochs: u32, accuracy: f64) -> Option<String> {
     (accuracy < FITTED).then(|| {
         format!(

@@ -44,7 +44,7 @@ impl SentRows {
         Ok(Self { weights: row(false)?, statistics: row(true)? })
     }
 
-    /// Measures tensors that have the shapes of what was sent, in its order. Every operation counts here: on a GPU
+    /// Measures tensors in the shapes and the order of the sent ones. Every operation counts here: on a GPU
     /// starting one takes longer than running it.
     pub(super) fn measure(&self, pairs: &[Pair]) -> Result<Measured, TchError> {
         let distance = |row: &Row, statistic: bool| {

@@ -36,7 +36,7 @@ pub struct Federation {
 
 /// The clients' part of the data.
 pub(crate) struct ForClients {
-    /// All labelled images, without their labels: clients cannot see what they must not.
+    /// All labelled images, without their labels, which clients must not see.
     pub(crate) images: ImageSet,
     /// Their labels.
     pub(crate) labels: Vec<u16>,
@@ -61,7 +61,7 @@ fn check_fleet(experiment: &Experiment) -> Result<()> {
 }
 
 impl Federation {
-    /// For clients that are elsewhere, with images of their own. `workers` threads augment images
+    /// For clients that are elsewhere and have their images. `workers` threads augment images
     /// [default: one per core].
     pub fn new(experiment: &Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
         check_fleet(experiment)?;

@@ -1,4 +1,4 @@
-//! Labelled anchors and what the clients receive of them: latents or class means, and scores.
+//! Labelled images of the server, their latents or class means for the clients, and scores by them.
 
 use super::outputs::{latents, outputs};
 use crate::error::Result;
@@ -75,7 +75,7 @@ pub(super) fn class_counts(labels: &[u16], classes: usize) -> Vec<u32> {
     counts
 }
 
-/// What is broadcast of the anchors.
+/// The broadcast form of the anchors.
 #[derive(Debug)]
 pub enum Anchors {
     /// Every latent `[S, D]` with its label.

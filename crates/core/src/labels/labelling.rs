@@ -26,9 +26,9 @@ use tch::{Device, Kind, Tensor};
 pub struct Labelling {
     /// Where latents are read.
     pub source: LatentSource,
-    /// What is broadcast of the anchors.
+    /// The broadcast form of the anchors.
     pub send: AnchorPayload,
-    /// What the threshold is compared with.
+    /// The score that the threshold applies to.
     pub score: Score,
     /// Temperature of [`Score::Softmax`] and of a client's class shares.
     pub temperature: f64,
@@ -46,7 +46,7 @@ pub struct Labelling {
 
 /// The name of the thresholds in a broadcast.
 const THRESHOLDS: &str = "thresholds";
-/// What to change if scores are not finite.
+/// Advice if scores are not finite.
 const ADVICE: &str = "raise method.score_temperature, or lower the learning rate";
 
 impl Labelling {

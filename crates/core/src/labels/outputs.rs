@@ -1,4 +1,4 @@
-//! What a model computes for many images.
+//! Outputs of a model for many images.
 
 use super::LatentSource;
 use fedanchor_engine::Result;
@@ -8,7 +8,7 @@ use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::Context;
 use tch::{Device, Kind, Tensor};
 
-/// What `of` computes from the features of all images, `[images, ...]` each. It stays on the device: a GPU does not
+/// The results of `of` from the features of all images, `[images, ...]` each. They stay on the device: a GPU does not
 /// wait for the host between batches.
 pub(crate) fn outputs<const N: usize>(
     context: &Context,

@@ -33,11 +33,11 @@ pub struct PseudoLabels {
     pub score: Vec<f32>,
     /// Whether the sample is trained on (eq. 5).
     pub kept: Vec<bool>,
-    /// What scores were compared with: one number for all, or one per class; empty if there is none.
+    /// The thresholds of the scores: one for all, or one per class; empty if there is none.
     pub thresholds: Vec<f64>,
     /// Its weight in the loss; empty where all count alike.
     pub weight: Vec<f32>,
-    /// What is added to the client's logits in training, by class; empty for nothing.
+    /// Added to the client's logits in training, by class; empty for none.
     pub adjustment: Vec<f32>,
     /// The anchor head's labels, where it labels.
     pub anchor: Vec<u16>,
@@ -68,7 +68,7 @@ impl PseudoLabels {
         if self.score.is_empty() { Vec::new() } else { class_counts(&self.label, classes) }
     }
 
-    /// What the score of a sample with this label was compared with.
+    /// The threshold of a sample with this label.
     pub fn threshold(&self, label: u16) -> Option<f64> {
         self.thresholds.get(usize::from(label)).or(self.thresholds.first()).copied()
     }
@@ -173,7 +173,7 @@ pub(super) fn best(scores: &Tensor) -> Result<(Vec<f32>, Vec<u16>)> {
     Ok((score, labels.into_iter().map(|label| label as u16).collect()))
 }
 
-/// Each client's share of what was found for all.
+/// The scores and labels of each client.
 pub(super) fn split<'a>(
     clients: &'a [LocalImages],
     score: &'a [f32],

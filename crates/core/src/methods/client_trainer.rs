@@ -145,8 +145,7 @@ impl<'a> ClientTrainer<'a> {
                 losses,
                 labels: counts(&labels[at]),
             };
-            // A client whose training diverged sends what it has, which the server rejects, and keeps
-            // its old state.
+            // A client whose training diverged sends its update, which the server rejects, and keeps its old state.
             trained[at] = Some((update, sound.then_some(state)));
         }
         drop(tasks);

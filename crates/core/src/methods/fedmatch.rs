@@ -171,7 +171,7 @@ impl Method for FedMatch {
         Ok(losses)
     }
 
-    /// What clients send is psi, which is no model by itself.
+    /// Clients send psi, which is not a model alone.
     fn check(&self, experiment: &Experiment) -> Result<()> {
         if experiment.checks.anchor_margin > 0.0 {
             let problem = "must be 0 with method fedmatch: the aggregate is not a model by itself";

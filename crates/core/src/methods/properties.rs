@@ -21,7 +21,7 @@ pub struct Properties {
     pub server_losses: &'static [&'static str],
     /// The further heads of its network.
     pub heads: Heads,
-    /// The parts of the network that clients send to the server: what they train.
+    /// The parts of the network that clients train and send to the server.
     pub uploads: &'static [Part],
     /// Where the final model's class similarities are read.
     pub latents: LatentSource,

@@ -1,5 +1,4 @@
-//! FedAvg with true labels: what the clients could do if someone labelled their images, with the same server
-//! epochs. A comparison for semi-supervised methods, not an upper bound: neither clients nor server use strong
+//! FedAvg with the true labels of the clients' images and the same server epochs. A comparison for semi-supervised methods, not an upper bound: neither clients nor server use strong
 //! augmentation (appendix of the paper; `method.augment` sets it for both), mixup or adjusted logits.
 
 use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, read_settings};

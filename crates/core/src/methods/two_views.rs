@@ -20,7 +20,7 @@ pub(super) fn two_views(
     TwoViews { images: &context.images, streams: context.streams(round), batch, second }
 }
 
-/// -cos of what the network predicts from one view with what the target computes from the other, both ways.
+/// -cos of the network's prediction from one view with the target's features of the other, both ways.
 /// The target is the first of the further networks and holds the backbone's entries.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TwoViewLoss {

@@ -117,7 +117,7 @@ fn smallest(classes: usize) -> usize {
     (2..).find(|batch| batch * (batch - 1) >= PAIRS * 2 * classes).expect("grows without bound")
 }
 
-/// Stands for log 0 inside log-sum-exp: small enough to vanish beside any cosine over a
+/// Stands for log 0 inside log-sum-exp: small enough to vanish next to any cosine over a
 /// temperature, and finite, so that a class without pairs has a zero gradient instead of NaN.
 const LOG_ZERO: f64 = -1e9;
 

@@ -1,5 +1,4 @@
-//! The server's side of a run: the global model, the anchors it is trained on, and what is kept between
-//! rounds.
+//! The server's side of a run: the global model, its training on the anchors, and the state between rounds.
 
 mod contrastive;
 mod epochs;
@@ -240,5 +239,5 @@ pub fn step_towards(
     Ok(())
 }
 
-/// What to change if training diverges.
+/// Advice if training diverges.
 pub(crate) const STEADIER: &str = "lower the learning rate or keep optimiser.clip above 0";

@@ -1,5 +1,5 @@
-//! Faulty clients in a simulation, to see what a setting withstands. Who is faulty follows from the seed
-//! and stays so for the whole run; the fault happens to the client's message, on its way.
+//! Faulty clients in a simulation, to test the robustness of a setting. They are drawn from the seed for the whole run;
+//! the fault happens to a client's message in transit.
 
 use crate::aggregation::{Norms, map_update};
 use crate::config::{Experiment, FaultKind};
@@ -57,7 +57,7 @@ impl Faults {
         }
     }
 
-    /// What the faulty clients do.
+    /// The kind of fault.
     pub fn kind(&self) -> FaultKind {
         self.kind
     }
@@ -86,7 +86,7 @@ impl Faults {
         })?)
     }
 
-    /// What arrives of a client's answer, where `sent` is what the client started from.
+    /// The arrivals for a client's answer, where `sent` is the model that it started from.
     pub fn arrive(&self, mut answer: Answer, sent: &Params) -> Result<Vec<Arrival>> {
         if !self.contains(answer.client) {
             return Ok(vec![Arrival::Answer(answer)]);

@@ -51,7 +51,7 @@ impl<'a> SimulatedFleet<'a> {
         self.simulation
     }
 
-    /// Trains one client on a broadcast of its own, as a deployed client does.
+    /// Trains one client on its own broadcast, as a deployed client does.
     pub fn train_client(&mut self, client: u32, broadcast: &Broadcast) -> Result<Answer> {
         let mut answer = None;
         self.clients.train_one(client, broadcast, &mut |given, labels| {

@@ -31,11 +31,11 @@ use std::sync::Arc;
 pub struct Simulation {
     /// The server's half.
     pub federation: Federation,
-    /// Which images are whose.
+    /// The images of each client.
     pub partition: Partition,
     /// Names of the clients, where the data has them.
     pub client_names: Vec<String>,
-    /// Training images without their labels: clients cannot see what they must not.
+    /// Training images without their labels, which clients must not see.
     images: Arc<ImageSet>,
     /// Labels of all training images; none where the clients' images have none.
     true_labels: Option<Vec<u16>>,
@@ -96,7 +96,7 @@ impl Simulation {
         })
     }
 
-    /// Images of every class on every client; `None` where nobody knows their classes.
+    /// Images of every class on every client; `None` if their classes are unknown.
     pub fn histogram(&self) -> Option<Vec<Vec<u32>>> {
         let labels = self.true_labels.as_ref()?;
         Some(self.partition.histogram(labels, self.federation.classes.len()))

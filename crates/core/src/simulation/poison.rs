@@ -1,5 +1,5 @@
-//! What hostile clients train on, where that is the attack: wrong labels, or a trigger on their images. They train on
-//! labels whatever the method: nobody can make a hostile client follow it.
+//! Training data of hostile clients, if that is the attack: wrong labels, or a trigger on their images. They train on
+//! labels whatever the method: a hostile client need not follow it.
 
 use super::Faults;
 use crate::clients::ClientSite;

@@ -1,5 +1,5 @@
 //! Pseudo-labels that a person should see: labels that are wrong and trained on nevertheless, and labels that are
-//! right and not trained on. Where nobody knows which are right, the scores next to the threshold on either side.
+//! right and not trained on. If the true labels are unknown, those with scores next to the threshold.
 
 use super::Simulation;
 use crate::error::Result;
@@ -32,7 +32,7 @@ pub struct PickedSample {
     pub label: u16,
     /// The score of that label.
     pub score: f32,
-    /// What the score was compared with.
+    /// The threshold of its score.
     pub threshold: Option<f64>,
 }
 

@@ -74,7 +74,7 @@ pub struct Selection {
     pub kept: Vec<bool>,
     /// Its weight; empty where all count alike.
     pub weight: Vec<f32>,
-    /// What scores were compared with: one number for all, or one per class; empty if there is none.
+    /// The thresholds of the scores: one for all, or one per class; empty if there is none.
     pub thresholds: Vec<f64>,
 }
 
