@@ -1,28 +1,28 @@
-//! What a config names: the built-in ones, and those that a program adds.
+//! What a config names: the built-in ones, and those that a program registers.
 
 use crate::error::{Error, Result};
 use std::sync::{PoisonError, RwLock};
 
-/// Something with a name.
-pub(crate) trait Named: Copy + 'static {
-    /// The name as written in a config.
-    fn name(&self) -> &'static str;
-}
-
-/// All things of a kind.
+/// All things of a kind, by name.
 pub(crate) struct Registry<T: 'static> {
-    /// What they are called in messages.
+    /// What messages call one.
     kind: &'static str,
     /// The config key that names one.
     key: &'static str,
     built_in: &'static [T],
+    name: fn(&T) -> &'static str,
     added: RwLock<Vec<T>>,
 }
 
-impl<T: Named> Registry<T> {
-    /// With the built-in ones.
-    pub(crate) const fn new(kind: &'static str, key: &'static str, built_in: &'static [T]) -> Self {
-        Self { kind, key, built_in, added: RwLock::new(Vec::new()) }
+impl<T: Copy> Registry<T> {
+    /// A registry of the built-in ones.
+    pub(crate) const fn new(
+        kind: &'static str,
+        key: &'static str,
+        built_in: &'static [T],
+        name: fn(&T) -> &'static str,
+    ) -> Self {
+        Self { kind, key, built_in, name, added: RwLock::new(Vec::new()) }
     }
 
     /// All of them, the built-in ones first.
@@ -33,12 +33,12 @@ impl<T: Named> Registry<T> {
 
     /// The names of all.
     pub(crate) fn names(&self) -> Vec<&'static str> {
-        self.all().iter().map(Named::name).collect()
+        self.all().iter().map(self.name).collect()
     }
 
     /// The one of this name.
     pub(crate) fn find(&self, name: &str) -> Result<T> {
-        self.all().into_iter().find(|one| one.name() == name).ok_or_else(|| {
+        self.all().into_iter().find(|one| (self.name)(one) == name).ok_or_else(|| {
             let (kind, known) = (self.kind, self.names().join(", "));
             Error::config(self.key, format!("unknown {kind} `{name}`; expected one of {known}"))
         })
@@ -47,8 +47,9 @@ impl<T: Named> Registry<T> {
     /// Adds one for the whole process. A name can be used once.
     pub(crate) fn add(&self, new: T) -> Result<()> {
         let mut added = self.added.write().unwrap_or_else(PoisonError::into_inner);
-        if self.built_in.iter().chain(added.iter()).any(|known| known.name() == new.name()) {
-            let problem = format!("a {} called `{}` already exists", self.kind, new.name());
+        let name = (self.name)(&new);
+        if self.built_in.iter().chain(added.iter()).any(|known| (self.name)(known) == name) {
+            let problem = format!("a {} called `{name}` already exists", self.kind);
             return Err(Error::config(self.key, problem));
         }
         added.push(new);

@@ -63,11 +63,9 @@ impl Method for FedProx {
         // The weight changes from round to round, so it is a scalar of the objective and no field of the loss.
         let objective = Objective::new(&fix.batches, ProximalLoss { fix: fix.loss() })
             .with_scalars([self.weight(round) as f32]);
-        // Every client brings the model it was sent as a second network, for the loss to read.
-        let contributes = |_: &Client| {
-            let entries = broadcast.params.subset(|_| false);
-            Ok(Contribution { entries, others: vec![broadcast.params.copy()?] })
-        };
+        // Every client contributes the broadcast model as a second network, for the loss to read.
+        let contributes =
+            |_: &Client| Ok(Contribution { entries: None, others: vec![broadcast.params.copy()?] });
         let trainer = ClientTrainer {
             contributes: Some(&contributes),
             ..ClientTrainer::new(self, &broadcast.params, objective)

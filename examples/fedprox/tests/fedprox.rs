@@ -199,8 +199,7 @@ mod by_field {
             let fix = FixMix::plain(context, round, experiment.client.batch, Augmentation::Weak);
             let loss = FieldLoss { fix: fix.loss(), weight: 0.25 * f64::from(round) };
             let contributes = |_: &Client| {
-                let entries = broadcast.params.subset(|_| false);
-                Ok(Contribution { entries, others: vec![broadcast.params.copy()?] })
+                Ok(Contribution { entries: None, others: vec![broadcast.params.copy()?] })
             };
             let objective = Objective::new(&fix.batches, loss);
             let trainer = ClientTrainer {

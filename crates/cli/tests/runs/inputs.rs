@@ -116,6 +116,6 @@ fn what_does_not_fit_is_refused_with_the_number() {
     assert!(said.contains("expected at most 1024 threads, found 65535"), "{said}");
     let output = workspace.command("large", &[DRAWN, &["client.batch=8192"]]).output().unwrap();
     let said = text(&output.stderr);
-    assert!(said.contains("client.batch: expected at most 64, since the largest client"), "{said}");
+    assert!(said.contains("client.batch: must be at most 64: the largest client has"), "{said}");
     assert!(!workspace.at("large").exists() && !workspace.at("many").exists());
 }

@@ -12,7 +12,6 @@ use fedanchor_engine::tensors::{Params, norm};
 use tch::{Kind, Tensor};
 
 /// The mean of updates by their agreement with the root, as a fold.
-#[derive(Debug)]
 pub struct FlTrust {
     root: Option<Params>,
     /// The mean so far: changes of weights, and statistics as they are.

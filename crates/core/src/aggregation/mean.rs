@@ -20,7 +20,7 @@ impl WeightedMean {
         if let Some(mean) = &self.mean
             && mean.layout != params.layout
         {
-            let problem = "an update holds other tensors than the one before it";
+            let problem = "an update has other tensors than the one before it";
             return Err(EngineError::tensors(problem).into());
         }
         match &mut self.mean {

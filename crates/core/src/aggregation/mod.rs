@@ -1,38 +1,37 @@
-//! How the updates of a round become one model (Algorithm 1, line 10). A rule of this crate is one file and one
-//! line in [`BUILT_IN`]; a rule from elsewhere is one call of [`register`].
+//! Aggregation of the updates of a round (Algorithm 1, line 10). A rule of this crate is one file and one entry in
+//! [`BUILT_IN`]; a rule from elsewhere is one call of [`register`].
 
-mod clipped_mean;
 mod fltrust;
 mod mean;
 mod multi_krum;
 mod norms;
-mod trimmed_mean;
+mod of_all;
 
-pub use clipped_mean::ClippedMean;
 pub use fltrust::FlTrust;
 pub use mean::WeightedMean;
-pub use multi_krum::MultiKrum;
-pub(crate) use norms::FAR;
+pub use multi_krum::multi_krum;
 pub use norms::Norms;
-pub use trimmed_mean::{Median, TrimmedMean};
+pub use of_all::{clipped_mean, median, trimmed_mean};
+
+pub(crate) use norms::{FAR, map_update};
 
 use crate::error::Result;
-use crate::registry::{Named, Registry};
+use crate::registry::Registry;
 use fedanchor_engine::tensors::Params;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// An aggregation rule: takes updates in, in canonical order, and gives one model out.
-pub trait Rule: std::fmt::Debug {
-    /// Adds a model with its weight n_m. `sent` is what the clients started from.
+pub trait Rule {
+    /// Adds a model with its weight n_m. `sent` is the broadcast model, without the entries that clients do not send.
     fn add(&mut self, params: &Params, weight: f64, sent: &Params) -> Result<()>;
 
     /// The aggregate; `None` if the model is to stay as it is.
     fn finish(self: Box<Self>, sent: &Params) -> Result<Option<Params>>;
 }
 
-/// What a rule may use beside the updates.
+/// Further inputs of a rule.
 #[derive(Debug, Default)]
 pub struct RuleInputs {
     /// Share of the updates that may be hostile (`aggregation.hostile`).
@@ -73,16 +72,16 @@ const BUILT_IN: [Registration; 6] = [
     Registration::new(
         "clipped-mean",
         "The weighted mean of updates clipped to the median norm of this and the last rounds.",
-        |inputs| Box::new(ClippedMean::new(inputs.norms)),
+        |inputs| clipped_mean(inputs.norms),
     ),
     Registration::new(
         "trimmed-mean",
         "The mean of every parameter without its lowest and highest values.",
-        |inputs| Box::new(TrimmedMean::new(inputs.hostile)),
+        |inputs| trimmed_mean(inputs.hostile),
     ),
-    Registration::new("median", "The median of every parameter.", |_| Box::new(Median::default())),
+    Registration::new("median", "The median of every parameter.", |_| median()),
     Registration::new("multi-krum", "The mean of the updates nearest to one another.", |inputs| {
-        Box::new(MultiKrum::new(inputs.hostile))
+        multi_krum(inputs.hostile)
     }),
     Registration {
         needs_root: true,
@@ -94,15 +93,10 @@ const BUILT_IN: [Registration; 6] = [
     },
 ];
 
-static RULES: Registry<Registration> = Registry::new("rule", "aggregation.rule", &BUILT_IN);
+static RULES: Registry<Registration> =
+    Registry::new("rule", "aggregation.rule", &BUILT_IN, |rule| rule.name);
 
-impl Named for Registration {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
-
-/// Adds a rule for the whole process: from now on `aggregation.rule` may name it.
+/// Registers a rule for the whole process: from now on, `aggregation.rule` may name it.
 pub fn register(rule: Registration) -> Result<()> {
     RULES.add(rule)
 }
@@ -163,8 +157,8 @@ mod tests {
     }
 
     /// The weights of the aggregate, and its statistics over 10: for most rules the same.
-    fn aggregate(rule: impl Rule + 'static, updates: &[(&[f32], f64)]) -> (Vec<f64>, Vec<f64>) {
-        let (mut rule, sent): (Box<dyn Rule>, _) = (Box::new(rule), params(&[0.0, 0.0]));
+    fn aggregate(mut rule: Box<dyn Rule>, updates: &[(&[f32], f64)]) -> (Vec<f64>, Vec<f64>) {
+        let sent = params(&[0.0, 0.0]);
         for (values, weight) in updates {
             rule.add(&params(values), *weight, &sent).unwrap();
         }
@@ -173,6 +167,10 @@ mod tests {
             Vec::<f64>::try_from(found.tensors[at].to_kind(Kind::Double).flatten(0, -1)).unwrap()
         };
         (values(0), values(1).iter().map(|value| value / 10.0).collect())
+    }
+
+    fn mean() -> Box<dyn Rule> {
+        Box::new(WeightedMean::default())
     }
 
     #[track_caller]
@@ -195,17 +193,17 @@ mod tests {
             close(&weights, expected);
             close(&statistics, expected);
         };
-        both(aggregate(WeightedMean::default(), &UPDATES), [-92.0 / 5.0, 103.0 / 5.0]);
+        both(aggregate(mean(), &UPDATES), [-92.0 / 5.0, 103.0 / 5.0]);
         // One cut at either end: 1, 2, 2 and 0, 1, 2.
-        both(aggregate(TrimmedMean::new(0.2), &UPDATES), [5.0 / 3.0, 1.0]);
-        both(aggregate(Median::default(), &UPDATES), [2.0, 1.0]);
+        both(aggregate(trimmed_mean(0.2), &UPDATES), [5.0 / 3.0, 1.0]);
+        both(aggregate(median(), &UPDATES), [2.0, 1.0]);
         // The last is furthest from all others: the mean of the four.
-        both(aggregate(MultiKrum::new(0.2), &UPDATES), [2.0, 0.75]);
+        both(aggregate(multi_krum(0.2), &UPDATES), [2.0, 0.75]);
         // Norms 1, 2.236, 3.606, 2 and 141.4: the median is 2.236.
         let (short, long) = (5f64.sqrt() / 13f64.sqrt(), 5f64.sqrt() / 20000f64.sqrt());
         let x = (1.0 + 2.0 + 3.0 * short + 2.0 - 100.0 * long) / 5.0;
         let y = (0.0 + 1.0 + 2.0 * short + 0.0 + 100.0 * long) / 5.0;
-        both(aggregate(ClippedMean::default(), &UPDATES), [x, y]);
+        both(aggregate(clipped_mean(Vec::new()), &UPDATES), [x, y]);
     }
 
     /// A round may draw more hostile clients than honest ones; the rounds before say what is usual.
@@ -214,10 +212,10 @@ mod tests {
         let hostile: [(&[f32], f64); 3] =
             [(&[0.0, 1.0], 1.0), (&[0.0, -800.0], 1.0), (&[0.0, -900.0], 1.0)];
         let earlier = vec![Norms { weights: 1.0, statistics: 10.0 }; 5];
-        let found = aggregate(ClippedMean::new(earlier), &hostile);
+        let found = aggregate(clipped_mean(earlier), &hostile);
         close(&found.0, [0.0, -1.0 / 3.0]);
         close(&found.1, [0.0, -1.0 / 3.0]);
-        close(&aggregate(ClippedMean::default(), &hostile).0, [0.0, (1.0 - 800.0 - 800.0) / 3.0]);
+        close(&aggregate(clipped_mean(Vec::new()), &hostile).0, [0.0, (1.0 - 800.0 - 800.0) / 3.0]);
     }
 
     /// Clients that kept nothing do not move; that says nothing of how far the others may.
@@ -225,8 +223,8 @@ mod tests {
     fn clients_that_do_not_move_are_not_the_usual_length() {
         let still: (&[f32], f64) = (&[0.0, 0.0], 1.0);
         let updates = [still, still, still, (&[0.0, 3.0], 1.0)];
-        close(&aggregate(ClippedMean::default(), &updates).0, [0.0, 0.75]);
-        assert_eq!(aggregate(ClippedMean::default(), &[still, still]).0, [0.0, 0.0]);
+        close(&aggregate(clipped_mean(Vec::new()), &updates).0, [0.0, 0.75]);
+        assert_eq!(aggregate(clipped_mean(Vec::new()), &[still, still]).0, [0.0, 0.0]);
     }
 
     #[test]
@@ -235,7 +233,7 @@ mod tests {
         let root = Some(params(&[0.0, 2.0]));
         let mut updates = UPDATES.to_vec();
         updates.push((&[0.0, -50.0], 1000.0));
-        let (weights, statistics) = aggregate(FlTrust::new(root), &updates);
+        let (weights, statistics) = aggregate(Box::new(FlTrust::new(root)), &updates);
         let trust = [1.0 / 5f64.sqrt(), 2.0 / 13f64.sqrt(), 0.5f64.sqrt()];
         let total: f64 = trust.iter().sum();
         // Each scaled to length 2, then the mean by trust; weights n_m have no part in it.
@@ -280,7 +278,7 @@ mod tests {
         let earlier = vec![Norms { weights: 1.0, statistics: 10.0 }; 10];
         let [long, short] = [&[0.0, 50.0][..], &[0.0, 5.0]].map(|hostile| {
             let updates = [(&[1.0, 0.0][..], 1.0), (&[0.5, 0.5], 1.0), (hostile, 1.0)];
-            aggregate(ClippedMean::new(earlier.clone()), &updates)
+            aggregate(clipped_mean(earlier.clone()), &updates)
         });
         close(&long.0, [0.5, 0.5]);
         assert_eq!(long, short);
@@ -289,15 +287,10 @@ mod tests {
     #[test]
     fn few_updates_and_none() {
         let two: [(&[f32], f64); 2] = [(&[1.0, 5.0], 1.0), (&[3.0, 1.0], 9.0)];
-        assert_eq!(aggregate(Median::default(), &two).0, [2.0, 3.0]);
-        close(&aggregate(WeightedMean::default(), &two).0, [2.8, 1.4]);
-        let rules: [fn() -> Box<dyn Rule>; 5] = [
-            || Box::new(WeightedMean::default()),
-            || Box::new(ClippedMean::default()),
-            || Box::new(TrimmedMean::new(0.3)),
-            || Box::new(Median::default()),
-            || Box::new(MultiKrum::new(0.3)),
-        ];
+        assert_eq!(aggregate(median(), &two).0, [2.0, 3.0]);
+        close(&aggregate(mean(), &two).0, [2.8, 1.4]);
+        let rules: [fn() -> Box<dyn Rule>; 5] =
+            [mean, || clipped_mean(Vec::new()), || trimmed_mean(0.3), median, || multi_krum(0.3)];
         let sent = params(&[0.0, 0.0]);
         for rule in rules {
             assert!(rule().finish(&sent).unwrap().is_none());

@@ -1,43 +1,25 @@
 //! Multi-Krum: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine
 //! Tolerant Gradient Descent", 2017.
 
+use super::of_all::{Weighted, of_all};
 use super::{Rule, WeightedMean, hostile_count};
 use crate::error::Result;
-use fedanchor_engine::tensors::Params;
 use tch::Tensor;
 
-/// The weighted mean of the updates that are nearest to one another. Keeps all updates until the end.
-#[derive(Debug)]
-pub struct MultiKrum {
-    hostile: f64,
-    all: Vec<(Params, f64)>,
-}
-
-impl MultiKrum {
-    /// Excludes this share.
-    pub fn new(hostile: f64) -> Self {
-        Self { hostile, all: Vec::new() }
-    }
-}
-
-impl Rule for MultiKrum {
-    fn add(&mut self, params: &Params, weight: f64, _: &Params) -> Result<()> {
-        self.all.push((params.copy()?, weight));
-        Ok(())
-    }
-
-    fn finish(self: Box<Self>, _: &Params) -> Result<Option<Params>> {
+/// The weighted mean of the updates that are nearest to one another, without this share of them.
+pub fn multi_krum(share: f64) -> Box<dyn Rule> {
+    of_all(move |all, _| {
         let mut mean = WeightedMean::default();
-        for index in nearest(&self.all, hostile_count(self.hostile, self.all.len()))? {
-            let (params, weight) = &self.all[index];
+        for index in nearest(all, hostile_count(share, all.len()))? {
+            let (params, weight) = &all[index];
             mean.add(params, *weight)?;
         }
         Ok(mean.finish())
-    }
+    })
 }
 
-/// Those that are nearest to their neighbours, all but the hostile ones.
-fn nearest(all: &[(Params, f64)], hostile: usize) -> Result<Vec<usize>> {
+/// The updates that are nearest to their neighbours, all but the hostile ones.
+fn nearest(all: &Weighted, hostile: usize) -> Result<Vec<usize>> {
     let mut flat = Vec::new();
     for (params, _) in all {
         let weights: Vec<Tensor> =

@@ -22,7 +22,7 @@ use threads::train_on_cores;
 /// many take part in a round.
 const GPU_COHORT: usize = 64;
 
-/// What the clients of a machine have in common.
+/// The common properties of the clients of a machine.
 #[derive(Clone, Copy)]
 pub struct ClientSite<'a> {
     /// The settings of the run.
@@ -57,11 +57,11 @@ impl ClientSite<'_> {
 /// Clients with their images, and with what each keeps between its rounds.
 pub struct LocalClients<'a> {
     site: ClientSite<'a>,
-    /// Which images are whose.
+    /// The images of each client.
     local: BTreeMap<u32, &'a [u32]>,
     /// Each client's state, and the round it last trained in.
     states: BTreeMap<u32, (u32, ClientState)>,
-    /// Clients trained as one network. On a CPU each is a network of its own, and the cores share the
+    /// Clients trained as one network. On a CPU each is a separate network, and the cores share the
     /// clients: a grouped convolution is slower there than the plain ones it stands for. On a GPU as many
     /// as keep it busy, and half as many whenever they turn out not to fit.
     cohort: usize,
@@ -71,7 +71,7 @@ pub struct LocalClients<'a> {
 pub type TakeAnswer<'a> = dyn FnMut(Answer, &PseudoLabels) -> Result<()> + 'a;
 
 impl<'a> LocalClients<'a> {
-    /// Without any client yet.
+    /// Without clients.
     pub fn new(site: ClientSite<'a>) -> Self {
         let cohort = if site.context.device == Device::Cpu { 1 } else { GPU_COHORT };
         Self { site, local: BTreeMap::new(), states: BTreeMap::new(), cohort }
@@ -105,7 +105,7 @@ impl<'a> LocalClients<'a> {
         })
     }
 
-    /// Trains one client on a broadcast of its own, on this thread.
+    /// Trains one client on its own broadcast, on this thread.
     pub fn train_one(
         &mut self,
         client: u32,
@@ -134,8 +134,8 @@ impl<'a> LocalClients<'a> {
         guard(|| self.site.update(cohort, broadcast))
     }
 
-    /// Hands over the answers of a cohort in order, and keeps what is the clients' own. A cohort that
-    /// could not train answers that it failed.
+    /// Hands over the answers of a cohort in order, and keeps the clients' states. A cohort that could not train answers
+    /// that it failed.
     fn finish_cohort(
         &mut self,
         clients: &[u32],
@@ -209,23 +209,23 @@ impl<'a> LocalClients<'a> {
         Ok(())
     }
 
-    /// In which round each client that keeps anything last trained.
+    /// The round in which each client with a state last trained.
     pub fn trained_in(&self) -> BTreeMap<u32, u32> {
         self.states.iter().map(|(&client, (round, _))| (client, *round)).collect()
     }
 
-    /// What the clients that trained in this round keep; `like` is a model of the network.
+    /// The states of the clients that trained in this round; `like` is a model of the network.
     pub fn save(&self, round: u32, like: &Params) -> Result<Vec<(u32, Bundle)>> {
         let trained = self.states.iter().filter(|(_, (trained, _))| *trained == round);
         trained.map(|(&client, (_, state))| Ok((client, state.save(like)?))).collect()
     }
 
-    /// Lets a client start without what it kept.
+    /// Drops the state of a client.
     pub fn forget(&mut self, client: u32) {
         self.states.remove(&client);
     }
 
-    /// Gives a client back what it kept when it last trained.
+    /// Restores the state of a client from the round in which it last trained.
     pub fn restore(&mut self, client: u32, round: u32, kept: &Bundle, like: &Params) -> Result<()> {
         self.states.insert(client, (round, ClientState::restore(kept, like)?));
         Ok(())

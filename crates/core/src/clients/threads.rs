@@ -25,7 +25,7 @@ pub(super) fn train_on_cores(
     broadcast: &Broadcast,
     take: &mut TakeReports,
 ) -> Result<()> {
-    // Tensors may move between threads but not be shared: each thread gets a broadcast of its own, as a
+    // Tensors may move between threads but not be shared: each thread gets its own broadcast, as a
     // real client would.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = cores.min(cohorts.len());
@@ -75,7 +75,7 @@ fn set_compute_threads(threads: i32) {
     tch::set_num_threads(threads);
 }
 
-/// The number of threads an operation is split over where nobody has set it.
+/// The default number of threads that an operation is split over.
 fn default_threads() -> i32 {
     static DEFAULT: OnceLock<i32> = OnceLock::new();
     *DEFAULT.get_or_init(tch::get_num_threads)
@@ -108,7 +108,7 @@ impl Drop for ComputeThreads {
 mod tests {
     use super::*;
 
-    /// What another run sets after a thread has set its own number does not reach that thread.
+    /// A number that another run sets does not reach a thread that has set its own before.
     #[test]
     fn a_thread_keeps_its_own_number() {
         let (set, ready) = mpsc::channel();

@@ -1,142 +1,97 @@
-//! Admission of answers: everything a client sends is checked before it counts, the same for simulated
-//! and for real clients. What is wrong is rejected and named; too many rejections exclude a client. One
-//! client's NaN or wrong shape ends no run and enters no model.
+//! Admission of answers: everything a client sends is checked before it counts, wherever the client is. A wrong answer
+//! is rejected with its reason; too many rejections exclude a client. One client's NaN or wrong shape ends no run and
+//! enters no model.
 
-use super::fleet::ClientKey;
-use super::registry::Registry;
 use super::rejection::Rejection;
 use super::rows::{Measured, Pair, SentRows, is_variance};
 use crate::aggregation::Norms;
 use crate::config::ChecksConfig;
 use crate::error::Result;
 use crate::messages::{Answer, Broadcast, ClientOutcome, Update};
-use fedanchor_engine::tensors::{Layout, Params, norm};
+use fedanchor_engine::tensors::{Entry, Layout, Params, norm};
 use fedanchor_engine::training::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Tensor};
 
-/// An answer that counts.
+/// The result of an answer that was not rejected.
 #[derive(Debug)]
-pub enum Admitted {
-    /// An update.
+pub(super) enum Admitted {
     Update(AdmittedUpdate),
-    /// The client kept no sample.
     NothingKept {
-        /// Its samples.
         samples: usize,
-        /// Their pseudo-labels by class, where they were asked for.
         labels: Vec<u32>,
     },
-    /// The client could not train.
     Failed {
-        /// Why.
         reason: String,
     },
-    /// The same answer once more: a message delivered twice.
+    /// The same answer again: a message delivered twice.
     Repeated,
 }
 
-/// An update that passed every check. Only [`Admission`] makes one.
+/// An update that passed every check.
 #[derive(Debug)]
-pub struct AdmittedUpdate {
-    client: u32,
-    update: Update,
-    /// How far it moves, where that was measured.
-    norms: Option<Norms>,
-    clipped: bool,
-    far_outside: bool,
-}
-
-impl AdmittedUpdate {
-    /// Whose it is.
-    pub fn client(&self) -> u32 {
-        self.client
-    }
-
-    /// The update.
-    pub fn update(&self) -> &Update {
-        &self.update
-    }
-
-    /// How far it moves, where that was measured.
-    pub(super) fn norms(&self) -> Option<Norms> {
-        self.norms
-    }
-
+pub(super) struct AdmittedUpdate {
+    pub(super) update: Update,
+    /// How far it moves the model, if that was measured.
+    pub(super) norms: Option<Norms>,
     /// Whether it moved further than is usual and was clipped.
-    pub(super) fn is_clipped(&self) -> bool {
-        self.clipped
-    }
-
-    /// Whether it was clipped and moved so far that it can hardly be an honest client's.
-    pub(super) fn is_far_outside(&self) -> bool {
-        self.far_outside
-    }
-
-    /// With tensors of its own.
-    pub(super) fn into_owned(mut self) -> Result<Self> {
-        self.update.params = self.update.params.copy()?;
-        Ok(self)
-    }
+    pub(super) clipped: bool,
+    /// Whether it moved so far that it can hardly be an honest client's.
+    pub(super) far_outside: bool,
 }
 
 /// How much further statistics may move than weights: they follow the client's images, not a step size.
 const STATISTICS: f64 = 100.0;
 
-/// A digest of an encoded answer.
-pub(super) type Digest = blake3::Hash;
-
 /// Admission to one round.
 #[derive(Debug)]
-pub struct Admission {
+pub(super) struct Admission {
     method: String,
     round: u32,
-    asked: BTreeSet<u32>,
-    /// Who has answered, with a digest of the answer where it came as bytes.
-    answered: BTreeMap<u32, Option<Digest>>,
-    /// What was broadcast, of the entries that come back.
-    sent: Params,
+    /// The clients that were asked, and the samples that each reported when it joined.
+    asked: BTreeMap<u32, usize>,
+    /// The clients that have answered, with a digest of the answer if it came as bytes.
+    answered: BTreeMap<u32, Option<blake3::Hash>>,
+    /// The entries of the broadcast model that clients send.
+    pub(super) sent: Params,
     /// The same, to measure updates by.
     rows: SentRows,
     /// All entries of the network, to decode by.
     layout: Layout,
     device: Device,
-    /// The largest distance of the weights of an update, and of its statistics; none if unlimited.
-    limit: Option<(f64, f64)>,
-    /// How far updates usually move, and how many times as far one may move without being clipped; none if there is
-    /// no limit or nothing is usual yet.
+    /// The largest distances of the weights and of the statistics of an update; `None` for no limit.
+    limit: Option<Norms>,
+    /// The usual norms of updates, and the multiple of them to which updates are clipped; `None` if there is no limit
+    /// or no earlier update.
     usual: Option<(Norms, f64)>,
     /// The largest message.
     bytes: u64,
     /// Whether anything is checked.
     checked: bool,
-    classes: usize,
+    pub(super) classes: usize,
 }
 
 impl Admission {
-    /// For the answers of these clients to a broadcast; `sent` are the entries that come back. Distances
-    /// are relative to these and to the model that they are added to, if there is any. `usual` is how far
-    /// updates usually move.
-    pub fn new(
+    /// For the answers to a broadcast of these clients with their samples; `sent` are the entries that clients send. Distances are
+    /// relative to these plus the model that they are added to, if there is any. `usual` are the usual norms of updates.
+    pub(super) fn new(
         broadcast: &Broadcast,
-        clients: &[(u32, ClientKey)],
+        asked: BTreeMap<u32, usize>,
         sent: Params,
         summand: Option<&Params>,
         context: &Context,
         checks: &ChecksConfig,
         usual: Option<Norms>,
     ) -> Result<Self> {
-        let limit = match checks.distance > 0.0 {
-            true => {
-                let far = statistics_limit(&sent, checks.distance)?;
-                // Of the summand only what a client can send: the same entries.
-                let names: BTreeSet<&str> = sent.layout.iter().map(|e| e.name.as_str()).collect();
-                let beside = summand.map(|model| model.subset(|e| names.contains(e.name.as_str())));
-                let all = sent.weights().chain(beside.iter().flat_map(Params::weights));
-                Some((checks.distance * norm(all)?, far))
-            }
-            false => None,
-        };
+        let mut limit = None;
+        if checks.distance > 0.0 {
+            let statistics = statistics_limit(&sent, checks.distance)?;
+            // Of the summand only what a client can send: the same entries.
+            let names: BTreeSet<&str> = sent.layout.iter().map(|e| e.name.as_str()).collect();
+            let summand = summand.map(|model| model.subset(|e| names.contains(e.name.as_str())));
+            let all = sent.weights().chain(summand.iter().flat_map(Params::weights));
+            limit = Some(Norms { weights: checks.distance * norm(all)?, statistics });
+        }
         let update = Update {
             params: sent.shallow_copy(),
             samples: usize::MAX,
@@ -151,7 +106,7 @@ impl Admission {
             bytes: (checks.size * expected.encoded_len()? as f64) as u64,
             method,
             round,
-            asked: clients.iter().map(|(number, _)| *number).collect(),
+            asked,
             answered: BTreeMap::new(),
             rows: SentRows::new(&sent)?,
             sent,
@@ -164,166 +119,160 @@ impl Admission {
         })
     }
 
-    /// The number of classes.
-    pub(super) fn classes(&self) -> usize {
-        self.classes
+    /// The unchanged model as the update of a client that kept no sample.
+    pub(super) fn unchanged(&self, samples: usize) -> Result<Update> {
+        let (params, losses, labels) = (self.sent.copy()?, Vec::new(), Vec::new());
+        Ok(Update { params, samples, kept: 0, losses, labels })
     }
 
-    /// What was broadcast, of the entries that come back.
-    pub fn sent(&self) -> &Params {
-        &self.sent
-    }
-
-    /// The update of a client that counts as unchanged.
-    pub(super) fn unchanged(&self, client: u32, samples: usize) -> Result<AdmittedUpdate> {
-        let (params, losses) = (self.sent.copy()?, Vec::new());
-        let update = Update { params, samples, kept: 0, losses, labels: Vec::new() };
-        Ok(AdmittedUpdate { client, update, norms: None, clipped: false, far_outside: false })
-    }
-
-    /// Decodes an answer and admits it. `client` is who sent it, according to the transport.
-    pub fn admit_encoded(
+    /// Decodes an answer and admits it. `client` is the sender according to the transport.
+    pub(super) fn admit_encoded(
         &mut self,
         client: u32,
         bytes: &[u8],
-        registry: &Registry,
     ) -> Result<Admitted, Rejection> {
         let answer = self.decode(bytes)?;
-        self.admit(client, answer, Some(blake3::hash(bytes)), registry)
+        self.admit(client, answer, Some(blake3::hash(bytes)))
     }
 
-    /// What a client's first answer would come to. Nothing is remembered of it.
-    pub(super) fn check_encoded(
-        &self,
-        client: u32,
-        bytes: &[u8],
-        registry: &Registry,
-    ) -> Result<Admitted, Rejection> {
+    /// The result of a client's first answer, without admitting it.
+    pub(super) fn check_encoded(&self, client: u32, bytes: &[u8]) -> Result<Admitted, Rejection> {
         let answer = self.decode(bytes)?;
         if self.checked {
             self.check_header(client, &answer)?;
         }
-        self.judge(client, answer, registry)
+        self.judge(client, answer)
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<Answer, Rejection> {
         if self.checked && bytes.len() as u64 > self.bytes {
-            return Err(Rejection::Size(bytes.len() as u64, self.bytes));
+            let reason = format!("sent {} bytes; the limit is {}", bytes.len(), self.bytes);
+            return Err(Rejection::of_update(reason));
         }
-        Answer::decode(bytes, &self.layout, self.device)
-            .map_err(|error| Rejection::Undecodable(error.to_string()))
+        Answer::decode(bytes, &self.layout, self.device).map_err(Rejection::undecodable)
     }
 
-    /// Admits an answer. `client` is who sent it, according to the transport; `digest` that of its bytes.
-    pub fn admit(
+    /// Admits an answer. `client` is the sender according to the transport, `digest` the one of the answer's bytes.
+    pub(super) fn admit(
         &mut self,
         client: u32,
         answer: Answer,
-        digest: Option<Digest>,
-        registry: &Registry,
+        digest: Option<blake3::Hash>,
     ) -> Result<Admitted, Rejection> {
         if self.checked {
             self.check_header(client, &answer)?;
             if let Some(first) = self.answered.get(&client) {
-                let same = first.is_some() && *first == digest;
-                return if same { Ok(Admitted::Repeated) } else { Err(Rejection::Conflicting) };
+                return match first.is_some() && *first == digest {
+                    true => Ok(Admitted::Repeated),
+                    false => Err(Rejection::of_message("sent two different answers")),
+                };
             }
             self.answered.insert(client, digest);
         }
-        self.judge(client, answer, registry)
+        self.judge(client, answer)
     }
 
-    /// Checks what an answer holds, beyond its header.
-    fn judge(
-        &self,
-        client: u32,
-        answer: Answer,
-        registry: &Registry,
-    ) -> Result<Admitted, Rejection> {
-        match answer.outcome {
-            ClientOutcome::Update(mut update) => {
-                let (mut norms, mut clipped, mut far_outside) = (None, false, false);
-                if self.checked {
-                    let found = self.check_tensors(&update.params)?;
-                    check_samples(registry, client, update.samples)?;
-                    if update.kept > update.samples {
-                        return Err(Rejection::Kept(update.kept, update.samples));
-                    }
-                    self.check_labels(&update.labels, update.samples)?;
-                    norms = Some(found);
-                    if let Some((usual, factor)) = self.usual {
-                        let most = usual.times(factor);
-                        if let Some(short) = found.clip(&update.params, &self.sent, most)? {
-                            (update.params, clipped) = (short, true);
-                            far_outside = found.is_far_outside(usual);
-                        }
-                        norms = Some(found.at_most(most));
-                    }
-                }
-                let admitted = AdmittedUpdate { client, update, norms, clipped, far_outside };
-                Ok(Admitted::Update(admitted))
-            }
+    /// Checks the content of an answer.
+    fn judge(&self, client: u32, answer: Answer) -> Result<Admitted, Rejection> {
+        let update = match answer.outcome {
+            ClientOutcome::Update(update) => update,
             ClientOutcome::NothingKept { samples, labels } => {
                 if self.checked {
-                    check_samples(registry, client, samples)?;
-                    self.check_labels(&labels, samples)?;
+                    self.check_counts(client, samples, 0, &labels)?;
                 }
-                Ok(Admitted::NothingKept { samples, labels })
+                return Ok(Admitted::NothingKept { samples, labels });
             }
-            ClientOutcome::Failed { reason } => Ok(Admitted::Failed { reason }),
+            ClientOutcome::Failed { reason } => return Ok(Admitted::Failed { reason }),
+        };
+        let mut admitted =
+            AdmittedUpdate { update, norms: None, clipped: false, far_outside: false };
+        if !self.checked {
+            return Ok(Admitted::Update(admitted));
         }
+        let update = &admitted.update;
+        let norms = self.check_tensors(&update.params)?;
+        self.check_counts(client, update.samples, update.kept, &update.labels)?;
+        admitted.norms = Some(norms);
+        if let Some((usual, factor)) = self.usual {
+            let most = usual.times(factor);
+            if let Some(clipped) = norms.clip(&update.params, &self.sent, most)? {
+                (admitted.update.params, admitted.clipped) = (clipped, true);
+                admitted.far_outside = norms.is_far_outside(usual);
+            }
+            admitted.norms = Some(norms.at_most(most));
+        }
+        Ok(Admitted::Update(admitted))
     }
 
-    /// Label counts are one number per class and no more than there are samples, or none at all.
-    fn check_labels(&self, counts: &[u32], samples: usize) -> Result<(), Rejection> {
-        let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
-        match counts.len() {
-            0 => Ok(()),
-            classes if classes == self.classes && total <= samples as u64 => Ok(()),
-            classes => Err(Rejection::Labels(total, classes)),
-        }
+    /// A client has at least one sample, and at most as many as when it joined. Label counts are one number per class
+    /// and no more than there are samples, or empty.
+    fn check_counts(
+        &self,
+        client: u32,
+        samples: usize,
+        kept: usize,
+        labels: &[u32],
+    ) -> Result<(), Rejection> {
+        let (classes, count) = (labels.len(), labels.iter().map(|&n| u64::from(n)).sum::<u64>());
+        let reason =
+            if samples == 0 || samples > self.asked.get(&client).copied().unwrap_or_default() {
+                format!("claims {samples} samples")
+            } else if kept > samples {
+                format!("claims {kept} kept samples of {samples}")
+            } else if classes != 0 && (classes != self.classes || count > samples as u64) {
+                format!("claims {count} pseudo-labels of {classes} classes")
+            } else {
+                return Ok(());
+            };
+        Err(Rejection::of_update(reason))
     }
 
     fn check_header(&self, client: u32, answer: &Answer) -> Result<(), Rejection> {
-        match answer {
-            _ if !self.asked.contains(&client) => Err(Rejection::Unexpected),
-            Answer { round, .. } if *round != self.round => Err(Rejection::OtherRound(*round)),
-            Answer { client: claimed, .. } if *claimed != client => {
-                Err(Rejection::OtherClient(*claimed))
-            }
-            Answer { method, .. } if *method != self.method => {
-                Err(Rejection::OtherMethod(method.chars().take(40).collect()))
-            }
-            _ => Ok(()),
+        let Answer { method, round, client: claimed, .. } = answer;
+        if !self.asked.contains_key(&client) {
+            return Err(Rejection::of_message("was not drawn in this round"));
         }
+        let reason = if *round != self.round {
+            format!("sent an answer for round {round}")
+        } else if *claimed != client {
+            format!("sent an answer as client {claimed}")
+        } else if *method != self.method {
+            format!("sent an answer of method {:?}", method.chars().take(40).collect::<String>())
+        } else {
+            return Ok(());
+        };
+        Err(Rejection::of_update(reason))
     }
 
     fn check_tensors(&self, params: &Params) -> Result<Norms, Rejection> {
+        let refused = |what: String| Err(Rejection::of_update(what));
         let pairs = self.pair_up(params)?;
         // All tensors at once: a good update has nothing to name.
-        let Measured { weights: far, statistics, lowest_variance } = self.rows.measure(&pairs)?;
-        if !(far + statistics).is_finite() {
-            for &(entry, tensor, sent) in &pairs {
+        let Measured { norms, lowest_variance } = self.rows.measure(&pairs)?;
+        if !(norms.weights + norms.statistics).is_finite() {
+            for &(Entry { name, .. }, tensor, sent) in &pairs {
                 // Finite numbers whose square is not are too far as well.
                 if !tensor.f_sub(sent)?.f_norm()?.f_double_value(&[])?.is_finite() {
-                    return Err(Rejection::NotFinite(entry.name.clone()));
+                    return refused(format!("sent `{name}` with a value that is not finite"));
                 }
             }
         }
         if lowest_variance < 0.0 {
             for &(entry, tensor, _) in pairs.iter().filter(|(entry, ..)| is_variance(entry)) {
                 if tensor.f_min()?.f_double_value(&[])? < 0.0 {
-                    return Err(Rejection::Negative(entry.name.clone()));
+                    return refused(format!("sent `{}` with a negative variance", entry.name));
                 }
             }
         }
-        let norms = Norms { weights: far, statistics };
-        let Some((most, most_of_statistics)) = self.limit else { return Ok(norms) };
-        match (far > most, statistics > most_of_statistics) {
-            (true, _) => Err(Rejection::TooFar(far, most)),
-            (_, true) => Err(Rejection::TooFar(statistics, most_of_statistics)),
-            _ => Ok(norms),
+        let Some(limit) = self.limit else { return Ok(norms) };
+        for (far, limit) in [(norms.weights, limit.weights), (norms.statistics, limit.statistics)] {
+            if far > limit {
+                return refused(format!(
+                    "moved {far:.3e} from the broadcast model; the limit is {limit:.3e}"
+                ));
+            }
         }
+        Ok(norms)
     }
 
     /// Every tensor that was sent with the one that came back, if they are the same ones.
@@ -332,15 +281,20 @@ impl Admission {
             params.layout.iter().map(|entry| entry.name.as_str()).zip(&params.tensors).collect();
         let mut pairs = Vec::new();
         for (entry, sent) in self.sent.layout.iter().zip(&self.sent.tensors) {
-            let tensor = there.remove(entry.name.as_str());
-            let tensor = tensor.ok_or_else(|| Rejection::Missing(entry.name.clone()))?;
+            let name = &entry.name;
+            let tensor = there.remove(name.as_str());
+            let tensor = tensor.ok_or_else(|| Rejection::of_update(format!("sent no `{name}`")))?;
             if tensor.size() != sent.size() || tensor.kind() != sent.kind() {
-                return Err(Rejection::Shape(entry.name.clone()));
+                let reason = format!("sent `{name}` with another shape or number type");
+                return Err(Rejection::of_update(reason));
             }
             pairs.push((entry, tensor, sent));
         }
         match there.keys().next() {
-            Some(extra) => Err(Rejection::Extra((*extra).to_owned())),
+            Some(extra) => {
+                let reason = format!("sent `{extra}`, which does not belong to the update");
+                Err(Rejection::of_update(reason))
+            }
             None => Ok(pairs),
         }
     }
@@ -351,14 +305,6 @@ pub(crate) fn statistics_limit(sent: &Params, distance: f64) -> Result<f64> {
     let statistics = sent.layout.iter().zip(&sent.tensors);
     let statistics = statistics.filter(|(entry, _)| entry.statistic).map(|(_, tensor)| tensor);
     Ok(STATISTICS * distance * (1.0 + norm(statistics)?))
-}
-
-fn check_samples(registry: &Registry, client: u32, samples: usize) -> Result<(), Rejection> {
-    match samples {
-        0 => Err(Rejection::Samples(0)),
-        samples if samples > registry.samples(client) => Err(Rejection::Samples(samples)),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

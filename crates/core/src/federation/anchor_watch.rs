@@ -14,7 +14,7 @@ const MEDIAN_OF: usize = 10;
 const DECLINE_OVER: usize = 5;
 const DECLINE: f64 = 10.0;
 
-/// How the aggregated models of the last rounds did on the anchors; a part of every checkpoint.
+/// The accuracies of the last rounds' aggregated models on the anchors; a part of every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AnchorWatch {
     /// Accuracy of the pre-trained model, which no client has touched; nothing after a warm-up.
@@ -29,19 +29,16 @@ pub(crate) struct AnchorWatch {
 }
 
 impl AnchorWatch {
-    /// From the accuracy of the pre-trained model.
-    pub(crate) fn starting_at(start: f64) -> Self {
-        Self { start: Some(start), ..Self::default() }
+    /// Compares the first round with the accuracy of the pre-trained model.
+    pub(crate) fn start_at(&mut self, accuracy: f64) {
+        if self.accuracies.is_empty() {
+            self.start.get_or_insert(accuracy);
+        }
     }
 
-    /// Whether nothing is known yet that a round could be compared with.
-    pub(crate) fn is_new(&self) -> bool {
-        self.start.is_none() && self.accuracies.is_empty()
-    }
-
-    /// Whether an aggregated model has lost so much on the anchors that its round must be rolled back; an
-    /// error if that was so too often in a row. It is compared with the aggregated models of the last rounds, and the
-    /// first one with the start.
+    /// Whether an aggregated model has lost so much on the anchors that its round must be rolled back; an error if that
+    /// happens too often in a row. It is compared with the median of the last rounds' aggregated models, the first one
+    /// with the start.
     pub(crate) fn must_roll_back(
         &mut self,
         round: u32,
@@ -91,7 +88,8 @@ mod tests {
     #[test]
     fn a_round_is_judged_by_the_median_of_the_last_ten() {
         let checks = resolve("", &["checks.anchor_margin=10".to_owned()]).unwrap().checks;
-        let mut watch = AnchorWatch::starting_at(30.0);
+        let mut watch = AnchorWatch::default();
+        watch.start_at(30.0);
         let mut judge = |round, accuracy| watch.must_roll_back(round, accuracy, &checks);
         // The first is compared with the start, and so is the next if that was rolled back.
         assert!(judge(1, 19.9).unwrap());

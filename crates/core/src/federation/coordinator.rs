@@ -2,20 +2,20 @@
 
 use super::admission::Admission;
 use super::anchor_watch::AnchorWatch;
+use super::clock::Clock;
 use super::fleet::{Arrival, ClientKey, Delivery, Fleet, RoundTask};
 use super::in_order::InOrder;
 use super::intake::{Collected, Intake};
 use super::learning_watch::{LearningWatch, Observed};
 use super::norms::UsualNorms;
 use super::registry::Registry;
-use super::setup::{Federation, LabelledImages};
-use super::statistics::Clock;
+use super::setup::Federation;
 use crate::aggregation::{Norms, RuleInputs};
 use crate::error::Result;
 use crate::labels::Anchors;
 use crate::messages::Broadcast;
 use crate::methods::{MeanLosses, Properties, root_update, uploaded};
-use crate::server::{Evaluation, STEADIER, Server, check_finite};
+use crate::server::{Evaluation, STEADIER, Server};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
 use fedanchor_engine::InPhase;
@@ -25,7 +25,6 @@ use fedanchor_record::{Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Runs rounds with a fleet. On a GPU, all work of its thread is on one queue while it lives.
@@ -34,15 +33,12 @@ pub struct Coordinator<'a> {
     pub server: Server<'a>,
     pub(super) federation: &'a Federation,
     pub(super) properties: Properties,
-    registry: Registry,
-    watch: AnchorWatch,
-    norms: UsualNorms,
-    learning: LearningWatch,
+    state: CoordinatorState,
     /// How long a round waits for answers [default: until all have come].
     pub deadline: Option<Duration>,
-    /// Clients that are asked beyond those that are needed [default: 0].
+    /// Clients that are asked beyond `client.per_round` [default: 0].
     pub ask: usize,
-    /// Completes records with what is measured beside the messages.
+    /// Completes records with measurements that are in no message.
     measure: Option<Box<Measure<'a>>>,
     /// Keeps this thread's work on the run's own queue of a GPU, where it can be captured.
     _queue: Option<Entered>,
@@ -51,7 +47,7 @@ pub struct Coordinator<'a> {
 /// Completes the record of a round; returns the pseudo-labels of its clients by class, empty if unknown.
 pub type Measure<'a> = dyn Fn(&mut RoundRecord) -> Vec<u32> + 'a;
 
-/// What the coordinator remembers beside tensors; a part of every checkpoint.
+/// The coordinator's state without tensors; a part of every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CoordinatorState {
     registry: Registry,
@@ -62,12 +58,12 @@ pub(crate) struct CoordinatorState {
     learning: LearningWatch,
 }
 
-/// A round that is over.
+/// A finished round.
 #[derive(Debug)]
 pub struct Finished {
-    /// What the algorithm did.
+    /// The results of the algorithm.
     pub record: RoundRecord,
-    /// What the machine did.
+    /// Time and memory.
     pub timing: Timing,
     /// The test.
     pub evaluation: Evaluation,
@@ -78,27 +74,21 @@ impl<'a> Coordinator<'a> {
     pub(super) fn new(federation: &'a Federation) -> Result<Self> {
         let Federation { experiment, context, method, .. } = federation;
         let _queue = context.enter()?;
-        let mut server = Server::new(experiment, context, federation.anchors())?;
+        let mut server = Server::new(experiment, context, &federation.anchors)?;
         method.start(&mut server)?;
-        let (registry, watch, norms, learning) = Default::default();
-        let (deadline, ask, measure) = (None, 0, None);
-        let properties = method.properties();
         Ok(Self {
             server,
             federation,
-            properties,
-            registry,
-            watch,
-            norms,
-            learning,
-            deadline,
-            ask,
-            measure,
+            properties: method.properties(),
+            state: CoordinatorState::default(),
+            deadline: None,
+            ask: 0,
+            measure: None,
             _queue,
         })
     }
 
-    /// Has every record completed with what is measured beside the messages.
+    /// Completes every record with measurements that are in no message.
     pub fn measured_by(mut self, measure: impl Fn(&mut RoundRecord) -> Vec<u32> + 'a) -> Self {
         self.measure = Some(Box::new(measure));
         self
@@ -109,151 +99,37 @@ impl<'a> Coordinator<'a> {
         let _span = tracing::info_span!("round", round).entered();
         let mut clock = Clock::start(round);
         let drawn = self.draw(fleet, round)?;
-        let broadcast = self.broadcast(round, &drawn)?;
+        let numbers: Vec<u32> = drawn.iter().map(|(number, _)| *number).collect();
+        // Line 5: the message to the drawn clients.
+        let broadcast = self.federation.method.broadcast(&self.server, round, &numbers)?;
         clock.timing.broadcast = clock.lap();
         if round == self.properties.warm_up + 1 {
-            (self.watch, self.norms) = Default::default(); // what clients learn is of another kind
+            (self.state.watch, self.state.norms) = Default::default(); // the clients' loss changes
         }
-        let mut collected = self.collect(fleet, broadcast.as_ref(), &drawn, &mut clock)?;
-        let mut judgement = self.judge(round, &mut collected)?;
-        let losses = self.update(round, &judgement, &mut collected)?;
+        let mut collected = match &broadcast {
+            Some(broadcast) => self.collect(fleet, broadcast, &drawn, &mut clock)?,
+            None => Collected::default(),
+        };
+        let mut record = std::mem::take(&mut collected.record);
+        record.round = round;
+        record.excluded = numbers.iter().copied().filter(|&id| self.is_excluded(id)).collect();
+        if broadcast.is_some() {
+            record.clients = numbers;
+            self.judge(&mut collected, &mut record)?;
+        }
+        let losses = self.update(&record, &mut collected)?;
+        let mean = |losses: &Vec<f64>| {
+            let sum = losses.iter().fold(0.0, |sum, loss| sum + loss);
+            (!losses.is_empty()).then(|| sum / losses.len() as f64)
+        };
+        let of_clients: Vec<_> = collected.losses.iter().map(mean).collect();
+        record.losses = self.losses(&of_clients, &losses);
         clock.timing.server += clock.lap();
-        let evaluation = self.test(round)?;
-        let validation_accuracy = self.validate()?;
+        let evaluation = self.test_and_record(&mut record)?;
         clock.timing.test = clock.lap();
-        judgement.notes.extend(self.norms.count_far_outside(&collected.statistics.far_outside));
-        let record = self.record(&broadcast, &drawn, collected, judgement, losses);
-        let record = RoundRecord { round, validation_accuracy, ..tested(record, &evaluation) };
-        let record = self.measure(record, broadcast.as_ref())?;
+        record.notes.extend(self.state.norms.count_far_outside(&collected.far_outside));
+        self.observe(&mut record, broadcast.as_ref())?;
         Ok(Finished { record, timing: clock.finish(&self.federation.context), evaluation })
-    }
-
-    /// Line 5: what the drawn clients receive.
-    fn broadcast(&self, round: u32, drawn: &[(u32, ClientKey)]) -> Result<Option<Broadcast>> {
-        let numbers: Vec<u32> = drawn.iter().map(|(number, _)| *number).collect();
-        self.federation.method.broadcast(&self.server, round, &numbers)
-    }
-
-    /// Whether the aggregate becomes the model: enough clients have answered, and the anchors do not contradict it.
-    fn judge(&mut self, round: u32, collected: &mut Collected) -> Result<Judgement> {
-        let checks = &self.federation.experiment.checks;
-        let mut judgement = Judgement::default();
-        if collected.asked && collected.statistics.answers < checks.quorum {
-            collected.aggregate = None;
-            judgement.outcome = Outcome::NoQuorum;
-        }
-        let Some(aggregate) = &collected.aggregate else { return Ok(judgement) };
-        if checks.anchor_margin == 0.0 {
-            return Ok(judgement);
-        }
-        let before = self.server.anchor_accuracy(None)?;
-        let after = self.server.anchor_accuracy(Some(aggregate))?;
-        judgement.anchor_accuracy = Some((before, after));
-        if self.watch.is_new() && self.properties.warm_up == 0 {
-            self.watch = AnchorWatch::starting_at(before);
-        }
-        if self.watch.must_roll_back(round, after, checks)? {
-            judgement.outcome = Outcome::RolledBack;
-        }
-        if let Some(points) = self.watch.decline(before, after) {
-            judgement.notes.push(format!(
-                "the clients' updates make the model worse: over the last five rounds they cost \
-                 {points:.0} points of accuracy on the anchors per round; check the clients, or try \
-                 aggregation.rule=fltrust"
-            ));
-        }
-        Ok(judgement)
-    }
-
-    /// Lines 10 and 11: the aggregate becomes the model, which then learns from the anchors.
-    fn update(
-        &mut self,
-        round: u32,
-        judgement: &Judgement,
-        collected: &mut Collected,
-    ) -> Result<MeanLosses> {
-        if judgement.outcome != Outcome::Applied {
-            return Ok(Vec::new());
-        }
-        let method = &*self.federation.method;
-        for (client, update) in &collected.observed {
-            method.observe_update(&mut self.server, *client, update.update())?;
-        }
-        method.server_update(&mut self.server, collected.aggregate.take(), round)
-    }
-
-    fn record(
-        &self,
-        broadcast: &Option<Broadcast>,
-        drawn: &[(u32, ClientKey)],
-        collected: Collected,
-        judgement: Judgement,
-        losses: MeanLosses,
-    ) -> RoundRecord {
-        let statistics = collected.statistics;
-        let checks = &self.federation.experiment.checks;
-        let numbers = || drawn.iter().map(|(number, _)| *number);
-        RoundRecord {
-            clients: if broadcast.is_some() { numbers().collect() } else { Vec::new() },
-            trained: statistics.trained,
-            seen: statistics.seen,
-            kept: statistics.kept,
-            kept_deviation: statistics.kept_deviation(),
-            losses: self.losses(&statistics.losses(), &losses),
-            label_counts: statistics.labels,
-            bytes_down: statistics.bytes_down,
-            bytes_up: statistics.bytes_up,
-            anchor_accuracy_before: judgement.anchor_accuracy.map(|(before, _)| before),
-            anchor_accuracy: judgement.anchor_accuracy.map(|(_, after)| after),
-            rejected: statistics.rejected,
-            absent: statistics.absent,
-            lost: statistics.lost,
-            clipped: statistics.clipped,
-            failed: statistics.failed,
-            excluded: numbers().filter(|&id| self.registry.is_excluded(id, checks)).collect(),
-            outcome: judgement.outcome,
-            notes: judgement.notes,
-            ..RoundRecord::default()
-        }
-    }
-
-    /// The losses of clients and server under the names that the method gives them.
-    pub(super) fn losses(&self, clients: &[Option<f64>], server: &[Option<f64>]) -> Losses {
-        let Properties { client_losses, server_losses, .. } = self.properties;
-        let named = |who: &'static str, names: &'static [&'static str], losses: &[Option<f64>]| {
-            let losses: MeanLosses = losses.to_vec();
-            (0..).zip(names).map(move |(at, name)| {
-                (format!("{who}_{name}"), losses.get(at as usize).copied().flatten())
-            })
-        };
-        let client = named("client", client_losses, clients);
-        client.chain(named("server", server_losses, server)).collect()
-    }
-
-    /// Completes the record with what is measured, and adds notes on a run that fails to learn.
-    fn measure(
-        &mut self,
-        mut record: RoundRecord,
-        broadcast: Option<&Broadcast>,
-    ) -> Result<RoundRecord> {
-        let Federation { context, .. } = self.federation;
-        let measured = self.measure.as_ref().map_or(Vec::new(), |measure| measure(&mut record));
-        let anchors = match broadcast {
-            Some(broadcast) => Anchors::take_from(&broadcast.arrays, context.classes)?,
-            None => None,
-        };
-        let alike = anchors.map(|anchors| anchors.mean_similarity(context.classes)).transpose()?;
-        let observed = Observed {
-            round: record.round,
-            selected: self.properties.selects.then_some((record.seen, record.kept)),
-            labels: if measured.is_empty() { &record.label_counts } else { &measured },
-            shares: &self.server.anchors.class_shares(context.classes),
-            anchors: record.anchor_accuracy_before.zip(record.anchor_accuracy),
-            alike: alike.flatten(),
-        };
-        let notes = self.learning.notes(&observed);
-        record.notes.extend(notes);
-        Ok(record)
     }
 
     /// Line 4: clients drawn at random without replacement, by rising number; excluded ones are left
@@ -264,7 +140,8 @@ impl<'a> Coordinator<'a> {
         }
         let Federation { experiment, context, .. } = self.federation;
         let members = fleet.members()?;
-        let numbers: Vec<u32> = members.iter().map(|m| self.registry.join(&m.key)).collect();
+        let registry = &mut self.state.registry;
+        let numbers: Vec<u32> = members.iter().map(|m| registry.join(&m.key)).collect();
         let mut order: Vec<usize> = (0..members.len()).collect();
         order.sort_unstable_by_key(|&at| numbers[at]);
         let mut rng = context.streams(round).of(Purpose::Cohort, SERVER).rng();
@@ -272,23 +149,27 @@ impl<'a> Coordinator<'a> {
         let mut drawn: Vec<usize> =
             sample(&mut rng, members.len(), count).into_iter().map(|at| order[at]).collect();
         drawn.sort_unstable_by_key(|&at| numbers[at]);
-        drawn.retain(|&at| !self.registry.is_excluded(numbers[at], &experiment.checks));
+        drawn.retain(|&at| !self.is_excluded(numbers[at]));
         for &at in &drawn {
-            self.registry.meet(numbers[at], members[at].samples);
+            self.state.registry.meet(numbers[at], members[at].samples);
         }
         Ok(drawn.into_iter().map(|at| (numbers[at], members[at].key.clone())).collect())
+    }
+
+    fn is_excluded(&self, client: u32) -> bool {
+        self.state.registry.is_excluded(client, &self.federation.experiment.checks)
     }
 
     /// Lines 6 to 10: has the clients train, admits their answers and aggregates them.
     fn collect(
         &mut self,
         fleet: &mut dyn Fleet,
-        broadcast: Option<&Broadcast>,
+        broadcast: &Broadcast,
         clients: &[(u32, ClientKey)],
         clock: &mut Clock,
     ) -> Result<Collected> {
-        let Some(broadcast) = broadcast else { return Ok(Collected::default()) };
         let Federation { experiment, context, method, .. } = self.federation;
+        let Properties { client_losses, observes_updates, summand, .. } = self.properties;
         let sent = uploaded(context, &**method, &broadcast.params);
         let rule = experiment.aggregation.rule.find()?;
         let root = match rule.needs_root {
@@ -296,30 +177,25 @@ impl<'a> Coordinator<'a> {
             false => None,
         };
         clock.timing.server += clock.lap();
-        let mut collected = Collected { asked: true, ..Collected::default() };
-        for (client, _) in clients {
-            collected.statistics.bytes_down += broadcast.encoded_len(*client)?;
-        }
         let lr = experiment.lr(broadcast.round);
-        let norms = self.norms.at(lr);
+        let norms = self.state.norms.at(lr);
         let usual = Norms::median(&norms);
-        let summand = method.summand(broadcast);
+        let summand = summand.and_then(|name| broadcast.models.get(name));
         let checks = &experiment.checks;
+        let registry = &mut self.state.registry;
+        let asked = clients.iter().map(|(number, _)| (*number, registry.samples(*number)));
+        let asked = asked.collect();
+        let admission = Admission::new(broadcast, asked, sent, summand, context, checks, usual)?;
         let hostile = experiment.aggregation.hostile;
-        let intake = RefCell::new(Intake {
-            experiment,
-            admission: Admission::new(broadcast, clients, sent, summand, context, checks, usual)?,
-            rule: (rule.build)(RuleInputs { hostile, root, norms }),
-            registry: &mut self.registry,
-            observes: self.properties.observes_updates,
-            losses: self.properties.client_losses.len(),
-            trained: BTreeSet::new(),
-            rejected: BTreeSet::new(),
-            collected,
-        });
+        let rule = (rule.build)(RuleInputs { hostile, root, norms });
+        let mut collected = Collected::default();
+        collected.losses.resize(client_losses.len(), Vec::new());
+        let observes = observes_updates;
+        let intake = Intake { experiment, admission, rule, registry, observes, collected };
+        let intake = RefCell::new(intake);
         let counts = |client: u32, bytes: &[u8]| intake.borrow().would_count(client, bytes);
         let enough = experiment.client.per_round;
-        // Of the clients' time: what the server does before does not count.
+        // Starts with the clients' training, not with the round.
         let deadline = self.deadline.map(|wait| Instant::now() + wait);
         let task = RoundTask { broadcast, clients, deadline, enough, counts: &counts };
         let mut take = |client, arrival| intake.borrow_mut().take(client, arrival);
@@ -339,73 +215,130 @@ impl<'a> Coordinator<'a> {
         })?;
         clock.timing.clients += clock.lap();
         queue.finish(&mut take)?;
-        let Intake { admission, rule, mut collected, .. } = intake.into_inner();
-        collected.aggregate = rule.finish(admission.sent())?;
-        self.norms.push(&collected.norms, lr);
+        let mut collected = intake.into_inner().finish()?;
+        for (client, _) in clients {
+            collected.record.bytes_down += broadcast.encoded_len(*client)?;
+        }
+        self.state.norms.push(&collected.norms, lr);
         clock.timing.aggregate += clock.lap();
         Ok(collected)
     }
 
-    /// Tests the global model, with fresh statistics where they are static. The next round broadcasts
-    /// the same model with these.
+    /// Whether the aggregate becomes the model: enough clients have answered, and the anchors do not contradict it.
+    fn judge(&mut self, collected: &mut Collected, record: &mut RoundRecord) -> Result<()> {
+        let checks = &self.federation.experiment.checks;
+        if collected.answers < checks.quorum {
+            collected.aggregate = None;
+            record.outcome = Outcome::NoQuorum;
+        }
+        let Some(aggregate) = collected.aggregate.as_ref().filter(|_| checks.anchor_margin > 0.0)
+        else {
+            return Ok(());
+        };
+        let before = self.server.anchor_accuracy(None)?;
+        let after = self.server.anchor_accuracy(Some(aggregate))?;
+        (record.anchor_accuracy_before, record.anchor_accuracy) = (Some(before), Some(after));
+        let watch = &mut self.state.watch;
+        if self.properties.warm_up == 0 {
+            watch.start_at(before);
+        }
+        if watch.must_roll_back(record.round, after, checks)? {
+            record.outcome = Outcome::RolledBack;
+        }
+        record.notes.extend(watch.decline(before, after).map(|points| {
+            format!(
+                "the clients' updates make the model worse: over the last five rounds they cost \
+                 {points:.0} points of accuracy on the anchors per round; check the clients, or try \
+                 aggregation.rule=fltrust"
+            )
+        }));
+        Ok(())
+    }
+
+    /// Lines 10 and 11: the aggregate becomes the model, which then learns from the anchors.
+    fn update(&mut self, record: &RoundRecord, collected: &mut Collected) -> Result<MeanLosses> {
+        if record.outcome != Outcome::Applied {
+            return Ok(Vec::new());
+        }
+        let method = &*self.federation.method;
+        for (client, update) in &collected.observed {
+            method.observe_update(&mut self.server, *client, update)?;
+        }
+        method.server_update(&mut self.server, collected.aggregate.take(), record.round)
+    }
+
+    /// The losses of clients and server under the names that the method gives them.
+    pub(super) fn losses(&self, clients: &[Option<f64>], server: &[Option<f64>]) -> Losses {
+        let Properties { client_losses, server_losses, .. } = self.properties;
+        let sides = [("client", client_losses, clients), ("server", server_losses, server)];
+        let named = sides.into_iter().flat_map(|(who, names, losses)| {
+            let losses = losses.iter().copied().chain(std::iter::repeat(None));
+            names.iter().zip(losses).map(move |(name, loss)| (format!("{who}_{name}"), loss))
+        });
+        named.collect()
+    }
+
+    /// Completes the record with measurements, and adds notes on a run that fails to learn.
+    fn observe(&mut self, record: &mut RoundRecord, broadcast: Option<&Broadcast>) -> Result<()> {
+        let classes = self.federation.context.classes;
+        let measured = self.measure.as_ref().map_or(Vec::new(), |measure| measure(record));
+        let mut alike = None;
+        if let Some(broadcast) = broadcast
+            && let Some(anchors) = Anchors::take_from(&broadcast.arrays, classes)?
+        {
+            alike = anchors.mean_similarity(classes)?;
+        }
+        let observed = Observed {
+            round: record.round,
+            selected: self.properties.selects.then_some((record.seen, record.kept)),
+            labels: if measured.is_empty() { &record.label_counts } else { &measured },
+            shares: &self.server.anchors.class_shares(classes),
+            anchors: record.anchor_accuracy_before.zip(record.anchor_accuracy),
+            alike,
+        };
+        let notes = self.state.learning.notes(&observed);
+        record.notes.extend(notes);
+        Ok(())
+    }
+
+    /// Tests the global model, with fresh statistics if they are static. The next round broadcasts the model with
+    /// these.
     pub fn test(&mut self, round: u32) -> Result<Evaluation> {
         let statistics = self.federation.statistics.as_ref();
         self.server
             .measure_statistics(statistics.map(|(images, drawn)| (&**images, &drawn[..])))
             .in_phase("measuring batch norm statistics")?;
-        let (images, labels) = self.federation.test();
-        let test = self.server.evaluate(images, labels).in_phase("testing")?;
-        let parameter = self.server.not_finite()?;
-        check_finite(round, ("testing", STEADIER), &[test.loss], parameter.as_deref())?;
+        let test = self.server.evaluate(&self.federation.test).in_phase("testing")?;
+        self.server.check_finite(round, ("testing", STEADIER), &[test.loss])?;
         Ok(test)
     }
 
-    /// The accuracy on the validation images, in percent, where there are any.
-    pub(super) fn validate(&self) -> Result<Option<f64>> {
-        let LabelledImages { images, labels, .. } = &self.federation.validation;
-        if images.is_empty() {
-            return Ok(None);
+    /// Tests the global model and adds the results to the record, with the accuracy on the validation images.
+    pub(super) fn test_and_record(&mut self, record: &mut RoundRecord) -> Result<Evaluation> {
+        let test = self.test(record.round)?;
+        (record.test_accuracy, record.test_loss) = (test.accuracy, test.loss);
+        let validation = &self.federation.validation;
+        if !validation.labels.is_empty() {
+            let found = self.server.evaluate(validation).in_phase("validating")?;
+            record.validation_accuracy = Some(found.accuracy);
         }
-        Ok(Some(self.server.evaluate(images, labels).in_phase("validating")?.accuracy))
+        Ok(test)
     }
 
-    /// What a run needs to continue after this round.
+    /// The state that a run needs to continue after this round.
     pub(crate) fn save(&self) -> Result<(CoordinatorState, Bundle)> {
-        let state = CoordinatorState {
-            registry: self.registry.clone(),
-            watch: self.watch.clone(),
-            norms: self.norms.clone(),
-            learning: self.learning.clone(),
-        };
-        Ok((state, self.server.save()?))
+        Ok((self.state.clone(), self.server.save()?))
     }
 
     /// The clients that were met before.
     pub(crate) fn known_clients(&self) -> &[ClientKey] {
-        self.registry.keys()
+        self.state.registry.keys()
     }
 
-    /// Continues where a checkpoint was written.
+    /// Continues from a checkpoint.
     pub(crate) fn restore(&mut self, state: &CoordinatorState, server: &Bundle) -> Result<()> {
         self.server.restore(server)?;
-        self.registry = state.registry.clone();
-        self.watch = state.watch.clone();
-        self.norms = state.norms.clone();
-        self.learning = state.learning.clone();
+        self.state = state.clone();
         Ok(())
     }
-}
-
-/// What became of an aggregate.
-#[derive(Default)]
-struct Judgement {
-    outcome: Outcome,
-    /// Accuracy on the anchors before and after aggregation, where it is checked.
-    anchor_accuracy: Option<(f64, f64)>,
-    notes: Vec<String>,
-}
-
-/// The record with the test of its model.
-pub(super) fn tested(record: RoundRecord, test: &Evaluation) -> RoundRecord {
-    RoundRecord { test_accuracy: test.accuracy, test_loss: test.loss, ..record }
 }

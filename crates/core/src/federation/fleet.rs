@@ -1,4 +1,4 @@
-//! What the coordinator asks of its clients, wherever they are.
+//! The interface between the coordinator and its clients, wherever they are.
 
 use crate::error::Result;
 use crate::messages::{Answer, Broadcast};
@@ -9,8 +9,8 @@ use std::time::Instant;
 
 /// The clients behind a transport.
 pub trait Fleet {
-    /// The clients that can take part now. [`Error::Stopped`](crate::Error::Stopped) where someone asked to stop
-    /// before there were enough.
+    /// The clients that can take part now. [`Error::Stopped`](crate::Error::Stopped) if the run is to stop
+    /// before there are enough.
     fn members(&mut self) -> Result<Vec<Member>>;
 
     /// The clients that a resumed run has met: its first round is to have them again, where they are real.
@@ -25,7 +25,7 @@ pub trait Fleet {
         take: &mut dyn FnMut(Delivery) -> Result<()>,
     ) -> Result<()>;
 
-    /// What the next record shall say of its clients, beside what became of their answers.
+    /// Further notes on its clients for the next record.
     fn take_notes(&mut self) -> Vec<String> {
         Vec::new()
     }
@@ -36,7 +36,7 @@ pub trait Fleet {
         Ok(ClientStates::default())
     }
 
-    /// Restores what the checkpoints of a run hold.
+    /// Restores the states from the checkpoints of a run.
     fn restore_states(&mut self, _states: &ClientStates, _like: &Params) -> Result<()> {
         Ok(())
     }
@@ -82,9 +82,9 @@ pub struct Member {
     pub samples: usize,
 }
 
-/// What the clients of a round are asked to do.
+/// The task of a round's clients.
 pub struct RoundTask<'a> {
-    /// What they train on.
+    /// The message to train on.
     pub broadcast: &'a Broadcast,
     /// Who they are: number and key, by rising number.
     pub clients: &'a [(u32, ClientKey)],
@@ -101,20 +101,20 @@ pub struct RoundTask<'a> {
 pub struct Delivery {
     /// Who sent it, according to the transport.
     pub from: ClientKey,
-    /// What it is.
+    /// Its content.
     pub arrival: Arrival,
     /// When it arrived: a fleet may have kept it until its turn.
     pub arrived: Instant,
 }
 
 impl Delivery {
-    /// What arrives at this moment.
+    /// A delivery that arrives now.
     pub fn now(from: ClientKey, arrival: Arrival) -> Self {
         Self { from, arrival, arrived: Instant::now() }
     }
 }
 
-/// What can arrive from a client.
+/// The content of a delivery.
 #[derive(Debug)]
 pub enum Arrival {
     /// An answer of a client in this process. Its tensors may be overwritten once the delivery has been

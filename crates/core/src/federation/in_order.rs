@@ -2,7 +2,6 @@
 
 use super::fleet::{Arrival, ClientKey, Delivery};
 use crate::error::Result;
-use crate::messages::{Answer, ClientOutcome};
 use std::collections::VecDeque;
 
 /// Brings the deliveries of a round into canonical order.
@@ -43,7 +42,11 @@ impl InOrder {
             Some(at) if self.waiting[at].2.len() >= 2 => {
                 tracing::debug!(%from, "a further message, ignored");
             }
-            Some(at) => self.waiting[at].2.push(owned(arrival)?),
+            // An answer of this process has views that do not last.
+            Some(at) => self.waiting[at].2.push(match arrival {
+                Arrival::Answer(answer) => Arrival::Answer(answer.into_owned()?),
+                other => other,
+            }),
         }
         Ok(())
     }
@@ -64,22 +67,6 @@ impl InOrder {
         }
         Ok(())
     }
-}
-
-/// An arrival that can wait: an answer of this process holds views that do not last.
-fn owned(arrival: Arrival) -> Result<Arrival> {
-    Ok(match arrival {
-        Arrival::Answer(Answer {
-            method,
-            round,
-            client,
-            outcome: ClientOutcome::Update(mut u),
-        }) => {
-            u.params = u.params.copy()?;
-            Arrival::Answer(Answer { method, round, client, outcome: ClientOutcome::Update(u) })
-        }
-        other => other,
-    })
 }
 
 #[cfg(test)]

@@ -1,31 +1,39 @@
-//! What the clients' answers come to: each is admitted, counted, and added to the aggregate or named.
+//! Takes in the answers of a round: each is admitted, recorded, and added to the aggregate or rejected.
 
-use super::admission::{Admission, Admitted, AdmittedUpdate};
+use super::admission::{Admission, Admitted};
 use super::fleet::Arrival;
 use super::registry::Registry;
-use super::rejection::Rejection;
-use super::statistics::RoundStatistics;
 use crate::aggregation::{Norms, Rule};
 use crate::config::{Experiment, Weights, WithoutSamples};
 use crate::error::Result;
 use crate::messages::Update;
 use fedanchor_engine::tensors::Params;
-use fedanchor_record::ClientNote;
 use fedanchor_record::words::excerpt;
+use fedanchor_record::{ClientNote, RoundRecord};
 use std::collections::BTreeSet;
 
-/// What a round's answers come to.
+/// The result of a round's answers.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
-    /// Whether clients were asked at all.
-    pub(super) asked: bool,
-    /// What the updates come to; `None` if the model is to stay as it is.
+    /// The record of the round so far.
+    pub(super) record: RoundRecord,
+    /// The aggregate; `None` if the model is to stay as it is.
     pub(super) aggregate: Option<Params>,
-    pub(super) statistics: RoundStatistics,
-    /// How far the admitted updates move.
+    /// Admitted updates, and clients that had nothing to send.
+    pub(super) answers: usize,
+    /// The finite losses of all clients, in the method's order.
+    pub(super) losses: Vec<Vec<f64>>,
+    /// The norms of the admitted updates.
     pub(super) norms: Vec<Norms>,
+    /// Clients whose update moved so far that it can hardly be an honest one's.
+    pub(super) far_outside: Vec<u32>,
     /// Updates that the method sees one by one.
-    pub(super) observed: Vec<(u32, AdmittedUpdate)>,
+    pub(super) observed: Vec<(u32, Update)>,
+    /// Clients with an update, and clients with a rejection: each counts once per round.
+    trained: BTreeSet<u32>,
+    rejected: BTreeSet<u32>,
+    /// Samples kept by each client.
+    kept: Vec<usize>,
 }
 
 /// Takes answers in, one after the other.
@@ -34,118 +42,125 @@ pub(super) struct Intake<'a> {
     pub(super) admission: Admission,
     pub(super) rule: Box<dyn Rule>,
     pub(super) registry: &'a mut Registry,
+    /// Whether the method sees single updates.
     pub(super) observes: bool,
-    /// How many losses the method names.
-    pub(super) losses: usize,
-    /// Clients with an update, and clients with a rejection: each counts once per round.
-    pub(super) trained: BTreeSet<u32>,
-    pub(super) rejected: BTreeSet<u32>,
     pub(super) collected: Collected,
 }
 
 impl Intake<'_> {
     /// Whether an answer would count if it were taken now.
     pub(super) fn would_count(&self, client: u32, bytes: &[u8]) -> bool {
-        let found = self.admission.check_encoded(client, bytes, self.registry);
+        let found = self.admission.check_encoded(client, bytes);
         matches!(found, Ok(Admitted::Update(_) | Admitted::NothingKept { .. }))
     }
 
     pub(super) fn take(&mut self, client: u32, arrival: Arrival) -> Result<()> {
-        self.take_answer(client, arrival)?;
-        self.collected.statistics.trained = self.trained.len();
-        Ok(())
-    }
-
-    fn take_answer(&mut self, client: u32, arrival: Arrival) -> Result<()> {
-        let statistics = &mut self.collected.statistics;
-        let (asked, classes) = (self.experiment.record.label_counts, self.admission.classes());
-        let count = |sums: &mut Vec<u32>, labels: &[u32]| {
-            if asked && labels.len() == classes {
-                sums.resize(classes, 0);
-                sums.iter_mut().zip(labels).for_each(|(sum, n)| *sum = sum.saturating_add(*n));
-            }
-        };
+        let Collected { record, trained, rejected, norms, far_outside, losses, .. } =
+            &mut self.collected;
         let note = |reason: &str| ClientNote { client, reason: excerpt(reason) };
         let answer = match arrival {
             Arrival::Absent => {
-                statistics.absent.push(client);
+                record.absent.push(client);
                 return Ok(());
             }
             Arrival::Lost(reason) => {
-                statistics.absent.push(client);
-                statistics.lost.push(note(&reason));
+                record.absent.push(client);
+                record.lost.push(note(&reason));
                 return Ok(());
             }
             Arrival::Late => {
-                // Slow is not hostile: named, and not counted against the client.
-                if self.rejected.insert(client) {
-                    self.trained.insert(client);
-                    statistics.rejected.push(note(&Rejection::Late.to_string()));
+                // Slow is not hostile: recorded, and not counted against the client.
+                if rejected.insert(client) {
+                    trained.insert(client);
+                    record.rejected.push(note("answered after the round was over"));
                 }
                 return Ok(());
             }
             Arrival::Answer(answer) => {
-                statistics.bytes_up += answer.encoded_len()?;
-                self.admission.admit(client, answer, None, self.registry)
+                record.bytes_up += answer.encoded_len()?;
+                self.admission.admit(client, answer, None)
             }
             Arrival::Encoded(bytes) => {
-                statistics.bytes_up += bytes.len() as u64;
-                self.admission.admit_encoded(client, &bytes, self.registry)
+                record.bytes_up += bytes.len() as u64;
+                self.admission.admit_encoded(client, &bytes)
             }
         };
         match answer {
-            Ok(Admitted::Update(update)) => {
-                self.trained.insert(client);
-                self.collected.norms.extend(update.norms());
-                if update.is_clipped() {
-                    statistics.clipped.push(client);
+            Ok(Admitted::Update(admitted)) => {
+                trained.insert(client);
+                norms.extend(admitted.norms);
+                if admitted.clipped {
+                    record.clipped.push(client);
                 }
-                if update.is_far_outside() {
-                    statistics.far_outside.push(client);
+                if admitted.far_outside {
+                    far_outside.push(client);
                 }
-                statistics.answers += 1;
-                statistics.seen = statistics.seen.saturating_add(update.update().samples);
-                statistics.add_kept(update.update().kept);
-                statistics.add_losses(&update.update().losses, self.losses);
-                count(&mut statistics.labels, &update.update().labels);
-                let weight = n_m(self.experiment.aggregation.weights, update.update());
-                self.rule.add(&update.update().params, weight, self.admission.sent())?;
+                let mut update = admitted.update;
+                for (all, loss) in losses.iter_mut().zip(&update.losses) {
+                    all.extend(loss.filter(|loss| loss.is_finite()));
+                }
+                self.count(update.samples, update.kept, &update.labels);
+                self.add(&update)?;
                 if self.observes {
-                    // Kept beyond this delivery, whose tensors may be views of what is trained next.
-                    self.collected.observed.push((client, update.into_owned()?));
+                    // Kept beyond this delivery, whose tensors may be views of memory that is used again.
+                    update.params = update.params.copy()?;
+                    self.collected.observed.push((client, update));
                 }
             }
             Ok(Admitted::NothingKept { samples, labels }) => {
-                count(&mut statistics.labels, &labels);
-                statistics.answers += 1;
-                statistics.seen = statistics.seen.saturating_add(samples);
-                statistics.add_kept(0);
+                self.count(samples, 0, &labels);
                 if self.experiment.aggregation.without_samples == WithoutSamples::Unchanged {
-                    let unchanged = self.admission.unchanged(client, samples)?;
-                    let weight = n_m(self.experiment.aggregation.weights, unchanged.update());
-                    let params = &unchanged.update().params;
-                    self.rule.add(params, weight, self.admission.sent())?;
+                    self.add(&self.admission.unchanged(samples)?)?;
                 }
             }
             Ok(Admitted::Failed { reason }) => {
                 let note = note(&reason);
                 tracing::warn!(client, reason = note.reason, "client failed");
-                statistics.failed.push(note);
+                record.failed.push(note);
             }
             Ok(Admitted::Repeated) => tracing::debug!(client, "the same answer again, ignored"),
             Err(rejection) => {
                 tracing::warn!(client, %rejection, "answer rejected");
-                if rejection.concerns_an_update() {
-                    self.trained.insert(client);
+                if rejection.counts_as_trained {
+                    trained.insert(client);
                 }
                 // A message that a network delivers again, or a flood of them, is one rejection.
-                if self.rejected.insert(client) {
+                if rejected.insert(client) {
                     self.registry.reject(client);
-                    statistics.rejected.push(note(&rejection.to_string()));
+                    record.rejected.push(note(&rejection.to_string()));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Counts the samples of an admitted answer, and its pseudo-labels by class if they are recorded.
+    fn count(&mut self, samples: usize, kept: usize, labels: &[u32]) {
+        let (record, classes) = (&mut self.collected.record, self.admission.classes);
+        self.collected.answers += 1;
+        self.collected.kept.push(kept);
+        record.seen = record.seen.saturating_add(samples);
+        record.kept = record.kept.saturating_add(kept);
+        if self.experiment.record.label_counts && labels.len() == classes {
+            record.label_counts.resize(classes, 0);
+            let sums = record.label_counts.iter_mut().zip(labels);
+            sums.for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+        }
+    }
+
+    /// Adds an update to the aggregate.
+    fn add(&mut self, update: &Update) -> Result<()> {
+        let weight = n_m(self.experiment.aggregation.weights, update);
+        self.rule.add(&update.params, weight, &self.admission.sent)
+    }
+
+    /// Ends the round.
+    pub(super) fn finish(self) -> Result<Collected> {
+        let mut collected = self.collected;
+        collected.record.trained = collected.trained.len();
+        collected.record.kept_deviation = kept_deviation(&collected.kept);
+        collected.aggregate = self.rule.finish(&self.admission.sent)?;
+        Ok(collected)
     }
 }
 
@@ -156,5 +171,25 @@ pub(super) fn n_m(weights: Weights, update: &Update) -> f64 {
         // A client that counts as unchanged although it kept nothing still needs a weight.
         Weights::Kept => update.kept.max(1) as f64,
         Weights::Uniform => 1.0,
+    }
+}
+
+/// Standard deviation of the kept samples over clients, dividing by n - 1.
+pub(crate) fn kept_deviation(kept: &[usize]) -> Option<f64> {
+    let count = kept.len() as f64;
+    let mean = kept.iter().fold(0usize, |sum, kept| sum.saturating_add(*kept)) as f64 / count;
+    let squares = kept.iter().map(|&kept| (kept as f64 - mean).powi(2));
+    (kept.len() > 1).then(|| (squares.sum::<f64>() / (count - 1.0)).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deviation_of_kept_samples_is_over_clients() {
+        assert_eq!(kept_deviation(&[]), None);
+        assert_eq!(kept_deviation(&[10]), None);
+        assert_eq!(kept_deviation(&[10, 14, 18]), Some(4.0));
     }
 }

@@ -2,6 +2,7 @@
 //! key to change. Every note is given once per run. The limits are such that no run of docs/results.md is
 //! noted; docs/learning.md has the whole list.
 
+use crate::labels::effective_classes;
 use serde::{Deserialize, Serialize};
 
 /// Anchors classified correctly after pre-training, in percent, below which they are not fitted.
@@ -21,14 +22,14 @@ const BEHIND: f64 = 30.0;
 const ALIKE: f64 = 0.9;
 const ALIKE_FROM: u32 = 15;
 
-/// What a round showed.
+/// Observations of a round.
 #[derive(Debug, Default)]
 pub(super) struct Observed<'a> {
     /// The round, from 1.
     pub(super) round: u32,
     /// Samples seen and kept, where the method selects.
     pub(super) selected: Option<(usize, usize)>,
-    /// Pseudo-labels by class; empty where nobody knows.
+    /// Pseudo-labels by class; empty if unknown.
     pub(super) labels: &'a [u32],
     /// The share of every class in the anchors.
     pub(super) shares: &'a [f64],
@@ -48,7 +49,7 @@ pub(crate) struct LearningWatch {
     labels: Vec<Vec<u32>>,
     aggregated: Vec<f64>,
     alike: Vec<f64>,
-    /// What was noted already.
+    /// The notes that were given already.
     noted: Vec<Note>,
 }
 
@@ -61,7 +62,7 @@ enum Note {
 }
 
 impl LearningWatch {
-    /// What should be known about a finished round.
+    /// Notes on a finished round.
     pub(super) fn notes(&mut self, observed: &Observed) -> Vec<String> {
         let found = [
             (Note::AllKept, self.all_kept(observed)),
@@ -145,7 +146,7 @@ impl LearningWatch {
     }
 }
 
-/// What should be known about pre-training that ended after so many epochs without fitting the anchors.
+/// A note on pre-training that ended after this number of epochs without fitting the anchors.
 pub(super) fn not_fitted(epochs: u32, accuracy: f64) -> Option<String> {
     (accuracy < FITTED).then(|| {
         format!(
@@ -163,11 +164,10 @@ fn push<T>(values: &mut Vec<T>, value: T) {
     }
 }
 
-/// The number of classes of equal share that has the entropy of these shares.
-fn effective(shares: &[f64]) -> f64 {
-    let total: f64 = shares.iter().sum();
-    let parts = shares.iter().map(|share| share / total).filter(|share| *share > 0.0);
-    parts.map(|share| -share * share.ln()).sum::<f64>().exp()
+/// The effective number of classes of these counts.
+fn effective(counts: &[f64]) -> f64 {
+    let total: f64 = counts.iter().sum();
+    effective_classes(&counts.iter().map(|count| count / total).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

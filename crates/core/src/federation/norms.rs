@@ -1,10 +1,10 @@
-//! The usual norm of updates: what a hostile client can do is bounded by what the others do.
+//! The usual norms of updates, to which those of hostile clients are limited.
 
 use crate::aggregation::{FAR, Norms};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Rounds whose updates say what is usual. A round may draw a hostile majority although hostile clients are a
+/// Rounds whose updates define the usual norms. A round may draw a hostile majority although hostile clients are a
 /// minority of the fleet; ten rounds together hardly do.
 const ROUNDS: usize = 10;
 
@@ -55,7 +55,7 @@ impl UsualNorms {
         ))
     }
 
-    /// What they would be at this learning rate. Nothing before the first round.
+    /// The norms at this learning rate; empty before the first round.
     pub(crate) fn at(&self, lr: f64) -> Vec<Norms> {
         let scaled = |l: &Norms| Norms { weights: l.weights * lr, ..*l };
         self.rounds.iter().flatten().map(scaled).collect()

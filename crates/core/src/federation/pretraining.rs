@@ -1,16 +1,15 @@
-//! What the server does without clients: pre-training before round 1, and the floor under a run, the best that the
-//! anchors alone give.
+//! Training on the anchors alone: pre-training before round 1, and the best accuracy without clients, the floor under a
+//! run.
 
-use super::coordinator::{Coordinator, Finished, tested};
+use super::clock::Clock;
+use super::coordinator::{Coordinator, Finished};
 use super::learning_watch::not_fitted;
-use super::setup::Federation;
-use super::statistics::Clock;
 use crate::error::Result;
 use crate::methods::MeanLosses;
 use fedanchor_record::{RoundRecord, ServerOnlyTrial};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How pre-training went.
+/// The result of pre-training.
 struct Pretrained {
     epochs: u32,
     /// Of the last epoch.
@@ -20,61 +19,48 @@ struct Pretrained {
 }
 
 impl Coordinator<'_> {
-    /// Round 0: pre-training on the anchors until they are fitted, then a test. It ends after an epoch when
+    /// Round 0: pre-training on the anchors until they are fitted, then a test. Stops after an epoch if
     /// `stop` is set.
     pub fn pretrain(&mut self, stop: &AtomicBool) -> Result<Finished> {
         let mut clock = Clock::start(0);
         let Pretrained { epochs, losses, fitted } = self.fit(stop)?;
-        self.server.forget_momentum();
+        self.server.momentum.clear();
         clock.timing.server = clock.lap();
-        let evaluation = self.test(0)?;
-        let validation_accuracy = self.validate()?;
-        clock.timing.test = clock.lap();
-        let Federation { experiment, context, .. } = self.federation;
-        let limit = experiment.pretrain.fitted;
-        let pretrain_epochs = (limit > 0.0).then_some(epochs);
-        let mut notes = Vec::new();
-        if limit > 0.0 && !fitted && !stop.load(Ordering::Relaxed) {
-            notes.extend(not_fitted(epochs, self.server.anchor_accuracy(None)?));
-        }
-        let record = RoundRecord {
+        let mut record = RoundRecord {
             method: Some(self.properties.recorded()),
             losses: self.losses(&[], &losses),
-            notes,
-            pretrain_epochs,
-            validation_accuracy,
-            ..tested(RoundRecord::default(), &evaluation)
+            ..RoundRecord::default()
         };
-        let timing = clock.finish(context);
-        Ok(Finished { record, timing, evaluation })
+        let evaluation = self.test_and_record(&mut record)?;
+        clock.timing.test = clock.lap();
+        if self.federation.experiment.pretrain.fitted > 0.0 {
+            record.pretrain_epochs = Some(epochs);
+            if !fitted && !stop.load(Ordering::Relaxed) {
+                record.notes.extend(not_fitted(epochs, self.server.anchor_accuracy(None)?));
+            }
+        }
+        Ok(Finished { record, timing: clock.finish(&self.federation.context), evaluation })
     }
 
     /// Pre-training until the anchors are fitted.
     fn fit(&mut self, stop: &AtomicBool) -> Result<Pretrained> {
-        let Federation { experiment, method, .. } = self.federation;
-        let config = &experiment.pretrain;
-        let (mut losses, mut epochs, mut cross_entropy) = (Vec::new(), 0, Vec::new());
-        let mut fitted = false;
-        for epoch in 0..config.epochs {
-            if stop.load(Ordering::Relaxed) {
-                break;
-            }
-            losses = method.pretrain(&mut self.server, epoch)?;
-            epochs += 1;
-            let loss = losses.first().copied().flatten();
+        let config = &self.federation.experiment.pretrain;
+        let mut done = Pretrained { epochs: 0, losses: Vec::new(), fitted: false };
+        let mut cross_entropy = Vec::new();
+        while done.epochs < config.epochs && !done.fitted && !stop.load(Ordering::Relaxed) {
+            let epoch = done.epochs;
+            done.losses = self.federation.method.pretrain(&mut self.server, epoch)?;
+            done.epochs += 1;
+            let loss = done.losses.first().copied().flatten();
             tracing::debug!(epoch, loss, "pre-training");
             cross_entropy.extend(loss);
-            fitted = is_fitted(&cross_entropy, config.fitted);
-            if fitted {
-                break;
-            }
+            done.fitted = is_fitted(&cross_entropy, config.fitted);
         }
-        Ok(Pretrained { epochs, losses, fitted })
+        Ok(done)
     }
 
-    /// The server on the anchors alone: after pre-training, after twice and four times as many epochs of
-    /// it, and after pre-training and the server epochs of this many rounds. `None` if `stop` was set
-    /// meanwhile.
+    /// The server on the anchors alone: after pre-training, after two and four times as many epochs of it, and after
+    /// pre-training and the server epochs of this many rounds. `None` if `stop` is set meanwhile.
     pub fn train_alone(
         &mut self,
         rounds: u32,
@@ -88,7 +74,7 @@ impl Coordinator<'_> {
             let test_accuracy = server.test(rounds)?.accuracy;
             Ok(ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy })
         };
-        self.server.forget_momentum();
+        self.server.momentum.clear();
         let mut trials = vec![trial(self, epochs, 0)?];
         for round in 1..=rounds {
             if stopped() {

@@ -1,4 +1,4 @@
-//! What the server remembers of its clients from round to round.
+//! The server's knowledge of its clients, from round to round.
 
 use super::fleet::ClientKey;
 use crate::config::ChecksConfig;
@@ -41,7 +41,7 @@ impl Registry {
         &self.keys
     }
 
-    /// Remembers how many samples a client has: what it reported when it joined, not what an answer claims.
+    /// Records the number of a client's samples: as reported when it joined, not as an answer claims.
     pub fn meet(&mut self, client: u32, samples: usize) {
         self.samples.insert(client, samples);
     }
@@ -77,7 +77,7 @@ mod tests {
         let mut read = serde_json::from_str::<Registry>(&text).unwrap();
         assert_eq!(read.keys(), registry.keys());
         assert_eq!((read.join(&second), read.join(&ClientKey::Id(5))), (1, 2));
-        // A simulation's numbers are its own, and cost nothing to remember.
+        // A fleet that numbers its clients itself costs no memory.
         assert_eq!(Registry::default().join(&ClientKey::Number(99_999)), 99_999);
     }
 

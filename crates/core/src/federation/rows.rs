@@ -1,13 +1,14 @@
-//! How far tensors are from those that were sent, as one number each for weights and statistics: all tensors as
-//! one row of numbers, with one result read from the device.
+//! The distance of tensors from those that were sent, one number each for weights and statistics: all tensors as one
+//! row of numbers, with one result read from the device.
 
+use crate::aggregation::Norms;
 use fedanchor_engine::tensors::{Entry, Params};
 use tch::{TchError, Tensor};
 
 /// A tensor that came back, with its entry and the one that was sent.
 pub(super) type Pair<'a> = (&'a Entry, &'a Tensor, &'a Tensor);
 
-/// What was sent, weights and statistics as a row each; `None` where the model has no such tensors.
+/// The model that was sent, weights and statistics as a row each; `None` where the model has no such tensors.
 #[derive(Debug)]
 pub(super) struct SentRows {
     weights: Option<Row>,
@@ -21,14 +22,10 @@ struct Row {
     update: Tensor,
 }
 
-/// What was measured of an update: 0 where the model has no such tensors.
+/// Measurements of an update: 0 where the model has no such tensors.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct Measured {
-    /// The distance of its weights.
-    pub(super) weights: f64,
-    /// The distance of its statistics.
-    pub(super) statistics: f64,
-    /// Its lowest variance.
+    pub(super) norms: Norms,
     pub(super) lowest_variance: f64,
 }
 
@@ -47,7 +44,7 @@ impl SentRows {
         Ok(Self { weights: row(false)?, statistics: row(true)? })
     }
 
-    /// Measures tensors that have the shapes of what was sent, in its order. Every operation counts here: on a GPU
+    /// Measures tensors in the shapes and the order of the sent ones. Every operation counts here: on a GPU
     /// starting one takes longer than running it.
     pub(super) fn measure(&self, pairs: &[Pair]) -> Result<Measured, TchError> {
         let distance = |row: &Row, statistic: bool| {
@@ -60,10 +57,10 @@ impl SentRows {
         let variances = in_a_row(variances.map(|&(_, tensor, _)| tensor))?;
         let (mut found, mut measured) = (Vec::new(), Measured::default());
         if let Some(row) = &self.weights {
-            found.push((&mut measured.weights, distance(row, false)?));
+            found.push((&mut measured.norms.weights, distance(row, false)?));
         }
         if let Some(row) = &self.statistics {
-            found.push((&mut measured.statistics, distance(row, true)?));
+            found.push((&mut measured.norms.statistics, distance(row, true)?));
         }
         if !variances.is_empty() {
             let lowest = Tensor::f_cat(&variances, 0)?.f_min()?;
@@ -126,15 +123,17 @@ mod tests {
     fn weights_and_statistics_are_measured_apart() {
         let sent = model([1.0, 1.0], Some((0.0, 1.0)));
         let found = measured(&sent, &model([4.0, 5.0], Some((6.0, 9.0))));
-        assert_eq!(found, Measured { weights: 5.0, statistics: 10.0, lowest_variance: 9.0 });
+        let norms = Norms { weights: 5.0, statistics: 10.0 };
+        assert_eq!(found, Measured { norms, lowest_variance: 9.0 });
         let found = measured(&sent, &model([1.0, f32::NAN], Some((0.0, -0.5))));
-        assert!(found.weights.is_nan() && found.lowest_variance == -0.5, "{found:?}");
+        assert!(found.norms.weights.is_nan() && found.lowest_variance == -0.5, "{found:?}");
     }
 
     #[test]
     fn a_model_without_norms_has_no_statistics() {
         let found = measured(&model([0.0, 0.0], None), &model([3.0, -4.0], None));
-        assert_eq!(found, Measured { weights: 5.0, ..Measured::default() });
+        let norms = Norms { weights: 5.0, statistics: 0.0 };
+        assert_eq!(found, Measured { norms, lowest_variance: 0.0 });
         let nothing = Params { layout: Arc::new(Vec::new()), tensors: Vec::new() };
         assert_eq!(measured(&nothing, &nothing), Measured::default());
     }

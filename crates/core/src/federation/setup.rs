@@ -4,7 +4,7 @@ use super::coordinator::Coordinator;
 use crate::config::{Experiment, FaultKind, StatisticsSource};
 use crate::error::{Error, Result};
 use crate::experiment::settle;
-use crate::labels::AnchorSet;
+use crate::labels::LabelledImages;
 use crate::methods::{self, Method};
 use fedanchor_data::split::{Split, split, split_all};
 use fedanchor_data::{DataSet, ImageSet, Skipped, Unlabelled};
@@ -20,42 +20,23 @@ pub struct Federation {
     pub context: Context,
     /// The method.
     pub method: Box<dyn Method>,
-    /// Which of the labelled images are anchors and which are held out.
+    /// The anchors and the held out images among the labelled images.
     pub split: Split,
     /// Names of the classes.
     pub classes: Vec<String>,
     /// Files of the data set that were left out.
     pub skipped: Vec<Skipped>,
-    pub(super) test: LabelledImages,
+    /// The images that the server tests on.
+    pub test: LabelledImages,
     pub(super) validation: LabelledImages,
-    anchors: LabelledImages,
-    /// The images that `batch_norm.statistics = "static-all"` measures on, and which of them.
+    pub(super) anchors: LabelledImages,
+    /// Images, and those of them that `batch_norm.statistics = "static-all"` measures on.
     pub(crate) statistics: Option<(Arc<ImageSet>, Vec<u32>)>,
 }
 
-/// Images of the server's own.
-pub(super) struct LabelledImages {
-    pub(super) images: ImageSet,
-    pub(super) labels: Vec<u16>,
-    /// The number of each image.
-    numbers: Vec<u32>,
-}
-
-impl LabelledImages {
-    fn new(images: ImageSet, labels: Vec<u16>) -> Self {
-        let numbers = (0..labels.len() as u32).collect();
-        Self { images, labels, numbers }
-    }
-
-    fn selected(from: &ImageSet, labels: &[u16], chosen: &[u32]) -> Self {
-        let labels = chosen.iter().map(|&index| labels[index as usize]).collect();
-        Self::new(from.select(chosen), labels)
-    }
-}
-
-/// What is left of the data for the clients.
+/// The clients' part of the data.
 pub(crate) struct ForClients {
-    /// All labelled images, without their labels: clients cannot see what they must not.
+    /// All labelled images, without their labels, which clients must not see.
     pub(crate) images: ImageSet,
     /// Their labels.
     pub(crate) labels: Vec<u16>,
@@ -63,27 +44,24 @@ pub(crate) struct ForClients {
     pub(crate) unlabelled: Option<Unlabelled>,
 }
 
-/// What needs the clients' images or true labels is refused where the clients are elsewhere.
+/// Refuses settings that need the clients' images or change their answers.
 fn check_fleet(experiment: &Experiment) -> Result<()> {
-    let refused = |key: &str, problem: &str| Err(Error::config(key, problem));
-    match experiment {
-        e if e.batch_norm.statistics == StatisticsSource::StaticAll => refused(
-            "batch_norm.statistics",
-            "`static-all` needs the clients' images, which do not leave them: set `static-server` or `average`",
-        ),
-        e if e.faults.kind != FaultKind::None => refused(
-            "faults.kind",
-            "faults are simulated; the clients of a fleet are real: set `none`",
-        ),
-        e if e.record.samples > 0 => {
-            refused("record.samples", "the clients' images do not leave them: set 0")
-        }
-        _ => Ok(()),
-    }
+    let (key, problem) = if experiment.batch_norm.statistics == StatisticsSource::StaticAll {
+        let problem = "`static-all` needs the clients' images, which do not leave them: set `static-server` \
+                       or `average`";
+        ("batch_norm.statistics", problem)
+    } else if experiment.faults.kind != FaultKind::None {
+        ("faults.kind", "must be `none` with a fleet of real clients")
+    } else if experiment.record.samples > 0 {
+        ("record.samples", "the clients' images do not leave them: set 0")
+    } else {
+        return Ok(());
+    };
+    Err(Error::config(key, problem))
 }
 
 impl Federation {
-    /// For clients that are elsewhere, with images of their own. `workers` threads augment images
+    /// For clients that are elsewhere and have their images. `workers` threads augment images
     /// [default: one per core].
     pub fn new(experiment: &Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
         check_fleet(experiment)?;
@@ -99,7 +77,7 @@ impl Federation {
         Ok(federation)
     }
 
-    /// With anchors that were drawn already; returns what is left for the clients.
+    /// With anchors that are already drawn; also returns the clients' part of the data.
     pub(crate) fn with_split(
         experiment: Experiment,
         data: DataSet,
@@ -128,9 +106,9 @@ impl Federation {
         let federation = Self {
             context,
             method,
-            anchors: LabelledImages::selected(&train, &labels, &split.anchors),
-            validation: LabelledImages::selected(&train, &labels, &split.validation),
-            test: LabelledImages::new(test, test_labels),
+            anchors: LabelledImages::select(&train, &labels, &split.anchors),
+            validation: LabelledImages::select(&train, &labels, &split.validation),
+            test: LabelledImages { images: test, labels: test_labels },
             split,
             classes,
             skipped,
@@ -140,21 +118,10 @@ impl Federation {
         Ok((federation, ForClients { images: train, labels, unlabelled }))
     }
 
-    /// The experiment with every choice written down that was left to the data.
+    /// The experiment, complete with the settings that depend on the data.
     pub fn settled(&self) -> Result<Experiment> {
         let images = &self.context.images;
         settle(&self.experiment, images.shape(), self.classes.len(), images.flip())
-    }
-
-    /// The labelled images that the server trains on.
-    pub fn anchors(&self) -> AnchorSet<'_> {
-        let LabelledImages { images, labels, numbers } = &self.anchors;
-        AnchorSet { images, local: numbers, labels }
-    }
-
-    /// The images that it tests on, and their labels.
-    pub fn test(&self) -> (&ImageSet, &[u16]) {
-        (&self.test.images, &self.test.labels)
     }
 
     /// A coordinator before pre-training.
@@ -163,7 +130,7 @@ impl Federation {
     }
 }
 
-/// Which of the labelled images are anchors, where the clients' images are others.
+/// Splits the labelled images if none of them is a client's.
 pub(crate) fn server_split(experiment: &Experiment, data: &DataSet) -> Result<Split> {
     let config = &experiment.data;
     let (anchors, validation) = (config.anchors, config.validation);

@@ -1,12 +1,12 @@
-//! Labelled anchors and what the clients receive of them: latents or class means, and scores.
+//! Labelled images of the server, their latents or class means for the clients, and scores by them.
 
-use crate::error::{Error, Result};
-use crate::messages::{Array, Arrays};
-use fedanchor_data::stream::SERVER;
-use fedanchor_data::{ImageSet, Purpose};
+use super::outputs::{latents, outputs};
+use crate::error::Result;
+use crate::messages::{Array, Arrays, undecodable};
+use fedanchor_data::ImageSet;
 use fedanchor_engine::Result as EngineResult;
 use fedanchor_engine::batches::View;
-use fedanchor_engine::model::{Features, Pass, Statistics};
+use fedanchor_engine::model::{Pass, Statistics};
 use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::Context;
 use fedanchor_engine::training::losses::unit;
@@ -33,32 +33,37 @@ words! {
     LatentSource { /** From the anchor head. */ Anchor, /** From the pooled features. */ Pooled }
 }
 
-/// How images are scored by the anchors.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scoring {
-    /// Where latents are read.
-    pub source: LatentSource,
-    /// What the threshold is compared with.
-    pub score: Score,
-    /// Temperature of [`Score::Softmax`].
-    pub temperature: f64,
+impl Score {
+    /// The lowest score that a threshold may have. A cosine threshold of -1 keeps everything but the exact opposite.
+    pub(super) fn lowest(self) -> f64 {
+        if self == Score::Cosine { -1.0 } else { 0.0 }
+    }
 }
 
-/// The server's labelled images.
-#[derive(Debug, Clone, Copy)]
-pub struct AnchorSet<'a> {
-    /// The images `local` points into.
-    pub images: &'a ImageSet,
-    /// Which of them are anchors.
-    pub local: &'a [u32],
-    /// The label of each anchor.
-    pub labels: &'a [u16],
+/// Labelled images of the server.
+#[derive(Debug)]
+pub struct LabelledImages {
+    /// The images.
+    pub images: ImageSet,
+    /// The label of each.
+    pub labels: Vec<u16>,
 }
 
-impl AnchorSet<'_> {
+impl LabelledImages {
+    /// Some of these images.
+    pub fn select(images: &ImageSet, labels: &[u16], chosen: &[u32]) -> Self {
+        let labels = chosen.iter().map(|&index| labels[index as usize]).collect();
+        Self { images: images.select(chosen), labels }
+    }
+
+    /// The images without augmentation.
+    pub fn views(&self) -> Vec<View<'_>> {
+        (0..self.images.len()).map(|index| View::Raw(self.images.image(index))).collect()
+    }
+
     /// The share of every class.
     pub fn class_shares(&self, classes: usize) -> Vec<f64> {
-        let counts = class_counts(self.labels, classes).into_iter();
+        let counts = class_counts(&self.labels, classes).into_iter();
         counts.map(|count| f64::from(count) / self.labels.len() as f64).collect()
     }
 }
@@ -70,7 +75,7 @@ pub(super) fn class_counts(labels: &[u16], classes: usize) -> Vec<u32> {
     counts
 }
 
-/// What is broadcast of the anchors.
+/// The broadcast form of the anchors.
 #[derive(Debug)]
 pub enum Anchors {
     /// Every latent `[S, D]` with its label.
@@ -89,28 +94,22 @@ pub enum Anchors {
     },
 }
 
-/// Their names in a broadcast.
+/// Names in a broadcast.
 const MEANS: &str = "anchors/means";
 const LATENTS: &str = "anchors/latents";
 const LABELS: &str = "anchors/labels";
-
-/// A broadcast whose content does not fit.
-pub(super) fn undecodable(problem: String) -> Error {
-    fedanchor_engine::Error::tensors(problem).into()
-}
 
 impl Anchors {
     /// Computes Z_anchor (Algorithm 1, line 5) from the raw images in evaluation mode.
     pub fn compute(
         context: &Context,
         params: &Params,
-        anchors: AnchorSet,
+        anchors: &LabelledImages,
         source: LatentSource,
         payload: AnchorPayload,
     ) -> Result<Self> {
-        let views = anchors.local.iter().map(|&i| View::Raw(anchors.images.image(i as usize)));
-        let latents = latents_of(context, params, &views.collect::<Vec<_>>(), source)?;
-        let all = Anchors::Latents { latents, labels: anchors.labels.to_vec() };
+        let latents = latents_of(context, params, &anchors.views(), source)?;
+        let all = Anchors::Latents { latents, labels: anchors.labels.clone() };
         Ok(match payload {
             AnchorPayload::Latents => all,
             AnchorPayload::ClassMeans => {
@@ -123,24 +122,26 @@ impl Anchors {
     pub fn put_into(self, arrays: &mut Arrays) {
         match self {
             Anchors::Latents { latents, labels } => {
-                arrays.insert(LATENTS, Array::f32(latents));
-                arrays.insert(LABELS, Array::U16(labels));
+                arrays.insert(LATENTS.to_owned(), Array::f32(latents));
+                arrays.insert(LABELS.to_owned(), Array::U16(labels));
             }
-            Anchors::ClassMeans { means } => arrays.insert(MEANS, Array::f32(means)),
+            Anchors::ClassMeans { means } => {
+                arrays.insert(MEANS.to_owned(), Array::f32(means));
+            }
         }
     }
 
     /// Reads what [`Anchors::put_into`] added to a broadcast; `None` if it has no anchors.
     pub fn take_from(arrays: &Arrays, classes: usize) -> Result<Option<Self>> {
-        match (arrays.f32(MEANS), arrays.f32(LATENTS), arrays.u16(LABELS)) {
+        match (arrays.get(MEANS), arrays.get(LATENTS), arrays.get(LABELS)) {
             (None, None, None) => Ok(None),
-            (Some(means), None, None) => match means.size()[..] {
+            (Some(Array::F32(means, _)), None, None) => match means.size()[..] {
                 [rows, _] if rows == classes as i64 => {
                     Ok(Some(Anchors::ClassMeans { means: means.shallow_clone() }))
                 }
                 _ => Err(undecodable(format!("`{MEANS}` is not one row per class"))),
             },
-            (None, Some(latents), Some(labels)) => {
+            (None, Some(Array::F32(latents, _)), Some(Array::U16(labels))) => {
                 let rows = matches!(latents.size()[..], [rows, _] if rows == labels.len() as i64);
                 let known = labels.iter().all(|&label| usize::from(label) < classes);
                 let present: BTreeSet<u16> = labels.iter().copied().collect();
@@ -151,9 +152,7 @@ impl Anchors {
                 let (latents, labels) = (latents.shallow_clone(), labels.to_vec());
                 Ok(Some(Anchors::Latents { latents, labels }))
             }
-            _ => Err(undecodable(
-                "the anchors are neither class means nor labelled latents".to_owned(),
-            )),
+            _ => Err(undecodable("expected class means or labelled latents of the anchors")),
         }
     }
 
@@ -199,95 +198,31 @@ impl Anchors {
     }
 }
 
-/// The latents of a batch, `[batch, D]`.
-pub(crate) fn latents(
-    context: &Context,
-    source: LatentSource,
-    features: &Features,
-    pass: &Pass,
-) -> EngineResult<Tensor> {
-    let latents = match source {
-        LatentSource::Anchor => context.network.latents(features, pass)?,
-        LatentSource::Pooled => features.pooled.f_detach_copy()?, // the features are gone soon
-    };
-    Ok(latents.f_squeeze_dim(0)?)
-}
-
-fn latents_of(
+/// The latents of all images, `[images, D]`.
+pub(super) fn latents_of(
     context: &Context,
     params: &Params,
     views: &[View],
     source: LatentSource,
 ) -> Result<Tensor> {
-    let mut parts = Vec::new();
-    context.for_each_batch(
-        params,
-        |_| Statistics::Running,
-        views,
-        |_, pass, features| {
-            parts.push(latents(context, source, &features, pass)?);
-            Ok(())
-        },
-    )?;
-    Ok(Tensor::f_cat(&parts, 0)?)
-}
-
-/// Scores as the threshold sees them: cosines, or their softmax over the classes.
-pub(crate) fn as_scored(cosines: &Tensor, scoring: Scoring) -> Result<Tensor> {
-    Ok(match scoring.score {
-        Score::Cosine => cosines.shallow_clone(),
-        Score::Softmax => cosines.f_div_scalar(scoring.temperature)?.f_softmax(-1, Kind::Float)?,
-    })
-}
-
-/// How well the anchors of each class score among themselves, `[C]`: the mean score of weakly
-/// augmented anchors with their own class, each compared with the others of its class but not with
-/// itself. Augmented, because anchors are trained on: as they are they score near 1.
-pub fn own_scores(
-    context: &Context,
-    params: &Params,
-    anchors: AnchorSet,
-    scoring: Scoring,
-    views: u32,
-    round: u32,
-) -> Result<Vec<f64>> {
-    let (source, image) = (scoring.source, |i: u32| anchors.images.image(i as usize));
-    let raw: Vec<View> = anchors.local.iter().map(|&i| View::Raw(image(i))).collect();
-    let raw = unit(&latents_of(context, params, &raw, source)?)?;
-    let mut sums = vec![0.0; context.classes];
-    for view in 0..views {
-        let stream = context.streams(round).of(Purpose::AnchorScores, SERVER).epoch(view);
-        let weak = (0..).zip(anchors.local).map(|(at, &i)| View::Weak(image(i), stream, at));
-        let weak = unit(&latents_of(context, params, &weak.collect::<Vec<_>>(), source)?)?;
-        let scores = scores_among(&weak, &raw, anchors.labels, context.classes)?;
-        let scores = as_scored(&scores, scoring)?.f_to_device(Device::Cpu)?;
-        for (row, &label) in anchors.labels.iter().enumerate() {
-            let label = usize::from(label);
-            sums[label] += scores.f_double_value(&[row as i64, label as i64])?;
-        }
-    }
-    if sums.iter().any(|sum| !sum.is_finite()) {
-        let what = "a score of the anchors among themselves".to_owned();
-        let advice = "raise method.score_temperature, or lower the learning rate";
-        return Err(Error::NotFinite { round, phase: "scoring the anchors", what, advice });
-    }
-    let counts = class_counts(anchors.labels, context.classes);
-    Ok(sums
-        .iter()
-        .zip(counts)
-        .map(|(sum, count)| sum / f64::from((count * views).max(1)))
-        .collect())
+    let of = |features: &_, pass: &Pass| Ok([latents(context, source, features, pass)?]);
+    let [latents] = outputs(context, params, Statistics::Running, views, of)?;
+    Ok(latents)
 }
 
 /// s_avg of anchors `[S, D]` with every class of the anchors `among`, without the anchor
 /// itself in its own class, unless it is the only one there. Both are unit vectors in the same order.
-fn scores_among(z: &Tensor, among: &Tensor, labels: &[u16], classes: usize) -> Result<Tensor> {
+pub(super) fn scores_among(
+    z: &Tensor,
+    among: &Tensor,
+    labels: &[u16],
+    classes: usize,
+) -> Result<Tensor> {
     let average = class_average(labels, classes, z.device())?;
     let cosines = z.f_matmul(&among.f_tr()?)?; // [S, S]
     let scores = cosines.f_matmul(&average.f_tr()?)?; // [S, C]
-    let counts: Vec<f32> = (labels.iter())
-        .map(|label| labels.iter().filter(|other| *other == label).count() as f32)
-        .collect();
+    let by_class = class_counts(labels, classes);
+    let counts: Vec<f32> = labels.iter().map(|&l| by_class[usize::from(l)] as f32).collect();
     let count = Tensor::f_from_slice(&counts)?.f_to_device(z.device())?; // [S]
     let target: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
     let target = Tensor::f_from_slice(&target)?.f_unsqueeze(1)?.f_to_device(z.device())?;

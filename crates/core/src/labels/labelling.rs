@@ -1,111 +1,178 @@
 //! FedAnchor's procedure Pseudo Label (section 4.2 of the paper): labels by average cosine similarity to the
 //! anchors (eq. 3-5).
 
-use super::anchors::{AnchorPayload, AnchorSet, Anchors, Score, Scoring, as_scored, latents};
-use super::anchors::{own_scores, undecodable};
-use super::prior::{class_shares, classes_held, probabilities};
+use super::anchors::{AnchorPayload, Anchors, LabelledImages, LatentSource, Score};
+use super::anchors::{class_counts, latents_of, scores_among};
+use super::outputs::{latents, probabilities};
+use super::prior::{class_shares, effective_classes, softmax};
 use super::pseudo_labels::{LocalImages, PseudoLabels};
-use super::pseudo_labels::{best, check_finite, class_probabilities, split, summed_over_views};
+use super::pseudo_labels::{best, check_finite, split, summed_over_views};
 use super::thresholds::{Scored, Selection, ThresholdRule};
-use crate::error::Result;
-use crate::messages::{Array, Arrays};
+use crate::config::{at_most, within};
+use crate::error::{Error, Result};
+use crate::messages::{Array, Arrays, Broadcast, undecodable};
+use fedanchor_data::Purpose;
+use fedanchor_data::stream::SERVER;
+use fedanchor_engine::InPhase;
+use fedanchor_engine::batches::View;
 use fedanchor_engine::model::{Features, Pass};
 use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::Context;
-use tch::{Device, Tensor};
+use fedanchor_engine::training::losses::unit;
+use tch::{Device, Kind, Tensor};
 
-/// How images are labelled by the anchors. Made once, from the settings.
+/// How images are labelled by the anchors.
 #[derive(Debug)]
 pub struct Labelling {
-    /// How images are scored.
-    pub scoring: Scoring,
-    /// What is broadcast of the anchors.
+    /// Where latents are read.
+    pub source: LatentSource,
+    /// The broadcast form of the anchors.
     pub send: AnchorPayload,
+    /// The score that the threshold applies to.
+    pub score: Score,
+    /// Temperature of [`Score::Softmax`] and of a client's class shares.
+    pub temperature: f64,
     /// Weak views that vote on a label; 0: the image as it is.
     pub views: u32,
     /// A client that seems to hold less than this share of the classes weighs its labels by its own class shares.
     /// A model that prefers a class does so on every client; on clients with all classes their own shares would
     /// amplify the error.
     pub local_prior: f64,
+    /// Weight of the log of the label frequencies in training; 0 for none.
+    pub logit_adjustment: f64,
     /// Which samples are kept.
     pub threshold: Box<dyn ThresholdRule>,
 }
 
 /// The name of the thresholds in a broadcast.
 const THRESHOLDS: &str = "thresholds";
+/// Advice if scores are not finite.
+const ADVICE: &str = "raise method.score_temperature, or lower the learning rate";
 
 impl Labelling {
+    /// Checks the values, which are settings of the method.
+    pub fn check(&self) -> Result<()> {
+        within("method.score_temperature", self.temperature, 0.001, 1000.0)?;
+        at_most("method.label_views", self.views as usize, 100)?;
+        within("method.local_prior", self.local_prior, 0.0, 1.0)?;
+        within("method.logit_adjustment", self.logit_adjustment, 0.0, 10.0)
+    }
+
     /// The server's part: Z_anchor, and one threshold per class where the rule has them.
     pub fn broadcast(
         &self,
         context: &Context,
         model: &Params,
-        anchors: AnchorSet,
+        anchors: &LabelledImages,
         round: u32,
     ) -> Result<Arrays> {
         let mut arrays = Arrays::default();
-        Anchors::compute(context, model, anchors, self.scoring.source, self.send)?
+        Anchors::compute(context, model, anchors, self.source, self.send)
+            .in_phase("computing the anchors' latents")?
             .put_into(&mut arrays);
-        let own = |views| own_scores(context, model, anchors, self.scoring, views, round);
+        let own = |views| self.own_scores(context, model, anchors, views, round);
         if let Some(thresholds) = self.threshold.class_thresholds(&own)? {
-            arrays.insert(THRESHOLDS, Array::F64(thresholds));
+            arrays.insert(THRESHOLDS.to_owned(), Array::F64(thresholds));
         }
         Ok(arrays)
     }
 
-    /// The client's part: the labels of all clients' images, given what was broadcast. `progress` is 0 in the first
-    /// round and 1 in the last.
+    /// The client's part: the labels of all clients' images by the broadcast model. `progress` is 0 in the first round
+    /// and 1 in the last.
     pub fn label(
         &self,
         context: &Context,
-        model: &Params,
-        arrays: &Arrays,
-        (round, progress): (u32, f64),
+        broadcast: &Broadcast,
+        progress: f64,
         clients: &[LocalImages],
     ) -> Result<Vec<PseudoLabels>> {
+        let Broadcast { round, ref params, ref arrays, .. } = *broadcast;
         let classes = context.classes;
         let Some(anchors) = Anchors::take_from(arrays, classes)? else {
-            return Err(undecodable("the broadcast contains no anchors".to_owned()));
+            return Err(undecodable("the broadcast contains no anchors"));
         };
-        let class_thresholds = arrays.f64(THRESHOLDS).unwrap_or_default();
+        let class_thresholds = match arrays.get(THRESHOLDS) {
+            Some(Array::F64(thresholds)) => &thresholds[..],
+            _ => &[],
+        };
         if ![0, classes].contains(&class_thresholds.len()) {
             let length = class_thresholds.len();
             let problem = format!("`{THRESHOLDS}` has length {length} for {classes} classes");
             return Err(undecodable(problem));
         }
         let both = |features: &Features, pass: &Pass| {
-            let latents = latents(context, self.scoring.source, features, pass)?;
-            let scores = anchors.scores(&latents, classes)?;
-            Ok([scores, class_probabilities(context, features, pass)?])
+            let latents = latents(context, self.source, features, pass)?;
+            Ok([anchors.scores(&latents, classes)?, probabilities(context, features, pass)?])
         };
         let [cosines, probability] =
-            summed_over_views(context, model, self.views, round, clients, both)?;
+            summed_over_views(context, params, self.views, round, clients, both)?;
         // Views vote with their scores.
         let cosines = cosines.f_div_scalar(f64::from(self.views.max(1)))?;
         let (score, label) = match self.local_prior {
-            0.0 => best(&as_scored(&cosines, self.scoring)?)?,
+            0.0 => best(&self.scores(&cosines)?)?,
             _ => self.weighted(&cosines, clients)?,
         };
-        let advice = "raise method.score_temperature, or lower the learning rate";
-        check_finite(round, clients, &score, advice)?;
+        check_finite(round, clients, &score, ADVICE)?;
         let (_, classifier) = best(&probability)?;
         let parts = split(clients, &score, &label).zip(split(clients, &score, &classifier));
         let labels = parts.map(|((scores, labels), (_, classifier))| {
             let samples = Scored { scores, labels, class_thresholds, progress };
             let Selection { kept, weight, thresholds } = self.threshold.select(&samples);
-            PseudoLabels {
+            let labels = PseudoLabels {
                 label: labels.to_vec(),
                 score: scores.to_vec(),
                 kept,
                 thresholds,
                 weight,
-                adjustment: Vec::new(),
                 anchor: labels.to_vec(),
                 classifier: classifier.to_vec(),
-                only_measured: false,
-            }
+                ..PseudoLabels::default()
+            };
+            labels.adjusted(classes, self.logit_adjustment)
         });
         Ok(labels.collect())
+    }
+
+    /// Scores as the threshold sees them: cosines, or their softmax over the classes.
+    fn scores(&self, cosines: &Tensor) -> Result<Tensor> {
+        Ok(match self.score {
+            Score::Cosine => cosines.shallow_clone(),
+            Score::Softmax => cosines.f_div_scalar(self.temperature)?.f_softmax(-1, Kind::Float)?,
+        })
+    }
+
+    /// How well the anchors of each class score among themselves, `[C]`: the mean score of weakly augmented anchors
+    /// with their own class, each compared with the others of its class but not with itself. Augmented, because
+    /// anchors are trained on: without augmentation they score near 1.
+    fn own_scores(
+        &self,
+        context: &Context,
+        model: &Params,
+        anchors: &LabelledImages,
+        views: u32,
+        round: u32,
+    ) -> Result<Vec<f64>> {
+        let raw = unit(&latents_of(context, model, &anchors.views(), self.source)?)?;
+        let mut sums = vec![0.0; context.classes];
+        for view in 0..views {
+            let stream = context.streams(round).of(Purpose::AnchorScores, SERVER).epoch(view);
+            let weak = |at| View::Weak(anchors.images.image(at), stream, at as u64);
+            let weak = (0..anchors.images.len()).map(weak);
+            let weak = latents_of(context, model, &weak.collect::<Vec<_>>(), self.source)?;
+            let scores = scores_among(&unit(&weak)?, &raw, &anchors.labels, context.classes)?;
+            let scores = self.scores(&scores)?.f_to_device(Device::Cpu)?;
+            for (row, &label) in anchors.labels.iter().enumerate() {
+                let label = usize::from(label);
+                sums[label] += scores.f_double_value(&[row as i64, label as i64])?;
+            }
+        }
+        if sums.iter().any(|sum| !sum.is_finite()) {
+            let what = "a score of the anchors among themselves".to_owned();
+            let phase = "scoring the anchors";
+            return Err(Error::NotFinite { round, phase, what, advice: ADVICE });
+        }
+        let sums = sums.iter().zip(class_counts(&anchors.labels, context.classes));
+        Ok(sums.map(|(sum, count)| sum / f64::from((count * views).max(1))).collect())
     }
 
     /// Labels by class probabilities, the softmax of a client's cosines, times its class shares. A cosine score
@@ -119,9 +186,9 @@ impl Labelling {
         for client in clients {
             let own;
             (own, rest) = rest.split_at(client.local.len() * classes);
-            let probability = probabilities(own, classes, self.scoring.temperature);
+            let probability = softmax(own, classes, self.temperature);
             let mut shares = class_shares(&probability, classes);
-            if classes_held(&shares) >= self.local_prior * classes as f64 {
+            if effective_classes(&shares) >= self.local_prior * classes as f64 {
                 shares = vec![1.0; classes];
             }
             for (cosines, probability) in own.chunks(classes).zip(probability.chunks(classes)) {
@@ -130,7 +197,7 @@ impl Labelling {
                     if next.1 > best.1 { next } else { best } // the first of equals
                 });
                 let total: f64 = joint().sum();
-                scores.push(match self.scoring.score {
+                scores.push(match self.score {
                     _ if !total.is_finite() => f32::NAN,
                     Score::Cosine => cosines[label],
                     Score::Softmax => (best / total) as f32,
@@ -145,7 +212,7 @@ impl Labelling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::labels::{LatentSource, Threshold};
+    use crate::labels::Threshold;
     use fedanchor_data::{ImageSet, Shape};
 
     /// Two clients with the same images but for one: each has class shares of its own.
@@ -163,11 +230,14 @@ mod tests {
         let rows = [4f32.ln(), 0.0, 1.5f32.ln(), 0.0, 4f32.ln(), 0.0];
         let cosines = Tensor::from_slice(&rows).view([3, 2]);
         let labelling = |local_prior, score| Labelling {
-            scoring: Scoring { source: LatentSource::Anchor, score, temperature: 1.0 },
+            source: LatentSource::Anchor,
             send: AnchorPayload::ClassMeans,
+            score,
+            temperature: 1.0,
             views: 0,
             local_prior,
-            threshold: Threshold::Fixed(0.0).build(0.0).unwrap(),
+            logit_adjustment: 0.0,
+            threshold: Threshold::Fixed(0.0).build(score).unwrap(),
         };
         let close = |found: &[f32], expected: &[f32]| {
             assert_eq!(found.len(), expected.len());
@@ -188,7 +258,7 @@ mod tests {
         let (score, _) = labelling(1.0, Score::Cosine).weighted(&cosines, &clients).unwrap();
         close(&score, &[4f32.ln(), 1.5f32.ln(), 4f32.ln()]);
         // A client that seems to hold more of the classes labels as if all were equally frequent.
-        let held = [classes_held(&shares), classes_held(&other)];
+        let held = [effective_classes(&shares), effective_classes(&other)];
         assert!(held[0] < held[1], "{held:?}");
         let between = labelling((held[0] + held[1]) / 4.0, Score::Softmax);
         let (score, _) = between.weighted(&cosines, &clients).unwrap();

@@ -3,12 +3,17 @@
 
 mod anchors;
 mod labelling;
+mod outputs;
 mod prior;
 mod pseudo_labels;
 pub mod thresholds;
 
-pub(crate) use anchors::latents;
-pub use anchors::{AnchorPayload, AnchorSet, Anchors, LatentSource, Score, Scoring};
+pub use anchors::{AnchorPayload, Anchors, LabelledImages, LatentSource, Score};
 pub use labelling::Labelling;
 pub use pseudo_labels::{LocalImages, PseudoLabels, by_classifier};
 pub use thresholds::Threshold;
+
+pub(crate) use outputs::{
+    all_logits, evaluation_statistics, latents, logits, outputs, predicted, probabilities,
+};
+pub(crate) use prior::effective_classes;

@@ -6,12 +6,18 @@
 const STEPS: usize = 30;
 /// Images of every class added to the counts of the client's own, so that no class is ruled out and few images do
 /// not decide: a client with less than some 20 images of one class of ten counts as holding most of them.
-const PSEUDO_COUNT: f64 = 5.0;
+const PSEUDOCOUNT: f64 = 5.0;
 
 /// The softmax of each image's cosines with `classes` classes.
-pub(super) fn probabilities(cosines: &[f32], classes: usize, temperature: f64) -> Vec<f64> {
-    let images = cosines.chunks_exact(classes);
-    images.flat_map(|image| softmax(image, temperature)).collect()
+pub(super) fn softmax(cosines: &[f32], classes: usize, temperature: f64) -> Vec<f64> {
+    let mut probabilities = Vec::with_capacity(cosines.len());
+    for image in cosines.chunks_exact(classes) {
+        let largest = image.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weight = |cosine: &f32| (f64::from(cosine - largest) / temperature).exp();
+        let total: f64 = image.iter().map(weight).sum();
+        probabilities.extend(image.iter().map(|cosine| weight(cosine) / total));
+    }
+    probabilities
 }
 
 /// The class shares under which a client's images are most likely (Saerens, Latinne and Decaestecker, 2002), from
@@ -19,7 +25,7 @@ pub(super) fn probabilities(cosines: &[f32], classes: usize, temperature: f64) -
 pub(super) fn class_shares(probabilities: &[f64], classes: usize) -> Vec<f64> {
     let mut shares = vec![1.0 / classes as f64; classes];
     for _ in 0..STEPS {
-        let mut counts = vec![PSEUDO_COUNT; classes];
+        let mut counts = vec![PSEUDOCOUNT; classes];
         for image in probabilities.chunks_exact(classes) {
             let joint = || image.iter().zip(&shares).map(|(p, share)| p * share);
             let total: f64 = joint().sum();
@@ -34,16 +40,9 @@ pub(super) fn class_shares(probabilities: &[f64], classes: usize) -> Vec<f64> {
 }
 
 /// The number of equally frequent classes with the same entropy as these shares.
-pub(super) fn classes_held(shares: &[f64]) -> f64 {
+pub(crate) fn effective_classes(shares: &[f64]) -> f64 {
     let entropy = |share: &f64| if *share > 0.0 { -share * share.ln() } else { 0.0 };
     shares.iter().map(entropy).sum::<f64>().exp()
-}
-
-fn softmax(cosines: &[f32], temperature: f64) -> impl Iterator<Item = f64> + Clone {
-    let largest = cosines.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let weight = move |cosine: &f32| (f64::from(cosine - largest) / temperature).exp();
-    let total: f64 = cosines.iter().map(weight).sum();
-    cosines.iter().map(move |cosine| weight(cosine) / total)
 }
 
 #[cfg(test)]
@@ -58,7 +57,7 @@ mod tests {
 
     #[test]
     fn probabilities_by_hand() {
-        let found = probabilities(&[3f32.ln(), 0.0, 0.0, 9f32.ln()], 2, 2.0);
+        let found = softmax(&[3f32.ln(), 0.0, 0.0, 9f32.ln()], 2, 2.0);
         let root = 3f64.sqrt();
         close(&found, &[root / (root + 1.0), 1.0 / (root + 1.0), 0.25, 0.75], 1e-6);
     }
@@ -79,11 +78,11 @@ mod tests {
     }
 
     #[test]
-    fn classes_held_by_hand() {
-        assert!((classes_held(&[0.25; 4]) - 4.0).abs() < 1e-12);
-        assert!((classes_held(&[0.5, 0.0, 0.5, 0.0]) - 2.0).abs() < 1e-12);
-        assert!((classes_held(&[0.0, 1.0]) - 1.0).abs() < 1e-12);
-        assert!(classes_held(&[0.9, 0.1]) > 1.3 && classes_held(&[0.9, 0.1]) < 1.4);
+    fn effective_classes_by_hand() {
+        assert!((effective_classes(&[0.25; 4]) - 4.0).abs() < 1e-12);
+        assert!((effective_classes(&[0.5, 0.0, 0.5, 0.0]) - 2.0).abs() < 1e-12);
+        assert!((effective_classes(&[0.0, 1.0]) - 1.0).abs() < 1e-12);
+        assert!(effective_classes(&[0.9, 0.1]) > 1.3 && effective_classes(&[0.9, 0.1]) < 1.4);
     }
 
     #[test]

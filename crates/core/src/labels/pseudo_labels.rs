@@ -2,14 +2,15 @@
 //! the broadcast model over the clients' images, all clients of a cohort together.
 
 use super::anchors::class_counts;
+use super::outputs::{outputs, probabilities};
 use crate::error::{Error, Result};
 use fedanchor_data::{ImageSet, Purpose};
-use fedanchor_engine::Result as EngineResult;
 use fedanchor_engine::batches::View;
 use fedanchor_engine::model::{Features, Pass, Statistics};
 use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::Context;
-use tch::{Device, Kind, Tensor};
+use fedanchor_engine::{InPhase, Result as EngineResult};
+use tch::{Device, Tensor};
 
 /// One client's images.
 #[derive(Debug, Clone, Copy)]
@@ -32,11 +33,11 @@ pub struct PseudoLabels {
     pub score: Vec<f32>,
     /// Whether the sample is trained on (eq. 5).
     pub kept: Vec<bool>,
-    /// What scores were compared with: one number for all, or one per class; empty if there is none.
+    /// The thresholds of the scores: one for all, or one per class; empty if there is none.
     pub thresholds: Vec<f64>,
     /// Its weight in the loss; empty where all count alike.
     pub weight: Vec<f32>,
-    /// What is added to the client's logits in training, by class; empty for nothing.
+    /// Added to the client's logits in training, by class; empty for none.
     pub adjustment: Vec<f32>,
     /// The anchor head's labels, where it labels.
     pub anchor: Vec<u16>,
@@ -67,18 +68,21 @@ impl PseudoLabels {
         if self.score.is_empty() { Vec::new() } else { class_counts(&self.label, classes) }
     }
 
-    /// What the score of a sample with this label was compared with.
+    /// The threshold of a sample with this label.
     pub fn threshold(&self, label: u16) -> Option<f64> {
         self.thresholds.get(usize::from(label)).or(self.thresholds.first()).copied()
     }
 
-    /// The log of every class's frequency among the labels, times `weight`. A class that does not occur
-    /// counts as one sample.
-    pub fn log_frequencies(&self, classes: usize, weight: f64) -> Vec<f32> {
-        let counts = class_counts(&self.label, classes);
-        let total = self.label.len().max(1) as f64;
-        let log = |count: u32| (f64::from(count.max(1)) / total).ln();
-        counts.into_iter().map(|count| (weight * log(count)) as f32).collect()
+    /// Adds the log of every class's frequency among the labels, times `weight`, to the logits in training. A class
+    /// that does not occur counts as one sample.
+    pub(super) fn adjusted(mut self, classes: usize, weight: f64) -> Self {
+        if weight > 0.0 {
+            let total = self.label.len().max(1) as f64;
+            let log = |count: u32| (f64::from(count.max(1)) / total).ln();
+            let counts = class_counts(&self.label, classes).into_iter();
+            self.adjustment = counts.map(|count| (weight * log(count)) as f32).collect();
+        }
+        self
     }
 
     /// Local indices of the kept samples: the fix set.
@@ -96,9 +100,8 @@ pub fn by_classifier(
     round: u32,
     clients: &[LocalImages],
 ) -> Result<Vec<PseudoLabels>> {
-    let [probability] = summed_over_views(context, params, 1, round, clients, |features, pass| {
-        Ok([class_probabilities(context, features, pass)?])
-    })?;
+    let of = |features: &_, pass: &Pass| Ok([probabilities(context, features, pass)?]);
+    let [probability] = summed_over_views(context, params, 1, round, clients, of)?;
     let (score, label) = best(&probability)?;
     check_finite(round, clients, &score, "lower the learning rate")?;
     let labels = split(clients, &score, &label).map(|(score, label)| PseudoLabels {
@@ -112,17 +115,8 @@ pub fn by_classifier(
     Ok(labels.collect())
 }
 
-pub(super) fn class_probabilities(
-    context: &Context,
-    features: &Features,
-    pass: &Pass,
-) -> EngineResult<Tensor> {
-    let logits = context.network.logits(features, pass)?;
-    Ok(logits.f_softmax(-1, Kind::Float)?.f_squeeze_dim(0)?)
-}
-
-/// Runs all clients' images through the model, as they are (`views` 0) or in so many weak views, and
-/// adds up what `of` computes: `[samples, C]` each, client after client.
+/// Runs all clients' images through the model, without augmentation (`views` 0) or in this many weak views, and adds
+/// up what `of` computes: `[samples, C]` each, client after client.
 pub(super) fn summed_over_views<const N: usize>(
     context: &Context,
     params: &Params,
@@ -131,9 +125,7 @@ pub(super) fn summed_over_views<const N: usize>(
     clients: &[LocalImages],
     of: impl Fn(&Features, &Pass) -> EngineResult<[Tensor; N]>,
 ) -> Result<[Tensor; N]> {
-    let nothing = || Tensor::f_zeros([0, context.classes as i64], (Kind::Float, context.device));
-    let mut sums = [(); N].map(|()| None::<Tensor>);
-    for view in 0..views.max(1) {
+    let in_view = |view: u32| {
         let images = clients.iter().flat_map(|client| {
             let stream = context.streams(round).of(Purpose::LabelViews, client.client).epoch(view);
             (0..).zip(client.local).map(move |(at, &i)| {
@@ -141,30 +133,16 @@ pub(super) fn summed_over_views<const N: usize>(
                 if views == 0 { View::Raw(image) } else { View::Weak(image, stream, at) }
             })
         });
-        let mut parts = [(); N].map(|()| Vec::new());
-        context.for_each_batch(
-            params,
-            |_| Statistics::Running,
-            &images.collect::<Vec<_>>(),
-            |_, pass, features| {
-                let found = of(&features, pass)?;
-                parts.iter_mut().zip(found).for_each(|(parts, found)| parts.push(found));
-                Ok(())
-            },
-        )?;
-        for (sum, parts) in sums.iter_mut().zip(&parts) {
-            let next = if parts.is_empty() { nothing()? } else { Tensor::f_cat(parts, 0)? };
-            *sum = Some(match sum.take() {
-                Some(sum) => sum.f_add(&next)?,
-                None => next,
-            });
+        outputs(context, params, Statistics::Running, &images.collect::<Vec<_>>(), &of)
+            .in_phase("labelling the clients' images")
+    };
+    let mut sums = in_view(0)?;
+    for view in 1..views {
+        for (sum, next) in sums.iter_mut().zip(in_view(view)?) {
+            *sum = sum.f_add(&next)?;
         }
     }
-    let mut all = Vec::with_capacity(N);
-    for sum in sums {
-        all.push(sum.map_or_else(nothing, Ok)?);
-    }
-    Ok(std::array::from_fn(|index| all[index].shallow_clone()))
+    Ok(sums)
 }
 
 /// An error if a score is not finite: it is above no threshold, and its client would keep nothing without a word.
@@ -195,7 +173,7 @@ pub(super) fn best(scores: &Tensor) -> Result<(Vec<f32>, Vec<u16>)> {
     Ok((score, labels.into_iter().map(|label| label as u16).collect()))
 }
 
-/// Each client's share of what was found for all.
+/// The scores and labels of each client.
 pub(super) fn split<'a>(
     clients: &'a [LocalImages],
     score: &'a [f32],
@@ -230,7 +208,7 @@ mod tests {
     #[test]
     fn log_frequencies_by_hand() {
         // Three of four, one of four, and none, which counts as one.
-        let found = PseudoLabels::known(vec![0, 0, 1, 0]).log_frequencies(3, 2.0);
+        let found = PseudoLabels::known(vec![0, 0, 1, 0]).adjusted(3, 2.0).adjustment;
         let expected = [2.0 * 0.75f32.ln(), 2.0 * 0.25f32.ln(), 2.0 * 0.25f32.ln()];
         assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
     }

@@ -1,4 +1,4 @@
-//! What the server sends to the clients of a round.
+//! The message to the clients of a round.
 
 use super::arrays::{Array, Arrays};
 use super::header::{Header, Kind, PROTOCOL, decode_message, undecodable};
@@ -7,7 +7,7 @@ use fedanchor_engine::tensors::{Data, Layout, Params, Part, encode, encoded_len}
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Tensor};
 
-/// What the server sends to the clients of a round.
+/// The message to the clients of a round.
 #[derive(Debug)]
 pub struct Broadcast {
     /// The method's name.
@@ -22,7 +22,7 @@ pub struct Broadcast {
     pub arrays: Arrays,
 }
 
-/// Named models beside the global one, for all clients or for some.
+/// Further models by name, for all clients or for some.
 #[derive(Debug, Default)]
 pub struct ExtraModels {
     models: BTreeMap<String, (Params, Option<BTreeSet<u32>>)>,
@@ -63,7 +63,7 @@ impl ExtraModels {
 }
 
 impl Broadcast {
-    /// The model and nothing else.
+    /// A broadcast of the model alone.
     pub fn new(method: &str, round: u32, params: Params) -> Self {
         let (models, arrays) = Default::default();
         Self { method: method.to_owned(), round, params, models, arrays }
@@ -71,12 +71,13 @@ impl Broadcast {
 
     /// A deep copy.
     pub fn copy(&self) -> Result<Self> {
+        let arrays = self.arrays.iter().map(|(name, array)| Ok((name.clone(), array.copy()?)));
         Ok(Self {
             method: self.method.clone(),
             round: self.round,
             params: self.params.copy()?,
             models: self.models.copy()?,
-            arrays: self.arrays.copy()?,
+            arrays: arrays.collect::<Result<_>>()?,
         })
     }
 
@@ -87,27 +88,25 @@ impl Broadcast {
 
     /// The message to one client.
     pub fn encode(&self, client: u32) -> Result<Vec<u8>> {
-        self.with_content(client, |tensors, header| Ok(encode(tensors, header)?))
+        let (tensors, header) = self.content(client)?;
+        Ok(encode(&tensors, &header)?)
     }
 
     /// The length of the message to one client.
     pub fn encoded_len(&self, client: u32) -> Result<u64> {
-        self.with_content(client, |tensors, header| Ok(encoded_len(tensors, header)?))
+        let (tensors, header) = self.content(client)?;
+        Ok(encoded_len(&tensors, &header)?)
     }
 
-    fn with_content<T>(
-        &self,
-        client: u32,
-        then: impl FnOnce(&[(String, Data)], &str) -> Result<T>,
-    ) -> Result<T> {
+    fn content(&self, client: u32) -> Result<(Vec<(String, Data<'_>)>, String)> {
         let (round, method) = (self.round, self.method.clone());
         let header = Header { protocol: PROTOCOL, round, client, method, kind: Kind::Broadcast };
         let mut tensors: Vec<(String, Data)> = self.params.data("model").collect();
         for (name, params) in self.models.of(client) {
-            tensors.extend(params.data(&format!("{EXTRA}{name}")).collect::<Vec<_>>());
+            tensors.extend(params.data(&format!("{EXTRA}{name}")));
         }
-        tensors.extend(self.arrays.data());
-        then(&tensors, &header.encode()?)
+        tensors.extend(self.arrays.iter().map(|(name, array)| (name.clone(), array.data())));
+        Ok((tensors, header.encode()?))
     }
 
     /// Reads a message for a network of this layout: the broadcast, and the number of the client it is for.
@@ -124,12 +123,12 @@ impl Broadcast {
                 Some((group, entry)) if group == "model" || group.starts_with(EXTRA) => {
                     groups.entry(group.to_owned()).or_default().insert(entry.to_owned(), tensor);
                 }
-                _ => arrays.insert(name, Array::f32(tensor.f_to_device(device)?)),
+                _ => drop(arrays.insert(name, Array::f32(tensor.f_to_device(device)?))),
             }
         }
         let numbers = decoded.f64.into_iter().map(|(name, values)| (name, Array::F64(values)));
         let labels = decoded.u16.into_iter().map(|(name, values)| (name, Array::U16(values)));
-        numbers.chain(labels).for_each(|(name, array)| arrays.insert(name, array));
+        arrays.extend(numbers.chain(labels));
         let model = groups.remove("model").unwrap_or_default();
         let params = decode_model(layout, model, device)?;
         if let Some(missing) = layout.iter().find(|entry| {
@@ -166,72 +165,4 @@ fn decode_model(
         }
     }
     Ok(params)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::answer::tests::{layout, params};
-    use super::*;
-
-    fn broadcast() -> Broadcast {
-        let layout = layout();
-        let latents = Tensor::from_slice(&[0.1f32, 0.2, 0.3, 0.4, 0.5, 0.6]).view([3, 2]);
-        let mut broadcast = Broadcast::new("fedmatch", 7, params(&layout, 1.0));
-        broadcast.arrays.insert("anchors/latents", Array::f32(latents));
-        broadcast.arrays.insert("anchors/labels", Array::U16(vec![1, 0, 1]));
-        broadcast.arrays.insert("thresholds", Array::F64(vec![0.1, 1.0 / 3.0]));
-        broadcast.models.insert("sigma", params(&layout, 2.0));
-        broadcast.models.insert_for("helper.3", params(&layout, 3.0), BTreeSet::from([4, 5]));
-        broadcast
-    }
-
-    fn values(params: &Params) -> Vec<Tensor> {
-        params.copy().unwrap().tensors
-    }
-
-    #[test]
-    fn a_broadcast_arrives_exactly_and_with_what_is_the_clients_own() {
-        let sent = broadcast();
-        for client in [4, 9] {
-            let bytes = sent.encode(client).unwrap();
-            assert_eq!(bytes.len() as u64, sent.encoded_len(client).unwrap());
-            let (found, whose) = Broadcast::decode(&bytes, &layout(), Device::Cpu).unwrap();
-            assert_eq!((whose, found.round, found.method.as_str()), (client, 7, "fedmatch"));
-            assert_eq!(values(&found.params), values(&sent.params));
-            assert_eq!(found.arrays.f64("thresholds"), Some(&[0.1, 1.0 / 3.0][..]));
-            let names: Vec<&str> = found.models.of(client).map(|(name, _)| name).collect();
-            assert_eq!(names, if client == 4 { vec!["helper.3", "sigma"] } else { vec!["sigma"] });
-            assert_eq!(found.arrays.u16("anchors/labels"), Some(&[1, 0, 1][..]));
-            let latents = found.arrays.f32("anchors/latents").unwrap();
-            assert_eq!(latents.double_value(&[2, 1]), f64::from(0.6f32));
-        }
-    }
-
-    #[test]
-    fn a_broadcast_that_does_not_fit_is_refused() {
-        let refused = |change: &dyn Fn(&mut Broadcast), problem: &str| {
-            let mut sent = broadcast();
-            change(&mut sent);
-            let bytes = sent.encode(4).unwrap();
-            let error = Broadcast::decode(&bytes, &layout(), Device::Cpu).unwrap_err();
-            assert!(error.to_string().contains(problem), "{error}");
-        };
-        refused(
-            &|sent| sent.params = sent.params.subset(|entry| entry.part == Part::Backbone),
-            "`classifier.weight` is missing",
-        );
-        refused(
-            &|sent| {
-                let half = sent.params.subset(|entry| entry.name == "conv.weight");
-                sent.models.insert("half", half);
-            },
-            "a model has 1 of the 2 entries of Backbone",
-        );
-        let bytes = broadcast().encode(4).unwrap();
-        let other = String::from_utf8_lossy(&bytes).find("\\\"protocol\\\":1").unwrap();
-        let mut changed = bytes;
-        changed[other + 13] = b'2';
-        let error = Broadcast::decode(&changed, &layout(), Device::Cpu).unwrap_err();
-        assert_eq!(error.to_string(), "the message has protocol version 2, not 1");
-    }
 }

@@ -18,7 +18,7 @@ pub(super) struct Header {
     pub(super) kind: Kind,
 }
 
-/// What a message is, with what fits into a header.
+/// The kind of a message, with its numbers and short texts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(super) enum Kind {
@@ -78,7 +78,7 @@ pub(super) fn decode_message(bytes: &[u8]) -> Result<Decoded> {
     }
 }
 
-/// A message that is not what it should be.
-pub(super) fn undecodable(problem: impl ToString) -> Error {
+/// An error for a malformed message.
+pub(crate) fn undecodable(problem: impl ToString) -> Error {
     fedanchor_engine::Error::tensors(problem).into()
 }

@@ -2,15 +2,15 @@
 
 use crate::config::Experiment;
 use crate::error::Result;
-use crate::labels::{LocalImages, PseudoLabels};
+use crate::labels::{LocalImages, PseudoLabels, by_classifier};
 use crate::messages::ClientOutcome;
+use crate::server::{restore_models, save_models};
 use fedanchor_data::ImageSet;
 use fedanchor_engine::tensors::{Bundle, Params};
 use fedanchor_engine::training::{Context, Momentum};
 use std::collections::BTreeMap;
 
-/// A client of this round: its number, its images and its state. Labels are out of reach, except for
-/// the one method that is shown them.
+/// A client of this round. Only a method with [`ClientLabels::True`](fedanchor_record::ClientLabels) is shown labels.
 #[derive(Debug)]
 pub struct Client<'a> {
     /// The client's number.
@@ -21,11 +21,11 @@ pub struct Client<'a> {
     pub local: &'a [u32],
     /// Their labels, for supervised training.
     pub labels: Option<Vec<u16>>,
-    /// What it kept from its last round.
+    /// Its state from its last round.
     pub state: ClientState,
 }
 
-/// What a client keeps from one of its rounds to the next. It never leaves the client.
+/// What a client keeps between its rounds. It never leaves the client.
 #[derive(Debug, Default)]
 pub struct ClientState {
     /// Momentum, where `client.keep_momentum` asks for it.
@@ -35,7 +35,6 @@ pub struct ClientState {
 }
 
 const MOMENTUM: &str = "momentum";
-const MODEL: &str = "state.";
 
 impl ClientState {
     /// A deep copy.
@@ -58,9 +57,7 @@ impl ClientState {
         if let Some(momentum) = &self.momentum {
             momentum.put_into(&mut bundle, MOMENTUM, like)?;
         }
-        for (name, params) in &self.models {
-            params.put_into(&mut bundle, &format!("{MODEL}{name}"))?;
-        }
+        save_models(&self.models, &mut bundle)?;
         Ok(bundle)
     }
 
@@ -68,11 +65,7 @@ impl ClientState {
     pub fn restore(bundle: &Bundle, like: &Params) -> Result<Self> {
         let there = !bundle.group(MOMENTUM).is_empty();
         let momentum = there.then(|| Momentum::take_from(bundle, MOMENTUM, like)).transpose()?;
-        let models = bundle
-            .groups(MODEL)
-            .into_iter()
-            .map(|name| Ok((name.to_owned(), like.take_some(bundle, &format!("{MODEL}{name}"))?)));
-        Ok(Self { momentum, models: models.collect::<Result<_>>()? })
+        Ok(Self { momentum, models: restore_models(bundle, like)? })
     }
 }
 
@@ -99,15 +92,20 @@ impl<'a> Cohort<'a> {
         };
         self.clients.iter().map(local).collect()
     }
+
+    /// Labels of the clients' images by a model's classification head, kept if the probability is at least `threshold`.
+    pub fn label(&self, model: &Params, threshold: f64) -> Result<Vec<PseudoLabels>> {
+        by_classifier(self.context, model, threshold, self.round, &self.images())
+    }
 }
 
-/// What became of one client in a round.
+/// The result of one client's round.
 #[derive(Debug)]
 pub struct ClientReport {
-    /// What it answers.
+    /// Its answer.
     pub outcome: ClientOutcome,
     /// Its pseudo-labels, which stay with it.
     pub labels: PseudoLabels,
-    /// What it keeps until its next round, which stays with it too.
+    /// Its state until its next round, which stays with it too.
     pub state: ClientState,
 }

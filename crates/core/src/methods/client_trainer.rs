@@ -16,59 +16,44 @@ pub struct ClientTrainer<'a> {
     pub method: &'a dyn Method,
     /// The model they all start from.
     pub model: &'a Params,
-    /// What they are trained on.
+    /// Batches and their loss.
     pub objective: Objective<'a>,
-    /// What a gradient changes [default: backbone and classifier].
+    /// The parts that a gradient changes [default: backbone and classifier].
     pub trains: fn(Part) -> bool,
-    /// What each client contributes beside the model.
-    pub contributes: Option<&'a ContributionOf<'a>>,
-    /// Which models a client keeps, given what it trained and the further networks.
-    pub keeps: Option<&'a KeepsOf<'a>>,
-    /// Whether the loss may tell a client to skip a step. It then has a second term, which says who made
-    /// the step.
+    /// Finds the parameters that each client contributes.
+    pub contributes: Option<&'a dyn Fn(&Client) -> Result<Contribution>>,
+    /// Finds the models that a client keeps, from the trained parameters and the further networks.
+    pub keeps: Option<&'a dyn Fn(&Params, &[Params]) -> Result<BTreeMap<String, Params>>>,
+    /// Whether the loss may tell a client to skip a step. It then has a second term: which clients made the step.
     pub may_skip: bool,
     /// Whether a client may keep its momentum, where `client.keep_momentum` asks for it.
     pub keeps_momentum: bool,
-    /// Which of the method's losses the first term is [default: the first].
+    /// Index of the first term among the method's losses [default: 0].
     pub first_loss: usize,
 }
 
-/// Finds what a client contributes.
-pub type ContributionOf<'a> = dyn Fn(&Client) -> Result<Contribution> + 'a;
-/// Finds what a client keeps.
-pub type KeepsOf<'a> = dyn Fn(&Params, &[Params]) -> Result<BTreeMap<String, Params>> + 'a;
-
-/// What one client contributes, K = 1 each.
+/// The parameters that one client contributes, K = 1 each.
 #[derive(Debug)]
 pub struct Contribution {
-    /// Entries of the network that are its own, in place of the model's; possibly none.
-    pub entries: Params,
+    /// Entries of the network that replace the model's.
+    pub entries: Option<Params>,
     /// Further networks that the loss reads.
     pub others: Vec<Params>,
-}
-
-/// A client that made steps: what it sends, and what it keeps if it is sound.
-struct Trained {
-    update: Update,
-    state: Option<ClientState>,
 }
 
 impl<'a> ClientTrainer<'a> {
     /// From this model on this objective.
     pub fn new(method: &'a dyn Method, model: &'a Params, objective: Objective<'a>) -> Self {
-        let trains = |part| matches!(part, Part::Backbone | Part::Classifier);
-        let (contributes, keeps) = (None, None);
-        let (may_skip, keeps_momentum, first_loss) = (false, true, 0);
         Self {
             method,
             model,
             objective,
-            trains,
-            contributes,
-            keeps,
-            may_skip,
-            keeps_momentum,
-            first_loss,
+            trains: |part| matches!(part, Part::Backbone | Part::Classifier),
+            contributes: None,
+            keeps: None,
+            may_skip: false,
+            keeps_momentum: true,
+            first_loss: 0,
         }
     }
 
@@ -94,30 +79,26 @@ impl<'a> ClientTrainer<'a> {
             fix: labels.fix_set(),
         });
         let tasks: Vec<Task> = tasks.collect();
-        tracing::debug!(
-            method = self.method.name(),
-            round,
-            clients = tasks.len(),
-            "training a cohort"
-        );
+        tracing::debug!(round, clients = tasks.len(), "training a cohort");
 
         let mut plan = StepPlan::new(&tasks, 0..config.epochs, batches.batch());
         let order = plan.order().to_vec();
-        let momentum: Vec<Option<&Momentum>> =
-            order.iter().map(|&task| clients[task].state.momentum.as_ref()).collect();
+        let momentum = order.iter().map(|&at| clients[at].state.momentum.as_ref());
+        let momentum = Momentum::stack(&momentum.collect::<Vec<_>>())?;
         let mut params = self.model.broadcast(order.len() as i64)?;
         let mut others = Vec::new();
         if let Some(contributes) = self.contributes.filter(|_| !order.is_empty()) {
             let own = order.iter().map(|&at| contributes(&clients[at]));
             let own: Vec<Contribution> = own.collect::<Result<_>>()?;
-            let entries: Vec<&Params> = own.iter().map(|own| &own.entries).collect();
-            params = params.with(Params::stack(&entries)?, context.network.layout.clone())?;
+            let entries: Vec<&Params> = own.iter().filter_map(|own| own.entries.as_ref()).collect();
+            if !entries.is_empty() {
+                params = params.with(Params::stack(&entries)?, context.network.layout.clone())?;
+            }
             for other in 0..own[0].others.len() {
                 let all: Vec<&Params> = own.iter().map(|own| &own.others[other]).collect();
                 others.push(Params::stack(&all)?);
             }
         }
-        let momentum = Momentum::stack(&momentum)?;
         let trains = self.trains;
         let mut learner = Learner::new(context, "clients", params, momentum, |e| trains(e.part))?
             .with_others(others)?;
@@ -140,7 +121,8 @@ impl<'a> ClientTrainer<'a> {
             true => labels.counts(context.classes),
             false => Vec::new(),
         };
-        let mut trained: Vec<Option<Trained>> = clients.iter().map(|_| None).collect();
+        // Updates of the clients that made steps, and the states of those that did not diverge.
+        let mut trained: Vec<Option<_>> = clients.iter().map(|_| None).collect();
         let not_finite = learner.params.first_not_finite()?;
         for (slot, &at) in order.iter().enumerate() {
             let steps = plan.steps_of(&tasks[at]);
@@ -148,10 +130,10 @@ impl<'a> ClientTrainer<'a> {
             let sound = means.iter().all(|mean| mean.is_finite()) && not_finite[slot].is_none();
             let Some(losses) = self.losses(&means, sound) else { continue };
             let params = learner.params.client(slot as i64)?;
-            let keeps = config.keep_momentum && self.keeps_momentum;
-            let momentum = keeps.then(|| learner.momentum.client(slot as i64));
-            let mut state =
-                ClientState { momentum: momentum.transpose()?, ..ClientState::default() };
+            let mut state = ClientState::default();
+            if config.keep_momentum && self.keeps_momentum {
+                state.momentum = Some(learner.momentum.client(slot as i64)?);
+            }
             if let Some(keeps) = self.keeps {
                 let others = learner.others.iter().map(|other| other.client(slot as i64));
                 state.models = keeps(&params, &others.collect::<Result<Vec<_>, _>>()?)?;
@@ -163,37 +145,33 @@ impl<'a> ClientTrainer<'a> {
                 losses,
                 labels: counts(&labels[at]),
             };
-            // A client whose training diverged sends what it has, which the server rejects, and keeps
-            // its old state.
-            trained[at] = Some(Trained { update, state: sound.then_some(state) });
+            // A client whose training diverged sends its update, which the server rejects, and keeps its old state.
+            trained[at] = Some((update, sound.then_some(state)));
         }
         drop(tasks);
         let reports = clients.into_iter().zip(labels).zip(trained);
-        let reports = reports.map(|((client, labels), trained)| match trained {
-            Some(Trained { update, state }) => {
-                let outcome = ClientOutcome::Update(update);
-                ClientReport { outcome, labels, state: state.unwrap_or(client.state) }
-            }
-            None => {
-                let (samples, labels_by_class) = (client.local.len(), counts(&labels));
-                let outcome = ClientOutcome::NothingKept { samples, labels: labels_by_class };
-                ClientReport { outcome, labels, state: client.state }
-            }
+        let reports = reports.map(|((client, labels), trained)| {
+            let (outcome, state) = match trained {
+                Some((update, state)) => (ClientOutcome::Update(update), state),
+                None => {
+                    let (samples, labels) = (client.local.len(), counts(&labels));
+                    (ClientOutcome::NothingKept { samples, labels }, None)
+                }
+            };
+            ClientReport { outcome, labels, state: state.unwrap_or(client.state) }
         });
         Ok(reports.collect())
     }
 
     /// A client's mean losses from the means of the loss's terms; `None` if it made no step.
     fn losses(&self, means: &[f64], sound: bool) -> Option<MeanLosses> {
-        let mut losses: MeanLosses = means.iter().map(|mean| sound.then_some(*mean)).collect();
-        if self.may_skip {
-            // The second term says in how many of the steps the client took part.
-            let made = means.get(1).copied().unwrap_or_default();
-            if made == 0.0 {
-                return None;
-            }
-            losses = vec![losses[0].map(|sum| sum / made)];
+        let mut losses: MeanLosses = vec![None; self.first_loss];
+        match *means {
+            // The second term is the share of the steps that the client made.
+            [_, made, ..] if self.may_skip && made == 0.0 => return None,
+            [sum, made, ..] if self.may_skip => losses.push(sound.then_some(sum / made)),
+            _ => losses.extend(means.iter().map(|mean| sound.then_some(*mean))),
         }
-        Some(std::iter::repeat_n(None, self.first_loss).chain(losses).collect())
+        Some(losses)
     }
 }

@@ -1,22 +1,20 @@
 //! FedAnchor: Qiu et al., "FedAnchor: Enhancing Federated Semi-Supervised Learning with Label
 //! Contrastive Loss for Unlabeled Clients", 2024 (arXiv 2402.10191).
 //!
-//! Algorithm 1, in its order. The server computes the anchors' latents; each client labels its own
-//! images by average cosine similarity to them, keeps those with a score above the threshold (the
-//! fix set), and trains on L_fix + b L_mix; the server averages, then trains one supervised epoch
-//! on the classification head and one label contrastive epoch on the anchor head.
+//! Algorithm 1, in its order. The server computes the anchors' latents; each client labels its images by average
+//! cosine similarity to them, keeps those with a score above the threshold (the fix set), and trains on
+//! L_fix + b L_mix; the server averages, then trains one supervised epoch on the classification head and one label
+//! contrastive epoch on the anchor head.
 
 use super::warm_up::WarmUpConfig;
-use super::{ClientReport, ClientTrainer, Cohort, MeanLosses, Method, Properties};
-use super::{check_mixup, read_settings};
-use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views, at_most, within};
-use crate::error::{Error, Result};
-use crate::labels::{AnchorPayload, Labelling, LatentSource, PseudoLabels};
-use crate::labels::{Score, Scoring, Threshold};
+use super::{ClientReport, ClientTrainer, Cohort, Method, Properties};
+use super::{check_mixup, read_settings, write_settings};
+use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views};
+use crate::error::Result;
+use crate::labels::{AnchorPayload, Labelling, LatentSource, PseudoLabels, Score, Threshold};
 use crate::messages::Broadcast;
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
-use fedanchor_engine::InPhase;
-use fedanchor_engine::tensors::{Params, Part};
+use fedanchor_engine::tensors::Part;
 use fedanchor_engine::training::FixMix;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,14 +71,12 @@ impl Method for FedAnchor {
         NAME
     }
 
-    /// Line 5: compute Z_anchor.
+    /// Line 5: the model, and Z_anchor by it.
     fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
         let Server { context, anchors, ref params, .. } = *server;
-        let warm_up = self.config.warm_up.includes(round);
-        let sent = params.subset(|entry| warm_up || entry.part != Part::Predictor);
+        let sent = self.config.warm_up.sent(params, round);
         let mut broadcast = Broadcast::new(NAME, round, sent.copy()?);
-        broadcast.arrays = (self.labelling.broadcast(context, params, anchors, round))
-            .in_phase("computing the anchors' latents")?;
+        broadcast.arrays = self.labelling.broadcast(context, params, anchors, round)?;
         Ok(Some(broadcast))
     }
 
@@ -89,52 +85,35 @@ impl Method for FedAnchor {
         if self.config.warm_up.includes(cohort.round) {
             return self.config.warm_up.train(self, cohort, &broadcast.params);
         }
-        let Cohort { experiment, context, round, .. } = cohort;
-
         // Line 7: pseudo-labels (eq. 3-4), once per round, with the broadcast model. The fix set holds
         // the samples whose score is above the threshold (eq. 5).
-        let mut labels = self.label(&cohort, broadcast)?;
+        let labels = self.label(&cohort, broadcast)?;
 
         // Line 8: E epochs of L_fix + b L_mix (eq. 6-10). The anchor head gets no gradient here.
-        let adjustment = self.config.logit_adjustment;
-        if adjustment > 0.0 {
-            for labels in &mut labels {
-                labels.adjustment = labels.log_frequencies(context.classes, adjustment);
-            }
-        }
+        let Cohort { experiment, context, round, .. } = cohort;
         let mixup = self.config.client_mixup.then_some(&self.config.mixup);
         let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
             .with_mixup(mixup, self.config.views)
             .with_weights(self.labelling.threshold.weighs())
-            .with_adjustment(adjustment > 0.0);
+            .with_adjustment(self.labelling.logit_adjustment > 0.0);
         ClientTrainer::new(self, &broadcast.params, loss.objective()).train(cohort, labels)
     }
 
-    /// Lines 10 and 11: the mean becomes the global model, which then learns from the anchors.
-    fn server_update(
-        &self,
-        server: &mut Server,
-        aggregate: Option<Params>,
-        round: u32,
-    ) -> Result<MeanLosses> {
-        server.take_mean(aggregate.as_ref())?;
-        self.server_epochs().round(server, round)
-    }
-
-    /// L_s and L_c (eq. 1-2), with L_mix on the anchors in FedAnchor (mix).
+    /// Lines 10 and 11 are the default `server_update`: the mean becomes the global model, which then learns from
+    /// the anchors by L_s and L_c (eq. 1-2), in FedAnchor (mix) also by L_mix.
     fn server_epochs(&self) -> ServerEpochs<'_> {
         ServerEpochs {
-            augment: None,
             mixup: self.config.server_mixup.then_some(&self.config.mixup),
             views: self.config.views,
             contrastive: Some(&self.config.contrastive),
+            ..ServerEpochs::PLAIN
         }
     }
 
-    /// The labels of warm-up rounds, which train without.
+    /// The labels of warm-up rounds, whose training does not use them.
     fn measure(&self, cohort: &Cohort, sent: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
-        let measured = self.config.warm_up.includes(cohort.round);
-        measured.then(|| self.label(cohort, sent)).transpose()
+        let warm_up = self.config.warm_up.includes(cohort.round);
+        warm_up.then(|| self.label(cohort, sent)).transpose()
     }
 
     fn properties(&self) -> Properties {
@@ -143,7 +122,7 @@ impl Method for FedAnchor {
             client_losses: warm_up.client_losses(),
             heads: Heads { anchor: true, predictor: warm_up.predictor() },
             uploads: &[Part::Backbone, Part::Classifier, Part::Predictor],
-            latents: self.labelling.scoring.source,
+            latents: self.labelling.source,
             depends_on_rounds: self.labelling.threshold.depends_on_rounds(),
             warm_up: warm_up.rounds,
             ..Properties::default()
@@ -156,44 +135,37 @@ impl Method for FedAnchor {
 
     fn settle(&self, experiment: &Experiment, classes: usize) -> Result<Table> {
         let mut config = self.config.clone();
-        config.latents = Some(self.labelling.scoring.source);
-        let contrastive = &mut config.contrastive;
-        contrastive.batch = Some(contrastive.batch_for(classes, experiment.data.anchors)?);
-        Table::try_from(config).map_err(|error| Error::config("method", error.to_string()))
+        config.latents = Some(self.labelling.source);
+        config.contrastive.settle(classes, experiment.data.anchors)?;
+        write_settings(&config)
     }
 }
 
 impl FedAnchor {
     fn label(&self, cohort: &Cohort, broadcast: &Broadcast) -> Result<Vec<PseudoLabels>> {
-        let (round, model) = (cohort.round, &broadcast.params);
-        let when = (round, cohort.experiment.progress(round));
-        let images = cohort.images();
-        let labels = self.labelling.label(cohort.context, model, &broadcast.arrays, when, &images);
-        labels.in_phase("labelling the clients' images")
+        let Cohort { experiment, context, round, .. } = *cohort;
+        self.labelling.label(context, broadcast, experiment.progress(round), &cohort.images())
     }
 }
 
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let config: FedAnchorConfig = read_settings(settings)?;
-    within("method.score_temperature", config.score_temperature, 0.001, 1000.0)?;
-    at_most("method.label_views", config.label_views as usize, 100)?;
-    within("method.local_prior", config.local_prior, 0.0, 1.0)?;
-    within("method.logit_adjustment", config.logit_adjustment, 0.0, 10.0)?;
+    let trains_head = config.contrastive.epochs > 0;
+    let source = if trains_head { LatentSource::Anchor } else { LatentSource::Pooled };
+    let labelling = Labelling {
+        source: config.latents.unwrap_or(source),
+        send: config.send,
+        score: config.score,
+        temperature: config.score_temperature,
+        views: config.label_views,
+        local_prior: config.local_prior,
+        logit_adjustment: config.logit_adjustment,
+        threshold: config.threshold.build(config.score)?,
+    };
+    labelling.check()?;
     check_mixup(&config.mixup)?;
     config.contrastive.check()?;
     config.warm_up.check()?;
-    let trained = config.contrastive.epochs > 0;
-    let by_default = if trained { LatentSource::Anchor } else { LatentSource::Pooled };
-    let FedAnchorConfig { score, score_temperature: temperature, local_prior, .. } = config;
-    // A cosine threshold of -1 keeps everything but the exact opposite.
-    let least_score = if score == Score::Cosine { -1.0 } else { 0.0 };
-    let labelling = Labelling {
-        scoring: Scoring { source: config.latents.unwrap_or(by_default), score, temperature },
-        send: config.send,
-        views: config.label_views,
-        local_prior,
-        threshold: config.threshold.build(least_score)?,
-    };
     Ok(Box::new(FedAnchor { config, labelling }))
 }

@@ -1,9 +1,9 @@
 //! FedAvg with FixMatch (Sohn et al., 2020) on the clients and supervised epochs on the server: the
 //! paper's plain baseline.
 //!
-//! Every batch is labelled by the client's own model as it is at that step: the weak view's largest
-//! probability must reach the threshold, and the strong view is trained on that label. A client that keeps
-//! none of a batch skips that step, and one that kept nothing in all its steps sends no update.
+//! Every batch is labelled by the client's current model: the weak view's largest probability must reach the
+//! threshold, and the strong view is trained on that label. A client that keeps none of a batch skips that step, and
+//! one that keeps nothing in all its steps sends no update.
 //!
 //! Differences from the sources:
 //!
@@ -16,16 +16,17 @@
 //! - FixMatch proper trains on labelled and unlabelled images in one step and tests a moving average of the
 //!   weights. Here the labels are on the server, and the settings are those of the preset.
 
+use super::two_views::two_views;
 use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, read_settings};
 use crate::config::{Augmentation, within};
 use crate::error::Result;
-use crate::labels::{PseudoLabels, by_classifier};
+use crate::labels::{PseudoLabels, evaluation_statistics};
 use crate::messages::Broadcast;
-use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
-use fedanchor_engine::model::{Pass, Statistics};
+use fedanchor_engine::Result as EngineResult;
+use fedanchor_engine::batches::TwoViewFormat;
+use fedanchor_engine::model::Pass;
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Inputs, Objective, StepLoss, Terms};
-use fedanchor_engine::{InPhase, Result as EngineResult};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
@@ -36,14 +37,10 @@ const NAME: &str = "fedavg-fixmatch";
 /// FedAvg with FixMatch: clients label every batch with their own classifier (Sohn et al., 2020).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct FixMatchConfig {
+pub(super) struct FedAvgFixMatch {
     /// A sample of a batch is trained on if its largest probability, with the client's own model, is at least
     /// this.
     threshold: f64,
-}
-
-struct FedAvgFixMatch {
-    config: FixMatchConfig,
 }
 
 impl Method for FedAvgFixMatch {
@@ -53,27 +50,18 @@ impl Method for FedAvgFixMatch {
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
-        let (model, threshold) = (&broadcast.params, self.config.threshold);
-        let views = TwoViews {
-            images: &context.images,
-            streams: context.streams(round),
-            batch: experiment.client.batch,
-            second: Augmentation::Strong,
-        };
-        let loss = FixMatchLoss { format: views.format(), threshold };
+        let views = two_views(context, round, experiment.client.batch, Augmentation::Strong);
+        let loss = FixMatchLoss { format: views.format(), threshold: self.threshold };
         let trainer = ClientTrainer {
             may_skip: true,
-            ..ClientTrainer::new(self, model, Objective::new(&views, loss))
+            ..ClientTrainer::new(self, &broadcast.params, Objective::new(&views, loss))
         };
         trainer.train_on_all(cohort)
     }
 
-    /// Training labels every batch anew.
+    /// Training labels every batch separately.
     fn measure(&self, cohort: &Cohort, sent: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
-        let (context, threshold) = (cohort.context, self.config.threshold);
-        let images = cohort.images();
-        let labels = by_classifier(context, &sent.params, threshold, cohort.round, &images);
-        Ok(Some(labels.in_phase("labelling the clients' images")?))
+        cohort.label(&sent.params, self.threshold).map(Some)
     }
 
     fn properties(&self) -> Properties {
@@ -83,9 +71,9 @@ impl Method for FedAvgFixMatch {
 
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    let config: FixMatchConfig = read_settings(settings)?;
-    within("method.threshold", config.threshold, 0.0, 1.0)?;
-    Ok(Box::new(FedAvgFixMatch { config }))
+    let method: FedAvgFixMatch = read_settings(settings)?;
+    within("method.threshold", method.threshold, 0.0, 1.0)?;
+    Ok(Box::new(method))
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -108,12 +96,8 @@ impl StepLoss for FixMatchLoss {
         let network = &context.network;
         let batch = self.format.read(&context.images, bytes, pass.clients())?;
         let logits = |x: &Tensor, pass: &Pass| network.logits(&network.features(x, pass)?, pass);
-        // Evaluation mode: running statistics, or the batch's where none are kept during training.
-        let statistics = match context.averages_statistics() {
-            true => Statistics::Running,
-            false => Statistics::Batch,
-        };
-        let weak = tch::no_grad(|| logits(&batch.first, &pass.with_statistics(statistics)))?;
+        let evaluation = pass.with_statistics(evaluation_statistics(context));
+        let weak = tch::no_grad(|| logits(&batch.first, &evaluation))?;
         let strong = logits(&batch.second, pass)?;
         fixmatch_terms(&weak, &strong, self.threshold)
     }

@@ -18,20 +18,20 @@
 //!   for one epoch.
 //! - The predictor is 4,096 wide (`method.predictor`) instead of 12,288.
 
-use super::two_views::TwoViewLoss;
+use super::two_views::{TwoViewLoss, two_views};
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
 use super::{Properties, read_settings};
 use crate::config::{Augmentation, Heads, at_least_one, at_most, within};
 use crate::error::Result;
-use crate::labels::{PseudoLabels, by_classifier};
+use crate::labels::PseudoLabels;
 use crate::messages::Broadcast;
 use crate::server::{Server, supervised_epoch};
-use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
+use fedanchor_engine::Result as EngineResult;
+use fedanchor_engine::batches::TwoViewFormat;
 use fedanchor_engine::model::Pass;
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch};
-use fedanchor_engine::training::{Context, Inputs, Objective, StepLoss, Terms};
-use fedanchor_engine::{InPhase, Result as EngineResult};
+use fedanchor_engine::training::{Inputs, Objective, StepLoss, Terms};
 use fedanchor_record::ClientLabels;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,14 +40,14 @@ use tch::{Kind, Tensor};
 use toml::Table;
 
 const NAME: &str = "fedcon";
-/// What a client keeps.
+// Names in a client's state.
 const PREDICTOR: &str = "predictor";
 const TARGET: &str = "target";
 
 /// FedCon: clients learn without labels, from the consistency of two views (Long et al., 2021).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct FedConConfig {
+pub(super) struct FedCon {
     /// Hidden width of the predictor.
     predictor: usize,
     /// Share of the client's target network that stays in each step.
@@ -56,18 +56,13 @@ pub(super) struct FedConConfig {
     ramp_up: u32,
 }
 
-struct FedCon {
-    config: FedConConfig,
-}
-
 impl Method for FedCon {
     fn name(&self) -> &'static str {
         NAME
     }
 
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
-        let lr = server.experiment.pretrain.lr;
-        self.server_epoch(server, 0, epoch, lr)
+        self.server_epoch(server, 0, epoch, server.experiment.pretrain.lr)
     }
 
     fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
@@ -81,15 +76,13 @@ impl Method for FedCon {
         let contributes = |client: &Client| {
             let models = &client.state.models;
             if let (Some(predictor), Some(target)) = (models.get(PREDICTOR), models.get(TARGET)) {
-                return Ok(Contribution {
-                    entries: predictor.copy()?,
-                    others: vec![target.copy()?],
-                });
+                let others = vec![target.copy()?];
+                return Ok(Contribution { entries: Some(predictor.copy()?), others });
             }
-            // Its first round: a predictor of its own, and a target that starts where it does.
+            // Its first round: a new predictor, and the broadcast backbone as the target.
             let drawn = context.network.init_client(context.seed, client.id, context.device)?;
             let target = model.subset(|entry| entry.part == Part::Backbone);
-            let entries = drawn.subset(|entry| entry.part == Part::Predictor);
+            let entries = Some(drawn.subset(|entry| entry.part == Part::Predictor));
             Ok(Contribution { entries, others: vec![target.copy()?] })
         };
         let keeps = |trained: &Params, others: &[Params]| {
@@ -98,8 +91,8 @@ impl Method for FedCon {
             let kept = [(PREDICTOR.to_owned(), predictor.copy()?), (TARGET.to_owned(), target)];
             Ok(BTreeMap::from(kept))
         };
-        let views = self.views(context, round, experiment.client.batch);
-        let target_decay = self.config.target_decay;
+        let views = two_views(context, round, experiment.client.batch, Augmentation::Weak);
+        let target_decay = self.target_decay;
         let loss = TwoViewLoss { format: views.format(), target_decay };
         let trainer = ClientTrainer {
             trains: |part| matches!(part, Part::Backbone | Part::Predictor),
@@ -112,9 +105,7 @@ impl Method for FedCon {
 
     /// Training uses no labels.
     fn measure(&self, cohort: &Cohort, sent: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
-        let labels =
-            by_classifier(cohort.context, &sent.params, 0.0, cohort.round, &cohort.images());
-        Ok(Some(labels.in_phase("labelling the clients' images")?))
+        cohort.label(&sent.params, 0.0).map(Some)
     }
 
     fn server_update(
@@ -139,7 +130,7 @@ impl Method for FedCon {
             selects: false,
             client_losses: &["consistency"],
             server_losses: &["fix"],
-            heads: Heads { anchor: false, predictor: Some(self.config.predictor) },
+            heads: Heads { anchor: false, predictor: Some(self.predictor) },
             uploads: &[Part::Backbone],
             ..Properties::default()
         }
@@ -147,11 +138,6 @@ impl Method for FedCon {
 }
 
 impl FedCon {
-    fn views<'a>(&self, context: &'a Context, round: u32, batch: usize) -> TwoViews<'a> {
-        let (images, streams) = (&context.images, context.streams(round));
-        TwoViews { images, streams, batch, second: Augmentation::Weak }
-    }
-
     fn server_epoch(
         &self,
         server: &mut Server,
@@ -159,9 +145,9 @@ impl FedCon {
         epoch: u32,
         lr: f64,
     ) -> Result<MeanLosses> {
-        let (context, batch) = (server.context, server.experiment.server_batch());
-        let views = self.views(context, round, batch);
-        let weight = ramp(round, self.config.ramp_up) as f32;
+        let batch = server.experiment.server_batch();
+        let views = two_views(server.context, round, batch, Augmentation::Weak);
+        let weight = ramp(round, self.ramp_up) as f32;
         let objective = Objective::new(&views, ServerLoss { format: views.format() });
         let objective = objective.with_scalars([weight]);
         let means = supervised_epoch(server, &objective, Vec::new(), round, epoch, lr)?;
@@ -171,12 +157,12 @@ impl FedCon {
 
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    let config: FedConConfig = read_settings(settings)?;
-    at_least_one("method.predictor", config.predictor)?;
-    at_most("method.predictor", config.predictor, 65_536)?;
-    at_most("method.ramp_up", config.ramp_up as usize, 1_000_000)?;
-    within("method.target_decay", config.target_decay, 0.0, 1.0)?;
-    Ok(Box::new(FedCon { config }))
+    let method: FedCon = read_settings(settings)?;
+    at_least_one("method.predictor", method.predictor)?;
+    at_most("method.predictor", method.predictor, 65_536)?;
+    at_most("method.ramp_up", method.ramp_up as usize, 1_000_000)?;
+    within("method.target_decay", method.target_decay, 0.0, 1.0)?;
+    Ok(Box::new(method))
 }
 
 /// exp(-5 (1 - t/T)^2), 1 from round T on.

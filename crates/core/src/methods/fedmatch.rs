@@ -11,32 +11,33 @@
 //! - psi starts at 0 instead of 0.2 sigma, so that the network is the initial one, as for every other method.
 //! - Helpers take part in every round instead of every tenth, since the paper describes no such pause.
 //! - psi is neither thresholded nor sent sparsely, since what other methods send is not compressed either.
-//! - Helpers are chosen anew every `method.refresh` rounds, among the clients that have sent psi since the
-//!   last time only: the server keeps at most one psi for each of these. The code keeps the last psi of every
-//!   client that has ever sent one.
+//! - Helpers are chosen every `method.refresh` rounds, only among the clients that have sent psi since the last
+//!   choice: the server keeps at most one psi for each of these. The code keeps the last psi of every client that
+//!   has ever sent one.
 //! - A client that has not been probed gets the helpers nearest to the global model; in the code it gets none.
 //! - The probe's pixels are normal with mean 127.5 and deviation 50, rounded to bytes; in the code they are
 //!   normal with mean 125 and deviation 125, cut off at 0 and 255.
 //! - A tied vote goes to the client's own label, then to the lowest class; in the code to the lowest class. Of
 //!   equally near helpers the client with the lower number is taken; the code has no rule.
-//! - The networks here have batch norm, which the code's has not: all samples of a batch pass through the
-//!   client's network, while helpers use their running statistics.
+//! - The networks here have batch norm, unlike that of the code: all samples of a batch pass through the client's
+//!   network, while helpers use their running statistics.
 
+use super::two_views::two_views;
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
 use super::{Properties, read_settings};
 use crate::config::{Augmentation, Experiment, at_least_one, at_most, within};
 use crate::error::{Error, Result};
-use crate::labels::{PseudoLabels, by_classifier};
+use crate::labels::{PseudoLabels, outputs, probabilities};
 use crate::messages::{Broadcast, ExtraModels, Update};
 use crate::server::{Server, step_towards, supervised_epoch};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
-use fedanchor_engine::batches::{TwoViewFormat, TwoViews, View};
+use fedanchor_engine::Result as EngineResult;
+use fedanchor_engine::batches::{TwoViewFormat, View};
 use fedanchor_engine::model::{Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Entry, Params, Part};
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Context, FixMix, FixMixLoss, Inputs, Objective, StepLoss, Terms};
-use fedanchor_engine::{InPhase, Result as EngineResult};
 use rand_distr::{Distribution, StandardNormal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,7 +47,7 @@ use toml::Table;
 
 const NAME: &str = "fedmatch";
 
-// What the server keeps beside the global model, which is sigma + psi.
+// Names in the server's state. The global model is sigma + psi.
 const SIGMA: &str = "sigma";
 const PSI: &str = "psi";
 /// The last psi of every client that has sent one since helpers were last chosen, by client.
@@ -59,7 +60,7 @@ const PROBE: &str = "probe.";
 /// FedMatch: clients train a sparse part of the weights to agree with helper clients (Jeong et al., 2021).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct FedMatchConfig {
+pub struct FedMatch {
     /// A sample is confident if its largest probability is at least this.
     pub threshold: f64,
     /// Models of other clients that are sent to each client as helpers.
@@ -74,10 +75,6 @@ pub struct FedMatchConfig {
     pub distance: f64,
     /// Weight of the server's cross entropy.
     pub supervised: f64,
-}
-
-struct FedMatch {
-    config: FedMatchConfig,
 }
 
 impl Method for FedMatch {
@@ -95,15 +92,12 @@ impl Method for FedMatch {
     }
 
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
-        let lr = server.experiment.pretrain.lr;
-        self.train_sigma(server, 0, epoch..epoch + 1, lr)
+        self.train_sigma(server, 0, epoch..epoch + 1, server.experiment.pretrain.lr)
     }
 
     fn broadcast(&self, server: &Server, round: u32, clients: &[u32]) -> Result<Option<Broadcast>> {
         // Statistics travel with psi: they are the global model's.
-        let mut psi = kept(server, PSI)?.copy()?;
-        psi.assign(&server.params.subset(|entry| entry.statistic))?;
-        let mut broadcast = Broadcast::new(NAME, round, psi);
+        let mut broadcast = Broadcast::new(NAME, round, psi_of(server)?);
         broadcast.models = self.choose_helpers(server, clients)?;
         broadcast.models.insert(SIGMA, kept(server, SIGMA)?.copy()?);
         Ok(Some(broadcast))
@@ -112,13 +106,8 @@ impl Method for FedMatch {
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
         let (psi, sigma) = (&broadcast.params, sigma_of(broadcast)?);
-        let views = TwoViews {
-            images: &context.images,
-            streams: context.streams(round),
-            batch: experiment.client.batch,
-            second: Augmentation::Strong,
-        };
-        let loss = ClientLoss { format: views.format(), config: self.config.clone() };
+        let views = two_views(context, round, experiment.client.batch, Augmentation::Strong);
+        let loss = ClientLoss { format: views.format(), method: self.clone() };
         let contributes = |client: &Client| {
             let mut others = vec![sigma.copy()?];
             for (name, helper) in broadcast.models.of(client.id) {
@@ -126,7 +115,7 @@ impl Method for FedMatch {
                     others.push(sum(sigma, helper)?);
                 }
             }
-            Ok(Contribution { entries: psi.subset(|_| false), others })
+            Ok(Contribution { entries: None, others })
         };
         let trainer = ClientTrainer {
             contributes: Some(&contributes),
@@ -137,10 +126,8 @@ impl Method for FedMatch {
 
     /// Training labels every batch by the client's own model.
     fn measure(&self, cohort: &Cohort, sent: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
-        let (context, threshold) = (cohort.context, self.config.threshold);
-        let (model, images) = (sum(sigma_of(sent)?, &sent.params)?, cohort.images());
-        let labels = by_classifier(context, &model, threshold, cohort.round, &images);
-        Ok(Some(labels.in_phase("labelling the clients' images")?))
+        let model = sum(sigma_of(sent)?, &sent.params)?;
+        cohort.label(&model, self.threshold).map(Some)
     }
 
     fn properties(&self) -> Properties {
@@ -148,18 +135,14 @@ impl Method for FedMatch {
             client_losses: &["agreement", "helpers"],
             server_losses: &["fix"],
             observes_updates: true,
+            summand: Some(SIGMA),
             ..Properties::default()
         }
     }
 
-    fn summand<'a>(&self, broadcast: &'a Broadcast) -> Option<&'a Params> {
-        broadcast.models.get(SIGMA)
-    }
-
     fn observe_update(&self, server: &mut Server, client: u32, update: &Update) -> Result<()> {
-        // Where statistics are not sent up, a helper has the global model's.
-        let mut psi = kept(server, PSI)?.copy()?;
-        psi.assign(&server.params.subset(|entry| entry.statistic))?;
+        // If clients send no statistics, a helper has the global model's.
+        let mut psi = psi_of(server)?;
         psi.assign(&update.params)?;
         server.state.models.insert(of_client(RECENT, client), psi);
         Ok(())
@@ -182,21 +165,21 @@ impl Method for FedMatch {
         let (epochs, lr) = (experiment.server.epochs, experiment.server_lr(round));
         let losses = self.train_sigma(server, round, 0..epochs, lr)?;
         server.end_round();
-        if round.is_multiple_of(self.config.refresh) {
+        if round.is_multiple_of(self.refresh) {
             refresh_helpers(server)?;
         }
         Ok(losses)
     }
 
-    /// What clients send is psi, which is no model by itself.
+    /// Clients send psi, which is not a model alone.
     fn check(&self, experiment: &Experiment) -> Result<()> {
         if experiment.checks.anchor_margin > 0.0 {
             let problem = "must be 0 with method fedmatch: the aggregate is not a model by itself";
             return Err(Error::config("checks.anchor_margin", problem));
         }
         if experiment.aggregation.rule.find()?.needs_root {
-            let problem = "method fedmatch needs a rule without an update of the server's own: its clients \
-                           train psi, which the server never does";
+            let problem = "method fedmatch needs a rule that uses no update of the server: only clients \
+                           train psi";
             return Err(Error::config("aggregation.rule", problem));
         }
         Ok(())
@@ -217,7 +200,7 @@ impl FedMatch {
         server.params.assign(&sigma)?;
         let (batch, augment) = (experiment.server_batch(), experiment.server.augment);
         let fix = FixMix::plain(context, round, batch, augment);
-        let loss = ServerLoss { fix: fix.loss(), weight: self.config.supervised };
+        let loss = ServerLoss { fix: fix.loss(), weight: self.supervised };
         let objective = Objective::new(&fix.batches, loss);
         let mut loss = None;
         for epoch in epochs {
@@ -232,13 +215,13 @@ impl FedMatch {
         Ok(vec![loss])
     }
 
-    /// Every client's helpers: the nearest models of others. A client that has not been probed is taken
-    /// to be where the global model is.
+    /// Every client's helpers: the nearest models of others. A client that has not been probed gets those nearest to
+    /// the global model.
     fn choose_helpers(&self, server: &Server, clients: &[u32]) -> Result<ExtraModels> {
         let psis = by_client(&server.state.models, HELPER);
         let probes = by_client(&server.state.numbers, PROBE);
         // The same number for all, so that a cohort is one network: a helper is not its own.
-        let count = self.config.helpers.min(psis.len().saturating_sub(1));
+        let count = self.helpers.min(psis.len().saturating_sub(1));
         let nearest = |to: &[f32], without: Option<u32>| {
             let distance =
                 |probe: &[f32]| -> f32 { probe.iter().zip(to).map(|(a, b)| (a - b).powi(2)).sum() };
@@ -271,20 +254,20 @@ impl FedMatch {
 
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    let config: FedMatchConfig = read_settings(settings)?;
-    within("method.threshold", config.threshold, 0.0, 1.0)?;
-    at_most("method.helpers", config.helpers, 16)?;
-    at_least_one("method.refresh", config.refresh as usize)?;
-    at_most("method.refresh", config.refresh as usize, 1_000_000)?;
+    let method: FedMatch = read_settings(settings)?;
+    within("method.threshold", method.threshold, 0.0, 1.0)?;
+    at_most("method.helpers", method.helpers, 16)?;
+    at_least_one("method.refresh", method.refresh as usize)?;
+    at_most("method.refresh", method.refresh as usize, 1_000_000)?;
     for (key, weight) in [
-        ("method.consistency", config.consistency),
-        ("method.sparsity", config.sparsity),
-        ("method.distance", config.distance),
-        ("method.supervised", config.supervised),
+        ("method.consistency", method.consistency),
+        ("method.sparsity", method.sparsity),
+        ("method.distance", method.distance),
+        ("method.supervised", method.supervised),
     ] {
         within(key, weight, 0.0, 1e6)?;
     }
-    Ok(Box::new(FedMatch { config }))
+    Ok(Box::new(method))
 }
 
 /// The sigma of a broadcast.
@@ -293,28 +276,33 @@ fn sigma_of(broadcast: &Broadcast) -> Result<&Params> {
     sigma.ok_or_else(|| Error::method(NAME, "the broadcast contains no sigma"))
 }
 
-/// A model that the server keeps.
+/// A copy of psi with the statistics of the global model.
+fn psi_of(server: &Server) -> Result<Params> {
+    let mut psi = kept(server, PSI)?.copy()?;
+    psi.assign(&server.params.subset(|entry| entry.statistic))?;
+    Ok(psi)
+}
+
+/// A model in the server's state.
 fn kept<'a>(server: &'a Server, name: &str) -> Result<&'a Params> {
     let model = server.state.models.get(name);
     model.ok_or_else(|| Error::method(NAME, format!("the server has no {name}")))
 }
 
-/// The name of something of a client's; names sort as the numbers do.
+/// A name for each client; names sort as the numbers do.
 fn of_client(prefix: &str, client: u32) -> String {
     format!("{prefix}{client:010}")
 }
 
 /// Everything named by this prefix and a client.
 fn by_client<'a, T>(all: &'a BTreeMap<String, T>, prefix: &str) -> BTreeMap<u32, &'a T> {
-    let numbered = all
-        .iter()
-        .filter_map(|(name, value)| Some((name.strip_prefix(prefix)?.parse::<u32>().ok()?, value)));
-    numbered.collect()
+    let client = |name: &str| name.strip_prefix(prefix)?.parse::<u32>().ok();
+    all.iter().filter_map(|(name, value)| Some((client(name)?, value))).collect()
 }
 
-/// The clients that sent an update since the last time become the helpers.
+/// The clients that have sent an update since the last choice become the helpers.
 fn refresh_helpers(server: &mut Server) -> Result<()> {
-    let recent = by_client(&server.state.models, RECENT).into_keys().collect::<Vec<_>>();
+    let recent: Vec<u32> = by_client(&server.state.models, RECENT).into_keys().collect();
     server.state.models.retain(|name, _| !name.starts_with(HELPER));
     for client in recent {
         let Some(psi) = server.state.models.remove(&of_client(RECENT, client)) else { continue };
@@ -325,7 +313,7 @@ fn refresh_helpers(server: &mut Server) -> Result<()> {
     Ok(())
 }
 
-/// How models are compared: by their probabilities for one picture of Gaussian noise, the same for all.
+/// The probabilities of a model for one picture of Gaussian noise, the same for all: models are compared by them.
 fn probe(context: &Context, params: &Params) -> Result<Vec<f32>> {
     let mut rng = context.streams(0).of(Purpose::Probe, SERVER).rng();
     let mut pixel = || {
@@ -333,19 +321,9 @@ fn probe(context: &Context, params: &Params) -> Result<Vec<f32>> {
         (127.5 + 50.0 * noise).round() as u8 // the cast saturates at 0 and 255
     };
     let picture: Vec<u8> = (0..context.images.image_bytes()).map(|_| pixel()).collect();
-    let mut found = Vec::new();
-    context.for_each_batch(
-        params,
-        |_| Statistics::Running,
-        &[View::Raw(&picture)],
-        |_, pass, features| {
-            let logits = context.network.logits(&features, pass)?;
-            let probability = logits.f_softmax(-1, Kind::Float)?.f_flatten(0, -1)?;
-            found = Vec::<f32>::try_from(probability.f_to_device(tch::Device::Cpu)?)?;
-            Ok(())
-        },
-    )?;
-    Ok(found)
+    let of = |features: &_, pass: &Pass| Ok([probabilities(context, features, pass)?]);
+    let [found] = outputs(context, params, Statistics::Running, &[View::Raw(&picture)], of)?;
+    Ok(Vec::try_from(found.f_flatten(0, -1)?.f_to_device(tch::Device::Cpu)?)?)
 }
 
 /// sigma + psi, with psi's statistics.
@@ -367,7 +345,7 @@ pub fn summed(fixed: &Params, trained: &[Tensor]) -> EngineResult<Vec<Tensor>> {
 #[derive(Debug, Clone, PartialEq)]
 struct ClientLoss {
     format: TwoViewFormat,
-    config: FedMatchConfig,
+    method: FedMatch,
 }
 
 impl StepLoss for ClientLoss {
@@ -379,7 +357,7 @@ impl StepLoss for ClientLoss {
         let Inputs { context, bytes, .. } = *inputs;
         let batch = self.format.read(&context.images, bytes, pass.clients())?;
         let terms =
-            client_terms(&context.network, &self.config, &batch.first, &batch.second, pass)?;
+            client_terms(&context.network, &self.method, &batch.first, &batch.second, pass)?;
         Ok(terms.into())
     }
 }
@@ -388,7 +366,7 @@ impl StepLoss for ClientLoss {
 /// `pass` holds psi, and sigma and the helpers as its other networks.
 pub fn client_terms(
     network: &Network,
-    config: &FedMatchConfig,
+    method: &FedMatch,
     weak: &Tensor,
     strong: &Tensor,
     pass: &Pass,
@@ -400,7 +378,7 @@ pub fn client_terms(
     let logits = |x: &Tensor, pass: &Pass| network.logits(&network.features(x, pass)?, pass);
     let own = logits(weak, &pass_w)?.f_log_softmax(-1, Kind::Float)?; // [K, batch, C]
     let (score, mine) = own.f_detach()?.f_exp()?.f_max_dim(-1, false)?;
-    let confident = score.f_ge(config.threshold)?.f_to_kind(Kind::Float)?; // [K, batch]
+    let confident = score.f_ge(method.threshold)?.f_to_kind(Kind::Float)?; // [K, batch]
     let count = confident.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?.f_clamp_min(1)?;
     let over_confident = |each: &Tensor| -> EngineResult<Tensor> {
         let sum = each.f_mul(&confident)?.f_sum_dim_intlist(&[1i64][..], false, Kind::Float)?;
@@ -430,10 +408,10 @@ pub fn client_terms(
         distance = distance.f_add(&total(sigma.f_sub(psi)?.f_square()?)?)?;
     }
     Ok(vec![
-        (config.consistency, over_confident(&agreement)?),
-        (config.consistency, over_confident(&consistency)?),
-        (config.sparsity, sparsity),
-        (config.distance, distance),
+        (method.consistency, over_confident(&agreement)?),
+        (method.consistency, over_confident(&consistency)?),
+        (method.sparsity, sparsity),
+        (method.distance, distance),
     ])
 }
 

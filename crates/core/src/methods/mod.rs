@@ -1,8 +1,7 @@
-//! What a federated method is, and the methods themselves: one file each.
+//! Federated methods: their trait, and one file per method.
 //!
-//! A method does not know whether its clients are simulated: it sees a cohort and returns reports. It
-//! keeps nothing itself: what it carries from round to round lies in the server's state and in the
-//! clients' states, which are saved and restored for it.
+//! A method does not know where its clients are: it sees a cohort and returns reports. It has no state: what it
+//! carries from round to round is in the server's and the clients' states, which are saved and restored for it.
 
 mod client;
 mod client_trainer;
@@ -23,7 +22,7 @@ pub use client::{Client, ClientReport, ClientState, Cohort};
 pub use client_trainer::{ClientTrainer, Contribution};
 pub use properties::Properties;
 pub use registry::{Registration, build, find, names, register};
-pub use settings::{check_mixup, read_settings};
+pub use settings::{check_mixup, read_settings, write_settings};
 
 use crate::config::{Augmentation, Experiment};
 use crate::error::Result;
@@ -37,14 +36,14 @@ use fedanchor_engine::training::{Context, FixMix};
 /// Mean losses in the order of the method's names for them; `None` for a loss that was not computed.
 pub type MeanLosses = Vec<Option<f64>>;
 
-/// A federated method. Four functions are its algorithm: one before the rounds and three of a round. Only
-/// what clients do has no default; the others default to FedAvg with supervised epochs on the server. `Sync`:
-/// simulated clients train on several threads at once.
+/// A federated method. Four functions are its algorithm: `pretrain` before the rounds, and `broadcast`,
+/// `client_update` and `server_update` in each. Only `client_update` has no default; the others default to FedAvg with
+/// supervised epochs on the server. `Sync`: clients of one process train on several threads.
 pub trait Method: Send + Sync {
     /// The name as written in a config.
     fn name(&self) -> &'static str;
 
-    /// What the method is.
+    /// The properties of the method.
     fn properties(&self) -> Properties {
         Properties::default()
     }
@@ -59,7 +58,7 @@ pub trait Method: Send + Sync {
         self.server_epochs().pretrain(server, epoch)
     }
 
-    /// What the server sends to these clients in a round; `None` for a method without clients.
+    /// The message to these clients; `None` for a method without clients.
     fn broadcast(
         &self,
         server: &Server,
@@ -84,24 +83,19 @@ pub trait Method: Send + Sync {
     }
 
     /// The labels that the broadcast model gives the clients' images, for a method whose training does not label
-    /// them once per round. Only where they are measured: a node does not compute them.
+    /// them once per round. Only to measure them: a node does not compute them.
     fn measure(&self, _cohort: &Cohort, _: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
         Ok(None)
     }
 
-    /// Prepares what the method keeps on the server, before pre-training.
+    /// Prepares the method's state on the server, before pre-training.
     fn start(&self, _server: &mut Server) -> Result<()> {
         Ok(())
     }
 
-    /// Sees a single accepted update, where [`Properties::observes_updates`].
+    /// Sees a single accepted update, if [`Properties::observes_updates`].
     fn observe_update(&self, _server: &mut Server, _client: u32, _update: &Update) -> Result<()> {
         Ok(())
-    }
-
-    /// A broadcast model that is added to what clients train: updates are judged beside the sum.
-    fn summand<'a>(&self, _broadcast: &'a Broadcast) -> Option<&'a Params> {
-        None
     }
 
     /// Checks the method against the other settings.
@@ -109,8 +103,7 @@ pub trait Method: Send + Sync {
         Ok(())
     }
 
-    /// The method's settings with every choice written down that was left to the data; checks what
-    /// only the data can tell.
+    /// The method's settings, complete with those that depend on the data; checks them against the data.
     fn settle(&self, experiment: &Experiment, _classes: usize) -> Result<toml::Table> {
         Ok(experiment.method.settings.clone())
     }
@@ -125,30 +118,25 @@ pub(crate) fn root_update(
     broadcast: &Broadcast,
 ) -> Result<Params> {
     let Server { experiment, context, anchors, .. } = *server;
-    let client = Client {
-        id: ROOT,
-        images: anchors.images,
-        local: anchors.local,
-        labels: None,
-        state: ClientState::default(),
-    };
-    let round = broadcast.round;
-    let cohort = Cohort { experiment, context, round, clients: vec![client] };
-    let labels = vec![PseudoLabels::known(anchors.labels.to_vec())];
+    let (images, state, round) = (&anchors.images, ClientState::default(), broadcast.round);
+    let local: Vec<u32> = (0..anchors.labels.len() as u32).collect();
+    let clients = vec![Client { id: ROOT, images, local: &local, labels: None, state }];
+    let cohort = Cohort { experiment, context, round, clients };
+    let labels = vec![PseudoLabels::known(anchors.labels.clone())];
     let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong);
     let trainer = ClientTrainer::new(method, &broadcast.params, loss.objective());
     match trainer.train(cohort, labels)?.pop().map(|report| report.outcome) {
         // On a GPU the update is a view of the workspace in which the clients train next.
         Some(ClientOutcome::Update(update)) => Ok(update.params.copy()?),
         other => {
-            let problem = format!("the server has no update of its own: {other:?}");
+            let problem = format!("the server made no update: {other:?}");
             Err(crate::Error::method(method.name(), problem))
         }
     }
 }
 
-/// The entries of a model that clients send: of the parts that they train, and running statistics only
-/// where those are averaged.
+/// The entries of a model that clients send: of the parts that they train, and running statistics only if these are
+/// averaged.
 pub fn uploaded(context: &Context, method: &dyn Method, params: &Params) -> Params {
     let (averaged, uploads) = (context.averages_statistics(), method.properties().uploads);
     params.subset(|entry| uploads.contains(&entry.part) && (averaged || !entry.statistic))

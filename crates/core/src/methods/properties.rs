@@ -1,15 +1,15 @@
-//! What a method is, as a value.
+//! The properties of a method, as a value.
 
 use crate::config::Heads;
 use crate::labels::LatentSource;
 use fedanchor_engine::tensors::Part;
 use fedanchor_record::{ClientLabels, MethodProperties};
 
-/// What a method is. The default is a method whose clients train backbone and classifier on pseudo-labels that pass
+/// The properties of a method. The default is a method whose clients train backbone and classifier on pseudo-labels that pass
 /// a threshold.
 #[derive(Debug, Clone)]
 pub struct Properties {
-    /// Whether it has clients at all.
+    /// Whether it has clients.
     pub clients: bool,
     /// The labels that its clients train on.
     pub labels: ClientLabels,
@@ -19,15 +19,17 @@ pub struct Properties {
     pub client_losses: &'static [&'static str],
     /// Names of the server's losses. The first is cross entropy on the anchors.
     pub server_losses: &'static [&'static str],
-    /// The heads of its network beside the classification head.
+    /// The further heads of its network.
     pub heads: Heads,
-    /// The parts of the network that clients send to the server: what they train.
+    /// The parts of the network that clients train and send to the server.
     pub uploads: &'static [Part],
     /// Where the final model's class similarities are read.
     pub latents: LatentSource,
     /// Whether the server sees single updates, not only their aggregate.
     pub observes_updates: bool,
-    /// Whether a round depends on how many rounds there will be, beyond the learning rate.
+    /// The broadcast model that is added to the one that clients train: distances are relative to the sum.
+    pub summand: Option<&'static str>,
+    /// Whether a round depends on the number of rounds of the run, beyond the learning rate.
     pub depends_on_rounds: bool,
     /// The first rounds, in which the model's accuracy on the anchors means nothing yet.
     pub warm_up: u32,
@@ -45,6 +47,7 @@ impl Default for Properties {
             uploads: &[Part::Backbone, Part::Classifier],
             latents: LatentSource::Pooled,
             observes_updates: false,
+            summand: None,
             depends_on_rounds: false,
             warm_up: 0,
         }
@@ -52,7 +55,7 @@ impl Default for Properties {
 }
 
 impl Properties {
-    /// What the record says of the method.
+    /// The properties that are recorded.
     pub(crate) fn recorded(&self) -> MethodProperties {
         let client = self.client_losses.iter().map(|name| format!("client_{name}"));
         let server = self.server_losses.iter().map(|name| format!("server_{name}"));

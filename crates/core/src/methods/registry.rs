@@ -1,5 +1,5 @@
-//! The methods by name. A method of this crate is one line in [`BUILT_IN`]; a method from elsewhere is
-//! one call of [`register`].
+//! Methods by name. A method of this crate is one entry in [`BUILT_IN`]; a method from elsewhere is one call of
+//! [`register`].
 
 use super::{
     Method, fedanchor, fedavg_fixmatch, fedcon, fedmatch, semifl, server_only, supervised,
@@ -7,7 +7,7 @@ use super::{
 use crate::config::MethodConfig;
 use crate::error::{Error, Result};
 use crate::labels::thresholds;
-use crate::registry::{Named, Registry};
+use crate::registry::Registry;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use toml::Table;
 
@@ -19,9 +19,9 @@ pub struct Registration {
     /// Defaults of its settings, as TOML. Empty for the methods of this crate, whose defaults stand under
     /// `[methods.NAME]` in the preset.
     pub defaults: &'static str,
-    /// Describes its settings, for the reference of the config keys; empty where nobody does.
+    /// Describes its settings, for the reference of the config keys.
     pub settings: fn(&mut SchemaGenerator) -> Schema,
-    /// Fills in settings that are given in a short form; sees the preset's other tables.
+    /// Completes settings that are given in a short form, by the preset's other tables.
     pub expand: fn(&mut Table, &Table) -> Result<()>,
     /// Makes the method, or says which setting is wrong.
     pub build: fn(&Table) -> Result<Box<dyn Method>>,
@@ -51,26 +51,19 @@ const BUILT_IN: [Registration; 7] = [
         ..Registration::new("fedanchor", "", fedanchor::build)
             .describe::<fedanchor::FedAnchorConfig>()
     },
-    Registration::new("semifl", "", semifl::build).describe::<semifl::SemiFlConfig>(),
+    Registration::new("semifl", "", semifl::build).describe::<semifl::SemiFl>(),
     Registration::new("fedavg-fixmatch", "", fedavg_fixmatch::build)
-        .describe::<fedavg_fixmatch::FixMatchConfig>(),
-    Registration::new("fedcon", "", fedcon::build).describe::<fedcon::FedConConfig>(),
-    Registration::new("fedmatch", "", fedmatch::build).describe::<fedmatch::FedMatchConfig>(),
-    Registration::new("supervised", "", supervised::build)
-        .describe::<supervised::SupervisedConfig>(),
-    Registration::new("server-only", "", server_only::build)
-        .describe::<server_only::ServerOnlyConfig>(),
+        .describe::<fedavg_fixmatch::FedAvgFixMatch>(),
+    Registration::new("fedcon", "", fedcon::build).describe::<fedcon::FedCon>(),
+    Registration::new("fedmatch", "", fedmatch::build).describe::<fedmatch::FedMatch>(),
+    Registration::new("supervised", "", supervised::build).describe::<supervised::Supervised>(),
+    Registration::new("server-only", "", server_only::build).describe::<server_only::ServerOnly>(),
 ];
 
-static METHODS: Registry<Registration> = Registry::new("method", "method.name", &BUILT_IN);
+static METHODS: Registry<Registration> =
+    Registry::new("method", "method.name", &BUILT_IN, |method| method.name);
 
-impl Named for Registration {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
-
-/// Adds a method for the whole process: from now on `method.name` may name it.
+/// Registers a method for the whole process: from now on, `method.name` may name it.
 pub fn register(method: Registration) -> Result<()> {
     if let Err(error) = method.defaults.parse::<Table>() {
         return Err(Error::method(method.name, format!("invalid defaults: {error}")));

@@ -10,9 +10,7 @@
 use super::{ClientReport, ClientTrainer, Cohort, Method, check_mixup, read_settings};
 use crate::config::{Augmentation, MixupConfig, Views, within};
 use crate::error::Result;
-use crate::labels::by_classifier;
 use crate::messages::Broadcast;
-use fedanchor_engine::InPhase;
 use fedanchor_engine::training::FixMix;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,7 +21,7 @@ const NAME: &str = "semifl";
 /// SemiFL: clients label their images with the broadcast classifier, once per round (Diao et al., 2022).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SemiFlConfig {
+pub(super) struct SemiFl {
     /// A sample is kept if its largest probability is at least this.
     threshold: f64,
     /// How batch norm sees the fix and the mix view.
@@ -34,10 +32,6 @@ pub(super) struct SemiFlConfig {
     mixup: MixupConfig,
 }
 
-struct SemiFl {
-    config: SemiFlConfig,
-}
-
 impl Method for SemiFl {
     fn name(&self) -> &'static str {
         NAME
@@ -45,20 +39,18 @@ impl Method for SemiFl {
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, .. } = cohort;
-        let (model, threshold) = (&broadcast.params, self.config.threshold);
-        let labels = by_classifier(context, model, threshold, round, &cohort.images())
-            .in_phase("labelling the clients' images")?;
-        let mixup = self.config.client_mixup.then_some(&self.config.mixup);
+        let labels = cohort.label(&broadcast.params, self.threshold)?;
+        let mixup = self.client_mixup.then_some(&self.mixup);
         let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
-            .with_mixup(mixup, self.config.views);
-        ClientTrainer::new(self, model, loss.objective()).train(cohort, labels)
+            .with_mixup(mixup, self.views);
+        ClientTrainer::new(self, &broadcast.params, loss.objective()).train(cohort, labels)
     }
 }
 
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    let config: SemiFlConfig = read_settings(settings)?;
-    within("method.threshold", config.threshold, 0.0, 1.0)?;
-    check_mixup(&config.mixup)?;
-    Ok(Box::new(SemiFl { config }))
+    let method: SemiFl = read_settings(settings)?;
+    within("method.threshold", method.threshold, 0.0, 1.0)?;
+    check_mixup(&method.mixup)?;
+    Ok(Box::new(method))
 }

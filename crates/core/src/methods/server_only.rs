@@ -1,7 +1,8 @@
-//! The server by itself: what the anchors alone teach, and the floor every method must beat. FedAnchor's
-//! server epochs without its clients; with `contrastive.epochs = 0` every other method's.
+//! The server alone: the floor that every method must exceed. FedAnchor's server epochs without its clients; with
+//! `contrastive.epochs = 0` those of the other methods.
 
-use super::{ClientReport, Cohort, Method, Properties, check_mixup, read_settings};
+use super::{ClientReport, Cohort, Method, Properties};
+use super::{check_mixup, read_settings, write_settings};
 use crate::config::{Experiment, Heads, MixupConfig, Views};
 use crate::error::{Error, Result};
 use crate::labels::LatentSource;
@@ -17,7 +18,7 @@ const NAME: &str = "server-only";
 /// The server by itself, without clients: the floor that the others must exceed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ServerOnlyConfig {
+pub(super) struct ServerOnly {
     /// How batch norm sees the fix and the mix view.
     views: Views,
     /// Train on the mix loss, too.
@@ -28,10 +29,6 @@ pub(super) struct ServerOnlyConfig {
     contrastive: ContrastiveConfig,
 }
 
-struct ServerOnly {
-    config: ServerOnlyConfig,
-}
-
 impl Method for ServerOnly {
     fn name(&self) -> &'static str {
         NAME
@@ -39,10 +36,10 @@ impl Method for ServerOnly {
 
     fn server_epochs(&self) -> ServerEpochs<'_> {
         ServerEpochs {
-            augment: None,
-            mixup: self.config.server_mixup.then_some(&self.config.mixup),
-            views: self.config.views,
-            contrastive: Some(&self.config.contrastive),
+            mixup: self.server_mixup.then_some(&self.mixup),
+            views: self.views,
+            contrastive: Some(&self.contrastive),
+            ..ServerEpochs::PLAIN
         }
     }
 
@@ -55,7 +52,7 @@ impl Method for ServerOnly {
     }
 
     fn properties(&self) -> Properties {
-        let anchor = self.config.contrastive.epochs > 0;
+        let anchor = self.contrastive.epochs > 0;
         Properties {
             clients: false,
             labels: ClientLabels::None,
@@ -68,17 +65,16 @@ impl Method for ServerOnly {
     }
 
     fn settle(&self, experiment: &Experiment, classes: usize) -> Result<Table> {
-        let mut config = self.config.clone();
-        let contrastive = &mut config.contrastive;
-        contrastive.batch = Some(contrastive.batch_for(classes, experiment.data.anchors)?);
-        Table::try_from(config).map_err(|error| Error::config("method", error.to_string()))
+        let mut config = self.clone();
+        config.contrastive.settle(classes, experiment.data.anchors)?;
+        write_settings(&config)
     }
 }
 
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    let config: ServerOnlyConfig = read_settings(settings)?;
-    check_mixup(&config.mixup)?;
-    config.contrastive.check()?;
-    Ok(Box::new(ServerOnly { config }))
+    let method: ServerOnly = read_settings(settings)?;
+    check_mixup(&method.mixup)?;
+    method.contrastive.check()?;
+    Ok(Box::new(method))
 }

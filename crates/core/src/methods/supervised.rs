@@ -1,5 +1,4 @@
-//! FedAvg with true labels: what the clients could do if someone labelled their images, with the same server
-//! epochs. A comparison for semi-supervised methods, not an upper bound: neither clients nor server use strong
+//! FedAvg with the true labels of the clients' images and the same server epochs. A comparison for semi-supervised methods, not an upper bound: neither clients nor server use strong
 //! augmentation (appendix of the paper; `method.augment` sets it for both), mixup or adjusted logits.
 
 use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, read_settings};
@@ -19,13 +18,9 @@ const NAME: &str = "supervised";
 /// FedAvg with the true labels of the clients' images, for comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SupervisedConfig {
+pub(super) struct Supervised {
     /// How images are augmented, on the clients and on the server.
     augment: Augmentation,
-}
-
-struct Supervised {
-    config: SupervisedConfig,
 }
 
 impl Method for Supervised {
@@ -40,12 +35,12 @@ impl Method for Supervised {
         let known = |labels: &Option<Vec<u16>>| labels.clone().ok_or_else(unlabelled);
         let labels = clients.iter().map(|client| Ok(PseudoLabels::known(known(&client.labels)?)));
         let labels = labels.collect::<Result<_>>()?;
-        let loss = FixMix::plain(context, round, experiment.client.batch, self.config.augment);
+        let loss = FixMix::plain(context, round, experiment.client.batch, self.augment);
         ClientTrainer::new(self, &broadcast.params, loss.objective()).train(cohort, labels)
     }
 
     fn server_epochs(&self) -> ServerEpochs<'_> {
-        ServerEpochs { augment: Some(self.config.augment), ..ServerEpochs::PLAIN }
+        ServerEpochs { augment: Some(self.augment), ..ServerEpochs::PLAIN }
     }
 
     fn properties(&self) -> Properties {
@@ -55,5 +50,5 @@ impl Method for Supervised {
 
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    Ok(Box::new(Supervised { config: read_settings(settings)? }))
+    Ok(Box::new(read_settings::<Supervised>(settings)?))
 }

@@ -1,15 +1,26 @@
 //! Learning without labels from two views of an image, as in BYOL: the backbone followed by a predictor must
 //! predict, from one view, the features that a slowly following target network computes from the other.
 
+use crate::config::Augmentation;
 use fedanchor_engine::Result;
-use fedanchor_engine::batches::TwoViewFormat;
+use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
 use fedanchor_engine::model::{Pass, Statistics};
 use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::losses::{mean_of_batch, unit};
-use fedanchor_engine::training::{Inputs, StepLoss, Terms};
+use fedanchor_engine::training::{Context, Inputs, StepLoss, Terms};
 use tch::{Kind, Tensor};
 
-/// -cos of what the network predicts from one view with what the target computes from the other, both ways.
+/// Batches of two views of each image: a weakly augmented one, and a second one with this augmentation.
+pub(super) fn two_views(
+    context: &Context,
+    round: u32,
+    batch: usize,
+    second: Augmentation,
+) -> TwoViews<'_> {
+    TwoViews { images: &context.images, streams: context.streams(round), batch, second }
+}
+
+/// -cos of the network's prediction from one view with the target's features of the other, both ways.
 /// The target is the first of the further networks and holds the backbone's entries.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TwoViewLoss {

@@ -1,11 +1,10 @@
 //! A warm-up before FedAnchor's rounds: clients learn without labels from two views of each image. Unlike FedCon's,
 //! the predictor is averaged with the backbone, and the target starts from the broadcast model.
 
-use super::two_views::TwoViewLoss;
+use super::two_views::{TwoViewLoss, two_views};
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, Method};
 use crate::config::{Augmentation, at_least_one, at_most, within};
 use crate::error::{Error, Result};
-use fedanchor_engine::batches::TwoViews;
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::Objective;
 use schemars::JsonSchema;
@@ -37,6 +36,12 @@ impl WarmUpConfig {
         (self.rounds > 0).then_some(self.predictor)
     }
 
+    /// The part of the model that clients receive in this round: the predictor only in a warm-up.
+    pub(super) fn sent(&self, model: &Params, round: u32) -> Params {
+        model.subset(|entry| self.includes(round) || entry.part != Part::Predictor)
+    }
+
+    /// The names of the clients' losses.
     pub(super) fn client_losses(&self) -> &'static [&'static str] {
         if self.rounds > 0 { LOSSES } else { &LOSSES[..2] }
     }
@@ -52,16 +57,13 @@ impl WarmUpConfig {
     /// Checks that rounds with labels are left.
     pub(super) fn check_rounds(&self, rounds: u32) -> Result<()> {
         if self.rounds > 0 && self.rounds >= rounds {
-            let problem = format!(
-                "expected fewer than all {rounds} rounds of the run, found {}",
-                self.rounds
-            );
+            let problem = format!("must be less than `rounds` ({rounds}), got {}", self.rounds);
             return Err(Error::config("method.warm_up.rounds", problem));
         }
         Ok(())
     }
 
-    /// A round of it.
+    /// Trains the clients in a round of the warm-up.
     pub(super) fn train(
         &self,
         method: &dyn Method,
@@ -71,14 +73,9 @@ impl WarmUpConfig {
         let Cohort { experiment, context, round, .. } = cohort;
         let contributes = |_: &Client| {
             let target = model.subset(|entry| entry.part == Part::Backbone);
-            Ok(Contribution { entries: model.subset(|_| false), others: vec![target.copy()?] })
+            Ok(Contribution { entries: None, others: vec![target.copy()?] })
         };
-        let views = TwoViews {
-            images: &context.images,
-            streams: context.streams(round),
-            batch: experiment.client.batch,
-            second: Augmentation::Strong,
-        };
+        let views = two_views(context, round, experiment.client.batch, Augmentation::Strong);
         let loss = TwoViewLoss { format: views.format(), target_decay: self.target_decay };
         let trainer = ClientTrainer {
             keeps_momentum: false, // of another loss

@@ -3,7 +3,7 @@
 use super::Prediction;
 use serde::Serialize;
 
-/// A model's predictions beside the truth.
+/// A comparison of a model's predictions with the true labels.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Assessment {
     /// Number of images.
@@ -16,7 +16,7 @@ pub struct Assessment {
     pub calibration: Calibration,
 }
 
-/// What one head got right.
+/// The results of one head.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HeadScores {
     /// Accuracy in percent.
@@ -40,7 +40,7 @@ pub struct ClassScore {
     pub recall: Option<f64>,
 }
 
-/// Confidence beside accuracy.
+/// Confidence and accuracy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Calibration {
     /// The expected calibration error: the mean distance of confidence and accuracy, in points.

@@ -1,4 +1,4 @@
-//! What a model file says about itself.
+//! The description in a model file.
 
 use crate::config::{Heads, ModelConfig};
 use crate::labels::LatentSource;
@@ -6,7 +6,7 @@ use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_record::Build;
 use serde::{Deserialize, Serialize};
 
-/// What a model file says about itself.
+/// The description in a model file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     /// The build that wrote it.
@@ -16,13 +16,13 @@ pub struct Description {
     pub method: String,
     /// The network.
     pub model: ModelConfig,
-    /// Its heads. Files of earlier versions do not name them; they are completed when the file is read.
+    /// Its heads. Files of earlier versions do not name them; the reader adds them.
     #[serde(default)]
     pub heads: Vec<Head>,
     /// The shape of its images.
     #[serde(flatten)]
     pub shape: Shape,
-    /// How a picture of another shape is made to fit.
+    /// How pictures of another shape are fitted.
     pub fit: Fit,
     /// The normalisation of its input.
     pub normalisation: Normalisation,

@@ -1,4 +1,4 @@
-//! A trained model in use: its file, which describes itself, and its predictions.
+//! Trained models: their files, which describe themselves, and their predictions.
 
 mod assessment;
 mod description;
@@ -12,12 +12,13 @@ pub use nearest::Nearest;
 
 use crate::config::Heads;
 use crate::error::{Error, Result};
-use crate::labels::{Anchors, latents};
+use crate::labels::{Anchors, latents, outputs, probabilities};
 use fedanchor_engine::batches::View;
 use fedanchor_engine::guard;
-use fedanchor_engine::model::{Network, Statistics};
+use fedanchor_engine::model::{Features, Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Data, Params, decode, encode};
 use fedanchor_engine::training::Context;
+use fedanchor_engine::training::losses::unit;
 use fedanchor_record::{Manifest, files};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
@@ -25,7 +26,7 @@ use tch::{Device, Kind, Tensor};
 /// A trained model, ready to predict.
 #[derive(Debug)]
 pub struct Model {
-    /// What its file says about itself.
+    /// The description in its file.
     pub description: Description,
     /// Its parameters, K = 1.
     pub params: Params,
@@ -34,7 +35,7 @@ pub struct Model {
     context: Context,
 }
 
-/// What a model says about one image.
+/// The prediction of a model for one image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prediction {
     /// The classification head's probability of every class.
@@ -179,12 +180,12 @@ impl Model {
     pub fn predict(&self, images: &[&[u8]]) -> Result<Vec<Prediction>> {
         let (classes, means) = (self.classes().len(), self.class_means.shallow_clone());
         let anchors = Anchors::ClassMeans { means };
-        let (mut probabilities, mut scores) = (Vec::new(), Vec::new());
-        self.forward(images, |logits, latents| {
-            probabilities.extend(flat(&logits.f_softmax(-1, Kind::Float)?)?);
-            scores.extend(flat(&anchors.scores(latents, classes)?)?);
-            Ok(())
+        let [probabilities, scores] = self.outputs(images, |features, pass| {
+            let latents = latents(&self.context, self.description.latents, features, pass)?;
+            let probabilities = probabilities(&self.context, features, pass)?;
+            Ok([probabilities, anchors.scores(&latents, classes)?])
         })?;
+        let (probabilities, scores) = (flat(&probabilities)?, flat(&scores)?);
         let rows = probabilities.chunks_exact(classes).zip(scores.chunks_exact(classes));
         let predictions = rows.map(|(probabilities, scores)| Prediction {
             probabilities: probabilities.to_vec(),
@@ -195,38 +196,30 @@ impl Model {
 
     /// The unit latents of images, in the space of the class means: `[N, D]`.
     pub fn latents(&self, images: &[&[u8]]) -> Result<Tensor> {
-        let mut parts = Vec::new();
-        self.forward(images, |_, latents| {
-            parts.push(fedanchor_engine::training::losses::unit(latents)?);
-            Ok(())
+        if images.is_empty() {
+            let options = (Kind::Float, Device::Cpu);
+            return Ok(Tensor::f_zeros([0, self.class_means.size()[1]], options)?);
+        }
+        let [latents] = self.outputs(images, |features, pass| {
+            Ok([unit(&latents(&self.context, self.description.latents, features, pass)?)?])
         })?;
-        Ok(match parts.len() {
-            0 => Tensor::f_zeros([0, self.class_means.size()[1]], (Kind::Float, Device::Cpu))?,
-            _ => Tensor::f_cat(&parts, 0)?.f_to_device(Device::Cpu)?,
-        })
+        Ok(latents.f_to_device(Device::Cpu)?)
     }
 
-    /// Hands the logits `[batch, C]` and the latents `[batch, D]` of every batch to `take`.
-    fn forward(
+    fn outputs<const N: usize>(
         &self,
         images: &[&[u8]],
-        mut take: impl FnMut(&Tensor, &Tensor) -> fedanchor_engine::Result<()>,
-    ) -> Result<()> {
-        let (context, source) = (&self.context, self.description.latents);
-        let bytes = self.description.shape.bytes();
+        of: impl Fn(&Features, &Pass) -> fedanchor_engine::Result<[Tensor; N]>,
+    ) -> Result<[Tensor; N]> {
+        let (shape, bytes) = (self.description.shape, self.description.shape.bytes());
         if let Some(image) = images.iter().find(|image| image.len() != bytes) {
-            let shape = self.description.shape;
             let problem = format!("expected {shape}, {bytes} bytes each, found {}", image.len());
             return Err(Error::config("image", problem));
         }
         let views: Vec<View> = images.iter().map(|image| View::Raw(image)).collect();
         guard(|| {
-            let _queue = context.enter()?;
-            let running = |_| Statistics::Running;
-            Ok(context.for_each_batch(&self.params, running, &views, |_, pass, features| {
-                let logits = context.network.logits(&features, pass)?.f_squeeze_dim(0)?;
-                take(&logits, &latents(context, source, &features, pass)?)
-            })?)
+            let _queue = self.context.enter()?;
+            Ok(outputs(&self.context, &self.params, Statistics::Running, &views, of)?)
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The label contrastive loss L_c (eq. 1-2) and its epoch over the anchors.
 
+use super::Server;
 use super::epochs::SUPERVISED;
-use super::{Server, check_finite};
 use crate::config::{Augmentation, MAX_BATCH, at_most, within};
 use crate::error::{Error, Result};
 use fedanchor_data::Purpose;
@@ -73,6 +73,12 @@ impl ContrastiveConfig {
         within("method.contrastive.temperature", self.temperature, 0.001, 1000.0)
     }
 
+    /// Writes down the batch for this many classes and anchors.
+    pub fn settle(&mut self, classes: usize, anchors: usize) -> Result<()> {
+        self.batch = Some(self.batch_for(classes, anchors)?);
+        Ok(())
+    }
+
     /// The contrastive batch for this many classes and anchors: as given if it holds enough
     /// positive pairs, B(B-1)/2C on average; chosen to hold them if left out.
     pub fn batch_for(&self, classes: usize, anchors: usize) -> Result<usize> {
@@ -111,7 +117,7 @@ fn smallest(classes: usize) -> usize {
     (2..).find(|batch| batch * (batch - 1) >= PAIRS * 2 * classes).expect("grows without bound")
 }
 
-/// Stands for log 0 inside log-sum-exp: small enough to vanish beside any cosine over a
+/// Stands for log 0 inside log-sum-exp: small enough to vanish next to any cosine over a
 /// temperature, and finite, so that a class without pairs has a zero gradient instead of NaN.
 const LOG_ZERO: f64 = -1e9;
 
@@ -171,9 +177,8 @@ pub fn label_contrastive(
     })
 }
 
-/// Whether a batch with these labels has a contrastive loss at all: a pair of one label and a pair
-/// of different ones.
-pub fn has_pairs(labels: &[u16], self_pairs: bool) -> bool {
+/// Whether a batch with these labels has a contrastive loss: a pair of one label and a pair of different ones.
+fn has_pairs(labels: &[u16], self_pairs: bool) -> bool {
     let mut sorted = labels.to_vec();
     sorted.sort_unstable();
     let positive = self_pairs || sorted.windows(2).any(|pair| pair[0] == pair[1]);
@@ -181,7 +186,7 @@ pub fn has_pairs(labels: &[u16], self_pairs: bool) -> bool {
 }
 
 /// One label contrastive epoch; returns the mean of L_c, `None` if no batch had a pair.
-pub fn contrastive_epoch(
+pub(super) fn contrastive_epoch(
     server: &mut Server,
     config: &ContrastiveConfig,
     round: u32,
@@ -189,7 +194,7 @@ pub fn contrastive_epoch(
     lr: f64,
 ) -> Result<Option<f64>> {
     let (context, anchors) = (server.context, server.anchors);
-    let batch = config.batch_for(context.classes, anchors.local.len())?;
+    let batch = config.batch_for(context.classes, anchors.labels.len())?;
     let batches = contrastive_batches(server, config.sampler, batch, round, epoch);
     let momentum = match config.momentum {
         MomentumOf::Separate => "contrastive",
@@ -206,14 +211,11 @@ pub fn contrastive_epoch(
     let stream = context.streams(round).of(Purpose::ContrastiveAugment, SERVER).epoch(epoch);
     let label = |anchor: u32| anchors.labels[anchor as usize];
     // A batch without a pair of one label and one of two has no loss.
-    let batches: Vec<(usize, &Vec<u32>)> = batches
-        .iter()
-        .enumerate()
-        .filter(|(_, chosen)| {
-            let labels: Vec<u16> = chosen.iter().map(|&anchor| label(anchor)).collect();
-            has_pairs(&labels, config.self_pairs)
-        })
-        .collect();
+    let has_loss = |batch: &[u32]| {
+        let labels: Vec<u16> = batch.iter().map(|&anchor| label(anchor)).collect();
+        has_pairs(&labels, config.self_pairs)
+    };
+    let batches: Vec<_> = batches.iter().enumerate().filter(|(_, b)| has_loss(b)).collect();
     let loss = ContrastiveLoss { batch, config: config.clone() };
     let packing = loss.packing(context);
     let fill = |time: usize, bytes: &mut [u8]| {
@@ -221,7 +223,7 @@ pub fn contrastive_epoch(
         let mut parts = packing.split(bytes);
         write(parts[0], chosen.iter().map(|&anchor| i64::from(label(anchor)).to_ne_bytes()));
         let views = chosen.iter().enumerate().map(|(row, &anchor)| {
-            let image = anchors.images.image(anchors.local[anchor as usize] as usize);
+            let image = anchors.images.image(anchor as usize);
             let position = (number * batch + row) as u64;
             match config.augment {
                 Augmentation::None => View::Raw(image),
@@ -240,8 +242,7 @@ pub fn contrastive_epoch(
     server.take_back(learner, momentum)?;
     let advice =
         "lower the learning rate, keep optimiser.clip above 0, or raise method.contrastive.batch";
-    let phase = ("the contrastive epoch", advice);
-    check_finite(round, phase, &losses, server.not_finite()?.as_deref())?;
+    server.check_finite(round, ("the contrastive epoch", advice), &losses)?;
     Ok(losses.first().copied().filter(|_| steps > 0))
 }
 
@@ -291,21 +292,19 @@ fn contrastive_batches(
     let streams = server.context.streams(round);
     let stream = streams.of(Purpose::ContrastiveShuffle, SERVER).epoch(epoch);
     let mut rng = stream.rng();
-    let mut order: Vec<u32> = (0..anchors.local.len() as u32).collect();
+    let mut order: Vec<u32> = (0..anchors.labels.len() as u32).collect();
     order.shuffle(&mut rng);
     if sampler == Sampler::Balanced {
         // Deal the shuffled anchors class by class in turn: every stretch holds each class alike.
         let mut seen = vec![0u32; server.context.classes];
-        let mut turn: Vec<(u32, u32)> = order
-            .iter()
-            .map(|&anchor| {
-                let count = &mut seen[anchors.labels[anchor as usize] as usize];
-                *count += 1;
-                (*count, anchor)
-            })
-            .collect();
-        turn.sort_by_key(|&(count, _)| count); // stable: the shuffled order within a turn
-        order = turn.into_iter().map(|(_, anchor)| anchor).collect();
+        let turns = order.iter().map(|&anchor| {
+            let count = &mut seen[anchors.labels[anchor as usize] as usize];
+            *count += 1;
+            (*count, anchor)
+        });
+        let mut turns: Vec<(u32, u32)> = turns.collect();
+        turns.sort_by_key(|&(count, _)| count); // stable: the shuffled order within a turn
+        order = turns.into_iter().map(|(_, anchor)| anchor).collect();
     }
     let batches = order.len().div_ceil(batch);
     (0..batches)

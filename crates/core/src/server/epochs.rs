@@ -2,7 +2,7 @@
 //! has, and label contrastive epochs.
 
 use super::contrastive::{ContrastiveConfig, Order, contrastive_epoch};
-use super::{STEADIER, Server, check_finite};
+use super::{STEADIER, Server};
 use crate::config::{Augmentation, MixupConfig, Views};
 use crate::error::Result;
 use fedanchor_data::stream::SERVER;
@@ -12,10 +12,9 @@ use fedanchor_engine::tensors::{Entry, Params, Part};
 use fedanchor_engine::training::{FixMix, Objective};
 use std::ops::Range;
 
-/// What a method's server does with the anchors: supervised epochs (L_s on the classification head:
-/// the clients' loss with all anchors as the fix set, their true labels, and a mix set only in
-/// FedAnchor (mix)), and label contrastive epochs (L_c, eq. 1-2, on the anchor head and, by default,
-/// the backbone).
+/// The epochs of a method's server: supervised ones (L_s on the classification head: the clients' loss with all anchors
+/// as the fix set, their true labels, and a mix set only in FedAnchor (mix)), and label contrastive ones (L_c,
+/// eq. 1-2, on the anchor head and, by default, the backbone).
 #[derive(Debug, Clone, Copy)]
 pub struct ServerEpochs<'a> {
     /// Augmentation of the anchors in place of `server.augment`.
@@ -35,8 +34,8 @@ impl ServerEpochs<'static> {
 }
 
 impl ServerEpochs<'_> {
-    /// An epoch before round 1; returns the losses `fix`, `mix` and `contrastive`. It is followed by a contrastive one, since round 1 already labels by
-    /// the anchor head.
+    /// An epoch before round 1; returns the losses `fix`, `mix` and `contrastive`. It is followed by a contrastive
+    /// epoch, since round 1 already labels by the anchor head.
     pub fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Vec<Option<f64>>> {
         let pretrain = &server.experiment.pretrain;
         let contrasts = pretrain.contrastive && self.contrastive.is_some_and(|c| c.epochs > 0);
@@ -48,7 +47,7 @@ impl ServerEpochs<'_> {
     pub fn round(&self, server: &mut Server, round: u32) -> Result<Vec<Option<f64>>> {
         let experiment = server.experiment;
         let contrastive = self.contrastive.map_or(0, |contrastive| contrastive.epochs);
-        let epochs = (0..server.experiment.server.epochs, 0..contrastive);
+        let epochs = (0..experiment.server.epochs, 0..contrastive);
         let losses = self.run(server, round, epochs, experiment.server_lr(round))?;
         server.end_round();
         Ok(losses)
@@ -61,16 +60,15 @@ impl ServerEpochs<'_> {
         (supervised, contrastive): (Range<u32>, Range<u32>),
         lr: f64,
     ) -> Result<Vec<Option<f64>>> {
+        let augment = self.augment.unwrap_or(server.experiment.server.augment);
+        let batch = server.experiment.server_batch();
+        let loss =
+            FixMix::plain(server.context, round, batch, augment).with_mixup(self.mixup, self.views);
         let (mut fix, mut mix, mut contrasted) = (None, None, None);
         let first = self.contrastive.is_some_and(|c| c.order == Order::First);
         for contrast in [first, !first] {
             if !contrast {
                 for epoch in supervised.clone() {
-                    let experiment = server.experiment;
-                    let augment = self.augment.unwrap_or(experiment.server.augment);
-                    let batch = experiment.server_batch();
-                    let loss = FixMix::plain(server.context, round, batch, augment)
-                        .with_mixup(self.mixup, self.views);
                     let objective = loss.objective();
                     let means = supervised_epoch(server, &objective, Vec::new(), round, epoch, lr)?;
                     (fix, mix) = (means.first().copied(), means.get(1).copied());
@@ -99,14 +97,15 @@ pub fn supervised_epoch(
     lr: f64,
 ) -> Result<Vec<f64>> {
     let (context, anchors) = (server.context, server.anchors);
+    let all: Vec<u32> = (0..anchors.labels.len() as u32).collect();
     let tasks = [Task {
         client: SERVER,
-        images: anchors.images,
-        local: anchors.local,
-        labels: anchors.labels,
+        images: &anchors.images,
+        local: &all,
+        labels: &anchors.labels,
         weights: &[],
         adjustment: &[],
-        fix: (0..anchors.local.len() as u32).collect(),
+        fix: all.clone(),
     }];
     let Objective { batches, loss, scalars } = objective;
     let mut plan = StepPlan::new(&tasks, epoch..epoch + 1, batches.batch());
@@ -123,7 +122,6 @@ pub fn supervised_epoch(
         .in_phase("training on the anchors")?;
     let losses = learner.mean_losses(0, steps)?;
     server.take_back(learner, SUPERVISED)?;
-    let phase = ("the supervised epoch", STEADIER);
-    check_finite(round, phase, &losses, server.not_finite()?.as_deref())?;
+    server.check_finite(round, ("the supervised epoch", STEADIER), &losses)?;
     Ok(losses)
 }

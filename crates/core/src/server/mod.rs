@@ -1,20 +1,20 @@
-//! The server's side of a run: the global model, the anchors it is trained on, and what is kept between
-//! rounds.
+//! The server's side of a run: the global model, its training on the anchors, and the state between rounds.
 
 mod contrastive;
 mod epochs;
 mod state;
 
 pub use contrastive::{
-    ContrastiveConfig, Denominator, DivideBy, MomentumOf, Order, Sampler, Trains,
-    contrastive_epoch, has_pairs, label_contrastive,
+    ContrastiveConfig, Denominator, DivideBy, MomentumOf, Order, Sampler, Trains, label_contrastive,
 };
 pub use epochs::{ServerEpochs, supervised_epoch};
 pub use state::MethodState;
 
+pub(crate) use state::{restore_models, save_models};
+
 use crate::config::{Experiment, StatisticsSource};
 use crate::error::{Error, Result};
-use crate::labels::AnchorSet;
+use crate::labels::{LabelledImages, all_logits, evaluation_statistics, predicted};
 use fedanchor_data::ImageSet;
 use fedanchor_engine::batches::View;
 use fedanchor_engine::model::Statistics;
@@ -22,7 +22,7 @@ use fedanchor_engine::tensors::{Bundle, Entry, Params};
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Context, Learner, Momentum};
 use std::collections::BTreeMap;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 /// The server between two phases of a round.
 #[derive(Debug)]
@@ -32,14 +32,14 @@ pub struct Server<'a> {
     /// The network and how to train it.
     pub context: &'a Context,
     /// The labelled images.
-    pub anchors: AnchorSet<'a>,
+    pub anchors: &'a LabelledImages,
     /// The global model, K = 1.
     pub params: Params,
     /// Momentum by kind of epoch, where it is kept.
     pub momentum: BTreeMap<String, Momentum>,
     /// Velocity of the global model, where `server.momentum` is above 0.
     pub velocity: Option<Params>,
-    /// What the method keeps beside the global model.
+    /// The method's own state.
     pub state: MethodState,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Server<'a> {
     pub fn new(
         experiment: &'a Experiment,
         context: &'a Context,
-        anchors: AnchorSet<'a>,
+        anchors: &'a LabelledImages,
     ) -> Result<Self> {
         Ok(Self {
             experiment,
@@ -72,16 +72,11 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// Ends a round's training: momentum is kept only where the experiment says so.
+    /// Ends a round's training: drops the momentum unless `server.keep_momentum` is set.
     pub fn end_round(&mut self) {
         if !self.experiment.server.keep_momentum {
-            self.forget_momentum();
+            self.momentum.clear();
         }
-    }
-
-    /// Starts the next epochs without momentum.
-    pub(crate) fn forget_momentum(&mut self) {
-        self.momentum.clear();
     }
 
     /// A learner of the global model for an epoch, with the momentum of this kind of epoch.
@@ -95,7 +90,7 @@ impl<'a> Server<'a> {
         Ok(Learner::new(self.context, epoch, self.params.first(1)?, momentum, trains)?)
     }
 
-    /// Copies the trained model and the momentum back from where they were trained.
+    /// Takes the trained model and its momentum from a learner.
     pub(crate) fn take_back(&mut self, learner: Learner, momentum: &str) -> Result<()> {
         let mut kept = learner.momentum;
         if self.context.trains_a_copy() {
@@ -106,7 +101,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Everything that is carried from round to round.
+    /// The state between rounds.
     pub(crate) fn save(&self) -> Result<Bundle> {
         let mut bundle = Bundle::default();
         self.params.put_into(&mut bundle, "model")?;
@@ -124,7 +119,7 @@ impl<'a> Server<'a> {
     pub(crate) fn restore(&mut self, bundle: &Bundle) -> Result<()> {
         self.params = self.params.take_from(bundle, "model")?;
         self.momentum.clear();
-        // What the method keeps has a dot in its name.
+        // The method's own state has a dot in its name.
         let other = |group: &&str| !["model", "velocity"].contains(group) && !group.contains('.');
         for epoch in bundle.groups("").into_iter().filter(other) {
             let momentum = Momentum::take_from(bundle, epoch, &self.params)?;
@@ -138,21 +133,32 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// The name of a parameter that is not finite, if any.
-    pub(crate) fn not_finite(&self) -> Result<Option<String>> {
-        Ok(self.params.first_not_finite()?.into_iter().next().flatten())
+    /// An error if one of these losses or a parameter is not finite.
+    pub(crate) fn check_finite(
+        &self,
+        round: u32,
+        (phase, advice): (&'static str, &'static str),
+        losses: &[f64],
+    ) -> Result<()> {
+        let parameter = self.params.first_not_finite()?.into_iter().next().flatten();
+        let what = match parameter {
+            _ if losses.iter().any(|loss| !loss.is_finite()) => "the server's loss".to_owned(),
+            Some(name) => format!("the global model's `{name}`"),
+            None => return Ok(()),
+        };
+        Err(Error::NotFinite { round, phase, what, advice })
     }
 
-    /// Moves to the clients' mean, if there is one: all the way, or as a step with momentum from the old
-    /// model.
+    /// Replaces the global model by the clients' mean, if there is one, or makes a step towards it with
+    /// `server.momentum`.
     pub fn take_mean(&mut self, mean: Option<&Params>) -> Result<()> {
         let Some(mean) = mean else { return Ok(()) };
         let momentum = self.experiment.server.momentum;
         step_towards(&mut self.params, &mut self.velocity, mean, momentum)
     }
 
-    /// Static batch norm: measures the statistics of the global model again, where the experiment asks for it, as
-    /// the cumulative average over batches without augmentation. `images` are those that `static-all` measures on.
+    /// Static batch norm: measures the statistics of the global model if `batch_norm.statistics` asks for it, as the
+    /// cumulative average over batches without augmentation. `images` are those of `static-all`.
     pub fn measure_statistics(&mut self, images: Option<(&ImageSet, &[u32])>) -> Result<()> {
         if self.params.layout.iter().all(|entry| !entry.statistic) {
             return Ok(()); // group norm has none
@@ -166,82 +172,45 @@ impl<'a> Server<'a> {
                 })?;
                 drawn.iter().map(|&at| View::Raw(images.image(at as usize))).collect()
             }
-            StatisticsSource::StaticServer => self
-                .anchors
-                .local
-                .iter()
-                .map(|&i| View::Raw(self.anchors.images.image(i as usize)))
-                .collect(),
+            StatisticsSource::StaticServer => self.anchors.views(),
         };
         Ok(self.context.measure_statistics(&self.params, &views)?)
     }
 
-    /// The accuracy on the anchors of the global model, with these entries in place of its own where
-    /// there are any, in percent.
+    /// The accuracy of the global model on the anchors, in percent; of the model with these entries, if there are any.
     pub(crate) fn anchor_accuracy(&self, with: Option<&Params>) -> Result<f64> {
         let mut params = self.params.shallow_copy();
         if let Some(with) = with {
             params = self.params.copy()?;
             params.assign(with)?;
         }
-        // Running statistics where they come with the model; otherwise the batch's own.
-        let statistics = match self.context.averages_statistics() {
-            true => Statistics::Running,
-            false => Statistics::Batch,
-        };
-        let images = self.anchors.local.iter().map(|&i| self.anchors.images.image(i as usize));
-        let views: Vec<View> = images.map(View::Raw).collect();
-        let mut predicted = Vec::new();
-        self.context.for_each_batch(
-            &params,
-            |_| statistics,
-            &views,
-            |_, pass, features| {
-                let logits = self.context.network.logits(&features, pass)?;
-                predicted.push(logits.f_squeeze_dim(0)?.f_argmax(1, false)?);
-                Ok(())
-            },
-        )?;
-        let predicted =
-            Vec::<i64>::try_from(Tensor::f_cat(&predicted, 0)?.f_to_device(Device::Cpu)?)?;
-        let pairs = predicted.iter().zip(self.anchors.labels);
+        let statistics = evaluation_statistics(self.context);
+        let logits = all_logits(self.context, &params, statistics, &self.anchors.views())?;
+        let predicted = predicted(&logits)?;
+        let pairs = predicted.iter().zip(&self.anchors.labels);
         let right = pairs.filter(|(found, label)| **found == i64::from(**label)).count();
         Ok(100.0 * right as f64 / self.anchors.labels.len() as f64)
     }
 
     /// Tests the global model.
-    pub fn evaluate(&self, test: &ImageSet, labels: &[u16]) -> Result<Evaluation> {
-        let classes = self.context.classes;
-        let views: Vec<View> = (0..test.len()).map(|i| View::Raw(test.image(i))).collect();
-        let mut logits = Vec::new();
-        self.context.for_each_batch(
-            &self.params,
-            |_| Statistics::Running,
-            &views,
-            |_, pass, features| {
-                logits.push(self.context.network.logits(&features, pass)?); // [1, batch, C]
-                Ok(())
-            },
-        )?;
-        // Read once, at the end: a GPU does not wait for the host between batches.
-        let logits = Tensor::f_cat(&logits, 1)?;
-        let truth: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
-        let target =
-            Tensor::f_from_slice(&truth)?.f_unsqueeze(0)?.f_to_device(self.context.device)?;
-        let each = cross_entropy_each(&logits, &target)?;
+    pub fn evaluate(&self, test: &LabelledImages) -> Result<Evaluation> {
+        let (context, classes) = (self.context, self.context.classes);
+        let logits = all_logits(context, &self.params, Statistics::Running, &test.views())?;
+        let truth: Vec<i64> = test.labels.iter().map(|&label| i64::from(label)).collect();
+        let target = Tensor::f_from_slice(&truth)?.f_unsqueeze(0)?.f_to_device(context.device)?;
+        let each = cross_entropy_each(&logits.f_unsqueeze(0)?, &target)?;
         let loss = each.f_sum(Kind::Double)?.f_double_value(&[])?;
-        let predicted = logits.f_squeeze_dim(0)?.f_argmax(1, false)?.f_to_device(Device::Cpu)?;
         let mut confusion = vec![vec![0u64; classes]; classes];
-        for (truth, predicted) in truth.iter().zip(Vec::<i64>::try_from(predicted)?) {
+        for (truth, predicted) in truth.iter().zip(predicted(&logits)?) {
             confusion[*truth as usize][predicted as usize] += 1;
         }
         let right: u64 = (0..classes).map(|class| confusion[class][class]).sum();
-        let count = test.len().max(1) as f64;
+        let count = truth.len().max(1) as f64;
         Ok(Evaluation { accuracy: 100.0 * right as f64 / count, loss: loss / count, confusion })
     }
 }
 
-/// Moves to a mean: all the way, or as a step with momentum. Statistics are copied.
+/// Replaces a model by a mean, or makes a step towards it with momentum. Statistics are copied.
 pub fn step_towards(
     params: &mut Params,
     velocity: &mut Option<Params>,
@@ -270,20 +239,5 @@ pub fn step_towards(
     Ok(())
 }
 
-/// What to change where training went astray.
+/// Advice if training diverges.
 pub(crate) const STEADIER: &str = "lower the learning rate or keep optimiser.clip above 0";
-
-/// An error if a loss or a parameter of the server's is not finite; `parameter` is its name.
-pub(crate) fn check_finite(
-    round: u32,
-    (phase, advice): (&'static str, &'static str),
-    losses: &[f64],
-    parameter: Option<&str>,
-) -> Result<()> {
-    let what = match parameter {
-        _ if losses.iter().any(|loss| !loss.is_finite()) => "the server's loss".to_owned(),
-        Some(name) => format!("the global model's `{name}`"),
-        None => return Ok(()),
-    };
-    Err(Error::NotFinite { round, phase, what, advice })
-}

@@ -1,12 +1,11 @@
-//! What a method keeps on the server beside the global model.
+//! A method's own state on the server.
 
 use crate::error::Result;
 use fedanchor_engine::tensors::{Bundle, Params};
 use std::collections::BTreeMap;
 use tch::Tensor;
 
-/// Named models and named lists of numbers. A checkpoint saves and restores them; what they mean only
-/// the method knows.
+/// Named models and named lists of numbers. A checkpoint saves and restores them for the method.
 #[derive(Debug, Default)]
 pub struct MethodState {
     /// Models, of all entries of the network or of some.
@@ -18,12 +17,26 @@ pub struct MethodState {
 const MODEL: &str = "state.";
 const NUMBERS: &str = "numbers.";
 
+/// Adds a method's models to a checkpoint.
+pub(crate) fn save_models(models: &BTreeMap<String, Params>, bundle: &mut Bundle) -> Result<()> {
+    for (name, params) in models {
+        params.put_into(bundle, &format!("{MODEL}{name}"))?;
+    }
+    Ok(())
+}
+
+/// Reads a method's models from a checkpoint; `like` is a model of the network.
+pub(crate) fn restore_models(bundle: &Bundle, like: &Params) -> Result<BTreeMap<String, Params>> {
+    let names = bundle.groups(MODEL).into_iter();
+    names
+        .map(|name| Ok((name.to_owned(), like.take_some(bundle, &format!("{MODEL}{name}"))?)))
+        .collect()
+}
+
 impl MethodState {
     /// Adds the state to a checkpoint.
     pub(super) fn save(&self, bundle: &mut Bundle) -> Result<()> {
-        for (name, params) in &self.models {
-            params.put_into(bundle, &format!("{MODEL}{name}"))?;
-        }
+        save_models(&self.models, bundle)?;
         for (name, values) in &self.numbers {
             bundle.put(format!("{NUMBERS}{name}/values"), &Tensor::f_from_slice(values)?)?;
         }
@@ -32,16 +45,12 @@ impl MethodState {
 
     /// Reads the state from a checkpoint; `like` is a model of the network.
     pub(super) fn restore(bundle: &Bundle, like: &Params) -> Result<Self> {
-        let mut state = Self::default();
-        for name in bundle.groups(MODEL) {
-            let params = like.take_some(bundle, &format!("{MODEL}{name}"))?;
-            state.models.insert(name.to_owned(), params);
-        }
+        let mut numbers = BTreeMap::new();
         for name in bundle.groups(NUMBERS) {
             if let Some(values) = bundle.group(&format!("{NUMBERS}{name}")).get("values") {
-                state.numbers.insert(name.to_owned(), Vec::<f32>::try_from(*values)?);
+                numbers.insert(name.to_owned(), Vec::<f32>::try_from(*values)?);
             }
         }
-        Ok(state)
+        Ok(Self { models: restore_models(bundle, like)?, numbers })
     }
 }

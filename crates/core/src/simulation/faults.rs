@@ -1,7 +1,7 @@
-//! Faulty clients in a simulation, to see what a setting withstands. Who is faulty follows from the seed
-//! and stays so for the whole run; the fault happens to the client's message, on its way.
+//! Faulty clients in a simulation, to test the robustness of a setting. They are drawn from the seed for the whole run;
+//! the fault happens to a client's message in transit.
 
-use crate::aggregation::Norms;
+use crate::aggregation::{Norms, map_update};
 use crate::config::{Experiment, FaultKind};
 use crate::error::Result;
 use crate::federation::{Arrival, statistics_limit};
@@ -57,7 +57,7 @@ impl Faults {
         }
     }
 
-    /// What the faulty clients do.
+    /// The kind of fault.
     pub fn kind(&self) -> FaultKind {
         self.kind
     }
@@ -77,18 +77,16 @@ impl Faults {
         // The same draw in every round.
         let stream = Stream::new(self.seed, Purpose::Faults, 0, 0);
         let random = random_change(mean, sent, &mut stream.rng())?;
-        let tensors = mean.tensors.iter().zip(random.tensors.iter().zip(&sent.tensors));
-        let tensors = tensors.zip(sent.layout.iter()).map(|((mean, (random, sent)), entry)| {
-            Ok(match entry.statistic {
-                true => mean.shallow_clone(),
-                false => mean.f_add(&random.f_sub(sent)?.f_mul_scalar(DRIFT)?)?,
-            })
-        });
-        let tensors = tensors.collect::<Result<_>>()?;
-        Ok(Params { layout: mean.layout.clone(), tensors })
+        let mut random = random.tensors.iter();
+        Ok(map_update(mean, sent, |entry, from, mean| match random.next() {
+            Some(random) if !entry.statistic => {
+                mean.f_add(&random.f_sub(from)?.f_mul_scalar(DRIFT)?)
+            }
+            _ => Ok(mean.shallow_clone()),
+        })?)
     }
 
-    /// What arrives of a client's answer, where `sent` is what the client started from.
+    /// The arrivals for a client's answer, where `sent` is the model that it started from.
     pub fn arrive(&self, mut answer: Answer, sent: &Params) -> Result<Vec<Arrival>> {
         if !self.contains(answer.client) {
             return Ok(vec![Arrival::Answer(answer)]);
@@ -167,43 +165,32 @@ impl Faults {
 
 /// An update with its change of the weights multiplied by `factor`.
 fn stretched(params: &Params, sent: &Params, factor: f64) -> Result<Params> {
-    let pairs = sent.tensors.iter().zip(&params.tensors).zip(sent.layout.iter());
-    let tensors =
-        pairs.map(
-            |((from, to), entry)| {
-                if entry.statistic { Ok(to.shallow_clone()) } else { from.f_lerp(to, factor) }
-            },
-        );
-    let tensors = tensors.collect::<Result<_, _>>()?;
-    Ok(Params { layout: params.layout.clone(), tensors })
+    Ok(map_update(params, sent, |entry, from, to| match entry.statistic {
+        true => Ok(to.shallow_clone()),
+        false => from.f_lerp(to, factor),
+    })?)
 }
 
-/// An update whose statistics are those that were sent, all of them larger by the same number and `far` away together.
+/// An update whose statistics are those that were sent, all larger by the same number, at the distance `far`.
 fn with_large_statistics(params: &Params, sent: &Params, far: f64) -> Result<Params> {
     let count: usize = sent.layout.iter().filter(|e| e.statistic).map(|e| e.numel() as usize).sum();
     let larger = far / (count as f64).sqrt();
-    let pairs = sent.tensors.iter().zip(&params.tensors).zip(sent.layout.iter());
-    let tensors = pairs.map(|((from, to), entry)| match entry.statistic {
+    Ok(map_update(params, sent, |entry, from, to| match entry.statistic {
         true => from.f_add_scalar(larger),
         false => Ok(to.shallow_clone()),
-    });
-    let tensors = tensors.collect::<Result<_, _>>()?;
-    Ok(Params { layout: params.layout.clone(), tensors })
+    })?)
 }
 
-/// An update with a random change of the weights in place of its own, and as long.
+/// An update with a random change of the weights of the same norm.
 fn random_change(params: &Params, sent: &Params, rng: &mut impl RngExt) -> Result<Params> {
-    let pairs = sent.tensors.iter().zip(&params.tensors).zip(sent.layout.iter());
-    let tensors = pairs.map(|((from, to), entry)| {
+    let random = map_update(params, sent, |entry, from, to| {
         if entry.statistic {
             return Ok(to.shallow_clone());
         }
         let change: Vec<f32> = (0..from.numel()).map(|_| rng.random_range(-1.0..1.0)).collect();
         let change = Tensor::f_from_slice(&change)?.f_view(&from.size()[..])?;
-        Ok(from.f_add(&change.f_to_device(from.device())?)?)
-    });
-    let tensors = tensors.collect::<Result<_>>()?;
-    let random = Params { layout: params.layout.clone(), tensors };
+        from.f_add(&change.f_to_device(from.device())?)
+    })?;
     let (own, drawn) = (Norms::of(params, sent)?, Norms::of(&random, sent)?);
     stretched(&random, sent, own.weights / drawn.weights)
 }

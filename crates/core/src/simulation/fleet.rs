@@ -1,7 +1,7 @@
 //! Clients in this process. They run the same code as a deployed client; only the messages need not be
 //! encoded.
 
-use super::{Faults, Simulation};
+use super::Simulation;
 use crate::aggregation::WeightedMean;
 use crate::clients::{ClientSite, LocalClients};
 use crate::config::FaultKind;
@@ -51,7 +51,7 @@ impl<'a> SimulatedFleet<'a> {
         self.simulation
     }
 
-    /// Trains one client on a broadcast of its own, as a deployed client does.
+    /// Trains one client on its own broadcast, as a deployed client does.
     pub fn train_client(&mut self, client: u32, broadcast: &Broadcast) -> Result<Answer> {
         let mut answer = None;
         self.clients.train_one(client, broadcast, &mut |given, labels| {
@@ -60,49 +60,6 @@ impl<'a> SimulatedFleet<'a> {
             Ok(())
         })?;
         Ok(answer.expect("one client gives one answer"))
-    }
-}
-
-/// Answers of clients that wait for those of the honest ones, whose mean they send with something added.
-struct Drift<'a> {
-    faults: &'a Faults,
-    mean: WeightedMean,
-    waiting: Vec<Answer>,
-}
-
-impl<'a> Drift<'a> {
-    fn new(faults: &'a Faults) -> Self {
-        Self { faults, mean: WeightedMean::default(), waiting: Vec::new() }
-    }
-
-    /// The answer, unless it waits.
-    fn pass(&mut self, mut answer: Answer) -> Result<Option<Answer>> {
-        if self.faults.kind() != FaultKind::Drift {
-            return Ok(Some(answer));
-        }
-        if self.faults.contains(answer.client) {
-            if let ClientOutcome::Update(update) = &mut answer.outcome {
-                update.params = update.params.copy()?; // which may be views of what is trained next
-            }
-            self.waiting.push(answer);
-            return Ok(None);
-        }
-        if let ClientOutcome::Update(update) = &answer.outcome {
-            self.mean.add(&update.params, 1.0)?;
-        }
-        Ok(Some(answer))
-    }
-
-    /// The answers that waited.
-    fn finish(self, sent: &Params) -> Result<Vec<Answer>> {
-        let Self { faults, mean, mut waiting } = self;
-        let Some(mean) = mean.finish() else { return Ok(waiting) };
-        for answer in &mut waiting {
-            if let ClientOutcome::Update(update) = &mut answer.outcome {
-                update.params = faults.drift(&mean, sent)?;
-            }
-        }
-        Ok(waiting)
     }
 }
 
@@ -128,7 +85,6 @@ impl Fleet for SimulatedFleet<'_> {
         let clients = task.clients.iter().map(|(number, _)| *number);
         let (hostile, honest): (Vec<u32>, Vec<u32>) =
             clients.partition(|client| self.poisoned.is_some() && faults.contains(*client));
-        let mut drift = Drift::new(faults);
         let mut deliver = |answer: Answer| {
             let client = answer.client;
             let arrivals = faults.arrive(answer, &sent)?.into_iter();
@@ -136,11 +92,25 @@ impl Fleet for SimulatedFleet<'_> {
                 .map(|arrival| Delivery::now(ClientKey::Number(client), arrival))
                 .try_for_each(&mut *take)
         };
+        // Drifting clients wait for the honest ones, whose mean they send with something added.
+        let drifts = faults.kind() == FaultKind::Drift;
+        let (mut mean, mut waiting) = (WeightedMean::default(), Vec::new());
         self.clients.train(&honest, broadcast, &mut |answer, labels| {
             self.simulation.measure(&answer, labels);
-            drift.pass(answer)?.map_or(Ok(()), &mut deliver)
+            if drifts && faults.contains(answer.client) {
+                waiting.push(answer.into_owned()?);
+                return Ok(());
+            }
+            if let (true, ClientOutcome::Update(update)) = (drifts, &answer.outcome) {
+                mean.add(&update.params, 1.0)?;
+            }
+            deliver(answer)
         })?;
-        for answer in drift.finish(&sent)? {
+        let mean = mean.finish();
+        for mut answer in waiting {
+            if let (ClientOutcome::Update(update), Some(mean)) = (&mut answer.outcome, &mean) {
+                update.params = faults.drift(mean, &sent)?;
+            }
             deliver(answer)?;
         }
         if let Some(poisoned) = &mut self.poisoned {

@@ -75,12 +75,12 @@ fn normalised(mut data: DataSet, config: &DataConfig) -> Result<DataSet> {
     Ok(data)
 }
 
-/// What an experiment takes from its data: who has which image, and the settings that only the data tells.
+/// The split of an experiment's data, and the settings that depend on it.
 #[derive(Debug)]
 pub struct Assigned {
-    /// Which images are anchors and which are held out.
+    /// The anchors and the held out images.
     pub split: Split,
-    /// Which images are whose.
+    /// The images of each client.
     pub partition: Partition,
     /// The experiment with the number of anchors and clients there are.
     pub experiment: Experiment,

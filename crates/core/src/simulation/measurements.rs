@@ -1,45 +1,58 @@
-//! What only a simulation can measure: its clients' pseudo-labels, by the true labels where there are any.
+//! Measurements that only a simulation can make: of its clients' pseudo-labels, by the true labels if there are any.
 
 use super::samples::{Picked, Picker};
-use crate::federation::Accuracy;
+use crate::federation::kept_deviation;
 use crate::labels::PseudoLabels;
 use crate::messages::{Answer, ClientOutcome};
-use fedanchor_record::RoundRecord;
+use fedanchor_record::{LabelAccuracy, RoundRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The measurements of a round.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Measurements {
     classes: usize,
     anchor_head: Accuracy,
     classifier_head: Accuracy,
     /// Pseudo-labels by class.
     labels: Vec<u32>,
-    /// What each client kept, and its pseudo-labels by class.
+    /// The number of kept samples and the pseudo-labels by class of each client.
     clients: BTreeMap<u32, (usize, Vec<u32>)>,
-    /// Whether its answers do not say so, since training does not use the labels.
+    /// Whether training does not use the labels, so that answers do not count them.
     only_measured: bool,
     picker: Picker,
     /// The samples that were picked in the last round.
     pub(super) picked: Option<Picked>,
 }
 
-impl Measurements {
-    /// Picks up to `samples` of either kind.
-    pub(super) fn new(classes: usize, samples: usize) -> Self {
-        Self {
-            classes,
-            anchor_head: Accuracy::default(),
-            classifier_head: Accuracy::default(),
-            labels: vec![0; classes],
-            clients: BTreeMap::new(),
-            only_measured: false,
-            picker: Picker::new(samples),
-            picked: None,
+/// Labels of one head, and how many of them are right: of all samples and of the kept ones.
+#[derive(Debug, Default)]
+struct Accuracy {
+    all: [u64; 2],
+    kept: [u64; 2],
+}
+
+impl Accuracy {
+    fn add(&mut self, right: bool, kept: bool) {
+        for counts in [Some(&mut self.all), kept.then_some(&mut self.kept)].into_iter().flatten() {
+            counts[0] += 1;
+            counts[1] += u64::from(right);
         }
     }
 
-    /// Measures the labels that a client gave its images. `truth` holds the labels of all images.
+    fn percent(&self) -> LabelAccuracy {
+        let percent = |[all, right]: [u64; 2]| (all > 0).then(|| (100 * right) as f64 / all as f64);
+        LabelAccuracy { all: percent(self.all), kept: percent(self.kept) }
+    }
+}
+
+impl Measurements {
+    /// Picks up to `samples` of each kind.
+    pub(super) fn new(classes: usize, samples: usize) -> Self {
+        let (labels, picker) = (vec![0; classes], Picker::new(samples));
+        Self { classes, labels, picker, ..Self::default() }
+    }
+
+    /// Measures the labels that a client gave its images. `truth` are the labels of all images.
     pub(super) fn add(
         &mut self,
         answer: &Answer,
@@ -55,7 +68,7 @@ impl Measurements {
         };
         self.only_measured |= labels.only_measured;
         let counts = labels.counts(self.classes);
-        self.labels.iter_mut().zip(&counts).for_each(|(sum, count)| *sum += count);
+        add(&mut self.labels, &counts);
         self.clients.insert(client, (kept, counts));
         self.picker.add(client, local, labels, truth);
         let Some(truth) = truth else { return };
@@ -73,7 +86,7 @@ impl Measurements {
     /// Adds the measurements of a round to its record; returns the pseudo-labels by class. With `label_counts` the
     /// record has them, too.
     pub(super) fn complete(&mut self, record: &mut RoundRecord, label_counts: bool) -> Vec<u32> {
-        let next = Self::new(self.classes, self.picker.most());
+        let next = Self::new(self.classes, self.picker.most);
         let mut round = std::mem::replace(self, next);
         if record.clients.is_empty() {
             return Vec::new();
@@ -86,25 +99,20 @@ impl Measurements {
             round.clients.retain(|client, _| !without.contains(client));
             let kept: Vec<usize> = round.clients.values().map(|(kept, _)| *kept).collect();
             record.kept = kept.iter().sum();
-            record.kept_deviation = deviation(&kept);
+            record.kept_deviation = kept_deviation(&kept);
             if label_counts {
-                let mut sums = vec![0; self.classes];
-                let counts =
-                    round.clients.values().flat_map(|(_, counts)| counts.iter().enumerate());
-                counts.for_each(|(class, count)| sums[class] += count);
-                record.label_counts = sums;
+                record.label_counts = vec![0; self.classes];
+                for (_, counts) in round.clients.values() {
+                    add(&mut record.label_counts, counts);
+                }
             }
         }
-        let samples = round.picker.take();
+        let samples = round.picker.finish();
         self.picked = samples.map(|samples| Picked { round: record.round, samples });
         round.labels
     }
 }
 
-/// Standard deviation, dividing by n - 1.
-fn deviation(kept: &[usize]) -> Option<f64> {
-    let count = kept.len() as f64;
-    let mean = kept.iter().sum::<usize>() as f64 / count;
-    let squares = kept.iter().map(|&kept| (kept as f64 - mean).powi(2));
-    (kept.len() > 1).then(|| (squares.sum::<f64>() / (count - 1.0)).sqrt())
+fn add(sums: &mut [u32], counts: &[u32]) {
+    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }

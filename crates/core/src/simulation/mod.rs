@@ -31,11 +31,11 @@ use std::sync::Arc;
 pub struct Simulation {
     /// The server's half.
     pub federation: Federation,
-    /// Which images are whose.
+    /// The images of each client.
     pub partition: Partition,
     /// Names of the clients, where the data has them.
     pub client_names: Vec<String>,
-    /// Training images without their labels: clients cannot see what they must not.
+    /// Training images without their labels, which clients must not see.
     images: Arc<ImageSet>,
     /// Labels of all training images; none where the clients' images have none.
     true_labels: Option<Vec<u16>>,
@@ -49,17 +49,13 @@ pub struct Simulation {
 fn check_batch(experiment: &Experiment, partition: &Partition) -> Result<()> {
     const SMALL: usize = 64;
     let largest = partition.clients.iter().map(Vec::len).max().unwrap_or(0);
-    let batch = experiment.client.batch;
-    match batch > largest.max(SMALL) {
-        true => Err(Error::config(
-            "client.batch",
-            format!(
-                "expected at most {}, since the largest client has {largest} images, found {batch}",
-                largest.max(SMALL)
-            ),
-        )),
-        false => Ok(()),
+    let (batch, most) = (experiment.client.batch, largest.max(SMALL));
+    if batch > most {
+        let problem =
+            format!("must be at most {most}: the largest client has {largest} images, got {batch}");
+        return Err(Error::config("client.batch", problem));
     }
+    Ok(())
 }
 
 impl Simulation {
@@ -100,7 +96,7 @@ impl Simulation {
         })
     }
 
-    /// Images of every class on every client; `None` where nobody knows their classes.
+    /// Images of every class on every client; `None` if their classes are unknown.
     pub fn histogram(&self) -> Option<Vec<Vec<u32>>> {
         let labels = self.true_labels.as_ref()?;
         Some(self.partition.histogram(labels, self.federation.classes.len()))
@@ -138,9 +134,7 @@ impl Simulation {
         if self.faults.kind() != FaultKind::Backdoor {
             return Ok(None);
         }
-        let (images, labels) = self.federation.test();
-        let (images, labels) = triggered(images, labels);
-        Ok(Some(server.evaluate(&images, &labels)?.accuracy))
+        Ok(Some(server.evaluate(&triggered(&self.federation.test))?.accuracy))
     }
 }
 

@@ -1,10 +1,11 @@
-//! What hostile clients train on, where that is the attack: wrong labels, or a trigger on their images. They train on
-//! labels whatever the method: nobody can make a hostile client follow it.
+//! Training data of hostile clients, if that is the attack: wrong labels, or a trigger on their images. They train on
+//! labels whatever the method: a hostile client need not follow it.
 
 use super::Faults;
 use crate::clients::ClientSite;
 use crate::config::{Experiment, FaultKind, MethodConfig};
 use crate::error::{Error, Result};
+use crate::labels::LabelledImages;
 use crate::methods::{self, Method};
 use fedanchor_data::{ImageSet, Partition};
 use fedanchor_engine::training::Context;
@@ -66,13 +67,12 @@ impl Poison {
 }
 
 /// The images of other classes than the trigger's, with the trigger, and its class as their label.
-pub(super) fn triggered(images: &ImageSet, labels: &[u16]) -> (ImageSet, Vec<u16>) {
-    let others: Vec<u32> =
-        (0..).zip(labels).filter(|(_, l)| **l != TARGET).map(|(i, _)| i).collect();
-    let mut images = images.select(&others);
+pub(super) fn triggered(test: &LabelledImages) -> LabelledImages {
+    let others = (0..).zip(&test.labels).filter(|(_, label)| **label != TARGET);
+    let mut images = test.images.select(&others.map(|(image, _)| image).collect::<Vec<_>>());
     (0..images.len()).for_each(|image| add_trigger(&mut images, image));
     let labels = vec![TARGET; images.len()];
-    (images, labels)
+    LabelledImages { images, labels }
 }
 
 /// Makes a square of pixels white, near the lower right corner.
@@ -120,7 +120,8 @@ mod tests {
         assert_eq!((0..6).map(changed).collect::<Vec<_>>(), [0, 0, 0, 1, 0, 1]);
         assert_eq!(backdoor.images.image(3)[6 * 8 + 6], WHITE);
         // A test of the trigger leaves out the images that are of its class anyway.
-        let (images, labels) = triggered(&flipped.images, &[0, 1, 2, 0, 1, 2]);
+        let test = LabelledImages { images: flipped.images, labels: vec![0, 1, 2, 0, 1, 2] };
+        let LabelledImages { images, labels } = triggered(&test);
         assert_eq!((images.len(), labels), (4, vec![TARGET; 4]));
     }
 }

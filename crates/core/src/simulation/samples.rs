@@ -1,5 +1,5 @@
 //! Pseudo-labels that a person should see: labels that are wrong and trained on nevertheless, and labels that are
-//! right and not trained on. Where nobody knows which are right, the scores next to the threshold on either side.
+//! right and not trained on. If the true labels are unknown, those with scores next to the threshold.
 
 use super::Simulation;
 use crate::error::Result;
@@ -32,15 +32,15 @@ pub struct PickedSample {
     pub label: u16,
     /// The score of that label.
     pub score: f32,
-    /// What the score was compared with.
+    /// The threshold of its score.
     pub threshold: Option<f64>,
 }
 
 /// Picks samples from all clients of a round.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Picker {
-    /// Of either kind; 0 where nothing is asked for.
-    most: usize,
+    /// The most samples of each kind; 0 for none.
+    pub(super) most: usize,
     kept: Vec<PickedSample>,
     left_out: Vec<PickedSample>,
     /// Whether any client has labelled its images.
@@ -49,12 +49,7 @@ pub(super) struct Picker {
 
 impl Picker {
     pub(super) fn new(most: usize) -> Self {
-        Self { most, kept: Vec::new(), left_out: Vec::new(), labelled: false }
-    }
-
-    /// How many it picks of either kind.
-    pub(super) fn most(&self) -> usize {
-        self.most
+        Self { most, ..Self::default() }
     }
 
     /// Picks from a client's images. `truth` holds the labels of all training images.
@@ -97,10 +92,9 @@ impl Picker {
         }
     }
 
-    /// The picked samples, and none are left; `None` if no client has labelled its images.
-    pub(super) fn take(&mut self) -> Option<Vec<PickedSample>> {
-        let picked = std::mem::replace(self, Self::new(self.most));
-        picked.labelled.then(|| [picked.kept, picked.left_out].concat())
+    /// The picked samples; `None` if no client has labelled its images.
+    pub(super) fn finish(self) -> Option<Vec<PickedSample>> {
+        self.labelled.then(|| [self.kept, self.left_out].concat())
     }
 }
 
@@ -139,8 +133,8 @@ mod tests {
         }
     }
 
-    fn picked(picker: &mut Picker) -> Vec<(SampleKind, u32, u32)> {
-        let picked = picker.take().unwrap();
+    fn picked(picker: Picker) -> Vec<(SampleKind, u32, u32)> {
+        let picked = picker.finish().unwrap();
         picked.iter().map(|sample| (sample.kind, sample.client, sample.image)).collect()
     }
 
@@ -164,8 +158,8 @@ mod tests {
             Some(TRUTH),
         );
         let expected = [(Wrong, 1, 0), (Wrong, 2, 4), (LeftOut, 1, 1), (LeftOut, 2, 6)];
-        assert_eq!(picked(&mut picker), expected);
-        assert_eq!(picker.take(), None);
+        assert_eq!(picked(picker), expected);
+        assert_eq!(Picker::new(2).finish(), None);
     }
 
     #[test]
@@ -175,18 +169,19 @@ mod tests {
         picker.add(1, &[0, 1, 2, 3, 4], &labels(&[0; 5], &[0.9, 0.4, 0.6, 0.2, 0.7], 0.5), None);
         let expected =
             [(KeptDoubtful, 1, 2), (KeptDoubtful, 1, 4), (LeftOut, 1, 1), (LeftOut, 1, 3)];
-        assert_eq!(picked(&mut picker), expected);
+        assert_eq!(picked(picker), expected);
     }
 
     #[test]
     fn nothing_is_picked_unless_asked_for_or_where_labels_are_true() {
         let mut picker = Picker::new(0);
         picker.add(1, &[0], &labels(&[1], &[0.9], 0.5), Some(TRUTH));
-        assert_eq!(picker.take(), None);
+        assert_eq!(picker.finish(), None);
         let mut picker = Picker::new(5);
         picker.add(1, &[0], &PseudoLabels::known(vec![0]), Some(TRUTH));
-        assert_eq!(picker.take(), None);
+        assert_eq!(picker.finish(), None);
+        let mut picker = Picker::new(5);
         picker.add(1, &[0], &labels(&[0], &[0.9], 0.5), Some(TRUTH));
-        assert_eq!(picker.take(), Some(vec![])); // labelled, and nothing wrong
+        assert_eq!(picker.finish(), Some(vec![])); // labelled, and nothing wrong
     }
 }

@@ -11,8 +11,8 @@ use fedanchor::engine::training::Context;
 use fedanchor::engine::training::Learner;
 use fedanchor::engine::training::Momentum;
 use fedanchor::engine::training::losses::cross_entropy;
-use fedanchor::labels::AnchorSet;
-use fedanchor::methods::fedmatch::{FedMatchConfig, client_terms, summed, vote};
+use fedanchor::labels::LabelledImages;
+use fedanchor::methods::fedmatch::{FedMatch, client_terms, summed, vote};
 use fedanchor::methods::read_settings;
 use fedanchor::server::Server;
 use fedanchor_data::{ImageSet, Shape};
@@ -76,8 +76,8 @@ fn semifls_server_agrees() -> Result<()> {
     let layout = context.network.layout.clone();
     let shape = Shape { side: 16, channels: 3 };
     let images = ImageSet { shape, pixels: Vec::new(), labels: None, classes: Vec::new() };
-    let anchors = AnchorSet { images: &images, local: &[], labels: &[] };
-    let mut server = Server::new(&experiment, &context, anchors)?;
+    let anchors = LabelledImages { images, labels: Vec::new() };
+    let mut server = Server::new(&experiment, &context, &anchors)?;
     server.params = filled(&layout, "0")?;
     for clients in [["1", "2"], ["3", "4"]] {
         let mut mean = WeightedMean::default();
@@ -116,7 +116,7 @@ fn numbers(fixture: &Fixture, name: &str) -> Result<Vec<f64>> {
     Ok(Vec::<f64>::try_from(fixture.tensor(name)?.to_kind(Kind::Double))?)
 }
 
-fn fedmatch(fixture: &Fixture, side: &str, case: &str) -> Result<(Context, FedMatchConfig, f64)> {
+fn fedmatch(fixture: &Fixture, side: &str, case: &str) -> Result<(Context, FedMatch, f64)> {
     let place = |what: &str| format!("fedmatch/{side}/{case}/{what}");
     let weights = numbers(fixture, &place("weights"))?;
     let optimiser = numbers(fixture, &place("optimiser"))?;

@@ -1,17 +1,14 @@
 //! Which of its samples a client keeps, by their scores (eq. 5). The paper's rule is a fixed number; it names
 //! adaptive rules as future work: all cosines rise during training, until a fixed 0.6 no longer excludes
-//! anything. A rule of this crate is one file and one line in [`BUILT_IN`]; a rule from elsewhere is one call of
+//! anything. A rule of this crate is a type and its entry in `rules.rs`; a rule from elsewhere is one call of
 //! [`register`]. Every rule needs one scoring pass and no state from round to round.
 
-mod anchor_relative;
-mod client_mean;
-mod quantile;
-mod rising;
-mod softmatch;
+mod rules;
 
+use super::anchors::Score;
 use crate::config::{read, within};
 use crate::error::{Error, Result};
-use crate::registry::{Named, Registry};
+use crate::registry::Registry;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -25,7 +22,7 @@ pub trait ThresholdRule: Debug + Send + Sync {
     fn select(&self, samples: &Scored) -> Selection;
 
     /// The server's part: one threshold per class, which is broadcast. `own_scores` computes how well the anchors
-    /// of each class score among themselves, from so many weakly augmented views.
+    /// of each class score among themselves, from a number of weakly augmented views.
     fn class_thresholds(&self, _own_scores: &OwnScores) -> Result<Option<Vec<f64>>> {
         Ok(None)
     }
@@ -35,7 +32,7 @@ pub trait ThresholdRule: Debug + Send + Sync {
         false
     }
 
-    /// Whether it depends on how many rounds there will be.
+    /// Whether it depends on the number of rounds of the run.
     fn depends_on_rounds(&self) -> bool {
         false
     }
@@ -70,14 +67,14 @@ impl Scored<'_> {
     }
 }
 
-/// What is kept and how much it counts.
+/// The kept samples and their weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Selection {
     /// Whether a sample is kept.
     pub kept: Vec<bool>,
     /// Its weight; empty where all count alike.
     pub weight: Vec<f32>,
-    /// What scores were compared with: one number for all, or one per class; empty if there is none.
+    /// The thresholds of the scores: one for all, or one per class; empty if there is none.
     pub thresholds: Vec<f64>,
 }
 
@@ -106,24 +103,10 @@ impl Registration {
     }
 }
 
-impl Named for Registration {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
+static RULES: Registry<Registration> =
+    Registry::new("rule", "method.threshold", &rules::BUILT_IN, |rule| rule.name);
 
-/// The rules of this crate.
-const BUILT_IN: [Registration; 5] = [
-    anchor_relative::REGISTRATION,
-    client_mean::REGISTRATION,
-    softmatch::REGISTRATION,
-    rising::REGISTRATION,
-    quantile::REGISTRATION,
-];
-
-static RULES: Registry<Registration> = Registry::new("rule", "method.threshold", &BUILT_IN);
-
-/// Adds a rule for the whole process: from now on `method.threshold` may name it.
+/// Registers a rule for the whole process: from now on, `method.threshold` may name it.
 pub fn register(rule: Registration) -> Result<()> {
     RULES.add(rule)
 }
@@ -144,16 +127,16 @@ pub enum Threshold {
 }
 
 impl Threshold {
-    /// Makes the rule, for scores from `least_score` to 1.
-    pub(crate) fn build(&self, least_score: f64) -> Result<Box<dyn ThresholdRule>> {
+    /// Makes the rule for scores of this kind.
+    pub(crate) fn build(&self, score: Score) -> Result<Box<dyn ThresholdRule>> {
         match self {
             Self::Fixed(threshold) => {
-                within("method.threshold", *threshold, least_score, 1.0)?;
+                within("method.threshold", *threshold, score.lowest(), 1.0)?;
                 Ok(Box::new(Fixed(*threshold)))
             }
             Self::Rule(keys) => {
                 let (name, keys) = split(keys.clone())?;
-                (RULES.find(&name)?.build)(&keys, least_score)
+                (RULES.find(&name)?.build)(&keys, score.lowest())
             }
         }
     }
@@ -236,14 +219,14 @@ mod tests {
     const SCORES: [f32; 5] = [0.5, 0.9, 0.7, 0.1, 0.8]; // mean 0.6
 
     fn rule(keys: &str, progress: f64) -> Selection {
-        let rule = Threshold::Rule(keys.parse().unwrap()).build(-1.0).unwrap();
+        let rule = Threshold::Rule(keys.parse().unwrap()).build(Score::Cosine).unwrap();
         let (labels, class_thresholds) = (&[0, 1, 1, 0, 0], &[0.6, 0.75]);
         rule.select(&Scored { scores: &SCORES, labels, class_thresholds, progress })
     }
 
     #[test]
     fn a_fixed_threshold_must_be_passed() {
-        let fixed = Threshold::Fixed(0.5).build(0.0).unwrap();
+        let fixed = Threshold::Fixed(0.5).build(Score::Softmax).unwrap();
         let samples =
             Scored { scores: &SCORES, labels: &[0; 5], class_thresholds: &[], progress: 0.0 };
         let found = fixed.select(&samples);
@@ -254,7 +237,7 @@ mod tests {
     #[test]
     fn anchor_relative_has_one_threshold_per_class() {
         let keys = "rule = 'anchor-relative'\nshare = 0.9\nleast = 0.3\nmost = 0.85\nviews = 1";
-        let relative = Threshold::Rule(keys.parse().unwrap()).build(-1.0).unwrap();
+        let relative = Threshold::Rule(keys.parse().unwrap()).build(Score::Cosine).unwrap();
         let found = relative.class_thresholds(&|_| Ok(vec![0.8, 1.0, 0.2])).unwrap().unwrap();
         assert_eq!(found, [0.8 * 0.9, 0.85, 0.3]);
         // Class 0 wants more than 0.6, class 1 more than 0.75.
@@ -300,7 +283,8 @@ mod tests {
         assert_eq!(rule(keys, 0.5).thresholds, [f64::from(0.7f32)]);
         assert_eq!(rule(keys, 1.0).kept, [true, true, true, false, true]);
         let none = Scored { scores: &[], labels: &[], class_thresholds: &[], progress: 0.5 };
-        let none = Threshold::Rule(keys.parse().unwrap()).build(-1.0).unwrap().select(&none);
+        let none =
+            Threshold::Rule(keys.parse().unwrap()).build(Score::Cosine).unwrap().select(&none);
         assert!(none.kept.is_empty() && none.thresholds.is_empty());
     }
 }
