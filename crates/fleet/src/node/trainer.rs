@@ -1,24 +1,23 @@
-//! Training at a node, round by round: requests in, answers out, and what clients keep on disk between the two.
+//! Training on a node: executes requests to train, and keeps the states of clients on disk between rounds.
 
 use super::refusal::{PRIVATE, Refusal};
 use super::state::{Kept, StateFolder};
 use super::{Site, limits};
 use crate::protocol::{NOT_JOINED, TrainHeader, push_part, split_parts};
 use axum::body::Bytes;
-use axum::http::StatusCode;
 use fedanchor::Error;
 use fedanchor::clients::LocalClients;
 use fedanchor::messages::{Answer, Broadcast, ClientOutcome};
 use std::collections::BTreeSet;
 
-/// Trains the clients of a node, round by round.
+/// Executes requests to train.
 pub(super) struct Trainer<'a> {
     site: &'a Site,
     clients: LocalClients<'a>,
     folder: &'a StateFolder,
-    /// The last request and its reply: a request that a transport delivers again is not trained again.
+    /// The last request and its reply, in case the transport delivers the request again.
     last: Option<(blake3::Hash, Bytes)>,
-    /// Clients that have trained without anything kept from a round before.
+    /// Clients that have trained without a state after the first round.
     new: BTreeSet<String>,
 }
 
@@ -32,19 +31,19 @@ impl<'a> Trainer<'a> {
         if let Some((last, reply)) = &self.last
             && *last == digest
         {
-            return (StatusCode::OK.as_u16(), reply.clone());
+            return (200, reply.clone());
         }
-        match self.train_anew(body) {
+        match self.train_uncached(body) {
             Ok(reply) => {
                 self.last = Some((digest, reply.clone()));
-                (StatusCode::OK.as_u16(), reply)
+                (200, reply)
             }
-            Err(refusal) => refusal.tell(),
+            Err(refusal) => refusal.into_reply(),
         }
     }
 
-    fn train_anew(&mut self, body: &[u8]) -> std::result::Result<Bytes, Refusal> {
-        let Site { terms, context, data, like, .. } = self.site;
+    fn train_uncached(&mut self, body: &[u8]) -> std::result::Result<Bytes, Refusal> {
+        let Site { run: joined, context, data, like, .. } = self.site;
         let parts = split_parts(body).unwrap_or_default();
         let [broadcast, header] = parts[..] else {
             return Err(Refusal::new(
@@ -55,7 +54,7 @@ impl<'a> Trainer<'a> {
         let Ok(TrainHeader { run, clients }) = serde_json::from_slice(header) else {
             return Err(Refusal::new(400, "malformed header in train request"));
         };
-        if run != terms.run {
+        if run != joined.run {
             return Err(Refusal::new(NOT_JOINED, "another run: join first"));
         }
         let layout = &context.network.layout;
@@ -72,7 +71,7 @@ impl<'a> Trainer<'a> {
                 return Err(Refusal::new(404, "unknown client in train request"));
             };
             self.clients.add(*number, local);
-            // From disk, even if it is in memory: a round that is asked for again starts where it started before.
+            // From disk, even if it is in memory: a round that is repeated starts from the same state.
             match self.folder.load(&run, name, broadcast.round)? {
                 Kept::State(round, kept)
                     if self.clients.restore(*number, round, &kept, like).is_ok() => {}
@@ -81,7 +80,7 @@ impl<'a> Trainer<'a> {
                     without.insert(*number);
                 }
                 Kept::State(..) | Kept::Damaged => {
-                    tracing::warn!(client = name, "starts without what it kept, which is damaged");
+                    tracing::warn!(client = name, "its state is damaged: it starts without one");
                     self.clients.forget(*number);
                 }
             }
@@ -91,7 +90,7 @@ impl<'a> Trainer<'a> {
             push_part(&mut answers, &without_reason(answer).encode()?);
             Ok(())
         })?;
-        // On disk before the answer leaves: the coordinator may count on it.
+        // On disk before the answer leaves, as the coordinator relies on it.
         for (number, kept) in self.clients.save(broadcast.round, like)? {
             let Some((name, _)) = clients.iter().find(|(_, other)| *other == number) else {
                 continue;
@@ -102,23 +101,23 @@ impl<'a> Trainer<'a> {
                 tracing::warn!(
                     client,
                     round,
-                    "has kept nothing from earlier rounds of this run: it trains for the first time, or its state is \
-                     not in the folder of --state"
+                    "no state from earlier rounds: it trains for the first time, or its state is not in the folder of \
+                     --state"
                 );
             }
         }
-        // It is on disk: under other numbers, memory would keep it once more.
+        // States are on disk. In memory, a client whose number changes would have two.
         numbers.iter().for_each(|number| self.clients.forget(*number));
         answers.shrink_to_fit();
         Ok(answers.into())
     }
 }
 
-/// An answer that may leave this machine: why a client failed may name files.
+/// Removes the reason of a failure, which may name files, from an answer that leaves this machine.
 fn without_reason(mut answer: Answer) -> Answer {
     if let ClientOutcome::Failed { reason } = &mut answer.outcome {
         tracing::warn!(client = answer.client, reason, "could not train");
-        *reason = format!("it could not train: {PRIVATE}");
+        *reason = format!("could not train: {PRIVATE}");
     }
     answer
 }

@@ -113,17 +113,17 @@ fn coordinate(
     nodes: BTreeMap<String, Far>,
 ) -> fedanchor::Result<()> {
     let waits = [300, 3].map(Duration::from_secs);
-    coordinate_probing(place, out, resume, more, nodes, waits)
+    coordinate_with_heartbeats(place, out, resume, more, nodes, waits)
 }
 
-/// The same, asking after so long what a node works on, and giving its answer so much time if that is nothing.
-fn coordinate_probing(
+/// The same, with this interval between heartbeats and this patience.
+fn coordinate_with_heartbeats(
     place: &Path,
     out: &Path,
     resume: bool,
     more: &[&str],
     nodes: BTreeMap<String, Far>,
-    [probe_after, patience]: [Duration; 2],
+    [interval, patience]: [Duration; 2],
 ) -> fedanchor::Result<()> {
     let experiment = experiment(place, "server", more);
     let mailbox = Arc::new(Mailbox::new(&place.join("replies")));
@@ -136,7 +136,7 @@ fn coordinate_probing(
     let connect: &ConnectFleet = &move |simulation, run| {
         let (mailbox, stop) = (there.clone(), asked.clone());
         let fleet = RemoteFleet::new(mailbox, stop, simulation, run)?;
-        let mut fleet = fleet.probing_after(probe_after);
+        let mut fleet = fleet.heartbeat_after(interval);
         fleet.patience = patience;
         Ok(Box::new(fleet))
     };
