@@ -30,7 +30,6 @@ const PAST_SESSIONS: usize = 1000;
 pub struct Mailbox {
     inner: Mutex<Inner>,
     changed: Condvar,
-    /// Where replies are kept.
     folder: PathBuf,
     /// Counts files: a reply that is delivered twice is written to two files.
     files: AtomicU64,
@@ -59,10 +58,8 @@ struct Inner {
 
 #[derive(Debug)]
 struct Request {
-    node: String,
-    path: &'static str,
+    outgoing: Outgoing,
     body: Vec<Bytes>,
-    timeout: Option<f64>,
     /// The longest reply, in bytes.
     longest: usize,
     taken: bool,
@@ -89,12 +86,10 @@ pub struct Arrived {
 /// How a transport asks for work.
 #[derive(Debug, Deserialize)]
 pub struct Poll {
-    /// Version of the transport's protocol.
     pub protocol: u32,
     /// Identifies the transport's process.
     #[serde(default)]
     pub session: String,
-    /// The connected nodes.
     pub nodes: BTreeSet<String>,
     /// The requests that it holds, if it lists them. Any other that was handed out has not reached it.
     #[serde(default)]
@@ -106,7 +101,6 @@ pub struct Poll {
 pub struct Work {
     /// `work`, `wait` or `done`.
     pub state: &'static str,
-    /// Requests to deliver.
     pub requests: Vec<Outgoing>,
     /// Held requests that are not pending here: their replies are not needed.
     pub forget: Vec<u64>,
@@ -117,13 +111,10 @@ pub struct Work {
 }
 
 /// A request to deliver.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outgoing {
-    /// Its number.
     pub id: u64,
-    /// Its node.
     pub node: String,
-    /// The path to request from the node.
     pub path: String,
     /// Seconds until the request expires.
     pub timeout: Option<f64>,
@@ -191,7 +182,7 @@ impl Mailbox {
     pub fn post(
         &self,
         node: &str,
-        path: &'static str,
+        path: &str,
         body: Vec<Bytes>,
         timeout: Option<Duration>,
         longest: usize,
@@ -199,10 +190,12 @@ impl Mailbox {
         let mut inner = self.lock();
         let id = inner.next;
         inner.next += 1;
+        // With the number, a node that trains can list its pending requests.
+        let path = if path == TRAIN { format!("{TRAIN}?task={id}") } else { path.to_owned() };
         let timeout = timeout.map(|timeout| timeout.as_secs_f64());
-        let node = node.to_owned();
-        let (taken, missing) = (false, None);
-        inner.requests.insert(id, Request { node, path, body, timeout, longest, taken, missing });
+        let outgoing = Outgoing { id, node: node.to_owned(), path, timeout };
+        let request = Request { outgoing, body, longest, taken: false, missing: None };
+        inner.requests.insert(id, request);
         self.changed.notify_all();
         id
     }
@@ -210,10 +203,10 @@ impl Mailbox {
     /// Cancels a request: its reply will be refused. Its node may still work on it.
     pub fn cancel(&self, id: u64) {
         let mut inner = self.lock();
-        if let Some(Request { node, taken: true, .. }) = inner.requests.remove(&id)
+        if let Some(Request { outgoing, taken: true, .. }) = inner.requests.remove(&id)
             && inner.lists_held
         {
-            inner.cancelled.insert(id, (node, Instant::now()));
+            inner.cancelled.insert(id, (outgoing.node, Instant::now()));
         }
         inner.replies.remove(&id);
     }
@@ -281,7 +274,7 @@ impl Mailbox {
         for (id, request) in &mut inner.requests {
             request.taken &= poll.holds.is_none() || is_held(id);
             let since = request.missing.unwrap_or(now);
-            request.missing = (!poll.nodes.contains(&request.node)).then_some(since);
+            request.missing = (!poll.nodes.contains(&request.outgoing.node)).then_some(since);
         }
         loop {
             if let Some((ok, message)) = inner.end.clone() {
@@ -291,16 +284,10 @@ impl Mailbox {
                 return Some(Work { state: "done", requests, forget, ok, message });
             }
             let mut requests = Vec::new();
-            for (&id, request) in &mut inner.requests {
-                if !request.taken && poll.nodes.contains(&request.node) {
+            for request in inner.requests.values_mut() {
+                if !request.taken && poll.nodes.contains(&request.outgoing.node) {
                     request.taken = true;
-                    // With the number, a node that trains can list its pending requests.
-                    let path = match request.path {
-                        TRAIN => format!("{TRAIN}?task={id}"),
-                        other => other.to_owned(),
-                    };
-                    let (node, timeout) = (request.node.clone(), request.timeout);
-                    requests.push(Outgoing { id, node, path, timeout });
+                    requests.push(request.outgoing.clone());
                 }
             }
             if !requests.is_empty() || Instant::now() >= until {
@@ -318,7 +305,7 @@ impl Mailbox {
         }
     }
 
-    /// For the transport: the body of a request.
+    /// The body of a pending request.
     pub fn body(&self, id: u64) -> Option<Vec<Bytes>> {
         self.lock().requests.get(&id).map(|request| request.body.clone())
     }

@@ -234,19 +234,15 @@ impl MemberList {
             self.last_nodes.insert(name.clone(), Some(node.to_owned()));
             self.clients.insert(name, Client { node: node.to_owned(), samples });
         }
-        self.note_build(node, &build);
-        Ok(())
-    }
-
-    /// Notes that a node has another build than the coordinator, once until its build changes.
-    fn note_build(&mut self, node: &str, build: &Build) {
+        // Another build is noted once, until it changes.
         let here = Build::current();
         let there = excerpt(&build.to_string());
         let before = self.builds.insert(node.to_owned(), there.clone());
-        if build != here && before.as_ref() != Some(&there) {
+        if build != *here && before.as_ref() != Some(&there) {
             let node = excerpt(node);
             self.notes.push(format!("node {node} has another build: {there}, not {here}"));
         }
+        Ok(())
     }
 
     /// Whether a client is on another node that is connected, or was when that node last joined. It may move from a

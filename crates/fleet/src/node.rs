@@ -49,8 +49,7 @@ pub struct Settings {
 /// A node that serves its socket until it is stopped.
 #[derive(Debug)]
 pub struct Node {
-    socket: Option<Socket>,
-    path: PathBuf,
+    socket: Socket,
     /// One thread, which holds images, model and device.
     worker: Option<JoinHandle<()>>,
     requests: RequestQueue,
@@ -63,14 +62,13 @@ impl Node {
         let folder = StateFolder::open(&settings.state)?;
         let (requests, queue) = RequestQueue::new();
         let worker = std::thread::spawn(move || work(&settings, &folder, &queue));
-        let served = bound.serve(requests.routes(), GRACE)?;
-        let (socket, path) = (Some(served), socket.to_owned());
-        Ok(Self { socket, path, worker: Some(worker), requests })
+        let socket = bound.serve(requests.routes(), GRACE)?;
+        Ok(Self { socket, worker: Some(worker), requests })
     }
 
     /// The path of its socket.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.socket.path()
     }
 
     /// Whether its worker has ended, which is a bug.
@@ -80,17 +78,19 @@ impl Node {
 
     /// Stops the node once the current request is answered; returns the panic of its worker, if any. A process must not
     /// exit while the worker computes: libtorch would be unloaded.
-    pub fn stop(&mut self) -> std::thread::Result<()> {
+    pub fn stop(mut self) -> std::thread::Result<()> {
+        self.join()
+    }
+
+    fn join(&mut self) -> std::thread::Result<()> {
         self.requests.stop();
-        let ended = self.worker.take().map_or(Ok(()), JoinHandle::join);
-        drop(self.socket.take());
-        ended
+        self.worker.take().map_or(Ok(()), JoinHandle::join)
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let _ = self.stop();
+        let _ = self.join();
     }
 }
 

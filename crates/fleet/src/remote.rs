@@ -89,18 +89,11 @@ impl RemoteFleet {
         self
     }
 
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
     /// Whether a round can start with these clients: the first needs all that are expected, later ones a quorum.
     /// `since` is when the first of them was present.
     fn are_enough(&self, present: &[Member], since: Option<Instant>) -> bool {
         if self.started {
             return present.len() >= self.quorum;
-        }
-        if present.len() < self.expected.min(self.quorum) {
-            return false;
         }
         let names: BTreeSet<&str> = present.iter().filter_map(|member| name(&member.key)).collect();
         let missing: Vec<&String> =
@@ -244,7 +237,7 @@ impl Fleet for RemoteFleet {
                 self.started = true;
                 return Ok(present);
             }
-            if self.stopped() {
+            if self.stop.load(Ordering::Relaxed) {
                 return Err(Error::Stopped);
             }
             let ids = self.members.pending().collect();
@@ -280,7 +273,7 @@ impl Fleet for RemoteFleet {
             if round.is_complete() {
                 break;
             }
-            if self.stopped() {
+            if self.stop.load(Ordering::Relaxed) {
                 round.end(&self.mailbox);
                 return Err(Error::Stopped);
             }

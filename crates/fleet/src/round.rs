@@ -32,16 +32,15 @@ pub(crate) struct TrainRequest {
     pub(crate) since: Instant,
 }
 
-/// The answer of a client.
+/// The answer of a client that is not just absent.
 enum Slot {
     Waiting,
     Arrived(Part),
-    Absent,
     /// Absent, with the reason.
     Lost(String),
 }
 
-/// A part of a reply. The file is removed with the last part.
+/// A part of a reply.
 struct Part {
     reply: Arc<Spooled>,
     /// `None` if the reply is malformed, which is rejected and counted.
@@ -80,8 +79,7 @@ pub(crate) struct Round<'a> {
 
 impl<'a> Round<'a> {
     pub(crate) fn new(task: &'a RoundTask<'a>) -> Self {
-        let slots = task.clients.iter().map(|(number, _)| (*number, Slot::Absent)).collect();
-        let (pending, joining) = Default::default();
+        let (slots, pending, joining) = Default::default();
         Self { task, slots, pending, joining, counted: 0, delivered: 0 }
     }
 
@@ -140,8 +138,9 @@ impl<'a> Round<'a> {
                 Some(Slot::Waiting) => return Ok(()),
                 Some(Slot::Arrived(part)) => (part.read(), part.arrived),
                 Some(Slot::Lost(reason)) => (Arrival::Lost(reason.clone()), Instant::now()),
-                Some(Slot::Absent) | None => (Arrival::Absent, Instant::now()),
+                None => (Arrival::Absent, Instant::now()),
             };
+            // Removes the file with the last part.
             self.slots.remove(number);
             take(Delivery { from: key.clone(), arrival, arrived })?;
             self.delivered += 1;

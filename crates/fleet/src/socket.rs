@@ -9,9 +9,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::runtime::{self, Runtime};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 /// The kernel's limit on the address of a Unix socket, in bytes, without the final zero.
 const LONGEST_PATH: usize = 107;
@@ -27,8 +29,8 @@ pub struct Bound {
 #[derive(Debug)]
 pub struct Socket {
     file: SocketFile,
-    stop: Option<watch::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    grace: Duration,
+    running: Option<(Runtime, JoinHandle<io::Result<()>>, oneshot::Sender<()>)>,
 }
 
 /// The file of a socket, which is removed on drop.
@@ -64,7 +66,7 @@ impl Bound {
     pub fn serve(self, router: Router, grace: Duration) -> Result<Socket> {
         let Self { listener, file } = self;
         let problem = |error: io::Error| Error::file(&file.0, error);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
+        let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
@@ -74,29 +76,12 @@ impl Bound {
             let _context = runtime.enter();
             tokio::net::UnixListener::from_std(listener).map_err(problem)?
         };
-        let (stop, mut stopped) = watch::channel(());
-        let mut stopping = stopped.clone();
-        let thread = std::thread::spawn(move || {
-            runtime.block_on(async {
-                let server = axum::serve(listener, router).with_graceful_shutdown(async move {
-                    let _ = stopping.changed().await;
-                });
-                let grace_is_over = async {
-                    let _ = stopped.changed().await;
-                    tokio::time::sleep(grace).await;
-                };
-                tokio::select! {
-                    served = server.into_future() => {
-                        if let Err(error) = served {
-                            tracing::error!(%error, "the server on the socket failed");
-                        }
-                    }
-                    () = grace_is_over => {}
-                }
-            });
-            runtime.shutdown_background();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = axum::serve(listener, router).with_graceful_shutdown(async {
+            let _ = stopped.await;
         });
-        Ok(Socket { file, stop: Some(stop), thread: Some(thread) })
+        let server = runtime.spawn(server.into_future());
+        Ok(Socket { file, grace, running: Some((runtime, server, stop)) })
     }
 }
 
@@ -109,9 +94,10 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some((runtime, server, stop)) = self.running.take() {
+            drop(stop);
+            let _ = runtime.block_on(async { timeout(self.grace, server).await });
+            runtime.shutdown_background();
         }
     }
 }

@@ -43,7 +43,7 @@ pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
         workers: args.workers.map(usize::from),
     };
     let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "stopping after this request")?;
-    let mut node = Node::start(&args.socket, settings)?;
+    let node = Node::start(&args.socket, settings)?;
     printer.status(format!("waiting for a run at {}", node.path().display()));
     while !stop.load(Ordering::Relaxed) && !node.has_failed() {
         std::thread::sleep(LOOK);

@@ -94,21 +94,24 @@ fn model_bytes(layout: &[Entry]) -> u64 {
     layout.iter().map(|entry| 4 * entry.numel() as u64).sum()
 }
 
-/// Refuses to train unknown clients, one of them twice, or in a round that the run does not have.
-pub(super) fn check_task(
+/// Refuses to train unknown clients, one of them twice, or in a round that the run does not have. Returns the indices of
+/// the clients' images.
+pub(super) fn check_task<'a>(
     clients: &[(String, u32)],
     round: u32,
-    site: &Site,
-) -> Result<(), Refusal> {
+    site: &'a Site,
+) -> Result<Vec<&'a [u32]>, Refusal> {
     let names: BTreeSet<&str> = clients.iter().map(|(name, _)| name.as_str()).collect();
     let numbers: BTreeSet<u32> = clients.iter().map(|(_, number)| *number).collect();
     if clients.is_empty() || names.len() < clients.len() || numbers.len() < clients.len() {
         return Err(Refusal::new(400, "a train request must list each client exactly once"));
     }
-    let here: BTreeSet<&str> = site.data.clients.iter().map(|(name, _)| name.as_str()).collect();
-    if !names.is_subset(&here) {
-        return Err(Refusal::new(404, "unknown client in train request"));
-    }
+    let local = |(name, _): &(String, u32)| {
+        let client = site.data.clients.iter().find(|(other, _)| other == name);
+        client.map(|(_, local)| &local[..])
+    };
+    let local: Option<Vec<_>> = clients.iter().map(local).collect();
+    let local = local.ok_or_else(|| Refusal::new(404, "unknown client in train request"))?;
     if let Some(number) = numbers.last().filter(|number| **number as usize >= CLIENTS) {
         let problem = format!("client number {number} is not below {CLIENTS}");
         return Err(Refusal::new(400, problem));
@@ -120,7 +123,8 @@ pub(super) fn check_task(
     }
     // All answers leave together.
     let answers = model_bytes(&site.context.network.layout).saturating_mul(clients.len() as u64);
-    check_memory(answers, free_memory())
+    check_memory(answers, free_memory())?;
+    Ok(local)
 }
 
 #[cfg(test)]

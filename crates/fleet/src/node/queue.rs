@@ -48,23 +48,23 @@ pub(super) enum Task {
 
 /// The worker's end of the queue.
 pub(super) struct Queue {
-    jobs: mpsc::Receiver<Job>,
+    jobs: mpsc::Receiver<Option<Job>>,
     stopping: watch::Receiver<bool>,
 }
 
 impl Queue {
     /// Waits for the next job whose connection is still open; `None` once the node is stopped.
     pub(super) fn next(&self) -> Option<Job> {
-        let is_open = |job: &Job| !job.answer.is_closed();
-        self.jobs.iter().take_while(|_| !*self.stopping.borrow()).find(is_open)
+        let mut jobs = self.jobs.iter().map_while(|job| job.filter(|_| !*self.stopping.borrow()));
+        jobs.find(|job| !job.answer.is_closed())
     }
 }
 
 /// The socket's end of the queue.
 #[derive(Debug, Clone)]
 pub(super) struct RequestQueue {
-    /// `None` once the node is stopped.
-    jobs: Arc<Mutex<Option<mpsc::Sender<Job>>>>,
+    /// `None` wakes the worker when the node is stopped.
+    jobs: mpsc::Sender<Option<Job>>,
     stopping: watch::Sender<bool>,
     room: Arc<Semaphore>,
     /// The numbers of pending requests to train.
@@ -75,15 +75,10 @@ impl RequestQueue {
     /// A queue's two ends.
     pub(super) fn new() -> (Self, Queue) {
         let (sender, jobs) = mpsc::channel();
-        let (stopping, stops) = watch::channel(false);
+        let (stop, stopping) = watch::channel(false);
         let room = free_memory().map_or(ROOM, |free| ROOM.min(free as usize / 2));
-        let queue = Self {
-            jobs: Arc::new(Mutex::new(Some(sender))),
-            stopping,
-            room: Arc::new(Semaphore::new(room)),
-            tasks: Arc::default(),
-        };
-        (queue, Queue { jobs, stopping: stops })
+        let (room, tasks) = (Arc::new(Semaphore::new(room)), Arc::default());
+        (Self { jobs: sender, stopping: stop, room, tasks }, Queue { jobs, stopping })
     }
 
     /// The routes of the node's socket.
@@ -98,7 +93,7 @@ impl RequestQueue {
     /// Lets the worker end after the current job, and refuses all others.
     pub(super) fn stop(&self) {
         self.stopping.send_replace(true);
-        lock(&self.jobs).take();
+        let _ = self.jobs.send(None);
     }
 
     async fn execute(
@@ -114,10 +109,8 @@ impl RequestQueue {
             _ = stopping.wait_for(|stopping| *stopping) => return Err(stopped()),
         };
         let (answer, answered) = oneshot::channel();
-        // Without a worker the job is dropped, and with it the channel.
-        if let Some(jobs) = &*lock(&self.jobs) {
-            let _ = jobs.send(Job { task: task(body), answer, _room: room });
-        }
+        // Once the worker has ended, the job is dropped, and with it the channel.
+        let _ = self.jobs.send(Some(Job { task: task(body), answer, _room: room }));
         let (status, body) = answered.await.map_err(|_| stopped())?;
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         Ok((status, body).into_response())

@@ -7,34 +7,28 @@ use fedanchor::Error;
 /// Replaces a reason that must stay on this machine, because it may name files.
 pub(super) const PRIVATE: &str = "see the node's log";
 
-/// Why a request is refused: an HTTP status, a message that may leave this machine, and perhaps a reason that may not.
-pub(super) struct Refusal {
-    status: u16,
-    problem: String,
-    private: Option<String>,
-}
+/// Why a request is refused: an HTTP status, and a message that may leave this machine.
+pub(super) struct Refusal(u16, String);
 
 impl Refusal {
     /// A refusal that reveals nothing about this machine.
     pub(super) fn new(status: u16, problem: impl ToString) -> Self {
-        Self { status, problem: problem.to_string(), private: None }
-    }
-
-    /// A refusal whose reason may name files.
-    pub(super) fn private(status: u16, problem: &str, reason: &impl ToString) -> Self {
-        let problem = format!("{problem}: {PRIVATE}");
-        Self { status, problem, private: Some(reason.to_string()) }
-    }
-
-    /// Logs the reason and returns the reply.
-    pub(super) fn into_reply(self) -> (u16, Bytes) {
-        let Self { status, problem, private } = self;
+        let problem = problem.to_string();
         // A node that has not joined yet is no incident.
         if status != NOT_JOINED {
-            let reason = private.as_ref().unwrap_or(&problem);
-            tracing::warn!(status, reason, "refused");
+            tracing::warn!(status, reason = problem, "refused");
         }
-        (status, problem.into())
+        Self(status, problem)
+    }
+
+    /// A refusal whose reason may name files. It is logged here and not sent.
+    pub(super) fn private(status: u16, problem: &str, reason: &impl ToString) -> Self {
+        tracing::warn!(status, reason = reason.to_string(), "refused");
+        Self(status, format!("{problem}: {PRIVATE}"))
+    }
+
+    pub(super) fn into_reply(self) -> (u16, Bytes) {
+        (self.0, self.1.into())
     }
 }
 

@@ -43,7 +43,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn train_uncached(&mut self, body: &[u8]) -> std::result::Result<Bytes, Refusal> {
-        let Site { run: joined, context, data, like, .. } = self.site;
+        let Site { run: joined, context, like, .. } = self.site;
         let parts = split_parts(body).unwrap_or_default();
         let [broadcast, header] = parts[..] else {
             return Err(Refusal::new(
@@ -63,27 +63,22 @@ impl<'a> Trainer<'a> {
             Error::Engine(fedanchor::engine::Error::Tensors(problem)) => Refusal::new(400, problem),
             other => other.into(),
         })?;
-        limits::check_task(&clients, broadcast.round, self.site)?;
+        let local = limits::check_task(&clients, broadcast.round, self.site)?;
         let numbers: Vec<u32> = clients.iter().map(|(_, number)| *number).collect();
-        let mut without = BTreeSet::new();
-        for (name, number) in &clients {
-            let Some((_, local)) = data.clients.iter().find(|(there, _)| there == name) else {
-                return Err(Refusal::new(404, "unknown client in train request"));
-            };
+        let mut stateless = BTreeSet::new();
+        for ((name, number), local) in clients.iter().zip(local) {
             self.clients.add(*number, local);
             // From disk, even if it is in memory: a round that is repeated starts from the same state.
             match self.folder.load(&run, name, broadcast.round)? {
-                Kept::State(round, kept)
-                    if self.clients.restore(*number, round, &kept, like).is_ok() => {}
-                Kept::Nothing => {
-                    self.clients.forget(*number);
-                    without.insert(*number);
+                Kept::State(round, state)
+                    if self.clients.restore(*number, round, &state, like).is_ok() =>
+                {
+                    continue;
                 }
-                Kept::State(..) | Kept::Damaged => {
-                    tracing::warn!(client = name, "its state is damaged: it starts without one");
-                    self.clients.forget(*number);
-                }
+                Kept::Nothing => _ = stateless.insert(*number),
+                _ => tracing::warn!(client = name, "its state is damaged: it starts without one"),
             }
+            self.clients.forget(*number);
         }
         let mut answers = Vec::new();
         self.clients.train(&numbers, &broadcast, &mut |answer, _| {
@@ -97,7 +92,7 @@ impl<'a> Trainer<'a> {
             };
             self.folder.save(&run, name, broadcast.round, &kept)?;
             let (client, round) = (name, broadcast.round);
-            if round > 1 && without.contains(&number) && self.new.insert(name.clone()) {
+            if round > 1 && stateless.contains(&number) && self.new.insert(name.clone()) {
                 tracing::warn!(
                     client,
                     round,

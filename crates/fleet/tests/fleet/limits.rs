@@ -110,7 +110,7 @@ fn a_client_is_trained_once_per_request() {
 #[test]
 fn stalled_requests_block_nothing() {
     let (_folder, place) = place();
-    let mut node = start(&place);
+    let node = start(&place);
     let mut stalled = Vec::new();
     for beginning in [
         "POST /v1/train HTTP/1.1\r\nhost: x\r\ncontent-length: 1073741824\r\n\r\nsome of it",
