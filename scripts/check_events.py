@@ -96,7 +96,7 @@ def main():
     parser.add_argument("program", type=Path)
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
-    # TensorBoard reports every event that it forgets.
+    # TensorBoard reports every event that it drops.
     logging.getLogger("tensorboard").setLevel(logging.CRITICAL)
     run = args.folder / "run"
 

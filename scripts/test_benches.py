@@ -48,7 +48,7 @@ class Arguments(unittest.TestCase):
 
     def test_of_the_convolutions_by_patches(self):
         self.assertEqual(self.described(self.bench.Patch), members("patch.h", "Patch"))
-        # Aligned like the maps: a kernel's argument has so many bytes.
+        # Aligned like the maps: a kernel's argument has this many bytes.
         size = ctypes.sizeof(self.bench.Patch)
         self.assertEqual(size % 64, 0)
         self.assertLess(size - self.bench.Patch.end.offset, 64)
