@@ -113,7 +113,7 @@ class BridgeTest(WithFolder):
         good, bad, unknown = (self.coordinator.send(node, "/p", b"body") for node in ("1", "2", "3"))
         self.assertEqual((good.wait(5).status, good.body), (201, b"/pbody"))
         self.assertEqual(bad.wait(5).reason, "Flower error 7: went wrong")
-        self.assertIn("the node is gone", unknown.wait(5).reason or "")
+        self.assertIn("the node has disconnected", unknown.wait(5).reason or "")
         self.coordinator.finish()
         self.assertIsNone(self.ended.wait(5).reason)
 
@@ -184,11 +184,11 @@ class BridgeTest(WithFolder):
 
     def test_pulls_that_never_end(self) -> None:
         _, answer = self.node_1_hangs()
-        for name in ("_STALLED", "_LONGEST_PULL"):
+        for name in ("_STALLED", "_LONGEST_TRANSFER"):
             self.enterContext(unittest.mock.patch.object(bridge, name, 0.5))
         self.start(FakeGrid(answer))
         stuck = self.coordinator.send("1", "/", b"", timeout=None)
-        self.assertEqual(stuck.wait(10).reason, "Flower did not pass the message on in full within 0.5 s")
+        self.assertEqual(stuck.wait(10).reason, "Flower did not transfer the message within 0.5 s")
 
     def test_replaced_by_a_later_app(self) -> None:
         self.coordinator.stop()
