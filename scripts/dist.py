@@ -215,7 +215,7 @@ def fill(folder, libtorch, metadata, platform):
 
 
 def named_commit(program, repository=REPOSITORY):
-    """What the program says of its version. Packed in a checkout, it must name the commit."""
+    """The version that the program prints. Packed in a checkout, it must contain the commit."""
     name = output_of([program, "--version"]).strip()
     if (repository / ".git").exists() and "FEDANCHOR_COMMIT" not in os.environ:
         commit = output_of(["git", "-C", repository, "rev-parse", "HEAD"]).strip()
@@ -251,7 +251,7 @@ def confined(root):
 
 
 def check(archive):
-    """Unpacks the archive and runs the program where nothing else is; returns what was run."""
+    """Unpacks the archive and runs the program in an otherwise empty root folder; returns its output."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "root"
         (root / "opt").mkdir(parents=True)

@@ -22,7 +22,7 @@ def benchmark():
 
 
 def members(header, struct):
-    """What a C++ struct is made of, in order."""
+    """The fields of a C++ struct, in order."""
     text = (ROOT / "crates/graph/cpp" / header).read_text()
     body = re.search(rf"^struct {struct} {{\n(.*?)^}};", text, re.S | re.M).group(1)
     found = []

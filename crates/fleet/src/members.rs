@@ -88,10 +88,9 @@ impl MemberList {
     /// Removes nodes that have disconnected, and asks new ones to join.
     pub(crate) fn poll(&mut self) {
         let (connected, now) = (self.mailbox.nodes(), Instant::now());
-        let gone: Vec<String> =
-            self.nodes.keys().filter(|node| !connected.contains(*node)).cloned().collect();
-        for node in gone {
-            if let Some(NodeState::Joining { request, .. }) = self.nodes.remove(&node) {
+        let gone = self.nodes.extract_if(.., |node, _| !connected.contains(node));
+        for (node, state) in gone.collect::<Vec<_>>() {
+            if let NodeState::Joining { request, .. } = state {
                 self.mailbox.forget(request);
             }
             self.heartbeats.remove(&node);

@@ -120,20 +120,13 @@ pub fn framed(part: Bytes) -> [Bytes; 2] {
     [Bytes::copy_from_slice(&(part.len() as u64).to_le_bytes()), part]
 }
 
-/// Concatenates byte strings, each preceded by its length.
-pub fn join_parts(parts: &[&[u8]]) -> Vec<u8> {
-    let mut whole = Vec::new();
-    parts.iter().for_each(|part| push_part(&mut whole, part));
-    whole
-}
-
-/// Appends a byte string as [`join_parts`] does.
+/// Appends a byte string, preceded by its length.
 pub(crate) fn push_part(whole: &mut Vec<u8>, part: &[u8]) {
     whole.extend((part.len() as u64).to_le_bytes());
     whole.extend(part);
 }
 
-/// The inverse of [`join_parts`]; `None` for any other bytes.
+/// The byte strings that were concatenated after their lengths; `None` for any other bytes.
 pub fn split_parts(mut whole: &[u8]) -> Option<Vec<&[u8]>> {
     let mut parts = Vec::new();
     while !whole.is_empty() {
@@ -149,6 +142,12 @@ pub fn split_parts(mut whole: &[u8]) -> Option<Vec<&[u8]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn join_parts(parts: &[&[u8]]) -> Vec<u8> {
+        let mut whole = Vec::new();
+        parts.iter().for_each(|part| push_part(&mut whole, part));
+        whole
+    }
 
     #[test]
     fn parts_are_split_as_they_were_joined() {

@@ -36,8 +36,7 @@ impl Spooled {
         }
     }
 
-    /// The ranges of the parts that [`join_parts`](crate::protocol::join_parts) concatenated; `None` if there are not
-    /// `count` of them.
+    /// The ranges of byte strings that were concatenated after their lengths; `None` if there are not `count` of them.
     pub(crate) fn parts(&self, count: usize) -> io::Result<Option<Vec<Range<u64>>>> {
         let file = File::open(&self.0)?;
         let end = file.metadata()?.len();
@@ -73,7 +72,7 @@ impl Drop for Spooled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::join_parts;
+    use crate::protocol::push_part;
     use std::io::Write;
 
     #[test]
@@ -84,7 +83,8 @@ mod tests {
             file.write_all(bytes).unwrap();
             spooled
         };
-        let whole = join_parts(&[b"one", b"", b"three"]);
+        let mut whole = Vec::new();
+        [&b"one"[..], b"", b"three"].iter().for_each(|part| push_part(&mut whole, part));
         let reply = spooled(&whole);
         let parts = reply.parts(3).unwrap().unwrap();
         let read: Vec<Vec<u8>> = parts.iter().map(|part| reply.read(part, 4).unwrap()).collect();

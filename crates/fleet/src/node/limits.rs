@@ -33,21 +33,18 @@ pub(super) fn check(
         false => Err(Refusal::new(409, problem)),
     };
     let JoinRequest { classes, shape, normalisation, .. } = run;
-    require(
-        (1..=MOST_CLASSES).contains(classes),
-        format!("expected 1 to {MOST_CLASSES} classes, got {classes}"),
-    )?;
-    require(
-        (MIN_SIDE..=MAX_SIDE).contains(&shape.side),
-        format!("expected images of {MIN_SIDE} to {MAX_SIDE} pixels per side, got {}", shape.side),
-    )?;
-    require(
-        [1, 3].contains(&shape.channels),
-        format!("expected images of 1 or 3 channels, got {}", shape.channels),
-    )?;
+    for (what, least, most, got) in [
+        ("classes", 1, MOST_CLASSES, *classes),
+        ("pixels per side", MIN_SIDE, MAX_SIDE, shape.side),
+    ] {
+        let problem = format!("expected {least} to {most} {what}, got {got}");
+        require((least..=most).contains(&got), problem)?;
+    }
+    let channels = shape.channels;
+    require([1, 3].contains(&channels), format!("expected 1 or 3 channels, got {channels}"))?;
     let fits = |numbers: &[f32], least, most| {
         let is_within = |number| (least..=most).contains(number);
-        numbers.len() == shape.channels && numbers.iter().all(is_within)
+        numbers.len() == channels && numbers.iter().all(is_within)
     };
     require(
         fits(&normalisation.mean, -10.0, 10.0) && fits(&normalisation.std, 1e-4, 10.0),

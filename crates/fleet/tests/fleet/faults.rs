@@ -2,12 +2,13 @@
 
 use crate::transport::{Far, ask};
 use crate::{
-    coordinate, coordinate_with_heartbeats, pictures, records, same, serve, simulated, start_nodes,
+    coordinate, coordinate_with_heartbeats, join_parts, pictures, records, same, serve, simulated,
+    start_nodes,
 };
 use fedanchor::experiment::client_settings;
 use fedanchor::messages::Broadcast;
 use fedanchor_fleet::node::Node;
-use fedanchor_fleet::protocol::{JoinRequest, PROTOCOL, TrainHeader, join_parts};
+use fedanchor_fleet::protocol::{JoinRequest, PROTOCOL, TrainHeader};
 use fedanchor_fleet::{Mailbox, Reply};
 use fedanchor_record::Build;
 use serde_json::{Value, json};
@@ -107,13 +108,13 @@ fn malformed_answers_are_rejected_and_recorded() {
     for record in &records[1..=3] {
         assert_eq!(record["rejected"][0]["client"], 0, "{record}");
         assert!(record["rejected"][0]["reason"].as_str().unwrap().contains("cannot be decoded"));
-        // The other one has to join again first.
+        // The other node has to join again first.
         assert_eq!(record["trained"], 1, "{record}");
     }
     let lost = &records[1]["lost"][0];
     assert_eq!(lost["client"], 1, "{lost}");
     assert!(lost["reason"].as_str().unwrap().starts_with("its reply was refused: more than"));
-    // After three offences it is not asked again.
+    // After three offences it is excluded.
     assert!(!numbers(&records[4], "clients").contains(&0), "{}", records[4]);
 }
 
@@ -138,7 +139,7 @@ fn away(nodes: &[Node], long: u64, returns: bool) -> Far {
     Far::Away { node, trained, long: Duration::from_secs(long), returns }
 }
 
-/// A node leaves before it could be asked: nothing waits for it, although there is no deadline.
+/// A node disconnects before it takes its request: the round does not wait for it, although there is no deadline.
 #[test]
 fn a_node_that_left_before_it_was_asked_is_absent() {
     let (_folder, place) = place();
@@ -171,8 +172,8 @@ fn rounds_wait_for_the_transport() {
     assert!(lost <= 3 && outcomes[rounds - 1] == "\"applied\"", "{outcomes:?}");
 }
 
-/// The coordinator and all nodes are started anew between two rounds: the run ends in the same bytes, with what
-/// clients keep.
+/// The coordinator and all nodes are restarted between two rounds: the run ends in the same bytes, since the states of
+/// clients are kept.
 #[test]
 fn a_fleet_that_was_stopped_resumes_to_the_same_bytes() {
     let (_folder, place) = place();
@@ -240,7 +241,7 @@ fn malformed_requests_are_refused() {
     }
 }
 
-/// Random requests to both sockets, some of them nearly right: neither crashes, nor does memory grow.
+/// Random requests to both sockets, some of them nearly valid: neither crashes, and memory does not grow.
 /// FEDANCHOR_REQUESTS sets how many.
 #[test]
 fn random_requests_do_no_harm() {
@@ -261,7 +262,7 @@ fn random_requests_do_no_harm() {
             before = resident(); // everything has been used once by now
         }
         if number == count / 2 {
-            mailbox.end(true, String::new(), Duration::ZERO); // the other half comes after the end of the run
+            mailbox.end(true, String::new(), Duration::ZERO); // the other half arrives after the end of the run
         }
         let id = mailbox.post("7", "/v1/train", vec![vec![0; 10].into()], None, 1000);
         let paths = ["/v1/work", "/v1/join", "/v1/train", "/", "/v1/requests/", "/v1/replies/"];
@@ -282,7 +283,7 @@ fn random_requests_do_no_harm() {
             _ => Vec::new(),
         };
         let to = if random.below(2) == 0 { socket.path() } else { nodes[0].path() };
-        // There is work for node 7: who asks for it before the end need not wait.
+        // There is work for node 7, so that polls before the end return at once.
         let status = ask(to, ["GET", "POST", "PUT"][random.below(3) as usize], &path, &body);
         *seen.entry(status.map_or(0, |found| found.0)).or_insert(0) += 1;
         mailbox.cancel(id);
@@ -316,7 +317,7 @@ impl Random {
     fn mutate(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         for _ in 0..self.below(4) {
-            // Most of a message are weights: what matters is at its beginning.
+            // Most of a message are weights: its structure is at the beginning.
             let end = if self.below(2) == 0 { bytes.len().min(600) } else { bytes.len() };
             let at = self.below(end as u64) as usize;
             bytes[at] = self.below(256) as u8;

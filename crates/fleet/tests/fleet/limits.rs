@@ -2,9 +2,9 @@
 
 use crate::faults::{ALL, broadcast, place, request, terms};
 use crate::transport::{Far, ask};
-use crate::{coordinate_with_heartbeats, records, start_node, start_nodes};
+use crate::{coordinate_with_heartbeats, join_parts, records, start_node, start_nodes};
 use fedanchor_fleet::node::{Clients, Node};
-use fedanchor_fleet::protocol::{TrainHeader, join_parts};
+use fedanchor_fleet::protocol::TrainHeader;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -43,9 +43,9 @@ fn an_excessive_run_is_not_joined() {
         ("/classes", json!(10_000_000), "classes, got 10000000"),
         ("/classes", json!(0), "classes, got 0"),
         ("/shape/side", json!(225), own), // images of 28 pixels would be enlarged more than eightfold
-        ("/shape/side", json!(4097), "expected images of 16 to 4096 pixels per side, got 4097"),
+        ("/shape/side", json!(4097), "expected 16 to 4096 pixels per side, got 4097"),
         ("/shape/side", json!(15), "pixels per side, got 15"),
-        ("/shape/channels", json!(1_000_000), "expected images of 1 or 3 channels, got 1000000"),
+        ("/shape/channels", json!(1_000_000), "expected 1 or 3 channels, got 1000000"),
         ("/normalisation/mean", json!([0.5, 0.5]), "the normalisation does not fit"),
         ("/normalisation/std", json!([0.0]), "the normalisation does not fit"),
         ("/experiment", with("client.epochs=1001"), "client.epochs: must be at most 1000"),
@@ -72,7 +72,7 @@ fn an_excessive_run_is_not_joined() {
     assert_eq!(post(&node, "/v1/join", &terms).0, 200);
 }
 
-/// A request cannot make an answer longer than one update per client.
+/// An answer contains at most one update per client, whatever the request.
 #[test]
 fn a_client_is_trained_once_per_request() {
     let (_folder, place) = place();

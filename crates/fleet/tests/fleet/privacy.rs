@@ -1,10 +1,10 @@
 //! Everything that a node sends, verbatim.
 
 use crate::faults::{broadcast, place, request, terms};
-use crate::start_node;
 use crate::transport::ask;
+use crate::{join_parts, start_node};
 use fedanchor_fleet::node::{Clients, Node};
-use fedanchor_fleet::protocol::{join_parts, split_parts};
+use fedanchor_fleet::protocol::split_parts;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
