@@ -35,7 +35,7 @@ def lines(path):
 
 
 def expected(run):
-    """What the records have, by tag and round."""
+    """The recorded values, by tag and round."""
     found = {}
     for record, timing in zip(lines(run / "rounds.jsonl"), lines(run / "timings.jsonl"), strict=True):
         heads = {head: record[f"{head}_head"] for head in ("anchor", "classifier")}
@@ -76,7 +76,7 @@ def compare(reader, run, when):
 
 
 def compare_file(run, when):
-    """The same for whoever reads the file event by event, without forgetting what is repeated."""
+    """The same for a reader of single events, which does not drop repeated ones."""
     (file,) = (path for path in (run / "tensorboard").iterdir() if path.stat().st_size)
     events = list(LegacyEventFileLoader(str(file)).Load())
     check(events[0].file_version == "brain.Event:2", f"{when}: {events[0]}")
@@ -96,7 +96,7 @@ def main():
     parser.add_argument("program", type=Path)
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
-    # TensorBoard reports every event that it forgets.
+    # TensorBoard reports every event that it drops.
     logging.getLogger("tensorboard").setLevel(logging.CRITICAL)
     run = args.folder / "run"
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compare exported models with what the program computes itself:  python scripts/check_export.py FOLDER [--torchvision]
+"""Compare exported models with the program's outputs:  python scripts/check_export.py FOLDER [--torchvision]
 
-FOLDER is what `cargo run --locked -p fedanchor-export --example cases -- FOLDER` wrote. ONNX files are run with
-onnxruntime; with --torchvision, state dicts are loaded into torchvision's ResNet-18 instead. `make test` and
-`make test-slow` call both, with the Python packages they need in a virtual environment of their own.
+`cargo run --locked -p fedanchor-export --example cases -- FOLDER` writes FOLDER. ONNX files are run with onnxruntime; with
+--torchvision, state dicts are loaded into torchvision's ResNet-18 instead. `make test` and `make test-slow` call both, each
+in a virtual environment with its Python packages.
 """
 import argparse
 import collections

@@ -1,12 +1,11 @@
 """A fleet with failures, on a real Flower: `python scripts/check_fleet.py target/debug/fedanchor`.
 
-One federation with TLS and a key for each node, and several runs: a node without a registered key, a flood, a coordinator that is
-killed, a SuperLink that is restarted, a node that is killed and comes back, a hostile node, a SuperNode that is killed while its
-node trains. Needs openssl and ssh-keygen, and some twenty minutes.
+One federation with TLS and a key for each node, and several runs: a node without a registered key, a flood, a killed coordinator, a
+restarted SuperLink, a node that is killed and returns, a hostile node, a SuperNode that is killed while its node trains. Needs
+openssl and ssh-keygen, and about twenty minutes.
 """
 
 import contextlib
-import http.client
 import json
 import pathlib
 import re
@@ -28,6 +27,7 @@ from fleet import (
     start_coordinator,
     start_node,
 )
+from fedanchor_flower import local_http
 from harness import HTTP, UnixHttpServer, taken_down
 
 
@@ -119,17 +119,17 @@ def a_killed_node_comes_back(program: str, federation: Federation, nodes: dict[s
 
 
 def not_a_number(answer: bytes) -> bytes:
-    """An answer whose last number is not one."""
+    """An answer whose last number is NaN."""
     return answer[:-4] + struct.pack("<f", float("nan"))
 
 
 def a_billion_samples(answer: bytes) -> bytes:
-    """An answer that claims to be of many more images than the client has."""
+    """An answer that claims many more images than the client has."""
     return with_header(answer, lambda header: re.sub(rb'("samples\\*":)\d+', rb"\g<1>1000000000", header))
 
 
 def another_shape(answer: bytes) -> bytes:
-    """An answer whose first tensor of two axes has them the other way round."""
+    """An answer whose first tensor of two axes is transposed."""
 
     def turn(header: bytes) -> bytes:
         return re.sub(rb'"shape":\[(\d+),(\d+)\]', rb'"shape":[\g<2>,\g<1>]', header, count=1)
@@ -138,7 +138,7 @@ def another_shape(answer: bytes) -> bytes:
 
 
 def with_header(answer: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """An answer with another header, before which its length and that of the whole are."""
+    """An answer with a changed header, and the lengths before it."""
     (length,) = struct.unpack("<Q", answer[8:16])
     header, tensors = answer[16 : 16 + length], answer[16 + length :]
     changed = change(header)
@@ -156,16 +156,13 @@ def changed_answers(
     nodes: dict[str, subprocess.Popen[bytes]],
     change: Callable[[bytes], bytes],
 ) -> Iterator[None]:
-    """In place of the third node, something that changes its answers to `train`."""
+    """Replace the third node by a proxy that changes its answers to `train`."""
     federation.kill(nodes["client-2"])
     behind = federation.folder / "behind.sock"
     nodes["client-2"] = start_node(program, federation, "client-2", behind)
 
     def respond(method: str, target: str, body: bytes) -> tuple[int, bytes]:
-        connection = UnixConnection(behind)
-        connection.request(method, target, body)
-        answer = connection.getresponse()
-        status, reply = answer.status, answer.read()
+        status, reply = local_http.request(str(behind), method, target, body, timeout=120)
         if target.startswith("/v1/train") and status == 200:
             reply = change(reply)
         return status, reply
@@ -178,12 +175,12 @@ def changed_answers(
 
 
 def a_hostile_node_is_excluded(program: str, federation: Federation, spoil: Callable[[bytes], bytes], reason: str) -> None:
-    """It answers with what the node behind it has trained, but for one thing."""
+    """It sends the answers of an honest node with one change."""
     name = spoil.__name__
     out = federation.folder / name
     coordinator = start_coordinator(program, federation, out, "--set", "rounds=4")
     app = federation.run()
-    expect(f"the run ends well with a hostile node: {name}", coordinator.wait(LONGEST) == 0)
+    expect(f"the run completes with a hostile node: {name}", coordinator.wait(LONGEST) == 0)
     rounds = records(out)[1:]
     named = [[note["client"] for note in record["rejected"]] for record in rounds]
     expect(f"its updates are rejected: {named}", named[:3] == [[2]] * 3)
@@ -221,24 +218,14 @@ def a_killed_supernode_holds_up_a_round_for_minutes(
             return coordinator.poll() is not None
 
         wait_for("the coordinator", is_over, 900)
-    expect("the run ends well although a SuperNode was killed while its node trained", coordinator.returncode == 0)
+    expect("the run completes although a SuperNode was killed while its node trained", coordinator.returncode == 0)
     lost = records(out)[1]["lost"]
-    expect(f"its update is given up: {lost}", [note["client"] for note in lost] == [2])
+    expect(f"its update is recorded as lost: {lost}", [note["client"] for note in lost] == [2])
     federation.wait_for_end(app)
 
 
-class UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: pathlib.Path) -> None:
-        super().__init__("local", timeout=120)
-        self.path_of_socket = str(path)
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(self.path_of_socket)
-
-
 def peak(pid: int) -> int:
-    """The most bytes of memory that a process has held."""
+    """The peak memory of a process in bytes."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) << 10
 
@@ -260,7 +247,7 @@ def a_gigabyte_is_refused(program: str, federation: Federation) -> None:
         pass  # refused in the middle
     after = peak(coordinator.pid)
     expect(
-        f"of a gigabyte {sent >> 20} MiB are taken, and memory grows by {(after - before) >> 20} MiB",
+        f"of a gigabyte {sent >> 20} MiB are read, and memory grows by {(after - before) >> 20} MiB",
         after - before < 200 << 20,
     )
     expect("the coordinator continues", coordinator.poll() is None)
@@ -279,20 +266,20 @@ def main() -> None:
         stranger = federation.start_supernode("stranger", federation.key_options("stranger"))
         a_gigabyte_is_refused(program, federation)
         a_killed_coordinator_resumes(program, federation)
-        if HTTP:  # former versions keep no keys on disk
+        if HTTP:  # earlier versions keep no keys on disk
             a_restarted_superlink_goes_on(program, federation, supernodes)
         a_killed_node_comes_back(program, federation, nodes)
         for spoil, reason in ((not_a_number, "finite"), (another_shape, "expected ["), (a_billion_samples, "1000000000")):
             with changed_answers(program, federation, nodes, spoil):
                 a_hostile_node_is_excluded(program, federation, spoil, reason)
-        if HTTP:  # former versions give a restarted SuperNode another number
+        if HTTP:  # earlier versions give a restarted SuperNode a new id
             a_killed_supernode_holds_up_a_round_for_minutes(program, federation, nodes, supernodes)
-        # Former versions let it try on.
+        # In earlier versions it keeps trying.
         expect(
             "a node without a registered key was refused",
             not HTTP or stranger.poll() not in (None, 0),
         )
-    print("ok: nothing is left running")
+    print("ok: all processes have ended")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
     python3 scripts/dist.py --check ARCHIVE   # only check an archive
 
 The archive, target/dist/fedanchor-VERSION-PLATFORM.tar.gz, needs neither Rust nor Python: the program looks for
-libtorch beside itself (a relative runpath, which crates/engine/build.rs writes), and everything else it is linked
-with belongs to every Linux system with a C++ library. The check runs it in a folder made its root, which holds the
-archive and those system libraries only.
+libtorch in ../lib (a relative runpath, which crates/engine/build.rs writes), and the other libraries that it needs are
+part of every Linux system with a C++ library. The check runs it in a root folder that contains only the archive and
+those system libraries.
 """
 import argparse
 import gzip
@@ -38,7 +38,7 @@ Keep bin and lib side by side: the program finds libtorch in ../lib.
 completions: for bash, zsh, fish, PowerShell and elvish; for example `source completions/fedanchor.bash`
 man:         manual pages; for example `man man/fedanchor-run.1`
 flower-requirements.txt: Flower, for a fleet: `pip install --require-hashes --only-binary=:all: -r flower-requirements.txt`
-LICENSES:    of the program, of the images and of the charting library in it, of libtorch, and of all crates that it is made from
+LICENSES:    of the program, its images, its charting library, libtorch and all crates
 """
 
 
@@ -122,13 +122,13 @@ def licence_files(package):
 
 
 def crate_licences(packages):
-    """One text for all crates: who is under which licence, then every distinct licence text with its crates."""
-    lines, texts = ["The crates that fedanchor is made from, and their licences.", ""], {}
+    """One text for all crates: the licence of each, then every distinct licence text with its crates."""
+    lines, texts = ["The crates of fedanchor, and their licences.", ""], {}
     for package in packages:
         name = f"{package['name']} {package['version']}"
         files = licence_files(package)
         place = package.get("repository") or package.get("homepage") or ""
-        remark = "" if files else " (the package holds no text of it)"
+        remark = "" if files else " (without a text in the package)"
         lines.append(f"{name}: {package['license'] or 'see its text below'}{remark} {place}".rstrip())
         for file in files:
             text = file.read_text(encoding="utf-8", errors="replace").strip()
@@ -215,7 +215,7 @@ def fill(folder, libtorch, metadata, platform):
 
 
 def named_commit(program, repository=REPOSITORY):
-    """What the program says of its version. Packed in a checkout, it must name the commit."""
+    """The version that the program prints. Packed in a checkout, it must contain the commit."""
     name = output_of([program, "--version"]).strip()
     if (repository / ".git").exists() and "FEDANCHOR_COMMIT" not in os.environ:
         commit = output_of(["git", "-C", repository, "rev-parse", "HEAD"]).strip()
@@ -251,7 +251,7 @@ def confined(root):
 
 
 def check(archive):
-    """Unpacks the archive and runs the program where nothing else is; returns what was run."""
+    """Unpacks the archive and runs the program in an otherwise empty root folder; returns its output."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "root"
         (root / "opt").mkdir(parents=True)

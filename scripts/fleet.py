@@ -1,8 +1,8 @@
 """A whole fleet on this machine: `python scripts/fleet.py target/release/fedanchor` with a Python that has flwr.
 
-Starts Flower's SuperLink and three SuperNodes, each with a node of fedanchor, and a coordinator, all on loopback, on digits of
-the embedded sample. With `--nodes 4 --clients 100 --per-round 10` each of four nodes represents 25 clients. Afterwards the same
-clients are simulated, and the two models are compared byte for byte. Everything is taken down at the end, also after Ctrl-C or an
+Starts Flower's SuperLink, three SuperNodes with a node of fedanchor each, and a coordinator, all on loopback, with digits of the
+embedded sample. With `--nodes 4 --clients 100 --per-round 10` each of four nodes represents 25 clients. Afterwards the same
+clients are simulated, and the two models are compared byte for byte. Everything is stopped at the end, also after Ctrl-C or an
 error.
 """
 
@@ -21,7 +21,7 @@ from harness import Federation, taken_down  # noqa: E402
 NODES = 3
 NAMES = [f"client-{number}" for number in range(NODES)]
 ROUNDS = 3
-# The longest that any step may take, in seconds: nothing waits for ever.
+# The timeout of a step, in seconds.
 LONGEST = 1200
 EXPERIMENT = """
 preset = "best"
@@ -38,7 +38,7 @@ fleet.clients_per_node = {per_node}
 
 
 def pictures(program: str, folder: pathlib.Path, clients: int = NODES, per_round: int = NODES, per_node: int = 1) -> None:
-    """`all` for the simulation; of these, `server` is what the coordinator has."""
+    """Write `all` for the simulation, and the part `server` of it for the coordinator."""
     everything = folder / "all"
     subprocess.run([program, "-q", "data", "example", str(everything), "--clients", str(clients)], check=True, timeout=LONGEST)
     shutil.copytree(everything / "labelled", folder / "server" / "train")
@@ -67,7 +67,7 @@ def start_node(program: str, federation: Federation, name: str, socket: pathlib.
 
 
 def start_nodes_of_many(program: str, federation: Federation, nodes: int, clients: int) -> list[str]:
-    """Nodes that stand for several clients each, in turn; returns the nodes' names."""
+    """Nodes that represent several clients each; returns the nodes' names."""
     names = [f"node-{number}" for number in range(nodes)]
     for number, name in enumerate(names):
         socket, listed = federation.node_socket(name), federation.folder / f"{name}.txt"
@@ -85,7 +85,7 @@ def start_flower(federation: Federation, names: list[str]) -> None:
 
 
 def start_coordinator(program: str, federation: Federation, out: pathlib.Path, *more: str) -> subprocess.Popen[bytes]:
-    """A coordinator whose progress is seen."""
+    """A coordinator that prints its progress."""
     command = [program, "coordinator", "--socket", str(federation.coordinator_socket), *more]
     where = ["--resume", str(out)] if out.exists() else [str(federation.folder / "fleet.toml"), "--out", str(out)]
     coordinator = subprocess.Popen([*command, *where], env=federation.environment("coordinator"))
@@ -125,11 +125,11 @@ def run(program: str, federation: Federation, nodes: int, clients: int, per_roun
     if status != 0:
         raise SystemExit(f"error: the coordinator ended with status {status}")
     if (ended := federation.wait_for_end(app)) != "finished:completed":
-        raise SystemExit(f"error: Flower calls the run {ended}")
+        raise SystemExit(f"error: the Flower run is {ended}, expected finished:completed")
     print(f"{ROUNDS} rounds over Flower in {seconds:.0f} s; now the simulation of the same clients", flush=True)
     if simulate(program, federation) != (folder / "fleet" / "model.safetensors").read_bytes():
-        raise SystemExit("error: the fleet's model is not the one of the simulation of the same clients")
-    print("the fleet's model is the one of the simulation of the same clients, byte for byte", flush=True)
+        raise SystemExit("error: the fleet's model differs from that of the simulation of the same clients")
+    print("the fleet's model equals that of the simulation of the same clients, byte for byte", flush=True)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""What travels between a coordinator and its nodes, for scripts that stand in for one of them.
+"""The messages between a coordinator and its nodes, for scripts that replace one of them.
 
-A request to train and its reply are byte strings, each after its length; broadcasts and answers are files of safetensors whose
-metadata hold a header. Written without any code of the project, as `make_message_seeds.py` is.
+A request to train and its reply are byte strings, each preceded by its length; broadcasts and answers are safetensors files with
+a header in their metadata. Like `make_message_seeds.py`, this is written without code of the project.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 TYPES = {"F32": "<f4", "F64": "<f8", "U16": "<u2"}
-# The head that the server alone trains: it goes down and does not come back.
+# The head that only the server trains: it is broadcast, but not sent back.
 SERVER_ONLY = "model/anchor."
 
 
@@ -58,12 +58,12 @@ def _index(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
 
 
 def trained(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Of a broadcast's tensors those that a client sends back."""
+    """The tensors of a broadcast that a client sends back."""
     return {name: tensor for name, tensor in tensors.items() if name.startswith("model/") and not name.startswith(SERVER_ONLY)}
 
 
 class Echo:
-    """A client that answers at once: with the model it was sent."""
+    """A client that answers at once, with the model that it received."""
 
     def __init__(self, name: str, samples: int = 100) -> None:
         self.name = name
@@ -83,5 +83,5 @@ class Echo:
         return join_parts([encode(header, trained(tensors))])
 
     def respond(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
-        """For a server on the node's socket."""
+        """Respond on the node's socket."""
         return 200, self.join(body) if target == "/v1/join" else self.train(body)

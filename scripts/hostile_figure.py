@@ -1,7 +1,7 @@
 """Hostile clients under every aggregation rule: docs/images/hostile.svg and hostile.csv, from results/index.csv.
 
-`figures.py` writes both. A cell is the mean test accuracy over the seeds whose run finished, and a cross
-marks a cell in which no run did.
+`figures.py` writes both. A cell is the mean test accuracy over the seeds whose run finished; a
+cross marks a cell in which no run did.
 """
 
 import csv

@@ -1,14 +1,13 @@
-"""A fleet with a third of hostile nodes, compared with the same fleet without them: `python scripts/hostile_fleet.py target/release/fedanchor`.
+"""A fleet with a third of its nodes hostile, compared with the same fleet without them: `python scripts/hostile_fleet.py target/release/fedanchor`.
 
-The experiment of `fleet.py`, over a real Flower on this machine. The hostile nodes are honest ones behind a proxy, which changes
-what they have trained before it leaves:
+The experiment of `fleet.py`, over Flower on this machine. A hostile node is an honest one behind a proxy that changes its updates:
 
     sign     five times the change, in the other direction
-    noise    a random change that is five times as long
+    noise    a random change of five times the norm
     scale    a thousand times the change
-    nan      not numbers
+    nan      NaN
 
-Prints a table with the test accuracy after the last round, and what became of the hostile updates.
+Prints a table with the test accuracy after the last round, and the number of rejected and clipped updates.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from fleet_messages import decode, encode, join_parts, split_parts
 from harness import Federation, UnixHttpServer, taken_down
 from keep_records import keep
 
-Change = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of the tensor that was sent and the trained one
+Change = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from the tensor that was sent and the trained one
 
 
 def of_length(length: float) -> Change:
@@ -49,7 +48,7 @@ ATTACKS: dict[str, Change] = {
 
 
 class Hostile:
-    """Stands before an honest node."""
+    """A proxy for an honest node."""
 
     def __init__(self, socket: pathlib.Path, behind: pathlib.Path) -> None:
         self.behind, self.change, self.lock = behind, ATTACKS["none"], threading.Lock()
@@ -61,7 +60,7 @@ class Hostile:
             return answer
         broadcast, _ = split_parts(body)
         sent = decode(broadcast)[1]
-        with self.lock:  # a generator of random numbers belongs to one thread
+        with self.lock:  # random number generators are not thread-safe
             return 200, join_parts([self.changed(part, sent) for part in split_parts(answer.body)])
 
     def changed(self, part: memoryview, sent: dict[str, np.ndarray]) -> bytes:
@@ -94,14 +93,14 @@ def measure(program: str, federation: Federation, hostile: list[int], attack: st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A fleet with a third of hostile nodes, compared with the same fleet without them.")
+    parser = argparse.ArgumentParser(description="A fleet with a third of its nodes hostile, compared with the same fleet without them.")
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("--nodes", type=int, default=3, help="a multiple of three")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seeds", default="0", help="for example 0,1")
     parser.add_argument("--attacks", default=",".join(ATTACKS))
     parser.add_argument("--records", type=pathlib.Path, metavar="DIR", help="keep the record of every run there")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the experiment")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the experiment")
     options = parser.parse_args()
     program, nodes = str(options.program.resolve()), options.nodes
     settings = [f"rounds={options.rounds}", *options.set]

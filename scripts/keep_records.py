@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Copies the part of runs that is committed from their folders to results/, and adds the runs to results/index.csv:
+"""Copies the committed part of runs to results/, and adds the runs to results/index.csv:
 
     python3 scripts/keep_records.py runs/best results/best
     python3 scripts/keep_records.py runs/hostile results/hostile.jsonl.gz

@@ -146,7 +146,7 @@ def install_cuda(folder, pip=run_pip, distributions=None):
             wheel = download(distribution, Path(scratch), pip)
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(site)
-            wheel.unlink()  # there may not be room for all of them and what is in them
+            wheel.unlink()  # the disk may not have room for all wheels and their contents
         for library in ("cudart.so.13", "cudnn.so.9", "cublas.so.13"):
             if not list(site.glob(f"nvidia/*/lib/lib{library}")):
                 raise SetupError(f"missing in the CUDA version: lib{library}; this is a bug in scripts/libtorch.py, please report it")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the seeds of the message decoders' fuzz targets:  python3 scripts/make_message_seeds.py
 
-Messages for the network of two tensors in crates/core/fuzz/src/decoders.rs, encoded here without any code of
-the project: what the decoders accept is what the protocol says, not only what the encoder writes.
+Messages for the network of two tensors in crates/core/fuzz/src/decoders.rs, encoded without code of the project, so that
+the decoders are tested against the protocol and not only against the encoder.
 """
 import json
 import pathlib

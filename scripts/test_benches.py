@@ -22,7 +22,7 @@ def benchmark():
 
 
 def members(header, struct):
-    """What a C++ struct is made of, in order."""
+    """The fields of a C++ struct, in order."""
     text = (ROOT / "crates/graph/cpp" / header).read_text()
     body = re.search(rf"^struct {struct} {{\n(.*?)^}};", text, re.S | re.M).group(1)
     found = []
@@ -48,7 +48,7 @@ class Arguments(unittest.TestCase):
 
     def test_of_the_convolutions_by_patches(self):
         self.assertEqual(self.described(self.bench.Patch), members("patch.h", "Patch"))
-        # Aligned like the maps: a kernel's argument has so many bytes.
+        # Aligned like the maps: a kernel's argument has this many bytes.
         size = ctypes.sizeof(self.bench.Patch)
         self.assertEqual(size % 64, 0)
         self.assertLess(size - self.bench.Patch.end.offset, 64)

@@ -1,4 +1,4 @@
-"""`make demo` and `cargo run` run the program: the workspace has several, and cargo must know which is meant."""
+"""`make demo` and `cargo run` run `fedanchor`, although the workspace has several programs."""
 
 import json
 import subprocess

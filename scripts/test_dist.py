@@ -86,7 +86,7 @@ class Licences(unittest.TestCase):
             package(self.folder, "d", None, {"terms.txt": "Ask first."}, license_file="terms.txt"),
         ])
         self.assertIn("a 1.0.0: MIT OR Apache-2.0\n", text)
-        self.assertIn("c 1.0.0: ISC (the package holds no text of it) https://example.org/c\n", text)
+        self.assertIn("c 1.0.0: ISC (without a text in the package) https://example.org/c\n", text)
         self.assertIn("d 1.0.0: see its text below\n", text)
         self.assertEqual(text.count("Do what"), 1)
         self.assertIn("a 1.0.0, b 1.0.0\n", text)

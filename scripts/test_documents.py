@@ -1,4 +1,4 @@
-"""The documents link to what exists, the site has all of them, and their excerpts are code of the project."""
+"""Links in documents lead to existing targets, the site has all pages, and excerpts are code of the project."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""The modules of the crates import each other one way, and the check would notice if they did not."""
+"""The modules of the crates import each other without cycles, and the check finds cycles."""
 import tempfile
 import unittest
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Everything that is fetched and executed is pinned by a hash: Python packages, crates, the image of a container."""
+"""All code from elsewhere is pinned by a hash: Python packages, crates, container images."""
 import re
 import unittest
 from pathlib import Path

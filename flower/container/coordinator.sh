@@ -1,6 +1,6 @@
 #!/bin/bash
-# A coordinator and the SuperLink, whose options are the arguments. The experiment is /data/experiment.toml; the run goes to
-# /runs/$RUN, and goes on if it is there. `flwr run` starts it.
+# A coordinator and the SuperLink, whose options are the arguments. The experiment is /data/experiment.toml; the run folder is
+# /runs/$RUN, and is resumed if it exists. `flwr run` starts the run.
 set -eu
 trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT
 trap 'exit 143' TERM INT

@@ -1,8 +1,8 @@
 """Carries the messages of fedanchor over Flower.
 
-Nothing here knows what the messages mean. The ServerApp asks `fedanchor coordinator` on a Unix socket what to send to which
-node, the ClientApp hands that to `fedanchor node` on another Unix socket, and the answer goes the same way back.
+The messages are not interpreted here. The ServerApp polls `fedanchor coordinator` on a Unix socket for requests to nodes, the
+ClientApp passes each to `fedanchor node` on another Unix socket, and the answer returns the same way.
 """
 
 PROTOCOL = 1
-"""Version of the conversation with the two sockets."""
+"""Version of the protocol on the two sockets."""

@@ -1,4 +1,4 @@
-"""The ServerApp's loop: the coordinator's orders become Flower messages, replies and errors go back."""
+"""The ServerApp's loop: sends the coordinator's orders as Flower messages, and returns replies and errors."""
 
 import threading
 import time
@@ -11,31 +11,31 @@ from flwr.serverapp import Grid
 from fedanchor_flower import envelope
 from fedanchor_flower.coordinator import Coordinator, CoordinatorError, Order, logger, printable
 
-# Status of what a ClientApp says in place of a node that it cannot reach.
+# The status that stands for a node that its ClientApp cannot reach.
 _UNREACHABLE = 502
 
-# Bodies that are in memory at the same time, whatever the number of nodes.
+# The number of bodies in memory at a time, independent of the number of nodes.
 _SENT_AT_ONCE = 1
 _RECEIVED_AT_ONCE = 3
 
-# Seconds between two looks for a reply: a twentieth of the time since it was asked for, within these limits.
+# Seconds between two polls for a reply: a twentieth of the time since the message was sent, within these limits.
 _SHORTEST_PAUSE = 0.2
 _LONGEST_PAUSE = 1.0
-# Looks per second for all nodes together, so that many nodes do not mean much work for the SuperLink.
-_LOOKS_PER_SECOND = 50
+# Polls per second for all nodes together, which limits the load on the SuperLink.
+_POLLS_PER_SECOND = 50
 
-# A message's life beyond its timeout. The clocks of server and nodes may differ by as much.
+# Added to the lifetime of a message, since the clocks of server and nodes may differ by as much.
 _CLOCK_DIFFERENCE = 60.0
 
-# For how long a node must have been missing from Flower's list before its answer is given up.
+# How long a node must be missing from Flower's list before its order fails.
 _ABSENCE = 5.0
 
-# What takes longer than this to be sent or received does not hold its place in memory against others any longer, in seconds.
+# A transfer that takes longer than this, in seconds, no longer counts towards the bodies in memory.
 _STALLED = 30.0
-# After this long it is given up. Flower itself would wait for two hours.
-_LONGEST_PULL = 900.0
+# A transfer that takes longer than this fails. Flower itself would wait for two hours.
+_LONGEST_TRANSFER = 900.0
 
-# The least time between two questions for work, in case the coordinator does not hold its answer back.
+# The least time between two polls for work, in case the coordinator answers at once.
 _LEAST_PAUSE = 0.2
 
 
@@ -44,7 +44,7 @@ class RunFailed(Exception):
 
 
 class _Exchange:
-    """One order on its way: sent to a node, until its reply or a failure has been told."""
+    """An order under way, until its reply or failure has been reported."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -52,15 +52,15 @@ class _Exchange:
         self.missing_since: float | None = None
         # Guarded by the bridge's lock.
         self.ended = False
-        self.slots: threading.Semaphore | None = None  # the one of which a place is taken
-        self.entered: float | None = None  # when Flower began to send the message or to receive the reply
+        self.slots: threading.Semaphore | None = None  # the semaphore of which it holds a slot
+        self.entered: float | None = None  # when the current transfer began
 
 
 class Bridge:
     """Runs one thread per order.
 
     Flower's `pull_messages` blocks until a reply has arrived in full, up to two hours if a node dies while it sends. With a
-    thread for each order and one message per call, such a node holds up nobody else.
+    thread per order and one message per call, such a node does not block others.
     """
 
     def __init__(self, grid: Grid, coordinator: Coordinator) -> None:
@@ -68,14 +68,14 @@ class Bridge:
         self._coordinator = coordinator
         self._lock = threading.Lock()
         self._exchanges: dict[int, _Exchange] = {}
-        # Those of which the coordinator has not yet heard the end.
+        # Exchanges whose end the coordinator does not know yet.
         self._held: set[_Exchange] = set()
         self._sending = threading.Semaphore(_SENT_AT_ONCE)
         self._receiving = threading.Semaphore(_RECEIVED_AT_ONCE)
         self._error: CoordinatorError | None = None
 
     def run(self) -> None:
-        """Work until the coordinator is done. Raises RunFailed if it says that the run has failed."""
+        """Work until the coordinator is done. Raises RunFailed if the run has failed."""
         while True:
             asked = time.monotonic()
             nodes = list(self._grid.get_node_ids())
@@ -94,25 +94,25 @@ class Bridge:
             if not work.orders:
                 time.sleep(max(0.0, asked + _LEAST_PAUSE - time.monotonic()))
         with self._lock:
-            # Whatever comes now is of no use to anybody.
+            # Replies are not needed after the end.
             for exchange in self._exchanges.values():
                 exchange.ended = True
         if not work.ok:
-            raise RunFailed(work.message or "the coordinator reports a failure without a reason")
+            raise RunFailed(work.message or "the coordinator reported a failure without a reason")
         if work.message:
             logger.info("%s", work.message)
 
     def _start(self, order: Order) -> None:
         exchange = _Exchange(order)
         with self._lock:
-            # A coordinator that was restarted may count from the beginning: the old request's reply is not the new one's.
+            # A restarted coordinator may reuse numbers: the old request's reply does not belong to the new one.
             old = self._exchanges.get(order.id)
             if old is not None:
                 logger.warning("request %d: replaced by a new one for node %d", order.id, order.node)
                 self._abandon_locked(old)
             self._exchanges[order.id] = exchange
             self._held.add(exchange)
-        # Daemon threads: one that hangs inside Flower must not keep the run from ending.
+        # Daemon threads, since one that hangs inside Flower must not keep the run from ending.
         threading.Thread(target=self._carry_out, args=(exchange,), daemon=True, name=f"request {order.id}").start()
 
     def _carry_out(self, exchange: _Exchange) -> None:
@@ -124,7 +124,7 @@ class Bridge:
             except CoordinatorError:
                 raise
             except Exception as error:
-                # Whatever Flower raises concerns this message; if Flower itself is gone, the main thread finds out.
+                # Errors of Flower concern this message; if Flower itself is gone, the main thread will fail too.
                 self._fail(exchange, f"{type(error).__name__}: {error}")
         except CoordinatorError as error:
             self._error = error
@@ -134,7 +134,7 @@ class Bridge:
 
     def _send(self, exchange: _Exchange) -> str | None:
         order = exchange.order
-        with self._place(exchange, self._sending):
+        with self._slot(exchange, self._sending):
             if exchange.ended:
                 return None
             body = self._coordinator.body(order)
@@ -147,7 +147,7 @@ class Bridge:
             ids = [message_id for message_id in self._grid.push_messages([message]) if message_id]
             exchange.entered = None
         if not ids:
-            self._fail(exchange, "Flower did not accept the message: the node is gone, or the message was refused")
+            self._fail(exchange, "Flower did not accept the message: the node has disconnected, or the message was refused")
             return None
         return ids[0]
 
@@ -155,8 +155,8 @@ class Bridge:
         sent = time.monotonic()
         while True:
             pause = min(max((time.monotonic() - sent) / 20, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-            time.sleep(max(pause, len(self._exchanges) / _LOOKS_PER_SECOND))
-            with self._place(exchange, self._receiving):
+            time.sleep(max(pause, len(self._exchanges) / _POLLS_PER_SECOND))
+            with self._slot(exchange, self._receiving):
                 if exchange.ended:
                     return
                 exchange.entered = time.monotonic()
@@ -191,10 +191,10 @@ class Bridge:
             if timeout is not None and now - exchange.start > timeout:
                 self._give_up(exchange, f"no answer within {timeout:g} s")
             elif exchange.missing_since is not None and now - exchange.missing_since > _ABSENCE:
-                self._give_up(exchange, "the node is not connected to Flower any longer")
+                self._give_up(exchange, "the node has disconnected from Flower")
             elif (entered := exchange.entered) is not None and now - entered > _STALLED:
-                if now - entered > _LONGEST_PULL:
-                    self._give_up(exchange, f"Flower did not pass the message on in full within {_LONGEST_PULL:g} s")
+                if now - entered > _LONGEST_TRANSFER:
+                    self._give_up(exchange, f"Flower did not transfer the message within {_LONGEST_TRANSFER:g} s")
                 else:
                     with self._lock:
                         self._leave_locked(exchange)
@@ -211,7 +211,7 @@ class Bridge:
             self._release(exchange)
 
     def _forget(self, number: int) -> None:
-        """End an exchange whose reply nobody wants; its thread finds out when it next looks."""
+        """End an exchange whose reply is not needed; its thread notices at its next poll."""
         with self._lock:
             exchange = self._exchanges.get(number)
             if exchange is not None:
@@ -227,7 +227,7 @@ class Bridge:
             return self._end_locked(exchange)
 
     def _end_locked(self, exchange: _Exchange) -> bool:
-        """End the exchange; false if it had ended before. Whoever ends it tells the coordinator."""
+        """End the exchange; false if it had ended before. The caller reports to the coordinator."""
         if exchange.ended:
             return False
         exchange.ended = True
@@ -236,15 +236,15 @@ class Bridge:
         return True
 
     def _abandon_locked(self, exchange: _Exchange) -> bool:
-        """End an exchange whose thread may hang inside Flower, and give its place to others."""
+        """End an exchange whose thread may hang inside Flower, and release its slot."""
         if not self._end_locked(exchange):
             return False
         self._leave_locked(exchange)
         return True
 
     @contextmanager
-    def _place(self, exchange: _Exchange, slots: threading.Semaphore) -> Iterator[None]:
-        """Take one of the places for bodies in memory."""
+    def _slot(self, exchange: _Exchange, slots: threading.Semaphore) -> Iterator[None]:
+        """Hold one of the slots for bodies in memory."""
         slots.acquire()
         with self._lock:
             exchange.slots = slots

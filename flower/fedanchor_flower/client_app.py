@@ -1,7 +1,6 @@
 """The ClientApp: from a Flower message to the node's socket and back.
 
-Flower starts a new process for every message, so nothing is kept here; what has to last (model, data, device) lives in
-`fedanchor node`.
+Flower starts a new process for every message, so no state is kept here; model, data and device belong to `fedanchor node`.
 """
 
 import logging
@@ -12,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedanchor_flower import envelope, local_http
 
-# A child of Flower's logger: the SuperNode's log has what is written here.
+# A child of Flower's logger, which writes to the SuperNode's log.
 logger = logging.getLogger("flwr.fedanchor")
 
 app = ClientApp()
@@ -20,9 +19,9 @@ app = ClientApp()
 
 @app.query()
 def pass_on(message: Message, context: Context) -> Message:
-    """Hand the message's body to the node and return what it answers."""
+    """Pass the message's body to the node and return its answer."""
     request = envelope.request_from_records(message.content)
-    # The body would otherwise be held twice while the node works.
+    # Frees one of two copies of the body while the node works.
     message.content.clear()
     reply = ask_node(str(context.node_config.get("socket", "")), request)
     return Message(envelope.reply_to_records(reply), reply_to=message)
@@ -33,11 +32,11 @@ def ask_node(socket: str, request: envelope.Request) -> envelope.Reply:
     socket = socket or os.environ.get("FEDANCHOR_NODE_SOCKET", "")
     if not socket:
         advice = "start flower-supernode with --node-config 'socket=\"/path/to/node.sock\"'"
-        return envelope.Reply(0, b"", f"the node's socket is not known: {advice}")
+        return envelope.Reply(0, b"", f"the path of the node's socket is missing: {advice}")
     try:
         status, body = local_http.request(socket, "POST", request.path, request.body, timeout=request.timeout)
     except local_http.Unreachable as error:
         logger.warning("fedanchor node: %s", error)
-        # Without the path, which is nobody's business elsewhere.
+        # Without the path, which must not leave this machine.
         return envelope.Reply(0, b"", f"fedanchor node: {error.reason}")
     return envelope.Reply(status, body)

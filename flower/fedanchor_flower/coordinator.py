@@ -1,4 +1,4 @@
-"""The conversation with `fedanchor coordinator`."""
+"""The protocol with `fedanchor coordinator`."""
 
 import json
 import logging
@@ -9,36 +9,34 @@ from typing import Any
 
 from fedanchor_flower import PROTOCOL, local_http
 
-# A child of Flower's logger: `flwr log` shows what is written here.
+# A child of Flower's logger, which `flwr log` shows.
 logger = logging.getLogger("flwr.fedanchor")
 
 # Seconds between two attempts to reach the coordinator.
 _PAUSE = 0.5
 
-# For how long a coordinator that listens may be silent. It holds back its answers to /v1/work for about a second.
+# How long a coordinator may take to answer. It delays answers to /v1/work by about a second.
 _LEAST_PATIENCE = 10.0
 
-
-# Status of what nobody waits for any longer: it came late, its round is over, or the coordinator was restarted.
+# The status of an expired request: its round is over, or the coordinator was restarted.
 _GONE = 410
 
-
-# As much of a node's own words is passed on, in characters.
+# The longest message of a node that is passed on, in characters.
 _LONGEST_REASON = 300
 
 
 def printable(words: str) -> str:
-    """Words of a node as they may stand in a log: not too many, and nothing that a terminal would obey."""
+    """A message of a node for a log: shortened, and without control characters."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in words[:_LONGEST_REASON])
 
 
 class CoordinatorError(Exception):
-    """The coordinator is not there, or said something that the bridge cannot act on."""
+    """The coordinator cannot be reached, or its answer cannot be used."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """One thing that a node shall do."""
+    """A request for a node."""
 
     id: int
     node: int
@@ -48,11 +46,11 @@ class Order:
 
 @dataclass(frozen=True)
 class Work:
-    """What to do now."""
+    """The coordinator's answer to a poll."""
 
     done: bool
     orders: list[Order]
-    forget: list[int]  # orders that nobody knows any longer
+    forget: list[int]  # orders whose replies are not needed
     ok: bool
     message: str
 
@@ -60,7 +58,7 @@ class Work:
 class Coordinator:
     """A client of the coordinator's socket; any thread may use it.
 
-    The coordinator may be restarted in mid-run. Every request is therefore repeated until it is answered, for as long as
+    As the coordinator may be restarted during a run, every request is repeated until it is answered, for up to
     `connect_timeout` seconds.
     """
 
@@ -68,13 +66,13 @@ class Coordinator:
         self._socket = socket_path
         self._connect_timeout = connect_timeout
         self._patience = max(connect_timeout, _LEAST_PATIENCE)
-        # By this the coordinator knows that a new ServerApp has taken over, which has none of the requests of the last one.
+        # Tells the coordinator that a new ServerApp has taken over, which has none of the last one's requests.
         self._session = secrets.token_hex(8)
 
     def work(self, nodes: list[int], holds: list[int]) -> Work:
-        """Tell which nodes are connected and which orders are being carried out, and ask what to do.
+        """Report the connected nodes and the orders under way, and get new work.
 
-        An order whose answer was lost on the way is given again, because it is not among those.
+        An order that was lost on the way is handed out again, because it is not among those.
         """
         names = [str(node) for node in nodes]
         question = {"protocol": PROTOCOL, "session": self._session, "nodes": names, "holds": holds}
@@ -86,11 +84,11 @@ class Coordinator:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CoordinatorError(
                 f"the coordinator's answer to /v1/work cannot be read ({error!r}): "
-                "use the versions of fedanchor and fedanchor-flower that belong together"
+                "install matching versions of fedanchor and fedanchor-flower"
             ) from error
 
     def body(self, order: Order) -> bytes | None:
-        """The body for the node, or nothing if the coordinator no longer wants it sent."""
+        """The body for the node; None if the request has expired."""
         answer = self._request("GET", f"/v1/requests/{order.id}")
         if answer.status == 200:
             return answer.body
@@ -100,15 +98,15 @@ class Coordinator:
         return None
 
     def reply(self, order: Order, status: int, body: bytes) -> None:
-        """Hand over what the node answered."""
+        """Deliver the node's answer."""
         answer = self._request("POST", f"/v1/replies/{order.id}?status={status}", body)
         self._note_refusal("reply", order, answer)
         if answer.status >= 400 and answer.status != _GONE:
-            # Otherwise the round would wait for an answer that will not come.
+            # Otherwise the round would wait for it.
             self.failure(order, f"the coordinator refused its reply with {answer.status}: {answer.text()}")
 
     def failure(self, order: Order, reason: str) -> None:
-        """Tell that no answer of the node will come."""
+        """Report that the node will not answer."""
         reason = printable(reason)
         logger.warning("request %d: node %d failed: %s", order.id, order.node, reason)
         answer = self._post_json(f"/v1/failures/{order.id}", {"reason": reason})
@@ -126,7 +124,7 @@ class Coordinator:
         self, method: str, target: str, body: bytes | None = None, content_type: str = "application/octet-stream"
     ) -> local_http.Answer:
         start = time.monotonic()
-        told = False
+        warned = False
         while True:
             try:
                 return local_http.request(self._socket, method, target, body, content_type=content_type, timeout=self._patience)
@@ -136,9 +134,9 @@ class Coordinator:
                         f"no coordinator for {self._connect_timeout:g} s: {error} "
                         "(start fedanchor coordinator, or set coordinator-socket or connect-timeout with --run-config)"
                     ) from error
-                if not told:
+                if not warned:
                     logger.warning("waiting for the coordinator: %s", error)
-                    told = True
+                    warned = True
             time.sleep(_PAUSE)
 
 

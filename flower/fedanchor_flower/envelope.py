@@ -1,7 +1,7 @@
-"""How a body and the little that belongs to it travel inside Flower's records.
+"""Requests and replies as Flower's records.
 
 The body is an Array of bytes, because Flower cuts arrays into chunks (20 MB in 1.22, 5 MiB since) and stores equal chunks
-once: a body of any size passes, and one that goes to many nodes lies on the SuperLink once. A ConfigRecord would be one object.
+once: bodies may have any size, and one for many nodes is stored on the SuperLink once. A ConfigRecord would be one object.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _NO_LIMIT = -1.0
 
 
 class ForeignContent(Exception):
-    """A message that this package has not made."""
+    """A message that does not come from this package."""
 
 
 @dataclass
 class Request:
-    """What a node shall do: POST `body` to `path` on its socket."""
+    """A request for a node: POST `body` to `path` on its socket."""
 
     path: str
     timeout: float | None
@@ -30,7 +30,7 @@ class Request:
 
 @dataclass
 class Reply:
-    """What a node's socket answered, or why it did not."""
+    """The answer from a node's socket, or why there is none."""
 
     status: int
     body: bytes
@@ -46,7 +46,7 @@ def request_to_records(request: Request) -> RecordDict:
 
 
 def request_from_records(records: RecordDict) -> Request:
-    """What `request_to_records` was given."""
+    """The inverse of `request_to_records`."""
     fields = _fields(records)
     timeout = _number(fields["timeout"])
     return Request(str(fields["path"]), None if timeout < 0 else timeout, _body(records))
@@ -59,14 +59,14 @@ def reply_to_records(reply: Reply) -> RecordDict:
 
 
 def reply_from_records(records: RecordDict) -> Reply:
-    """What `reply_to_records` was given."""
+    """The inverse of `reply_to_records`."""
     fields = _fields(records)
     return Reply(int(_number(fields["status"])), _body(records), str(fields["error"]))
 
 
 def _with_body(fields: ConfigRecord, body: bytes) -> RecordDict:
     records = RecordDict({_FIELDS: fields})
-    if body:  # an array without chunks is a case that Flower need not support
+    if body:  # Flower may not support an array without chunks
         record = ArrayRecord()
         record[_BODY] = Array(dtype="uint8", shape=(len(body),), stype="bytes", data=body)
         records[_BODY] = record
@@ -79,7 +79,7 @@ def _fields(records: RecordDict) -> ConfigRecord:
         raise ForeignContent("a message without the fields of fedanchor: another app answered")
     if fields["protocol"] != PROTOCOL:
         raise ForeignContent(
-            f"protocol {fields['protocol']!r} instead of {PROTOCOL}: install the same fedanchor-flower on server and nodes"
+            f"expected protocol {PROTOCOL}, got {fields['protocol']!r}: install the same fedanchor-flower on server and nodes"
         )
     return fields
 
@@ -91,5 +91,5 @@ def _body(records: RecordDict) -> bytes:
 
 def _number(value: object) -> float:
     if not isinstance(value, int | float):
-        raise ForeignContent(f"{value!r} instead of a number")
+        raise ForeignContent(f"expected a number, got {value!r}")
     return value

@@ -10,7 +10,7 @@ _LONGEST_PATH = 107
 
 
 class Unreachable(Exception):
-    """Nobody answered on the socket; the text says what to do, and `reason` the same without the path."""
+    """No answer on the socket. `reason` is the message without the path."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -18,18 +18,18 @@ class Unreachable(Exception):
 
 
 class Answer(NamedTuple):
-    """What the server on the socket answered."""
+    """The answer of the server on the socket."""
 
     status: int
     body: bytes
 
     def text(self) -> str:
-        """The start of the body, for messages to people."""
+        """The beginning of the body, for messages."""
         return self.body[:500].decode(errors="replace").strip()
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """A connection whose address is a path."""
+    """A connection to a Unix socket."""
 
     def __init__(self, path: str, timeout: float | None) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -52,7 +52,7 @@ def request(
 ) -> Answer:
     """Send one request and read the whole answer, whatever its status.
 
-    `timeout` limits each wait for the other side, not the sum of them. Raises Unreachable if no whole answer came.
+    `timeout` limits each wait for the server, not their sum. Raises Unreachable without a complete answer.
     """
     path = os.path.expanduser(socket_path)
     if len(os.fsencode(path)) > _LONGEST_PATH:
@@ -63,7 +63,7 @@ def request(
         try:
             connection.request(method, target, body, headers)
         except (BrokenPipeError, ConnectionResetError):
-            # A server may refuse a body before it has read it all. Its answer then waits to be read.
+            # A server may refuse a body before it has read all of it, and its answer can still be read.
             if connection.sock is None:
                 raise
         response = connection.getresponse()
@@ -71,7 +71,7 @@ def request(
     except TimeoutError as error:
         raise Unreachable(path, f"no answer within {timeout:g} s") from error
     except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise Unreachable(path, f"nothing listens there ({error.strerror}): start it, or correct the path") from error
+        raise Unreachable(path, f"nothing listens there ({error.strerror}): start the program, or correct the path") from error
     except (OSError, http.client.HTTPException) as error:
         raise Unreachable(path, type(error).__name__ if isinstance(error, OSError) else str(error)) from error
     finally:

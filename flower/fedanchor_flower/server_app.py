@@ -18,9 +18,9 @@ def main(grid: Grid, context: Context) -> None:
     socket = str(config.get("coordinator-socket", "")) or os.environ.get("FEDANCHOR_COORDINATOR_SOCKET", "")
     if not socket:
         raise ValueError(
-            "the coordinator's socket is not known: add --run-config 'coordinator-socket=\"/path/to/coordinator.sock\"'"
+            "the path of the coordinator's socket is missing: add --run-config 'coordinator-socket=\"/path/to/coordinator.sock\"'"
         )
     connect_timeout = float(config.get("connect-timeout", 60.0))
     if connect_timeout <= 0:
-        raise ValueError(f"connect-timeout is {connect_timeout:g}: give a number of seconds above zero")
+        raise ValueError(f"connect-timeout: expected a positive number of seconds, got {connect_timeout:g}")
     Bridge(grid, Coordinator(socket, connect_timeout)).run()

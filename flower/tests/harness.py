@@ -1,6 +1,6 @@
 """A real federation of Flower on this machine, with stand-ins for the two programs behind the sockets.
 
-Every process gets the temporary folder in its environment. That is how `Federation.survivors` finds what is left of them.
+Every process has the temporary folder in its environment, by which `Federation.survivors` finds those that are left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 APP = pathlib.Path(__file__).resolve().parent.parent
 VERSION = tuple(int(part) for part in metadata.version("flwr").split(".")[:2])
-# Since 1.40 one HTTP port serves everything; before, there were several gRPC servers and other options.
+# Since 1.40 one HTTP port serves everything; earlier versions have several gRPC servers and other options.
 HTTP = VERSION >= (1, 40)
 
 
@@ -51,7 +51,7 @@ class UnixHttpServer:
                 self.close_connection = True
                 if answer is not None:
                     status, body = answer
-                    with contextlib.suppress(OSError):  # whoever asked may be gone
+                    with contextlib.suppress(OSError):  # the client may be gone
                         self.send_response(status)
                         self.send_header("Content-Length", str(len(body)))
                         self.end_headers()
@@ -73,7 +73,7 @@ class UnixHttpServer:
 
 
 class Outcome:
-    """What became of one request."""
+    """The outcome of a request."""
 
     def __init__(self) -> None:
         self._there = threading.Event()
@@ -98,7 +98,7 @@ class Outcome:
 
 
 class FakeCoordinator:
-    """Speaks the coordinator's side of the protocol; the test says what to send."""
+    """The coordinator's side of the protocol; tests decide what it sends."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
@@ -112,13 +112,13 @@ class FakeCoordinator:
         self.nodes: list[str] = []
         self.refused = 0
         self.refuse_replies = False
-        self.lose_work = False  # the next answer with orders in it
+        self.lose_work = False  # lose the next answer that contains orders
         self.forget: list[int] = []
         self.holds: list[int] = []
         self.restart()
 
     def restart(self) -> None:
-        """Start to listen, without anything that was known before."""
+        """Listen again, without earlier requests."""
         with self._changed:
             self._new, self._given, self._bodies, self._outcomes = [], [], {}, {}
         self._server = UnixHttpServer(self._path, self._respond)
@@ -146,10 +146,10 @@ class FakeCoordinator:
             self._changed.notify_all()
 
     def wait_for(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
-        """Wait until something is true of what the bridge has said."""
+        """Wait until the bridge has reported something."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout):
-                raise AssertionError(f"not after {timeout} s: nodes {self.nodes}, orders {self.holds}")
+                raise AssertionError(f"timed out after {timeout} s: nodes {self.nodes}, orders {self.holds}")
 
     def wait_for_nodes(self, number: int, timeout: float = 60.0) -> list[str]:
         self.wait_for(lambda: len(self.nodes) == number, timeout)
@@ -206,7 +206,7 @@ class Federation:
     """A SuperLink, SuperNodes and the command line, in a temporary folder, until it is closed."""
 
     def __init__(self) -> None:
-        # The name is short, for a Unix socket's path has little room.
+        # A short name, as the path of a Unix socket is limited.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fa-"))
         self.coordinator_socket = self.folder / "c.sock"
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -226,7 +226,7 @@ class Federation:
         }
 
     def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        """Start a process whose output goes to a file, in a session of its own so that its children can be ended with it."""
+        """Start a process in a new session, so that its children can be ended with it. Its output goes to a file."""
         with open(self.log(name), "ab") as log:
             process = subprocess.Popen(
                 command, env=self.environment(name), cwd=self.folder, stdout=log, stderr=log, start_new_session=True
@@ -299,7 +299,7 @@ class Federation:
         return self.folder / f"{name}_key.pub"
 
     def key_options(self, name: str) -> tuple[str, ...]:
-        """With which a node that has a key is started."""
+        """The options of a SuperNode with a key."""
         options: tuple[str, ...] = ("--root-certificates", "ca.crt", "--auth-supernode-private-key", f"{name}_key")
         return options if HTTP else (*options, "--auth-supernode-public-key", f"{name}_key.pub")
 
@@ -387,7 +387,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nobody uses and that was not given out before."""
+    """An unused port that was not returned before."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -419,11 +419,11 @@ def logs_on_error(federation: Federation) -> Iterator[None]:
 
 @contextlib.contextmanager
 def taken_down() -> Iterator[Federation]:
-    """A federation of which nothing is left in the end, also after an error, Ctrl-C or SIGTERM. For the main thread."""
+    """A federation that is removed at the end, also after an error, Ctrl-C or SIGTERM. For the main thread."""
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def leave(number: int, _: object) -> None:
-        # Once: a second signal, which `timeout` sends, must not end the taking down.
+        # Once: a second signal, as `timeout` sends it, must not interrupt the removal.
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
         sys.exit(128 + number)

@@ -20,7 +20,7 @@ LARGE = 45_000_000
 
 
 class FakeNode:
-    """Speaks the node's side: answers depend on the path."""
+    """A node whose answers depend on the path."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
@@ -51,7 +51,7 @@ class FakeNode:
 
 
 class BridgeTest(unittest.TestCase):
-    """One federation for all tests, since it takes long to start."""
+    """One federation for all tests, since starting it takes long."""
 
     federation: ClassVar[Federation]
     coordinator: ClassVar[FakeCoordinator]
@@ -115,7 +115,7 @@ class BridgeTest(unittest.TestCase):
                 busy, other = (0, 1) if self.nodes[0].busy.is_set() else (1, 0)
                 self.nodes[other].stop()
                 missing = send(b, "/v1/echo?round=1", b"x")
-                # It comes although the other node is still at work.
+                # It arrives although the other node is still busy.
                 self.assertEqual(missing.wait().status, 502)
                 self.assertIn(b"nothing listens there", missing.body)
                 self.assertFalse(slow.there)
@@ -126,7 +126,7 @@ class BridgeTest(unittest.TestCase):
                 self.coordinator.restart()
                 again = send(b, "/v1/echo?round=1", b"again")
                 self.assertEqual((again.wait().status, again.body), (200, b"niaga"))
-                # The reply to the request of before the restart is refused, and the run goes on.
+                # The reply to the request before the restart is refused, and the run continues.
                 refusals = self.coordinator.refused
                 self.nodes[busy].go_on.set()
                 last = send(a, "/v1/echo?round=1", b"last")

@@ -1,4 +1,4 @@
-"""The parts of the bridge that need no federation."""
+"""Tests of the bridge without a federation."""
 
 import contextlib
 import logging
@@ -22,7 +22,7 @@ from fedanchor_flower import bridge, client_app, envelope, local_http
 from fedanchor_flower.bridge import Bridge, RunFailed
 from fedanchor_flower.coordinator import Coordinator, CoordinatorError
 
-# Newer versions of Flower make messages only inside a run.
+# Newer versions of Flower create messages only inside a run.
 with contextlib.suppress(ImportError):
     from flwr.supercore.task_identity import TaskIdentity
 
@@ -31,12 +31,12 @@ with contextlib.suppress(ImportError):
 logging.getLogger("flwr.fedanchor").setLevel(logging.CRITICAL)
 
 
-# What a node answers; None stands for "no reply yet".
+# The answer of a node; None for no reply yet.
 Answer = Callable[[int, envelope.Request], envelope.Reply | Error | None]
 
 
 class FakeGrid:
-    """Flower's Grid with nodes that answer by a function."""
+    """Flower's Grid, with a function that answers for nodes."""
 
     def __init__(self, answer: Answer) -> None:
         self.nodes = [1, 2]
@@ -113,7 +113,7 @@ class BridgeTest(WithFolder):
         good, bad, unknown = (self.coordinator.send(node, "/p", b"body") for node in ("1", "2", "3"))
         self.assertEqual((good.wait(5).status, good.body), (201, b"/pbody"))
         self.assertEqual(bad.wait(5).reason, "Flower error 7: went wrong")
-        self.assertIn("the node is gone", unknown.wait(5).reason or "")
+        self.assertIn("the node has disconnected", unknown.wait(5).reason or "")
         self.coordinator.finish()
         self.assertIsNone(self.ended.wait(5).reason)
 
@@ -150,10 +150,10 @@ class BridgeTest(WithFolder):
         late, gone = self.coordinator.send("1", "/", b"", timeout=1.0), self.coordinator.send("2", "/", b"", timeout=None)
         self.assertEqual(late.wait(5).reason, "no answer within 1 s")
         grid.nodes.remove(2)
-        self.assertIn("not connected to Flower any longer", gone.wait(10).reason or "")
+        self.assertIn("disconnected from Flower", gone.wait(10).reason or "")
 
     def node_1_hangs(self) -> tuple[threading.Event, Answer]:
-        """An event that releases it, and what nodes answer: what they are asked."""
+        """An event that releases it, and nodes that answer with their request."""
         release = threading.Event()
         self.addCleanup(release.set)
 
@@ -175,7 +175,7 @@ class BridgeTest(WithFolder):
         self.enterContext(unittest.mock.patch.object(bridge, "_STALLED", 0.5))
         self.start(FakeGrid(answer))
         stuck = [self.coordinator.send("1", "/", b"late", timeout=None) for _ in range(10)]
-        # All places are taken, and given back although the calls do not return.
+        # All slots are taken, and released although the calls do not return.
         self.assertEqual(self.coordinator.send("2", "/", b"x", timeout=None).wait(20).body, b"x")
         self.assertFalse(any(outcome.there for outcome in stuck))
         release.set()
@@ -184,11 +184,11 @@ class BridgeTest(WithFolder):
 
     def test_pulls_that_never_end(self) -> None:
         _, answer = self.node_1_hangs()
-        for name in ("_STALLED", "_LONGEST_PULL"):
+        for name in ("_STALLED", "_LONGEST_TRANSFER"):
             self.enterContext(unittest.mock.patch.object(bridge, name, 0.5))
         self.start(FakeGrid(answer))
         stuck = self.coordinator.send("1", "/", b"", timeout=None)
-        self.assertEqual(stuck.wait(10).reason, "Flower did not pass the message on in full within 0.5 s")
+        self.assertEqual(stuck.wait(10).reason, "Flower did not transfer the message within 0.5 s")
 
     def test_replaced_by_a_later_app(self) -> None:
         self.coordinator.stop()
@@ -202,7 +202,7 @@ class BridgeTest(WithFolder):
         release, answer = self.node_1_hangs()
         grid = FakeGrid(answer)
         self.start(grid)
-        # More than there are places, so that all are taken by calls that do not return.
+        # More calls that do not return than slots, so that all are taken.
         stuck = [self.coordinator.send("1", "/", b"", timeout=1.0) for _ in range(10)]
         for outcome in stuck:
             self.assertEqual(outcome.wait(10).reason, "no answer within 1 s")

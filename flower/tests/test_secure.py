@@ -28,7 +28,7 @@ class SecureTest(unittest.TestCase):
             unknown = self.federation.start_supernode("unknown", self.federation.key_options("unknown"))
             first, second = self.ids_before_and_after_a_restart("known", self.federation.key_options("known"))
             self.assertEqual(first == second, HTTP, "a registered key keeps its node id, in former versions it does not")
-            # The unknown node was never listed. Newer versions end it, older ones let it try on.
+            # The unknown node was never listed. In newer versions it exits, in older ones it keeps trying.
             if HTTP:
                 self.assertNotEqual(unknown.wait(20), 0)
 
@@ -45,7 +45,7 @@ class SecureTest(unittest.TestCase):
         run = self.federation.run()
         (first,) = self.coordinator.wait_for_nodes(1)
         self.assertEqual(self.coordinator.send(first, "/", b"one").wait().body, b"one")
-        # A node that is ended in an orderly way is taken off the list at once.
+        # A node that is terminated is removed from the list at once.
         supernode.terminate()
         supernode.wait(20)
         self.coordinator.wait_for_nodes(0)

@@ -1,27 +1,26 @@
-//! The coordinator's socket: where a transport takes requests and puts replies.
+//! The coordinator's socket, on which a transport takes requests and delivers replies.
 
-use crate::mailbox::{Asking, Mailbox};
-use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use crate::mailbox::{Mailbox, Poll, Reply};
+use crate::spool::Spooled;
+use axum::body::{Body, to_bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_LENGTH;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http_body::{Frame, SizeHint};
+use futures_util::{StreamExt, stream};
 use serde::Deserialize;
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::Write;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Version of the conversation with a transport, which does not know what it carries.
+/// Version of the protocol with a transport, which is independent of the messages that it carries.
 const PROTOCOL: u32 = 1;
 
-/// How long a transport that asks for work is kept waiting.
+/// How long a transport that polls waits for work.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest list of nodes, in bytes: a million nodes.
@@ -29,7 +28,8 @@ const LONGEST_LIST: usize = 32 << 20;
 /// The longest reason for a failure, in bytes.
 const LONGEST_REASON: usize = 64 << 10;
 
-const UNWANTED: &str = "nobody waits for this any longer";
+/// An error as a response.
+type Refusal = (StatusCode, String);
 
 /// The routes of the socket.
 pub fn routes(mailbox: Arc<Mailbox>) -> Router {
@@ -41,53 +41,39 @@ pub fn routes(mailbox: Arc<Mailbox>) -> Router {
         .with_state(mailbox)
 }
 
-async fn work(State(mailbox): State<Arc<Mailbox>>, body: Body) -> Response {
-    let asking: Asking = match read(body, LONGEST_LIST).await {
-        Ok(asking) => asking,
-        Err(refused) => return refused,
-    };
-    if asking.protocol != PROTOCOL {
-        let problem = format!("protocol version {} instead of {PROTOCOL}", asking.protocol);
-        return refusal(StatusCode::CONFLICT, &problem);
+fn expired() -> Refusal {
+    (StatusCode::GONE, "request expired".to_owned())
+}
+
+fn bad_request(problem: String) -> Refusal {
+    (StatusCode::BAD_REQUEST, problem)
+}
+
+async fn work(State(mailbox): State<Arc<Mailbox>>, body: Body) -> Result<Response, Refusal> {
+    let poll: Poll = read(body, LONGEST_LIST).await?;
+    if poll.protocol != PROTOCOL {
+        let problem = format!("expected protocol version {PROTOCOL}, got {}", poll.protocol);
+        return Err((StatusCode::CONFLICT, problem));
     }
     // Waiting blocks its thread.
-    match tokio::task::spawn_blocking(move || mailbox.work(&asking, PAUSE)).await {
-        Ok(Some(work)) => Json(work).into_response(),
+    match tokio::task::spawn_blocking(move || mailbox.work(&poll, PAUSE)).await {
+        Ok(Some(work)) => Ok(Json(work).into_response()),
         Ok(None) => {
-            refusal(StatusCode::CONFLICT, "a later ServerApp works for this coordinator now")
+            Err((StatusCode::CONFLICT, "another ServerApp serves this coordinator now".to_owned()))
         }
-        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     }
 }
 
-async fn request(State(mailbox): State<Arc<Mailbox>>, Path(id): Path<u64>) -> Response {
-    match mailbox.body(id) {
-        Some(parts) => Body::new(Parts(parts.into())).into_response(),
-        None => refusal(StatusCode::GONE, UNWANTED),
-    }
-}
-
-/// A body in parts, which may be shared with other bodies.
-struct Parts(VecDeque<Bytes>);
-
-impl HttpBody for Parts {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.pop_front().map(|part| Ok(Frame::data(part))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.iter().map(|part| part.len() as u64).sum())
-    }
+async fn request(
+    State(mailbox): State<Arc<Mailbox>>,
+    Path(id): Path<u64>,
+) -> Result<Response, Refusal> {
+    let parts = mailbox.body(id).ok_or_else(expired)?;
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    // The parts may be shared with other bodies, and are not copied.
+    let body = Body::from_stream(stream::iter(parts.into_iter().map(Ok::<_, Infallible>)));
+    Ok(([(CONTENT_LENGTH, length)], body).into_response())
 }
 
 #[derive(Deserialize)]
@@ -100,74 +86,47 @@ async fn reply(
     Path(id): Path<u64>,
     query: Result<Query<Replied>, QueryRejection>,
     body: Body,
-) -> Response {
-    // The limit comes before the bytes.
-    let Some(longest) = mailbox.longest(id) else {
-        return refusal(StatusCode::GONE, UNWANTED);
-    };
-    let spooled = match query {
+) -> Result<StatusCode, Refusal> {
+    // The limit is known before the body is read.
+    let longest = mailbox.longest(id).ok_or_else(expired)?;
+    let received = match query {
         Ok(Query(Replied { status })) if (100..600).contains(&status) => {
-            spool(&mailbox, body, longest).await.map(|spooled| (status, spooled))
+            let body = spool(&mailbox, body, longest).await;
+            body.map(|body| body.map(|body| Reply::Answer(status, body)))
         }
-        Ok(Query(Replied { status })) => {
-            Err(Refused::with(StatusCode::BAD_REQUEST, format!("{status} is not an HTTP status")))
-        }
-        Err(error) => Err(Refused::with(StatusCode::BAD_REQUEST, error.body_text())),
+        Ok(Query(Replied { status })) => Err(bad_request(format!("invalid HTTP status {status}"))),
+        Err(error) => Err(bad_request(error.body_text())),
     };
-    match spooled {
-        Ok((status, spooled)) => match mailbox.reply(id, status, spooled) {
-            true => StatusCode::NO_CONTENT.into_response(),
-            false => refusal(StatusCode::GONE, UNWANTED),
-        },
-        Err(Refused { status, problem, ends }) => {
-            // Nobody is to wait for a reply that was refused.
-            if ends {
-                mailbox.failure(id, format!("its reply was refused: {problem}"));
-            }
-            refusal(status, &problem)
+    match received {
+        Ok(Some(reply)) => acknowledge(&mailbox, id, reply),
+        // The transport may send it again.
+        Ok(None) => Err(bad_request("the reply broke off".to_owned())),
+        Err((status, problem)) => {
+            mailbox.deliver(id, Reply::Failure(format!("its reply was refused: {problem}")));
+            Err((status, problem))
         }
     }
 }
 
-/// Why a reply is not taken.
-struct Refused {
-    status: StatusCode,
-    problem: String,
-    /// Whether that is the end of its request.
-    ends: bool,
+fn acknowledge(mailbox: &Mailbox, id: u64, reply: Reply) -> Result<StatusCode, Refusal> {
+    mailbox.deliver(id, reply).then_some(StatusCode::NO_CONTENT).ok_or_else(expired)
 }
 
-impl Refused {
-    fn with(status: StatusCode, problem: impl ToString) -> Self {
-        Self { status, problem: problem.to_string(), ends: true }
-    }
-}
-
-/// Writes a body to disk while it arrives.
-async fn spool(
-    mailbox: &Mailbox,
-    mut body: Body,
-    longest: usize,
-) -> Result<crate::spool::Spooled, Refused> {
-    let full =
-        |error: &dyn ToString| Refused::with(StatusCode::INSUFFICIENT_STORAGE, error.to_string());
+/// Writes a body to disk while it arrives; `None` if it breaks off.
+async fn spool(mailbox: &Mailbox, body: Body, longest: usize) -> Result<Option<Spooled>, Refusal> {
+    let full = |error: &dyn ToString| (StatusCode::INSUFFICIENT_STORAGE, error.to_string());
     let (spooled, mut file) = mailbox.spool().map_err(|error| full(&error))?;
     let mut length = 0;
-    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let Ok(frame) = frame else {
-            // Whoever sent it may try again.
-            let (status, problem) = (StatusCode::BAD_REQUEST, "the reply broke off".to_owned());
-            return Err(Refused { status, problem, ends: false });
-        };
-        let Ok(bytes) = frame.into_data() else { continue };
+    let mut body = body.into_data_stream();
+    while let Some(bytes) = body.next().await {
+        let Ok(bytes) = bytes else { return Ok(None) };
         length += bytes.len();
         if length > longest {
-            let problem = format!("more than {longest} bytes");
-            return Err(Refused::with(StatusCode::PAYLOAD_TOO_LARGE, problem));
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, format!("more than {longest} bytes")));
         }
         tokio::task::block_in_place(|| file.write_all(&bytes)).map_err(|error| full(&error))?;
     }
-    Ok(spooled)
+    Ok(Some(spooled))
 }
 
 #[derive(Deserialize)]
@@ -175,29 +134,26 @@ struct Failed {
     reason: String,
 }
 
-async fn failure(State(mailbox): State<Arc<Mailbox>>, Path(id): Path<u64>, body: Body) -> Response {
-    // That it failed is known, whatever the reason.
-    let (reason, refused) = match read(body, LONGEST_REASON).await {
-        Ok(Failed { reason }) => (reason, None),
-        Err(refused) => ("no reason that could be read".to_owned(), Some(refused)),
+async fn failure(
+    State(mailbox): State<Arc<Mailbox>>,
+    Path(id): Path<u64>,
+    body: Body,
+) -> Result<StatusCode, Refusal> {
+    // The request has failed even if its reason cannot be read.
+    let failed = read(body, LONGEST_REASON).await;
+    let reason = match &failed {
+        Ok(Failed { reason }) => reason.clone(),
+        Err(_) => "the transport gave no readable reason".to_owned(),
     };
-    match (mailbox.failure(id, reason), refused) {
-        (true, None) => StatusCode::NO_CONTENT.into_response(),
-        (true, Some(refused)) => refused,
-        (false, _) => refusal(StatusCode::GONE, UNWANTED),
-    }
+    let acknowledged = acknowledge(&mailbox, id, Reply::Failure(reason))?;
+    failed.map(|_| acknowledged)
 }
 
-/// A JSON body of at most so many bytes.
-async fn read<T: for<'a> Deserialize<'a>>(body: Body, longest: usize) -> Result<T, Response> {
-    let bytes: Bytes = to_bytes(body, longest).await.map_err(|_| {
-        let problem = format!("a body of more than {longest} bytes, or one that broke off");
-        refusal(StatusCode::PAYLOAD_TOO_LARGE, &problem)
+/// Reads a JSON body of at most this many bytes.
+async fn read<T: for<'a> Deserialize<'a>>(body: Body, longest: usize) -> Result<T, Refusal> {
+    let bytes = to_bytes(body, longest).await.map_err(|_| {
+        let problem = format!("the body has more than {longest} bytes or broke off");
+        (StatusCode::PAYLOAD_TOO_LARGE, problem)
     })?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| refusal(StatusCode::BAD_REQUEST, &error.to_string()))
-}
-
-fn refusal(status: StatusCode, problem: &str) -> Response {
-    (status, problem.to_owned()).into_response()
+    serde_json::from_slice(&bytes).map_err(|error| bad_request(error.to_string()))
 }

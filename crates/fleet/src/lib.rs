@@ -1,21 +1,20 @@
 //! Real fleets: clients whose images stay where they are.
 //!
 //! A `Node` (`node`) runs on a device. It holds unlabelled images, trains on them with the code of the simulation,
-//! and answers requests on a Unix socket. The coordinator (`coordinator`) runs where the server's labelled images are. Its
-//! [`RemoteFleet`] stands for all nodes; what it asks of them waits in a [`Mailbox`], from which a transport takes
-//! requests and into which it puts replies, over another Unix socket. The transport (Flower, in the folder `flower`)
-//! passes bytes and knows nothing of what they mean.
+//! and answers requests on a Unix socket. The coordinator (`coordinator`) runs where the server's labelled images are.
+//! Its [`RemoteFleet`] represents all nodes; its requests wait in a [`Mailbox`], from which a transport takes them and
+//! into which it puts the replies, over another Unix socket. The transport (Flower, in the folder `flower`) passes
+//! bytes and does not interpret them.
 //!
 //! Everything that a node sends is in [`protocol`]; nothing else leaves it.
 
 pub mod coordinator;
+mod heartbeats;
 mod mailbox;
-mod names;
+mod members;
 pub mod node;
-mod probes;
 pub mod protocol;
 mod remote;
-mod roster;
 mod round;
 mod socket;
 mod spool;

@@ -1,20 +1,18 @@
-//! A node: images that stay here, and the clients that train on them.
+//! A node: private images, and the clients that train on them.
 
 mod data;
-mod desk;
 mod limits;
+mod queue;
 mod refusal;
 mod state;
 mod trainer;
 
 pub use data::{Clients, Source};
 
-use crate::protocol::{Joined, LocalClient, NOT_JOINED, PROTOCOL, Terms, bad_names};
+use crate::protocol::{JoinReply, JoinRequest, LocalClient, NOT_JOINED, PROTOCOL, check_names};
 use crate::socket::{Bound, Socket};
 use axum::body::Bytes;
-use axum::http::StatusCode;
 use data::LocalData;
-use desk::{Desk, Job, Queue, Task};
 use fedanchor::clients::{ClientSite, LocalClients};
 use fedanchor::engine::tensors::Params;
 use fedanchor::engine::training::Context;
@@ -23,6 +21,7 @@ use fedanchor::methods::{self, Method};
 use fedanchor::{Error, Experiment, Result};
 use fedanchor_record::Build;
 use fedanchor_record::words::excerpt;
+use queue::{Job, Queue, RequestQueue, Task};
 use refusal::Refusal;
 use serde::Deserialize;
 use state::StateFolder;
@@ -31,15 +30,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use trainer::Trainer;
 
-/// How long the last answer may take to be read once the node is stopped.
+/// How long the last reply may take to be read once the node is stopped.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What a node has.
+/// The settings of a node.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Its images.
     pub source: Source,
-    /// Where its clients keep what they need in their next round.
+    /// The folder in which its clients keep their states between rounds.
     pub state: PathBuf,
     /// Where it trains: `cpu` or `cuda:N`.
     pub device: String,
@@ -47,86 +46,82 @@ pub struct Settings {
     pub workers: Option<usize>,
 }
 
-/// A node that answers on its socket until it is stopped.
+/// A node that serves its socket until it is stopped.
 #[derive(Debug)]
 pub struct Node {
-    socket: Option<Socket>,
-    path: PathBuf,
+    socket: Socket,
     /// One thread, which holds images, model and device.
     worker: Option<JoinHandle<()>>,
-    desk: Desk,
+    requests: RequestQueue,
 }
 
 impl Node {
-    /// Answers on this socket.
+    /// Starts a node on this socket.
     pub fn start(socket: &Path, settings: Settings) -> Result<Self> {
         let bound = Bound::new(socket)?;
         let folder = StateFolder::open(&settings.state)?;
-        let (desk, queue) = Desk::new();
+        let (requests, queue) = RequestQueue::new();
         let worker = std::thread::spawn(move || work(&settings, &folder, &queue));
-        let served = bound.serve(desk.routes(), GRACE)?;
-        let (socket, path) = (Some(served), socket.to_owned());
-        Ok(Self { socket, path, worker: Some(worker), desk })
+        let socket = bound.serve(requests.routes(), GRACE)?;
+        Ok(Self { socket, worker: Some(worker), requests })
     }
 
-    /// Where it answers.
+    /// The path of its socket.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.socket.path()
     }
 
-    /// Whether its worker has ended, which it does only if something is wrong with the program.
+    /// Whether its worker has ended, which is a bug.
     pub fn has_failed(&self) -> bool {
         self.worker.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until the request that is being worked on is answered, and ends. A process must not end while the worker
-    /// computes: libtorch would be torn down under it.
+    /// Stops the node once the current request is answered; returns the panic of its worker, if any. A process must not
+    /// exit while the worker computes: libtorch would be unloaded.
     pub fn stop(mut self) -> std::thread::Result<()> {
-        self.end()
+        self.join()
     }
 
-    fn end(&mut self) -> std::thread::Result<()> {
-        self.desk.stop();
-        let ended = self.worker.take().map_or(Ok(()), JoinHandle::join);
-        drop(self.socket.take());
-        ended
+    fn join(&mut self) -> std::thread::Result<()> {
+        self.requests.stop();
+        self.worker.take().map_or(Ok(()), JoinHandle::join)
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let _ = self.end();
+        let _ = self.join();
     }
 }
 
-/// Does one job after the other. What is trained follows from the terms of the run that was joined last.
+/// Executes one job after the other, for the run that was joined last.
 fn work(settings: &Settings, folder: &StateFolder, queue: &Queue) {
     let mut next = queue.next();
     while let Some(Job { task, answer, .. }) = next.take() {
-        let reply = match task {
-            Task::Train(_) => Err(Refusal::new(NOT_JOINED, "join first")),
-            Task::Join(terms) => match Site::open(settings, &terms) {
-                Err(refusal) => Err(refusal),
+        let refusal = match task {
+            Task::Train(_) => Refusal::new(NOT_JOINED, "join first"),
+            Task::Join(request) => match Site::open(settings, &request) {
+                Err(refusal) => refusal,
                 Ok(site) => match site.context.enter() {
-                    Err(error) => Err(Refusal::private(409, "its device cannot be used", &error)),
+                    Err(error) => Refusal::private(409, "its device cannot be used", &error),
                     Ok(_device) => {
-                        let _ = answer.send((StatusCode::OK.as_u16(), site.joined()));
+                        let _ = answer.send((200, site.join_reply()));
                         let names = site.data.clients.iter().map(|(name, _)| name.as_str());
-                        folder.forget_other_runs(&site.terms.run, names);
-                        next = site.serve(folder, queue, &terms);
+                        folder.remove_expired(&site.run.run, names);
+                        next = site.serve(folder, queue, &request);
                         continue;
                     }
                 },
             },
         };
-        let _ = answer.send(reply.unwrap_or_else(Refusal::tell));
+        let _ = answer.send(refusal.into_reply());
         next = queue.next();
     }
 }
 
-/// The terms of a run, of this version.
-fn read_terms(terms: &[u8]) -> std::result::Result<Terms, Refusal> {
-    // The version first: another version may have other terms.
+/// Parses a join request of this version.
+fn parse_request(request: &[u8]) -> std::result::Result<JoinRequest, Refusal> {
+    // The version first: the request of another version may have other fields.
     #[derive(Deserialize)]
     struct Versions {
         protocol: u32,
@@ -134,9 +129,9 @@ fn read_terms(terms: &[u8]) -> std::result::Result<Terms, Refusal> {
     }
     let malformed = |error: serde_json::Error| {
         let problem = excerpt(&error.to_string());
-        Refusal::new(409, format!("malformed terms of a run: {problem}"))
+        Refusal::new(409, format!("malformed join request: {problem}"))
     };
-    let Versions { protocol, version } = serde_json::from_slice(terms).map_err(malformed)?;
+    let Versions { protocol, version } = serde_json::from_slice(request).map_err(malformed)?;
     if protocol != PROTOCOL {
         let problem = format!(
             "the coordinator has version {} with protocol {protocol}, this node {} with protocol {PROTOCOL}: install \
@@ -146,67 +141,67 @@ fn read_terms(terms: &[u8]) -> std::result::Result<Terms, Refusal> {
         );
         return Err(Refusal::new(409, problem));
     }
-    serde_json::from_slice(terms).map_err(malformed)
+    serde_json::from_slice(request).map_err(malformed)
 }
 
-/// Everything that a run needs here.
+/// Everything that a run needs on this node.
 struct Site {
-    terms: Terms,
+    run: JoinRequest,
     experiment: Experiment,
     method: Box<dyn Method>,
     context: Context,
     data: LocalData,
-    /// A model of the network, to read states by.
+    /// A model of the network, by which states are decoded.
     like: Params,
 }
 
 impl Site {
-    /// Brings the images into the form that the terms ask for, or says what does not fit.
-    fn open(settings: &Settings, terms: &[u8]) -> std::result::Result<Self, Refusal> {
-        let terms = read_terms(terms)?;
-        // It speaks of what was sent, and of nothing on this machine.
-        let unknown = |error: Error| {
+    /// Reads the images as the run needs them; refuses a run that does not fit.
+    fn open(settings: &Settings, request: &[u8]) -> std::result::Result<Self, Refusal> {
+        const UNFIT: &str = "cannot train this experiment";
+        let run = parse_request(request)?;
+        // These errors are about the request only, not about this machine.
+        let unfit = |error: Error| {
             let problem = excerpt(&error.to_string());
-            Refusal::new(409, format!("cannot train this experiment: {problem}"))
+            Refusal::new(409, format!("{UNFIT}: {problem}"))
         };
-        let mut experiment = resolve_client_settings(&terms.experiment).map_err(unknown)?;
-        let method = methods::build(&experiment.method).map_err(unknown)?;
+        let mut experiment = resolve_client_settings(&run.experiment).map_err(unfit)?;
+        let method = methods::build(&experiment.method).map_err(unfit)?;
         experiment.device.clone_from(&settings.device);
-        let other = |error: Error| Refusal::private(409, "cannot train this experiment", &error);
-        let training = experiment.training(method.properties().heads).map_err(other)?;
-        limits::check(&terms, &experiment, &training)?;
-        let data = LocalData::read(&settings.source, &experiment.data, terms.shape)?;
-        if let Some(problem) = bad_names(data.clients.iter().map(|(name, _)| name.as_str())) {
-            return Err(Refusal::private(409, "it cannot name its clients", &problem));
-        }
+        let private = |error: Error| Refusal::private(409, UNFIT, &error);
+        let training = experiment.training(method.properties().heads).map_err(private)?;
+        limits::check(&run, &experiment, &training)?;
+        let data = LocalData::read(&settings.source, &experiment.data, run.shape)?;
+        check_names(data.clients.iter().map(|(name, _)| name.as_str()))
+            .map_err(|problem| Refusal::private(409, "invalid clients", &problem))?;
         let context = Context::new(
             training,
-            terms.shape,
-            terms.classes,
-            &terms.normalisation,
-            terms.flip,
+            run.shape,
+            run.classes,
+            &run.normalisation,
+            run.flip,
             settings.workers,
         );
-        let context = context.map_err(|error| other(error.into()))?;
-        let like = context.initial().map_err(|error| other(error.into()))?;
-        Ok(Self { terms, experiment, method, context, data, like })
+        let context = context.map_err(|error| private(error.into()))?;
+        let like = context.initial().map_err(|error| private(error.into()))?;
+        Ok(Self { run, experiment, method, context, data, like })
     }
 
-    fn joined(&self) -> Bytes {
+    fn join_reply(&self) -> Bytes {
         let client = |(name, local): &(String, Vec<u32>)| LocalClient {
             name: name.clone(),
             samples: local.len(),
         };
-        let joined = Joined {
+        let reply = JoinReply {
             protocol: PROTOCOL,
             build: Build::current().clone(),
             clients: self.data.clients.iter().map(client).collect(),
         };
-        serde_json::to_vec(&joined).unwrap_or_default().into()
+        serde_json::to_vec(&reply).unwrap_or_default().into()
     }
 
-    /// Trains for this run until another one is joined, whose job is returned.
-    fn serve(&self, folder: &StateFolder, queue: &Queue, terms: &Bytes) -> Option<Job> {
+    /// Trains for this run until another is joined, whose job is returned.
+    fn serve(&self, folder: &StateFolder, queue: &Queue, request: &Bytes) -> Option<Job> {
         let site = ClientSite {
             experiment: &self.experiment,
             context: &self.context,
@@ -218,7 +213,7 @@ impl Site {
         let mut trainer = Trainer::new(self, LocalClients::new(site), folder);
         while let Some(job) = queue.next() {
             let reply = match &job.task {
-                Task::Join(other) if other == terms => (StatusCode::OK.as_u16(), self.joined()),
+                Task::Join(other) if other == request => (200, self.join_reply()),
                 Task::Join(_) => return Some(job),
                 Task::Train(body) => trainer.train(body),
             };

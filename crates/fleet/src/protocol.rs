@@ -1,4 +1,4 @@
-//! What the coordinator and its nodes say to each other, besides broadcasts and answers.
+//! The messages between the coordinator and its nodes, other than broadcasts and answers.
 
 use axum::body::Bytes;
 use fedanchor_data::{Normalisation, Shape};
@@ -7,40 +7,40 @@ use fedanchor_record::words::{excerpt, is_hidden};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Version of these messages. Nodes and coordinators of other versions do not work together.
+/// Version of these messages. Nodes and coordinators of different versions do not work together.
 pub const PROTOCOL: u32 = 2;
 
-/// Where a node answers.
+/// The path on which a node joins a run.
 pub const JOIN: &str = "/v1/join";
-/// Where a node trains; followed by `?task=` and the number of the request.
+/// The path on which a node trains, followed by `?task=` and the number of the request.
 pub const TRAIN: &str = "/v1/train";
-/// Where a node says what it works on.
+/// The path on which a node lists the requests that it works on.
 pub const ALIVE: &str = "/v1/alive";
 
-/// Status of what the transport says in place of a node whose process it cannot reach.
+/// The transport's status for a node whose process it cannot reach.
 pub const UNREACHABLE: u16 = 502;
 
-/// Status of a node that has not been told what is trained: it was restarted, or another run was here.
+/// A node's status before it has joined this run: it was restarted, or joined another run.
 pub const NOT_JOINED: u16 = 428;
 
 /// What a node must know before its first round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Terms {
+pub struct JoinRequest {
     /// Version of these messages.
     pub protocol: u32,
     /// Build of the coordinator.
     #[serde(flatten)]
     pub build: Build,
-    /// The run's identifier, which is random: what clients keep from round to round belongs to it.
+    /// The run's random identifier. Clients keep their states under it.
     pub run: String,
-    /// Of the settled experiment what clients need to train, as TOML: see [`client_settings`]. Its precision is that of
-    /// all nodes, so that they train what a simulation would.
+    /// The settings of the experiment that clients train by, as TOML: see [`client_settings`]. Their precision applies
+    /// to all nodes, so that these train what a simulation would.
     ///
     /// [`client_settings`]: fedanchor::experiment::client_settings
     pub experiment: String,
     /// Number of classes.
     pub classes: usize,
-    /// The shape that images are brought to.
+    /// The shape to which images are brought.
     pub shape: Shape,
     /// The normalisation of pixels, from the anchors or the config.
     pub normalisation: Normalisation,
@@ -48,97 +48,85 @@ pub struct Terms {
     pub flip: bool,
 }
 
-/// What a node says of itself when it joins.
+/// A node's reply to [`JoinRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Joined {
+pub struct JoinReply {
     /// Version of these messages.
     pub protocol: u32,
     /// Build of the node.
     #[serde(flatten)]
     pub build: Build,
-    /// Its clients: one, or several that it stands for.
+    /// Its clients, at least one.
     pub clients: Vec<LocalClient>,
 }
 
 /// A client of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalClient {
-    /// Its name, which no other client of the fleet may have.
+    /// Its name, unique within the fleet.
     pub name: String,
-    /// How many images it has.
+    /// Number of its images.
     pub samples: usize,
 }
 
-/// What a node works on. It is asked side by side with its work, so that it can say what is under way.
+/// A node's reply to [`ALIVE`], which it gives also while it trains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Alive {
-    /// The requests to train that it has and whose askers wait for the answer.
+pub struct Heartbeat {
+    /// The requests to train that are pending at the node.
     pub tasks: BTreeSet<u64>,
 }
 
-/// Which clients a node shall train; it follows the broadcast, which is the same for all nodes, so that a transport can
-/// tell by the first bytes of a message that it has them already.
+/// The clients that a node shall train. It follows the broadcast, so that messages to all nodes begin with the same
+/// bytes, which a transport can recognise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrainHeader {
     /// The run.
     pub run: String,
-    /// Names, and the numbers that the coordinator has given them.
+    /// Names, with the numbers that the coordinator has assigned to them.
     pub clients: Vec<(String, u32)>,
 }
 
-/// The most clients that a node may stand for.
+/// The most clients of a node.
 pub const CLIENTS_PER_NODE: usize = 10_000;
-/// The most clients that may join a run while it lasts: their names are in every checkpoint.
+/// The most clients that may join a run: their names are in every checkpoint.
 pub const CLIENTS: usize = 100_000;
 /// The most images of a client.
 pub const SAMPLES: usize = 100_000_000;
 /// The longest name of a client, in bytes.
 pub const LONGEST_NAME: usize = 200;
 
-/// What is wrong with the names of a node's clients, if anything is.
-pub fn bad_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Option<String> {
-    if names.len() == 0 {
-        return Some("it has no client".to_owned());
-    }
-    if names.len() > CLIENTS_PER_NODE {
-        return Some(format!("it has {} clients, more than {CLIENTS_PER_NODE}", names.len()));
+/// Checks the names of a node's clients.
+pub fn check_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Result<(), String> {
+    if !(1..=CLIENTS_PER_NODE).contains(&names.len()) {
+        return Err(format!("expected 1 to {CLIENTS_PER_NODE} clients, got {}", names.len()));
     }
     let mut seen = BTreeSet::new();
-    names.into_iter().find_map(|name| {
-        let name_for_people = excerpt(name);
-        match name {
-            "" => Some("a client has an empty name".to_owned()),
-            _ if name.len() > LONGEST_NAME => {
-                Some(format!("the name {name_for_people:?} has more than {LONGEST_NAME} bytes"))
-            }
-            _ if name.contains(is_hidden) => {
-                Some(format!("the name {name_for_people:?} has hidden characters"))
-            }
-            _ if !seen.insert(name) => Some(format!("two clients are called {name_for_people:?}")),
-            _ => None,
+    for name in names {
+        if !(1..=LONGEST_NAME).contains(&name.len()) || name.contains(is_hidden) {
+            return Err(format!(
+                "invalid client name {:?}: expected 1 to {LONGEST_NAME} bytes without hidden characters",
+                excerpt(name)
+            ));
         }
-    })
+        if !seen.insert(name) {
+            return Err(format!("duplicate client name {:?}", excerpt(name)));
+        }
+    }
+    Ok(())
 }
 
-/// A byte string after its length, as [`join_parts`] writes it.
+/// A byte string, preceded by its length.
 pub fn framed(part: Bytes) -> [Bytes; 2] {
     [Bytes::copy_from_slice(&(part.len() as u64).to_le_bytes()), part]
 }
 
-/// Byte strings as one: each after its length.
-pub fn join_parts(parts: &[&[u8]]) -> Vec<u8> {
-    let mut whole = Vec::with_capacity(parts.iter().map(|part| 8 + part.len()).sum());
-    parts.iter().for_each(|part| push_part(&mut whole, part));
-    whole
-}
-
-/// Adds a byte string to those that are joined already.
+/// Appends a byte string, preceded by its length.
 pub(crate) fn push_part(whole: &mut Vec<u8>, part: &[u8]) {
     whole.extend((part.len() as u64).to_le_bytes());
     whole.extend(part);
 }
 
-/// The byte strings that [`join_parts`] put together; `None` if these are none.
+/// The byte strings that were concatenated after their lengths; `None` for any other bytes.
 pub fn split_parts(mut whole: &[u8]) -> Option<Vec<&[u8]>> {
     let mut parts = Vec::new();
     while !whole.is_empty() {
@@ -155,8 +143,14 @@ pub fn split_parts(mut whole: &[u8]) -> Option<Vec<&[u8]>> {
 mod tests {
     use super::*;
 
+    fn join_parts(parts: &[&[u8]]) -> Vec<u8> {
+        let mut whole = Vec::new();
+        parts.iter().for_each(|part| push_part(&mut whole, part));
+        whole
+    }
+
     #[test]
-    fn parts_arrive_as_they_were() {
+    fn parts_are_split_as_they_were_joined() {
         for parts in [&[][..], &[&b""[..]], &[&b"one"[..], b"", b"three"]] {
             assert_eq!(split_parts(&join_parts(parts)).unwrap(), parts);
             let framed = parts.iter().flat_map(|part| framed(Bytes::copy_from_slice(part)));
@@ -165,27 +159,28 @@ mod tests {
     }
 
     #[test]
-    fn names_that_could_do_harm_are_refused() {
-        let bad = |names: &[&str]| bad_names(names.iter().copied()).unwrap_or_default();
-        assert_eq!(bad(&["ward-7", "Ward 7", "\u{5c0f}"]), "");
+    fn harmful_names_are_refused() {
+        let check = |names: &[&str]| check_names(names.iter().copied());
+        assert_eq!(check(&["ward-7", "Ward 7", "\u{5c0f}"]), Ok(()));
         for (names, problem) in [
-            (&[][..], "no client"),
-            (&["a", "b", "a"], "two clients are called \"a\""),
-            (&["a", ""], "empty name"),
-            (&["\u{1b}[2J"], "hidden characters"),
-            (&["gnp\u{202e}.7-draw"], "hidden characters"),
-            (&[&"x".repeat(201)], "more than 200 bytes"),
-            (&["a"; 10_001], "more than 10000"),
+            (&[][..], "expected 1 to 10000 clients, got 0"),
+            (&["a", "b", "a"], "duplicate client name \"a\""),
+            (&["a", ""], "invalid client name \"\""),
+            (&["\u{1b}[2J"], "without hidden characters"),
+            (&["gnp\u{202e}.7-draw"], "without hidden characters"),
+            (&[&"x".repeat(201)], "expected 1 to 200 bytes"),
+            (&["a"; 10_001], "expected 1 to 10000 clients, got 10001"),
         ] {
-            assert!(bad(names).contains(problem), "{}", bad(names));
+            let refused = check(names).unwrap_err();
+            assert!(refused.contains(problem), "{refused}");
         }
     }
 
     #[test]
-    fn what_is_cut_off_or_claims_too_much_is_refused() {
+    fn truncated_parts_and_impossible_lengths_are_refused() {
         let whole = join_parts(&[b"one", b"two"]);
         for end in 1..whole.len() {
-            // Between two parts it is whole.
+            // Between two parts it is complete.
             assert_eq!(split_parts(&whole[..end]).is_some(), end == 11, "{end}");
         }
         assert_eq!(split_parts(&u64::MAX.to_le_bytes()), None);

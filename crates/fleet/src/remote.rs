@@ -1,9 +1,9 @@
-//! The fleet that the coordinator sees: clients on nodes, behind a mailbox.
+//! The coordinator's fleet: clients on nodes, behind a mailbox.
 
 use crate::mailbox::{Arrived, Mailbox, Reply};
-use crate::protocol::{NOT_JOINED, PROTOCOL, TRAIN, Terms, TrainHeader, framed};
-use crate::roster::{Node, Place, Roster};
-use crate::round::{Asked, Client, Round};
+use crate::members::{Client, MemberList, NodeState};
+use crate::protocol::{JoinRequest, NOT_JOINED, PROTOCOL, TRAIN, TrainHeader, framed};
+use crate::round::{Drawn, Round, TrainRequest};
 use axum::body::Bytes;
 use fedanchor::experiment::client_settings;
 use fedanchor::federation::{ClientKey, Delivery, Fleet, Member, RoundTask};
@@ -15,37 +15,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long one look at the mailbox waits, so that Ctrl-C is noticed.
-const LOOK: Duration = Duration::from_millis(200);
-/// For how long a resumed run waits for its clients, once one of them is there, if there are enough for a round: some
-/// may be gone for good.
+/// The longest wait for a reply, so that Ctrl-C is noticed.
+const TICK: Duration = Duration::from_millis(200);
+/// How long a resumed run waits for all of its clients once one of them is present, if there are enough for a round:
+/// some may never return.
 const RETURN_WITHIN: Duration = Duration::from_secs(120);
-/// A SuperLink that was restarted needs about a minute until its nodes are back.
+/// Nodes need about a minute to reconnect after a SuperLink was restarted.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Room for the header of an answer.
+/// The longest header of an answer, in bytes.
 const HEADER: usize = 64 << 10;
 
 /// Clients on nodes.
 pub struct RemoteFleet {
     mailbox: Arc<Mailbox>,
     stop: Arc<AtomicBool>,
-    roster: Roster,
+    members: MemberList,
     run: String,
-    /// Clients to wait for before the first round, and valid answers that later rounds need.
+    /// The number of clients that the first round waits for.
     expected: usize,
+    /// The number of valid answers that a round needs.
     quorum: usize,
-    /// The names of the clients of a run that is resumed.
+    /// The names of the clients of a resumed run.
     before: BTreeSet<String>,
-    /// An answer's largest size, as a multiple of the broadcast's.
+    /// The largest size of an answer, as a multiple of the broadcast's.
     size: f64,
     started: bool,
-    /// For how long a round waits for a node that has left before it could be asked, and for an answer after a later
-    /// one of the same node.
+    /// How long a round waits for a node that disconnects before it takes its request, and for an answer after a
+    /// heartbeat without the request.
     pub patience: Duration,
 }
 
 impl RemoteFleet {
-    /// For the server's half of a federation. `run` identifies the run: what clients keep belongs to it.
+    /// A fleet for a federation. `run` identifies the run; clients keep their states under it.
     pub fn new(
         mailbox: Arc<Mailbox>,
         stop: Arc<AtomicBool>,
@@ -55,7 +56,7 @@ impl RemoteFleet {
         mailbox.open()?;
         let experiment = federation.settled()?;
         let images = &federation.context.images;
-        let terms = Terms {
+        let request = JoinRequest {
             protocol: PROTOCOL,
             build: Build::current().clone(),
             run: run.to_owned(),
@@ -65,10 +66,11 @@ impl RemoteFleet {
             normalisation: images.normalisation().clone(),
             flip: images.flip(),
         };
-        let terms = serde_json::to_vec(&terms)
+        let request = serde_json::to_vec(&request)
             .map_err(|error| Error::config("the experiment", error.to_string()))?;
+        let per_node = experiment.fleet.clients_per_node;
         Ok(Self {
-            roster: Roster::new(mailbox.clone(), terms.into(), experiment.fleet.clients_per_node),
+            members: MemberList::new(mailbox.clone(), request.into(), per_node),
             mailbox,
             stop,
             run: run.to_owned(),
@@ -81,52 +83,44 @@ impl RemoteFleet {
         })
     }
 
-    /// The same, asking a node for a sign of life after so long without an answer.
-    pub fn probing_after(mut self, long: Duration) -> Self {
-        self.roster.probes.after = long;
+    /// Sets the interval after which a node that has not answered is asked for a heartbeat.
+    pub fn heartbeat_after(mut self, interval: Duration) -> Self {
+        self.members.heartbeats.interval = interval;
         self
     }
 
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Whether a round can start with these clients: the first with all that are expected, later ones with as many as a
-    /// round needs. `since` is when the first of them was there.
+    /// Whether a round can start with these clients: the first needs all that are expected, later ones a quorum.
+    /// `since` is when the first of them was present.
     fn are_enough(&self, present: &[Member], since: Option<Instant>) -> bool {
         if self.started {
             return present.len() >= self.quorum;
         }
-        if present.len() < self.expected.min(self.quorum) {
-            return false;
-        }
-        let there: BTreeSet<&str> = present.iter().filter_map(|member| name(&member.key)).collect();
+        let names: BTreeSet<&str> = present.iter().filter_map(|member| name(&member.key)).collect();
         let missing: Vec<&String> =
-            self.before.iter().filter(|name| !there.contains(name.as_str())).collect();
+            self.before.iter().filter(|name| !names.contains(name.as_str())).collect();
         if present.len() >= self.expected && missing.is_empty() {
             return true;
         }
         let waited = since.is_some_and(|since| since.elapsed() >= RETURN_WITHIN);
-        let without = !self.before.is_empty() && waited && present.len() >= self.quorum;
-        if without {
-            tracing::warn!(?missing, "the run goes on without clients that have not come back");
+        let resumes = !self.before.is_empty() && waited && present.len() >= self.quorum;
+        if resumes {
+            tracing::warn!(?missing, "the run resumes without clients that have not returned");
         }
-        without
+        resumes
     }
 
-    /// The longest answer of a client to a broadcast of so many bytes.
+    /// The longest answer of a client to a broadcast.
     fn longest(&self, broadcast: &Bytes) -> usize {
         (self.size * broadcast.len() as f64) as usize + HEADER
     }
 
-    /// Requests to the nodes of these clients. A broadcast that is the same for all is encoded once, and sent once per
-    /// node.
-    fn requests(&self, task: &RoundTask) -> Result<Vec<Asked>> {
-        let mut by_node: BTreeMap<&str, Vec<Client>> = BTreeMap::new();
+    /// The requests of a round. A broadcast that is the same for all clients is encoded once, and sent once per node.
+    fn requests(&self, task: &RoundTask) -> Result<Vec<TrainRequest>> {
+        let mut by_node: BTreeMap<&str, Vec<Drawn>> = BTreeMap::new();
         for (number, key) in task.clients {
-            let ClientKey::Name(name) = key else { continue };
-            if let Some(Place { node, samples }) = self.roster.place(name) {
-                let client = Client { name: name.clone(), number: *number, samples: *samples };
+            let Some(name) = name(key) else { continue };
+            if let Some(Client { node, samples }) = self.members.client(name) {
+                let client = Drawn { name: name.to_owned(), number: *number, samples: *samples };
                 by_node.entry(node).or_default().push(client);
             }
         }
@@ -142,89 +136,89 @@ impl RemoteFleet {
                 let broadcast = shared.clone().map_or_else(|| encode(clients[0].number), Ok)?;
                 let (node, clients) = (node.to_owned(), clients.to_vec());
                 let since = Instant::now();
-                requests.push(Asked { node, clients, broadcast, rejoined: false, since });
+                requests.push(TrainRequest { node, clients, broadcast, rejoined: false, since });
             }
         }
         Ok(requests)
     }
 
-    /// Posts a request; returns its number.
-    fn post(&self, request: &Asked, task: &RoundTask) -> Result<u64> {
-        let Asked { node, clients, broadcast, .. } = request;
+    /// Posts a request of a round.
+    fn post(&self, round: &mut Round, request: TrainRequest) -> Result<()> {
+        let TrainRequest { node, clients, broadcast, .. } = &request;
         let clients: Vec<_> = clients.iter().map(|c| (c.name.clone(), c.number)).collect();
         let longest = self.longest(broadcast) * clients.len();
         let header = serde_json::to_vec(&TrainHeader { run: self.run.clone(), clients })
-            .map_err(|error| Error::Fleet(format!("a request cannot be written: {error}")))?;
+            .map_err(|error| Error::Fleet(format!("cannot encode a train request: {error}")))?;
         let body = [framed(broadcast.clone()), framed(header.into())].concat();
-        let timeout = task.deadline.map(|end| end.saturating_duration_since(Instant::now()));
-        Ok(self.mailbox.post(node, TRAIN, body, timeout, longest))
+        let timeout = round.task.deadline.map(|end| end.saturating_duration_since(Instant::now()));
+        let id = self.mailbox.post(node, TRAIN, body, timeout, longest);
+        round.add(id, request);
+        Ok(())
     }
 
-    /// Asks those again that had to join first, once they have; those who did not are absent.
-    fn ask_held(&self, round: &mut Round) -> Result<()> {
-        for mut request in std::mem::take(&mut round.held) {
-            match self.roster.node(&request.node) {
-                Some(Node::Asked { .. }) => round.held.push(request),
-                Some(Node::Joined) => {
-                    // A client that is no longer there, or has other images, takes part from the next round on.
-                    let same = |client: &Client| {
-                        let place = self.roster.place(&client.name);
-                        place.is_some_and(|place| {
-                            place.node == request.node && place.samples == client.samples
+    /// Posts the requests of nodes that have joined again; the clients of those that failed to are lost.
+    fn post_rejoined(&self, round: &mut Round) -> Result<()> {
+        for mut request in std::mem::take(&mut round.joining) {
+            match self.members.node(&request.node) {
+                Some(NodeState::Joining { .. }) => round.joining.push(request),
+                Some(NodeState::Joined) => {
+                    // A client that is gone, or has other images, can take part from the next round on.
+                    let is_same = |drawn: &Drawn| {
+                        let client = self.members.client(&drawn.name);
+                        client.is_some_and(|client| {
+                            client.node == request.node && client.samples == drawn.samples
                         })
                     };
-                    let (there, others) = request.clients.iter().cloned().partition(same);
+                    let (same, others): (_, Vec<Drawn>) =
+                        request.clients.iter().cloned().partition(is_same);
                     let reason = "its node was restarted without it, or with other images";
-                    round.give_up(&Vec::from_iter::<Vec<Client>>(others), reason);
-                    request.clients = there;
+                    round.mark_lost(&others, reason);
+                    request.clients = same;
                     request.since = Instant::now();
                     if !request.clients.is_empty() {
-                        let id = self.post(&request, round.task)?;
-                        round.wait_for(id, request);
+                        self.post(round, request)?;
                     }
                 }
-                _ => round.give_up(&request.clients, "its node was restarted and has not joined"),
+                _ => {
+                    let reason = "its node was restarted and has not joined again";
+                    round.mark_lost(&request.clients, reason);
+                }
             }
         }
         Ok(())
     }
 
-    /// What a node has replied. Nothing in it ends the run.
-    fn take_reply(&mut self, round: &mut Round, mut request: Asked, arrived: Arrived) {
+    /// Takes the reply to a train request. Nothing in it ends the run.
+    fn take_reply(&mut self, round: &mut Round, mut request: TrainRequest, arrived: Arrived) {
         let (node, Arrived { reply, at }) = (&request.node, arrived);
         let reason = match reply {
             Reply::Answer(200, body) => {
-                self.roster.went_well(node);
-                let most = self.longest(&request.broadcast);
-                return round.take(&request, body, at, most);
+                self.members.mark_ok(node);
+                return round.take(&request, body, at, self.longest(&request.broadcast));
             }
             Reply::Answer(NOT_JOINED, _) if !request.rejoined => {
-                tracing::info!(node, "the node was restarted: it joins again");
-                self.roster.ask(node);
+                tracing::info!(node, "the node was restarted and joins again");
+                self.members.request_join(node);
                 request.rejoined = true;
-                return round.held.push(request);
+                return round.joining.push(request);
             }
-            Reply::Answer(status, body) => body.words(status),
+            Reply::Answer(status, body) => body.error(status),
             Reply::Failure(reason) => excerpt(&reason),
         };
-        round.give_up(&request.clients, &reason);
-        self.roster.leave_out(node, reason);
+        round.mark_lost(&request.clients, &reason);
+        self.members.mark_failed(node, reason);
     }
 
-    /// Gives up what nodes have lost.
+    /// Gives up requests that nodes have lost.
     fn give_up_lost(&mut self, round: &mut Round) {
-        let asked: Vec<(u64, String, Instant)> =
-            round.asked.iter().map(|(id, asked)| (*id, asked.node.clone(), asked.since)).collect();
-        for (id, node, since) in asked {
-            if self.roster.probes.is_lost(&node, id, since, self.patience)
-                && let Some(request) = round.asked.remove(&id)
-            {
-                self.mailbox.write_off(id);
-                round.give_up(
-                    &request.clients,
-                    "its node has lost the request, or its answer was lost",
-                );
-            }
+        let (heartbeats, patience) = (&mut self.members.heartbeats, self.patience);
+        let lost = round.pending.extract_if(.., |id, request| {
+            heartbeats.is_lost(&request.node, *id, request.since, patience)
+        });
+        for (id, request) in lost.collect::<Vec<_>>() {
+            self.mailbox.forget(id);
+            let reason = "its node has lost the request, or its answer was lost";
+            round.mark_lost(&request.clients, reason);
         }
     }
 }
@@ -234,35 +228,35 @@ impl Fleet for RemoteFleet {
     fn members(&mut self) -> Result<Vec<Member>> {
         let mut since = None;
         loop {
-            self.roster.tend();
-            let present = self.roster.present();
-            if !present.is_empty() && since.is_none() {
-                since = Some(Instant::now());
+            self.members.poll();
+            let present = self.members.present();
+            if !present.is_empty() {
+                since.get_or_insert_with(Instant::now);
             }
             if self.mailbox.has_transport() && self.are_enough(&present, since) {
                 self.started = true;
                 return Ok(present);
             }
-            if self.stopped() {
+            if self.stop.load(Ordering::Relaxed) {
                 return Err(Error::Stopped);
             }
-            let ids = self.roster.asked().collect();
-            let mut wait = LOOK;
-            // All that are there, before anything is counted again.
+            let ids = self.members.pending().collect();
+            let mut wait = TICK;
+            // All replies that have arrived, before the members are counted again.
             while let Some((id, arrived)) = self.mailbox.next_reply(&ids, wait) {
-                self.roster.take(id, arrived.reply);
+                self.members.take(id, arrived.reply);
                 wait = Duration::ZERO;
             }
         }
     }
 
     fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.roster.notes)
+        std::mem::take(&mut self.members.notes)
     }
 
     fn expect(&mut self, clients: &[ClientKey]) {
         self.before.extend(clients.iter().filter_map(name).map(str::to_owned));
-        self.roster.know(self.before.iter().cloned());
+        self.members.expect(self.before.iter().cloned());
     }
 
     fn train(
@@ -272,40 +266,39 @@ impl Fleet for RemoteFleet {
     ) -> Result<()> {
         let mut round = Round::new(task);
         for request in self.requests(task)? {
-            let id = self.post(&request, task)?;
-            round.wait_for(id, request);
+            self.post(&mut round, request)?;
         }
         loop {
             round.deliver(take)?;
-            if round.is_over() {
+            if round.is_complete() {
                 break;
             }
-            if self.stopped() {
+            if self.stop.load(Ordering::Relaxed) {
                 round.end(&self.mailbox);
                 return Err(Error::Stopped);
             }
-            self.roster.tend();
-            self.ask_held(&mut round)?;
-            for id in self.mailbox.out_of_reach(self.patience) {
-                if let Some(request) = round.asked.remove(&id) {
-                    self.mailbox.withdraw(id);
-                    round.give_up(&request.clients, "its node is not connected any longer");
+            self.members.poll();
+            self.post_rejoined(&mut round)?;
+            for id in self.mailbox.undeliverable(self.patience) {
+                if let Some(request) = round.pending.remove(&id) {
+                    self.mailbox.cancel(id);
+                    round.mark_lost(&request.clients, "its node has disconnected");
                 }
             }
-            if round.is_over() {
+            if round.is_complete() {
                 continue;
             }
-            let ids = round.asked.keys().copied().chain(self.roster.asked()).collect();
-            // After the deadline, what came before it is still taken.
+            let ids = round.pending.keys().copied().chain(self.members.pending()).collect();
+            // Replies that arrived before the deadline are taken even after it.
             let left = task.deadline.map(|end| end.saturating_duration_since(Instant::now()));
-            let look = left.map_or(LOOK, |left| left.min(LOOK));
-            match (self.mailbox.next_reply(&ids, look), left) {
-                (Some((id, arrived)), _) => match round.asked.remove(&id) {
+            let wait = left.map_or(TICK, |left| left.min(TICK));
+            match (self.mailbox.next_reply(&ids, wait), left) {
+                (Some((id, arrived)), _) => match round.pending.remove(&id) {
                     Some(request) => self.take_reply(&mut round, request, arrived),
-                    None => self.roster.take(id, arrived.reply),
+                    None => self.members.take(id, arrived.reply),
                 },
                 (None, Some(Duration::ZERO)) => break,
-                // Only where no answer waits to be taken.
+                // Only once all replies have been taken.
                 (None, _) => self.give_up_lost(&mut round),
             }
         }
@@ -314,7 +307,7 @@ impl Fleet for RemoteFleet {
     }
 }
 
-/// What a client of a fleet is called.
+/// The name of a client of a fleet.
 fn name(key: &ClientKey) -> Option<&str> {
     match key {
         ClientKey::Name(name) => Some(name),

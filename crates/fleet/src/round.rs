@@ -1,4 +1,4 @@
-//! A round under way: who was asked, and whose answers are there.
+//! A round under way: the requests of its clients, and the answers that have arrived.
 
 use crate::mailbox::Mailbox;
 use crate::spool::Spooled;
@@ -13,49 +13,47 @@ use std::time::Instant;
 /// Why an answer is lost that had arrived.
 const UNREADABLE: &str = "its answer cannot be read from the coordinator's disk";
 
-/// A client that is asked.
+/// A client that was drawn.
 #[derive(Clone)]
-pub(crate) struct Client {
+pub(crate) struct Drawn {
     pub(crate) name: String,
     pub(crate) number: u32,
-    /// How many images it had when it was asked.
+    /// How many images it had when it was drawn.
     pub(crate) samples: usize,
 }
 
-/// A request of a round.
-pub(crate) struct Asked {
+/// A request to train.
+pub(crate) struct TrainRequest {
     pub(crate) node: String,
-    pub(crate) clients: Vec<Client>,
+    pub(crate) clients: Vec<Drawn>,
     pub(crate) broadcast: Bytes,
-    /// Whether the node had to be told again what is trained.
+    /// Whether the node had to join again first.
     pub(crate) rejoined: bool,
-    /// When it was.
     pub(crate) since: Instant,
 }
 
-/// Where a client's answer is.
+/// The answer of a client that is not just absent.
 enum Slot {
     Waiting,
-    There(Part),
-    Absent,
-    /// It is absent, and why.
+    Arrived(Part),
+    /// Absent, with the reason.
     Lost(String),
 }
 
-/// A part of a reply, which the last of its clients removes.
+/// A part of a reply.
 struct Part {
     reply: Arc<Spooled>,
-    /// Nothing where the reply is not what it should be: that is rejected and counted.
+    /// `None` if the reply is malformed, which is rejected and counted.
     range: Option<Range<u64>>,
-    /// The most bytes to read. One more than an answer may have is enough for it to be rejected.
-    most: usize,
+    /// The longest answer. One more byte is read, for which it is rejected.
+    longest: usize,
     arrived: Instant,
 }
 
 impl Part {
     fn read(&self) -> Arrival {
         let Some(range) = &self.range else { return Arrival::Encoded(Vec::new()) };
-        match self.reply.read(range, self.most as u64 + 1) {
+        match self.reply.read(range, self.longest as u64 + 1) {
             Ok(bytes) => Arrival::Encoded(bytes),
             Err(error) => {
                 tracing::error!(%error, "an answer that has arrived cannot be read");
@@ -69,91 +67,91 @@ impl Part {
 pub(crate) struct Round<'a> {
     pub(crate) task: &'a RoundTask<'a>,
     slots: BTreeMap<u32, Slot>,
-    /// Requests by their numbers.
-    pub(crate) asked: BTreeMap<u64, Asked>,
+    /// Pending requests by number.
+    pub(crate) pending: BTreeMap<u64, TrainRequest>,
     /// Requests whose node has to join first.
-    pub(crate) held: Vec<Asked>,
-    /// Answers that count, where not all are needed.
+    pub(crate) joining: Vec<TrainRequest>,
+    /// Number of answers that count, if the round needs fewer than all.
     counted: usize,
-    /// Clients whose answers have been handed over.
-    done: usize,
+    /// Number of clients whose answers have been delivered.
+    delivered: usize,
 }
 
 impl<'a> Round<'a> {
     pub(crate) fn new(task: &'a RoundTask<'a>) -> Self {
-        let slots = task.clients.iter().map(|(number, _)| (*number, Slot::Absent)).collect();
-        Self { task, slots, asked: BTreeMap::new(), held: Vec::new(), counted: 0, done: 0 }
+        let (slots, pending, joining) = Default::default();
+        Self { task, slots, pending, joining, counted: 0, delivered: 0 }
     }
 
-    pub(crate) fn wait_for(&mut self, id: u64, request: Asked) {
+    pub(crate) fn add(&mut self, id: u64, request: TrainRequest) {
         for client in &request.clients {
             self.slots.insert(client.number, Slot::Waiting);
         }
-        self.asked.insert(id, request);
+        self.pending.insert(id, request);
     }
 
-    pub(crate) fn give_up(&mut self, clients: &[Client], reason: &str) {
+    pub(crate) fn mark_lost(&mut self, clients: &[Drawn], reason: &str) {
         for client in clients {
             self.slots.insert(client.number, Slot::Lost(reason.to_owned()));
         }
     }
 
-    /// Whether there is nothing to wait for.
-    pub(crate) fn is_over(&self) -> bool {
-        self.counted >= self.task.enough || self.asked.is_empty() && self.held.is_empty()
+    /// Whether no further answer is needed or can arrive.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.counted >= self.task.enough || self.pending.is_empty() && self.joining.is_empty()
     }
 
-    /// Takes the reply of a node that has trained, or says that it has.
-    pub(crate) fn take(&mut self, request: &Asked, reply: Spooled, arrived: Instant, most: usize) {
+    /// Takes the reply to a request.
+    pub(crate) fn take(
+        &mut self,
+        request: &TrainRequest,
+        reply: Spooled,
+        arrived: Instant,
+        longest: usize,
+    ) {
         let parts = match reply.parts(request.clients.len()) {
             Ok(parts) => parts,
             Err(error) => {
                 tracing::error!(%error, "a reply that has arrived cannot be read");
-                return self.give_up(&request.clients, UNREADABLE);
+                return self.mark_lost(&request.clients, UNREADABLE);
             }
         };
         let reply = Arc::new(reply);
         for (at, client) in request.clients.iter().enumerate() {
             let range = parts.as_ref().map(|parts| parts[at].clone());
-            let part = Part { reply: reply.clone(), range, most, arrived };
-            // It costs as much as taking it does, and matters only where not all are waited for.
+            let part = Part { reply: reply.clone(), range, longest, arrived };
+            // Decoding is expensive, and the count matters only if fewer answers than all are enough.
             if self.task.enough < self.task.clients.len()
                 && let Arrival::Encoded(bytes) = part.read()
                 && (self.task.counts)(client.number, &bytes)
             {
                 self.counted += 1;
             }
-            self.slots.insert(client.number, Slot::There(part));
+            self.slots.insert(client.number, Slot::Arrived(part));
         }
     }
 
-    /// Hands over what has come, in canonical order, so that nothing waits in memory.
+    /// Delivers answers in canonical order, up to the first that is missing, so that none waits in memory.
     pub(crate) fn deliver(&mut self, take: &mut dyn FnMut(Delivery) -> Result<()>) -> Result<()> {
-        while let Some((number, key)) = self.task.clients.get(self.done) {
-            let slot = self.slots.insert(*number, Slot::Absent).unwrap_or(Slot::Absent);
-            let (arrival, arrived) = match slot {
-                Slot::Waiting => {
-                    self.slots.insert(*number, Slot::Waiting);
-                    return Ok(());
-                }
-                Slot::There(part) => (part.read(), part.arrived),
-                Slot::Absent => (Arrival::Absent, Instant::now()),
-                Slot::Lost(reason) => (Arrival::Lost(reason), Instant::now()),
+        while let Some((number, key)) = self.task.clients.get(self.delivered) {
+            let (arrival, arrived) = match self.slots.get(number) {
+                Some(Slot::Waiting) => return Ok(()),
+                Some(Slot::Arrived(part)) => (part.read(), part.arrived),
+                Some(Slot::Lost(reason)) => (Arrival::Lost(reason.clone()), Instant::now()),
+                None => (Arrival::Absent, Instant::now()),
             };
+            // Removes the file with the last part.
+            self.slots.remove(number);
             take(Delivery { from: key.clone(), arrival, arrived })?;
-            self.done += 1;
+            self.delivered += 1;
         }
         Ok(())
     }
 
-    /// Ends the waiting: who has not answered is absent.
+    /// Cancels pending requests: their clients are absent.
     pub(crate) fn end(&mut self, mailbox: &Mailbox) {
-        for id in std::mem::take(&mut self.asked).into_keys() {
-            mailbox.withdraw(id);
-        }
-        self.held.clear();
-        for slot in self.slots.values_mut().filter(|slot| matches!(slot, Slot::Waiting)) {
-            *slot = Slot::Absent;
-        }
+        std::mem::take(&mut self.pending).into_keys().for_each(|id| mailbox.cancel(id));
+        self.joining.clear();
+        self.slots.retain(|_, slot| !matches!(slot, Slot::Waiting));
     }
 }

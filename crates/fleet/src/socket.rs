@@ -2,20 +2,23 @@
 
 use axum::Router;
 use fedanchor::{Error, Result};
+use std::fs::{self, DirBuilder, Permissions};
 use std::future::IntoFuture;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::runtime::{self, Runtime};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 /// The kernel's limit on the address of a Unix socket, in bytes, without the final zero.
 const LONGEST_PATH: usize = 107;
 
-/// A path that belongs to this process. What connects to it waits until it is served.
+/// A socket of this process. Connections wait until it is served.
 #[derive(Debug)]
 pub struct Bound {
     listener: UnixListener,
@@ -26,43 +29,44 @@ pub struct Bound {
 #[derive(Debug)]
 pub struct Socket {
     file: SocketFile,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    grace: Duration,
+    running: Option<(Runtime, JoinHandle<io::Result<()>>, oneshot::Sender<()>)>,
 }
 
-/// Is removed in the end.
+/// The file of a socket, which is removed on drop.
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.0);
     }
 }
 
 impl Bound {
-    /// Takes this path, which only its owner can open. A socket that nobody listens on is replaced.
+    /// Binds this path, which only its owner can open. A socket on which nobody listens is replaced.
     pub fn new(path: &Path) -> Result<Self> {
         remove_stale(path)?;
-        let aside = Aside::of(path);
-        let longest = LONGEST_PATH - aside.longer(path);
-        let length = path.as_os_str().as_bytes().len();
-        if length > longest {
+        let folder = path.with_file_name(format!(".{:x}", std::process::id()));
+        let length = |path: &Path| path.as_os_str().as_bytes().len();
+        let longest = LONGEST_PATH - length(&folder.join("s")).saturating_sub(length(path));
+        if length(path) > longest {
             let problem = format!(
-                "has {length} bytes, and the path of this socket may have at most {longest}: choose a shorter one \
-                 with --socket"
+                "has {} bytes, and the path of this socket may have at most {longest}: choose a shorter one with \
+                 --socket",
+                length(path)
             );
             return Err(Error::file(path, problem));
         }
-        let listener = aside.bind(path).map_err(|error| Error::file(path, error))?;
+        let listener = bind(path, &folder).map_err(|error| Error::file(path, error))?;
         Ok(Self { listener, file: SocketFile(path.to_owned()) })
     }
 
-    /// Serves on it. In the end, requests that are being answered are waited for, for at most `grace`.
+    /// Serves on it. At the end, pending requests have at most `grace` to be answered.
     pub fn serve(self, router: Router, grace: Duration) -> Result<Socket> {
         let Self { listener, file } = self;
         let problem = |error: io::Error| Error::file(&file.0, error);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
+        let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
@@ -72,35 +76,17 @@ impl Bound {
             let _context = runtime.enter();
             tokio::net::UnixListener::from_std(listener).map_err(problem)?
         };
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::spawn(move || {
-            runtime.block_on(async {
-                let (end, ended) = oneshot::channel::<()>();
-                let server = axum::serve(listener, router).with_graceful_shutdown(async {
-                    let _ = stopped.await;
-                    let _ = end.send(());
-                });
-                let too_long = async {
-                    let _ = ended.await;
-                    tokio::time::sleep(grace).await;
-                };
-                tokio::select! {
-                    served = server.into_future() => {
-                        if let Err(error) = served {
-                            tracing::error!(%error, "the socket is not served any longer");
-                        }
-                    }
-                    () = too_long => {}
-                }
-            });
-            runtime.shutdown_background();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = axum::serve(listener, router).with_graceful_shutdown(async {
+            let _ = stopped.await;
         });
-        Ok(Socket { file, stop: Some(stop), thread: Some(thread) })
+        let server = runtime.spawn(server.into_future());
+        Ok(Socket { file, grace, running: Some((runtime, server, stop)) })
     }
 }
 
 impl Socket {
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.file.0
     }
@@ -108,58 +94,42 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some((runtime, server, stop)) = self.running.take() {
+            drop(stop);
+            let _ = runtime.block_on(async { timeout(self.grace, server).await });
+            runtime.shutdown_background();
         }
     }
 }
 
-/// A socket is bound in a folder of its own that nobody else can enter, and moved to its place once only its owner can
-/// open it: there is no moment at which others could.
-struct Aside {
-    folder: PathBuf,
-    socket: PathBuf,
+/// Binds a socket in a new folder that nobody else can enter, and moves it to its path once only its owner can open it,
+/// so that others never can.
+fn bind(path: &Path, folder: &Path) -> io::Result<UnixListener> {
+    DirBuilder::new().mode(0o700).create(folder)?;
+    let socket = folder.join("s");
+    let bound = UnixListener::bind(&socket).and_then(|listener| {
+        fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
+        fs::rename(&socket, path)?;
+        Ok(listener)
+    });
+    let _ = fs::remove_file(&socket);
+    fs::remove_dir(folder)?;
+    bound
 }
 
-impl Aside {
-    fn of(path: &Path) -> Self {
-        let folder = path.with_file_name(format!(".{:x}", std::process::id()));
-        Self { socket: folder.join("s"), folder }
-    }
-
-    /// By how many bytes it is longer than the path itself.
-    fn longer(&self, path: &Path) -> usize {
-        let length = |path: &Path| path.as_os_str().as_bytes().len();
-        length(&self.socket).saturating_sub(length(path))
-    }
-
-    fn bind(&self, path: &Path) -> io::Result<UnixListener> {
-        std::fs::DirBuilder::new().mode(0o700).create(&self.folder)?;
-        let bound = UnixListener::bind(&self.socket).and_then(|listener| {
-            std::fs::set_permissions(&self.socket, std::fs::Permissions::from_mode(0o600))?;
-            std::fs::rename(&self.socket, path)?;
-            Ok(listener)
-        });
-        let _ = std::fs::remove_file(&self.socket);
-        std::fs::remove_dir(&self.folder)?;
-        bound
-    }
-}
-
-/// Removes a socket that a killed process has left behind; anything else in its place is refused.
+/// Removes a socket that a killed process has left behind; refuses any other file.
 fn remove_stale(path: &Path) -> Result<()> {
-    match std::fs::symlink_metadata(path) {
+    let refuse = |problem| Err(Error::file(path, problem));
+    match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::file(path, error)),
-        Ok(there) if !there.file_type().is_socket() => {
-            Err(Error::file(path, "exists and is not a socket: choose another path with --socket"))
+        Ok(found) if !found.file_type().is_socket() => {
+            refuse("exists and is not a socket: choose another path with --socket")
         }
-        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => Err(Error::file(
-            path,
-            "another process listens there: choose another path with --socket",
-        )),
-        Ok(_) => std::fs::remove_file(path).map_err(|error| Error::file(path, error)),
+        Ok(_) if UnixStream::connect(path).is_ok() => {
+            refuse("another process listens there: choose another path with --socket")
+        }
+        Ok(_) => fs::remove_file(path).map_err(|error| Error::file(path, error)),
     }
 }
 
@@ -175,7 +145,7 @@ mod tests {
         let bound = Bound::new(&path).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // Taken from the moment it is bound, whether or not it is served.
+        // Taken once it is bound, whether or not it is served.
         let taken = || Bound::new(&path).unwrap_err().to_string();
         assert!(taken().contains("another process listens there"), "{}", taken());
         let socket = bound.serve(Router::new(), Duration::ZERO).unwrap();

@@ -1,4 +1,4 @@
-//! Replies on disk: memory grows neither with the number of nodes nor with what one of them sends.
+//! Replies on disk, so that memory does not grow with the number of nodes or with what one of them sends.
 
 use crate::protocol::UNREACHABLE;
 use fedanchor_record::words::excerpt;
@@ -8,36 +8,35 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// A reply in a file, which is removed when nobody needs it any longer.
+/// A reply in a file, which is removed on drop.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Spooled(PathBuf);
 
 impl Spooled {
-    /// A new file, to be written to.
+    /// Creates a file for a reply.
     pub(crate) fn create(path: PathBuf) -> io::Result<(Self, File)> {
         let file = File::create_new(&path)?;
         Ok((Self(path), file))
     }
 
-    /// At most so many bytes from its beginning.
-    pub(crate) fn beginning(&self, most: usize) -> io::Result<Vec<u8>> {
+    /// Reads at most this many bytes from its beginning.
+    pub(crate) fn prefix(&self, most: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         File::open(&self.0)?.take(most as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// What a node says in it, with this status, for people.
-    pub(crate) fn words(&self, status: u16) -> String {
+    /// Describes an answer with this status, which is not that of a success.
+    pub(crate) fn error(&self, status: u16) -> String {
         const MOST: usize = 2 << 10;
-        let words = excerpt(&String::from_utf8_lossy(&self.beginning(MOST).unwrap_or_default()));
+        let text = excerpt(&String::from_utf8_lossy(&self.prefix(MOST).unwrap_or_default()));
         match status {
-            UNREACHABLE => words,
-            _ => format!("its node answered with status {status}: {words}"),
+            UNREACHABLE => text,
+            _ => format!("its node answered with status {status}: {text}"),
         }
     }
 
-    /// Where the byte strings are that [`join_parts`](crate::protocol::join_parts) put together; `None` if these are
-    /// not so many, or anything else.
+    /// The ranges of byte strings that were concatenated after their lengths; `None` if there are not `count` of them.
     pub(crate) fn parts(&self, count: usize) -> io::Result<Option<Vec<Range<u64>>>> {
         let file = File::open(&self.0)?;
         let end = file.metadata()?.len();
@@ -46,16 +45,16 @@ impl Spooled {
             let mut length = [0; 8];
             file.read_exact_at(&mut length, at)?;
             let start = at + 8;
-            match start.checked_add(u64::from_le_bytes(length)).filter(|stop| *stop <= end) {
-                Some(stop) => parts.push(start..stop),
+            at = match start.checked_add(u64::from_le_bytes(length)).filter(|stop| *stop <= end) {
+                Some(stop) => stop,
                 None => return Ok(None),
-            }
-            at = parts.last().map_or(end, |part| part.end);
+            };
+            parts.push(start..at);
         }
         Ok((parts.len() == count && at == end).then_some(parts))
     }
 
-    /// A part, but for what it has beyond so many bytes.
+    /// Reads a part, up to this many bytes.
     pub(crate) fn read(&self, part: &Range<u64>, most: u64) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; (part.end - part.start).min(most) as usize];
         File::open(&self.0)?.read_exact_at(&mut bytes, part.start)?;
@@ -65,7 +64,7 @@ impl Spooled {
 
 impl Drop for Spooled {
     fn drop(&mut self) {
-        // What cannot be removed is removed by the next coordinator.
+        // If this fails, the next coordinator removes it.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -73,24 +72,25 @@ impl Drop for Spooled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::join_parts;
+    use crate::protocol::push_part;
     use std::io::Write;
 
     #[test]
-    fn parts_are_found_where_they_are() {
+    fn parts_are_found() {
         let folder = tempfile::tempdir().unwrap();
         let spooled = |bytes: &[u8]| {
             let (spooled, mut file) = Spooled::create(folder.path().join("a")).unwrap();
             file.write_all(bytes).unwrap();
             spooled
         };
-        let whole = join_parts(&[b"one", b"", b"three"]);
+        let mut whole = Vec::new();
+        [&b"one"[..], b"", b"three"].iter().for_each(|part| push_part(&mut whole, part));
         let reply = spooled(&whole);
         let parts = reply.parts(3).unwrap().unwrap();
         let read: Vec<Vec<u8>> = parts.iter().map(|part| reply.read(part, 4).unwrap()).collect();
         assert_eq!(read, [&b"one"[..], b"", b"thre"]);
-        assert_eq!(reply.beginning(9).unwrap(), &whole[..9]);
-        // Not so many, or cut off anywhere, or a length beyond all measure.
+        assert_eq!(reply.prefix(9).unwrap(), &whole[..9]);
+        // The wrong number of parts, a truncated file, an impossible length.
         assert_eq!((reply.parts(2).unwrap(), reply.parts(4).unwrap()), (None, None));
         drop(reply);
         for end in 0..whole.len() {

@@ -17,19 +17,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long the end waits for the transport to be told, and for what it is being told.
+/// How long a run waits at its end for the transport to learn of it, and for open connections.
 const FAREWELL: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(3);
-/// The folder for replies in the run folder, on the disk that has room for the run. It is there during a run only.
+/// The folder for replies, in the run folder because its disk has room. It exists only during a run.
 const REPLIES: &str = "replies";
-/// How often a node looks whether it shall stop.
-const LOOK: Duration = Duration::from_millis(200);
+/// The interval at which a node checks whether to stop.
+const TICK: Duration = Duration::from_millis(200);
 
 /// Serves a node until it is stopped.
 pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
     fedanchor::config::device(&args.device)?;
     if !args.data.exists() {
-        bail!("--data: there is nothing at {}", args.data.display());
+        bail!("--data: {} does not exist", args.data.display());
     }
     let clients = match (args.clients, args.name) {
         (Some(list), _) => Clients::Listed(list),
@@ -46,14 +46,14 @@ pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
     let node = Node::start(&args.socket, settings)?;
     printer.status(format!("waiting for a run at {}", node.path().display()));
     while !stop.load(Ordering::Relaxed) && !node.has_failed() {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(TICK);
     }
-    // A panic of its worker is one of this program.
+    // A panic of the worker is a bug, which this thread reports.
     node.stop().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok(())
 }
 
-/// The client's name where none is given: that of its folder, or of its file without what follows the last dot.
+/// The default name of a client: that of its folder, or of its file without extension.
 fn folder_name(path: &Path) -> Result<String> {
     let path = path.canonicalize().with_context(|| format!("--data: {}", path.display()))?;
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
@@ -74,7 +74,7 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     let stored = (resume != Resume::No).then(|| out.join(files::CONFIG));
     let experiment =
         resolved(args.experiment.as_deref().or(stored.as_deref()), &settings, printer)?;
-    // Before anything is touched that another coordinator may use.
+    // Before any file that another coordinator may use.
     let bound = Bound::new(&args.socket)?;
     let mailbox = Arc::new(Mailbox::new(&out.join(REPLIES)));
     let socket = bound.serve(coordinator::routes(mailbox.clone()), GRACE)?;
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_called_like_its_folder() {
+    fn a_client_has_the_name_of_its_folder() {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("ward.7")).unwrap();
         std::fs::write(place.path().join("ward.8.npz"), "").unwrap();

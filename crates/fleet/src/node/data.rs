@@ -1,4 +1,4 @@
-//! A node's images, and whose they are.
+//! The images of a node, and the clients to which they belong.
 
 use super::limits::MOST_ENLARGED;
 use super::refusal::Refusal;
@@ -12,116 +12,103 @@ use std::path::{Path, PathBuf};
 /// Where a node's images are.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// A folder of pictures, or a file of images; their labels, if there are any, are not read.
+    /// A folder of pictures, or a file of images. Labels are not read.
     pub path: PathBuf,
-    /// The name of its only client, or a file that lists the folders of several clients.
+    /// To which clients they belong.
     pub clients: Clients,
-    /// Whether to leave out pictures that cannot be read, even if the run does not.
+    /// Whether to skip pictures that cannot be read, even if the run does not.
     pub skip_unreadable: bool,
 }
 
-/// Whose images they are.
+/// The clients of a node.
 #[derive(Debug, Clone)]
 pub enum Clients {
-    /// All of one client of this name.
+    /// One client of this name, with all images.
     One(String),
-    /// Of several: a text file with the name of a folder below the path in each line.
+    /// Those in a text file, each line of which is the name of a client and of its folder below the path.
     Listed(PathBuf),
 }
 
-/// The images of all clients here.
+/// The images of all clients of a node.
 #[derive(Debug)]
 pub(super) struct LocalData {
     pub(super) images: ImageSet,
-    /// Names, and which images are theirs.
+    /// The names of clients, with the indices of their images.
     pub(super) clients: Vec<(String, Vec<u32>)>,
 }
 
 impl LocalData {
-    /// Reads the images in the shape that the run asks for.
+    /// Reads the images in the shape of the run.
     pub(super) fn read(
         source: &Source,
         config: &DataConfig,
         shape: Shape,
     ) -> Result<Self, Refusal> {
-        const WHAT: &str = "its images do not fit the run";
-        let private = |error: Error| Refusal::private(409, WHAT, &error);
+        const UNFIT: &str = "its images do not fit the run";
+        let private = |error: Error| Refusal::private(409, UNFIT, &error);
         let options = Options {
             size: Some(shape.side),
             most_enlarged: Some(MOST_ENLARGED),
             fit: config.fit,
             skip_unreadable: source.skip_unreadable || config.unreadable == Unreadable::Skip,
-            // Nothing is left of a picture that its owner removes.
+            // No copy of a picture remains when its owner removes it.
             cache: None,
             ..Options::default()
         };
-        let read = |path: &Path| {
-            let images =
-                formats::open_images(path, &options).map_err(|error| private(error.into()))?;
-            in_shape(images, shape)
-                .map_err(|problem| Refusal::new(409, format!("{WHAT}: {problem}")))
-        };
-        let list = match &source.clients {
-            Clients::Listed(list) => list,
-            Clients::One(name) => {
-                let images = read(&source.path)?;
-                let all = (0..images.len() as u32).collect();
-                return Ok(Self { images, clients: vec![(name.clone(), all)] });
+        let folders = match &source.clients {
+            Clients::One(name) => vec![(name.clone(), source.path.clone())],
+            Clients::Listed(list) => {
+                let names = names(list).map_err(private)?.into_iter();
+                names.map(|name| (name.clone(), source.path.join(name))).collect()
             }
         };
-        let names = names(list).map_err(private)?;
-        let mut all: Option<ImageSet> = None;
+        let mut images = ImageSet { shape, pixels: vec![], labels: None, classes: vec![] };
         let mut clients = Vec::new();
-        for name in names {
-            let images = read(&source.path.join(&name))?;
-            let first = all.as_ref().map_or(0, ImageSet::len) as u32;
-            clients.push((name, (first..first + images.len() as u32).collect()));
-            match &mut all {
-                Some(all) => all.pixels.extend(images.pixels),
-                None => all = Some(images),
+        for (name, path) in folders {
+            let set =
+                formats::open_images(&path, &options).map_err(|error| private(error.into()))?;
+            let first = images.len() as u32;
+            let pixels = pixels(set, shape)
+                .map_err(|problem| Refusal::new(409, format!("{UNFIT}: {problem}")))?;
+            match first {
+                0 => images.pixels = pixels,
+                _ => images.pixels.extend(pixels),
             }
+            clients.push((name, (first..images.len() as u32).collect()));
         }
-        let images = all.ok_or_else(|| private(Error::file(list, "names no client")))?;
         Ok(Self { images, clients })
     }
 }
 
-/// The clients that a file lists.
+/// The names in a list of clients.
 fn names(list: &Path) -> Result<Vec<String>> {
     const LONGEST: u64 = 1 << 20;
+    let problem = |problem| Error::file(list, problem);
     let text =
         fedanchor_disk::read_text(list, LONGEST).map_err(|error| Error::file(list, error))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let names: Vec<String> = lines.map(str::to_owned).collect();
+    if names.is_empty() {
+        return Err(problem("lists no clients".to_owned()));
+    }
     match names.iter().find(|name| Path::new(name).file_name() != Some(OsStr::new(name))) {
-        Some(name) => Err(Error::file(
-            list,
-            format!("expected the name of a folder in each line, found {name:?}"),
-        )),
+        Some(name) => Err(problem(format!("expected the name of a folder per line, got {name:?}"))),
         None => Ok(names),
     }
 }
 
-/// Images with the channels of the run, without labels. Grey ones become coloured, as in a simulation; colour is not
-/// thrown away.
-fn in_shape(images: ImageSet, shape: Shape) -> Result<ImageSet, String> {
-    let pixels = match (images.shape.channels, shape.channels) {
-        (1, 3) => images.pixels.iter().flat_map(|&grey| [grey; 3]).collect(),
-        (there, wanted) if there == wanted => images.pixels,
-        (there, wanted) => {
-            let channels = |count| match count {
-                1 => "1 channel".to_owned(),
-                count => format!("{count} channels"),
-            };
-            let (there, wanted) = (channels(there), channels(wanted));
-            return Err(format!("they have {there}, those of the run have {wanted}"));
-        }
-    };
-    if images.shape.side != shape.side {
-        let (there, wanted) = (images.shape.side, shape.side);
-        return Err(format!("they have {there} pixels per side, those of the run have {wanted}"));
+/// The pixels of images in the shape of the run. As in a simulation, grey images become colour images, and colour is
+/// never dropped.
+fn pixels(images: ImageSet, shape: Shape) -> Result<Vec<u8>, String> {
+    let Shape { channels, side, .. } = images.shape;
+    if side != shape.side {
+        return Err(format!("expected {} pixels per side, got {side}", shape.side));
     }
-    Ok(ImageSet { shape, pixels, labels: None, classes: Vec::new() })
+    match (channels, shape.channels) {
+        (1, 3) => Ok(images.pixels.iter().flat_map(|&grey| [grey; 3]).collect()),
+        (got, expected) if got == expected => Ok(images.pixels),
+        (got, expected) => Err(format!("expected {expected} channels, got {got}")),
+    }
 }
 
 #[cfg(test)]
@@ -137,7 +124,7 @@ mod tests {
         for name in ["/", "..", ".", "a/b", "a/", "./a", "/a", "a/.."] {
             std::fs::write(&list, format!("ward-7\n{name}\n")).unwrap();
             let refused = names(&list).unwrap_err().to_string();
-            assert!(refused.contains(&format!("found {name:?}")), "{refused}");
+            assert!(refused.contains(&format!("got {name:?}")), "{refused}");
         }
     }
 }

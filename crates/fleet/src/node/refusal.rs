@@ -1,47 +1,40 @@
-//! What a node says when it does not do what it is asked for.
+//! Refusals of a node.
 
 use crate::protocol::NOT_JOINED;
 use axum::body::Bytes;
 use fedanchor::Error;
 
-/// What is said of a failure whose reason stays on this machine: it may name files.
-pub(super) const PRIVATE: &str = "the node's own log says why";
+/// Replaces a reason that must stay on this machine, because it may name files.
+pub(super) const PRIVATE: &str = "see the node's log";
 
-/// Why a request is not carried out: an HTTP status, words that may leave this machine, and perhaps others that may
-/// not.
-pub(super) struct Refusal {
-    status: u16,
-    problem: String,
-    private: Option<String>,
-}
+/// Why a request is refused: an HTTP status, and a message that may leave this machine.
+pub(super) struct Refusal(u16, String);
 
 impl Refusal {
-    /// For a reason that says nothing of this machine.
+    /// A refusal that reveals nothing about this machine.
     pub(super) fn new(status: u16, problem: impl ToString) -> Self {
-        Self { status, problem: problem.to_string(), private: None }
-    }
-
-    /// For one that may name files.
-    pub(super) fn private(status: u16, what: &str, error: &impl ToString) -> Self {
-        let problem = format!("{what}: {PRIVATE}");
-        Self { status, problem, private: Some(error.to_string()) }
-    }
-
-    /// The reply, after saying why on this machine.
-    pub(super) fn tell(self) -> (u16, Bytes) {
-        let Self { status, problem, private } = self;
-        // That it has to join first is no news.
+        let problem = problem.to_string();
+        // A node that has not joined yet is no incident.
         if status != NOT_JOINED {
-            let reason = private.as_ref().unwrap_or(&problem);
-            tracing::warn!(status, reason, "refused");
+            tracing::warn!(status, reason = problem, "refused");
         }
-        (status, problem.into())
+        Self(status, problem)
+    }
+
+    /// A refusal whose reason may name files. It is logged here and not sent.
+    pub(super) fn private(status: u16, problem: &str, reason: &impl ToString) -> Self {
+        tracing::warn!(status, reason = reason.to_string(), "refused");
+        Self(status, format!("{problem}: {PRIVATE}"))
+    }
+
+    pub(super) fn into_reply(self) -> (u16, Bytes) {
+        (self.0, self.1.into())
     }
 }
 
-/// The node's own fault.
+/// A failure of the node itself.
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self::private(500, "it failed", &error)
+        Self::private(500, "internal error", &error)
     }
 }

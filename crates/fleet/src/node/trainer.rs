@@ -1,24 +1,23 @@
-//! Training at a node, round by round: requests in, answers out, and what clients keep on disk between the two.
+//! Training on a node: executes requests to train, and keeps the states of clients on disk between rounds.
 
 use super::refusal::{PRIVATE, Refusal};
 use super::state::{Kept, StateFolder};
 use super::{Site, limits};
 use crate::protocol::{NOT_JOINED, TrainHeader, push_part, split_parts};
 use axum::body::Bytes;
-use axum::http::StatusCode;
 use fedanchor::Error;
 use fedanchor::clients::LocalClients;
 use fedanchor::messages::{Answer, Broadcast, ClientOutcome};
 use std::collections::BTreeSet;
 
-/// Trains the clients of a node, round by round.
+/// Executes requests to train.
 pub(super) struct Trainer<'a> {
     site: &'a Site,
     clients: LocalClients<'a>,
     folder: &'a StateFolder,
-    /// The last request and its reply: a request that a transport delivers again is not trained again.
+    /// The last request and its reply, in case the transport delivers the request again.
     last: Option<(blake3::Hash, Bytes)>,
-    /// Clients that have trained without anything kept from a round before.
+    /// Clients that have trained without a state after the first round.
     new: BTreeSet<String>,
 }
 
@@ -32,19 +31,19 @@ impl<'a> Trainer<'a> {
         if let Some((last, reply)) = &self.last
             && *last == digest
         {
-            return (StatusCode::OK.as_u16(), reply.clone());
+            return (200, reply.clone());
         }
-        match self.train_anew(body) {
+        match self.train_uncached(body) {
             Ok(reply) => {
                 self.last = Some((digest, reply.clone()));
-                (StatusCode::OK.as_u16(), reply)
+                (200, reply)
             }
-            Err(refusal) => refusal.tell(),
+            Err(refusal) => refusal.into_reply(),
         }
     }
 
-    fn train_anew(&mut self, body: &[u8]) -> std::result::Result<Bytes, Refusal> {
-        let Site { terms, context, data, like, .. } = self.site;
+    fn train_uncached(&mut self, body: &[u8]) -> std::result::Result<Bytes, Refusal> {
+        let Site { run: joined, context, like, .. } = self.site;
         let parts = split_parts(body).unwrap_or_default();
         let [broadcast, header] = parts[..] else {
             return Err(Refusal::new(
@@ -55,7 +54,7 @@ impl<'a> Trainer<'a> {
         let Ok(TrainHeader { run, clients }) = serde_json::from_slice(header) else {
             return Err(Refusal::new(400, "malformed header in train request"));
         };
-        if run != terms.run {
+        if run != joined.run {
             return Err(Refusal::new(NOT_JOINED, "another run: join first"));
         }
         let layout = &context.network.layout;
@@ -64,61 +63,56 @@ impl<'a> Trainer<'a> {
             Error::Engine(fedanchor::engine::Error::Tensors(problem)) => Refusal::new(400, problem),
             other => other.into(),
         })?;
-        limits::check_task(&clients, broadcast.round, self.site)?;
+        let local = limits::check_task(&clients, broadcast.round, self.site)?;
         let numbers: Vec<u32> = clients.iter().map(|(_, number)| *number).collect();
-        let mut without = BTreeSet::new();
-        for (name, number) in &clients {
-            let Some((_, local)) = data.clients.iter().find(|(there, _)| there == name) else {
-                return Err(Refusal::new(404, "unknown client in train request"));
-            };
+        let mut stateless = BTreeSet::new();
+        for ((name, number), local) in clients.iter().zip(local) {
             self.clients.add(*number, local);
-            // From disk, even if it is in memory: a round that is asked for again starts where it started before.
+            // From disk, even if it is in memory: a round that is repeated starts from the same state.
             match self.folder.load(&run, name, broadcast.round)? {
-                Kept::State(round, kept)
-                    if self.clients.restore(*number, round, &kept, like).is_ok() => {}
-                Kept::Nothing => {
-                    self.clients.forget(*number);
-                    without.insert(*number);
+                Kept::State(round, state)
+                    if self.clients.restore(*number, round, &state, like).is_ok() =>
+                {
+                    continue;
                 }
-                Kept::State(..) | Kept::Damaged => {
-                    tracing::warn!(client = name, "starts without what it kept, which is damaged");
-                    self.clients.forget(*number);
-                }
+                Kept::Nothing => _ = stateless.insert(*number),
+                _ => tracing::warn!(client = name, "its state is damaged: it starts without one"),
             }
+            self.clients.forget(*number);
         }
         let mut answers = Vec::new();
         self.clients.train(&numbers, &broadcast, &mut |answer, _| {
             push_part(&mut answers, &without_reason(answer).encode()?);
             Ok(())
         })?;
-        // On disk before the answer leaves: the coordinator may count on it.
+        // On disk before the answer leaves, as the coordinator relies on it.
         for (number, kept) in self.clients.save(broadcast.round, like)? {
             let Some((name, _)) = clients.iter().find(|(_, other)| *other == number) else {
                 continue;
             };
             self.folder.save(&run, name, broadcast.round, &kept)?;
             let (client, round) = (name, broadcast.round);
-            if round > 1 && without.contains(&number) && self.new.insert(name.clone()) {
+            if round > 1 && stateless.contains(&number) && self.new.insert(name.clone()) {
                 tracing::warn!(
                     client,
                     round,
-                    "has kept nothing from earlier rounds of this run: it trains for the first time, or its state is \
-                     not in the folder of --state"
+                    "no state from earlier rounds: it trains for the first time, or its state is not in the folder of \
+                     --state"
                 );
             }
         }
-        // It is on disk: under other numbers, memory would keep it once more.
+        // States are on disk. In memory, a client whose number changes would have two.
         numbers.iter().for_each(|number| self.clients.forget(*number));
         answers.shrink_to_fit();
         Ok(answers.into())
     }
 }
 
-/// An answer that may leave this machine: why a client failed may name files.
+/// Removes the reason of a failure, which may name files, from an answer that leaves this machine.
 fn without_reason(mut answer: Answer) -> Answer {
     if let ClientOutcome::Failed { reason } = &mut answer.outcome {
         tracing::warn!(client = answer.client, reason, "could not train");
-        *reason = format!("it could not train: {PRIVATE}");
+        *reason = format!("could not train: {PRIVATE}");
     }
     answer
 }

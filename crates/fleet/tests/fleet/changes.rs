@@ -1,4 +1,4 @@
-//! Nodes that are replaced, replies that come twice, runs that are resumed.
+//! Replaced nodes, repeated replies, resumed runs.
 
 use crate::faults::{ALL, numbers, place};
 use crate::transport::Far;
@@ -12,13 +12,13 @@ use std::sync::atomic::AtomicBool;
 
 const EVERYTHING: &str = "method.threshold=-1";
 
-/// A node that is restarted in mid-round joins again, and is asked again: nothing is lost.
+/// A node that is restarted during a round joins again, and gets its request again.
 #[test]
 fn a_node_that_was_restarted_in_mid_round_trains() {
     trains_as_simulated(|node| Far::Replaced(node.clone(), node, Arc::default()));
 }
 
-/// The fleet's model is that of the simulation, though one of its nodes is reached in this way.
+/// The fleet's model equals that of the simulation if one of its nodes behaves in this way.
 fn trains_as_simulated(reached: fn(PathBuf) -> Far) {
     let (_folder, place) = place();
     let more = [ALL, EVERYTHING];
@@ -30,7 +30,7 @@ fn trains_as_simulated(reached: fn(PathBuf) -> Far) {
     same(&simulated, &out);
 }
 
-/// In the place of a node comes one with other clients: only those take part that are there.
+/// A node is replaced by one with other clients: clients that are gone are absent.
 #[test]
 fn a_node_may_come_back_with_other_clients() {
     let (_folder, place) = place();
@@ -59,7 +59,7 @@ fn a_node_may_come_back_with_other_clients() {
     );
 }
 
-/// A client that has more images than before is not taken for a liar.
+/// A client may have more images than before: its updates are not rejected.
 #[test]
 fn a_client_may_come_back_with_other_images() {
     let (_folder, place) = place();
@@ -90,7 +90,7 @@ fn a_reply_that_comes_twice_counts_once() {
     trains_as_simulated(Far::Twice);
 }
 
-/// What one client kept is damaged: it starts without it, and nobody else is concerned.
+/// A client whose state is damaged starts without one; others are not affected.
 #[test]
 fn a_damaged_state_costs_one_client_its_state() {
     let (_folder, place) = place();
@@ -108,7 +108,7 @@ fn a_damaged_state_costs_one_client_its_state() {
     assert!(numbers(last, "absent").is_empty());
 }
 
-/// A fleet's run is not resumed as a simulation, nor the other way round.
+/// A run of a fleet is not resumed as a simulation, nor a simulation as a fleet.
 #[test]
 fn clients_stay_where_they_are() {
     let (_folder, place) = place();

@@ -2,12 +2,13 @@
 
 use crate::transport::{Far, ask};
 use crate::{
-    coordinate, coordinate_probing, pictures, records, same, serve, simulated, start_nodes,
+    coordinate, coordinate_with_heartbeats, join_parts, pictures, records, same, serve, simulated,
+    start_nodes,
 };
 use fedanchor::experiment::client_settings;
 use fedanchor::messages::Broadcast;
 use fedanchor_fleet::node::Node;
-use fedanchor_fleet::protocol::{PROTOCOL, Terms, TrainHeader, join_parts};
+use fedanchor_fleet::protocol::{JoinRequest, PROTOCOL, TrainHeader};
 use fedanchor_fleet::{Mailbox, Reply};
 use fedanchor_record::Build;
 use serde_json::{Value, json};
@@ -30,7 +31,7 @@ pub fn numbers(record: &Value, key: &str) -> Vec<u64> {
     record[key].as_array().map_or(Vec::new(), |all| all.iter().filter_map(Value::as_u64).collect())
 }
 
-/// One is silent: the round does not wait for it longer than the deadline, and it is not punished.
+/// The round waits for a silent node until the deadline, and does not punish it.
 #[test]
 fn a_round_ends_at_its_deadline() {
     let (_folder, place) = place();
@@ -43,8 +44,8 @@ fn a_round_ends_at_its_deadline() {
     assert_eq!((&record["trained"], &record["rejected"]), (&json!(2), &json!([])), "{record}");
 }
 
-/// A node has lost what it was asked for, as a SuperNode does that is killed and restarted: although there is no
-/// deadline, nothing waits for it once it has answered something else.
+/// A node has lost a request, as a SuperNode does that is killed and restarted: although there is no deadline, the round
+/// does not wait for it once a heartbeat does not list the request.
 #[test]
 fn a_request_that_a_node_has_lost_is_given_up() {
     let (_folder, place) = place();
@@ -52,14 +53,14 @@ fn a_request_that_a_node_has_lost_is_given_up() {
     far.insert("8".to_owned(), Far::Silent(nodes[1].path().to_owned()));
     let out = place.join("fleet");
     let waits = [1, 3].map(Duration::from_secs);
-    coordinate_probing(&place, &out, false, &[ALL, "rounds=1"], far, waits).unwrap();
+    coordinate_with_heartbeats(&place, &out, false, &[ALL, "rounds=1"], far, waits).unwrap();
     let record = &records(&out)[1];
     let reason = "its node has lost the request, or its answer was lost";
     assert_eq!(record["lost"], json!([{ "client": 1, "reason": reason }]), "{record}");
     assert_eq!(record["trained"], json!(2), "{record}");
 }
 
-/// More are asked than are needed: the round does not wait for the slowest.
+/// A round that asks more clients than it needs does not wait for the slowest.
 #[test]
 fn a_round_does_not_wait_for_more_than_it_needs() {
     let (_folder, place) = place();
@@ -78,7 +79,7 @@ fn a_round_does_not_wait_for_more_than_it_needs() {
     }
 }
 
-/// What does not count does not stand for an answer that does.
+/// An answer that is rejected does not count towards those that a round needs.
 #[test]
 fn a_round_that_asks_more_waits_for_answers_that_count() {
     let (_folder, place) = place();
@@ -93,9 +94,9 @@ fn a_round_that_asks_more_waits_for_answers_that_count() {
     }
 }
 
-/// What is not an answer is rejected and counted; what is too long is not even read.
+/// A malformed answer is rejected and counted; one that is too long is not read.
 #[test]
-fn garbage_is_rejected_and_named() {
+fn malformed_answers_are_rejected_and_recorded() {
     let (_folder, place) = place();
     let (nodes, mut far) = start_nodes(&place);
     let says = |at: usize, reply: Vec<u8>| Far::Says(nodes[at].path().to_owned(), 200, reply);
@@ -107,17 +108,17 @@ fn garbage_is_rejected_and_named() {
     for record in &records[1..=3] {
         assert_eq!(record["rejected"][0]["client"], 0, "{record}");
         assert!(record["rejected"][0]["reason"].as_str().unwrap().contains("cannot be decoded"));
-        // The other one has to join again first.
+        // The other node has to join again first.
         assert_eq!(record["trained"], 1, "{record}");
     }
     let lost = &records[1]["lost"][0];
     assert_eq!(lost["client"], 1, "{lost}");
     assert!(lost["reason"].as_str().unwrap().starts_with("its reply was refused: more than"));
-    // After three offences it is not asked again.
+    // After three offences it is excluded.
     assert!(!numbers(&records[4], "clients").contains(&0), "{}", records[4]);
 }
 
-/// A node that answers with an error is absent, and asked again when it has joined again; the run goes on.
+/// A node that answers with an error is absent until it has joined again; the run continues.
 #[test]
 fn a_node_that_fails_is_absent() {
     let (_folder, place) = place();
@@ -138,7 +139,7 @@ fn away(nodes: &[Node], long: u64, returns: bool) -> Far {
     Far::Away { node, trained, long: Duration::from_secs(long), returns }
 }
 
-/// A node leaves before it could be asked: nothing waits for it, although there is no deadline.
+/// A node disconnects before it takes its request: the round does not wait for it, although there is no deadline.
 #[test]
 fn a_node_that_left_before_it_was_asked_is_absent() {
     let (_folder, place) = place();
@@ -147,7 +148,7 @@ fn a_node_that_left_before_it_was_asked_is_absent() {
     let out = place.join("fleet");
     coordinate(&place, &out, false, &[ALL, "rounds=3"], far).unwrap();
     let records = records(&out);
-    let lost = json!([{ "client": 1, "reason": "its node is not connected any longer" }]);
+    let lost = json!([{ "client": 1, "reason": "its node has disconnected" }]);
     // A machine so busy that the round begins after the node has left draws the others.
     let late = records[2]["lost"].is_null() && numbers(&records[2], "clients") == [0, 2];
     assert!(records[2]["lost"] == lost || late, "{}", records[2]);
@@ -171,8 +172,8 @@ fn rounds_wait_for_the_transport() {
     assert!(lost <= 3 && outcomes[rounds - 1] == "\"applied\"", "{outcomes:?}");
 }
 
-/// The coordinator and all nodes are started anew between two rounds: the run ends in the same bytes, with what
-/// clients keep.
+/// The coordinator and all nodes are restarted between two rounds: the run ends in the same bytes, since the states of
+/// clients are kept.
 #[test]
 fn a_fleet_that_was_stopped_resumes_to_the_same_bytes() {
     let (_folder, place) = place();
@@ -186,9 +187,9 @@ fn a_fleet_that_was_stopped_resumes_to_the_same_bytes() {
     same(&simulated, &out);
 }
 
-/// Requests that make no sense are refused by both sockets, which go on.
+/// Malformed requests are refused by both sockets, which keep serving.
 #[test]
-fn nonsense_is_refused() {
+fn malformed_requests_are_refused() {
     let (_folder, place) = place();
     let (nodes, _) = start_nodes(&place);
     let mailbox = Arc::new(Mailbox::new(&place.join("replies")));
@@ -196,24 +197,24 @@ fn nonsense_is_refused() {
     let post = || mailbox.post("7", "/v1/join", vec![b"terms".to_vec().into()], None, 100);
     let ids = [(); 5].map(|()| post());
     let socket = serve(&place.join("c.sock"), &mailbox);
-    let asking = |nodes: &Value, protocol: u32| {
+    let poll = |nodes: &Value, protocol: u32| {
         json!({ "protocol": protocol, "session": "s", "nodes": nodes }).to_string().into_bytes()
     };
     let later = json!({ "protocol": 1, "session": "t", "nodes": ["7"] }).to_string().into_bytes();
     let reply = |at: usize| format!("/v1/replies/{}", ids[at]);
     for (method, path, body, status) in [
         ("POST", "/v1/work", b"{".to_vec(), 400),
-        ("POST", "/v1/work", asking(&json!([]), 2), 409),
-        ("POST", "/v1/work", asking(&json!({ "a": 1 }), 1), 400),
+        ("POST", "/v1/work", poll(&json!([]), 2), 409),
+        ("POST", "/v1/work", poll(&json!({ "a": 1 }), 1), 400),
         ("GET", "/v1/work", vec![], 405),
         ("GET", "/v1/requests/12345", vec![], 410),
         ("GET", "/v1/requests/x", vec![], 400),
         ("POST", "/v1/replies/12345?status=200", vec![1], 410),
-        ("POST", "/v1/work", asking(&json!(["7"]), 1), 200),
+        ("POST", "/v1/work", poll(&json!(["7"]), 1), 200),
         ("POST", "/v1/work", later, 200),
-        ("POST", "/v1/work", asking(&json!(["7"]), 1), 409),
+        ("POST", "/v1/work", poll(&json!(["7"]), 1), 409),
         ("GET", &format!("/v1/requests/{}", ids[0]), vec![], 200),
-        // Whatever is refused of a reply is the end of its request.
+        // A reply that is refused ends its request.
         ("POST", &reply(0), vec![1], 400),
         ("POST", &format!("{}?status=99999", reply(1)), vec![1], 400),
         ("POST", &format!("{}?status=7", reply(2)), vec![1], 400),
@@ -240,7 +241,7 @@ fn nonsense_is_refused() {
     }
 }
 
-/// Random requests to both sockets, some of them nearly right: neither crashes, nor does memory grow.
+/// Random requests to both sockets, some of them nearly valid: neither crashes, and memory does not grow.
 /// FEDANCHOR_REQUESTS sets how many.
 #[test]
 fn random_requests_do_no_harm() {
@@ -258,10 +259,10 @@ fn random_requests_do_no_harm() {
     let mut seen = std::collections::BTreeMap::new();
     for number in 0..count {
         if number == count / 4 {
-            before = resident(); // by now everything has been used once
+            before = resident(); // everything has been used once by now
         }
         if number == count / 2 {
-            mailbox.end(true, String::new(), Duration::ZERO); // the other half comes after the end of the run
+            mailbox.end(true, String::new(), Duration::ZERO); // the other half arrives after the end of the run
         }
         let id = mailbox.post("7", "/v1/train", vec![vec![0; 10].into()], None, 1000);
         let paths = ["/v1/work", "/v1/join", "/v1/train", "/", "/v1/requests/", "/v1/replies/"];
@@ -282,13 +283,13 @@ fn random_requests_do_no_harm() {
             _ => Vec::new(),
         };
         let to = if random.below(2) == 0 { socket.path() } else { nodes[0].path() };
-        // There is work for node 7: who asks for it before the end need not wait.
+        // There is work for node 7, so that polls before the end return at once.
         let status = ask(to, ["GET", "POST", "PUT"][random.below(3) as usize], &path, &body);
         *seen.entry(status.map_or(0, |found| found.0)).or_insert(0) += 1;
-        mailbox.withdraw(id);
+        mailbox.cancel(id);
     }
     let grown = resident().saturating_sub(before);
-    // A request to train has 340 kB, and one in five is one: a sixth of them that stayed would show.
+    // One request in five is a request to train, of 340 kB: a leak of a sixth of them would exceed this.
     assert!(grown < 16 << 20, "memory has grown by {} MiB", grown >> 20);
     assert!(seen.len() > 5, "{seen:?}");
     assert_eq!(ask(nodes[0].path(), "POST", "/v1/join", &join).unwrap().0, 200);
@@ -302,7 +303,7 @@ fn resident() -> u64 {
     line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// A small generator of numbers.
+/// A small random number generator.
 struct Random(u64);
 
 impl Random {
@@ -316,7 +317,7 @@ impl Random {
     fn mutate(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         for _ in 0..self.below(4) {
-            // Most of a message are weights: what matters is at its beginning.
+            // Most of a message are weights: its structure is at the beginning.
             let end = if self.below(2) == 0 { bytes.len().min(600) } else { bytes.len() };
             let at = self.below(end as u64) as usize;
             bytes[at] = self.below(256) as u8;
@@ -334,12 +335,12 @@ fn federation(place: &Path, more: &[&str]) -> fedanchor::Federation {
     fedanchor::Federation::new(&experiment, data, Some(1)).unwrap()
 }
 
-/// What a coordinator would send to a node that joins.
+/// The join request of a coordinator.
 pub fn terms(place: &Path, more: &[&str]) -> Vec<u8> {
     let federation = federation(place, more);
     let images = &federation.context.images;
     let experiment = federation.settled().unwrap();
-    serde_json::to_vec(&Terms {
+    serde_json::to_vec(&JoinRequest {
         protocol: PROTOCOL,
         build: Build::current().clone(),
         run: "run".to_owned(),
@@ -352,14 +353,14 @@ pub fn terms(place: &Path, more: &[&str]) -> Vec<u8> {
     .unwrap()
 }
 
-/// What a coordinator would send to a client in the first round.
+/// The broadcast of the first round.
 pub fn broadcast(place: &Path) -> Broadcast {
     let federation = federation(place, &[]);
     let server = federation.coordinator().unwrap().server;
     federation.method.broadcast(&server, 1, &[0]).unwrap().unwrap()
 }
 
-/// What it would send to the node of a client of this name, to train.
+/// The request to train a client of this name.
 pub fn request(broadcast: &Broadcast, client: &str) -> Vec<u8> {
     let header = TrainHeader { run: "run".to_owned(), clients: vec![(client.to_owned(), 0)] };
     join_parts(&[&broadcast.encode(0).unwrap(), &serde_json::to_vec(&header).unwrap()])

@@ -1,10 +1,10 @@
-//! What a coordinator or a process on the same machine can ask of a node, and what it costs the node.
+//! Limits on the requests of a coordinator, or of another process on the machine of a node.
 
 use crate::faults::{ALL, broadcast, place, request, terms};
 use crate::transport::{Far, ask};
-use crate::{coordinate_probing, records, start_node, start_nodes};
+use crate::{coordinate_with_heartbeats, join_parts, records, start_node, start_nodes};
 use fedanchor_fleet::node::{Clients, Node};
-use fedanchor_fleet::protocol::{TrainHeader, join_parts};
+use fedanchor_fleet::protocol::TrainHeader;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -21,9 +21,9 @@ fn post(node: &Node, path: &str, body: &[u8]) -> (u16, String) {
     (status, String::from_utf8_lossy(&words).into_owned())
 }
 
-/// Numbers that would cost memory or hours are refused by name, and the node goes on.
+/// Numbers that would cost memory or hours are refused with their keys, and the node keeps serving.
 #[test]
-fn a_run_that_is_out_of_proportion_is_not_joined() {
+fn an_excessive_run_is_not_joined() {
     let (_folder, place) = place();
     let node = start(&place);
     let terms = terms(&place, &[]);
@@ -37,15 +37,15 @@ fn a_run_that_is_out_of_proportion_is_not_joined() {
         section.insert(key.to_owned(), value.parse().unwrap());
         json!(experiment.to_string())
     };
-    let own = "its images do not fit the run: the node's own log says why";
+    let own = "its images do not fit the run: see the node's log";
     for (key, value, problem) in [
-        ("/classes", json!(1_000_000_000), "has 1000000000 classes, expected between 1 and 65536"),
-        ("/classes", json!(10_000_000), "has 10000000 classes"),
-        ("/classes", json!(0), "has 0 classes"),
+        ("/classes", json!(1_000_000_000), "expected 1 to 65536 classes, got 1000000000"),
+        ("/classes", json!(10_000_000), "classes, got 10000000"),
+        ("/classes", json!(0), "classes, got 0"),
         ("/shape/side", json!(225), own), // images of 28 pixels would be enlarged more than eightfold
-        ("/shape/side", json!(4097), "have 4097 pixels per side, expected between 16 and 4096"),
-        ("/shape/side", json!(15), "have 15 pixels per side"),
-        ("/shape/channels", json!(1_000_000), "have 1000000 channels, expected 1 or 3"),
+        ("/shape/side", json!(4097), "expected 16 to 4096 pixels per side, got 4097"),
+        ("/shape/side", json!(15), "pixels per side, got 15"),
+        ("/shape/channels", json!(1_000_000), "expected 1 or 3 channels, got 1000000"),
         ("/normalisation/mean", json!([0.5, 0.5]), "the normalisation does not fit"),
         ("/normalisation/std", json!([0.0]), "the normalisation does not fit"),
         ("/experiment", with("client.epochs=1001"), "client.epochs: must be at most 1000"),
@@ -72,7 +72,7 @@ fn a_run_that_is_out_of_proportion_is_not_joined() {
     assert_eq!(post(&node, "/v1/join", &terms).0, 200);
 }
 
-/// A request cannot make an answer longer than one update per client.
+/// An answer contains at most one update per client, whatever the request.
 #[test]
 fn a_client_is_trained_once_per_request() {
     let (_folder, place) = place();
@@ -90,7 +90,7 @@ fn a_client_is_trained_once_per_request() {
         ((0..600).map(ward).collect(), 400, once),
         (vec![ward(0), ("other".to_owned(), 0)], 400, once),
         (vec![ward(0), ("other".to_owned(), 1)], 404, "unknown client in train request"),
-        (vec![ward(100_000)], 400, "client number 100000: expected a number below 100000"),
+        (vec![ward(100_000)], 400, "client number 100000 is not below 100000"),
         (vec![ward(u32::MAX)], 400, "client number 4294967295"),
     ] {
         let (found, words) = post(&node, "/v1/train", &with(clients));
@@ -106,9 +106,9 @@ fn a_client_is_trained_once_per_request() {
     assert!(status == 200 && answer.len() < 2 * encoded.len(), "{status}, {} bytes", answer.len());
 }
 
-/// Requests that never come to their end keep neither others from being answered nor the node from being stopped.
+/// Requests that never end neither block others nor keep the node from stopping.
 #[test]
-fn stalled_requests_are_in_nobodys_way() {
+fn stalled_requests_block_nothing() {
     let (_folder, place) = place();
     let node = start(&place);
     let mut stalled = Vec::new();
@@ -132,9 +132,9 @@ fn stalled_requests_are_in_nobodys_way() {
     drop(stalled);
 }
 
-/// A node says what it trains while it trains, and not afterwards.
+/// A heartbeat lists requests while the node works on them.
 #[test]
-fn a_node_says_what_it_works_on() {
+fn heartbeats_list_pending_requests() {
     let (_folder, place) = place();
     let node = start(&place);
     let training = ["method.threshold=-1", "client.epochs=100"];
@@ -152,16 +152,16 @@ fn a_node_says_what_it_works_on() {
             scope.spawn(move || post(node, &path, request).0)
         });
         while tasks() != json!({ "tasks": [7, 8] }) {
-            assert!(!trained.iter().all(|one| one.is_finished()), "trained without a word");
+            assert!(!trained.iter().all(|one| one.is_finished()), "trained without being listed");
         }
         assert_eq!(trained.map(|one| one.join().unwrap()), [200, 200]);
     });
     assert_eq!(tasks(), json!({ "tasks": [] }));
 }
 
-/// Signs of life overtake the work: a node that trains for much longer than it takes to ask is waited for.
+/// Heartbeats are answered during training: a round waits for a node that trains for much longer than their interval.
 #[test]
-fn a_node_that_trains_for_long_is_waited_for() {
+fn a_round_waits_for_a_slow_node() {
     let (_folder, place) = place();
     let (_nodes, far) = start_nodes(&place);
     let side_by_side = |far: Far| match far {
@@ -173,7 +173,7 @@ fn a_node_that_trains_for_long_is_waited_for() {
     let out = place.join("fleet");
     let more = [ALL, "rounds=1", "client.epochs=40", "method.threshold=-1"];
     let soon = Duration::from_millis(50);
-    coordinate_probing(&place, &out, false, &more, far, [soon; 2]).unwrap();
+    coordinate_with_heartbeats(&place, &out, false, &more, far, [soon; 2]).unwrap();
     let record = &records(&out)[1];
     assert_eq!((&record["trained"], &record["lost"]), (&json!(3), &Value::Null), "{record}");
 }

@@ -8,10 +8,12 @@ mod limits;
 mod privacy;
 mod transport;
 
+use axum::body::Bytes;
 use fedanchor::{ConnectFleet, RealClients, Resume, RunClients, RunOptions};
 use fedanchor_data::sample;
 use fedanchor_data::thumbnail::write_png;
 use fedanchor_fleet::node::{Clients, Node, Settings, Source};
+use fedanchor_fleet::protocol::framed;
 use fedanchor_fleet::{Bound, Mailbox, RemoteFleet, Socket, coordinator};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +23,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use transport::Far;
 
-/// In the order of a simulation, which is not that of their letters.
+/// In the order of a simulation, which is not alphabetical.
 const CLIENTS: [&str; 3] = ["client-2", "client-10", "client-30"];
 
 const BRIEF: &[&str] = &[
@@ -41,7 +43,7 @@ const BRIEF: &[&str] = &[
     "augment.flip=false",
 ];
 
-/// Pictures of the sample: `all` for a simulation, `server` and a folder per client for a fleet.
+/// Writes pictures of the sample: `all` for a simulation, `server` and a folder per client for a fleet.
 fn pictures(place: &Path) {
     let data = sample::load().unwrap();
     let labels = data.train.labels.clone().unwrap();
@@ -104,7 +106,7 @@ fn serve(path: &Path, mailbox: &Arc<Mailbox>) -> Socket {
     bound.serve(coordinator::routes(mailbox.clone()), Duration::from_secs(3)).unwrap()
 }
 
-/// The server's half, with a transport between.
+/// Runs the coordinator, with a transport to these nodes.
 fn coordinate(
     place: &Path,
     out: &Path,
@@ -113,17 +115,17 @@ fn coordinate(
     nodes: BTreeMap<String, Far>,
 ) -> fedanchor::Result<()> {
     let waits = [300, 3].map(Duration::from_secs);
-    coordinate_probing(place, out, resume, more, nodes, waits)
+    coordinate_with_heartbeats(place, out, resume, more, nodes, waits)
 }
 
-/// The same, asking after so long what a node works on, and giving its answer so much time if that is nothing.
-fn coordinate_probing(
+/// The same, with this interval between heartbeats and this patience.
+fn coordinate_with_heartbeats(
     place: &Path,
     out: &Path,
     resume: bool,
     more: &[&str],
     nodes: BTreeMap<String, Far>,
-    [probe_after, patience]: [Duration; 2],
+    [interval, patience]: [Duration; 2],
 ) -> fedanchor::Result<()> {
     let experiment = experiment(place, "server", more);
     let mailbox = Arc::new(Mailbox::new(&place.join("replies")));
@@ -135,7 +137,7 @@ fn coordinate_probing(
     let connect: &ConnectFleet = &move |simulation, run| {
         let (mailbox, stop) = (there.clone(), asked.clone());
         let fleet = RemoteFleet::new(mailbox, stop, simulation, run)?;
-        let mut fleet = fleet.probing_after(probe_after);
+        let mut fleet = fleet.heartbeat_after(interval);
         fleet.patience = patience;
         Ok(Box::new(fleet))
     };
@@ -149,7 +151,7 @@ fn coordinate_probing(
     done.map(drop)
 }
 
-/// A node for each client, by the transport's own names, whose order is another one.
+/// A node per client, by the transport's names, whose order differs from that of the clients.
 fn start_nodes(place: &Path) -> (Vec<Node>, BTreeMap<String, Far>) {
     let start = |name: &str| {
         let one = Clients::One(name.to_owned());
@@ -160,6 +162,11 @@ fn start_nodes(place: &Path) -> (Vec<Node>, BTreeMap<String, Far>) {
     let far = far.map(|(at, node)| ((9 - at).to_string(), Far::Node(node.path().to_owned())));
     let far = far.collect();
     (nodes, far)
+}
+
+/// Byte strings, each preceded by its length.
+fn join_parts(parts: &[&[u8]]) -> Vec<u8> {
+    parts.iter().flat_map(|part| framed(Bytes::copy_from_slice(part))).collect::<Vec<_>>().concat()
 }
 
 fn records(folder: &Path) -> Vec<serde_json::Value> {
@@ -211,7 +218,7 @@ fn a_fleet_is_the_simulation_of_the_same_clients() {
         let out = place.join("fleet");
         coordinate(place, &out, false, more, far).unwrap();
         same(&simulated, &out);
-        // The counts that were asked for are those of all pseudo-labels.
+        // Requested counts are those of all pseudo-labels.
         let asked = more.contains(&counted);
         for record in &records(&out)[1..] {
             let counts = record["label_counts"].as_array();
@@ -221,9 +228,9 @@ fn a_fleet_is_the_simulation_of_the_same_clients() {
     }
 }
 
-/// One node may stand for several clients.
+/// One node may represent several clients.
 #[test]
-fn two_nodes_stand_for_three_clients() {
+fn two_nodes_represent_three_clients() {
     let place = TempDir::new().unwrap();
     let place = place.path();
     pictures(place);

@@ -1,10 +1,10 @@
-//! Everything that a node sends, word for word.
+//! Everything that a node sends, verbatim.
 
 use crate::faults::{broadcast, place, request, terms};
-use crate::start_node;
 use crate::transport::ask;
+use crate::{join_parts, start_node};
 use fedanchor_fleet::node::{Clients, Node};
-use fedanchor_fleet::protocol::{join_parts, split_parts};
+use fedanchor_fleet::protocol::split_parts;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn header(message: &[u8]) -> (Value, BTreeSet<String>) {
     (serde_json::from_str(header).unwrap(), names)
 }
 
-/// The client's pictures where nobody is to hear of them, and its node.
+/// Moves the client's pictures to a secret folder, and starts its node.
 fn with_pictures(place: &Path) -> Node {
     std::fs::create_dir_all(place.join("secret")).unwrap();
     std::fs::rename(place.join("all/unlabelled/client-2"), place.join("secret/pictures")).unwrap();
@@ -73,7 +73,7 @@ fn sends_these_fields(more: &[&str], expected: &[&str]) {
     assert!(tensors.is_subset(&sent) && tensors.iter().all(|name| name.starts_with("model/")));
 }
 
-/// A client that keeps nothing tells no loss, and one that fails only that it did: neither sends a tensor.
+/// A client without pseudo-labels sends no loss, one that fails only that it did; neither sends a tensor.
 #[test]
 fn without_an_update_a_node_sends_less() {
     let always = ["client", "kind", "method", "protocol", "round"];
@@ -94,20 +94,20 @@ fn without_an_update_a_node_sends_less() {
     let mut expected: Vec<&str> = always.into_iter().chain(["reason"]).collect();
     expected.sort_unstable();
     assert_eq!((keys(&said), &said["kind"]), (expected, &json!("failed")));
-    assert_eq!(said["reason"], json!("it could not train: the node's own log says why"));
+    assert_eq!(said["reason"], json!("could not train: see the node's log"));
     assert!(tensors.is_empty(), "{tensors:?}");
 }
 
-/// Whatever goes wrong, no path, no name of a file and no text of an error leaves.
+/// No error reveals a path, the name of a file or the text of another error.
 #[test]
-fn refusals_are_these_words() {
+fn refusals_are_these() {
     let (_folder, place) = place();
     let secret = place.join("secret");
     for folder in ["unreadable", "empty", "torn"] {
         std::fs::create_dir_all(secret.join(folder)).unwrap();
     }
     std::fs::write(secret.join("unreadable/patient-42.png"), "not a picture").unwrap();
-    let why = "the node's own log says why";
+    let why = "see the node's log";
     let refused = |node: &Node, path: &str, body: &[u8]| {
         let (status, words) = ask(node.path(), "POST", path, body).unwrap();
         (status, String::from_utf8(words).unwrap())
@@ -121,7 +121,7 @@ fn refusals_are_these_words() {
     // A folder whose name cannot be that of a client.
     let name = Clients::One("x".repeat(201));
     let unnamed = start_node(&place, "unnamed", name, "all/unlabelled/client-10");
-    let words = format!("it cannot name its clients: {why}");
+    let words = format!("invalid clients: {why}");
     assert_eq!(refused(&unnamed, "/v1/join", &terms), (409, words));
     let node = with_pictures(&place);
     let request = request(&broadcast(&place), "ward");
@@ -164,5 +164,5 @@ fn refusals_are_these_words() {
     let state = place.join("state-pictures");
     std::fs::remove_dir_all(&state).unwrap();
     std::fs::write(&state, "x").unwrap();
-    assert_eq!(refused(&node, "/v1/train", &request), (500, format!("it failed: {why}")));
+    assert_eq!(refused(&node, "/v1/train", &request), (500, format!("internal error: {why}")));
 }

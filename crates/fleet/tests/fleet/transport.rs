@@ -1,5 +1,5 @@
-//! A transport without a network between the two ends: it takes what the coordinator asks for from one socket, hands it
-//! to the nodes' sockets, and brings their replies back, as the apps in the folder `flower` do.
+//! A transport without a network: like the apps in the folder `flower`, it takes requests from the coordinator's socket,
+//! passes them to the nodes' sockets, and returns their replies.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub fn ask(
         "{method} {path} HTTP/1.1\r\nhost: local\r\ncontent-type: application/json\r\n\
          content-length: {length}\r\nconnection: close\r\n\r\n"
     );
-    // Who refuses a request need not read it to its end, and closes: what it said is there all the same.
+    // A server may refuse a request before it has read all of it; its answer can still be read.
     let sent = stream.write_all(&[head.as_bytes(), body].concat());
     let mut whole = Vec::new();
     let read = stream.read_to_end(&mut whole);
@@ -37,28 +37,28 @@ pub fn ask(
     Ok((status, whole[(end + 4).min(whole.len())..].to_vec()))
 }
 
-/// What answers for a node.
+/// The behaviour of a node.
 #[derive(Clone)]
 pub enum Far {
-    /// Its socket.
+    /// It answers on its socket.
     Node(PathBuf),
-    /// It joins through its socket, but what it is to train is lost.
+    /// It joins through its socket, but loses requests to train.
     Silent(PathBuf),
-    /// It joins through its socket, and then sends this, whatever it is asked.
+    /// It joins through its socket, and then always sends this answer.
     Says(PathBuf, u16, Vec<u8>),
-    /// Its socket, with several requests at a time: the transport does not wait for one to be answered before it takes
-    /// another to the node.
+    /// It answers several requests at a time: the transport does not wait for one to be answered before it delivers
+    /// another.
     SideBySide(PathBuf),
-    /// Every reply of it is delivered twice, at the same time.
+    /// Its replies are delivered twice, at the same time.
     Twice(PathBuf),
-    /// After its first answer to `train` the transport is away for so long; then this node is connected again, or not.
+    /// After its first answer to `train`, the transport pauses for this long; then the node is connected again, or not.
     Away { node: PathBuf, trained: Arc<AtomicBool>, long: Duration, returns: bool },
-    /// It joins through the first socket, and is gone when it is to train: in its place comes the node behind the
-    /// second one.
+    /// It joins through the first socket. At its first request to train, it is replaced by the node on the second
+    /// socket.
     Replaced(PathBuf, PathBuf, Arc<AtomicBool>),
 }
 
-/// Works until the coordinator is done; returns whether the run was a success.
+/// Works until the coordinator is done; returns whether the run was successful.
 pub fn carry(coordinator: PathBuf, nodes: BTreeMap<String, Far>) -> bool {
     let mut names: Vec<&String> = nodes.keys().collect();
     let mut was_away = false;
@@ -103,7 +103,7 @@ fn deliver(coordinator: &Path, nodes: &BTreeMap<String, Far>, order: &Value) {
     let path = order["path"].as_str().unwrap();
     let reply = |status: u16, reply: &[u8]| {
         let path = format!("/v1/replies/{id}?status={status}");
-        // One that is refused need not be read to its end.
+        // The coordinator may refuse it before it has read all of it.
         ask(coordinator, "POST", &path, reply).map_or(0, |found| found.0)
     };
     let through = |node: &Path| match ask(node, "POST", path, &body) {
@@ -139,7 +139,7 @@ fn deliver(coordinator: &Path, nodes: &BTreeMap<String, Far>, order: &Value) {
         }
         Far::Says(_, status, reply) => {
             let path = format!("/v1/replies/{id}?status={status}");
-            // A reply that is too long is not read to its end.
+            // A reply that is too long is not read completely.
             let _ = ask(coordinator, "POST", &path, reply);
         }
     }
