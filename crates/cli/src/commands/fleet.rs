@@ -1,9 +1,8 @@
 //! `fedanchor node` and `fedanchor coordinator`: the two ends of a fleet.
 
 use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
-use super::progress::Progress;
-use super::run::{report, resolved};
-use super::tracked::Tracked;
+use super::progress::{Progress, with_events};
+use super::run::{print_summary, resolved};
 use crate::cli::{CoordinatorArgs, NodeArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -17,19 +16,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long the end waits for the transport to be told, and for what it is being told.
+/// How long the end waits until the transport knows of it, and until answers in progress are sent.
 const FAREWELL: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(3);
-/// The folder for replies in the run folder, on the disk that has room for the run. It is there during a run only.
+/// Folder for replies inside the run folder, whose disk has room for them. It exists only during a run.
 const REPLIES: &str = "replies";
-/// How often a node looks whether it shall stop.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often a node checks whether to stop.
+const POLL: Duration = Duration::from_millis(200);
 
 /// Serves a node until it is stopped.
 pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
     fedanchor::config::device(&args.device)?;
     if !args.data.exists() {
-        bail!("--data: there is nothing at {}", args.data.display());
+        bail!("--data: {} does not exist", args.data.display());
     }
     let clients = match (args.clients, args.name) {
         (Some(list), _) => Clients::Listed(list),
@@ -46,22 +45,21 @@ pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
     let node = Node::start(&args.socket, settings)?;
     printer.status(format!("waiting for a run at {}", node.path().display()));
     while !stop.load(Ordering::Relaxed) && !node.has_failed() {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
-    // A panic of its worker is one of this program.
     node.stop().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok(())
 }
 
-/// The client's name where none is given: that of its folder, or of its file without what follows the last dot.
+/// The client's name where none is given: that of its folder, or of its file without the extension.
 fn folder_name(path: &Path) -> Result<String> {
     let path = path.canonicalize().with_context(|| format!("--data: {}", path.display()))?;
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.and_then(|name| name.to_str());
-    name.map(str::to_owned).context("--name: this client needs a name, and its folder has none")
+    name.map(str::to_owned).context("--name: required, since the folder has no name")
 }
 
-/// Runs the server's half of an experiment.
+/// Runs the server's part of an experiment.
 pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     let mut settings = args.settings;
     settings.extend(args.device.map(|device| format!("device={device}")));
@@ -77,26 +75,22 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     let bound = Bound::new(&args.socket)?;
     let mailbox = Arc::new(Mailbox::new(&out.join(REPLIES)));
     let socket = bound.serve(coordinator::routes(mailbox.clone()), GRACE)?;
-    let mut progress = Progress::new(printer, &experiment, &out);
+    let mut progress = Progress::new(printer, &experiment, &out, "");
+    let bar = progress.bar();
     let stopping =
-        "stopping: a round that waits for its clients is repeated when the run is resumed";
-    let stop = stop_on_interrupt(progress.bar(), *printer, stopping)?;
+        "stopping: a round still waiting for clients is repeated when the run is resumed";
+    let stop = stop_on_interrupt(bar.clone(), *printer, stopping)?;
     printer.status(format!("waiting for nodes at {}", socket.path().display()));
-    let mut tracked = Tracked::new(&mut progress, args.tensorboard, &out);
     let (there, asked) = (mailbox.clone(), stop.clone());
     let connect: &ConnectFleet = &move |federation, run| {
         let (mailbox, stop) = (there.clone(), asked.clone());
         Ok(Box::new(RemoteFleet::new(mailbox, stop, federation, run)?))
     };
-    let done = fedanchor::coordinate(
-        &experiment,
-        &out,
-        resume,
-        args.workers.map(usize::from),
-        &stop,
-        &mut tracked,
-        RealClients { socket: &args.socket, connect },
-    );
+    let clients = RealClients { socket: &args.socket, connect };
+    let workers = args.workers.map(usize::from);
+    let done = with_events(&mut progress, args.tensorboard, &out, |observer| {
+        fedanchor::coordinate(&experiment, &out, resume, workers, &stop, observer, clients)
+    });
     let undone = match &done {
         Ok(summary) => left_undone(&experiment, summary, &stop)?,
         Err(_) => None,
@@ -109,9 +103,8 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     mailbox.end(ok, message, FAREWELL);
     drop(socket);
     let summary = done?;
-    tracked.finish();
-    progress.finish();
-    report(&summary, &out, printer, "");
+    bar.finish_and_clear();
+    print_summary(&summary, &out, printer, "");
     match undone {
         Some(undone) => Err(Interrupted::new(undone, advice(&experiment, &summary, &out)).into()),
         None => Ok(()),

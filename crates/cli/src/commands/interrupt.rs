@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: they end a run after its round, and the user is told how to resume.
+//! Ctrl-C and SIGTERM: they stop a run after its current round, and the message says how to resume it.
 
 use crate::printer::Printer;
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A command that ended before its work was done, because it was asked to: what is done, and how to resume.
+/// A command that was stopped by a signal: what is done, and how to resume.
 #[derive(Debug)]
 pub struct Interrupted(String);
 
@@ -29,8 +29,8 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// The first Ctrl-C (or SIGTERM) stops the work as stated, such as `stopping after this round`; a second one stops it at
-/// once.
+/// The first Ctrl-C (or SIGTERM) sets the flag and prints `stopping`, for example `stopping after this round`; the second
+/// ends the process.
 pub(super) fn stop_on_interrupt(
     bar: ProgressBar,
     printer: Printer,
@@ -42,18 +42,16 @@ pub(super) fn stop_on_interrupt(
     std::thread::spawn(move || {
         for _ in signals.forever() {
             if flag.swap(true, Ordering::Relaxed) {
-                // At once: an orderly exit would tear libtorch down under a thread that computes.
+                // Not `std::process::exit`, which would tear libtorch down under a thread that computes.
                 signal_hook::low_level::exit(130);
             }
-            bar.suspend(|| {
-                printer.status(format!("{stopping}; press Ctrl-C again to stop now"));
-            });
+            bar.suspend(|| printer.status(format!("{stopping}; press Ctrl-C again to stop now")));
         }
     });
     Ok(stop)
 }
 
-/// What a run that was asked to stop has done, if it was not everything.
+/// What a run has done that was stopped before its end.
 pub(super) fn left_undone(
     experiment: &Experiment,
     summary: &Summary,
@@ -76,9 +74,9 @@ pub(super) fn lacks_comparison(experiment: &Experiment, summary: &Summary) -> Re
     Ok(wanted && summary.server_only_accuracy.is_none())
 }
 
-/// How to go on with a run that was interrupted.
+/// How to resume an interrupted run.
 pub(super) fn advice(experiment: &Experiment, summary: &Summary, out: &Path) -> String {
-    // Pre-training that was ended early is repeated anyway.
+    // Pre-training is repeated anyway.
     if experiment.checkpoint.write || summary.rounds == 0 {
         format!("resume with `{}`", resume_command(out))
     } else {
@@ -87,7 +85,7 @@ pub(super) fn advice(experiment: &Experiment, summary: &Summary, out: &Path) -> 
     }
 }
 
-/// The command line of this process, to be typed again.
+/// The command line of this process, quoted for a shell.
 pub(super) fn this_command() -> String {
     let arguments = std::env::args_os().skip(1);
     let arguments: Vec<String> = arguments.map(|a| a.to_string_lossy().into_owned()).collect();

@@ -1,17 +1,17 @@
-//! What a person sees of a run in progress.
+//! The progress of runs: a bar in a terminal, lines elsewhere.
 
-use super::pace::Pace;
-use super::{counted, grouped, round_text};
+use super::rounds::{self, Pace};
+use super::{counted, grouped};
 use crate::printer::Printer;
 use fedanchor::{Experiment, Federation, Observer};
 use fedanchor_data::Partition;
-use fedanchor_record::ClientLabels;
-use fedanchor_record::{RoundRecord, Timing};
+use fedanchor_record::{ClientLabels, RoundRecord, Timing};
+use fedanchor_report::EventFile;
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Shows a bar on a terminal, and one line per round elsewhere or where several runs share the terminal.
+/// Shows a bar in a terminal, and one line per round elsewhere or where several runs share the terminal.
 pub(super) struct Progress<'a> {
     printer: &'a Printer,
     bar: ProgressBar,
@@ -23,17 +23,16 @@ pub(super) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Of a single run.
-    pub(super) fn new(printer: &'a Printer, experiment: &Experiment, out: &Path) -> Self {
-        let bar = printer.bar(experiment.rounds.into(), "round {pos}/{len} [{bar:12}] {msg}");
-        let (rounds, name) = (experiment.rounds, String::new());
-        Self { printer, bar, out: out.to_owned(), rounds, pace: Pace::start(), name }
-    }
-
-    /// Of one run among several.
-    pub(super) fn of_seed(printer: &'a Printer, experiment: &Experiment, out: &Path) -> Self {
-        let (bar, name) = (ProgressBar::hidden(), format!("seed {}: ", experiment.seed));
-        Self { bar, name, ..Self::new(printer, experiment, out) }
+    /// `name` is empty, or tells this run from others in the same terminal.
+    pub(super) fn new(
+        printer: &'a Printer,
+        experiment: &Experiment,
+        out: &Path,
+        name: &str,
+    ) -> Self {
+        let (rounds, out, name) = (experiment.rounds, out.to_owned(), name.to_owned());
+        let bar = if name.is_empty() { printer.round_bar(rounds) } else { ProgressBar::hidden() };
+        Self { printer, bar, out, rounds, pace: Pace::default(), name }
     }
 
     /// The bar, for other messages to suspend.
@@ -41,18 +40,9 @@ impl<'a> Progress<'a> {
         self.bar.clone()
     }
 
-    /// Removes the bar.
-    pub(super) fn finish(&self) {
-        self.bar.finish_and_clear();
-    }
-
     /// A line, whether or not a bar is shown.
     fn status(&self, text: impl AsRef<str>) {
         self.bar.suspend(|| self.printer.status(format!("{}{}", self.name, text.as_ref())));
-    }
-
-    fn has_bar(&self) -> bool {
-        self.printer.is_terminal() && self.name.is_empty()
     }
 }
 
@@ -61,27 +51,28 @@ impl Observer for Progress<'_> {
         let Federation { experiment, context, method, split, .. } = federation;
         let properties = method.properties();
         let (parameters, _) = context.network.parameter_counts();
-        let images = split.pool.len();
-        let clients = match properties.clients {
-            false => "no clients".to_owned(),
-            // Those of a fleet, of which nothing is known yet.
-            true if simulated.is_none() => format!(
-                "{} of a fleet, {} per round",
-                counted(experiment.data.clients, "client", "clients"),
-                experiment.client.per_round
-            ),
-            true => format!(
-                "{} on {}, {} per round",
-                match properties.labels == ClientLabels::True {
-                    true => counted(images, "labelled image", "labelled images"),
-                    false => counted(images, "unlabelled image", "unlabelled images"),
-                },
-                counted(experiment.data.clients, "client", "clients"),
-                experiment.client.per_round,
+        let clients = counted(experiment.data.clients, "client", "clients");
+        let clients = match (properties.clients, simulated, properties.labels) {
+            (false, ..) => "no clients".to_owned(),
+            // Nothing is known of their images yet.
+            (true, None, _) => format!("{clients} of a fleet"),
+            (true, Some(_), ClientLabels::True) => {
+                format!(
+                    "{} on {clients}",
+                    counted(split.pool.len(), "labelled image", "labelled images")
+                )
+            }
+            (true, Some(_), _) => format!(
+                "{} on {clients}",
+                counted(split.pool.len(), "unlabelled image", "unlabelled images")
             ),
         };
-        let announcement = format!(
-            "{} on {}: {}, {clients}; {} with {} parameters on {}; {}",
+        let per_round = match properties.clients {
+            true => format!(", {} per round", experiment.client.per_round),
+            false => String::new(),
+        };
+        self.status(format!(
+            "{} on {}: {}, {clients}{per_round}; {} with {} parameters on {}; {}",
             experiment.method.name,
             experiment.data.name,
             counted(split.anchors.len(), "anchor", "anchors"),
@@ -89,38 +80,83 @@ impl Observer for Progress<'_> {
             grouped(parameters),
             experiment.device,
             self.out.display(),
-        );
-        self.status(announcement);
+        ));
         self.bar.enable_steady_tick(Duration::from_millis(500));
-        self.pace = Pace::start();
     }
 
     fn round(&mut self, record: &RoundRecord, timing: &Timing) {
-        let RoundRecord { round, test_accuracy, kept, seen, .. } = record;
-        let left = self.pace.after(*round, self.rounds).map_or("?".to_owned(), round_text::clock);
-        let validation = round_text::validation(record);
-        self.bar.set_position((*round).into());
-        self.bar.set_message(format!(
-            "accuracy {test_accuracy:.2} %{validation}, kept {kept} of {seen}, {left} left"
-        ));
-        for note in round_text::notes(record) {
-            self.status(format!("note: round {round}: {note}"));
+        let left = self.pace.add(timing, self.rounds);
+        self.bar.set_position(record.round.into());
+        self.bar.set_message(rounds::after_bar(record, Some(timing), left));
+        rounds::notes(record).iter().for_each(|note| self.status(format!("note: {note}")));
+        if self.bar.is_hidden() {
+            self.status(rounds::line(record, Some(timing), Some(self.rounds), left));
         }
-        if self.has_bar() {
-            return;
-        }
-        let line = round_text::line(record, Some(timing), Some(self.rounds));
-        self.status(if *round == 0 { line } else { format!("{line}, {left} left") });
     }
 
     fn comparing(&mut self) {
-        self.bar.set_message("training on the anchors alone for comparison");
-        if !self.has_bar() {
-            self.status("training on the anchors alone for comparison");
+        let text = "training on the anchors alone for comparison";
+        self.bar.set_message(text);
+        if self.bar.is_hidden() {
+            self.status(text);
         }
     }
 
     fn notice(&mut self, text: &str) {
         self.status(format!("note: {text}"));
+    }
+}
+
+/// Runs `work` into `out` with an observer that also writes an event file for TensorBoard, if it is asked for. A run that
+/// has one already keeps it up to date: the command that resumes it need not repeat the option.
+pub(super) fn with_events<T>(
+    shown: &mut dyn Observer,
+    tensorboard: bool,
+    out: &Path,
+    work: impl FnOnce(&mut dyn Observer) -> fedanchor::Result<T>,
+) -> fedanchor::Result<T> {
+    let events = (tensorboard || EventFile::exists(out)).then(|| EventFile::new(out));
+    let mut recorder = EventRecorder { shown, events };
+    let outcome = work(&mut recorder)?;
+    let finished = recorder.events.take().map(EventFile::finish);
+    recorder.check(finished);
+    Ok(outcome)
+}
+
+struct EventRecorder<'a> {
+    shown: &'a mut dyn Observer,
+    events: Option<EventFile>,
+}
+
+impl EventRecorder<'_> {
+    /// The records are complete without the event file: a failure to write it must not end the run.
+    fn check(&mut self, written: Option<fedanchor_report::Result<()>>) {
+        if let Some(Err(error)) = written {
+            self.events = None;
+            self.shown.notice(&format!(
+                "no more events for TensorBoard: {error}; `fedanchor run --resume` with `--tensorboard` writes \
+                 all of them"
+            ));
+        }
+    }
+}
+
+impl Observer for EventRecorder<'_> {
+    fn started(&mut self, federation: &Federation, clients: Option<&Partition>) {
+        self.shown.started(federation, clients);
+    }
+
+    fn round(&mut self, record: &RoundRecord, timing: &Timing) {
+        self.shown.round(record, timing);
+        let written = self.events.as_mut().map(|events| events.add(record, timing));
+        self.check(written);
+    }
+
+    fn comparing(&mut self) {
+        self.shown.comparing();
+    }
+
+    fn notice(&mut self, text: &str) {
+        self.shown.notice(text);
     }
 }

@@ -1,8 +1,7 @@
 //! `fedanchor run`: an experiment from start to finish.
 
 use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
-use super::progress::Progress;
-use super::tracked::Tracked;
+use super::progress::{Progress, with_events};
 use super::{bytes, counted};
 use crate::cli::RunArgs;
 use crate::printer::Printer;
@@ -13,7 +12,7 @@ use fedanchor_record::{ServerOnlyTrial, Summary, files};
 use indicatif::ProgressBar;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     let mut settings = args.settings;
@@ -21,41 +20,37 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     settings.extend(args.precision.map(|precision| format!("precision={precision}")));
     let file = args.experiment.as_deref();
     let workers = args.workers.map(usize::from);
-    if let Some(folder) = &args.resume {
-        let config = folder.join(files::CONFIG);
-        let experiment = resolved(Some(file.unwrap_or(&config)), &settings, printer)?;
-        let mut progress = Progress::new(printer, &experiment, folder);
-        let stop = stop_on_interrupt(progress.bar(), *printer, "stopping after this round")?;
-        let mut tracked = Tracked::new(&mut progress, args.tensorboard, folder);
-        let summary =
-            fedanchor::resume(&experiment, folder, workers, args.force, &stop, &mut tracked)?;
-        tracked.finish();
-        progress.finish();
-        report(&summary, folder, printer, "");
-        return unless_interrupted(&experiment, &summary, folder, &stop);
+    let stored = args.resume.as_ref().map(|folder| folder.join(files::CONFIG));
+    let experiment = resolved(file.or(stored.as_deref()), &settings, printer)?;
+    if !args.seeds.is_empty() {
+        let runs = args.seeds.iter().map(|&seed| {
+            let experiment = Experiment { seed, ..experiment.clone() };
+            let out = match &args.out {
+                Some(folder) => folder.join(format!("seed{seed}")),
+                None => new_folder(file, &experiment),
+            };
+            (experiment, out)
+        });
+        return run_seeds(&runs.collect::<Vec<_>>(), workers, args.tensorboard, printer);
     }
-    let experiment = resolved(file, &settings, printer)?;
-    if args.seeds.is_empty() {
-        let out = args.out.unwrap_or_else(|| new_folder(file, &experiment));
-        let mut progress = Progress::new(printer, &experiment, &out);
-        progress.bar().set_message("pre-training on the labelled images");
-        let stop = stop_on_interrupt(progress.bar(), *printer, "stopping after this round")?;
-        let mut tracked = Tracked::new(&mut progress, args.tensorboard, &out);
-        let summary = fedanchor::run(&experiment, &out, workers, &stop, &mut tracked)?;
-        tracked.finish();
-        progress.finish();
-        report(&summary, &out, printer, "");
-        return unless_interrupted(&experiment, &summary, &out, &stop);
+    let resumes = args.resume.is_some();
+    let out = args.resume.or(args.out).unwrap_or_else(|| new_folder(file, &experiment));
+    let mut progress = Progress::new(printer, &experiment, &out, "");
+    let bar = progress.bar();
+    let stop = stop_on_interrupt(bar.clone(), *printer, "stopping after this round")?;
+    let summary = with_events(&mut progress, args.tensorboard, &out, |observer| {
+        if resumes {
+            return fedanchor::resume(&experiment, &out, workers, args.force, &stop, observer);
+        }
+        bar.set_message("pre-training on the labelled images");
+        fedanchor::run(&experiment, &out, workers, &stop, observer)
+    })?;
+    bar.finish_and_clear();
+    print_summary(&summary, &out, printer, "");
+    match left_undone(&experiment, &summary, &stop)? {
+        Some(done) => Err(Interrupted::new(done, advice(&experiment, &summary, &out)).into()),
+        None => Ok(()),
     }
-    let runs = args.seeds.iter().map(|&seed| {
-        let experiment = Experiment { seed, ..experiment.clone() };
-        let out = match &args.out {
-            Some(folder) => folder.join(format!("seed{seed}")),
-            None => new_folder(file, &experiment),
-        };
-        (experiment, out)
-    });
-    run_seeds(&runs.collect::<Vec<_>>(), workers, args.tensorboard, printer)
 }
 
 /// Resolves the experiment, and reports settings that have no effect.
@@ -69,19 +64,7 @@ pub(super) fn resolved(
     Ok(resolved.experiment)
 }
 
-fn unless_interrupted(
-    experiment: &Experiment,
-    summary: &Summary,
-    out: &Path,
-    stop: &AtomicBool,
-) -> Result<()> {
-    match left_undone(experiment, summary, stop)? {
-        Some(done) => Err(Interrupted::new(done, advice(experiment, summary, out)).into()),
-        None => Ok(()),
-    }
-}
-
-/// One run per seed; one that fails does not end the others.
+/// Runs every seed; one that fails does not end the others.
 fn run_seeds(
     runs: &[(Experiment, PathBuf)],
     workers: Option<usize>,
@@ -95,11 +78,12 @@ fn run_seeds(
     }
     let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "stopping after this round")?;
     let one = |(experiment, out): &(Experiment, PathBuf)| {
-        let mut progress = Progress::of_seed(printer, experiment, out);
-        let mut tracked = Tracked::new(&mut progress, tensorboard, out);
-        let summary = fedanchor::run(experiment, out, workers, &stop, &mut tracked)?;
-        tracked.finish();
-        report(&summary, out, printer, &format!("seed {}: ", experiment.seed));
+        let name = format!("seed {}: ", experiment.seed);
+        let mut progress = Progress::new(printer, experiment, out, &name);
+        let summary = with_events(&mut progress, tensorboard, out, |observer| {
+            fedanchor::run(experiment, out, workers, &stop, observer)
+        })?;
+        print_summary(&summary, out, printer, &name);
         Ok(summary)
     };
     let outcomes: Vec<fedanchor::Result<Summary>> = if side_by_side(&runs[0].0) {
@@ -158,14 +142,13 @@ fn run_seeds(
         ));
     }
     match failed {
-        Some(error) => Err(error).context("not every seed came to its end"),
+        Some(error) => Err(error).context("not all seeds finished"),
         None => Ok(()),
     }
 }
 
-/// Whether runs share a device well. One run uses all cores of a CPU; in single precision a run beside
-/// another was seen to fail on a GPU: cuDNN searches for its algorithms there, perhaps while the other
-/// captures its steps.
+/// Whether runs share a device well. One run uses all cores of a CPU. In single precision on a GPU, concurrent runs were
+/// seen to fail: cuDNN searches for its algorithms there, perhaps while the other run captures its steps.
 pub(super) fn side_by_side(experiment: &Experiment) -> bool {
     experiment.device != "cpu" && experiment.precision == Precision::Bf16
 }
@@ -176,15 +159,13 @@ fn new_folder(file: Option<&Path>, experiment: &Experiment) -> PathBuf {
     let base = format!("{name}-{}-seed{}", experiment.method.name, experiment.seed);
     let runs = Path::new("runs");
     let numbered = (2..).map(|number| runs.join(format!("{base}-{number}")));
-    std::iter::once(runs.join(&base))
-        .chain(numbered)
-        .find(|path| !path.exists())
-        .unwrap_or_else(|| runs.join(&base))
+    let mut names = std::iter::once(runs.join(&base)).chain(numbered);
+    names.find(|path| !path.exists()).expect("the numbers do not end")
 }
 
-/// OpenMP's threads spin while they wait for one another. On a machine that does anything else at the same
-/// time, they then keep each other from running, and a round takes ten times as long. The policy is read
-/// before `main`, so the program starts itself again with it; a policy of the user's stays.
+/// OpenMP's threads spin while they wait for one another. If the machine does anything else at the same time, they keep
+/// each other from running, and a round takes ten times as long. OpenMP reads the policy before `main`, so the program
+/// restarts itself with it, unless the user has chosen a policy.
 pub(super) fn wait_without_spinning() {
     const POLICY: &str = "OMP_WAIT_POLICY";
     if std::env::var_os(POLICY).is_none()
@@ -196,21 +177,23 @@ pub(super) fn wait_without_spinning() {
     }
 }
 
-pub(super) fn report(summary: &Summary, out: &Path, printer: &Printer, name: &str) {
-    let memory = summary.peak_memory.map(|peak| format!(", peak memory {}", bytes(peak)));
-    let gpu = summary.peak_gpu_memory.map(|peak| format!(", {} on the GPU", bytes(peak)));
+/// What a run achieved and what it cost.
+pub(super) fn print_summary(summary: &Summary, out: &Path, printer: &Printer, name: &str) {
+    let memory = |peak: Option<u64>, before, after| {
+        peak.map_or(String::new(), |peak| format!(", {before}{}{after}", bytes(peak)))
+    };
     printer.status(format!(
         "{name}{} of {} rounds in {:.0} s{}{}; {} down, {} up; wrote {}",
         summary.rounds,
         summary.rounds_planned,
         summary.seconds,
-        memory.unwrap_or_default(),
-        gpu.unwrap_or_default(),
+        memory(summary.peak_memory, "peak memory ", ""),
+        memory(summary.peak_gpu_memory, "", " on the GPU"),
         bytes(summary.bytes_down),
         bytes(summary.bytes_up),
         out.display(),
     ));
-    let alone = summary.best_server_only().map(|best| {
+    let alone = summary.best_server_only().map_or(String::new(), |best| {
         let ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy } = best;
         let rounds = match rounds {
             0 => String::new(),
@@ -221,9 +204,7 @@ pub(super) fn report(summary: &Summary, out: &Path, printer: &Printer, name: &st
         format!("anchors alone {test_accuracy:.2} % ({epochs}{rounds}, the best of {count}), ")
     });
     printer.line(format!(
-        "{name}test accuracy: {}{} {:.2} %",
-        alone.unwrap_or_default(),
-        summary.method,
-        summary.final_accuracy
+        "{name}test accuracy: {alone}{} {:.2} %",
+        summary.method, summary.final_accuracy
     ));
 }

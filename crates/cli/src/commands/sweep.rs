@@ -4,9 +4,9 @@
 use super::interrupt::{
     Interrupted, lacks_comparison, left_undone, stop_on_interrupt, this_command,
 };
-use super::pace::Pace;
+use super::progress::with_events;
+use super::rounds::{self, Pace};
 use super::run::side_by_side;
-use super::tracked::Tracked;
 use super::{LONGEST, counted};
 use crate::cli::SweepArgs;
 use crate::printer::Printer;
@@ -192,7 +192,7 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
         printer,
         name: &job.name,
         rounds: job.experiment.rounds,
-        pace: Pace::start(),
+        pace: Pace::default(),
         incidents: Incidents::default(),
     };
     let (experiment, folder) = (&job.experiment, &job.folder);
@@ -202,14 +202,12 @@ fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) 
     {
         return Ok(run.summary);
     }
-    let mut tracked = Tracked::new(&mut progress, job.tensorboard, folder);
     // An interrupted run is resumed; one of another experiment is an error.
-    let summary = if folder.join(files::CONFIG).try_exists()? {
-        fedanchor::resume(experiment, folder, workers, false, stop, &mut tracked)?
-    } else {
-        fedanchor::run(experiment, folder, workers, stop, &mut tracked)?
-    };
-    tracked.finish();
+    let resumes = folder.join(files::CONFIG).try_exists()?;
+    let summary = with_events(&mut progress, job.tensorboard, folder, |observer| match resumes {
+        true => fedanchor::resume(experiment, folder, workers, false, stop, observer),
+        false => fedanchor::run(experiment, folder, workers, stop, observer),
+    })?;
     if !progress.incidents.is_empty() {
         printer.status(format!("{}: note: {}", job.name, progress.incidents));
     }
@@ -259,25 +257,15 @@ struct Tenths<'a> {
 }
 
 impl Observer for Tenths<'_> {
-    fn started(&mut self, _: &Federation, _: Option<&Partition>) {
-        self.pace = Pace::start();
-    }
+    fn started(&mut self, _: &Federation, _: Option<&Partition>) {}
 
-    fn round(&mut self, record: &RoundRecord, _: &Timing) {
+    fn round(&mut self, record: &RoundRecord, timing: &Timing) {
         self.incidents.add(record);
-        let tenth = (self.rounds / 10).max(1);
-        if let Some(left) = self.pace.after(record.round, self.rounds)
-            && record.round < self.rounds
-            && record.round.is_multiple_of(tenth)
-        {
-            self.printer.status(format!(
-                "{}: round {}/{}, {:.2} %, {:.0} s left",
-                self.name,
-                record.round,
-                self.rounds,
-                record.test_accuracy,
-                left.as_secs_f64()
-            ));
+        let left = self.pace.add(timing, self.rounds);
+        // Neither pre-training nor the last round.
+        if left.is_some() && record.round.is_multiple_of((self.rounds / 10).max(1)) {
+            let line = rounds::line(record, Some(timing), Some(self.rounds), left);
+            self.printer.status(format!("{}: {line}", self.name));
         }
     }
 
