@@ -3,6 +3,7 @@
 use super::bytes;
 use crate::cli::JsonArgs;
 use crate::printer::Printer;
+use anyhow::Result;
 use fedanchor_data::{formats, sample};
 use serde::Serialize;
 
@@ -16,7 +17,7 @@ struct Listed {
     terms: Option<&'static str>,
 }
 
-pub fn list(args: JsonArgs, printer: &Printer) {
+pub fn list(args: JsonArgs, printer: &Printer) -> Result<()> {
     let about = "part of MNIST, 6,000 training and 1,000 test images";
     let embedded = Listed { name: sample::NAME, bytes: None, about, terms: None };
     let listed: Vec<Listed> = std::iter::once(embedded)
@@ -28,11 +29,13 @@ pub fn list(args: JsonArgs, printer: &Printer) {
         }))
         .collect();
     if args.json {
-        return printer.json(&listed);
+        printer.json(&listed);
+        return Ok(());
     }
     for Listed { name, bytes: size, about, terms } in listed {
         let size = size.map_or("built in".to_owned(), bytes);
         let terms = terms.map_or(String::new(), |terms| format!("; {terms}"));
         printer.line(format!("{name:14} {size:>10}  {about}{terms}"));
     }
+    Ok(())
 }

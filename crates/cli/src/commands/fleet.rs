@@ -1,8 +1,9 @@
 //! `fedanchor node` and `fedanchor coordinator`: the two ends of a fleet.
 
+use super::experiment;
 use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
 use super::progress::{Progress, with_events};
-use super::run::{print_summary, resolved};
+use super::run::print_summary;
 use crate::cli::{CoordinatorArgs, NodeArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -61,16 +62,15 @@ fn folder_name(path: &Path) -> Result<String> {
 
 /// Runs the server's part of an experiment.
 pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
-    let mut settings = args.settings;
-    settings.extend(args.device.map(|device| format!("device={device}")));
-    let (out, resume) = match (args.out, args.resume) {
-        (_, Some(folder)) => (folder, Some(args.force)),
+    let training = &args.training;
+    let (out, resume) = match (args.out, args.resume.resume) {
+        (_, Some(folder)) => (folder, Some(args.resume.force)),
         (Some(out), None) => (out, None),
         (None, None) => bail!("--out: name the run folder to create, or resume one with --resume"),
     };
     let stored = resume.is_some().then(|| out.join(files::CONFIG));
-    let experiment =
-        resolved(args.experiment.as_deref().or(stored.as_deref()), &settings, printer)?;
+    let file = args.experiment.as_deref().or(stored.as_deref());
+    let experiment = experiment(file, &training.settings(), printer)?;
     // Before anything is touched that another coordinator may use.
     let bound = Bound::new(&args.socket)?;
     let mailbox = Arc::new(Mailbox::new(&out.join(REPLIES)));
@@ -87,8 +87,8 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
         Ok(Box::new(RemoteFleet::new(mailbox, stop, federation, run)?))
     };
     let clients = RealClients { socket: &args.socket, connect };
-    let workers = args.workers.map(usize::from);
-    let done = with_events(&mut progress, args.tensorboard, &out, |observer| {
+    let workers = training.workers();
+    let done = with_events(&mut progress, training.tensorboard, &out, |observer| {
         fedanchor::coordinate(&experiment, &out, resume, workers, &stop, observer, clients)
     });
     let undone = match &done {

@@ -29,8 +29,8 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
             csv.display()
         );
     }
-    let model = Model::load(&args.model.run, args.model.device()?)?;
-    let anchors = anchors(args, &model)?;
+    let model = args.model.load()?;
+    let anchors = anchors(args, &model, printer)?;
     let paths = pictures::find(std::slice::from_ref(&args.folder), printer)?;
     let (mut read, mut proposals) = (Vec::new(), Vec::new());
     let mut failed = 0;
@@ -132,7 +132,7 @@ fn proposal(path: String, prediction: &Prediction, names: &[String]) -> Proposal
 }
 
 /// The labelled pictures to show: those in the folder given, or the anchors of the run.
-fn anchors(args: &LabelArgs, model: &Model) -> Result<ImageSet> {
+fn anchors(args: &LabelArgs, model: &Model, printer: &Printer) -> Result<ImageSet> {
     if let Some(folder) = &args.anchors {
         let set = pictures::read_set(folder, &model.description)?;
         set.require_labels("showing anchors")?;
@@ -141,7 +141,7 @@ fn anchors(args: &LabelArgs, model: &Model) -> Result<ImageSet> {
         }
         return Ok(set);
     }
-    let (experiment, data) = super::data_of_run(&args.model.run)
+    let (experiment, data) = super::data_of_run(&args.model.run, printer)
         .context("the anchors of the run (or give labelled pictures with --anchors)")?;
     let Assigned { split, .. } = simulation::assign(&experiment, &data)?;
     let anchors = data.train.select(&split.anchors);

@@ -8,14 +8,14 @@ use fedanchor::simulation;
 use fedanchor_data::tables::histogram_table;
 use serde::Serialize;
 
-/// Clients printed one by one; the files hold all.
+/// Clients that are printed; the files have all.
 const PRINTED: usize = 20;
-/// Classes printed one by one, if there are more; the files hold all.
+/// Classes that are printed; the files have all.
 const PRINTED_CLASSES: usize = 16;
-/// The longest line of names.
+/// Most characters in a line of names.
 const WIDTH: usize = 110;
 
-/// A partition as JSON, with nothing left out.
+/// A partition as JSON.
 #[derive(Serialize)]
 struct Dealt<'a> {
     data: &'a str,
@@ -32,10 +32,10 @@ struct Client<'a> {
 }
 
 pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
-    // How many clients a round draws does not change the partition.
+    // The number of clients per round does not change the partition, and might not fit it.
     let mut settings = vec!["client.per_round=1".to_owned()];
     settings.extend_from_slice(&args.settings);
-    let experiment = super::experiment(args.experiment.as_deref(), &settings)?;
+    let experiment = super::experiment(args.experiment.as_deref(), &settings, printer)?;
     let data = simulation::load(&experiment)?;
     ensure!(
         data.unlabelled.is_none(),
@@ -72,11 +72,11 @@ fn print(dealt: &Dealt, histogram: &[Vec<u32>], printer: &Printer) {
     let sizes = || clients.iter().map(|client| client.size);
     let held_out = match validation {
         0 => String::new(),
-        count => format!("{} for validation, ", grouped(count)),
+        count => format!("{} for validation, ", grouped(*count)),
     };
     printer.line(format!(
         "{data}: {} anchors, {held_out}{} images on {} clients, {} to {} each",
-        grouped(anchors),
+        grouped(*anchors),
         grouped(sizes().sum::<usize>()),
         grouped(clients.len()),
         grouped(sizes().min().unwrap_or(0)),
@@ -97,7 +97,7 @@ fn print(dealt: &Dealt, histogram: &[Vec<u32>], printer: &Printer) {
     }
 }
 
-/// The classes that get a column: all, or the largest if they are too many, in their order.
+/// The classes that have a column: all, or the largest.
 fn columns(histogram: &[Vec<u32>], classes: usize) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..classes).collect();
     if classes > PRINTED_CLASSES {
@@ -109,7 +109,7 @@ fn columns(histogram: &[Vec<u32>], classes: usize) -> Vec<usize> {
     columns
 }
 
-/// What the columns are, with as many names as fit.
+/// The heading of the columns, with as many names as fit.
 fn heading(columns: &[usize], classes: &[String]) -> String {
     let (start, end) = match classes.len() - columns.len() {
         0 => ("client  size  images by class (".to_owned(), ")".to_owned()),

@@ -2,10 +2,10 @@
 
 use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
 use super::progress::{Progress, with_events};
-use super::{bytes, counted};
-use crate::cli::RunArgs;
+use super::{bytes, check_seeds, counted, experiment, joined};
+use crate::cli::{RunArgs, TrainingArgs};
 use crate::printer::Printer;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use fedanchor::Experiment;
 use fedanchor::config::Precision;
 use fedanchor_record::{ServerOnlyTrial, Summary, files};
@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
-    let mut settings = args.settings;
-    settings.extend(args.device.map(|device| format!("device={device}")));
+    let (training, resume) = (&args.training, args.resume);
+    let mut settings = training.settings();
     settings.extend(args.precision.map(|precision| format!("precision={precision}")));
     let file = args.experiment.as_deref();
-    let workers = args.workers.map(usize::from);
-    let stored = args.resume.as_ref().map(|folder| folder.join(files::CONFIG));
-    let experiment = resolved(file.or(stored.as_deref()), &settings, printer)?;
+    let stored = resume.resume.as_ref().map(|folder| folder.join(files::CONFIG));
+    let experiment = experiment(file.or(stored.as_deref()), &settings, printer)?;
     if !args.seeds.is_empty() {
+        check_seeds(&args.seeds)?;
         let runs = args.seeds.iter().map(|&seed| {
             let experiment = Experiment { seed, ..experiment.clone() };
             let out = match &args.out {
@@ -31,16 +31,17 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
             };
             (experiment, out)
         });
-        return run_seeds(&runs.collect::<Vec<_>>(), workers, args.tensorboard, printer);
+        return run_seeds(&runs.collect::<Vec<_>>(), training, printer);
     }
-    let resumes = args.resume.is_some();
-    let out = args.resume.or(args.out).unwrap_or_else(|| new_folder(file, &experiment));
+    let resumes = resume.resume.is_some();
+    let out = resume.resume.or(args.out).unwrap_or_else(|| new_folder(file, &experiment));
     let mut progress = Progress::new(printer, &experiment, &out, "");
     let bar = progress.bar();
     let stop = stop_on_interrupt(bar.clone(), *printer, "stopping after this round")?;
-    let summary = with_events(&mut progress, args.tensorboard, &out, |observer| {
+    let workers = training.workers();
+    let summary = with_events(&mut progress, training.tensorboard, &out, |observer| {
         if resumes {
-            return fedanchor::resume(&experiment, &out, workers, args.force, &stop, observer);
+            return fedanchor::resume(&experiment, &out, workers, resume.force, &stop, observer);
         }
         bar.set_message("pre-training on the labelled images");
         fedanchor::run(&experiment, &out, workers, &stop, observer)
@@ -53,35 +54,18 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     }
 }
 
-/// Resolves the experiment, and reports settings that have no effect.
-pub(super) fn resolved(
-    file: Option<&Path>,
-    settings: &[String],
-    printer: &Printer,
-) -> Result<Experiment> {
-    let resolved = super::resolved(file, settings)?;
-    resolved.notes.iter().for_each(|note| printer.status(format!("note: {note}")));
-    Ok(resolved.experiment)
-}
-
 /// Runs every seed; one that fails does not end the others.
 fn run_seeds(
     runs: &[(Experiment, PathBuf)],
-    workers: Option<usize>,
-    tensorboard: bool,
+    training: &TrainingArgs,
     printer: &Printer,
 ) -> Result<()> {
-    for (number, (experiment, _)) in runs.iter().enumerate() {
-        if runs[..number].iter().any(|(other, _)| other.seed == experiment.seed) {
-            bail!("--seeds: {} is given twice", experiment.seed);
-        }
-    }
     let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "stopping after this round")?;
     let one = |(experiment, out): &(Experiment, PathBuf)| {
         let name = format!("seed {}: ", experiment.seed);
         let mut progress = Progress::new(printer, experiment, out, &name);
-        let summary = with_events(&mut progress, tensorboard, out, |observer| {
-            fedanchor::run(experiment, out, workers, &stop, observer)
+        let summary = with_events(&mut progress, training.tensorboard, out, |observer| {
+            fedanchor::run(experiment, out, training.workers(), &stop, observer)
         })?;
         print_summary(&summary, out, printer, &name);
         Ok(summary)
@@ -89,10 +73,7 @@ fn run_seeds(
     let outcomes: Vec<fedanchor::Result<Summary>> = if side_by_side(&runs[0].0) {
         std::thread::scope(|scope| {
             let threads: Vec<_> = runs.iter().map(|run| scope.spawn(|| one(run))).collect();
-            let joined = threads.into_iter().map(|thread| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            joined.collect()
+            threads.into_iter().map(joined).collect()
         })
     } else {
         // No seed is started after Ctrl-C.
@@ -194,7 +175,7 @@ pub(super) fn print_summary(summary: &Summary, out: &Path, printer: &Printer, na
         out.display(),
     ));
     let alone = summary.best_server_only().map_or(String::new(), |best| {
-        let ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy } = best;
+        let &ServerOnlyTrial { pretrain_epochs, rounds, test_accuracy } = best;
         let rounds = match rounds {
             0 => String::new(),
             rounds => format!(" and {}", counted(rounds, "round", "rounds")),
