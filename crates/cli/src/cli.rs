@@ -1,13 +1,14 @@
 //! The command line's arguments.
 
+use crate::printer::Printer;
 use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
 use fedanchor::config::MOST_SEED;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-const EXIT_STATUS: &str = "\
-Exit status: 0 success; 1 mistake in the command line, settings, data or files; 2 failure of the program or
-of libtorch; 130 interrupted by Ctrl-C or SIGTERM";
+const EXIT_STATUS: &str = "Exit status: 0 success; 1 mistake in the command line, settings, data or files; \
+                           2 failure of the program or libtorch; 130 interrupted by Ctrl-C or SIGTERM";
 
 /// The commands by what they are for, as the help lists them.
 const GROUPS: [(&str, &[&str]); 5] = [
@@ -94,9 +95,16 @@ pub enum Command {
     /// Print the communication cost of the anchors
     Overhead(JsonArgs),
     /// Print the completions for a shell
-    Completions(CompletionsArgs),
+    Completions {
+        /// Shell
+        shell: clap_complete::Shell,
+    },
     /// Write the manual pages
-    Man(ManArgs),
+    Man {
+        /// Folder to write the pages to
+        #[arg(long, default_value = "man", value_name = "DIR")]
+        out: PathBuf,
+    },
 }
 
 /// For commands that print a table.
@@ -107,10 +115,17 @@ pub struct JsonArgs {
     pub json: bool,
 }
 
+impl JsonArgs {
+    /// Prints the result as JSON, or by `text`.
+    pub fn print(self, printer: &Printer, result: &impl Serialize, text: impl FnOnce()) {
+        if self.json { printer.json(result) } else { text() }
+    }
+}
+
 /// For commands that train by an experiment or sweep file.
 #[derive(Debug, Args)]
 pub struct TrainingArgs {
-    /// Set one key of every experiment, for example `--set client.batch=32`; may be repeated
+    /// Override a key of the file, for example `--set client.batch=32`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// Device to compute on: `cpu` or `cuda:N` [default: the file's]
@@ -144,19 +159,6 @@ pub struct ResumeArgs {
     /// With `--resume`: resume although settings, data or version differ
     #[arg(long, requires = "resume")]
     pub force: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct CompletionsArgs {
-    /// Shell
-    pub shell: clap_complete::Shell,
-}
-
-#[derive(Debug, Args)]
-pub struct ManArgs {
-    /// Folder to write the pages to
-    #[arg(long, default_value = "man", value_name = "DIR")]
-    pub out: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -225,11 +227,11 @@ pub struct RunArgs {
     pub seeds: Vec<u64>,
     #[command(flatten)]
     pub resume: ResumeArgs,
-    #[command(flatten)]
-    pub training: TrainingArgs,
     /// Number format of activations: `f32` or `bf16` [default: the experiment's]
     #[arg(long)]
     pub precision: Option<String>,
+    #[command(flatten)]
+    pub training: TrainingArgs,
 }
 
 #[derive(Debug, Args)]
@@ -492,7 +494,7 @@ pub enum DataCommand {
     /// Write some pictures of the embedded sample as an example of your own pictures
     Example(ExampleArgs),
     /// Read a data set and report its contents and problems
-    Check(CheckArgs),
+    Check(PathArgs),
     /// Print the class counts and write a contact sheet (PNG)
     Show(ShowArgs),
     /// Partition a data set as an experiment does, and show the clients' class counts
@@ -530,12 +532,6 @@ pub struct PathArgs {
     /// Skip unreadable pictures
     #[arg(long)]
     pub skip_unreadable: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    #[command(flatten)]
-    pub data: PathArgs,
     #[command(flatten)]
     pub output: JsonArgs,
 }
@@ -547,15 +543,13 @@ pub struct ShowArgs {
     /// Contact sheet to write
     #[arg(long, default_value = "contact-sheet.png", value_name = "PNG")]
     pub out: PathBuf,
-    #[command(flatten)]
-    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct PartitionArgs {
     /// Experiment file (TOML) [default: the quick experiment on the embedded sample]
     pub experiment: Option<PathBuf>,
-    /// Set one key of the experiment, for example `--set partition.alpha=0.1`; may be repeated
+    /// Override a key of the file, for example `--set partition.alpha=0.1`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
     /// Name of the histogram's files, without `.csv` and `.png`
@@ -578,7 +572,7 @@ pub struct ModelArgs {
     /// Pixels per side of the images
     #[arg(long, default_value_t = 32)]
     pub size: usize,
-    /// Set one key of the experiment, for example `--set model.norm=group`; may be repeated
+    /// Set a key of the experiment, for example `--set model.norm=group`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
     #[command(flatten)]

@@ -51,7 +51,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(130)
         }
         Err(error) => {
-            printer.error(&error);
+            printer.failure(format!("error: {error:#}"));
             let ours = error
                 .downcast_ref::<fedanchor::Error>()
                 .is_some_and(|error| matches!(error, fedanchor::Error::Engine(_)));

@@ -69,14 +69,9 @@ impl Printer {
         let _ = std::io::stderr().flush();
     }
 
-    /// A failure after which the program continues, also with `--quiet`. Like an error, it may have several lines.
+    /// An error, also with `--quiet`. It may have several lines.
     pub fn failure(&self, text: impl AsRef<str>) {
         to_stderr(&laid_out(text.as_ref()));
-    }
-
-    /// An error with its causes.
-    pub fn error(&self, error: &anyhow::Error) {
-        to_stderr(&laid_out(&format!("error: {error:#}")));
     }
 
     /// Whether a person is watching.

@@ -1,8 +1,8 @@
-//! `fedanchor data get | check | show`.
+//! `fedanchor data list | get | check | show`.
 
-use super::reading::watched;
-use super::{counted, drawings, findings, grouped};
-use crate::cli::{CheckArgs, GetArgs, PathArgs, ShowArgs};
+use super::pictures::watched;
+use super::{bytes, counted, drawings, findings, grouped};
+use crate::cli::{GetArgs, JsonArgs, PathArgs, ShowArgs};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor_data::fetch::{self, Phase, Source};
@@ -12,6 +12,37 @@ use serde::Serialize;
 
 /// Pixels per side on a contact sheet of pictures of different sizes.
 const THUMBNAIL: usize = 64;
+
+/// A line of `data list`.
+#[derive(Serialize)]
+struct Listed {
+    name: &'static str,
+    /// Bytes to download; none for the embedded sample.
+    bytes: Option<u64>,
+    about: &'static str,
+    terms: Option<&'static str>,
+}
+
+pub fn list(args: JsonArgs, printer: &Printer) -> Result<()> {
+    let about = "part of MNIST, 6,000 training and 1,000 test images";
+    let embedded = Listed { name: sample::NAME, bytes: None, about, terms: None };
+    let listed: Vec<Listed> = std::iter::once(embedded)
+        .chain(formats::PUBLISHED.iter().map(|data| Listed {
+            name: data.name,
+            bytes: Some(data.bytes()),
+            about: data.about,
+            terms: Some(data.terms),
+        }))
+        .collect();
+    args.print(printer, &listed, || {
+        for Listed { name, bytes: size, about, terms } in &listed {
+            let size = size.map_or("built in".to_owned(), bytes);
+            let terms = terms.map_or(String::new(), |terms| format!("; {terms}"));
+            printer.line(format!("{name:14} {size:>10}  {about}{terms}"));
+        }
+    });
+    Ok(())
+}
 
 pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
     let published = formats::published(&args.name)?;
@@ -37,27 +68,24 @@ pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
     Ok(())
 }
 
-pub fn check(args: &CheckArgs, printer: &Printer) -> Result<()> {
+pub fn check(args: &PathArgs, printer: &Printer) -> Result<()> {
     let json = args.output.json;
     let printer = &printer.for_json(json);
-    let name = args.data.path.display();
-    let found = if is_sample(&args.data) {
-        let data = embedded(&args.data)?;
+    let name = args.path.display();
+    let found = if is_sample(args) {
+        let data = embedded(args)?;
         if !json {
             printer.line(format!("{name}: {}", describe(&data)));
             return Ok(());
         }
-        inspection::of_images(&args.data.path, &data)
+        inspection::of_images(&args.path, &data)
     } else {
-        let options = options(&args.data);
+        let options = options(args);
         watched(printer, "looking at", &options, |options| {
-            inspection::inspect(&args.data.path, options)
+            inspection::inspect(&args.path, options)
         })?
     };
-    match json {
-        true => printer.json(&found),
-        false => findings::report(&found, printer),
-    }
+    args.output.print(printer, &found, || findings::report(&found, printer));
     match found.refusal {
         Some(refusal) => bail!(refusal),
         None => {
@@ -89,8 +117,8 @@ struct ShownPart {
 }
 
 pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
-    let json = args.output.json;
-    let printer = &printer.for_json(json);
+    let output = args.data.output;
+    let printer = &printer.for_json(output.json);
     let name = args.data.path.display().to_string();
     let mut options = options(&args.data);
     if options.size.is_none() && !is_sample(&args.data) && !formats::has_one_size(&args.data.path)?
@@ -123,13 +151,11 @@ pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
         unreadable,
         contact_sheet: paths::shown(&args.out),
     };
-    if json {
-        printer.json(&shown);
-    } else {
+    output.print(printer, &shown, || {
         printer.line(format!("{name}: {about}"));
-        let parts = shown.parts.into_iter().map(|part| (part.name, part.by_class));
+        let parts = shown.parts.iter().map(|part| (part.name, part.by_class.clone()));
         findings::by_class(shown.classes, &parts.collect::<Vec<_>>(), printer);
-    }
+    });
     drawings::contact_sheet(&name, images, 16, &args.out)?;
     printer.status(format!("wrote {}", args.out.display()));
     Ok(())

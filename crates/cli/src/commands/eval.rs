@@ -25,10 +25,7 @@ pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
     let labels = by_name(labels, &set.classes, model.classes(), &name)?;
     let images: Vec<&[u8]> = (0..set.len()).map(|index| set.image(index)).collect();
     let assessment = assess(&model.predict(&images)?, &labels, model.classes());
-    match args.output.json {
-        true => printer.json(&assessment),
-        false => show(&assessment, model.classes(), printer),
-    }
+    args.output.print(printer, &assessment, || show(&assessment, model.classes(), printer));
     Ok(())
 }
 

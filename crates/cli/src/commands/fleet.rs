@@ -106,7 +106,7 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     bar.finish_and_clear();
     print_summary(&summary, &out, printer, "");
     match undone {
-        Some(undone) => Err(Interrupted::new(undone, advice(&experiment, &summary, &out)).into()),
+        Some(done) => Err(Interrupted { done, advice: advice(&experiment, &summary, &out) }.into()),
         None => Ok(()),
     }
 }

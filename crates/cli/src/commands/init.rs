@@ -3,7 +3,7 @@
 mod answers;
 mod file;
 
-use super::reading::watched;
+use super::pictures::watched;
 use super::{counted, findings, quoted_path, same_file};
 use crate::cli::InitArgs;
 use crate::printer::Printer;

@@ -12,22 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A command that was stopped by a signal: what is done, and how to resume.
-#[derive(Debug)]
-pub struct Interrupted(String);
-
-impl Interrupted {
-    pub(super) fn new(done: impl AsRef<str>, advice: impl AsRef<str>) -> Self {
-        Self(format!("interrupted: {}; {}", done.as_ref(), advice.as_ref()))
-    }
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted: {done}; {advice}")]
+pub struct Interrupted {
+    pub(super) done: String,
+    pub(super) advice: String,
 }
-
-impl std::fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Interrupted {}
 
 /// The first Ctrl-C (or SIGTERM) sets the flag and prints `stopping`, for example `stopping after this round`; the second
 /// ends the process.

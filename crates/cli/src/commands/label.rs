@@ -40,7 +40,8 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         if stop.load(Ordering::Relaxed) {
             bar.finish_and_clear();
             let advice = format!("start over with `{}`", this_command());
-            return Err(Interrupted::new("no labels were written", advice).into());
+            let done = "no labels were written".to_owned();
+            return Err(Interrupted { done, advice }.into());
         }
         Ok(())
     };

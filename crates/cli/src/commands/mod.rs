@@ -2,7 +2,6 @@
 
 mod compare;
 mod data;
-mod data_list;
 mod drawings;
 mod eval;
 mod example;
@@ -18,7 +17,6 @@ mod partition;
 mod pictures;
 mod predict;
 mod progress;
-mod reading;
 mod report;
 mod rounds;
 mod run;
@@ -59,7 +57,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Run(args) => run::run(args, printer),
         Sweep(args) => sweep::sweep(args, printer),
         Command::Watch(args) => watch::watch(&args, printer),
-        Data(DataCommand::List(args)) => data_list::list(args, printer),
+        Data(DataCommand::List(args)) => data::list(args, printer),
         Data(DataCommand::Example(args)) => example::example(&args, printer),
         Data(DataCommand::Get(args)) => data::get(args, printer),
         Data(DataCommand::Check(args)) => data::check(&args, printer),
@@ -77,8 +75,8 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Node(args) => fleet::node(args, printer),
         Command::Model(args) => model::model(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
-        Command::Completions(args) => shell::completions(&args, printer),
-        Command::Man(args) => shell::man(&args, printer),
+        Command::Completions { shell } => shell::completions(shell, printer),
+        Command::Man { out } => shell::man(&out, printer),
     }
 }
 

@@ -5,7 +5,7 @@ use super::{counted, grouped};
 use crate::printer::Printer;
 use fedanchor::{Experiment, Federation, Observer};
 use fedanchor_data::Partition;
-use fedanchor_record::{ClientLabels, RoundRecord, Timing};
+use fedanchor_record::{ClientLabels, Incidents, RoundRecord, Timing};
 use fedanchor_report::EventFile;
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,9 @@ pub(super) struct Progress<'a> {
     pace: Pace,
     /// Before every line.
     name: String,
+    /// Prints only a line per tenth of the rounds.
+    brief: bool,
+    incidents: Incidents,
 }
 
 impl<'a> Progress<'a> {
@@ -32,7 +35,18 @@ impl<'a> Progress<'a> {
     ) -> Self {
         let (rounds, out, name) = (experiment.rounds, out.to_owned(), name.to_owned());
         let bar = if name.is_empty() { printer.round_bar(rounds) } else { ProgressBar::hidden() };
-        Self { printer, bar, out, rounds, pace: Pace::default(), name }
+        let (pace, incidents) = (Pace::default(), Incidents::default());
+        Self { printer, bar, out, rounds, pace, name, brief: false, incidents }
+    }
+
+    /// For one of many runs: one line per tenth of the rounds, and no other lines.
+    pub(super) fn brief(self) -> Self {
+        Self { brief: true, ..self }
+    }
+
+    /// What went wrong in the rounds of this process.
+    pub(super) fn incidents(&self) -> &Incidents {
+        &self.incidents
     }
 
     /// The bar, for other messages to suspend.
@@ -48,31 +62,30 @@ impl<'a> Progress<'a> {
 
 impl Observer for Progress<'_> {
     fn started(&mut self, federation: &Federation, simulated: Option<&Partition>) {
+        if self.brief {
+            return;
+        }
         let Federation { experiment, context, method, split, .. } = federation;
         let properties = method.properties();
         let (parameters, _) = context.network.parameter_counts();
-        let clients = counted(experiment.data.clients, "client", "clients");
-        let clients = match (properties.clients, simulated, properties.labels) {
-            (false, ..) => "no clients".to_owned(),
-            // Nothing is known of their images yet.
-            (true, None, _) => format!("{clients} of a fleet"),
-            (true, Some(_), ClientLabels::True) => {
-                format!(
-                    "{} on {clients}",
-                    counted(split.pool.len(), "labelled image", "labelled images")
-                )
+        let clients = match (properties.clients, simulated) {
+            (false, _) => "no clients".to_owned(),
+            (true, simulated) => {
+                let images = match (simulated, properties.labels) {
+                    // Nothing is known of their images yet.
+                    (None, _) => String::new(),
+                    (_, ClientLabels::True) => {
+                        counted(split.pool.len(), "labelled image on ", "labelled images on ")
+                    }
+                    _ => counted(split.pool.len(), "unlabelled image on ", "unlabelled images on "),
+                };
+                let clients = counted(experiment.data.clients, "client", "clients");
+                let of_a_fleet = if simulated.is_none() { " of a fleet" } else { "" };
+                format!("{images}{clients}{of_a_fleet}, {} per round", experiment.client.per_round)
             }
-            (true, Some(_), _) => format!(
-                "{} on {clients}",
-                counted(split.pool.len(), "unlabelled image", "unlabelled images")
-            ),
-        };
-        let per_round = match properties.clients {
-            true => format!(", {} per round", experiment.client.per_round),
-            false => String::new(),
         };
         self.status(format!(
-            "{} on {}: {}, {clients}{per_round}; {} with {} parameters on {}; {}",
+            "{} on {}: {}, {clients}; {} with {} parameters on {}; {}",
             experiment.method.name,
             experiment.data.name,
             counted(split.anchors.len(), "anchor", "anchors"),
@@ -86,6 +99,14 @@ impl Observer for Progress<'_> {
 
     fn round(&mut self, record: &RoundRecord, timing: &Timing) {
         let left = self.pace.add(timing, self.rounds);
+        self.incidents.add(record);
+        if self.brief {
+            // Neither pre-training nor the last round.
+            if left.is_some() && record.round.is_multiple_of((self.rounds / 10).max(1)) {
+                self.status(rounds::line(record, Some(timing), Some(self.rounds), left));
+            }
+            return;
+        }
         self.bar.set_position(record.round.into());
         self.bar.set_message(rounds::after_bar(record, Some(timing), left));
         rounds::notes(record).iter().for_each(|note| self.status(format!("note: {note}")));
@@ -97,7 +118,7 @@ impl Observer for Progress<'_> {
     fn comparing(&mut self) {
         let text = "training on the anchors alone for comparison";
         self.bar.set_message(text);
-        if self.bar.is_hidden() {
+        if self.bar.is_hidden() && !self.brief {
             self.status(text);
         }
     }

@@ -49,7 +49,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     bar.finish_and_clear();
     print_summary(&summary, &out, printer, "");
     match left_undone(&experiment, &summary, &stop)? {
-        Some(done) => Err(Interrupted::new(done, advice(&experiment, &summary, &out)).into()),
+        Some(done) => Err(Interrupted { done, advice: advice(&experiment, &summary, &out) }.into()),
         None => Ok(()),
     }
 }
@@ -110,7 +110,7 @@ fn run_seeds(
                 seeds.join(",")
             ),
         };
-        return Err(Interrupted::new(done, advice).into());
+        return Err(Interrupted { done, advice }.into());
     }
     if let [_, _, ..] = accuracies[..] {
         let count = accuracies.len() as f64;

@@ -4,19 +4,18 @@
 use super::interrupt::{
     Interrupted, lacks_comparison, left_undone, stop_on_interrupt, this_command,
 };
-use super::progress::with_events;
-use super::rounds::{self, Pace};
+use super::progress::{Progress, with_events};
 use super::run::side_by_side;
 use super::{check_seeds, counted, joined, read_toml};
 use crate::cli::{SweepArgs, TrainingArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
+use fedanchor::Experiment;
 use fedanchor::config::differences;
 use fedanchor::experiment::{settle, sweep_file};
 use fedanchor::simulation::{assign, load};
-use fedanchor::{Experiment, Federation, Observer};
-use fedanchor_data::{DataSet, Partition};
-use fedanchor_record::{Incidents, KeyRole, RoundRecord, Summary, Timing, files};
+use fedanchor_data::DataSet;
+use fedanchor_record::{KeyRole, Summary, files};
 use fedanchor_report::{Format, Run, Table, find_runs, render};
 use indicatif::ProgressBar;
 use std::collections::HashMap;
@@ -45,10 +44,7 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
         .with_context(|| name)?;
     if args.list {
         let names: Vec<&String> = sweep.cells.iter().map(|cell| &cell.name).collect();
-        match args.output.json {
-            true => printer.json(&names),
-            false => names.iter().for_each(|name| printer.line(name)),
-        }
+        args.output.print(printer, &names, || names.iter().for_each(|name| printer.line(name)));
         return Ok(());
     }
     sweep.notes.iter().for_each(|note| printer.status(format!("note: {note}")));
@@ -105,7 +101,8 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     if ends.iter().any(|(_, end)| matches!(end, End::Failed(_))) {
         bail!("{done}; run the same command again to resume them");
     }
-    Err(Interrupted::new(done, format!("resume with `{}`", this_command())).into())
+    let advice = format!("resume with `{}`", this_command());
+    Err(Interrupted { done, advice }.into())
 }
 
 /// The config that a run folder will have; `sets` keeps the data sets that were read.
@@ -179,14 +176,9 @@ fn one(
     stop: &AtomicBool,
     printer: &Printer,
 ) -> Result<Summary> {
-    let mut progress = Tenths {
-        printer,
-        name: &job.name,
-        rounds: job.experiment.rounds,
-        pace: Pace::default(),
-        incidents: Incidents::default(),
-    };
     let (experiment, folder) = (&job.experiment, &job.folder);
+    let name = format!("{}: ", job.name);
+    let mut progress = Progress::new(printer, experiment, folder, &name).brief();
     // Another process may have finished it meanwhile.
     if let Some(run) = Run::finished(folder)?
         && !lacks_comparison(experiment, &run.summary)?
@@ -201,8 +193,8 @@ fn one(
             true => fedanchor::resume(experiment, folder, workers, false, stop, observer),
             false => fedanchor::run(experiment, folder, workers, stop, observer),
         })?;
-    if !progress.incidents.is_empty() {
-        printer.status(format!("{}: note: {}", job.name, progress.incidents));
+    if !progress.incidents().is_empty() {
+        printer.status(format!("{name}note: {}", progress.incidents()));
     }
     Ok(summary)
 }
@@ -237,34 +229,4 @@ fn is_finished(job: &Job) -> Result<bool> {
         return Err(fedanchor::Error::WithoutEffect { rounds, incidents }.into());
     }
     Ok(true)
-}
-
-/// A line for every tenth of a run.
-struct Tenths<'a> {
-    printer: &'a Printer,
-    name: &'a str,
-    rounds: u32,
-    pace: Pace,
-    /// What went wrong in the rounds of this process.
-    incidents: Incidents,
-}
-
-impl Observer for Tenths<'_> {
-    fn started(&mut self, _: &Federation, _: Option<&Partition>) {}
-
-    fn round(&mut self, record: &RoundRecord, timing: &Timing) {
-        self.incidents.add(record);
-        let left = self.pace.add(timing, self.rounds);
-        // Neither pre-training nor the last round.
-        if left.is_some() && record.round.is_multiple_of((self.rounds / 10).max(1)) {
-            let line = rounds::line(record, Some(timing), Some(self.rounds), left);
-            self.printer.status(format!("{}: {line}", self.name));
-        }
-    }
-
-    fn comparing(&mut self) {}
-
-    fn notice(&mut self, text: &str) {
-        self.printer.status(format!("{}: note: {text}", self.name));
-    }
 }
