@@ -69,16 +69,9 @@ pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
 }
 
 pub fn check(args: &PathArgs, printer: &Printer) -> Result<()> {
-    let json = args.output.json;
-    let printer = &printer.for_json(json);
-    let name = args.path.display();
+    let printer = &printer.for_json(args.output.json);
     let found = if is_sample(args) {
-        let data = embedded(args)?;
-        if !json {
-            printer.line(format!("{name}: {}", describe(&data)));
-            return Ok(());
-        }
-        inspection::of_images(&args.path, &data)
+        inspection::of_images(&args.path, &embedded(args)?)
     } else {
         let options = options(args);
         watched(printer, "looking at", &options, |options| {
@@ -89,7 +82,7 @@ pub fn check(args: &PathArgs, printer: &Printer) -> Result<()> {
     match found.refusal {
         Some(refusal) => bail!(refusal),
         None => {
-            printer.status(format!("{name}: ready for a run"));
+            printer.status(format!("{}: ready for a run", args.path.display()));
             Ok(())
         }
     }

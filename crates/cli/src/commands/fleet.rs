@@ -2,7 +2,7 @@
 
 use super::experiment;
 use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
-use super::progress::{Progress, with_events};
+use super::progress::Progress;
 use super::run::print_summary;
 use crate::cli::{CoordinatorArgs, NodeArgs};
 use crate::printer::Printer;
@@ -75,11 +75,10 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     let bound = Bound::new(&args.socket)?;
     let mailbox = Arc::new(Mailbox::new(&out.join(REPLIES)));
     let socket = bound.serve(coordinator::routes(mailbox.clone()), GRACE)?;
-    let mut progress = Progress::new(printer, &experiment, &out, "");
-    let bar = progress.bar();
+    let mut progress = Progress::new(printer, &experiment, &out, "", training);
     let stopping =
         "stopping: a round still waiting for clients is repeated when the run is resumed";
-    let stop = stop_on_interrupt(bar.clone(), *printer, stopping)?;
+    let stop = stop_on_interrupt(progress.bar(), *printer, stopping)?;
     printer.status(format!("waiting for nodes at {}", socket.path().display()));
     let (there, asked) = (mailbox.clone(), stop.clone());
     let connect: &ConnectFleet = &move |federation, run| {
@@ -88,22 +87,20 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     };
     let clients = RealClients { socket: &args.socket, connect };
     let workers = training.workers();
-    let done = with_events(&mut progress, training.tensorboard, &out, |observer| {
-        fedanchor::coordinate(&experiment, &out, resume, workers, &stop, observer, clients)
-    });
+    let done =
+        fedanchor::coordinate(&experiment, &out, resume, workers, &stop, &mut progress, clients);
     let undone = match &done {
         Ok(summary) => left_undone(&experiment, summary, &stop)?,
         Err(_) => None,
     };
-    let (ok, message) = match (&done, &undone) {
-        (Err(error), _) => (false, error.to_string()),
-        (Ok(_), Some(undone)) => (false, format!("interrupted: {undone}")),
-        (Ok(_), None) => (true, String::new()),
+    let message = match (&done, &undone) {
+        (Err(error), _) => error.to_string(),
+        (Ok(_), undone) => undone.iter().map(|done| format!("interrupted: {done}")).collect(),
     };
-    mailbox.end(ok, message, FAREWELL);
+    mailbox.end(done.is_ok() && undone.is_none(), message, FAREWELL);
     drop(socket);
     let summary = done?;
-    bar.finish_and_clear();
+    progress.finish();
     print_summary(&summary, &out, printer, "");
     match undone {
         Some(done) => Err(Interrupted { done, advice: advice(&experiment, &summary, &out) }.into()),

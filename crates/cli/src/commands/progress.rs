@@ -2,6 +2,7 @@
 
 use super::rounds::{self, Pace};
 use super::{counted, grouped};
+use crate::cli::TrainingArgs;
 use crate::printer::Printer;
 use fedanchor::{Experiment, Federation, Observer};
 use fedanchor_data::Partition;
@@ -23,35 +24,57 @@ pub(super) struct Progress<'a> {
     /// Prints only a line per tenth of the rounds.
     brief: bool,
     incidents: Incidents,
+    /// The event file for TensorBoard.
+    events: Option<EventFile>,
 }
 
 impl<'a> Progress<'a> {
-    /// `name` is empty, or tells this run from others in the same terminal.
+    /// Of a run into the folder `out`; `name` is empty, or tells it from other runs in the same terminal.
     pub(super) fn new(
         printer: &'a Printer,
         experiment: &Experiment,
         out: &Path,
         name: &str,
+        training: &TrainingArgs,
     ) -> Self {
         let (rounds, out, name) = (experiment.rounds, out.to_owned(), name.to_owned());
         let bar = if name.is_empty() { printer.round_bar(rounds) } else { ProgressBar::hidden() };
+        // A run that has events keeps them up to date: the command that resumes it need not repeat the option.
+        let has_events = training.tensorboard || EventFile::exists(&out);
+        let events = has_events.then(|| EventFile::new(&out));
         let (pace, incidents) = (Pace::default(), Incidents::default());
-        Self { printer, bar, out, rounds, pace, name, brief: false, incidents }
+        Self { printer, bar, out, rounds, pace, name, brief: false, incidents, events }
     }
 
-    /// For one of many runs: one line per tenth of the rounds, and no other lines.
+    /// For one of many runs: one line per tenth of the rounds, and the sum of all incidents.
     pub(super) fn brief(self) -> Self {
         Self { brief: true, ..self }
-    }
-
-    /// What went wrong in the rounds of this process.
-    pub(super) fn incidents(&self) -> &Incidents {
-        &self.incidents
     }
 
     /// The bar, for other messages to suspend.
     pub(super) fn bar(&self) -> ProgressBar {
         self.bar.clone()
+    }
+
+    /// After the run.
+    pub(super) fn finish(mut self) {
+        let finished = self.events.take().map(EventFile::finish);
+        self.check(finished);
+        self.bar.finish_and_clear();
+        if self.brief && !self.incidents.is_empty() {
+            self.notice(&self.incidents.to_string());
+        }
+    }
+
+    /// The records are complete without the event file: a failure to write it must not end the run.
+    fn check(&mut self, written: Option<fedanchor_report::Result<()>>) {
+        if let Some(Err(error)) = written {
+            self.events = None;
+            self.status(format!(
+                "note: no more events for TensorBoard: {error}; `fedanchor run --resume` with `--tensorboard` writes \
+                 all of them"
+            ));
+        }
     }
 
     /// A line, whether or not a bar is shown.
@@ -100,6 +123,8 @@ impl Observer for Progress<'_> {
     fn round(&mut self, record: &RoundRecord, timing: &Timing) {
         let left = self.pace.add(timing, self.rounds);
         self.incidents.add(record);
+        let written = self.events.as_mut().map(|events| events.add(record, timing));
+        self.check(written);
         if self.brief {
             // Neither pre-training nor the last round.
             if left.is_some() && record.round.is_multiple_of((self.rounds / 10).max(1)) {
@@ -125,59 +150,5 @@ impl Observer for Progress<'_> {
 
     fn notice(&mut self, text: &str) {
         self.status(format!("note: {text}"));
-    }
-}
-
-/// Runs `work` into `out` with an observer that also writes an event file for TensorBoard, if it is asked for. A run that
-/// has one already keeps it up to date: the command that resumes it need not repeat the option.
-pub(super) fn with_events<T>(
-    shown: &mut dyn Observer,
-    tensorboard: bool,
-    out: &Path,
-    work: impl FnOnce(&mut dyn Observer) -> fedanchor::Result<T>,
-) -> fedanchor::Result<T> {
-    let events = (tensorboard || EventFile::exists(out)).then(|| EventFile::new(out));
-    let mut recorder = EventRecorder { shown, events };
-    let outcome = work(&mut recorder)?;
-    let finished = recorder.events.take().map(EventFile::finish);
-    recorder.check(finished);
-    Ok(outcome)
-}
-
-struct EventRecorder<'a> {
-    shown: &'a mut dyn Observer,
-    events: Option<EventFile>,
-}
-
-impl EventRecorder<'_> {
-    /// The records are complete without the event file: a failure to write it must not end the run.
-    fn check(&mut self, written: Option<fedanchor_report::Result<()>>) {
-        if let Some(Err(error)) = written {
-            self.events = None;
-            self.shown.notice(&format!(
-                "no more events for TensorBoard: {error}; `fedanchor run --resume` with `--tensorboard` writes \
-                 all of them"
-            ));
-        }
-    }
-}
-
-impl Observer for EventRecorder<'_> {
-    fn started(&mut self, federation: &Federation, clients: Option<&Partition>) {
-        self.shown.started(federation, clients);
-    }
-
-    fn round(&mut self, record: &RoundRecord, timing: &Timing) {
-        self.shown.round(record, timing);
-        let written = self.events.as_mut().map(|events| events.add(record, timing));
-        self.check(written);
-    }
-
-    fn comparing(&mut self) {
-        self.shown.comparing();
-    }
-
-    fn notice(&mut self, text: &str) {
-        self.shown.notice(text);
     }
 }

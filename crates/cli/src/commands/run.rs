@@ -1,7 +1,7 @@
 //! `fedanchor run`: an experiment from start to finish.
 
 use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
-use super::progress::{Progress, with_events};
+use super::progress::Progress;
 use super::{bytes, check_seeds, counted, experiment, joined};
 use crate::cli::{RunArgs, TrainingArgs};
 use crate::printer::Printer;
@@ -35,18 +35,16 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     }
     let resumes = resume.resume.is_some();
     let out = resume.resume.or(args.out).unwrap_or_else(|| new_folder(file, &experiment));
-    let mut progress = Progress::new(printer, &experiment, &out, "");
-    let bar = progress.bar();
-    let stop = stop_on_interrupt(bar.clone(), *printer, "stopping after this round")?;
+    let mut progress = Progress::new(printer, &experiment, &out, "", training);
+    let stop = stop_on_interrupt(progress.bar(), *printer, "stopping after this round")?;
     let workers = training.workers();
-    let summary = with_events(&mut progress, training.tensorboard, &out, |observer| {
-        if resumes {
-            return fedanchor::resume(&experiment, &out, workers, resume.force, &stop, observer);
-        }
-        bar.set_message("pre-training on the labelled images");
-        fedanchor::run(&experiment, &out, workers, &stop, observer)
-    })?;
-    bar.finish_and_clear();
+    let summary = if resumes {
+        fedanchor::resume(&experiment, &out, workers, resume.force, &stop, &mut progress)?
+    } else {
+        progress.bar().set_message("pre-training on the labelled images");
+        fedanchor::run(&experiment, &out, workers, &stop, &mut progress)?
+    };
+    progress.finish();
     print_summary(&summary, &out, printer, "");
     match left_undone(&experiment, &summary, &stop)? {
         Some(done) => Err(Interrupted { done, advice: advice(&experiment, &summary, &out) }.into()),
@@ -63,10 +61,9 @@ fn run_seeds(
     let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "stopping after this round")?;
     let one = |(experiment, out): &(Experiment, PathBuf)| {
         let name = format!("seed {}: ", experiment.seed);
-        let mut progress = Progress::new(printer, experiment, out, &name);
-        let summary = with_events(&mut progress, training.tensorboard, out, |observer| {
-            fedanchor::run(experiment, out, training.workers(), &stop, observer)
-        })?;
+        let mut progress = Progress::new(printer, experiment, out, &name, training);
+        let summary = fedanchor::run(experiment, out, training.workers(), &stop, &mut progress)?;
+        progress.finish();
         print_summary(&summary, out, printer, &name);
         Ok(summary)
     };

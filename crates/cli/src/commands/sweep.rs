@@ -4,7 +4,7 @@
 use super::interrupt::{
     Interrupted, lacks_comparison, left_undone, stop_on_interrupt, this_command,
 };
-use super::progress::{Progress, with_events};
+use super::progress::Progress;
 use super::run::side_by_side;
 use super::{check_seeds, counted, joined, read_toml};
 use crate::cli::{SweepArgs, TrainingArgs};
@@ -178,7 +178,7 @@ fn one(
 ) -> Result<Summary> {
     let (experiment, folder) = (&job.experiment, &job.folder);
     let name = format!("{}: ", job.name);
-    let mut progress = Progress::new(printer, experiment, folder, &name).brief();
+    let mut progress = Progress::new(printer, experiment, folder, &name, training).brief();
     // Another process may have finished it meanwhile.
     if let Some(run) = Run::finished(folder)?
         && !lacks_comparison(experiment, &run.summary)?
@@ -188,14 +188,11 @@ fn one(
     // An interrupted run is resumed; one of another experiment is an error.
     let resumes = folder.join(files::CONFIG).try_exists()?;
     let workers = training.workers();
-    let summary =
-        with_events(&mut progress, training.tensorboard, folder, |observer| match resumes {
-            true => fedanchor::resume(experiment, folder, workers, false, stop, observer),
-            false => fedanchor::run(experiment, folder, workers, stop, observer),
-        })?;
-    if !progress.incidents().is_empty() {
-        printer.status(format!("{name}note: {}", progress.incidents()));
-    }
+    let summary = match resumes {
+        true => fedanchor::resume(experiment, folder, workers, false, stop, &mut progress)?,
+        false => fedanchor::run(experiment, folder, workers, stop, &mut progress)?,
+    };
+    progress.finish();
     Ok(summary)
 }
 
