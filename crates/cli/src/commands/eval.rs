@@ -23,8 +23,7 @@ pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
     };
     let labels = set.require_labels("an evaluation")?;
     let labels = by_name(labels, &set.classes, model.classes(), &name)?;
-    let images: Vec<&[u8]> = (0..set.len()).map(|index| set.image(index)).collect();
-    let assessment = assess(&model.predict(&images)?, &labels, model.classes());
+    let assessment = assess(&model.predict(&pictures::of_set(&set))?, &labels, model.classes());
     args.output.print(printer, &assessment, || show(&assessment, model.classes(), printer));
     Ok(())
 }
@@ -39,7 +38,7 @@ fn by_name(labels: &[u16], there: &[String], model: &[String], data: &str) -> Re
     let unknown: Vec<&str> = unknown.map(|(name, _)| name.as_str()).take(5).collect();
     if !unknown.is_empty() {
         bail!(
-            "{data}: class `{}` is unknown to the model: expected one of {}",
+            "{data}: unknown class `{}`: the model has {}",
             unknown.join("`, `"),
             model.join(", ")
         );
@@ -120,6 +119,6 @@ mod tests {
         let found = by_name(&[0, 1, 0], &names(&["dog", "cat"]), &model, "pets").unwrap();
         assert_eq!(found, [2, 0, 2]);
         let error = by_name(&[0], &names(&["bird"]), &model, "pets").unwrap_err().to_string();
-        assert_eq!(error, "pets: class `bird` is not one of the model's: expected cat, cow, dog");
+        assert_eq!(error, "pets: unknown class `bird`: the model has cat, cow, dog");
     }
 }

@@ -14,7 +14,7 @@ const CLASSES: [(u16, &str); 5] =
 pub fn example(args: &ExampleArgs, printer: &Printer) -> Result<()> {
     let out = &args.out;
     if out.exists() {
-        bail!("{}: exists already: choose another name", out.display());
+        bail!("{}: already exists: choose another name", out.display());
     }
     let data = sample::load()?;
     let (mut labelled, mut unlabelled, mut test) = ([0; CLASSES.len()], 0, 0);

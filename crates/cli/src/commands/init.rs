@@ -23,7 +23,10 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     // With --json, standard output has only the findings.
     let say = |text: String| if json { printer.status(text) } else { printer.line(text) };
     if args.out.exists() && !args.force {
-        bail!("{}: exists already: choose another name with --out, or --force", args.out.display());
+        bail!(
+            "{}: already exists: choose another name with --out, or overwrite it with --force",
+            args.out.display()
+        );
     }
     let path = match &args.labels {
         None => args.folder.clone(),
@@ -91,7 +94,10 @@ fn with_labels(args: &InitArgs, labels: &Path, say: &dyn Fn(String)) -> Result<P
         );
     }
     if table.exists() && !args.force {
-        bail!("{}: exists already: choose another name with --out, or --force", table.display());
+        bail!(
+            "{}: already exists: choose another name with --out, or overwrite it with --force",
+            table.display()
+        );
     }
     let share = test_share(args, &args.folder)?;
     let relabelled = formats::relabelled(&args.folder, labels, &table, share)?;

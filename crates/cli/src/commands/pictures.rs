@@ -30,7 +30,7 @@ pub(super) fn find(paths: &[PathBuf], printer: &Printer) -> Result<Vec<PathBuf>>
         *counts.entry(what).or_default() += 1;
     }
     for (what, count) in counts {
-        printer.status(format!("note: not read: {} {what}", counted(count, "file", "files")));
+        printer.status(format!("note: skipped {} {what}", counted(count, "file", "files")));
     }
     Ok(pictures)
 }
@@ -84,6 +84,11 @@ pub(super) fn read_set(path: &Path, description: &Description) -> Result<ImageSe
         bail!("{}: the model expects {expected}, got {got}", path.display());
     }
     Ok(set.with_channels(description.shape.channels))
+}
+
+/// All images of a set.
+pub(super) fn of_set(set: &ImageSet) -> Vec<&[u8]> {
+    (0..set.len()).map(|index| set.image(index)).collect()
 }
 
 /// Does work that reads many pictures, with a progress bar.

@@ -10,7 +10,7 @@ use fedanchor_data::inspection::{Inspection, Part};
 use fedanchor_data::{DataError, Fit};
 use std::io::{BufRead, IsTerminal};
 
-/// The settings of the experiment that are not the preset's.
+/// The settings of the experiment that differ from the preset's.
 #[derive(Debug, PartialEq)]
 pub(super) struct Answers {
     pub(super) size: usize,
