@@ -107,6 +107,17 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Whether it spends its time in libtorch.
+    pub fn computes(&self) -> bool {
+        use Command::{Coordinator, Eval, Label, Node, Predict, Run, Sweep};
+        matches!(
+            self,
+            Run(_) | Sweep(_) | Coordinator(_) | Node(_) | Eval(_) | Predict(_) | Label(_)
+        )
+    }
+}
+
 /// For commands that print a table.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct JsonArgs {

@@ -1,7 +1,7 @@
 //! `fedanchor node` and `fedanchor coordinator`: the two ends of a fleet.
 
 use super::experiment;
-use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
+use super::interrupt::{interruption, stop_on_interrupt};
 use super::progress::Progress;
 use super::run::print_summary;
 use crate::cli::{CoordinatorArgs, NodeArgs};
@@ -89,23 +89,20 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     let workers = training.workers();
     let done =
         fedanchor::coordinate(&experiment, &out, resume, workers, &stop, &mut progress, clients);
-    let undone = match &done {
-        Ok(summary) => left_undone(&experiment, summary, &stop)?,
-        Err(_) => None,
+    let (stopped, message) = match &done {
+        Err(error) => (None, error.to_string()),
+        Ok(summary) => {
+            let stopped = interruption(&experiment, summary, &out, &stop)?;
+            let message = stopped.iter().map(|one| format!("interrupted: {}", one.done)).collect();
+            (stopped, message)
+        }
     };
-    let message = match (&done, &undone) {
-        (Err(error), _) => error.to_string(),
-        (Ok(_), undone) => undone.iter().map(|done| format!("interrupted: {done}")).collect(),
-    };
-    mailbox.end(done.is_ok() && undone.is_none(), message, FAREWELL);
+    mailbox.end(done.is_ok() && stopped.is_none(), message, FAREWELL);
     drop(socket);
     let summary = done?;
     progress.finish();
     print_summary(&summary, &out, printer, "");
-    match undone {
-        Some(done) => Err(Interrupted { done, advice: advice(&experiment, &summary, &out) }.into()),
-        None => Ok(()),
-    }
+    stopped.map_or(Ok(()), |stopped| Err(stopped.into()))
 }
 
 #[cfg(test)]

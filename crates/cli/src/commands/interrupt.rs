@@ -41,38 +41,37 @@ pub(super) fn stop_on_interrupt(
     Ok(stop)
 }
 
-/// What a run has done that was stopped before its end.
-pub(super) fn left_undone(
+/// The interruption of a run that was stopped before its end.
+pub(super) fn interruption(
     experiment: &Experiment,
     summary: &Summary,
+    out: &Path,
     stop: &AtomicBool,
-) -> Result<Option<String>> {
-    if !stop.load(Ordering::Relaxed) {
-        return Ok(None);
-    }
+) -> Result<Option<Interrupted>> {
     let Summary { rounds, rounds_planned, .. } = summary;
-    if rounds < rounds_planned {
-        return Ok(Some(format!("{rounds} of {rounds_planned} rounds are done")));
-    }
-    let done = "all rounds are done, the comparison with the anchors alone is not";
-    Ok(lacks_comparison(experiment, summary)?.then(|| done.to_owned()))
+    let done = match rounds < rounds_planned {
+        _ if !stop.load(Ordering::Relaxed) => return Ok(None),
+        true => format!("{rounds} of {rounds_planned} rounds are done"),
+        false if lacks_comparison(experiment, summary)? => {
+            "all rounds are done, the comparison with the anchors alone is not".to_owned()
+        }
+        false => return Ok(None),
+    };
+    let resume = resume_command(out);
+    // Pre-training is repeated anyway.
+    let advice = match experiment.checkpoint.write || *rounds == 0 {
+        true => format!("resume with `{resume}`"),
+        false => format!(
+            "without checkpoints (checkpoint.write) it can only be started over: `{resume} --force`"
+        ),
+    };
+    Ok(Some(Interrupted { done, advice }))
 }
 
 /// Whether a run with all its rounds lacks the comparison it should have.
 pub(super) fn lacks_comparison(experiment: &Experiment, summary: &Summary) -> Result<bool> {
     let wanted = experiment.compare && methods::build(&experiment.method)?.properties().clients;
     Ok(wanted && summary.server_only_accuracy.is_none())
-}
-
-/// How to resume an interrupted run.
-pub(super) fn advice(experiment: &Experiment, summary: &Summary, out: &Path) -> String {
-    // Pre-training is repeated anyway.
-    if experiment.checkpoint.write || summary.rounds == 0 {
-        format!("resume with `{}`", resume_command(out))
-    } else {
-        let again = format!("{} --force", resume_command(out));
-        format!("without checkpoints (checkpoint.write) it can only be started over: `{again}`")
-    }
 }
 
 /// The command line of this process, quoted for a shell.

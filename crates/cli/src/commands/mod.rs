@@ -45,34 +45,30 @@ const QUICK: &str = include_str!("../../../../experiments/quick.toml");
 const LONGEST: u64 = 1 << 24;
 
 pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
-    use Command::{Coordinator, Data, Eval, Label, Node, Predict, Run, Sweep};
-    if matches!(
-        cli.command,
-        Run(_) | Sweep(_) | Coordinator(_) | Node(_) | Eval(_) | Predict(_) | Label(_)
-    ) {
+    if cli.command.computes() {
         run::wait_without_spinning();
     }
     match cli.command {
         Command::Init(args) => init::init(&args, printer),
-        Run(args) => run::run(args, printer),
-        Sweep(args) => sweep::sweep(args, printer),
+        Command::Run(args) => run::run(args, printer),
+        Command::Sweep(args) => sweep::sweep(args, printer),
         Command::Watch(args) => watch::watch(&args, printer),
-        Data(DataCommand::List(args)) => data::list(args, printer),
-        Data(DataCommand::Example(args)) => example::example(&args, printer),
-        Data(DataCommand::Get(args)) => data::get(args, printer),
-        Data(DataCommand::Check(args)) => data::check(&args, printer),
-        Data(DataCommand::Show(args)) => data::show(&args, printer),
-        Data(DataCommand::Partition(args)) => partition::partition(&args, printer),
+        Command::Data(DataCommand::List(args)) => data::list(args, printer),
+        Command::Data(DataCommand::Example(args)) => example::example(&args, printer),
+        Command::Data(DataCommand::Get(args)) => data::get(args, printer),
+        Command::Data(DataCommand::Check(args)) => data::check(&args, printer),
+        Command::Data(DataCommand::Show(args)) => data::show(&args, printer),
+        Command::Data(DataCommand::Partition(args)) => partition::partition(&args, printer),
         Command::Table(args) => table::table(&args, printer),
         Command::Compare(args) => compare::compare(&args, printer),
         Command::Report(args) => report::report(&args, printer),
         Command::Verify(args) => verify::verify(&args, printer),
-        Eval(args) => eval::eval(&args, printer),
-        Predict(args) => predict::predict(&args, printer),
-        Label(args) => label::label(&args, printer),
+        Command::Eval(args) => eval::eval(&args, printer),
+        Command::Predict(args) => predict::predict(&args, printer),
+        Command::Label(args) => label::label(&args, printer),
         Command::Export(args) => export::export(&args, printer),
-        Coordinator(args) => fleet::coordinator(args, printer),
-        Node(args) => fleet::node(args, printer),
+        Command::Coordinator(args) => fleet::coordinator(args, printer),
+        Command::Node(args) => fleet::node(args, printer),
         Command::Model(args) => model::model(&args, printer),
         Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Completions { shell } => shell::completions(shell, printer),

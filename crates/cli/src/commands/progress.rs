@@ -91,21 +91,16 @@ impl Observer for Progress<'_> {
         let Federation { experiment, context, method, split, .. } = federation;
         let properties = method.properties();
         let (parameters, _) = context.network.parameter_counts();
+        let is_labelled = properties.labels == ClientLabels::True;
+        let kind = if is_labelled { "labelled" } else { "unlabelled" };
+        let images = counted(split.pool.len(), &format!("{kind} image"), &format!("{kind} images"));
+        let clients = counted(experiment.data.clients, "client", "clients");
+        let per_round = experiment.client.per_round;
         let clients = match (properties.clients, simulated) {
             (false, _) => "no clients".to_owned(),
-            (true, simulated) => {
-                let images = match (simulated, properties.labels) {
-                    // Nothing is known of their images yet.
-                    (None, _) => String::new(),
-                    (_, ClientLabels::True) => {
-                        counted(split.pool.len(), "labelled image on ", "labelled images on ")
-                    }
-                    _ => counted(split.pool.len(), "unlabelled image on ", "unlabelled images on "),
-                };
-                let clients = counted(experiment.data.clients, "client", "clients");
-                let of_a_fleet = if simulated.is_none() { " of a fleet" } else { "" };
-                format!("{images}{clients}{of_a_fleet}, {} per round", experiment.client.per_round)
-            }
+            // Nothing is known of their images yet.
+            (true, None) => format!("{clients} of a fleet, {per_round} per round"),
+            (true, Some(_)) => format!("{images} on {clients}, {per_round} per round"),
         };
         self.status(format!(
             "{} on {}: {}, {clients}; {} with {} parameters on {}; {}",

@@ -1,6 +1,6 @@
 //! `fedanchor run`: an experiment from start to finish.
 
-use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
+use super::interrupt::{Interrupted, interruption, stop_on_interrupt};
 use super::progress::Progress;
 use super::{bytes, check_seeds, counted, experiment, joined};
 use crate::cli::{RunArgs, TrainingArgs};
@@ -46,10 +46,7 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     };
     progress.finish();
     print_summary(&summary, &out, printer, "");
-    match left_undone(&experiment, &summary, &stop)? {
-        Some(done) => Err(Interrupted { done, advice: advice(&experiment, &summary, &out) }.into()),
-        None => Ok(()),
-    }
+    interruption(&experiment, &summary, &out, &stop)?.map_or(Ok(()), |stopped| Err(stopped.into()))
 }
 
 /// Runs every seed; one that fails does not end the others.
@@ -76,38 +73,36 @@ fn run_seeds(
         // No seed is started after Ctrl-C.
         runs.iter().take_while(|_| !stop.load(Ordering::Relaxed)).map(one).collect()
     };
-    let mut accuracies = Vec::new();
-    let mut failed = None;
-    let mut advised = Vec::new();
-    let not_started: Vec<String> =
-        runs[outcomes.len()..].iter().map(|(experiment, _)| experiment.seed.to_string()).collect();
+    let (mut accuracies, mut failed) = (Vec::new(), None);
+    let started = outcomes.len();
     for ((experiment, out), outcome) in runs.iter().zip(outcomes) {
+        let seed = experiment.seed;
         match outcome {
-            Ok(summary) => match left_undone(experiment, &summary, &stop)? {
-                Some(done) => {
-                    let advice = advice(experiment, &summary, out);
-                    advised.push(format!("seed {}: {done}; {advice}", experiment.seed));
+            Ok(summary) => match interruption(experiment, &summary, out, &stop)? {
+                Some(Interrupted { done, advice }) => {
+                    printer.failure(format!("seed {seed}: {done}; {advice}"));
                 }
                 None => accuracies.push(summary.final_accuracy),
             },
             Err(error) => {
-                printer.failure(format!("seed {}: error: {error}", experiment.seed));
+                printer.failure(format!("seed {seed}: error: {error}"));
                 failed = Some(error);
             }
         }
     }
-    advised.iter().for_each(|line| printer.failure(line));
     if accuracies.len() < runs.len() && failed.is_none() {
+        let mut advice = Vec::new();
+        if accuracies.len() < started {
+            advice.push("resume as stated above".to_owned());
+        }
+        if started < runs.len() {
+            let seeds: Vec<String> =
+                runs[started..].iter().map(|(experiment, _)| experiment.seed.to_string()).collect();
+            let seeds = seeds.join(",");
+            advice.push(format!("start the others with the same command and `--seeds {seeds}`"));
+        }
         let done = format!("{} of {} seeds finished", accuracies.len(), runs.len());
-        let advice = match &not_started[..] {
-            [] => "resume the others as stated above".to_owned(),
-            seeds => format!(
-                "{}start the others with the same command and `--seeds {}`",
-                if advised.is_empty() { "" } else { "resume as stated above, and " },
-                seeds.join(",")
-            ),
-        };
-        return Err(Interrupted { done, advice }.into());
+        return Err(Interrupted { done, advice: advice.join(", and ") }.into());
     }
     if let [_, _, ..] = accuracies[..] {
         let count = accuracies.len() as f64;

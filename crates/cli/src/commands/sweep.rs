@@ -2,7 +2,7 @@
 //! interrupted ones resumed, so the same command resumes a sweep.
 
 use super::interrupt::{
-    Interrupted, lacks_comparison, left_undone, stop_on_interrupt, this_command,
+    Interrupted, interruption, lacks_comparison, stop_on_interrupt, this_command,
 };
 use super::progress::Progress;
 use super::run::side_by_side;
@@ -139,10 +139,11 @@ fn run_all(
         }
         let name = &job.name;
         printer.status(format!("{} of {}: {name}", number + 1, jobs.len()));
-        let outcome = one(job, training, &stop, printer)
-            .and_then(|summary| Ok((left_undone(&job.experiment, &summary, &stop)?, summary)));
+        let outcome = one(job, training, &stop, printer).and_then(|summary| {
+            Ok((interruption(&job.experiment, &summary, &job.folder, &stop)?, summary))
+        });
         match outcome {
-            Ok((Some(done), _)) => Some(End::Interrupted(done)),
+            Ok((Some(stopped), _)) => Some(End::Interrupted(stopped.done)),
             Ok((None, summary)) => {
                 printer.status(format!(
                     "{name}: {:.2} % after {} in {:.0} s",

@@ -25,6 +25,8 @@ pub(super) fn follow(mut followers: Followers, printer: &Printer) -> Result<()> 
         true => printer.round_bar(0),
         false => ProgressBar::hidden(),
     };
+    // Until there is a round.
+    bar.finish_and_clear();
     loop {
         let now = SystemTime::now();
         let runs: Vec<&LiveRun> = followers.runs().iter().map(|follower| follower.run()).collect();
