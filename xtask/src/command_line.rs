@@ -8,13 +8,17 @@ pub(crate) fn parts() -> Vec<Part> {
     let mut program = fedanchor_cli::command();
     program.build();
     let exit_status = program.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let exit_status = exit_status.trim_start_matches("Exit status:\n");
+    let exit_status = exit_status.trim_start_matches("Exit status: ").split("; ").map(|one| {
+        let (status, meaning) = one.split_once(' ').unwrap_or((one, ""));
+        item(&format!("{}: {}", code(status), sentence(meaning)), &[])
+    });
+    let exit_status = exit_status.collect();
     let mut commands = String::new();
     program.get_subcommands_mut().for_each(|command| describe(command, &mut commands));
     let everywhere = rows(program.get_arguments());
     vec![
         ("options of every command", everywhere),
-        ("exit status", format!("```text\n{exit_status}\n```")),
+        ("exit status", exit_status),
         ("commands", commands),
     ]
 }

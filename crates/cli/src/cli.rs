@@ -1,21 +1,47 @@
 //! The command line's arguments.
 
-use clap::{Args, Parser, Subcommand, value_parser};
+use crate::printer::Printer;
+use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
+use fedanchor::Resume;
 use fedanchor::config::MAX_SEED;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-const EXIT_STATUS: &str = "\
-Exit status:
-  0    everything was done
-  1    the command line, a setting, the data or a file is wrong; the message says what to change
-  2    the program or libtorch failed
-  130  interrupted by Ctrl-C or SIGTERM; the message says how to resume";
+const EXIT_STATUS: &str = "Exit status: 0 success; 1 mistake in the command line, settings, data or files; \
+                           2 failure of the program or libtorch; 130 interrupted by Ctrl-C or SIGTERM";
+
+/// The commands by what they are for, as the help lists them.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Experiments", &["init", "run", "sweep", "watch", "data"]),
+    ("Results", &["table", "compare", "report", "verify"]),
+    ("Trained models", &["eval", "predict", "label", "export"]),
+    ("Fleets of real clients", &["coordinator", "node"]),
+    ("Other commands", &["model", "overhead", "completions", "man", "help"]),
+];
 
 /// The version with the commit.
 fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| crate::build().to_string());
     &VERSION
+}
+
+/// The command line. Its help lists the commands in groups, which clap does not do by itself.
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    let style = command.get_styles().get_header();
+    let mut template = "{about}\n\n{usage-heading} {usage}\n\n".to_owned();
+    for (group, names) in GROUPS {
+        template += &format!("{style}{group}:{style:#}\n");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map_or("Print the help of a command".to_owned(), ToString::to_string);
+            template += &format!("  {name:11}  {about}\n");
+        }
+        template.push('\n');
+    }
+    template += &format!("{style}Options:{style:#}\n{{options}}{{after-help}}");
+    command.help_template(template)
 }
 
 /// Train one classifier from labelled anchors on a server and unlabelled images on clients
@@ -24,7 +50,7 @@ fn version() -> &'static str {
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-    /// Log what happens inside; repeat for more detail (`RUST_LOG` sets it by module)
+    /// Print log messages; repeat for more (`RUST_LOG` selects them by module)
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     pub verbose: u8,
     /// Print results and errors only
@@ -34,29 +60,25 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Look at pictures and write an experiment file for them
+    /// Inspect pictures and write an experiment file for them
     Init(InitArgs),
     /// Run an experiment and write a run folder
     Run(RunArgs),
-    /// Train on the images of this machine for a fleet: answer a coordinator through a Unix socket
-    Node(NodeArgs),
-    /// Run an experiment with the clients of a fleet, whose images stay with them
-    Coordinator(CoordinatorArgs),
-    /// Watch a run, or all runs in a folder: in the terminal, as lines in a pipe, or in a browser
+    /// Run all cells and seeds of a sweep file and print the table
+    Sweep(SweepArgs),
+    /// Follow runs in the terminal or in a browser
     Watch(WatchArgs),
     /// List, download, check, show and partition data sets
     #[command(subcommand)]
     Data(DataCommand),
-    /// Run every cell of a sweep file for every seed, and print the table
-    Sweep(SweepArgs),
-    /// Print run folders as a table: mean and deviation over seeds, beside the published numbers
+    /// Print a table of runs: means over seeds and published numbers
     Table(TableArgs),
-    /// Write a report over run folders: one page with figures, each also as SVG and PNG, tables as CSV and LaTeX
-    Report(ReportArgs),
-    /// Check that runs are what was written: every file, every record, every checkpoint
-    Verify(VerifyArgs),
-    /// Compare two experiments: settings, accuracy in relation to the seeds' spread, traffic and time
+    /// Compare two experiments: settings, accuracy, traffic and time
     Compare(CompareArgs),
+    /// Write a page about runs, with its figures and tables as files
+    Report(ReportArgs),
+    /// Check every file, record and checkpoint of runs
+    Verify(VerifyArgs),
     /// Test a trained model on labelled images
     Eval(EvalArgs),
     /// Predict the classes of pictures with a trained model
@@ -65,35 +87,100 @@ pub enum Command {
     Label(LabelArgs),
     /// Write a trained model as a file for other programs
     Export(ExportArgs),
-    /// Print what sending the anchors costs, for the paper's data sets and models
-    Overhead(JsonArgs),
+    /// Run an experiment with the clients of a fleet
+    Coordinator(CoordinatorArgs),
+    /// Train on the images of this machine as clients of a fleet
+    Node(NodeArgs),
     /// Print a model's layers and number of parameters
     Model(ModelArgs),
-    /// Print the completions of a shell, which then completes commands and options with the Tab key
-    Completions(CompletionsArgs),
-    /// Write the manual pages, one per command
-    Man(ManArgs),
+    /// Print the communication cost of the anchors
+    Overhead(JsonArgs),
+    /// Print the completions for a shell
+    Completions {
+        /// Shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages
+    Man {
+        /// Folder to write the pages to
+        #[arg(long, default_value = "man", value_name = "DIR")]
+        out: PathBuf,
+    },
 }
 
-/// Of a command that prints a table and takes nothing else.
+impl Command {
+    /// Whether it spends its time in libtorch.
+    pub fn computes(&self) -> bool {
+        use Command::{Coordinator, Eval, Label, Node, Predict, Run, Sweep};
+        matches!(
+            self,
+            Run(_) | Sweep(_) | Coordinator(_) | Node(_) | Eval(_) | Predict(_) | Label(_)
+        )
+    }
+}
+
+/// For commands that print a table.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct JsonArgs {
-    /// Print JSON instead of text for people, with nothing left out
+    /// Print JSON, with nothing omitted
     #[arg(long)]
     pub json: bool,
 }
 
+impl JsonArgs {
+    /// Prints the result as JSON, or by `text`.
+    pub fn print(self, printer: &Printer, result: &impl Serialize, text: impl FnOnce()) {
+        if self.json { printer.json(result) } else { text() }
+    }
+}
+
+/// For commands that train by an experiment or sweep file.
 #[derive(Debug, Args)]
-pub struct CompletionsArgs {
-    /// The shell
-    pub shell: clap_complete::Shell,
+pub struct TrainingArgs {
+    /// Override a key of the file, for example `--set client.batch=32`; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Device to compute on: `cpu` or `cuda:N` [default: the file's]
+    #[arg(long)]
+    device: Option<String>,
+    /// Number of threads per run that augment images; records do not depend on it [default: one per core]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+    /// Write an event file for TensorBoard into the run folder
+    #[arg(long)]
+    pub tensorboard: bool,
+}
+
+impl TrainingArgs {
+    /// The settings to lay over the file's.
+    pub fn settings(&self) -> Vec<String> {
+        let device = self.device.iter().map(|device| format!("device={device}"));
+        self.settings.iter().cloned().chain(device).collect()
+    }
+
+    pub fn workers(&self) -> Option<usize> {
+        self.workers.map(usize::from)
+    }
 }
 
 #[derive(Debug, Args)]
-pub struct ManArgs {
-    /// Folder to write the pages to
-    #[arg(long, default_value = "man", value_name = "DIR")]
-    pub out: PathBuf,
+pub struct ResumeArgs {
+    /// Resume the run in this folder after its last complete round; `--set rounds=N` extends it
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    pub resume: Option<PathBuf>,
+    /// With `--resume`: resume although settings, data or version differ
+    #[arg(long, requires = "resume")]
+    pub force: bool,
+}
+
+impl ResumeArgs {
+    pub fn resume(&self) -> Resume {
+        match &self.resume {
+            None => Resume::No,
+            Some(_) if self.force => Resume::Force,
+            Some(_) => Resume::Yes,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -107,7 +194,7 @@ pub struct InitArgs {
     /// Overwrite the experiment file
     #[arg(long)]
     pub force: bool,
-    /// Take the likely answer to every question
+    /// Answer every question with its default
     #[arg(short, long)]
     pub yes: bool,
     /// Pixels per side of the network's images
@@ -116,16 +203,16 @@ pub struct InitArgs {
     /// Make pictures square by `stretch`, `crop` or `pad`
     #[arg(long)]
     pub fit: Option<fedanchor_data::Fit>,
-    /// Whether a mirrored picture is still of its class: not text, digits or signs
+    /// Whether a mirrored picture has the same class, unlike text, digits or signs
     #[arg(long, value_name = "true|false")]
     pub mirror: Option<bool>,
     /// Number of simulated clients that share the unlabelled pictures
     #[arg(long, value_name = "N")]
     pub clients: Option<usize>,
-    /// Without a test folder: the share of the labelled pictures to test on [default: 0.2]
+    /// Without a test folder: share of the labelled pictures to test on [default: 0.2]
     #[arg(long, value_name = "SHARE")]
     pub test_share: Option<f64>,
-    /// Labels for unlabelled pictures: a CSV file as `fedanchor label` writes it, after a person's review
+    /// Labels for unlabelled pictures: a reviewed CSV file from `fedanchor label`
     #[arg(long, value_name = "CSV")]
     pub labels: Option<PathBuf>,
     /// Device to compute on: `cpu` or `cuda:N`
@@ -143,8 +230,8 @@ pub struct ExampleArgs {
     /// Labelled pictures per class; the others are unlabelled
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub labelled: usize,
-    /// Deal the unlabelled pictures to this many clients, each with a folder of its own
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Deal the unlabelled pictures to this many clients, with one folder per client
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..))]
     pub clients: Option<u16>,
 }
 
@@ -152,35 +239,21 @@ pub struct ExampleArgs {
 pub struct RunArgs {
     /// Experiment file (TOML) [default: the quick experiment on the embedded sample]
     pub experiment: Option<PathBuf>,
-    /// Change one key of the experiment, for example `--set client.batch=32`; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub settings: Vec<String>,
-    /// Run the experiment once per seed, for example `--seeds 0,1,2`: side by side on a GPU in bf16, one
-    /// after the other elsewhere
-    #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = value_parser!(u64).range(..=MAX_SEED))]
-    pub seeds: Vec<u64>,
-    /// Resume the run in this folder after its last complete round; `--set rounds=N` extends it
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "seeds"])]
-    pub resume: Option<PathBuf>,
-    /// With `--resume`: resume although settings, data or version differ
-    #[arg(long, requires = "resume")]
-    pub force: bool,
-    /// Run folder to create; with `--seeds` the folder that holds one run per seed [default: a new one
-    /// under `runs`]
+    /// Run folder to create; with `--seeds` the folder for one run per seed [default: a new one under `runs`]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Device to compute on: `cpu` or `cuda:N` [default: the experiment's]
-    #[arg(long)]
-    pub device: Option<String>,
+    /// Run the experiment once per seed, for example `--seeds 0,1,2`: at the same time on a GPU in bf16, one after the
+    /// other elsewhere
+    #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = value_parser!(u64).range(..=MAX_SEED))]
+    #[arg(conflicts_with = "resume")]
+    pub seeds: Vec<u64>,
+    #[command(flatten)]
+    pub resume: ResumeArgs,
     /// Number format of activations: `f32` or `bf16` [default: the experiment's]
     #[arg(long)]
     pub precision: Option<String>,
-    /// Number of threads that augment images; records do not depend on it [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub workers: Option<u16>,
-    /// Write an event file for TensorBoard into the run folder
-    #[arg(long)]
-    pub tensorboard: bool,
+    #[command(flatten)]
+    pub training: TrainingArgs,
 }
 
 #[derive(Debug, Args)]
@@ -188,26 +261,26 @@ pub struct NodeArgs {
     /// Folder of unlabelled pictures, or one file of images; labels are not read
     #[arg(long, value_name = "PATH")]
     pub data: PathBuf,
-    /// Unix socket to answer on, which only its owner can open
+    /// Unix socket to listen on; only its owner can open it
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
-    /// Folder for what the clients keep between their rounds
+    /// Folder for the clients' state between rounds
     #[arg(long, value_name = "DIR")]
     pub state: PathBuf,
-    /// Name of the client, which no other client of the fleet may have [default: the name of the folder]
+    /// Name of the client, unique in the fleet [default: the name of the folder]
     #[arg(long, conflicts_with = "clients")]
     pub name: Option<String>,
-    /// Stand for several clients: a text file with the name of a folder below `--data` in each line
+    /// Act as several clients: a text file with one name of a folder below `--data` per line
     #[arg(long, value_name = "FILE")]
     pub clients: Option<PathBuf>,
-    /// Leave out pictures that cannot be read
+    /// Skip unreadable pictures
     #[arg(long)]
     pub skip_unreadable: bool,
     /// Device to compute on: `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu")]
     pub device: String,
     /// Number of threads that augment images [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..))]
     pub workers: Option<u16>,
 }
 
@@ -215,52 +288,38 @@ pub struct NodeArgs {
 pub struct CoordinatorArgs {
     /// Experiment file (TOML), whose `data` are the labelled images of the server
     pub experiment: Option<PathBuf>,
-    /// Unix socket for the transport, which only its owner can open
+    /// Unix socket for the transport; only its owner can open it
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
     /// Run folder to create
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Resume the run in this folder after its last complete round
-    #[arg(long, value_name = "DIR", conflicts_with = "out")]
-    pub resume: Option<PathBuf>,
-    /// With `--resume`: resume although settings, data or version differ
-    #[arg(long, requires = "resume")]
-    pub force: bool,
-    /// Change one key of the experiment, for example `--set rounds=100`; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub settings: Vec<String>,
-    /// Device to compute on: `cpu` or `cuda:N` [default: the experiment's]
-    #[arg(long)]
-    pub device: Option<String>,
-    /// Number of threads that augment images [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub workers: Option<u16>,
-    /// Write an event file for TensorBoard into the run folder
-    #[arg(long)]
-    pub tensorboard: bool,
+    #[command(flatten)]
+    pub resume: ResumeArgs,
+    #[command(flatten)]
+    pub training: TrainingArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct WatchArgs {
-    /// Run folder, or a folder that contains run folders; it need not exist yet
+    /// Run folder, or a folder that contains run folders; may not exist yet
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
     /// Print the current state, one line per run, and exit
     #[arg(long, conflicts_with = "web")]
     pub once: bool,
-    /// Serve the report's page at this address, updating itself: a port, or HOST:PORT [default: a free port of
-    /// this machine, not reachable from others]
+    /// Serve the report as a page that updates itself, at a port or HOST:PORT [default: a free port that only this
+    /// machine can reach]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "0", value_parser = web_address)]
     pub web: Option<String>,
 }
 
-/// An address to serve at. A port alone is one that other machines cannot reach.
+/// An address to serve at. Other machines cannot reach a port without a host.
 fn web_address(text: &str) -> Result<String, String> {
     let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
     match port.parse::<u16>() {
         Ok(port) if !host.is_empty() => Ok(format!("{host}:{port}")),
-        _ => Err("expected a port or HOST:PORT; a folder comes before `--web`".to_owned()),
+        _ => Err("expected a port or HOST:PORT (write the folder before `--web`)".to_owned()),
     }
 }
 
@@ -274,32 +333,22 @@ pub struct SweepArgs {
     /// Print the names of the cells without running them
     #[arg(long)]
     pub list: bool,
-    /// Run these seeds instead of the file's
-    #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = value_parser!(u64).range(..=MAX_SEED))]
-    pub seeds: Vec<u64>,
-    /// Change one key of every cell, for example `--set rounds=100`; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub settings: Vec<String>,
     /// Folder for the runs, each in `CELL/seedN` [default: `runs/` and the file's name]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Device to compute on: `cpu` or `cuda:N` [default: the file's]
-    #[arg(long)]
-    pub device: Option<String>,
-    /// Number of runs at once [default: 3 on a GPU in bf16, otherwise 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    /// Run these seeds instead of the file's
+    #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = value_parser!(u64).range(..=MAX_SEED))]
+    pub seeds: Vec<u64>,
+    /// Number of runs at the same time [default: 3 on a GPU in bf16, otherwise 1]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(1..))]
     pub jobs: Option<u8>,
-    /// Number of threads per run that augment images [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub workers: Option<u16>,
-    /// Write an event file for TensorBoard into every run folder
-    #[arg(long)]
-    pub tensorboard: bool,
+    #[command(flatten)]
+    pub training: TrainingArgs,
     #[command(flatten)]
     pub output: JsonArgs,
 }
 
-/// A trained model, and where to compute.
+/// For commands that use a trained model.
 #[derive(Debug, Args)]
 pub struct TrainedArgs {
     /// Run folder, or a model file from one
@@ -310,9 +359,8 @@ pub struct TrainedArgs {
 }
 
 impl TrainedArgs {
-    /// The device.
-    pub fn device(&self) -> fedanchor::Result<fedanchor::engine::Device> {
-        fedanchor::config::device(&self.device)
+    pub fn load(&self) -> fedanchor::Result<fedanchor::Model> {
+        fedanchor::Model::load(&self.run, fedanchor::config::device(&self.device)?)
     }
 }
 
@@ -353,7 +401,7 @@ pub enum PredictFormat {
 pub struct ExportArgs {
     /// Run folder, or a model file from one
     pub run: PathBuf,
-    /// Format: ONNX, weights of resnet18 for PyTorch under torchvision's names, or the model file itself
+    /// Output format: ONNX, a state dict for PyTorch (resnet18 with torchvision's names), or the model file itself
     #[arg(long, value_enum)]
     pub format: ExportFormat,
     /// File to write [default: `model.onnx`, `model.pt` or `model.safetensors`]
@@ -383,18 +431,17 @@ pub struct LabelArgs {
     /// Folder to write `labels.csv` and `labels.html` to
     #[arg(long, default_value = "labels", value_name = "DIR")]
     pub out: PathBuf,
-    /// Labelled pictures to show beside each one, a folder with one subfolder per class [default: the
-    /// anchors of the run]
+    /// Labelled pictures to show for comparison: a folder with one subfolder per class [default: the run's anchors]
     #[arg(long, value_name = "DIR")]
     pub anchors: Option<PathBuf>,
-    /// Accept labels on which both heads agree, with at least this margin of cosine to the second class;
-    /// the others wait for a person [default: accept none]
+    /// Accept a label if both heads agree and its cosine exceeds that of the second class by this margin [default:
+    /// accept none]
     #[arg(long, value_name = "MARGIN")]
     pub accept: Option<f64>,
-    /// Overwrite labels of an earlier time
+    /// Overwrite earlier labels
     #[arg(long)]
     pub force: bool,
-    /// Number of pictures in the HTML page, the most doubtful first; the CSV file has all
+    /// Number of pictures on the HTML page, the most doubtful first; the CSV file has all
     #[arg(long, default_value_t = 500, value_name = "N")]
     pub page: usize,
 }
@@ -416,16 +463,16 @@ pub struct ReportArgs {
     /// Run folders, or folders that contain run folders
     #[arg(required = true, value_name = "DIR")]
     pub folders: Vec<PathBuf>,
-    /// Folder to write; an earlier report there is replaced
+    /// Folder to write; replaces an earlier report
     #[arg(long, default_value = "report", value_name = "FOLDER")]
     pub out: PathBuf,
     /// Open the page in the browser
     #[arg(long)]
     pub open: bool,
-    /// Average accuracies over this many rounds, as the paper does over 5
-    #[arg(long, default_value_t = 1, value_name = "ROUNDS", value_parser = clap::value_parser!(u16).range(1..100))]
+    /// Average accuracies over this many rounds (5 in the paper)
+    #[arg(long, default_value_t = 1, value_name = "ROUNDS", value_parser = value_parser!(u16).range(1..100))]
     pub smooth: u16,
-    /// Round at which the methods' pseudo-labels are compared [default: the last]
+    /// Round at which to compare the methods' pseudo-labels [default: the last]
     #[arg(long, value_name = "N")]
     pub round: Option<u32>,
 }
@@ -443,10 +490,9 @@ pub struct VerifyArgs {
 pub struct CompareArgs {
     /// Run folder, or a folder that contains the runs of one experiment
     pub a: PathBuf,
-    /// The same of another experiment
+    /// The same for another experiment
     pub b: PathBuf,
-    /// Compare what it takes to reach this test accuracy [default: the lower of both final accuracies,
-    /// rounded down]
+    /// Compare the rounds, traffic and time to this test accuracy [default: the lower final accuracy, rounded down]
     #[arg(long, value_name = "PERCENT")]
     pub accuracy: Option<f64>,
     #[command(flatten)]
@@ -465,15 +511,15 @@ pub enum TableFormat {
 pub enum DataCommand {
     /// List the data sets that can be downloaded
     List(JsonArgs),
-    /// Download a data set's official files, verify and unpack them
+    /// Download, verify and unpack a data set's official files
     Get(GetArgs),
-    /// Write a small example of pictures of your own, from the embedded sample
+    /// Write some pictures of the embedded sample as an example of your own pictures
     Example(ExampleArgs),
-    /// Read a data set and report what is in it, or what is wrong with it
-    Check(CheckArgs),
-    /// Print the class counts and write a contact sheet as PNG
+    /// Read a data set and report its contents and problems
+    Check(PathArgs),
+    /// Print the class counts and write a contact sheet (PNG)
     Show(ShowArgs),
-    /// Partition a data set as an experiment would, and show which client holds what
+    /// Partition a data set as an experiment does, and show the clients' class counts
     Partition(PartitionArgs),
 }
 
@@ -484,7 +530,7 @@ pub struct GetArgs {
     /// Folder that holds the data sets
     #[arg(long, default_value = "data", value_name = "DIR")]
     pub dir: PathBuf,
-    /// Use this file instead of downloading; repeat it for a data set of several files
+    /// Use this file instead of downloading it; repeat for a data set of several files
     #[arg(long, value_name = "ARCHIVE", conflicts_with = "mirror")]
     pub from: Vec<PathBuf>,
     /// Download from this address instead of the official one
@@ -502,18 +548,12 @@ pub struct PathArgs {
     /// Make pictures square by `stretch`, `crop` or `pad` [default: stretch]
     #[arg(long)]
     pub fit: Option<fedanchor_data::Fit>,
-    /// Test on this share of the labelled pictures, if there is no test part
+    /// Without a test part: share of the labelled pictures to test on
     #[arg(long, value_name = "SHARE")]
     pub test_share: Option<f64>,
-    /// Leave out unreadable pictures
+    /// Skip unreadable pictures
     #[arg(long)]
     pub skip_unreadable: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    #[command(flatten)]
-    pub data: PathArgs,
     #[command(flatten)]
     pub output: JsonArgs,
 }
@@ -525,18 +565,16 @@ pub struct ShowArgs {
     /// Contact sheet to write
     #[arg(long, default_value = "contact-sheet.png", value_name = "PNG")]
     pub out: PathBuf,
-    #[command(flatten)]
-    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct PartitionArgs {
     /// Experiment file (TOML) [default: the quick experiment on the embedded sample]
     pub experiment: Option<PathBuf>,
-    /// Change one key, for example `--set partition.alpha=0.1`; may be repeated
+    /// Override a key of the file, for example `--set partition.alpha=0.1`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// Write the histogram to files of this name, with `.csv` and `.png` appended
+    /// Name of the histogram's files, without `.csv` and `.png`
     #[arg(long, default_value = "partition", value_name = "NAME")]
     pub out: PathBuf,
     #[command(flatten)]
@@ -548,17 +586,33 @@ pub struct ModelArgs {
     /// `resnet18`, `wrn28x2`, `small` or `cnn`
     pub name: String,
     /// Number of classes
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..))]
+    #[arg(long, default_value_t = 10, value_parser = value_parser!(u16).range(2..))]
     pub classes: u16,
     /// Channels of the images
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u8).range(1..))]
     pub channels: u8,
     /// Pixels per side of the images
     #[arg(long, default_value_t = 32)]
     pub size: usize,
-    /// Change one key, for example `--set model.norm=group`; may be repeated
+    /// Set a key of the experiment, for example `--set model.norm=group`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
     #[command(flatten)]
     pub output: JsonArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_help_lists_every_command_once() {
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        listed.retain(|name| *name != "help");
+        let command = Cli::command();
+        let all: BTreeSet<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        assert_eq!(listed.len(), all.len());
+        assert_eq!(BTreeSet::from_iter(listed), all);
+    }
 }

@@ -1,14 +1,14 @@
-//! The command line of fedanchor: parse, then resolve, then run. Results go to standard output, everything
-//! else to standard error; exit status 0 is success, 1 the user's mistake, 2 ours, 130 an interruption.
+//! The command line of fedanchor: parse, then resolve, then run. Results go to standard output, everything else to
+//! standard error. The exit status is 0 for success, 1 for a mistake of the user, 2 for a failure of the program, 130 after
+//! an interruption.
 //!
-//! It is a library so that a program can add a method of its own and have the whole command line with it:
-//! register the method, then call [`main()`].
+//! It is a library so that other programs can extend it: register a method, then call [`main()`].
 
 mod cli;
 mod commands;
 mod printer;
 
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 use commands::Interrupted;
 use fedanchor_record::Build;
 use printer::Printer;
@@ -18,10 +18,7 @@ use std::process::ExitCode;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-/// The commands with their arguments and options, for a reference of them.
-pub fn command() -> clap::Command {
-    cli::Cli::command()
-}
+pub use cli::command;
 
 /// The build of this program, from its build script.
 pub fn build() -> Build {
@@ -35,8 +32,9 @@ pub fn build() -> Build {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     build().declare();
-    // clap reports a wrong command line with 2, which means a fault of ours here.
-    let cli = match cli::Cli::try_parse() {
+    // clap would exit with 2, which means a failure of the program here.
+    let parsed = command().try_get_matches();
+    let cli = match parsed.and_then(|matches| cli::Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Nothing is left to do if the terminal is gone.
@@ -54,7 +52,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(130)
         }
         Err(error) => {
-            printer.error(&error);
+            printer.failure(format!("error: {error:#}"));
             let ours = error
                 .downcast_ref::<fedanchor::Error>()
                 .is_some_and(|error| matches!(error, fedanchor::Error::Engine(_)));
@@ -63,10 +61,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The log on standard error: errors, and more with `-v` or by `RUST_LOG`.
+/// Logs errors to standard error, and more with `-v` or `RUST_LOG`.
 fn start_log(verbose: u8) {
     let level = match verbose {
-        // What a fleet does beside its rounds is told nowhere else.
+        // A fleet's warnings are printed nowhere else.
         0 => "fedanchor_fleet=warn,error",
         1 => "fedanchor=info,fedanchor_engine=info,fedanchor_fleet=info,error",
         2 => "fedanchor=debug,fedanchor_engine=debug,fedanchor_fleet=debug,info",
@@ -77,18 +75,17 @@ fn start_log(verbose: u8) {
     let colour = in_colour(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR"));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colour);
     let log = tracing_subscriber::registry().with(lines.with_filter(filter));
-    // A program that calls `main` may have set up a log of its own.
+    // A program that calls `main` may have set up another log.
     let _ = log.try_init();
 }
 
-/// Whether to write in colour: on terminals, unless `NO_COLOR` is set to anything. Clap follows the
-/// same rule by itself, and progress bars have no colour.
-pub(crate) fn in_colour(terminal: bool, no_color: Option<OsString>) -> bool {
+/// Whether to write in colour: on terminals, unless `NO_COLOR` is set. Clap follows the same rule, and progress bars have
+/// no colour.
+fn in_colour(terminal: bool, no_color: Option<OsString>) -> bool {
     terminal && no_color.is_none_or(|value| value.is_empty())
 }
 
-/// A failure of libtorch is reported as an error; the panic it travels by inside the bindings has nothing
-/// to add.
+/// Failures of libtorch are reported as errors; the panics that carry them inside the bindings are not printed.
 fn quiet_torch_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

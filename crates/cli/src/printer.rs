@@ -1,4 +1,4 @@
-//! The one owner of standard output, standard error and progress bars.
+//! The only code that writes to standard output, standard error and progress bars.
 
 use fedanchor_record::words::{is_hidden, printable};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
-/// Prints results to standard output, and what happens meanwhile to standard error.
+/// Prints results to standard output, and everything else to standard error.
 #[derive(Debug, Clone, Copy)]
 pub struct Printer {
     terminal: bool,
@@ -23,8 +23,8 @@ impl Printer {
         Self { terminal: self.terminal && !json, ..self }
     }
 
-    /// A line of results. Names of classes, clients, files and runs come from elsewhere: on a terminal no character of
-    /// them does anything, nor ends the line.
+    /// A line of results. It may contain names of classes, clients, files and runs: on a terminal, their control
+    /// characters are replaced.
     pub fn line(&self, text: impl AsRef<str>) {
         self.try_line(text);
     }
@@ -34,13 +34,13 @@ impl Printer {
         text.trim_end().lines().for_each(|line| self.line(line));
     }
 
-    /// A line of results; `false` if its reader has gone away.
+    /// A line of results; `false` if the reader of the pipe has ended.
     pub fn try_line(&self, text: impl AsRef<str>) -> bool {
         let (mut out, text) = (std::io::stdout(), text.as_ref());
         let text = if out.is_terminal() { printable(text).into() } else { Cow::from(text) };
         match writeln!(out, "{text}") {
             Ok(()) => true,
-            // No reason to fail; a full disk is.
+            // Unlike a full disk, no reason to fail.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => false,
             Err(error) => {
                 to_stderr(&format!("error: standard output: {error}"));
@@ -55,29 +55,23 @@ impl Printer {
         self.text(&text.expect("plain structs have a JSON form"));
     }
 
-    /// A line about what happens; not with `--quiet`.
+    /// A line about progress; not with `--quiet`.
     pub fn status(&self, text: impl AsRef<str>) {
         if !self.quiet {
             to_stderr(&printable(text.as_ref()));
         }
     }
 
-    /// A question to a person at the terminal; the answer goes on the same line.
+    /// A question to the user; the answer goes on the same line.
     pub fn prompt(&self, text: impl AsRef<str>) {
         // Nothing is left to do if the terminal is gone.
         let _ = write!(std::io::stderr(), "{}", laid_out(text.as_ref()));
         let _ = std::io::stderr().flush();
     }
 
-    /// Something that failed although the program continues; also with `--quiet`. Like an error, it may have several
-    /// lines.
+    /// An error, also with `--quiet`. It may have several lines.
     pub fn failure(&self, text: impl AsRef<str>) {
         to_stderr(&laid_out(text.as_ref()));
-    }
-
-    /// What went wrong, with its causes.
-    pub fn error(&self, error: &anyhow::Error) {
-        to_stderr(&laid_out(&format!("error: {error:#}")));
     }
 
     /// Whether a person is watching.
@@ -85,7 +79,12 @@ impl Printer {
         self.terminal
     }
 
-    /// A progress bar, invisible unless a person is watching.
+    /// A bar for the rounds of a run.
+    pub fn round_bar(&self, rounds: u32) -> ProgressBar {
+        self.bar(rounds.into(), "round {pos}/{len} [{bar:12}] {wide_msg}")
+    }
+
+    /// A progress bar, hidden unless a person is watching.
     pub fn bar(&self, length: u64, template: &str) -> ProgressBar {
         let target =
             if self.terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -101,8 +100,8 @@ fn to_stderr(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Text without hidden characters but the line breaks of an error's own layout: the names in it are escaped by whoever
-/// made the error.
+/// Text without hidden characters except line breaks, which belong to the layout of an error: names in errors are escaped
+/// where the error is made.
 fn laid_out(text: &str) -> String {
     text.replace(|letter: char| is_hidden(letter) && letter != '\n', "\u{fffd}")
 }

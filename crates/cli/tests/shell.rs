@@ -19,9 +19,9 @@ fn parsed(arguments: &[&str]) -> Value {
 /// The subcommands that a command lists in its help, without `help` itself.
 fn subcommands(of: &[&str]) -> Vec<String> {
     let help = said(&[of, &["--help"]].concat());
-    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let names = lines
-        .take_while(|line| !line.is_empty())
+    let names = help
+        .lines()
+        .take_while(|line| *line != "Options:")
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").map(str::to_owned).collect()

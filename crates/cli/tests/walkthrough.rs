@@ -99,12 +99,12 @@ fn inputs_that_do_not_fit_are_named(work: &Path) {
     std::fs::copy(picture.unwrap().path(), work.join("other/cat/1.png")).unwrap();
     let picture = std::fs::read_dir(work.join("pictures/test/four")).unwrap().next().unwrap();
     std::fs::copy(picture.unwrap().path(), work.join("other/dog/1.png")).unwrap();
-    refused(&["eval", "run", "other"], "class `cat`, `dog` is not one of the model's");
+    refused(&["eval", "run", "other"], "unknown class `cat`, `dog`: the model has ");
     refused(&["eval", "run/config.toml", "pictures/test"], "not a model of fedanchor");
     let (ok, table, error) =
         fedanchor(work, &["predict", "run", "absent.png", "pictures/test/four"]);
     assert!(!ok && error.contains("absent.png") && table.lines().count() == 101, "{error}");
-    refused(&["label", "run", "other"], "labels.csv: exists already");
+    refused(&["label", "run", "other"], "labels.csv: already exists");
     refused(
         &["init", "pictures", "--labels", "labels/labels.csv", "--out", "labels/labels.toml"],
         "would overwrite",
@@ -117,7 +117,7 @@ fn inputs_that_do_not_fit_are_named(work: &Path) {
         &["label", "run/model.safetensors", "other", "--out", "l2"],
         "give labelled pictures with --anchors",
     );
-    refused(&["init", "pictures", "--out", "digits.toml"], "exists already");
+    refused(&["init", "pictures", "--out", "digits.toml"], "already exists");
     std::fs::write(work.join("wrong.csv"), "path,label\npictures/test/x.png,cat\n").unwrap();
     refused(&["init", "pictures", "--labels", "wrong.csv", "--out", "w.toml"], "line 2: path");
 }
@@ -148,8 +148,7 @@ fn names_that_are_not_text_are_named(work: &Path) {
     }
     std::fs::write(odd.join("scan.tif"), "").unwrap();
     let problem = "odd/caf\\xE9.png: the path is not UTF-8";
-    let note =
-        "note: not read: 1 file in a format that is not supported (TIFF): convert them to PNG";
+    let note = "note: skipped 1 file in the unsupported format TIFF: convert them to PNG";
     for format in ["table", "csv", "jsonl"] {
         let (ok, text, error) = fedanchor(work, &["predict", "run", "odd", "--format", format]);
         assert!(!ok && error.contains(problem) && error.contains("1 of 3 pictures"), "{error}");

@@ -1,8 +1,8 @@
-//! `fedanchor data get | check | show`.
+//! `fedanchor data list | get | check | show`.
 
-use super::reading::watched;
-use super::{counted, drawings, findings, grouped};
-use crate::cli::{CheckArgs, GetArgs, PathArgs, ShowArgs};
+use super::pictures::watched;
+use super::{bytes, counted, drawings, findings, grouped};
+use crate::cli::{GetArgs, JsonArgs, PathArgs, ShowArgs};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor_data::fetch::{self, Phase, Source};
@@ -10,8 +10,39 @@ use fedanchor_data::inspection;
 use fedanchor_data::{DataSet, Fit, ImageSet, formats, paths, sample};
 use serde::Serialize;
 
-/// Pixels per side of pictures on a contact sheet that have no size in common.
+/// Pixels per side on a contact sheet of pictures of different sizes.
 const THUMBNAIL: usize = 64;
+
+/// A line of `data list`.
+#[derive(Serialize)]
+struct Listed {
+    name: &'static str,
+    /// Bytes to download; none for the embedded sample.
+    bytes: Option<u64>,
+    about: &'static str,
+    terms: Option<&'static str>,
+}
+
+pub fn list(args: JsonArgs, printer: &Printer) -> Result<()> {
+    let about = "part of MNIST, 6,000 training and 1,000 test images";
+    let embedded = Listed { name: sample::NAME, bytes: None, about, terms: None };
+    let listed: Vec<Listed> = std::iter::once(embedded)
+        .chain(formats::PUBLISHED.iter().map(|data| Listed {
+            name: data.name,
+            bytes: Some(data.bytes()),
+            about: data.about,
+            terms: Some(data.terms),
+        }))
+        .collect();
+    args.print(printer, &listed, || {
+        for Listed { name, bytes: size, about, terms } in &listed {
+            let size = size.map_or("built in".to_owned(), bytes);
+            let terms = terms.map_or(String::new(), |terms| format!("; {terms}"));
+            printer.line(format!("{name:14} {size:>10}  {about}{terms}"));
+        }
+    });
+    Ok(())
+}
 
 pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
     let published = formats::published(&args.name)?;
@@ -37,37 +68,27 @@ pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
     Ok(())
 }
 
-pub fn check(args: &CheckArgs, printer: &Printer) -> Result<()> {
-    let json = args.output.json;
-    let printer = &printer.for_json(json);
-    let name = args.data.path.display();
-    let found = if is_sample(&args.data) {
-        let data = embedded(&args.data)?;
-        if !json {
-            printer.line(format!("{name}: {}", describe(&data)));
-            return Ok(());
-        }
-        inspection::of_images(&args.data.path, &data)
+pub fn check(args: &PathArgs, printer: &Printer) -> Result<()> {
+    let printer = &printer.for_json(args.output.json);
+    let found = if is_sample(args) {
+        inspection::of_images(&args.path, &embedded(args)?)
     } else {
-        let options = options(&args.data);
+        let options = options(args);
         watched(printer, "looking at", &options, |options| {
-            inspection::inspect(&args.data.path, options)
+            inspection::inspect(&args.path, options)
         })?
     };
-    match json {
-        true => printer.json(&found),
-        false => findings::report(&found, printer),
-    }
+    args.output.print(printer, &found, || findings::report(&found, printer));
     match found.refusal {
         Some(refusal) => bail!(refusal),
         None => {
-            printer.status(format!("{name}: fit for a run"));
+            printer.status(format!("{}: ready for a run", args.path.display()));
             Ok(())
         }
     }
 }
 
-/// What `data show` prints.
+/// The result of `data show`.
 #[derive(Serialize)]
 struct Shown<'a> {
     name: &'a str,
@@ -84,80 +105,76 @@ struct Shown<'a> {
 struct ShownPart {
     name: &'static str,
     images: usize,
-    /// Images of every class; empty without labels.
+    /// Images per class; empty without labels.
     by_class: Vec<usize>,
 }
 
 pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
-    let json = args.output.json;
-    let printer = &printer.for_json(json);
+    let output = args.data.output;
+    let printer = &printer.for_json(output.json);
     let name = args.data.path.display().to_string();
     let mut options = options(&args.data);
     if options.size.is_none() && !is_sample(&args.data) && !formats::has_one_size(&args.data.path)?
     {
         options.size = Some(THUMBNAIL);
         options.fit = args.data.fit.unwrap_or(Fit::Pad);
-        let how = match options.fit {
+        let fitted = match options.fit {
             Fit::Stretch => "stretched",
             Fit::Crop => "cropped",
             Fit::Pad => "padded",
         };
         printer.status(format!(
-            "note: the pictures are not all square and of one size: shown {how} to {THUMBNAIL} x \
-             {THUMBNAIL} pixels (--size and --fit change that)"
+            "note: the pictures are not all square and of one size: {fitted} to {THUMBNAIL} x {THUMBNAIL} pixels \
+             (change this with --size and --fit)"
         ));
     }
-    let (about, parts, unreadable) =
-        match watched(printer, "decoding", &options, |options| read(&args.data, options))? {
-            Read::Set(data) => {
-                let about = describe(&data);
-                let unreadable = unreadable(&data);
-                let DataSet { train, unlabelled, test, .. } = *data;
-                let mut parts = vec![("train", train), ("test", test)];
-                parts.extend(unlabelled.map(|unlabelled| ("unlabelled", unlabelled.images)));
-                (about, parts, unreadable)
-            }
-            Read::Images(images) => (describe_images(&images), vec![("images", images)], 0),
-        };
+    let Read { about, parts, unreadable } =
+        watched(printer, "decoding", &options, |options| read(&args.data, options))?;
     let (_, images) = &parts[0];
-    if json {
-        let part = |(name, images): &(&'static str, ImageSet)| {
-            let labels = images.labels.as_ref();
-            let by_class = labels.map_or(Vec::new(), |_| images.class_counts());
-            ShownPart { name, images: images.len(), by_class }
-        };
-        printer.json(&Shown {
-            name: &name,
-            size: images.shape.side,
-            channels: images.shape.channels,
-            classes: &images.classes,
-            parts: parts.iter().map(part).collect(),
-            unreadable,
-            contact_sheet: paths::shown(&args.out),
-        });
-    } else {
+    let counted = parts.iter().map(|(name, images)| {
+        let by_class = images.labels.as_ref().map_or(Vec::new(), |_| images.class_counts());
+        ShownPart { name, images: images.len(), by_class }
+    });
+    let shown = Shown {
+        name: &name,
+        size: images.shape.side,
+        channels: images.shape.channels,
+        classes: &images.classes,
+        parts: counted.collect(),
+        unreadable,
+        contact_sheet: paths::shown(&args.out),
+    };
+    output.print(printer, &shown, || {
         printer.line(format!("{name}: {about}"));
-        counts(&parts, printer);
-    }
+        let parts = shown.parts.iter().map(|part| (part.name, part.by_class.clone()));
+        findings::by_class(shown.classes, &parts.collect::<Vec<_>>(), printer);
+    });
     drawings::contact_sheet(&name, images, 16, &args.out)?;
     printer.status(format!("wrote {}", args.out.display()));
     Ok(())
 }
 
-enum Read {
-    Set(Box<DataSet>),
-    Images(ImageSet),
+/// A data set with its parts, or the images of a single file or folder.
+struct Read {
+    about: String,
+    parts: Vec<(&'static str, ImageSet)>,
+    unreadable: usize,
 }
 
-/// A data set with training and test images, or the images of a single file or folder.
 fn read(args: &PathArgs, options: &formats::Options) -> Result<Read> {
-    if is_sample(args) {
-        return Ok(Read::Set(Box::new(embedded(args)?)));
-    }
-    if formats::is_data_set(&args.path) {
-        return Ok(Read::Set(Box::new(formats::open(&args.path, options)?)));
-    }
-    Ok(Read::Images(formats::open_images(&args.path, options)?))
+    let data = if is_sample(args) {
+        embedded(args)?
+    } else if formats::is_data_set(&args.path) {
+        formats::open(&args.path, options)?
+    } else {
+        let images = formats::open_images(&args.path, options)?;
+        let about = describe_images(&images);
+        return Ok(Read { about, parts: vec![("images", images)], unreadable: 0 });
+    };
+    let (about, unreadable) = (describe(&data), unreadable(&data));
+    let mut parts = vec![("train", data.train), ("test", data.test)];
+    parts.extend(data.unlabelled.map(|unlabelled| ("unlabelled", unlabelled.images)));
+    Ok(Read { about, parts, unreadable })
 }
 
 fn is_sample(args: &PathArgs) -> bool {
@@ -190,7 +207,7 @@ fn unreadable(data: &DataSet) -> usize {
 fn describe(data: &DataSet) -> String {
     let readable = match unreadable(data) {
         0 => "all readable".to_owned(),
-        count => format!("{} unreadable left out", grouped(count)),
+        count => format!("{} unreadable skipped", grouped(count)),
     };
     let unlabelled = match &data.unlabelled {
         Some(unlabelled) => format!(", {} unlabelled", grouped(unlabelled.images.len())),
@@ -217,19 +234,4 @@ fn describe_images(images: &ImageSet) -> String {
 fn shape(images: &ImageSet) -> String {
     let colour = if images.shape.channels == 1 { "grey" } else { "colour" };
     format!("{0} x {0} {colour}", images.shape.side)
-}
-
-/// Images of every class in the parts with labels.
-fn counts(parts: &[(&'static str, ImageSet)], printer: &Printer) {
-    let parts: Vec<_> = parts.iter().filter(|(_, part)| part.labels.is_some()).collect();
-    let Some((_, first)) = parts.first() else { return };
-    let width = first.classes.iter().map(|class| class.chars().count()).max().unwrap_or(0).max(5);
-    let head: Vec<String> = parts.iter().map(|(name, _)| format!("{name:>7}")).collect();
-    printer.line(format!("{:width$}  {}", "class", head.join(" ")));
-    let all: Vec<Vec<usize>> = parts.iter().map(|(_, part)| part.class_counts()).collect();
-    for (index, class) in first.classes.iter().enumerate() {
-        let row: Vec<String> =
-            all.iter().map(|counts| format!("{:>7}", grouped(counts[index]))).collect();
-        printer.line(format!("{class:width$}  {}", row.join(" ")));
-    }
 }

@@ -1,38 +1,34 @@
 //! `fedanchor eval`: a trained model on labelled images.
 
-use super::{grouped, pictures};
+use super::{grouped, pictures, width};
 use crate::cli::EvalArgs;
 use crate::printer::Printer;
 use anyhow::{Result, bail};
-use fedanchor::Model;
 use fedanchor::model::{Assessment, assess};
+use std::cmp::Reverse;
 
-/// Classes beyond this make the confusion matrix wider than a terminal.
+/// With more classes, the confusion matrix is wider than a terminal.
 const MATRIX: usize = 12;
-/// Confusions listed where the matrix does not fit.
+/// Confusions listed instead of the matrix.
 const LISTED: usize = 15;
 
 pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
-    let model = Model::load(&args.model.run, args.model.device()?)?;
+    let model = args.model.load()?;
     let (set, name) = match &args.data {
         Some(path) => (pictures::read_set(path, &model.description)?, path.display().to_string()),
         None => {
-            let (_, data) = super::data_of_run(&args.model.run)?;
+            let (_, data) = super::data_of_run(&args.model.run, printer)?;
             (data.test, data.name)
         }
     };
     let labels = set.require_labels("an evaluation")?;
     let labels = by_name(labels, &set.classes, model.classes(), &name)?;
-    let images: Vec<&[u8]> = (0..set.len()).map(|index| set.image(index)).collect();
-    let assessment = assess(&model.predict(&images)?, &labels, model.classes());
-    match args.output.json {
-        true => printer.json(&assessment),
-        false => show(&assessment, model.classes(), printer),
-    }
+    let assessment = assess(&model.predict(&pictures::of_set(&set))?, &labels, model.classes());
+    args.output.print(printer, &assessment, || show(&assessment, model.classes(), printer));
     Ok(())
 }
 
-/// The labels of a set as the model numbers its classes: they are the same if their names are.
+/// Labels as the model numbers its classes, which are matched by name.
 fn by_name(labels: &[u16], there: &[String], model: &[String], data: &str) -> Result<Vec<u16>> {
     let numbers: Vec<Option<u16>> = there
         .iter()
@@ -42,7 +38,7 @@ fn by_name(labels: &[u16], there: &[String], model: &[String], data: &str) -> Re
     let unknown: Vec<&str> = unknown.map(|(name, _)| name.as_str()).take(5).collect();
     if !unknown.is_empty() {
         bail!(
-            "{data}: class `{}` is not one of the model's: expected {}",
+            "{data}: unknown class `{}`: the model has {}",
             unknown.join("`, `"),
             model.join(", ")
         );
@@ -58,12 +54,12 @@ fn show(assessment: &Assessment, names: &[String], printer: &Printer) {
     };
     printer.line(format!(
         "{} images: accuracy {:.2} %, by the nearest anchors {:.2} %, calibration error {:.1} points",
-        grouped(images),
+        grouped(*images),
         classifier.accuracy,
         anchors.accuracy,
         calibration.error
     ));
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(5);
+    let width = width(names, 5);
     printer.line("");
     printer.line(format!("{:width$}   images  precision   recall", "class"));
     for score in &classifier.classes {
@@ -76,10 +72,9 @@ fn show(assessment: &Assessment, names: &[String], printer: &Printer) {
         ));
     }
     if names.len() <= MATRIX {
-        let cell = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).clamp(5, 10);
-        let short = |name: &String| name.chars().take(cell).collect::<String>();
-        let head: Vec<String> =
-            names.iter().map(|name| format!("{:>cell$}", short(name))).collect();
+        // A precision cuts the name.
+        let cell = width.min(10);
+        let head: Vec<String> = names.iter().map(|name| format!("{name:>cell$.cell$}")).collect();
         printer.line("");
         printer.line(format!("{:width$}  {}", "truth", head.join(" ")));
         for (name, row) in names.iter().zip(&classifier.confusion) {
@@ -87,17 +82,16 @@ fn show(assessment: &Assessment, names: &[String], printer: &Printer) {
             printer.line(format!("{name:width$}  {}", row.join(" ")));
         }
     } else {
-        let mut wrong: Vec<(u64, usize, usize)> = Vec::new();
-        for (truth, row) in classifier.confusion.iter().enumerate() {
-            let others =
-                row.iter().enumerate().filter(|(class, count)| *class != truth && **count > 0);
-            wrong.extend(others.map(|(class, &count)| (count, truth, class)));
-        }
-        wrong.sort_by_key(|&(count, truth, class)| (std::cmp::Reverse(count), truth, class));
+        let all = classifier.confusion.iter().enumerate().flat_map(|(truth, row)| {
+            row.iter().enumerate().map(move |(class, &count)| (count, truth, class))
+        });
+        let mut wrong: Vec<_> =
+            all.filter(|&(count, truth, class)| truth != class && count > 0).collect();
+        wrong.sort_by_key(|&(count, truth, class)| (Reverse(count), truth, class));
         printer.line("");
         printer.line("most frequent confusions (`--json` has all)");
         for (count, truth, class) in wrong.iter().take(LISTED) {
-            printer.line(format!("{count:>7}  {} taken for {}", names[*truth], names[*class]));
+            printer.line(format!("{count:>7}  {} predicted as {}", names[*truth], names[*class]));
         }
     }
     printer.line("");
@@ -125,6 +119,6 @@ mod tests {
         let found = by_name(&[0, 1, 0], &names(&["dog", "cat"]), &model, "pets").unwrap();
         assert_eq!(found, [2, 0, 2]);
         let error = by_name(&[0], &names(&["bird"]), &model, "pets").unwrap_err().to_string();
-        assert_eq!(error, "pets: class `bird` is not one of the model's: expected cat, cow, dog");
+        assert_eq!(error, "pets: unknown class `bird`: the model has cat, cow, dog");
     }
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
     if args.raw_input && args.format != ExportFormat::Onnx {
-        bail!("--raw-input is an option of --format onnx: other formats hold no operations");
+        bail!("--raw-input requires --format onnx: other formats contain no operations");
     }
     let inside = args.run.join(files::MODEL);
     let file = if args.run.is_dir() { &inside } else { &args.run };
@@ -40,12 +40,12 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
             Exported { bytes: content, left_out: Vec::new() }
         }
     };
-    // The same model again is no loss.
-    let there = || fedanchor_disk::read(&out, content.len() as u64).ok();
-    let other = out.is_file() && there().as_deref() != Some(&content[..]);
-    if other && !args.force {
+    // Overwriting the same model is harmless.
+    let existing = || fedanchor_disk::read(&out, content.len() as u64).ok();
+    let differs = out.is_file() && existing().as_deref() != Some(&content[..]);
+    if differs && !args.force {
         bail!(
-            "{}: exists already with other content: choose another file with --out, or --force",
+            "{}: already exists with other content: choose another file with --out, or overwrite it with --force",
             out.display()
         );
     }
@@ -65,7 +65,7 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
     Ok(())
 }
 
-/// What an exporter must know of a model.
+/// A model as the exporters take it.
 fn trained<'a>(model: &'a Model, version: &'a str) -> Trained<'a> {
     let about = &model.description;
     Trained {

@@ -1,15 +1,15 @@
-//! What an inspection of a data set found, for a person: `data check` and `init`.
+//! The findings of an inspection of a data set as text, for `data check` and `init`.
 
-use super::{counted, grouped};
+use super::{counted, grouped, width};
 use crate::printer::Printer;
 use fedanchor_data::inspection::{Inspection, Part, Place, Spread};
 use fedanchor_data::{Reason, Skipped};
 use std::collections::BTreeMap;
 
-/// Files and pairs of files that a report names; `--json` names all.
+/// Files and pairs of files that are named; `--json` names all.
 const NAMED: usize = 10;
 
-/// What an inspection found, for a person.
+/// Prints the findings.
 pub(super) fn report(found: &Inspection, printer: &Printer) {
     if found.parts.is_empty() {
         return;
@@ -41,13 +41,15 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
     }
     for part in &found.parts {
         per_class(part, &found.classes, printer);
-        if let (Some(least), Some(most)) = (
-            part.by_client.iter().map(|client| client.1).min(),
-            part.by_client.iter().map(|client| client.1).max(),
-        ) {
-            let count = part.by_client.len();
-            let each = format!("{} to {} pictures each", grouped(least), grouped(most));
-            printer.line(format!("{}: {} clients, {each}", part.name, grouped(count)));
+        let sizes = || part.by_client.iter().map(|client| client.1);
+        if let (Some(least), Some(most)) = (sizes().min(), sizes().max()) {
+            printer.line(format!(
+                "{}: {}, {} to {} pictures each",
+                part.name,
+                counted(part.by_client.len(), "client", "clients"),
+                grouped(least),
+                grouped(most)
+            ));
         }
     }
     let mut groups: BTreeMap<&str, Vec<&Skipped>> = BTreeMap::new();
@@ -62,19 +64,17 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
         let head = format!("{reason}: {}", counted(files.len(), "file", "files"));
         names(&head, lines.collect(), printer);
     }
-    let exact = &found.duplicates.exact;
-    if !exact.is_empty() {
-        let lines = exact.iter().map(|group| group.iter().map(place).collect::<Vec<_>>());
-        let lines = lines.map(|group| group.join(" = ")).collect();
-        let head = "the same file under two labels or in two parts";
-        names(&format!("{head}: {}", grouped(exact.len())), lines, printer);
-    }
-    let near = &found.duplicates.near;
-    if !near.is_empty() {
-        let lines =
-            near.iter().map(|pair| format!("{} ~ {}", place(&pair.first), place(&pair.second)));
-        let head = "pictures that look the same under two labels or in two parts";
-        names(&format!("{head}: {}", grouped(near.len())), lines.collect(), printer);
+    let exact = found.duplicates.exact.iter();
+    let exact = exact.map(|group| group.iter().map(place).collect::<Vec<_>>().join(" = "));
+    let near = found.duplicates.near.iter();
+    let near = near.map(|pair| format!("{} ~ {}", place(&pair.first), place(&pair.second)));
+    for (head, lines) in [
+        ("the same file under two labels or in two parts", exact.collect::<Vec<_>>()),
+        ("pictures that look the same under two labels or in two parts", near.collect()),
+    ] {
+        if !lines.is_empty() {
+            names(&format!("{head}: {}", grouped(lines.len())), lines, printer);
+        }
     }
 }
 
@@ -99,19 +99,15 @@ fn per_class(part: &Part, classes: &[String], printer: &Printer) {
     else {
         return;
     };
-    if least.0 == most.0 {
-        let count = counted(least.0, "picture", "pictures");
-        printer.line(format!("{}: {count} per class", part.name));
-        return;
-    }
-    printer.line(format!(
-        "{}: {} ({}) to {} ({}) pictures per class",
-        part.name,
-        grouped(least.0),
-        least.1,
-        grouped(most.0),
-        most.1
-    ));
+    let number = match least.0 == most.0 {
+        true => counted(*least.0, "picture", "pictures"),
+        false => {
+            let [least, most] =
+                [least, most].map(|(count, class)| format!("{} ({class})", grouped(*count)));
+            format!("{least} to {most} pictures")
+        }
+    };
+    printer.line(format!("{}: {number} per class", part.name));
 }
 
 fn names(head: &str, lines: Vec<String>, printer: &Printer) {
@@ -124,20 +120,20 @@ fn names(head: &str, lines: Vec<String>, printer: &Printer) {
     }
 }
 
-/// Pictures of every class in the parts with labels.
-pub(super) fn by_class(found: &Inspection, printer: &Printer) {
-    let labelled: Vec<&Part> =
-        found.parts.iter().filter(|part| !part.by_class.is_empty()).collect();
-    let names = &found.classes;
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(5);
-    let head: Vec<String> = labelled.iter().map(|part| format!("{:>9}", part.name)).collect();
-    if head.is_empty() {
+/// Prints the counts per class of the parts that have labels.
+pub(super) fn by_class(classes: &[String], parts: &[(&str, Vec<usize>)], printer: &Printer) {
+    let labelled: Vec<_> = parts.iter().filter(|(_, counts)| !counts.is_empty()).collect();
+    if labelled.is_empty() {
         return;
     }
-    printer.line(format!("{:width$}  {}", "class", head.join(" ")));
-    for (class, name) in names.iter().enumerate() {
-        let counts: Vec<String> =
-            labelled.iter().map(|part| format!("{:>9}", grouped(part.by_class[class]))).collect();
-        printer.line(format!("{name:width$}  {}", counts.join(" ")));
+    let width = width(classes, 5);
+    let cells = |cells: Vec<String>| {
+        cells.iter().map(|cell| format!("{cell:>9}")).collect::<Vec<_>>().join(" ")
+    };
+    let names = labelled.iter().map(|(name, _)| (*name).to_owned()).collect();
+    printer.line(format!("{:width$}  {}", "class", cells(names)));
+    for (class, name) in classes.iter().enumerate() {
+        let counts = labelled.iter().map(|(_, counts)| grouped(counts[class])).collect();
+        printer.line(format!("{name:width$}  {}", cells(counts)));
     }
 }

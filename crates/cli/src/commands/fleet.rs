@@ -1,9 +1,9 @@
 //! `fedanchor node` and `fedanchor coordinator`: the two ends of a fleet.
 
-use super::interrupt::{Interrupted, advice, left_undone, stop_on_interrupt};
+use super::experiment;
+use super::interrupt::{interruption, stop_on_interrupt};
 use super::progress::Progress;
-use super::run::{report, resolved};
-use super::tracked::Tracked;
+use super::run::print_summary;
 use crate::cli::{CoordinatorArgs, NodeArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long a run waits at its end for the transport to learn of it, and for open connections.
+/// How long the end waits until the transport knows of it, and until answers in progress are sent.
 const FAREWELL: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(3);
-/// The folder for replies, in the run folder because its disk has room. It exists only during a run.
+/// Folder for replies inside the run folder, whose disk has room for them. It exists only during a run.
 const REPLIES: &str = "replies";
-/// The interval at which a node checks whether to stop.
-const TICK: Duration = Duration::from_millis(200);
+/// How often a node checks whether to stop.
+const POLL: Duration = Duration::from_millis(200);
 
 /// Serves a node until it is stopped.
 pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
@@ -46,72 +46,62 @@ pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
     let node = Node::start(&args.socket, settings)?;
     printer.status(format!("waiting for a run at {}", node.path().display()));
     while !stop.load(Ordering::Relaxed) && !node.has_failed() {
-        std::thread::sleep(TICK);
+        std::thread::sleep(POLL);
     }
-    // A panic of the worker is a bug, which this thread reports.
     node.stop().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok(())
 }
 
-/// The default name of a client: that of its folder, or of its file without extension.
+/// The client's name where none is given: that of its folder, or of its file without the extension.
 fn folder_name(path: &Path) -> Result<String> {
     let path = path.canonicalize().with_context(|| format!("--data: {}", path.display()))?;
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.and_then(|name| name.to_str());
-    name.map(str::to_owned).context("--name: this client needs a name, and its folder has none")
+    name.map(str::to_owned).context("--name: required, since the folder has no name")
 }
 
-/// Runs the server's half of an experiment.
+/// Runs the server's part of an experiment.
 pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
-    let mut settings = args.settings;
-    settings.extend(args.device.map(|device| format!("device={device}")));
-    let (out, resume) = match (args.out, args.resume) {
-        (_, Some(folder)) if args.force => (folder, Resume::Force),
-        (_, Some(folder)) => (folder, Resume::Yes),
-        (Some(out), None) => (out, Resume::No),
-        (None, None) => bail!("--out: name the run folder to create, or resume one with --resume"),
+    let training = &args.training;
+    let resume = args.resume.resume();
+    let Some(out) = args.resume.resume.or(args.out) else {
+        bail!("--out: name the run folder to create, or resume one with --resume");
     };
     let stored = (resume != Resume::No).then(|| out.join(files::CONFIG));
-    let experiment =
-        resolved(args.experiment.as_deref().or(stored.as_deref()), &settings, printer)?;
-    // Before any file that another coordinator may use.
+    let file = args.experiment.as_deref().or(stored.as_deref());
+    let experiment = experiment(file, &training.settings(), printer)?;
+    // Before anything is touched that another coordinator may use.
     let bound = Bound::new(&args.socket)?;
     let mailbox = Arc::new(Mailbox::new(&out.join(REPLIES)));
     let socket = bound.serve(coordinator::routes(mailbox.clone()), GRACE)?;
-    let mut progress = Progress::new(printer, &experiment, &out);
+    let mut progress = Progress::new(printer, &experiment, &out, "", training);
     let stopping =
-        "stopping: a round that waits for its clients is repeated when the run is resumed";
+        "stopping: a round still waiting for clients is repeated when the run is resumed";
     let stop = stop_on_interrupt(progress.bar(), *printer, stopping)?;
     printer.status(format!("waiting for nodes at {}", socket.path().display()));
-    let mut tracked = Tracked::new(&mut progress, args.tensorboard, &out);
     let (there, asked) = (mailbox.clone(), stop.clone());
     let connect: &ConnectFleet = &move |federation, run| {
         let (mailbox, stop) = (there.clone(), asked.clone());
         Ok(Box::new(RemoteFleet::new(mailbox, stop, federation, run)?))
     };
     let clients = RunClients::Real(RealClients { socket: &args.socket, connect });
-    let workers = args.workers.map(usize::from);
+    let workers = training.workers();
     let options = RunOptions { out: &out, resume, workers, stop: &stop, clients };
-    let done = fedanchor::run(&experiment, options, &mut tracked);
-    let undone = match &done {
-        Ok(summary) => left_undone(&experiment, summary, &stop)?,
-        Err(_) => None,
+    let done = fedanchor::run(&experiment, options, &mut progress);
+    let (stopped, message) = match &done {
+        Err(error) => (None, error.to_string()),
+        Ok(summary) => {
+            let stopped = interruption(&experiment, summary, &out, &stop)?;
+            let message = stopped.iter().map(|one| format!("interrupted: {}", one.done)).collect();
+            (stopped, message)
+        }
     };
-    let (ok, message) = match (&done, &undone) {
-        (Err(error), _) => (false, error.to_string()),
-        (Ok(_), Some(undone)) => (false, format!("interrupted: {undone}")),
-        (Ok(_), None) => (true, String::new()),
-    };
-    mailbox.end(ok, message, FAREWELL);
+    mailbox.end(done.is_ok() && stopped.is_none(), message, FAREWELL);
     drop(socket);
     let summary = done?;
-    tracked.finish();
     progress.finish();
-    report(&summary, &out, printer, "");
-    match undone {
-        Some(undone) => Err(Interrupted::new(undone, advice(&experiment, &summary, &out)).into()),
-        None => Ok(()),
-    }
+    print_summary(&summary, &out, printer, "");
+    stopped.map_or(Ok(()), |stopped| Err(stopped.into()))
 }
 
 #[cfg(test)]
@@ -119,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_has_the_name_of_its_folder() {
+    fn a_client_is_called_like_its_folder() {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("ward.7")).unwrap();
         std::fs::write(place.path().join("ward.8.npz"), "").unwrap();

@@ -3,7 +3,7 @@
 mod answers;
 mod file;
 
-use super::reading::watched;
+use super::pictures::watched;
 use super::{counted, findings, quoted_path, same_file};
 use crate::cli::InitArgs;
 use crate::printer::Printer;
@@ -14,31 +14,35 @@ use fedanchor_data::formats::{self, Options};
 use fedanchor_data::inspection::{Inspection, Part, survey};
 use std::path::{Path, PathBuf};
 
-/// Without a test part: the share of the labelled pictures that becomes one.
+/// The default share of the labelled pictures to test on.
 const TEST_SHARE: f64 = 0.2;
 
 pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     let json = args.output.json;
     let printer = &printer.for_json(json);
-    // With --json, the findings alone are the result.
+    // With --json, standard output has only the findings.
     let say = |text: String| if json { printer.status(text) } else { printer.line(text) };
     if args.out.exists() && !args.force {
-        bail!("{}: exists already: choose another name with --out, or --force", args.out.display());
+        bail!(
+            "{}: already exists: choose another name with --out, or overwrite it with --force",
+            args.out.display()
+        );
     }
     let path = match &args.labels {
         None => args.folder.clone(),
         Some(labels) => with_labels(args, labels, &say)?,
     };
-    let share = formats::lacks_test(&path)?.then_some(TEST_SHARE);
-    let test_share = share.map(|share| args.test_share.unwrap_or(share));
-    let cache = formats::default_cache(); // the run will find the pictures decoded
+    let test_share = test_share(args, &path)?;
+    let cache = formats::default_cache(); // for the run
     let options = Options { test_share, skip_unreadable: true, cache, ..Options::default() };
     let inspection = watched(printer, "looking at", &options, |options| survey(&path, options))?;
     if json {
         printer.json(&inspection);
     } else {
         findings::report(&inspection, printer);
-        findings::by_class(&inspection, printer);
+        let parts = inspection.parts.iter();
+        let parts: Vec<_> = parts.map(|part| (part.name.as_str(), part.by_class.clone())).collect();
+        findings::by_class(&inspection.classes, &parts, printer);
     }
     if let Some(share) = test_share {
         let percent = 100.0 * share;
@@ -47,9 +51,9 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
         ));
     }
     if let Some(refusal) = &inspection.refusal {
-        bail!("{refusal}");
+        bail!(refusal.clone());
     }
-    let answers = Answers::collect(args, &inspection, &mut Terminal::of(printer, !args.yes))?;
+    let answers = Answers::collect(args, &inspection, &mut Terminal::new(printer, !args.yes))?;
     if args.clients.is_some_and(|clients| clients != answers.clients) {
         printer.status("note: --clients is not used: every subfolder of `unlabelled` is a client");
     }
@@ -63,7 +67,7 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
         test_share,
         device: &args.device,
     });
-    // What a run would refuse is refused here.
+    // Fails here if a run would fail.
     let experiment = fedanchor::resolve(&text, &[])?;
     Simulation::new(experiment, data, None)?.federation.settled()?;
     fedanchor_disk::write(&args.out, &[text.as_bytes()])
@@ -74,8 +78,13 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     Ok(())
 }
 
-/// Writes a table of all pictures in which those of the CSV file have its labels. Pictures for testing are set
-/// aside before, so that no label of a model is tested on.
+/// The share of the labelled pictures to test on, if there is no test part.
+fn test_share(args: &InitArgs, path: &Path) -> Result<Option<f64>> {
+    Ok(formats::lacks_test(path)?.then_some(args.test_share.unwrap_or(TEST_SHARE)))
+}
+
+/// Writes a table of all pictures with the labels of the CSV file. Pictures for testing are set aside before, so that they
+/// keep labels that no model proposed.
 fn with_labels(args: &InitArgs, labels: &Path, say: &dyn Fn(String)) -> Result<PathBuf> {
     let table = args.out.with_extension("csv");
     if table == args.out || same_file(&table, labels) || same_file(&table, &args.folder) {
@@ -85,9 +94,12 @@ fn with_labels(args: &InitArgs, labels: &Path, say: &dyn Fn(String)) -> Result<P
         );
     }
     if table.exists() && !args.force {
-        bail!("{}: exists already: choose another name with --out, or --force", table.display());
+        bail!(
+            "{}: already exists: choose another name with --out, or overwrite it with --force",
+            table.display()
+        );
     }
-    let share = formats::lacks_test(&args.folder)?.then_some(args.test_share.unwrap_or(TEST_SHARE));
+    let share = test_share(args, &args.folder)?;
     let relabelled = formats::relabelled(&args.folder, labels, &table, share)?;
     fedanchor_disk::write(&table, &[relabelled.text.as_bytes()])
         .with_context(|| table.display().to_string())?;

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: they end a run after its round, and the user is told how to resume.
+//! Ctrl-C and SIGTERM: they stop a run after its current round, and the message says how to resume it.
 
 use crate::printer::Printer;
 use anyhow::{Context, Result};
@@ -11,26 +11,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A command that ended before its work was done, because it was asked to: what is done, and how to resume.
-#[derive(Debug)]
-pub struct Interrupted(String);
-
-impl Interrupted {
-    pub(super) fn new(done: impl AsRef<str>, advice: impl AsRef<str>) -> Self {
-        Self(format!("interrupted: {}; {}", done.as_ref(), advice.as_ref()))
-    }
+/// A command that was stopped by a signal: what is done, and how to resume.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted: {done}; {advice}")]
+pub struct Interrupted {
+    pub(super) done: String,
+    pub(super) advice: String,
 }
 
-impl std::fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Interrupted {}
-
-/// The first Ctrl-C (or SIGTERM) stops the work as stated, such as `stopping after this round`; a second one stops it at
-/// once.
+/// The first Ctrl-C (or SIGTERM) sets the flag and prints `stopping`, for example `stopping after this round`; the second
+/// ends the process.
 pub(super) fn stop_on_interrupt(
     bar: ProgressBar,
     printer: Printer,
@@ -42,32 +32,40 @@ pub(super) fn stop_on_interrupt(
     std::thread::spawn(move || {
         for _ in signals.forever() {
             if flag.swap(true, Ordering::Relaxed) {
-                // At once: an orderly exit would tear libtorch down under a thread that computes.
+                // Not `std::process::exit`, which would tear libtorch down under a thread that computes.
                 signal_hook::low_level::exit(130);
             }
-            bar.suspend(|| {
-                printer.status(format!("{stopping}; press Ctrl-C again to stop now"));
-            });
+            bar.suspend(|| printer.status(format!("{stopping}; press Ctrl-C again to stop now")));
         }
     });
     Ok(stop)
 }
 
-/// What a run that was asked to stop has done, if it was not everything.
-pub(super) fn left_undone(
+/// The interruption of a run that was stopped before its end.
+pub(super) fn interruption(
     experiment: &Experiment,
     summary: &Summary,
+    out: &Path,
     stop: &AtomicBool,
-) -> Result<Option<String>> {
-    if !stop.load(Ordering::Relaxed) {
-        return Ok(None);
-    }
+) -> Result<Option<Interrupted>> {
     let Summary { rounds, rounds_planned, .. } = summary;
-    if rounds < rounds_planned {
-        return Ok(Some(format!("{rounds} of {rounds_planned} rounds are done")));
-    }
-    let done = "all rounds are done, the comparison with the anchors alone is not";
-    Ok(lacks_comparison(experiment, summary)?.then(|| done.to_owned()))
+    let done = match rounds < rounds_planned {
+        _ if !stop.load(Ordering::Relaxed) => return Ok(None),
+        true => format!("{rounds} of {rounds_planned} rounds are done"),
+        false if lacks_comparison(experiment, summary)? => {
+            "all rounds are done, the comparison with the anchors alone is not".to_owned()
+        }
+        false => return Ok(None),
+    };
+    let resume = resume_command(out);
+    // Pre-training is repeated anyway.
+    let advice = match experiment.checkpoint.write || *rounds == 0 {
+        true => format!("resume with `{resume}`"),
+        false => format!(
+            "without checkpoints (checkpoint.write) it can only be started over: `{resume} --force`"
+        ),
+    };
+    Ok(Some(Interrupted { done, advice }))
 }
 
 /// Whether a run with all its rounds lacks the comparison it should have.
@@ -76,18 +74,7 @@ pub(super) fn lacks_comparison(experiment: &Experiment, summary: &Summary) -> Re
     Ok(wanted && summary.server_only_accuracy.is_none())
 }
 
-/// How to go on with a run that was interrupted.
-pub(super) fn advice(experiment: &Experiment, summary: &Summary, out: &Path) -> String {
-    // Pre-training that was ended early is repeated anyway.
-    if experiment.checkpoint.write || summary.rounds == 0 {
-        format!("resume with `{}`", resume_command(out))
-    } else {
-        let again = format!("{} --force", resume_command(out));
-        format!("without checkpoints (checkpoint.write) it can only be started over: `{again}`")
-    }
-}
-
-/// The command line of this process, to be typed again.
+/// The command line of this process, quoted for a shell.
 pub(super) fn this_command() -> String {
     let arguments = std::env::args_os().skip(1);
     let arguments: Vec<String> = arguments.map(|a| a.to_string_lossy().into_owned()).collect();

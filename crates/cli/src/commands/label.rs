@@ -1,4 +1,4 @@
-//! `fedanchor label`: pseudo-labels for a person to review.
+//! `fedanchor label`: labels by a trained model, for a person to review.
 
 use super::interrupt::{Interrupted, stop_on_interrupt, this_command};
 use super::pictures::{self, AT_ONCE};
@@ -15,7 +15,7 @@ use fedanchor_report::{Proposal, Shown, by_doubt, review_csv, review_page};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// Anchors shown beside each picture.
+/// Anchors shown for each picture.
 const NEAREST: usize = 3;
 /// Pixels per side of a picture on the page.
 const THUMBNAIL: Shape = Shape { side: 96, channels: 3 };
@@ -24,13 +24,13 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     let (csv, html) = (args.out.join("labels.csv"), args.out.join("labels.html"));
     if csv.exists() && !args.force {
         bail!(
-            "{}: exists already, perhaps with labels that a person has reviewed: choose another folder \
-             with --out, or --force",
+            "{}: already exists, perhaps with reviewed labels: choose another folder with --out, or overwrite it \
+             with --force",
             csv.display()
         );
     }
-    let model = Model::load(&args.model.run, args.model.device()?)?;
-    let anchors = anchors(args, &model)?;
+    let model = args.model.load()?;
+    let anchors = anchors(args, &model, printer)?;
     let paths = pictures::find(std::slice::from_ref(&args.folder), printer)?;
     let (mut read, mut proposals) = (Vec::new(), Vec::new());
     let mut failed = 0;
@@ -40,7 +40,8 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         if stop.load(Ordering::Relaxed) {
             bar.finish_and_clear();
             let advice = format!("start over with `{}`", this_command());
-            return Err(Interrupted::new("no labels were written", advice).into());
+            let done = "no labels were written".to_owned();
+            return Err(Interrupted { done, advice }.into());
         }
         Ok(())
     };
@@ -68,11 +69,11 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
 
     let order = by_doubt(&proposals);
     let mut shown = Vec::new();
-    let nearest = Nearest::new(&model, &all_of(&anchors))?;
+    let nearest = Nearest::new(&model, &pictures::of_set(&anchors))?;
     for chosen in order[..args.page.min(order.len())].chunks(AT_ONCE) {
         stopped()?;
         let chosen: Vec<PathBuf> = chosen.iter().map(|&at| read[at].clone()).collect();
-        // They were read before: one that has changed since is an error.
+        // All were readable before.
         let pixels = pictures::read(&chosen, &model.description);
         let pixels: Vec<Vec<u8>> = pixels.into_iter().collect::<Result<_, _>>()?;
         let images: Vec<&[u8]> = pixels.iter().map(Vec::as_slice).collect();
@@ -103,17 +104,13 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         html.display()
     ));
     printer.status(format!(
-        "next: review the labels in {}, and give the file that it saves to `fedanchor init --labels`",
+        "next: review the labels in {}, and pass the file that it saves to `fedanchor init --labels`",
         html.display()
     ));
     if failed > 0 {
         bail!("{failed} of {} pictures could not be read", paths.len());
     }
     Ok(())
-}
-
-fn all_of(set: &ImageSet) -> Vec<&[u8]> {
-    (0..set.len()).map(|index| set.image(index)).collect()
 }
 
 fn proposal(path: String, prediction: &Prediction, names: &[String]) -> Proposal {
@@ -131,28 +128,29 @@ fn proposal(path: String, prediction: &Prediction, names: &[String]) -> Proposal
     }
 }
 
-/// The labelled pictures to show: those in the folder given, or the anchors of the run.
-fn anchors(args: &LabelArgs, model: &Model) -> Result<ImageSet> {
+/// The labelled pictures to show: those in `--anchors`, or the anchors of the run.
+fn anchors(args: &LabelArgs, model: &Model, printer: &Printer) -> Result<ImageSet> {
     if let Some(folder) = &args.anchors {
         let set = pictures::read_set(folder, &model.description)?;
         set.require_labels("showing anchors")?;
         if let Some(other) = set.classes.iter().find(|class| !model.classes().contains(class)) {
-            bail!("{}: class `{other}` is not one of the model's", folder.display());
+            let classes = model.classes().join(", ");
+            bail!("{}: unknown class `{other}`: the model has {classes}", folder.display());
         }
         return Ok(set);
     }
-    let (experiment, data) = super::data_of_run(&args.model.run)
+    let (experiment, data) = super::data_of_run(&args.model.run, printer)
         .context("the anchors of the run (or give labelled pictures with --anchors)")?;
     let Assigned { split, .. } = simulation::assign(&experiment, &data)?;
     let anchors = data.train.select(&split.anchors);
     if anchors.shape != model.description.shape {
-        let (there, wanted) = (anchors.shape, model.description.shape);
-        bail!("the model reads {wanted}, the data of {} are {there}", args.model.run.display());
+        let (expected, got) = (model.description.shape, anchors.shape);
+        bail!("data of {}: the model expects {expected}, got {got}", args.model.run.display());
     }
     Ok(anchors)
 }
 
-/// The whole path of a picture: the page may be saved anywhere.
+/// The absolute path of a picture: the page may be saved anywhere.
 fn absolute(path: &Path) -> Result<String> {
     let path = path.canonicalize().with_context(|| path.display().to_string())?;
     Ok(paths::text(&path)?.to_owned())

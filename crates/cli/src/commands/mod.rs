@@ -2,7 +2,6 @@
 
 mod compare;
 mod data;
-mod data_list;
 mod drawings;
 mod eval;
 mod example;
@@ -14,19 +13,16 @@ mod interrupt;
 mod label;
 mod model;
 mod overhead;
-mod pace;
 mod partition;
 mod pictures;
 mod predict;
 mod progress;
-mod reading;
 mod report;
-mod round_text;
+mod rounds;
 mod run;
 mod shell;
 mod sweep;
 mod table;
-mod tracked;
 mod verify;
 mod watch;
 
@@ -39,141 +35,126 @@ use fedanchor::Experiment;
 use fedanchor::experiment::{Resolved, resolve_file};
 use fedanchor_data::DataSet;
 use fedanchor_record::{files, with_current_keys};
+use indicatif::{HumanBytes, HumanCount};
 use std::path::Path;
+use std::thread::ScopedJoinHandle;
 
-/// What `fedanchor run` does without a file.
+/// The experiment of `fedanchor run` without a file.
 const QUICK: &str = include_str!("../../../../experiments/quick.toml");
+/// The most bytes that an experiment or sweep file may have.
+const LONGEST: u64 = 1 << 24;
 
 pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
+    if cli.command.computes() {
+        run::wait_without_spinning();
+    }
     match cli.command {
         Command::Init(args) => init::init(&args, printer),
-        Command::Run(args) => {
-            run::wait_without_spinning();
-            run::run(args, printer)
-        }
-        Command::Node(args) => {
-            run::wait_without_spinning();
-            fleet::node(args, printer)
-        }
-        Command::Coordinator(args) => {
-            run::wait_without_spinning();
-            fleet::coordinator(args, printer)
-        }
-        Command::Sweep(args) => {
-            run::wait_without_spinning();
-            sweep::sweep(args, printer)
-        }
-        Command::Eval(args) => {
-            run::wait_without_spinning();
-            eval::eval(&args, printer)
-        }
-        Command::Predict(args) => {
-            run::wait_without_spinning();
-            predict::predict(&args, printer)
-        }
-        Command::Label(args) => {
-            run::wait_without_spinning();
-            label::label(&args, printer)
-        }
-        Command::Export(args) => export::export(&args, printer),
-        Command::Table(args) => table::table(&args, printer),
-        Command::Report(args) => report::report(&args, printer),
-        Command::Verify(args) => verify::verify(&args, printer),
-        Command::Compare(args) => compare::compare(&args, printer),
+        Command::Run(args) => run::run(args, printer),
+        Command::Sweep(args) => sweep::sweep(args, printer),
         Command::Watch(args) => watch::watch(&args, printer),
-        Command::Overhead(args) => overhead::overhead(args, printer),
-        Command::Model(args) => model::model(&args, printer),
-        Command::Completions(args) => shell::completions(&args, printer),
-        Command::Man(args) => shell::man(&args, printer),
-        Command::Data(DataCommand::List(args)) => {
-            data_list::list(args, printer);
-            Ok(())
-        }
+        Command::Data(DataCommand::List(args)) => data::list(args, printer),
         Command::Data(DataCommand::Example(args)) => example::example(&args, printer),
         Command::Data(DataCommand::Get(args)) => data::get(args, printer),
         Command::Data(DataCommand::Check(args)) => data::check(&args, printer),
         Command::Data(DataCommand::Show(args)) => data::show(&args, printer),
         Command::Data(DataCommand::Partition(args)) => partition::partition(&args, printer),
+        Command::Table(args) => table::table(&args, printer),
+        Command::Compare(args) => compare::compare(&args, printer),
+        Command::Report(args) => report::report(&args, printer),
+        Command::Verify(args) => verify::verify(&args, printer),
+        Command::Eval(args) => eval::eval(&args, printer),
+        Command::Predict(args) => predict::predict(&args, printer),
+        Command::Label(args) => label::label(&args, printer),
+        Command::Export(args) => export::export(&args, printer),
+        Command::Coordinator(args) => fleet::coordinator(args, printer),
+        Command::Node(args) => fleet::node(args, printer),
+        Command::Model(args) => model::model(&args, printer),
+        Command::Overhead(args) => overhead::overhead(args, printer),
+        Command::Completions { shell } => shell::completions(shell, printer),
+        Command::Man { out } => shell::man(&out, printer),
     }
 }
 
-/// Resolves an experiment file [default: the quick experiment] with settings laid over it.
-fn experiment(file: Option<&Path>, settings: &[String]) -> Result<Experiment> {
-    Ok(resolved(file, settings)?.experiment)
-}
-
-/// The most bytes an experiment or sweep file may have.
-const LONGEST: u64 = 1 << 24;
-
-/// The same with notes about settings that have no effect.
-fn resolved(file: Option<&Path>, settings: &[String]) -> Result<Resolved> {
+/// Resolves an experiment file [default: the quick experiment] with settings, and notes settings that have no effect.
+fn experiment(file: Option<&Path>, settings: &[String], printer: &Printer) -> Result<Experiment> {
     let (name, text) = match file {
         None => ("experiments/quick.toml".to_owned(), QUICK.to_owned()),
-        Some(path) => {
-            let name = path.display().to_string();
-            let text = fedanchor_disk::read_text(path, LONGEST).with_context(|| name.clone())?;
-            (name, text)
-        }
+        Some(path) => (path.display().to_string(), read_toml(path)?),
     };
     let origin = if settings.is_empty() { name } else { format!("{name} with --set") };
     let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
-    resolve_file(&text, folder, settings).with_context(|| origin)
+    let Resolved { experiment, notes, .. } =
+        resolve_file(&text, folder, settings).with_context(|| origin)?;
+    notes.iter().for_each(|note| printer.status(format!("note: {note}")));
+    Ok(experiment)
 }
 
-/// Whether two paths are of one file that exists.
+/// The text of an experiment or sweep file.
+fn read_toml(path: &Path) -> Result<String> {
+    fedanchor_disk::read_text(path, LONGEST).with_context(|| path.display().to_string())
+}
+
+/// Whether two paths lead to the same existing file.
 fn same_file(one: &Path, other: &Path) -> bool {
-    match (one.canonicalize(), other.canonicalize()) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => false,
+    let other = other.canonicalize();
+    one.canonicalize().is_ok_and(|one| other.is_ok_and(|other| one == other))
+}
+
+fn check_seeds(seeds: &[u64]) -> Result<()> {
+    match (1..seeds.len()).find(|&at| seeds[..at].contains(&seeds[at])) {
+        Some(at) => bail!("seed {} is given twice", seeds[at]),
+        None => Ok(()),
     }
 }
 
-/// A path as a shell takes it.
+/// The result of a thread; its panic is one of this thread.
+fn joined<T>(thread: ScopedJoinHandle<T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// A path quoted for a shell.
 fn quoted_path(path: &Path) -> String {
     let text = path.to_string_lossy();
     shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.into_owned())
 }
 
-/// The experiment and the data that a run was made with.
-fn data_of_run(run: &Path) -> Result<(Experiment, DataSet)> {
+/// The experiment of a run folder, and its data.
+fn data_of_run(run: &Path, printer: &Printer) -> Result<(Experiment, DataSet)> {
     let config = run.join(files::CONFIG);
     if !config.is_file() {
         bail!("{}: not a run folder, so its data are not known", run.display());
     }
-    let experiment = experiment(Some(&config), &[])?;
+    let experiment = experiment(Some(&config), &[], printer)?;
     let data = fedanchor::simulation::load(&experiment)?;
     Ok((experiment, data))
 }
 
-/// 12345678 as 12,345,678.
-fn grouped(number: impl ToString) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+/// A count with separators: 12,345,678.
+fn grouped(number: impl TryInto<u64>) -> String {
+    HumanCount(number.try_into().ok().expect("counts are not negative")).to_string()
 }
 
 /// `1 class`, `1,000 classes`.
-fn counted(number: impl ToString, one: &str, many: &str) -> String {
-    let number = number.to_string();
-    let what = if number == "1" { one } else { many };
-    format!("{} {what}", grouped(number))
+fn counted(number: impl TryInto<u64>, one: &str, many: &str) -> String {
+    let number = grouped(number);
+    let noun = if number == "1" { one } else { many };
+    format!("{number} {noun}")
 }
 
-/// Bytes as a person reads them.
+/// The width of a column of names that has at least this one.
+fn width(names: &[String], least: usize) -> usize {
+    names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(least)
+}
+
+/// `1.35 MiB`.
 fn bytes(count: u64) -> String {
-    indicatif::HumanBytes(count).to_string()
+    HumanBytes(count).to_string()
 }
 
-/// A run's config with every key, as this version reads it.
+/// A run's config with every key of this version.
 fn complete(config: &toml::Table) -> Option<String> {
-    let config = with_current_keys(config.clone());
-    let experiment = fedanchor::resolve(&config.to_string(), &[]).ok()?;
+    let experiment = Experiment::from_values(with_current_keys(config.clone())).ok()?;
     toml::to_string(&experiment).ok()
 }
 

@@ -34,7 +34,7 @@ pub fn model(args: &ModelArgs, printer: &Printer) -> Result<()> {
     settings.extend_from_slice(&args.settings);
     let experiment = fedanchor::resolve("", &settings)?;
     if experiment.model.name.to_string() != args.name {
-        bail!("--set model.name: the model is `{}` already", args.name);
+        bail!("--set model.name: differs from the argument `{}`", args.name);
     }
     let shape = Shape { side: args.size, channels: args.channels.into() };
     let heads = methods::build(&experiment.method)?.properties().heads;
@@ -54,10 +54,7 @@ pub fn model(args: &ModelArgs, printer: &Printer) -> Result<()> {
         parameters,
         anchor_head_parameters,
     };
-    match args.output.json {
-        true => printer.json(&model),
-        false => print(&model, printer),
-    }
+    args.output.print(printer, &model, || print(&model, printer));
     Ok(())
 }
 

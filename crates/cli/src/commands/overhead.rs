@@ -1,4 +1,4 @@
-//! `fedanchor overhead`: what the anchors add to a broadcast. Computed from shapes, without training.
+//! `fedanchor overhead`: the part of a broadcast that is for the anchors, computed from shapes without training.
 
 use super::grouped;
 use crate::cli::JsonArgs;
@@ -20,7 +20,7 @@ const COLUMNS: [(&str, usize, u64, f64); 7] = [
     ("svhn", 10, 1000, 1.15),
 ];
 
-/// What the anchors of a data set cost, in percent of a model's parameters.
+/// The cost of a data set's anchors, in percent of a model's parameters.
 #[derive(Serialize)]
 struct Cost {
     model: &'static str,
@@ -30,22 +30,23 @@ struct Cost {
     parameters: i64,
     /// With the latents of all anchors sent.
     latents_percent: f64,
-    /// The same as the paper gives it, for ResNet-18 only.
+    /// The paper's value, for ResNet-18 only.
     published_percent: Option<f64>,
     class_means_percent: f64,
 }
 
 pub fn overhead(args: JsonArgs, printer: &Printer) -> Result<()> {
     let costs = costs()?;
-    if args.json {
-        printer.json(&costs);
-        return Ok(());
-    }
+    args.print(printer, &costs, || print(&costs, printer));
+    Ok(())
+}
+
+fn print(costs: &[Cost], printer: &Printer) {
     printer.line("values sent for the anchors, in percent of the model's parameters (without the anchor head)");
     printer.line("");
     printer.line(format!(
         "{:9}  {:8}  {:>7}  {:>10}  {:>12}  {:>9}  {:>11}",
-        "model", "data", "anchors", "parameters", "every latent", "published", "class means"
+        "model", "data", "anchors", "parameters", "all latents", "published", "class means"
     ));
     for cost in costs {
         let published = cost.published_percent;
@@ -61,8 +62,7 @@ pub fn overhead(args: JsonArgs, printer: &Printer) -> Result<()> {
         ));
     }
     printer.line("");
-    printer.line("class means give the same labels as every latent; choose with method.send [default: class-means]");
-    Ok(())
+    printer.line("class means give the same labels as all latents; choose with method.send [default: class-means]");
 }
 
 fn costs() -> Result<Vec<Cost>> {

@@ -8,14 +8,14 @@ use fedanchor::simulation;
 use fedanchor_data::tables::histogram_table;
 use serde::Serialize;
 
-/// Clients printed one by one; the files hold all.
+/// Clients that are printed; the files have all.
 const PRINTED: usize = 20;
-/// Classes printed one by one, if there are more; the files hold all.
+/// Classes that are printed; the files have all.
 const PRINTED_CLASSES: usize = 16;
-/// The longest line of names.
-const WIDTH: usize = 110;
+/// Characters of the names of classes that are printed.
+const NAMES: usize = 80;
 
-/// A partition as JSON, with nothing left out.
+/// A partition as JSON.
 #[derive(Serialize)]
 struct Dealt<'a> {
     data: &'a str,
@@ -32,10 +32,10 @@ struct Client<'a> {
 }
 
 pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
-    // How many clients a round draws does not change the partition.
+    // The number of clients per round does not change the partition, and might not fit it.
     let mut settings = vec!["client.per_round=1".to_owned()];
     settings.extend_from_slice(&args.settings);
-    let experiment = super::experiment(args.experiment.as_deref(), &settings)?;
+    let experiment = super::experiment(args.experiment.as_deref(), &settings, printer)?;
     let data = simulation::load(&experiment)?;
     ensure!(
         data.unlabelled.is_none(),
@@ -54,10 +54,7 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
         classes,
         clients: clients.map(|(all, by_class)| Client { size: all.len(), by_class }).collect(),
     };
-    match args.output.json {
-        true => printer.json(&dealt),
-        false => print(&dealt, &histogram, printer),
-    }
+    args.output.print(printer, &dealt, || print(&dealt, &histogram, printer));
     let (csv, png) = (args.out.with_added_extension("csv"), args.out.with_added_extension("png"));
     fedanchor_disk::write(&csv, &[histogram_table(&histogram, classes).as_bytes()])?;
     let scheme =
@@ -72,11 +69,11 @@ fn print(dealt: &Dealt, histogram: &[Vec<u32>], printer: &Printer) {
     let sizes = || clients.iter().map(|client| client.size);
     let held_out = match validation {
         0 => String::new(),
-        count => format!("{} for validation, ", grouped(count)),
+        count => format!("{} for validation, ", grouped(*count)),
     };
     printer.line(format!(
         "{data}: {} anchors, {held_out}{} images on {} clients, {} to {} each",
-        grouped(anchors),
+        grouped(*anchors),
         grouped(sizes().sum::<usize>()),
         grouped(clients.len()),
         grouped(sizes().min().unwrap_or(0)),
@@ -97,7 +94,7 @@ fn print(dealt: &Dealt, histogram: &[Vec<u32>], printer: &Printer) {
     }
 }
 
-/// The classes that get a column: all, or the largest if they are too many, in their order.
+/// The classes that have a column: all, or the largest.
 fn columns(histogram: &[Vec<u32>], classes: usize) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..classes).collect();
     if classes > PRINTED_CLASSES {
@@ -109,28 +106,20 @@ fn columns(histogram: &[Vec<u32>], classes: usize) -> Vec<usize> {
     columns
 }
 
-/// What the columns are, with as many names as fit.
+/// The heading of the columns, with as many names as fit.
 fn heading(columns: &[usize], classes: &[String]) -> String {
-    let (start, end) = match classes.len() - columns.len() {
-        0 => ("client  size  images by class (".to_owned(), ")".to_owned()),
-        others => (
-            format!("client  size  images of the {} largest classes (", columns.len()),
-            format!("), {others} others"),
-        ),
-    };
-    let names: Vec<&str> = columns.iter().map(|&class| classes[class].as_str()).collect();
-    let mut shown = names.len();
-    loop {
-        let more = match names.len() - shown {
-            0 => String::new(),
-            more => format!(", ... and {more} more"),
-        };
-        let line = format!("{start}{}{more}{end}", names[..shown].join(", "));
-        if line.chars().count() <= WIDTH || shown <= 1 {
-            return line;
+    let (which, others) = match classes.len() - columns.len() {
+        0 => ("by class".to_owned(), String::new()),
+        others => {
+            (format!("of the {} largest classes", columns.len()), format!(", {others} others"))
         }
-        shown -= 1;
-    }
+    };
+    let names = columns.iter().map(|&class| classes[class].as_str()).collect::<Vec<_>>().join(", ");
+    let names = match names.char_indices().nth(NAMES) {
+        Some((end, _)) => format!("{}...", &names[..end]),
+        None => names,
+    };
+    format!("client  size  images {which} ({names}){others}")
 }
 
 #[cfg(test)]
@@ -146,11 +135,11 @@ mod tests {
         let columns = columns(&[row], 43);
         assert_eq!((columns.len(), columns[2], columns[15]), (16, 2, 40));
         let line = heading(&columns, &classes);
-        assert!(line.chars().count() <= WIDTH, "{line}");
+        assert!(line.chars().count() <= 150, "{line}");
         assert!(
             line.starts_with("client  size  images of the 16 largest classes (traffic sign 0,")
         );
-        assert!(line.ends_with("... and 14 more), 27 others"), "{line}");
+        assert!(line.ends_with("...), 27 others"), "{line}");
         let few: Vec<String> = ["cat", "dog"].map(str::to_owned).into();
         let columns = super::columns(&[vec![1, 2]], 2);
         assert_eq!(heading(&columns, &few), "client  size  images by class (cat, dog)");

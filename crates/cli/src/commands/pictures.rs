@@ -1,4 +1,4 @@
-//! Pictures named on the command line, read as a model wants them.
+//! Pictures named on the command line, and reading many of them.
 
 use super::counted;
 use crate::printer::Printer;
@@ -8,47 +8,46 @@ use fedanchor::model::{Description, Prediction};
 use fedanchor_data::formats::{self, Options};
 use fedanchor_data::pictures::{self, Found};
 use fedanchor_data::skipped::FORMATS;
-use fedanchor_data::{DataError, ImageSet, Reason, Skipped, paths};
+use fedanchor_data::{DataError, ImageSet, Progress, Reason, Skipped, paths};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Pictures read and predicted at a time: memory does not grow with their number.
+/// Pictures that are read and predicted at a time, so that memory does not grow with their number.
 pub(super) const AT_ONCE: usize = 250;
 
-/// The picture files among these paths, and everything below folders; files of other types are noted.
+/// The picture files among these paths and below these folders; notes how many files are of other types.
 pub(super) fn find(paths: &[PathBuf], printer: &Printer) -> Result<Vec<PathBuf>> {
     let Found { pictures, others } = pictures::find(paths)?;
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for Skipped { reason, .. } in others {
         let what = match reason {
             Reason::Unsupported { format } => {
-                format!("in a format that is not supported ({format}): convert them to {FORMATS}")
+                format!("in the unsupported format {format}: convert them to {FORMATS}")
             }
             _ => "of other types".to_owned(),
         };
         *counts.entry(what).or_default() += 1;
     }
     for (what, count) in counts {
-        printer.status(format!("note: not read: {} {what}", counted(count, "file", "files")));
+        printer.status(format!("note: skipped {} {what}", counted(count, "file", "files")));
     }
     Ok(pictures)
 }
 
-/// Reads some pictures in the shape of a model; each may fail by itself.
+/// Reads pictures in the shape of a model; each may fail by itself.
 pub(super) fn read(
     paths: &[PathBuf],
     description: &Description,
 ) -> Vec<fedanchor_data::Result<Vec<u8>>> {
     let read = |path: &PathBuf| {
-        paths::text(path)?; // it could not be named beside its prediction
+        paths::text(path)?; // its prediction names it
         pictures::read(path, description.shape, description.fit)
     };
     paths.par_iter().map(read).collect()
 }
 
-/// Predicts pictures, some at a time, and hands each path with its prediction, or with why there is none, to
-/// `take`.
+/// Predicts pictures, some at a time, and passes each path with its prediction, or the error of reading it, to `take`.
 pub(super) fn predict(
     model: &Model,
     paths: &[PathBuf],
@@ -66,8 +65,7 @@ pub(super) fn predict(
     Ok(())
 }
 
-/// Reads labelled or unlabelled images of any supported format in the shape of a model: the test part of a
-/// data set, a folder, or one file.
+/// Reads images in any supported format in the shape of a model: the test part of a data set, a folder, or one file.
 pub(super) fn read_set(path: &Path, description: &Description) -> Result<ImageSet> {
     let options =
         Options { size: Some(description.shape.side), fit: description.fit, ..Options::default() };
@@ -82,8 +80,32 @@ pub(super) fn read_set(path: &Path, description: &Description) -> Result<ImageSe
         formats::open_images(path, &options)?
     };
     if set.shape.side != description.shape.side {
-        let (there, wanted) = (set.shape, description.shape);
-        bail!("{}: the model reads {wanted}, these are {there}", path.display());
+        let (expected, got) = (description.shape, set.shape);
+        bail!("{}: the model expects {expected}, got {got}", path.display());
     }
     Ok(set.with_channels(description.shape.channels))
+}
+
+/// All images of a set.
+pub(super) fn of_set(set: &ImageSet) -> Vec<&[u8]> {
+    (0..set.len()).map(|index| set.image(index)).collect()
+}
+
+/// Does work that reads many pictures, with a progress bar.
+pub(super) fn watched<T>(
+    printer: &Printer,
+    what: &str,
+    options: &Options,
+    work: impl FnOnce(&Options) -> T,
+) -> T {
+    let template = format!("{what} [{{bar:30}}] {{pos}} of {{len}} pictures, {{eta}} left");
+    let bar = printer.bar(0, &template);
+    let shown = bar.clone();
+    let progress = Progress::new(move |done, total| {
+        shown.set_length(total as u64);
+        shown.set_position(done as u64);
+    });
+    let outcome = work(&Options { progress, ..options.clone() });
+    bar.finish_and_clear();
+    outcome
 }

@@ -1,11 +1,9 @@
-//! `fedanchor predict`: what a trained model says about pictures.
+//! `fedanchor predict`: the classes of pictures by a trained model.
 
-use super::pictures;
+use super::{pictures, width};
 use crate::cli::{PredictArgs, PredictFormat};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
-use fedanchor::Model;
-use fedanchor::model::Prediction;
 use fedanchor_data::paths::shown;
 use fedanchor_data::tables::csv;
 use serde::Serialize;
@@ -20,7 +18,7 @@ struct Line<'a> {
     cosine: f32,
 }
 
-/// A picture that could not be read.
+/// An unreadable picture.
 #[derive(Serialize)]
 struct Failed<'a> {
     path: String,
@@ -28,15 +26,15 @@ struct Failed<'a> {
 }
 
 pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
-    let model = Model::load(&args.model.run, args.model.device()?)?;
+    let model = args.model.load()?;
     let format = if args.json { PredictFormat::Jsonl } else { args.format };
     let paths = pictures::find(&args.images, printer)?;
-    let width = paths.iter().map(|path| shown(path).chars().count()).max().unwrap_or(0);
-    let (width, names) = (width.clamp(4, 60), model.classes());
-    let class = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(7);
+    let path_width = paths.iter().map(|path| shown(path).chars().count()).max().unwrap_or(0);
+    let (path_width, names) = (path_width.clamp(4, 60), model.classes());
+    let class = width(names, 7);
     match format {
         PredictFormat::Table => printer.line(format!(
-            "{:width$}  {:class$}  confidence  {:class$}  cosine",
+            "{:path_width$}  {:class$}  confidence  {:class$}  cosine",
             "path", "class", "nearest"
         )),
         PredictFormat::Csv => printer.line("path,class,confidence,nearest,cosine"),
@@ -57,10 +55,16 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
                 return Ok(());
             }
         };
-        let line = line(path, &prediction, names);
+        let line = Line {
+            path,
+            class: &names[prediction.class()],
+            confidence: prediction.confidence(),
+            nearest: &names[prediction.anchor_class()],
+            cosine: prediction.anchor_score(),
+        };
         printer.line(match format {
             PredictFormat::Table => format!(
-                "{:width$}  {:class$}  {:>8.1} %  {:class$}  {:>6.3}",
+                "{:path_width$}  {:class$}  {:>8.1} %  {:class$}  {:>6.3}",
                 line.path,
                 line.class,
                 100.0 * line.confidence,
@@ -80,14 +84,4 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
         bail!("{failed} of {} pictures could not be read", paths.len());
     }
     Ok(())
-}
-
-fn line<'a>(path: String, prediction: &Prediction, names: &'a [String]) -> Line<'a> {
-    Line {
-        path,
-        class: &names[prediction.class()],
-        confidence: prediction.confidence(),
-        nearest: &names[prediction.anchor_class()],
-        cosine: prediction.anchor_score(),
-    }
 }

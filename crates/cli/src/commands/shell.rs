@@ -1,23 +1,24 @@
-//! `fedanchor completions` and `fedanchor man`: both made from the arguments themselves, so that neither
-//! can miss a command.
+//! `fedanchor completions` and `fedanchor man`, generated from the definitions of the arguments.
 
-use crate::cli::{Cli, CompletionsArgs, ManArgs};
+use crate::cli::command;
 use crate::printer::Printer;
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap_complete::Shell;
+use std::path::Path;
 
-pub fn completions(args: &CompletionsArgs, printer: &Printer) -> Result<()> {
+pub fn completions(shell: Shell, printer: &Printer) -> Result<()> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "fedanchor", &mut text);
-    printer.text(&String::from_utf8(text).context("the completions are no text")?);
+    clap_complete::generate(shell, &mut command(), "fedanchor", &mut text);
+    printer.text(&String::from_utf8(text).context("the completions are not UTF-8")?);
     Ok(())
 }
 
-pub fn man(args: &ManArgs, printer: &Printer) -> Result<()> {
-    fs_err::create_dir_all(&args.out)?;
-    let written = clap_mangen::generate_to(Cli::command(), &args.out);
-    written.with_context(|| args.out.display().to_string())?;
-    let out = args.out.display();
-    printer.status(format!("wrote the pages to {out}; read one with `man {out}/fedanchor.1`"));
+pub fn man(out: &Path, printer: &Printer) -> Result<()> {
+    fs_err::create_dir_all(out)?;
+    let out_name = out.display();
+    clap_mangen::generate_to(command(), out).with_context(|| out_name.to_string())?;
+    printer.status(format!(
+        "wrote the pages to {out_name}; read one with `man {out_name}/fedanchor.1`"
+    ));
     Ok(())
 }

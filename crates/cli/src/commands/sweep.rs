@@ -1,120 +1,93 @@
-//! `fedanchor sweep`: the runs of a sweep file, as many at once as suit the device. Finished runs are
-//! skipped and interrupted ones resumed, so an interrupted sweep continues with the same command.
+//! `fedanchor sweep`: the runs of a sweep file, as many at the same time as suit the device. Finished runs are skipped and
+//! interrupted ones resumed, so the same command resumes a sweep.
 
 use super::interrupt::{
-    Interrupted, lacks_comparison, left_undone, stop_on_interrupt, this_command,
+    Interrupted, interruption, lacks_comparison, stop_on_interrupt, this_command,
 };
-use super::pace::Pace;
+use super::progress::Progress;
 use super::run::side_by_side;
-use super::tracked::Tracked;
-use super::{LONGEST, counted};
-use crate::cli::SweepArgs;
+use super::{check_seeds, counted, joined, read_toml};
+use crate::cli::{SweepArgs, TrainingArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
+use fedanchor::{Experiment, Resume, RunOptions};
 use fedanchor::config::differences;
 use fedanchor::experiment::{settle, sweep_file};
 use fedanchor::simulation::{assign, load};
-use fedanchor::{Experiment, Federation, Observer, Resume, RunOptions};
-use fedanchor_data::Partition;
-use fedanchor_record::{Incidents, KeyRole, RoundRecord, Summary, Timing, files};
+use fedanchor_data::DataSet;
+use fedanchor_record::{KeyRole, Summary, files};
 use fedanchor_report::{Format, Run, Table, find_runs, render};
 use indicatif::ProgressBar;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// Runs at once on a GPU: more were no faster together.
+/// Runs at the same time on a GPU: more were not faster together.
 const ON_GPU: usize = 3;
 
 /// One run of the sweep.
 struct Job {
     name: String,
     experiment: Experiment,
-    /// As the run folder's config will have it.
+    /// The config that the run folder will have.
     settled: toml::Table,
     folder: PathBuf,
-    tensorboard: bool,
 }
 
 pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
-    let mut settings = args.settings;
-    settings.extend(args.device.map(|device| format!("device={device}")));
+    let training = &args.training;
     let name = args.file.display().to_string();
-    let text = fedanchor_disk::read_text(&args.file, LONGEST).with_context(|| name.clone())?;
     let folder = args.file.parent().unwrap_or(Path::new(""));
-    let sweep = sweep_file(&text, folder, &args.cells, &settings).with_context(|| name)?;
-    let cells = &sweep.cells;
+    let sweep = sweep_file(&read_toml(&args.file)?, folder, &args.cells, &training.settings())
+        .with_context(|| name)?;
     if args.list {
-        match args.output.json {
-            true => printer.json(&cells.iter().map(|cell| &cell.name).collect::<Vec<_>>()),
-            false => cells.iter().for_each(|cell| printer.line(&cell.name)),
-        }
+        let names: Vec<&String> = sweep.cells.iter().map(|cell| &cell.name).collect();
+        args.output.print(printer, &names, || names.iter().for_each(|name| printer.line(name)));
         return Ok(());
     }
     sweep.notes.iter().for_each(|note| printer.status(format!("note: {note}")));
     let stem = args.file.file_stem().map(|stem| Path::new("runs").join(stem));
     let out = args.out.or(stem).context("the sweep file has no name; use --out")?;
-    let seeds = if args.seeds.is_empty() { sweep.seeds.clone() } else { args.seeds };
-    if let Some(twice) = (1..seeds.len()).find(|&at| seeds[..at].contains(&seeds[at])) {
-        bail!("seed {} is given twice", seeds[twice]);
-    }
-    let jobs: Vec<Job> = cells
-        .iter()
-        .flat_map(|cell| {
-            let out = &out;
-            seeds.iter().map(move |&seed| Job {
-                name: format!("{} seed {seed}", cell.name),
-                experiment: Experiment { seed, ..cell.experiment.clone() },
-                settled: toml::Table::new(),
-                folder: out.join(&cell.name).join(format!("seed{seed}")),
-                tensorboard: args.tensorboard,
-            })
-        })
-        .collect();
-    // Missing data, a setting that does not fit it, a wrong folder: found before hours of work.
+    let seeds = if args.seeds.is_empty() { sweep.seeds } else { args.seeds };
+    check_seeds(&seeds)?;
+    // Missing data, settings that do not fit it, a wrong folder: found before hours of work.
+    let (mut waiting, mut ends) = (Vec::new(), Vec::new());
+    let total = sweep.cells.len() * seeds.len();
     let mut sets = HashMap::new();
-    let (mut waiting, mut damaged) = (Vec::new(), Vec::new());
-    let (total, mut skipped) = (jobs.len(), 0);
-    for mut job in jobs {
-        let key = toml::to_string(&job.experiment.data)?;
-        let data = match sets.entry(key) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => {
-                let data = load(&job.experiment);
-                place.insert(data.with_context(|| format!("cell {}", job.name))?)
+    for cell in &sweep.cells {
+        for &seed in &seeds {
+            let name = format!("{} seed {seed}", cell.name);
+            let folder = out.join(&cell.name).join(format!("seed{seed}"));
+            let experiment = Experiment { seed, ..cell.experiment.clone() };
+            let settled =
+                settled(&experiment, &mut sets).with_context(|| format!("cell {name}"))?;
+            let job = Job { name, experiment, settled, folder };
+            match is_finished(&job) {
+                Ok(true) => {}
+                Ok(false) => waiting.push(job),
+                Err(error) => ends.push((job.name, End::Failed(format!("{error:#}")))),
             }
-        };
-        let classes = data.train.classes.len();
-        let assigned =
-            assign(&job.experiment, data).with_context(|| format!("cell {}", job.name))?;
-        let settled = settle(&assigned.experiment, data.train.shape, classes, data.flip);
-        job.settled =
-            toml::Table::try_from(settled.with_context(|| format!("cell {}", job.name))?)?;
-        match is_finished(&job) {
-            Ok(true) => skipped += 1,
-            Ok(false) => waiting.push(job),
-            Err(error) => damaged.push((job.name, End::Failed(format!("{error:#}")))),
         }
     }
     drop(sets);
+    let skipped = total - waiting.len() - ends.len();
     if skipped > 0 {
         printer.status(format!("skipping {skipped} of {total} runs, which are finished"));
     }
     let many = waiting.iter().all(|job| side_by_side(&job.experiment));
     let at_once = args.jobs.map_or(if many { ON_GPU } else { 1 }, usize::from);
-    let workers = args.workers.map(usize::from);
-    let mut ends = run_all(&waiting, at_once.min(waiting.len()), workers, printer)?;
-    ends.append(&mut damaged);
+    let done = run_all(&waiting, at_once.min(waiting.len()), training, printer)?;
+    ends.splice(..0, done);
 
     for (name, end) in &ends {
-        match end {
-            End::Failed(error) => printer.failure(format!("failed: {name}: {error}")),
-            End::Interrupted(done) => printer.failure(format!("interrupted: {name}: {done}")),
-        }
+        printer.failure(match end {
+            End::Failed(error) => format!("failed: {name}: {error}"),
+            End::Interrupted(done) => format!("interrupted: {name}: {done}"),
+        });
     }
-    // Where nothing finished there is nothing to show.
+    // Without a finished run there is nothing to show.
     if let Ok(runs) = find_runs(std::slice::from_ref(&out)) {
         let table = Table::new(&runs.completed(&super::complete));
         let format = if args.output.json { Format::Json } else { Format::Text };
@@ -124,11 +97,23 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
         return Ok(());
     }
     let done = format!("{} of {total} runs did not finish", ends.len());
-    // A failure needs the user, also where the rest was interrupted.
+    // A failure needs the user, even if the other runs were interrupted.
     if ends.iter().any(|(_, end)| matches!(end, End::Failed(_))) {
         bail!("{done}; run the same command again to resume them");
     }
-    Err(Interrupted::new(done, format!("resume with `{}`", this_command())).into())
+    let advice = format!("resume with `{}`", this_command());
+    Err(Interrupted { done, advice }.into())
+}
+
+/// The config that a run folder will have; `sets` keeps the data sets that were read.
+fn settled(experiment: &Experiment, sets: &mut HashMap<String, DataSet>) -> Result<toml::Table> {
+    let data = match sets.entry(toml::to_string(&experiment.data)?) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(place) => place.insert(load(experiment)?),
+    };
+    let assigned = assign(experiment, data)?;
+    let (shape, classes) = (data.train.shape, data.train.classes.len());
+    Ok(toml::Table::try_from(settle(&assigned.experiment, shape, classes, data.flip)?)?)
 }
 
 /// How a run ended that did not finish.
@@ -138,85 +123,81 @@ enum End {
     Interrupted(String),
 }
 
-/// Runs the jobs, some at once, and returns the names of those that did not finish, and why.
+/// Runs the jobs, some at the same time. Returns the names of those that did not finish, and why.
 fn run_all(
     jobs: &[Job],
     at_once: usize,
-    workers: Option<usize>,
+    training: &TrainingArgs,
     printer: &Printer,
 ) -> Result<Vec<(String, End)>> {
     let stop = stop_on_interrupt(ProgressBar::hidden(), *printer, "stopping after this round")?;
     let queue = Mutex::new(jobs.iter().enumerate());
-    let ends = Mutex::new(Vec::new());
-    let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-    let end = |job: &Job, end: End| {
-        let mut ends = ends.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        ends.push((job.name.clone(), end));
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let end = |number: usize, job: &Job| {
+        if stop.load(Ordering::Relaxed) {
+            return Some(End::Interrupted("not started".to_owned()));
+        }
+        let name = &job.name;
+        printer.status(format!("{} of {}: {name}", number + 1, jobs.len()));
+        let outcome = one(job, training, &stop, printer).and_then(|summary| {
+            Ok((interruption(&job.experiment, &summary, &job.folder, &stop)?, summary))
+        });
+        match outcome {
+            Ok((Some(stopped), _)) => Some(End::Interrupted(stopped.done)),
+            Ok((None, summary)) => {
+                printer.status(format!(
+                    "{name}: {:.2} % after {} in {:.0} s",
+                    summary.final_accuracy,
+                    counted(summary.rounds, "round", "rounds"),
+                    summary.seconds
+                ));
+                None
+            }
+            Err(error) => {
+                let text = format!("{name}: error: {error:#}");
+                text.lines().for_each(|line| printer.status(line));
+                Some(End::Failed(format!("{error:#}")))
+            }
+        }
+    };
+    let work = || {
+        let ends = std::iter::from_fn(next)
+            .filter_map(|(number, job)| Some((job.name.clone(), end(number, job)?)));
+        ends.collect::<Vec<_>>()
     };
     std::thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                while let Some((number, job)) = next() {
-                    if stop.load(Ordering::Relaxed) {
-                        end(job, End::Interrupted("not started".to_owned()));
-                        continue;
-                    }
-                    printer.status(format!("{} of {}: {}", number + 1, jobs.len(), job.name));
-                    let outcome = one(job, workers, &stop, printer).and_then(|summary| {
-                        Ok((left_undone(&job.experiment, &summary, &stop)?, summary))
-                    });
-                    match outcome {
-                        Ok((Some(done), _)) => end(job, End::Interrupted(done)),
-                        Ok((None, summary)) => printer.status(format!(
-                            "{}: {:.2} % after {} in {:.0} s",
-                            job.name,
-                            summary.final_accuracy,
-                            counted(summary.rounds, "round", "rounds"),
-                            summary.seconds
-                        )),
-                        Err(error) => {
-                            let text = format!("{}: error: {error:#}", job.name);
-                            text.lines().for_each(|line| printer.status(line));
-                            end(job, End::Failed(format!("{error:#}")));
-                        }
-                    }
-                }
-            });
-        }
-    });
-    Ok(ends.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        Ok(threads.into_iter().flat_map(joined).collect())
+    })
 }
 
-fn one(job: &Job, workers: Option<usize>, stop: &AtomicBool, printer: &Printer) -> Result<Summary> {
-    let mut progress = Tenths {
-        printer,
-        name: &job.name,
-        rounds: job.experiment.rounds,
-        pace: Pace::start(),
-        incidents: Incidents::default(),
-    };
+fn one(
+    job: &Job,
+    training: &TrainingArgs,
+    stop: &AtomicBool,
+    printer: &Printer,
+) -> Result<Summary> {
     let (experiment, folder) = (&job.experiment, &job.folder);
-    // A run that another process has finished meanwhile is skipped.
+    let name = format!("{}: ", job.name);
+    let mut progress = Progress::new(printer, experiment, folder, &name, training).brief();
+    // Another process may have finished it meanwhile.
     if let Some(run) = Run::finished(folder)?
         && !lacks_comparison(experiment, &run.summary)?
     {
         return Ok(run.summary);
     }
-    let mut tracked = Tracked::new(&mut progress, job.tensorboard, folder);
     // An interrupted run is resumed; one of another experiment is an error.
     let started = folder.join(files::CONFIG).try_exists()?;
     let resume = if started { Resume::Yes } else { Resume::No };
+    let workers = training.workers();
     let options = RunOptions { resume, workers, stop, ..RunOptions::new(folder) };
-    let summary = fedanchor::run(experiment, options, &mut tracked)?;
-    tracked.finish();
-    if !progress.incidents.is_empty() {
-        printer.status(format!("{}: note: {}", job.name, progress.incidents));
-    }
+    let summary = fedanchor::run(experiment, options, &mut progress)?;
+    progress.finish();
     Ok(summary)
 }
 
-/// Whether the run's folder holds it, finished and intact. A finished run of another experiment, a damaged one, and
-/// one whose rounds changed nothing are errors.
+/// Whether the folder holds the run, finished and intact. A finished run of another experiment, a damaged run, and one
+/// whose rounds changed nothing are errors.
 fn is_finished(job: &Job) -> Result<bool> {
     let Some(run) = Run::finished(&job.folder)? else { return Ok(false) };
     let run = run.completed(&super::complete);
@@ -245,44 +226,4 @@ fn is_finished(job: &Job) -> Result<bool> {
         return Err(fedanchor::Error::WithoutEffect { rounds, incidents }.into());
     }
     Ok(true)
-}
-
-/// A line for every tenth of a run.
-struct Tenths<'a> {
-    printer: &'a Printer,
-    name: &'a str,
-    rounds: u32,
-    pace: Pace,
-    /// What went wrong in the rounds of this process.
-    incidents: Incidents,
-}
-
-impl Observer for Tenths<'_> {
-    fn started(&mut self, _: &Federation, _: Option<&Partition>) {
-        self.pace = Pace::start();
-    }
-
-    fn round(&mut self, record: &RoundRecord, _: &Timing) {
-        self.incidents.add(record);
-        let tenth = (self.rounds / 10).max(1);
-        if let Some(left) = self.pace.after(record.round, self.rounds)
-            && record.round < self.rounds
-            && record.round.is_multiple_of(tenth)
-        {
-            self.printer.status(format!(
-                "{}: round {}/{}, {:.2} %, {:.0} s left",
-                self.name,
-                record.round,
-                self.rounds,
-                record.test_accuracy,
-                left.as_secs_f64()
-            ));
-        }
-    }
-
-    fn comparing(&mut self) {}
-
-    fn notice(&mut self, text: &str) {
-        self.printer.status(format!("{}: note: {text}", self.name));
-    }
 }

@@ -1,4 +1,4 @@
-//! `fedanchor verify`: whether runs are what was written.
+//! `fedanchor verify`: whether runs are unchanged since they were written.
 
 use super::counted;
 use crate::cli::VerifyArgs;
@@ -37,9 +37,7 @@ pub fn verify(args: &VerifyArgs, printer: &Printer) -> Result<()> {
         let verification = unread(damaged.problem);
         all.push(Verified { path: damaged.path, intact: false, verification });
     }
-    if args.output.json {
-        printer.json(&all);
-    }
+    args.output.print(printer, &all, || ());
     match all.iter().filter(|run| !run.intact).count() {
         0 => Ok(()),
         damaged => bail!("{damaged} of {} damaged", counted(all.len(), "run is", "runs are")),

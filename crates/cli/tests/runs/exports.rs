@@ -37,7 +37,7 @@ fn a_model_is_exported_or_refused_with_the_reason() {
         let same = arguments.contains(&"--raw-input");
         assert_eq!(done.status.success(), same, "{}", text(&done.stderr));
         assert!(std::fs::read(workspace.at("model.onnx")).unwrap() == onnx);
-        assert_eq!(text(&done.stderr).contains("model.onnx: exists already with other"), !same);
+        assert_eq!(text(&done.stderr).contains("model.onnx: already exists with other"), !same);
     }
     let done = export(&workspace, &["run", "--format", "onnx", "--force"]);
     assert!(done.status.success(), "{}", text(&done.stderr));

@@ -1,4 +1,4 @@
-//! What only a person can say about pictures, with what is likely as the default.
+//! Questions about pictures that only a person can answer, with likely defaults.
 
 use super::{labelled, part};
 use crate::cli::InitArgs;
@@ -10,7 +10,7 @@ use fedanchor_data::inspection::{Inspection, Part};
 use fedanchor_data::{DataError, Fit};
 use std::io::{BufRead, IsTerminal};
 
-/// The settings of the experiment that are not the preset's.
+/// The settings of the experiment that differ from the preset's.
 #[derive(Debug, PartialEq)]
 pub(super) struct Answers {
     pub(super) size: usize,
@@ -28,83 +28,59 @@ impl Answers {
         inspection: &Inspection,
         terminal: &mut Terminal,
     ) -> Result<Self> {
-        let pictures: Vec<&Part> = inspection.parts.iter().filter(|p| p.pictures > 0).collect();
         let Some(labelled) = labelled(inspection) else { bail!("no labelled pictures") };
-        let size = match args.size {
-            Some(size) => size,
-            None => {
-                let question = Question {
-                    text: "Pixels per side of the network's images",
-                    flag: "--size",
-                    likely: likely_size(labelled).to_string(),
-                };
-                terminal.ask(&question, |answer| whole(answer, MIN_SIDE, MAX_SIDE))?
-            }
+        let size = Question {
+            text: "Pixels per side of the network's images",
+            flag: "--size",
+            likely: likely_size(labelled).to_string(),
         };
-        let square = pictures.iter().all(|part| part.square == part.pictures);
-        let fit = match args.fit {
-            Some(fit) => fit,
-            None if square => Fit::Stretch,
-            None => {
-                let question = Question {
-                    text: "Pictures that are not square: stretch, crop or pad",
-                    flag: "--fit",
-                    likely: Fit::Pad.to_string(),
-                };
-                terminal.ask(&question, |answer| {
-                    answer.parse().map_err(|error: DataError| error.to_string())
-                })?
-            }
+        let size = terminal.ask(args.size, &size, |answer| integer(answer, MIN_SIDE, MAX_SIDE))?;
+        let is_square = inspection.parts.iter().all(|part| part.square == part.pictures);
+        let fit = Question {
+            text: "Pictures that are not square: stretch, crop or pad",
+            flag: "--fit",
+            likely: Fit::Pad.to_string(),
         };
-        let mirror = match args.mirror {
-            Some(mirror) => mirror,
-            None => {
-                let question = Question {
-                    text: "Is a mirrored picture still of its class? Not for text, digits or signs: \
-                           yes or no",
-                    flag: "--mirror",
-                    likely: "no".to_owned(),
-                };
-                terminal.ask(&question, yes_or_no)?
-            }
+        let known = args.fit.or(is_square.then_some(Fit::Stretch));
+        let fit = terminal.ask(known, &fit, |answer| {
+            answer.parse().map_err(|error: DataError| error.to_string())
+        })?;
+        let mirror = Question {
+            text: "Does a mirrored picture have the same class, unlike text, digits or signs: yes or no",
+            flag: "--mirror",
+            likely: "no".to_owned(),
         };
+        let mirror = terminal.ask(args.mirror, &mirror, yes_or_no)?;
         let unlabelled = part(inspection, "unlabelled");
-        let (clients, anchors) = match unlabelled {
-            Some(part) if !part.by_client.is_empty() => (part.by_client.len(), 0),
-            Some(part) => (Self::clients(args, part.pictures, terminal)?, 0),
+        let (pictures, anchors) = match unlabelled {
+            Some(part) => (part.pictures, 0),
             None => {
-                // A tenth of them, but two per class at least and no more than the smallest class has.
+                // A tenth of them, but at least two per class and at most as many as the smallest class has.
                 let classes = inspection.classes.len();
                 let smallest = labelled.by_class.iter().copied().min().unwrap_or(0);
                 let each = (labelled.pictures / 10 / classes.max(1)).clamp(2, 25).min(smallest);
                 let anchors = each * classes;
-                (Self::clients(args, labelled.pictures.saturating_sub(anchors), terminal)?, anchors)
+                (labelled.pictures.saturating_sub(anchors), anchors)
             }
         };
-        Ok(Self { size, fit, mirror, clients, anchors })
-    }
-
-    fn clients(args: &InitArgs, pictures: usize, terminal: &mut Terminal) -> Result<usize> {
+        let folders = unlabelled.map_or(0, |part| part.by_client.len());
         let most = pictures.max(1);
-        match args.clients {
-            Some(clients) => Ok(clients),
-            None => {
-                let question = Question {
-                    text: "Simulated clients that share the unlabelled pictures",
-                    flag: "--clients",
-                    likely: (pictures / 150).clamp(2, 20).min(most).to_string(),
-                };
-                terminal.ask(&question, |answer| whole(answer, 1, most))
-            }
-        }
+        let clients = Question {
+            text: "Simulated clients that share the unlabelled pictures",
+            flag: "--clients",
+            likely: (pictures / 150).clamp(2, 20).min(most).to_string(),
+        };
+        let known = if folders > 0 { Some(folders) } else { args.clients };
+        let clients = terminal.ask(known, &clients, |answer| integer(answer, 1, most))?;
+        Ok(Self { size, fit, mirror, clients, anchors })
     }
 }
 
-/// A whole number in a range, or what is wrong with the answer.
-fn whole(answer: &str, least: usize, most: usize) -> Result<usize, String> {
+/// An integer in a range, or the problem with the answer.
+fn integer(answer: &str, least: usize, most: usize) -> Result<usize, String> {
     match answer.parse() {
         Ok(number) if (least..=most).contains(&number) => Ok(number),
-        _ => Err(format!("expected a whole number from {least} to {most}, found `{answer}`")),
+        _ => Err(format!("expected an integer from {least} to {most}, got `{answer}`")),
     }
 }
 
@@ -112,11 +88,11 @@ fn yes_or_no(answer: &str) -> Result<bool, String> {
     match answer.to_ascii_lowercase().as_str() {
         "yes" | "y" => Ok(true),
         "no" | "n" => Ok(false),
-        _ => Err(format!("expected yes or no, found `{answer}`")),
+        _ => Err(format!("expected yes or no, got `{answer}`")),
     }
 }
 
-/// The size of the pictures if they are all alike and small, otherwise one that a network learns from fast.
+/// The size of the pictures if they are all equal and small, otherwise a size at which training is fast.
 fn likely_size(part: &Part) -> usize {
     let (Some(width), Some(height)) = (part.width, part.height) else { return 32 };
     let alike = width.smallest == width.largest && height == width;
@@ -128,39 +104,39 @@ fn likely_size(part: &Part) -> usize {
     }
 }
 
-/// Something to ask.
 struct Question<'a> {
     text: &'a str,
     /// The flag that answers it in advance.
     flag: &'a str,
-    /// The answer of an empty line, and where nobody is asked.
+    /// The answer for an empty line, and without a terminal.
     likely: String,
 }
 
-/// Asks a person, where there is one.
+/// Asks questions if a person is at the terminal.
 pub(super) struct Terminal<'a> {
     printer: &'a Printer,
-    /// What the person types; `None` if nobody is asked.
+    /// `None` if nobody is asked.
     input: Option<Box<dyn BufRead + 'a>>,
 }
 
 impl<'a> Terminal<'a> {
-    /// Asks if somebody is there to answer, and wants to.
-    pub(super) fn of(printer: &'a Printer, asks: bool) -> Self {
-        let there = asks && printer.is_terminal() && std::io::stdin().is_terminal();
-        Self {
-            printer,
-            input: there.then(|| Box::new(std::io::stdin().lock()) as Box<dyn BufRead>),
-        }
+    pub(super) fn new(printer: &'a Printer, asks: bool) -> Self {
+        let asks = asks && printer.is_terminal() && std::io::stdin().is_terminal();
+        let input = asks.then(|| Box::new(std::io::stdin().lock()) as Box<dyn BufRead>);
+        Self { printer, input }
     }
 
-    /// The answer; one that `read` cannot use is asked for again.
+    /// The known answer, or one to the question, which is repeated until `read` accepts the answer.
     fn ask<T>(
         &mut self,
+        known: Option<T>,
         question: &Question,
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Result<T> {
         let Question { text, flag, likely } = question;
+        if let Some(known) = known {
+            return Ok(known);
+        }
         loop {
             let mut line = Vec::new();
             if let Some(input) = &mut self.input {
@@ -168,8 +144,8 @@ impl<'a> Terminal<'a> {
                 if input.read_until(b'\n', &mut line)? == 0 {
                     self.printer.prompt("\n");
                     bail!(
-                        "{text}: the input ended without an answer: answer with {flag}, or take all \
-                         likely answers with --yes"
+                        "{text}: the input ended without an answer: answer with {flag}, or accept all \
+                         defaults with --yes"
                     );
                 }
             }
@@ -223,7 +199,7 @@ mod tests {
         let mut left = typed.as_bytes();
         let mut terminal = Terminal { printer: &printer, input: Some(Box::new(&mut left)) };
         let question = Question { text: "Size", flag: "--size", likely: "32".to_owned() };
-        let answer = terminal.ask(&question, |answer| whole(answer, 16, 100));
+        let answer = terminal.ask(None, &question, |answer| integer(answer, 16, 100));
         drop(terminal);
         (answer, String::from_utf8(left.to_vec()).unwrap())
     }
@@ -254,11 +230,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_an_answer_is_said() {
-        assert_eq!(
-            whole("x", 1, 5),
-            Err("expected a whole number from 1 to 5, found `x`".to_owned())
-        );
+        assert_eq!(integer("x", 1, 5), Err("expected an integer from 1 to 5, got `x`".to_owned()));
         assert_eq!((yes_or_no("Y"), yes_or_no("no")), (Ok(true), Ok(false)));
-        assert_eq!(yes_or_no("1"), Err("expected yes or no, found `1`".to_owned()));
+        assert_eq!(yes_or_no("1"), Err("expected yes or no, got `1`".to_owned()));
     }
 }

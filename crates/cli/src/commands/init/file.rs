@@ -1,27 +1,27 @@
-//! The experiment file, commented for the person who will change it.
+//! The experiment file, with comments for editing it.
 
 use super::answers::Answers;
 use super::{labelled, part};
 use fedanchor_data::Normalisation;
 use fedanchor_data::inspection::Inspection;
 
-/// What the file is made of.
+/// The contents of the file.
 pub(super) struct About<'a> {
     pub(super) inspection: &'a Inspection,
     pub(super) answers: &'a Answers,
-    /// The data set, as the file states it.
+    /// The data set, relative to the file.
     pub(super) path: &'a str,
     pub(super) normalisation: &'a Normalisation,
     pub(super) test_share: Option<f64>,
     pub(super) device: &'a str,
 }
 
-/// A line `key = value`, with a comment in a column of its own.
+/// A line `key = value`, with a comment in the second column.
 fn line(key: &str, value: impl std::fmt::Display, comment: &str) -> String {
     format!("{:<28} # {comment}\n", format!("{key} = {value}"))
 }
 
-/// A text as TOML has it.
+/// A TOML string.
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
@@ -42,18 +42,19 @@ pub(super) fn experiment(about: &About) -> String {
         },
     );
     let gpu = about.device != "cpu";
-    text += &line("rounds", if gpu { 300 } else { 40 }, "more take longer and reach more");
-    text += &line("device", quoted(about.device), "cpu, or a GPU: cuda:0");
     text += &line(
-        "compare",
-        true,
-        "also train on the labelled pictures alone: what do the others add?",
+        "rounds",
+        if gpu { 300 } else { 40 },
+        "more rounds take longer and reach a higher accuracy",
     );
+    text += &line("device", quoted(about.device), "cpu, or a GPU: cuda:0");
+    text += &line("compare", true, "also train on the labelled pictures alone");
     text += &data(about);
     text += "\n[partition]\n";
     text += &line("kind", "\"iid\"", "how the simulation deals unlabelled pictures to clients");
     text += "\n[augment]\n";
-    let comment = "true only if a mirrored picture is of the same class: not text, digits or signs";
+    let comment =
+        "true only if a mirrored picture has the same class, unlike text, digits or signs";
     text += &line("flip", answers.mirror, comment);
     text += &if gpu { on_gpu(answers) } else { on_cpu(answers) };
     text
@@ -66,12 +67,12 @@ fn data(about: &About) -> String {
     let mut text = String::from("\n[data]\n");
     text += &line("name", quoted(name), "in records and tables");
     text += &line("path", quoted(path), "relative to this file");
-    text += &line("size", answers.size, "pixels per side: larger shows more and takes longer");
+    text += &line("size", answers.size, "pixels per side: larger images show more and take longer");
     let comment = "stretch, crop or pad pictures that are not square";
     text += &line("fit", quoted(&answers.fit.to_string()), comment);
     match answers.anchors {
         0 => text += &line("anchors", 0, "0: all labelled pictures"),
-        anchors => text += &line("anchors", anchors, "labelled pictures of the server, drawn"),
+        anchors => text += &line("anchors", anchors, "labelled pictures drawn for the server"),
     }
     let by_client = part(inspection, "unlabelled").is_some_and(|part| !part.by_client.is_empty());
     let comment =
@@ -94,14 +95,14 @@ fn data(about: &About) -> String {
     text
 }
 
-/// What makes a short run on a CPU enough: see experiments/quick.toml.
+/// Settings with which a short run on a CPU suffices, as in experiments/quick.toml.
 fn on_cpu(answers: &Answers) -> String {
     let mut text = String::from("\n[model]\n");
     text += &line("name", "\"small\"", "small for a CPU; wrn28x2 or resnet18 for a GPU");
     text += "\n[batch_norm]\n";
     text += &line("statistics", "\"static-server\"", "measured on the labelled pictures");
     text += "\n[optimiser]\n";
-    text += &line("lr", 0.1, "lower it if the run says that it fails to learn");
+    text += &line("lr", 0.1, "lower it if a note says that the run fails to learn");
     text += "\n[client]\n";
     text += &line("per_round", answers.clients.min(5), "clients that train in a round");
     text += &line("epochs", 2, "local epochs per round");

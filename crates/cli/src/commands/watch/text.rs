@@ -1,41 +1,12 @@
-//! Text of a run for people, safe to print.
+//! A run in words, safe to print.
 
-use crate::commands::round_text::{clock, validation};
+use crate::commands::counted;
+use crate::commands::rounds::{accuracy, clock};
 use fedanchor::resume_command;
 use fedanchor_record::words::printable;
 use fedanchor_report::{LiveRun, Status};
-use ratatui::text::Span;
 use std::path::Path;
 use std::time::SystemTime;
-
-/// The start of a text that takes at most this many columns.
-pub(super) fn shorten(text: &str, columns: usize) -> String {
-    let mut kept = fitting(text.chars(), columns);
-    if kept.len() < text.len() && columns > 0 {
-        kept.pop();
-        kept.push('…');
-    }
-    kept
-}
-
-/// The end of a text that takes at most this many columns: of a path, the end tells more.
-pub(super) fn shorten_start(text: &str, columns: usize) -> String {
-    let kept: String = fitting(text.chars().rev(), columns).chars().rev().collect();
-    if kept.len() == text.len() {
-        return kept;
-    }
-    let rest = kept.chars().next().map_or(0, char::len_utf8);
-    if columns == 0 { kept } else { format!("…{}", &kept[rest..]) }
-}
-
-fn fitting(text: impl Iterator<Item = char>, columns: usize) -> String {
-    let mut width = 0;
-    let fits = |&c: &char| {
-        width += Span::raw(c.to_string()).width();
-        width <= columns
-    };
-    text.take_while(fits).collect()
-}
 
 /// The name of a run in a folder: its path from there.
 pub(super) fn name(run: &LiveRun, folder: &Path) -> String {
@@ -44,15 +15,26 @@ pub(super) fn name(run: &LiveRun, folder: &Path) -> String {
     printable(&path.display().to_string())
 }
 
-/// What a run is: `fedanchor on cifar10`.
-pub(super) fn title(run: &LiveRun) -> String {
+/// `fedanchor on cifar10`.
+fn title(run: &LiveRun) -> String {
     match &run.heading {
         Some(heading) => printable(&format!("{} on {}", heading.method, heading.data)),
         None => "unknown experiment".to_owned(),
     }
 }
 
-/// What a run is doing, in one or a few words.
+/// The line before the first round: `runs/a: fedanchor on cifar10: 500 anchors, resnet18, seed 0, 300 rounds`.
+pub(super) fn header(run: &LiveRun, folder: &Path) -> String {
+    let setup = run.heading.iter().flat_map(|heading| {
+        [counted(heading.anchors, "anchor", "anchors"), printable(&heading.model)]
+    });
+    let seed = run.seed.map(|seed| format!("seed {seed}"));
+    let rounds = run.planned.map(|planned| counted(planned, "round", "rounds"));
+    let all: Vec<String> = setup.chain(seed).chain(rounds).collect();
+    format!("{}: {}: {}", name(run, folder), title(run), all.join(", "))
+}
+
+/// What a run is doing.
 pub(super) fn state(run: &LiveRun) -> &'static str {
     match run.status {
         Status::Missing => "not started",
@@ -71,50 +53,25 @@ pub(super) fn progress(run: &LiveRun) -> String {
     format!("round {done}{planned}")
 }
 
-/// `1:23 elapsed, 4:05 left`.
-pub(super) fn times(run: &LiveRun, now: SystemTime) -> String {
-    let left = run.remaining(now).map_or(String::new(), |left| format!(", {} left", clock(left)));
-    format!("{} elapsed{left}", clock(run.elapsed(now)))
-}
-
-/// How to resume a run that was stopped.
-pub(super) fn advice(run: &LiveRun) -> Option<String> {
-    let stopped = run.status == Status::Stopped;
-    stopped.then(|| printable(&format!("resume with `{}`", resume_command(&run.path))))
-}
-
 /// A run in one line.
 pub(super) fn state_line(run: &LiveRun, now: SystemTime) -> String {
-    let path = printable(&run.path.display().to_string());
     let seed = run.seed.map_or(String::new(), |seed| format!(", seed {seed}"));
-    let accuracy = run.last().map_or(String::new(), |last| {
-        format!(", accuracy {:.2} %{}", last.test_accuracy, validation(last))
-    });
-    let advice = advice(run).map_or(String::new(), |advice| format!("; {advice}"));
-    format!(
-        "{path}: {}{seed}: {}, {}{accuracy}, {}{advice}",
+    let mut line = format!(
+        "{}: {}{seed}: {}, {}",
+        printable(&run.path.display().to_string()),
         title(run),
         state(run),
-        progress(run),
-        times(run, now)
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_is_cut_by_columns() {
-        assert_eq!(shorten("abcdef", 6), "abcdef");
-        assert_eq!(shorten("abcdef", 4), "abc…");
-        assert_eq!(shorten_start("abcdef", 6), "abcdef");
-        assert_eq!(shorten_start("abcdef", 4), "…def");
-        for columns in 0..3 {
-            assert!(Span::raw(shorten("大大大", columns)).width() <= columns);
-            assert!(Span::raw(shorten_start("大大大", columns)).width() <= columns);
-        }
-        assert_eq!(shorten("大大大", 5), "大…");
-        assert_eq!(shorten_start("大大大", 5), "…大");
+        progress(run)
+    );
+    if let Some(last) = run.last() {
+        line += &format!(", {}", accuracy(last));
     }
+    line += &format!(", {} elapsed", clock(run.elapsed(now)));
+    if let Some(left) = run.remaining(now) {
+        line += &format!(", {} left", clock(left));
+    }
+    if run.status == Status::Stopped {
+        line += &printable(&format!("; resume with `{}`", resume_command(&run.path)));
+    }
+    line
 }

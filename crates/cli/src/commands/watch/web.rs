@@ -1,6 +1,5 @@
-//! The page of a report, served while its runs go on.
-//!
-//! The page is built anew when a run has changed, and otherwise not: browsers that ask are answered from memory.
+//! The page of a report, served while its runs are in progress. It is rebuilt when a run has changed; requests are
+//! answered from memory.
 
 use super::POLL;
 use super::text::{progress, state};
@@ -17,11 +16,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Building the page takes at most one part in so many of the time, whatever the number and length of the runs:
-/// the processor is needed for them.
+/// Building the page takes at most this fraction (1 in 10) of the time, whatever the number and length of the runs, which
+/// need the processor.
 const SHARE: u32 = 10;
 
-/// Serves the page until a signal ends it.
+/// Serves the page until a signal stops it.
 pub(super) fn serve(followers: Followers, address: &str, printer: &Printer) -> Result<()> {
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot listen for signals")?;
@@ -31,11 +30,11 @@ pub(super) fn serve(followers: Followers, address: &str, printer: &Printer) -> R
     let (local, server) = bound.with_context(|| format!("cannot serve at {address}"))?;
     let folder = printable(&followers.folder().display().to_string());
     let mut live = LivePage::new(followers);
-    let _serving = server.start(live.site()).context("cannot serve")?;
+    let _serving = server.start(Arc::clone(&live.site)).context("cannot serve")?;
     printer.line(format!("watching {folder} at {}", url(local)));
     if !local.ip().to_canonical().is_loopback() {
         printer.status(format!(
-            "warning: everyone who can reach {local} can read the page, without a password"
+            "warning: everyone who can reach {local} can read the page: there is no password"
         ));
     }
     printer.status("press Ctrl-C to stop serving; the run continues");
@@ -48,12 +47,12 @@ pub(super) fn serve(followers: Followers, address: &str, printer: &Printer) -> R
     Ok(())
 }
 
-/// The time until the next look, if this one took so long.
+/// The time until the next look, after one that took `taken`.
 fn pause(taken: Duration) -> Duration {
     POLL.max(taken.saturating_mul(SHARE - 1))
 }
 
-/// What to type into a browser on this machine.
+/// The address for a browser on this machine.
 fn url(address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -63,7 +62,7 @@ fn url(address: SocketAddr) -> String {
     format!("http://{}", SocketAddr::new(ip, address.port()))
 }
 
-/// The page over the runs in a folder, as they are.
+/// The page of the runs in a folder.
 struct LivePage {
     followers: Followers,
     embedding: Embedding,
@@ -77,11 +76,7 @@ impl LivePage {
         Self { site: Arc::new(Site::new(page(&data), data.json())), followers, embedding }
     }
 
-    fn site(&self) -> Arc<Site> {
-        Arc::clone(&self.site)
-    }
-
-    /// Looks at the runs; whether the page was built anew.
+    /// Looks at the runs; whether the page was rebuilt.
     fn poll(&mut self) -> bool {
         if !self.followers.poll() {
             return false;
@@ -136,7 +131,7 @@ mod tests {
         [partition]\nkind = \"iid\"\n[model]\nname = \"small\"\n[method]\nname = \"fedanchor\"\n";
 
     #[test]
-    fn the_page_is_built_anew_only_when_a_run_has_changed() {
+    fn the_page_is_rebuilt_only_when_a_run_has_changed() {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run");
         let mut live = LivePage::new(Followers::new(run.clone()));
@@ -183,8 +178,8 @@ mod tests {
 
     #[test]
     fn the_states_of_several_runs_are_counted() {
-        let mut runs = [fixtures::run(3), fixtures::run(2), fixtures::run(1)];
-        assert_eq!(states(&[&runs[0]]), "running, round 2 of 40");
+        let mut runs = [3, 2, 1].map(|rounds| fixtures::run("run", rounds));
+        assert_eq!(states(&[&runs[0]]), "running, round 2 of 4");
         (runs[1].status, runs[2].status) = (Status::Stopped, Status::Finished);
         let [a, b, c] = &runs;
         assert_eq!(states(&[a, b, c, c]), "1 running, 2 finished, 1 stopped");
