@@ -19,9 +19,23 @@ pub(crate) fn csv_name(name: &str) -> String {
     }
 }
 
-/// Text in HTML, also within an attribute.
-pub(crate) fn html(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+/// Text in HTML or XML, also within an attribute. Characters that XML cannot hold are replaced.
+pub(crate) fn markup(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            '\t' | '\n' | '\r' => escaped.push(' '),
+            '\u{fffe}' | '\u{ffff}' => escaped.push(char::REPLACEMENT_CHARACTER),
+            control if control.is_control() => escaped.push(char::REPLACEMENT_CHARACTER),
+            other => escaped.push(other),
+        }
+    }
+    escaped
 }
 
 /// Text in a Markdown table cell or list. Underscores are not escaped: within a word they have no
@@ -86,6 +100,12 @@ mod tests {
         ] {
             assert_eq!(csv_name(name), field);
         }
+    }
+
+    #[test]
+    fn markup_is_text() {
+        assert_eq!(markup("<a href=\"x\">'&"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
+        assert_eq!(markup("a\u{1b}[31m\u{7}b\nc"), "a\u{fffd}[31m\u{fffd}b c");
     }
 
     #[test]

@@ -6,12 +6,12 @@
 
 use crate::error::{ReportError, Result};
 use crate::matrix::Matrix;
-use crate::records::{RecordReader, Records, line_problem};
+use crate::records::{Records, read_rounds, read_timings};
 use crate::run_files::RunFiles;
 use crate::runs::{Damaged, Folders, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
-    BuildRounds, Checksums, Latents, RoundRecord, Samples, Summary, Timing, files, missing_timings,
+    BuildRounds, Latents, RoundRecord, Samples, Summary, Timing, files, missing_timings,
     rounds_with_latents,
 };
 use std::path::{Path, PathBuf};
@@ -201,16 +201,14 @@ pub(crate) fn last_ten(rounds: &[RoundRecord]) -> f64 {
 fn rounds(run: &RunFiles, problems: &mut Vec<String>) -> Result<Vec<RoundRecord>> {
     // Every line has a checksum of its own: one that is damaged is named, and those before it are shown.
     let bytes = RunFiles::unchecked(&run.folder).bytes(files::ROUNDS)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let mut reader = RecordReader::default();
-    let rounds: Vec<RoundRecord> = text.lines().map_while(|line| reader.read(line)).collect();
-    if rounds.is_empty() {
-        let problem = reader.problem().unwrap_or(NO_ROUND);
+    let (rounds, problem) = read_rounds(&String::from_utf8_lossy(&bytes));
+    let Some(last) = rounds.last() else {
+        let problem = problem.as_deref().unwrap_or(NO_ROUND);
         return Err(ReportError::malformed(run.path(files::ROUNDS), problem));
-    }
-    match reader.problem() {
+    };
+    match problem {
         Some(problem) => {
-            let last = rounds.len() - 1;
+            let last = last.round;
             problems.push(format!("{}: {problem}: shown up to round {last}", files::ROUNDS));
         }
         None => problems.extend(run.bytes(files::ROUNDS).err().map(|error| error.in_run_folder())),
@@ -231,16 +229,8 @@ fn timings(run: &RunFiles, rounds: usize, problems: &mut Vec<String>) -> Vec<Tim
             return Vec::new();
         }
     };
-    let (mut read, mut checksums) = (Vec::new(), Checksums::default());
-    for (line, content) in (1..).zip(text.lines()) {
-        let problem = match serde_json::from_str(content) {
-            Ok(timing) if checksums.accepts(content) => {
-                read.push(timing);
-                continue;
-            }
-            Ok(_) => format!("line {line} does not match its checksum"),
-            Err(error) => line_problem(line, &error),
-        };
+    let (read, problem) = read_timings(&text);
+    if let Some(problem) = problem {
         problems.push(format!("{name}: {problem}"));
         return read;
     }

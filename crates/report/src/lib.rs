@@ -14,6 +14,7 @@
 //! # Ok::<(), fedanchor_report::ReportError>(())
 //! ```
 
+pub mod chart;
 mod compare;
 mod error;
 mod escape;

@@ -70,7 +70,7 @@ pub fn review_page(
                 anchors,
                 "<figure><img src=\"{}\" alt=\"\"><figcaption>{}<br>{cosine:.2}</figcaption></figure>",
                 data_url(picture),
-                escape::html(class)
+                escape::markup(class)
             );
         }
         let differs = if proposal.agrees() { "" } else { " class=\"differs\"" };
@@ -80,10 +80,10 @@ pub fn review_page(
              <td><select data-at=\"{at}\"></select><div class=\"path\">{}</div></td>\
              <td>{:.2}</td><td>{:.2}</td><td>{} ({:.0} %)</td><td class=\"anchors\">{anchors}</td></tr>",
             data_url(&shown.picture),
-            escape::html(&proposal.path),
+            escape::markup(&proposal.path),
             proposal.score,
             proposal.margin,
-            escape::html(&proposal.classifier),
+            escape::markup(&proposal.classifier),
             100.0 * proposal.confidence,
         );
     }
@@ -146,7 +146,7 @@ document.getElementById('save').addEventListener('click', () => {{
 }});
 </script></body></html>
 "#,
-        title = escape::html(title),
+        title = escape::markup(title),
         shown = shown.len().min(count),
         head = HEAD,
     )

@@ -4,14 +4,13 @@ use crate::escape;
 use crate::render::shown;
 use crate::study::{Experiment, Section};
 use crate::table::Average;
-use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// What stands between a mean and its deviation.
 const BETWEEN: &str = " ± ";
 
 /// A table of text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TextTable {
     /// Short name for files, unique in the report.
     pub id: String,
@@ -22,7 +21,6 @@ pub struct TextTable {
     /// Cells by row.
     pub rows: Vec<Vec<String>>,
     /// Titles of the columns whose cells are a mean and a deviation.
-    #[serde(skip)]
     averages: &'static [&'static str],
 }
 
@@ -42,6 +40,12 @@ impl TextTable {
             cells.retain(|_| used.next().is_some_and(|used| *used));
         }
         self
+    }
+
+    /// Whether a column has nothing but numbers, with or without a deviation.
+    pub(crate) fn is_number(&self, column: usize) -> bool {
+        let mut cells = self.rows.iter().map(|row| &row[column]).filter(|cell| !cell.is_empty());
+        column > 0 && cells.all(|cell| cell.split(BETWEEN).all(|part| part.parse::<f64>().is_ok()))
     }
 
     /// As comma-separated values with a header. Mean and deviation are columns of their own.
@@ -76,14 +80,8 @@ impl TextTable {
             cells.join(" & ") + " \\\\\n"
         };
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
-        let is_number = |column: usize| {
-            let mut cells =
-                self.rows.iter().map(|row| &row[column]).filter(|cell| !cell.is_empty());
-            column > 0
-                && cells.all(|cell| cell.split(BETWEEN).all(|part| part.parse::<f64>().is_ok()))
-        };
         let columns: String = (0..self.columns.len())
-            .map(|column| if is_number(column) { 'r' } else { 'l' })
+            .map(|column| if self.is_number(column) { 'r' } else { 'l' })
             .collect();
         let title = escape::one_line(&self.title);
         let head = line(&self.columns);

@@ -1,10 +1,10 @@
 //! A report as a folder: the page, every figure as SVG and PNG, every table as CSV and LaTeX.
 
+use crate::chart::{Chart, png};
 use crate::error::{ReportError, Result};
 use crate::figures::{self, Embedding, Figure, Options};
 use crate::page::{PageData, page};
 use crate::study::Study;
-use fedanchor_draw::{Chart, png};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -40,15 +40,7 @@ pub fn write_report(
         fs_err::write(table_folder.join(&table.id).with_added_extension("csv"), table.csv())?;
         fs_err::write(table_folder.join(&table.id).with_added_extension("tex"), table.latex())?;
     }
-    let smooth: Vec<Figure>;
-    let drawn: Vec<&Figure> = if options.smooth > 1 {
-        let sections = study.sections.iter();
-        smooth = sections.flat_map(|one| figures::of_section(one, options, embedding)).collect();
-        data.overview.iter().chain(&smooth).collect()
-    } else {
-        data.figures().collect()
-    };
-    let files: Vec<(String, String, &Chart)> = drawn.into_iter().flat_map(files).collect();
+    let files: Vec<(String, String, &Chart)> = data.figures().flat_map(files).collect();
     files.par_iter().try_for_each(|(name, title, chart)| {
         let svg = chart.svg(title);
         let file = figure_folder.join(name);
@@ -82,20 +74,13 @@ fn check_folder(folder: &Path) -> Result<()> {
 fn files(figure: &Figure) -> Vec<(String, String, &Chart)> {
     let frames = figure.frames.iter().enumerate();
     let files = frames.filter_map(|(place, frame)| {
-        let alone = figure.frames.len() == 1;
         let name = match frame.chart {
-            _ if alone => figure.id.clone(),
+            _ if figure.frames.len() == 1 => figure.id.clone(),
             Chart::Bars(_) if place == figure.chosen => figure.id.clone(),
             Chart::Bars(_) => return None,
             _ => format!("{}-{}", figure.id, place + 1),
         };
-        let title = match (&frame.chart, frame.name.as_str()) {
-            (_, "") => figure.title.clone(),
-            (Chart::Bars(_), "last") => format!("{}, last round", figure.title),
-            (Chart::Bars(_), round) => format!("{}, round {round}", figure.title),
-            (_, name) => format!("{}: {name}", figure.title),
-        };
-        Some((name, title, &frame.chart))
+        Some((name, figure.title_of(frame), &frame.chart))
     });
     files.collect()
 }

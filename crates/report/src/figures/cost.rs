@@ -2,8 +2,8 @@
 
 use super::series::{line, short};
 use super::{Figure, MOST_MODELS, Options};
+use crate::chart::{Axis, Bars, Chart, Lines, Series};
 use crate::study::{Experiment, Section};
-use fedanchor_draw::{Axis, Bars, Chart, Lines, Series};
 use fedanchor_record::Timing;
 
 /// Test accuracy against the bytes sent so far.
@@ -68,8 +68,7 @@ pub(super) fn phases(section: &Section) -> Option<Figure> {
         style,
     });
     let bars = Bars {
-        x: Axis::new(""),
-        y: Axis::new("seconds per round").from_zero(),
+        axis: Axis::new("seconds per round").from_zero(),
         groups: experiments.iter().map(|one| one.name.clone()).collect(),
         series: series.collect(),
         stacked: true,

@@ -2,8 +2,8 @@
 
 use super::series::{line, short};
 use super::{Figure, Frame, Options};
+use crate::chart::{Axis, Bars, Chart, Lines, Series};
 use crate::study::{Section, Study};
-use fedanchor_draw::{Axis, Bars, Chart, Lines, Series};
 use fedanchor_record::RoundRecord;
 
 /// Rounds between which a reader of the bars can choose.
@@ -54,7 +54,7 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Optio
 }
 
 /// The name of the frame with the last round of each section.
-const LAST: &str = "last";
+pub(super) const LAST: &str = "last";
 
 /// The rounds at which any run has pseudo-labels whose accuracy is known, in order.
 pub(super) fn rounds(study: &Study) -> Vec<u32> {
@@ -123,8 +123,7 @@ fn frame(study: &Study, round: Option<u32>) -> Frame {
         if several { format!("{name}, round {round}") } else { name.clone() }
     });
     let bars = Bars {
-        x: Axis::new("data set"),
-        y: Axis::new("correct pseudo-labels (%)").within(0.0, 100.0),
+        axis: Axis { max: Some(100.0), ..Axis::new("correct pseudo-labels (%)").from_zero() },
         groups: groups.collect(),
         series,
         stacked: false,

@@ -5,9 +5,9 @@
 
 use super::series::short;
 use super::{Figure, Frame, MOST_MODELS, limited};
+use crate::chart::{Chart, Points, Swarm};
 use crate::study::Section;
 use bhtsne::tSNE;
-use fedanchor_draw::{Chart, Points, Swarm};
 use fedanchor_record::Latents;
 use std::path::PathBuf;
 
@@ -39,7 +39,7 @@ pub(super) fn plane(section: &Section, embedding: &Embedding) -> Option<Figure> 
             let swarms = run.classes().into_iter().enumerate().map(|(class, name)| {
                 let own = points.iter().zip(&latents.labels);
                 let own = own.filter(|(_, label)| usize::from(**label) == class);
-                Swarm::new(name, own.map(|(point, _)| *point).collect())
+                Swarm { name, points: own.map(|(point, _)| *point).collect() }
             });
             let chart = Chart::Points(Points { swarms: swarms.collect() });
             frames.push(Frame { name: format!("{}, round {round}", experiment.name), chart });
@@ -154,10 +154,11 @@ mod tests {
         let points = Embedding::default().points(&bundles());
         assert_eq!(points.len(), 120);
         let of_class = |class: usize| points.iter().copied().skip(class).step_by(2).collect();
-        let [first, second] = [0, 1].map(|class| Swarm::new("", of_class(class)));
-        let between = distance(first.centre, second.centre);
+        let [first, second] =
+            [0, 1].map(|class| Swarm { name: String::new(), points: of_class(class) });
+        let between = distance(first.centre(), second.centre());
         let spread = |swarm: &Swarm| {
-            let sum: f64 = swarm.points.iter().map(|point| distance(*point, swarm.centre)).sum();
+            let sum: f64 = swarm.points.iter().map(|point| distance(*point, swarm.centre())).sum();
             sum / 60.0
         };
         assert!(between > 2.0 * spread(&first).max(spread(&second)), "{between}");

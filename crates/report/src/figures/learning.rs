@@ -2,9 +2,9 @@
 
 use super::series::{line, short};
 use super::{Figure, Frame, Options};
+use crate::chart::{Axis, Chart, Line, Lines, Reference};
 use crate::published::SWITCHES;
 use crate::study::{Experiment, Section};
-use fedanchor_draw::{Axis, Chart, Line, Lines, Reference};
 use fedanchor_record::RoundRecord;
 
 const OVER_SEEDS: &str = "Lines are means over seeds, bands one standard deviation.";

@@ -9,10 +9,9 @@ mod series;
 
 pub use latents::Embedding;
 
+use crate::chart::Chart;
 use crate::error::{ReportError, Result};
 use crate::study::{Section, Study};
-use fedanchor_draw::Chart;
-use serde::Serialize;
 
 /// Experiments whose models are shown one by one at most.
 const MOST_MODELS: usize = 24;
@@ -20,7 +19,7 @@ const MOST_MODELS: usize = 24;
 const MOST_LINES: usize = 8;
 
 /// A figure, in one or several frames between which a reader chooses.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
     /// Short name for files, unique in the report.
     pub id: String,
@@ -37,7 +36,7 @@ pub struct Figure {
 }
 
 /// One state of a figure.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Frame {
     /// What the reader chooses it by; empty if there is no choice.
     pub name: String,
@@ -93,6 +92,18 @@ impl Figure {
             chosen: 0,
             frames,
         })
+    }
+}
+
+impl Figure {
+    /// The title of one of its frames.
+    pub(crate) fn title_of(&self, frame: &Frame) -> String {
+        match (&frame.chart, frame.name.as_str()) {
+            (_, "") => self.title.clone(),
+            (Chart::Bars(_), labels::LAST) => format!("{}, last round", self.title),
+            (Chart::Bars(_), round) => format!("{}, round {round}", self.title),
+            (_, name) => format!("{}: {name}", self.title),
+        }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::series::short;
 use super::{Figure, Frame, MOST_MODELS, limited};
+use crate::chart::{Chart, Heat, Picture, Scale, Sheet};
 use crate::history::History;
 use crate::matrix::Matrix;
 use crate::study::Section;
-use fedanchor_draw::{Axis, Chart, Heat, Picture, Scale, Sheet};
 use fedanchor_record::SampleKind;
 
 /// Clients in the figure of a partition at most.
@@ -89,8 +89,8 @@ fn heat(
     decimals: usize,
 ) -> Chart {
     Chart::Heat(Heat {
-        x: Axis::new(x),
-        y: Axis::new(y),
+        x: x.to_owned(),
+        y: y.to_owned(),
         columns: matrix.columns.clone(),
         rows: matrix.rows.clone(),
         values,

@@ -1,15 +1,14 @@
-//! Serves a page and its data to a browser.
+//! Serves a page to a browser.
 //!
-//! Two addresses answer to GET, `/` and `/data.json`, from memory: no path of a request ever reaches the file
-//! system. The data has an `ETag`, and a page that sends it back in `If-None-Match` is told with 304 that
-//! nothing has changed; asking again and again that way was chosen over a stream of events because it needs no
-//! state per reader and survives a restart of either side.
+//! One address answers to GET, `/`, from memory: no path of a request ever reaches the file system. The page has an
+//! `ETag`, and a browser that sends it back in `If-None-Match` is told with 304 that nothing has changed. Polling in
+//! this way was chosen over a stream of events because it needs no state per reader and survives a restart of either
+//! side.
 //!
-//! A browser lets any page on the internet send requests to this machine. What keeps such a page from
-//! the data is that it cannot read answers of another origin; so that no name of its own is made to lead
-//! here, a request for another host than this one is refused. All sizes and times are bounded. Beyond the allowed number of
-//! connections a new one replaces the oldest, first of those that have not asked for anything: whoever only holds
-//! connections open keeps nobody waiting.
+//! A browser lets any page on the internet send requests to this machine. What keeps such a page from the data is that
+//! it cannot read answers of another origin; so that it cannot point a name of its own at this machine, a request for
+//! another host is refused. All sizes and times are bounded. Beyond the allowed number of connections a new one
+//! replaces the oldest, first of those that have not sent a request: whoever only holds connections open blocks nobody.
 
 mod hosts;
 #[cfg(test)]
@@ -51,39 +50,34 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// A page and its data, which may change while they are served.
+/// A page, which may change while it is served.
 #[derive(Debug)]
 pub struct Site(RwLock<Content>);
 
 #[derive(Debug, Clone)]
 struct Content {
     page: Bytes,
-    json: Bytes,
-    /// Differs whenever the data differ, also from those of an earlier process on the same port.
+    /// Differs whenever the page differs, also from that of an earlier process on the same port.
     tag: String,
 }
 
 impl Site {
-    /// Of an HTML page and its data as JSON.
-    pub fn new(page: impl Into<Vec<u8>>, json: impl Into<Vec<u8>>) -> Self {
-        Self(RwLock::new(Content::new(page.into(), json.into())))
+    /// Of an HTML page.
+    pub fn new(page: impl Into<Vec<u8>>) -> Self {
+        Self(RwLock::new(Content::new(page.into())))
     }
 
-    /// Replaces the page and its data: readers get them with their next request.
-    pub fn publish(&self, page: impl Into<Vec<u8>>, json: impl Into<Vec<u8>>) {
-        let content = Content::new(page.into(), json.into());
+    /// Replaces the page: readers get it with their next request.
+    pub fn publish(&self, page: impl Into<Vec<u8>>) {
+        let content = Content::new(page.into());
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = content;
-    }
-
-    fn content(&self) -> Content {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Content {
-    fn new(page: Vec<u8>, json: Vec<u8>) -> Self {
-        let tag = format!("\"{}\"", &blake3::hash(&json).to_hex()[..32]);
-        Self { page: Bytes::from(page), json: Bytes::from(json), tag }
+    fn new(page: Vec<u8>) -> Self {
+        let tag = format!("\"{}\"", &blake3::hash(&page).to_hex()[..32]);
+        Self { page: Bytes::from(page), tag }
     }
 }
 
@@ -225,23 +219,18 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
 fn router(site: Arc<Site>, hosts: Hosts) -> Router {
     Router::new()
         .route("/", get(page))
-        .route("/data.json", get(data))
         .fallback(|| async { (StatusCode::NOT_FOUND, "not found\n") })
         .with_state(site)
         .layer(middleware::from_fn_with_state(Arc::new(hosts), guard))
 }
 
-async fn page(State(site): State<Arc<Site>>) -> Response {
-    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], site.content().page).into_response()
-}
-
-async fn data(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    let Content { json, tag, .. } = site.content();
+async fn page(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    let Content { page, tag } = site.0.read().unwrap_or_else(PoisonError::into_inner).clone();
     if is_known(&headers, &tag) {
         return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
     }
-    let kind = (header::CONTENT_TYPE, "application/json".to_owned());
-    ([kind, (header::ETAG, tag)], json).into_response()
+    let kind = (header::CONTENT_TYPE, "text/html; charset=utf-8".to_owned());
+    ([kind, (header::ETAG, tag)], page).into_response()
 }
 
 /// Whether the reader has the version with this tag.

@@ -208,7 +208,7 @@ fn damage_is_named_and_what_is_before_it_is_shown() {
     let starts = [
         "config.toml: line 2: ",
         "rounds.jsonl: line 2: missing field `test_accuracy`",
-        "timings.jsonl: line 3: EOF",
+        "timings.jsonl: line 3 is incomplete",
         "summary.json: missing field",
     ];
     let problems = &follower.run().problems;

@@ -40,7 +40,7 @@ fn curves_are_means_over_seeds() {
     rounds(&folders.path("a/seed1"), &[62.0, 82.0, 86.0, 88.0]);
     let data = data(&folders);
     let figure = data.figures().find(|figure| figure.id.ends_with("-accuracy")).unwrap();
-    let fedanchor_draw::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
+    let fedanchor_report::chart::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
     assert_eq!(lines.lines[0].points, [[0.0, 61.0], [1.0, 81.0], [2.0, 85.0], [3.0, 87.0]]);
     let deviation = (2.0_f64.sqrt() * 1000.0).round() / 1000.0;
     assert!((lines.lines[0].band[0][1] - 61.0 - deviation).abs() < 1e-9);
@@ -101,9 +101,11 @@ fn settings_that_only_one_method_has_are_counted() {
 }
 
 /// The bars of a figure, at the frame that is shown first.
-fn bars(data: &PageData) -> &fedanchor_draw::Bars {
+fn bars(data: &PageData) -> &fedanchor_report::chart::Bars {
     let figure = data.overview.iter().find(|figure| figure.id == "labels-bars").unwrap();
-    let fedanchor_draw::Chart::Bars(bars) = &figure.frames[figure.chosen].chart else { panic!() };
+    let fedanchor_report::chart::Chart::Bars(bars) = &figure.frames[figure.chosen].chart else {
+        panic!()
+    };
     bars
 }
 
@@ -126,7 +128,9 @@ fn bars_show_the_last_round_of_each_section_and_name_it() {
     let names: std::collections::HashSet<&String> = shown.groups.iter().collect();
     assert_eq!(names.len(), 2);
     for figure in all.figures().filter(|figure| figure.id.ends_with("-kept")) {
-        let fedanchor_draw::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
+        let fedanchor_report::chart::Chart::Lines(lines) = &figure.frames[0].chart else {
+            panic!()
+        };
         assert!(lines.lines.iter().all(|line| line.name != "fedcon"), "{}", figure.id);
     }
     // A method has the same colour as bars and as a line.
@@ -183,7 +187,7 @@ fn every_published_number_of_a_method_has_a_line() {
     }
     let data = data(&folders);
     let figure = data.figures().find(|figure| figure.id.ends_with("-accuracy")).unwrap();
-    let fedanchor_draw::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
+    let fedanchor_report::chart::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
     let names: Vec<&str> = lines.references.iter().map(|one| one.name.as_str()).collect();
     let wanted =
         ["fedanchor (server_mixup=false), published", "fedanchor (server_mixup=true), published"];
@@ -360,7 +364,7 @@ mod any_folder {
             prop_assert!(page(&data).contains("</html>"));
             for figure in data.figures() {
                 let svg = figure.frames[0].chart.svg(&figure.title);
-                prop_assert!(fedanchor_draw::png(&svg, 1.0).is_ok(), "{}", figure.id);
+                prop_assert!(fedanchor_report::chart::png(&svg, 1.0).is_ok(), "{}", figure.id);
             }
         }
     }
