@@ -22,7 +22,6 @@ mod figures;
 mod follow;
 mod heading;
 mod history;
-mod json;
 mod matrix;
 mod page;
 mod published;

@@ -48,47 +48,34 @@ impl TextTable {
         column > 0 && cells.all(|cell| cell.split(BETWEEN).all(|part| part.parse::<f64>().is_ok()))
     }
 
-    /// As comma-separated values with a header. Mean and deviation are columns of their own.
+    /// As comma-separated values with a header. Mean and deviation have separate columns.
     pub fn csv(&self) -> String {
-        let averaged = |column: &String| self.averages.contains(&column.as_str());
-        let titles = self.columns.iter().flat_map(|column| match averaged(column) {
-            true => vec![format!("{column} mean"), format!("{column} deviation")],
-            false => vec![column.clone()],
-        });
-        let line = |cells: Vec<String>| -> String {
-            let cells: Vec<String> = cells.iter().map(|cell| escape::csv(cell)).collect();
-            cells.join(",") + "\n"
-        };
-        let mut text = line(titles.collect());
-        for row in &self.rows {
-            let cells = row.iter().zip(&self.columns).flat_map(|(cell, column)| {
-                let (mean, deviation) = cell.split_once(BETWEEN).unwrap_or((cell, ""));
-                match averaged(column) {
-                    true => vec![mean.to_owned(), deviation.to_owned()],
-                    false => vec![cell.clone()],
-                }
+        let averaged = |column: usize| self.averages.contains(&self.columns[column].as_str());
+        let titles =
+            self.columns.iter().enumerate().flat_map(|(place, title)| match averaged(place) {
+                true => vec![format!("{title} mean"), format!("{title} deviation")],
+                false => vec![title.clone()],
             });
-            text += &line(cells.collect());
-        }
-        text
+        let rows = self.rows.iter().map(|row| {
+            let cells = row.iter().enumerate().flat_map(|(place, cell)| match averaged(place) {
+                true => {
+                    let (mean, deviation) = cell.split_once(BETWEEN).unwrap_or((cell, ""));
+                    vec![mean.to_owned(), deviation.to_owned()]
+                }
+                false => vec![cell.clone()],
+            });
+            cells.collect()
+        });
+        escape::csv(std::iter::once(titles.collect()).chain(rows))
     }
 
     /// As a `tabular` for the package `booktabs`.
     pub fn latex(&self) -> String {
-        let line = |cells: &[String]| -> String {
-            let cells: Vec<String> = cells.iter().map(|cell| escape::latex(cell)).collect();
-            cells.join(" & ") + " \\\\\n"
-        };
-        let rows: String = self.rows.iter().map(|row| line(row)).collect();
-        let columns: String = (0..self.columns.len())
-            .map(|column| if self.is_number(column) { 'r' } else { 'l' })
-            .collect();
-        let title = escape::one_line(&self.title);
-        let head = line(&self.columns);
-        format!(
-            "% {title}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\\midrule\n{rows}\\bottomrule\n\
-             \\end{{tabular}}\n"
-        )
+        let titles: Vec<&str> = self.columns.iter().map(String::as_str).collect();
+        let rows =
+            self.rows.iter().map(|row| (row.iter().map(String::as_str).collect(), String::new()));
+        let table = escape::latex_table(&titles, |column| self.is_number(column), rows);
+        format!("% {}\n{table}", escape::one_line(&self.title))
     }
 }
 

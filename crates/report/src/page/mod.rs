@@ -179,20 +179,22 @@ fn figure_grid(figures: &[Figure]) -> String {
 
 /// The page, as HTML.
 pub fn page(data: &PageData) -> String {
-    let mut page = String::new();
-    for (place, part) in TEMPLATE.split("@@").enumerate() {
-        page += &match (place % 2, part) {
-            (1, "title") => markup(&data.title),
-            (1, "style") => STYLE.to_owned(),
-            (1, "hash") => STANDARD.encode(Sha256::digest(SCRIPT)),
-            (1, "live") => markup(data.live.as_deref().unwrap_or_default()),
-            (1, "contents") => data.contents(),
-            (1, "main") => data.main(),
-            (1, "script") => SCRIPT.to_owned(),
-            (_, text) => text.to_owned(),
-        };
-    }
-    page
+    fill(TEMPLATE, |place| match place {
+        "title" => markup(&data.title),
+        "style" => STYLE.to_owned(),
+        "hash" => STANDARD.encode(Sha256::digest(SCRIPT)),
+        "live" => markup(data.live.as_deref().unwrap_or_default()),
+        "contents" => data.contents(),
+        "main" => data.main(),
+        "script" => SCRIPT.to_owned(),
+        other => other.to_owned(),
+    })
+}
+
+/// A template with its places, which are between `@@`, filled.
+pub(crate) fn fill(template: &str, content: impl Fn(&str) -> String) -> String {
+    let parts = template.split("@@").enumerate();
+    parts.map(|(at, part)| if at % 2 == 0 { part.to_owned() } else { content(part) }).collect()
 }
 
 #[cfg(test)]
