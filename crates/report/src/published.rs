@@ -24,11 +24,9 @@ const IID: f64 = 1000.0;
 /// An accuracy as printed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Published {
-    /// The number of its table.
     pub table: u32,
     /// Mean over the paper's seeds, in percent.
     pub mean: f64,
-    /// Standard deviation over those seeds.
     pub std: f64,
 }
 

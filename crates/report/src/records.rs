@@ -1,19 +1,13 @@
 //! The records of a run, as far as they are intact.
 
-use fedanchor_record::{Checksums, RoundRecord, Summary, Timing};
+use fedanchor_record::{Checksums, RoundRecord, Timing};
 use serde::de::DeserializeOwned;
 
-/// What a run has recorded.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Records {
-    /// Its summary, written when it ends.
-    pub(crate) summary: Option<Summary>,
-    /// Its rounds, from round 0.
-    pub(crate) rounds: Vec<RoundRecord>,
-    /// Seconds by phase, from round 0.
-    pub(crate) timings: Vec<Timing>,
-    /// What cannot be read, and was skipped.
-    pub(crate) problems: Vec<String>,
+/// The lines that are complete, and whether there is the beginning of another. Damaged bytes need not be text: the check
+/// of each record finds them.
+pub(crate) fn complete_lines(bytes: &[u8]) -> (String, bool) {
+    let end = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+    (String::from_utf8_lossy(&bytes[..end]).into_owned(), end < bytes.len())
 }
 
 /// The records in the lines of a `rounds.jsonl`, up to the first line that is damaged, and what is wrong with that.

@@ -8,7 +8,7 @@
 //! The records of a finished run are checked against their checksums. A run that cannot be read or
 //! fails this check is listed as damaged, and the others are still used.
 
-use crate::error::{ReportError, Result};
+use crate::error::{ReportError, Result, shown};
 use crate::run_files::RunFiles;
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{Checksums, Summary, files};
@@ -100,9 +100,7 @@ pub fn find_runs(dirs: &[PathBuf]) -> Result<Runs> {
 /// Run folders, and folders that could not be searched for them.
 #[derive(Debug, Default)]
 pub struct Folders {
-    /// The run folders, sorted.
     pub folders: Vec<PathBuf>,
-    /// The others.
     pub damaged: Vec<Damaged>,
 }
 
@@ -143,7 +141,9 @@ impl Search {
         entries.sort_by_key(|entry| entry.file_name());
         let real = fs_err::canonicalize(path)?;
         if self.above.contains(&real) {
-            return Err(ReportError::Loop { path: path.to_owned(), folder: real });
+            let above = shown(&real);
+            let problem = format!("links to {above}, which contains it: remove the link");
+            return Err(ReportError::about(path, problem));
         }
         if !self.seen.insert(real.clone()) {
             return Ok(true);

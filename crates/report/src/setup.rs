@@ -15,9 +15,7 @@ pub(crate) const FINGERPRINT: &str = "data_fingerprint";
 /// The settings of a run.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// The run folder.
     pub path: PathBuf,
-    /// All settings.
     pub config: Table,
     /// The settings that identify the run to a reader.
     pub heading: Heading,

@@ -44,7 +44,6 @@ pub struct Experiment {
     pub name: String,
     /// Its runs, sorted by seed, at least one.
     pub runs: Vec<History>,
-    /// The accuracy the paper reports.
     pub published: Option<Published>,
     /// Which colour and dash pattern it has in figures.
     pub style: usize,

@@ -33,7 +33,6 @@ pub struct Row {
     /// The keys that distinguish it from other rows of the same heading, for example
     /// `client.batch=32, method.server_mixup=true`; empty if there is no such row.
     pub settings: String,
-    /// Rounds of each run.
     pub rounds: u32,
     /// Number of runs, each with a different seed.
     pub seeds: usize,
@@ -46,7 +45,6 @@ pub struct Row {
     /// The best test accuracy on the anchors alone, over the runs that were compared with it.
     #[serde(rename = "anchors_alone")]
     pub floor: Option<Average>,
-    /// The accuracy the paper reports.
     pub published: Option<Published>,
     /// The mean accuracy after the last round minus the published one.
     pub difference: Option<f64>,

@@ -1,6 +1,7 @@
 //! Tables of a report, as CSV and LaTeX.
 
 use crate::escape;
+use crate::history::History;
 use crate::render::shown;
 use crate::study::{Experiment, Section};
 use crate::table::Average;
@@ -14,11 +15,8 @@ const BETWEEN: &str = " ± ";
 pub struct TextTable {
     /// Short name for files, unique in the report.
     pub id: String,
-    /// What it shows.
     pub title: String,
-    /// Titles of the columns.
     pub columns: Vec<String>,
-    /// Cells by row.
     pub rows: Vec<Vec<String>>,
     /// Titles of the columns whose cells are a mean and a deviation.
     averages: &'static [&'static str],
@@ -103,17 +101,17 @@ fn summary(section: &Section) -> TextTable {
     );
     table.averages = &["last ten", "final", "best", "validation", "anchors alone", "published"];
     for experiment in &section.experiments {
-        let average = |of: &dyn Fn(&crate::History) -> Option<f64>| {
+        let average = |of: &dyn Fn(&History) -> Option<f64>| {
             experiment.average(of).as_ref().map_or(String::new(), shown)
         };
-        let best = |run: &crate::History| {
+        let best = |run: &History| {
             run.rounds.iter().map(|round| round.test_accuracy).max_by(f64::total_cmp)
         };
-        let traffic = |run: &crate::History| {
+        let traffic = |run: &History| {
             let bytes: u64 = run.rounds.iter().map(|round| round.bytes_down + round.bytes_up).sum();
             Some(bytes as f64 / 1e6)
         };
-        let pace = |run: &crate::History| {
+        let pace = |run: &History| {
             let rounds: Vec<f64> =
                 run.timings.iter().filter(|one| one.round > 0).map(|one| one.total).collect();
             (!rounds.is_empty()).then(|| rounds.iter().sum::<f64>() / rounds.len() as f64)
@@ -145,7 +143,7 @@ fn summary(section: &Section) -> TextTable {
 
 /// The builds that computed an experiment's rounds, each once.
 fn builds(experiment: &Experiment) -> String {
-    let all = experiment.runs.iter().flat_map(crate::History::builds);
+    let all = experiment.runs.iter().flat_map(History::builds);
     let names: BTreeSet<String> = all.map(|rounds| rounds.build.to_string()).collect();
     names.into_iter().collect::<Vec<_>>().join(", ")
 }

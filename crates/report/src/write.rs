@@ -5,6 +5,7 @@ use crate::error::{ReportError, Result};
 use crate::figures::{self, Embedding, Figure, Options};
 use crate::page::{PageData, page};
 use crate::study::Study;
+use fedanchor_record::words::printable;
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,9 @@ pub fn write_report(
     folder: &Path,
 ) -> Result<PathBuf> {
     if study.sections.is_empty() {
-        return Err(ReportError::NothingToShow { problems: study.problems.clone() });
+        let problems = study.problems.iter().map(|problem| format!("\n{}", printable(problem)));
+        let problems: String = problems.collect();
+        return Err(ReportError::Other(format!("there is no run to show{problems}")));
     }
     figures::check_round(study, options)?;
     check_folder(folder)?;
@@ -44,10 +47,7 @@ pub fn write_report(
     files.par_iter().try_for_each(|(name, title, chart)| {
         let svg = chart.svg(title);
         let file = figure_folder.join(name);
-        let picture = png(&svg, SCALE).map_err(|error| ReportError::Draw {
-            path: file.with_added_extension("png"),
-            problem: error.to_string(),
-        })?;
+        let picture = png(&svg, SCALE).map_err(|error| ReportError::about(&file, error))?;
         fs_err::write(file.with_added_extension("svg"), svg)?;
         fs_err::write(file.with_added_extension("png"), picture)?;
         Ok::<(), ReportError>(())
@@ -66,7 +66,8 @@ fn check_folder(folder: &Path) -> Result<()> {
     if empty || page.exists() && earlier() {
         return Ok(());
     }
-    Err(ReportError::NotAReport { path: folder.to_owned() })
+    let problem = "contains something that is not a report: name another folder with `--out`";
+    Err(ReportError::about(folder, problem))
 }
 
 /// Name, title and content of each file of a figure. Of bars, only the chosen frame: its frames are one

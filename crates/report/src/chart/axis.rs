@@ -52,7 +52,7 @@ impl Range {
         let (least, most) = values
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), value| (a.min(value), b.max(value)));
         let (mut low, mut high) = (axis.min.unwrap_or(least), axis.max.unwrap_or(most));
-        if !(low < high) {
+        if low >= high {
             // A single value lies within the axis.
             let middle = if least.is_finite() { least } else { 0.0 };
             low = axis.min.unwrap_or(if middle >= 0.0 {
@@ -177,7 +177,7 @@ mod tests {
         );
         assert_eq!(ticks(&axis, &[-1.2, 0.9]), ["-1.5", "-1.0", "-0.5", "0.0", "0.5", "1.0"]);
         assert_eq!(
-            ticks(&axis.clone().from_zero(), &[3.0]),
+            ticks(&axis.from_zero(), &[3.0]),
             ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0"]
         );
     }

@@ -28,7 +28,6 @@ pub struct Bars {
 /// The bars of one colour.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Its name.
     pub name: String,
     /// A value per group, where there is one.
     pub values: Vec<Option<f64>>,

@@ -16,7 +16,7 @@
 //! let svg = chart.svg("Accuracy");
 //! let bytes = png(&svg, 2.0)?;
 //! # assert!(svg.contains("FedAnchor") && bytes.starts_with(b"\x89PNG"));
-//! # Ok::<(), fedanchor_report::chart::DrawError>(())
+//! # Ok::<(), fedanchor_report::ReportError>(())
 //! ```
 
 mod axis;
@@ -30,11 +30,13 @@ mod sheet;
 mod svg;
 
 pub use axis::Axis;
-pub use bars::{Bars, Series};
+pub use bars::Bars;
+pub(crate) use bars::Series;
 pub use heat::{Heat, Scale};
-pub use lines::{Line, Lines, Reference};
-pub use png::{DrawError, png};
-pub use points::{Points, Swarm};
+pub(crate) use lines::Reference;
+pub use lines::{Line, Lines};
+pub use png::png;
+pub(crate) use points::{Points, Swarm};
 pub use sheet::{Picture, Sheet};
 
 /// A chart.

@@ -9,16 +9,13 @@ use std::f64::consts::TAU;
 /// Points in a plane, by class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Points {
-    /// The classes.
     pub swarms: Vec<Swarm>,
 }
 
 /// The points of one class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Swarm {
-    /// Name of the class.
     pub name: String,
-    /// Its points.
     pub points: Vec<[f64; 2]>,
 }
 

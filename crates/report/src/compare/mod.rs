@@ -11,56 +11,17 @@ mod significance;
 mod text;
 
 pub use outcome::{Outcome, Reached, Side};
-pub use significance::{Difference, Evidence, TTest};
+pub use significance::{Difference, Evidence};
 pub use text::comparison_text;
 
-use crate::error::ReportError;
+use crate::error::{ReportError, Result};
 use crate::history::History;
 use crate::setup::{Complete, FINGERPRINT};
 use crate::table::Average;
 use outcome::final_accuracy;
-use reading::{changed_settings, check_apart, read, some_of};
+use reading::{changed_settings, check_apart, read};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
-
-/// Why two folders cannot be compared.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CompareError {
-    /// A folder cannot be read.
-    #[error(transparent)]
-    Report(#[from] ReportError),
-    /// No run of a folder can be read.
-    #[error("{}: no run in it can be compared: {}", path.display(), problems.join("; "))]
-    Damaged {
-        /// The folder.
-        path: PathBuf,
-        /// What is wrong with each run.
-        problems: Vec<String>,
-    },
-    /// The runs of a folder are not of one experiment.
-    #[error(
-        "{}: contains runs of {} experiments: give a folder with the runs of one; found {}",
-        path.display(),
-        experiments.len(),
-        some_of(experiments)
-    )]
-    SeveralExperiments {
-        /// The folder.
-        path: PathBuf,
-        /// The experiments, each with its first run.
-        experiments: Vec<String>,
-    },
-    /// The same run would be compared with itself.
-    #[error("{}: is on both sides of the comparison: give two different folders", path.display())]
-    OnBothSides {
-        /// The run.
-        path: PathBuf,
-    },
-    /// No accuracy can be this.
-    #[error("accuracy {0}: expected a percentage from 0 to 100")]
-    Accuracy(f64),
-}
+use std::path::Path;
 
 /// Two experiments beside one another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -88,11 +49,9 @@ pub struct Comparison {
 /// A setting that is not the same in both experiments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChangedSetting {
-    /// Its dotted key.
     pub key: String,
     /// Its value in the first experiment; `None` if it has no such setting.
     pub a: Option<String>,
-    /// Its value in the second.
     pub b: Option<String>,
 }
 
@@ -104,9 +63,10 @@ pub fn compare(
     b: &Path,
     accuracy: Option<f64>,
     complete: Complete,
-) -> Result<Comparison, CompareError> {
+) -> Result<Comparison> {
     if let Some(accuracy) = accuracy.filter(|accuracy| !(0.0..=100.0).contains(accuracy)) {
-        return Err(CompareError::Accuracy(accuracy));
+        let problem = format!("accuracy {accuracy}: expected a percentage from 0 to 100");
+        return Err(ReportError::Other(problem));
     }
     let mut notes = Vec::new();
     let runs_a = read(a, complete, &mut notes)?;

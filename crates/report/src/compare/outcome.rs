@@ -6,68 +6,49 @@ use fedanchor_record::{RoundRecord, Timing};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// An experiment in a comparison, with numbers over its runs.
+/// An experiment in a comparison, with averages over its runs. Accuracies are in percent, times in seconds; traffic is in
+/// both directions; time per round is without pre-training.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Side {
-    /// The folder as it was given.
     pub folder: PathBuf,
-    /// Name of the method.
     pub method: String,
-    /// Its runs, by seed.
     pub runs: Vec<Outcome>,
-    /// Mean test accuracy of the last ten rounds, in percent.
     pub last_ten: Average,
-    /// Test accuracy after the last round, in percent.
     pub final_accuracy: Average,
     /// How many of its runs reached the accuracy. The next three are over these.
     pub runs_with_accuracy: usize,
-    /// The first round with the accuracy; `None` if no run reached it.
     pub rounds_to_accuracy: Option<Average>,
-    /// Bytes up to the end of that round.
     pub bytes_to_accuracy: Option<Average>,
-    /// Seconds up to the end of that round.
     pub seconds_to_accuracy: Option<Average>,
-    /// Bytes between server and clients, in both directions.
     pub bytes: Average,
-    /// Seconds per round, without pre-training; `None` if a run has no timings.
     pub seconds_per_round: Option<Average>,
-    /// Seconds for pre-training and all rounds.
     pub seconds: Option<Average>,
 }
 
-/// One run of an experiment.
+/// One run of an experiment, up to the last round that is compared.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Its folder.
     pub path: PathBuf,
-    /// Its seed.
     pub seed: u64,
-    /// The last round that is compared.
     pub rounds: u32,
-    /// Whether it completed all its rounds.
     pub finished: bool,
-    /// Mean test accuracy of the last ten rounds, in percent.
     pub last_ten: f64,
-    /// Test accuracy after the last round, in percent.
     pub final_accuracy: f64,
-    /// The first round with the accuracy; `None` if it was not reached.
     pub reached: Option<Reached>,
-    /// Bytes between server and clients, in both directions.
     pub bytes: u64,
-    /// Seconds per round, without pre-training.
     pub seconds_per_round: Option<f64>,
-    /// Seconds for pre-training and all rounds.
     pub seconds: Option<f64>,
 }
 
-/// What a run took to reach an accuracy.
+/// The first round with the accuracy, and what the run took up to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[allow(missing_docs)] // a round, its bytes and its seconds
 pub struct Reached {
-    /// The first round with at least this accuracy.
+    /// The round.
     pub round: u32,
-    /// Bytes up to the end of that round.
+    /// Bytes in both directions.
     pub bytes: u64,
-    /// Seconds up to the end of that round.
+    /// Seconds, where they are known.
     pub seconds: Option<f64>,
 }
 

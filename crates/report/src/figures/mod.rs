@@ -23,15 +23,12 @@ const MOST_LINES: usize = 8;
 pub struct Figure {
     /// Short name for files, unique in the report.
     pub id: String,
-    /// Its title.
     pub title: String,
     /// What is shown, and how it was computed.
     pub caption: String,
     /// What the frames differ in, for example `round`.
     pub choice: &'static str,
-    /// The frame that is shown first.
     pub chosen: usize,
-    /// The frames, at least one.
     pub frames: Vec<Frame>,
 }
 
@@ -40,7 +37,6 @@ pub struct Figure {
 pub struct Frame {
     /// What the reader chooses it by; empty if there is no choice.
     pub name: String,
-    /// What is drawn.
     pub chart: Chart,
 }
 
@@ -157,8 +153,12 @@ pub(crate) fn check_round(study: &Study, options: Options) -> Result<()> {
     if known.binary_search(&round).is_ok() {
         return Ok(());
     }
-    let known = known.first().copied().zip(known.last().copied());
-    Err(ReportError::NoSuchRound { round, known })
+    let hint = match &known[..] {
+        [first, .., last] => format!("`--round` can be {first} to {last}"),
+        [only] => format!("`--round` can be {only}"),
+        [] => "leave out `--round`, since no round has any".to_owned(),
+    };
+    Err(ReportError::Other(format!("no run has pseudo-labels at round {round}: {hint}")))
 }
 
 /// The figures over all sections.

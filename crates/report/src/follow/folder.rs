@@ -51,7 +51,7 @@ impl Followers {
             if waiting && run.rounds.is_empty() && run.problems.is_empty() {
                 continue;
             }
-            match History::of(&run.path, run.records()) {
+            match History::read(&run.path, run.status == Status::Running) {
                 Ok(mut history) => {
                     history.setup = history.setup.completed(complete);
                     all.runs.push(history);

@@ -1,7 +1,6 @@
 //! A run as far as it was written when it was last looked at.
 
 use crate::heading::Heading;
-use crate::records::Records;
 use fedanchor_record::{RoundRecord, Summary, Timing};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -50,16 +49,6 @@ pub enum Status {
 }
 
 impl LiveRun {
-    /// What it has recorded.
-    pub(crate) fn records(&self) -> Records {
-        Records {
-            summary: self.summary.clone(),
-            rounds: self.rounds.clone(),
-            timings: self.timings.clone(),
-            problems: self.problems.clone(),
-        }
-    }
-
     /// A run of which nothing is known yet.
     pub fn new(path: PathBuf) -> Self {
         Self {

@@ -13,7 +13,7 @@ pub use folder::Followers;
 pub use live_run::{LiveRun, Status};
 
 use crate::error::Result;
-use crate::records::{read_rounds, read_timings};
+use crate::records::{complete_lines, read_rounds, read_timings};
 use crate::run_files::RunFiles;
 use crate::runs::read_summary;
 use crate::setup::Setup;
@@ -173,11 +173,4 @@ fn read<T>(found: &Found, read: impl FnOnce() -> Result<T>) -> (Option<T>, Optio
         },
         Err(problem) => (None, Some(problem.clone())),
     }
-}
-
-/// The lines that are complete, and whether there is the beginning of another. Damaged bytes need not be text: the check
-/// of each record finds them.
-fn complete_lines(bytes: &[u8]) -> (String, bool) {
-    let end = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
-    (String::from_utf8_lossy(&bytes[..end]).into_owned(), end < bytes.len())
 }

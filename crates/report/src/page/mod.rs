@@ -37,15 +37,11 @@ pub struct PageData {
 /// A section of the page.
 #[derive(Debug)]
 pub struct SectionData {
-    /// The section's id.
     pub id: String,
-    /// Its title.
     pub title: String,
-    /// Its tables.
     pub tables: Vec<TextTable>,
     /// What its runs noted.
     pub notes: Vec<String>,
-    /// Its figures.
     pub figures: Vec<Figure>,
 }
 
