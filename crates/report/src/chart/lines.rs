@@ -55,6 +55,11 @@ impl Line {
 }
 
 impl Lines {
+    /// Lines over rounds, without references.
+    pub(crate) fn by_round(y: Axis, lines: Vec<Line>) -> Self {
+        Self { x: Axis::new("round").whole(), y, lines, references: Vec::new() }
+    }
+
     pub(super) fn svg(&self, title: &str) -> String {
         let lines: Vec<&Line> = self.lines.iter().filter(|line| !line.points.is_empty()).collect();
         let subtitle = match lines.iter().filter(|line| line.shown).count() {

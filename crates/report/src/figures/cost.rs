@@ -11,28 +11,19 @@ pub(super) fn traffic(section: &Section, options: Options) -> Option<Figure> {
     let experiments = section.experiments.iter().filter(|one| sends(one)).enumerate();
     let lines = experiments.map(|(place, experiment)| {
         let mut line = line(experiment, place, options.smooth, &|round| Some(round.test_accuracy));
-        let mut sent = 0.0;
+        let mut sent = 0;
         let rounds = &experiment.runs[0].rounds;
-        let sums: Vec<f64> = rounds
-            .iter()
-            .map(|round| {
-                sent += (round.bytes_down + round.bytes_up) as f64 / 1e6;
-                sent
-            })
-            .collect();
-        let known = line.points.len().min(sums.len());
-        line.points.truncate(known);
-        line.band.truncate(known);
-        for (point, sum) in line.points.iter_mut().zip(sums) {
-            point[0] = short(sum);
+        line.points.truncate(rounds.len());
+        line.band.truncate(rounds.len());
+        for (point, round) in line.points.iter_mut().zip(rounds) {
+            sent += round.bytes_down + round.bytes_up;
+            point[0] = short(sent as f64 / 1e6);
         }
         line
     });
     let lines = Lines {
         x: Axis::new("traffic between server and clients (MB)"),
-        y: Axis::new("test accuracy (%)"),
-        lines: lines.collect(),
-        references: Vec::new(),
+        ..Lines::by_round(Axis::new("test accuracy (%)"), lines.collect())
     };
     let caption =
         "Test accuracy against the encoded size of all messages so far (of the first seed).";
@@ -99,12 +90,8 @@ pub(super) fn rejected(section: &Section) -> Option<Figure> {
         .map(|(place, one)| {
             line(one, place, 1, &|round| (round.round > 0).then_some(round.rejected.len() as f64))
         });
-    let lines = Lines {
-        x: Axis::new("round").whole(),
-        y: Axis::new("rejected updates").from_zero().whole(),
-        lines: lines.collect(),
-        references: Vec::new(),
-    };
+    let y = Axis::new("rejected updates").from_zero().whole();
+    let lines = Lines::by_round(y, lines.collect());
     let caption = "Updates that the server rejected in each round. Means over seeds, bands one standard \
                    deviation.";
     Figure::single(section, "rejected", "Rejected updates", caption, Chart::Lines(lines))

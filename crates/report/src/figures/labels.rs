@@ -2,17 +2,20 @@
 
 use super::series::{line, short};
 use super::{Figure, Frame, Options};
-use crate::chart::{Axis, Bars, Chart, Lines, Series};
+use crate::chart::{Axis, Bars, Chart, Line, Lines, Series};
 use crate::study::{Section, Study};
-use fedanchor_record::RoundRecord;
+use fedanchor_record::{LabelAccuracy, RoundRecord};
 
 /// Rounds between which a reader of the bars can choose.
 const MOST_ROUNDS: usize = 40;
 
 /// The accuracy of the labels that clients train on: the anchor head's where there is one.
 fn used(round: &RoundRecord, kept: bool) -> Option<f64> {
-    let of = |head: &fedanchor_record::LabelAccuracy| if kept { head.kept } else { head.all };
-    of(&round.anchor_head).or(of(&round.classifier_head))
+    of_head(&round.anchor_head, kept).or(of_head(&round.classifier_head, kept))
+}
+
+fn of_head(head: &LabelAccuracy, kept: bool) -> Option<f64> {
+    if kept { head.kept } else { head.all }
 }
 
 /// Accuracy of the pseudo-labels by round, of the kept samples or of all.
@@ -22,25 +25,19 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Optio
     let labelling = section.experiments.iter().filter(|one| one.heading().has_labels());
     for (place, experiment) in labelling.enumerate() {
         lines.push(line(experiment, place, options.smooth, &|round| used(round, kept)));
-        // The other head beside it, on the same samples.
+        // The other head, on the same samples.
         let anchor = |round: &RoundRecord| round.anchor_head.all.is_some();
         if experiment.runs.iter().any(|run| run.rounds.iter().any(anchor)) {
-            let head = |round: &RoundRecord| {
-                let head = &round.classifier_head;
-                if kept { head.kept } else { head.all }
-            };
-            let next = heads.next().unwrap_or(place);
-            let mut other = line(experiment, place, options.smooth, &head);
-            other.name += ", classifier head";
-            other.style = next;
-            lines.push(other);
+            let head = |round: &RoundRecord| of_head(&round.classifier_head, kept);
+            let other = line(experiment, place, options.smooth, &head);
+            let (name, style) = (other.name + ", classifier head", heads.next().unwrap_or(place));
+            lines.push(Line { name, style, ..other });
         }
     }
     // The heads count as lines too.
     let drawn = lines.iter_mut().filter(|line| line.shown && !line.points.is_empty());
     drawn.skip(super::MOST_LINES).for_each(|line| line.shown = false);
-    let y = Axis::new("correct pseudo-labels (%)");
-    let lines = Lines { x: Axis::new("round").whole(), y, lines, references: Vec::new() };
+    let lines = Lines::by_round(Axis::new("correct pseudo-labels (%)"), lines);
     let (name, title, which) = match kept {
         true => ("labels-kept", "Pseudo-labels of kept samples", "the kept samples"),
         false => ("labels-all", "Pseudo-labels of all samples", "all samples of a round's clients"),

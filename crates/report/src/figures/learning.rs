@@ -1,7 +1,7 @@
 //! How well a model learns, by round.
 
 use super::series::{line, short};
-use super::{Figure, Frame, Options};
+use super::{Figure, Options};
 use crate::chart::{Axis, Chart, Line, Lines, Reference};
 use crate::published::SWITCHES;
 use crate::study::{Experiment, Section};
@@ -12,7 +12,7 @@ const OVER_SEEDS: &str = "Lines are means over seeds, bands one standard deviati
 fn lines(section: &Section, smooth: usize, y: Axis, of: super::series::Of) -> Lines {
     let experiments = section.experiments.iter().enumerate();
     let lines = experiments.map(|(place, one)| line(one, place, smooth, of)).collect();
-    Lines { x: Axis::new("round").whole(), y, lines, references: Vec::new() }
+    Lines::by_round(y, lines)
 }
 
 /// Test accuracy by round, with what the paper reports and the bounds that are known.
@@ -122,19 +122,14 @@ pub(super) fn losses(section: &Section) -> Option<Figure> {
         ("server, mixup", &|round| round.losses.get("server_mix")),
         ("server, contrastive", &|round| round.losses.get("server_contrastive")),
     ];
-    let all = section.experiments.len();
-    let shown = all.min(super::MOST_MODELS);
-    let frames = section.experiments.iter().take(shown).map(|experiment| {
+    let draw = |experiment: &Experiment| {
         let lines = parts.iter().enumerate().map(|(place, (name, of))| {
             let line = line(experiment, place, 1, of);
             Line { name: (*name).to_owned(), style: place, ..line }
         });
         let lines = lines.filter(|line| !line.points.is_empty()).collect();
-        let (x, y) = (Axis::new("round").whole(), Axis::new("loss"));
-        let lines = Lines { x, y, lines, references: Vec::new() };
-        Frame { name: experiment.name.clone(), chart: Chart::Lines(lines) }
-    });
+        Some(Chart::Lines(Lines::by_round(Axis::new("loss"), lines)))
+    };
     let caption = format!("Mean losses of each round's training. {OVER_SEEDS}");
-    let caption = super::limited(&caption, shown, all);
-    Figure::framed(section, "losses", "Losses", &caption, "experiment", frames.collect())
+    Figure::by_experiment(section, "losses", "Losses", &caption, draw)
 }

@@ -11,7 +11,7 @@ pub use latents::Embedding;
 
 use crate::chart::Chart;
 use crate::error::{ReportError, Result};
-use crate::study::{Section, Study};
+use crate::study::{Experiment, Section, Study};
 
 /// Experiments whose models are shown one by one at most.
 const MOST_MODELS: usize = 24;
@@ -60,6 +60,25 @@ impl Figure {
     ) -> Option<Self> {
         let frames = vec![Frame { name: String::new(), chart }];
         Self::framed(section, name, title, caption, "", frames)
+    }
+
+    /// A figure with a frame per experiment that has something to draw.
+    fn by_experiment(
+        section: &Section,
+        name: &str,
+        title: &str,
+        caption: &str,
+        draw: impl Fn(&Experiment) -> Option<Chart>,
+    ) -> Option<Self> {
+        let frames = section.experiments.iter().filter_map(|one| {
+            let chart = draw(one).filter(|chart| !chart.is_empty())?;
+            Some(Frame { name: one.name.clone(), chart })
+        });
+        let mut frames: Vec<Frame> = frames.collect();
+        let all = frames.len();
+        frames.truncate(MOST_MODELS);
+        let caption = limited(caption, frames.len(), all);
+        Self::framed(section, name, title, &caption, "experiment", frames)
     }
 
     /// A figure of several frames, without those that are empty; `None` if all are.

@@ -1,33 +1,26 @@
 //! What the final model and the data look like, one frame per experiment, of its first seed.
 
+use super::Figure;
 use super::series::short;
-use super::{Figure, Frame, MOST_MODELS, limited};
 use crate::chart::{Chart, Heat, Picture, Scale, Sheet};
 use crate::history::History;
 use crate::matrix::Matrix;
-use crate::study::Section;
+use crate::study::{Experiment, Section};
 use fedanchor_record::SampleKind;
 
 /// Clients in the figure of a partition at most.
 const MOST_CLIENTS: usize = 200;
 
-/// A figure with one frame per experiment that has what is drawn.
-fn framed(
+/// One frame per experiment: of its first seed that has what is drawn.
+fn by_run(
     section: &Section,
     name: &str,
     title: &str,
     caption: &str,
     draw: impl Fn(&History) -> Option<Chart>,
 ) -> Option<Figure> {
-    let frames = section.experiments.iter().filter_map(|one| {
-        let chart = one.runs.iter().find_map(&draw)?;
-        Some(Frame { name: one.name.clone(), chart })
-    });
-    let mut frames: Vec<Frame> = frames.collect();
-    let all = frames.len();
-    frames.truncate(MOST_MODELS);
-    let caption = limited(caption, frames.len(), all);
-    Figure::framed(section, name, title, &caption, "experiment", frames)
+    let draw = |experiment: &Experiment| experiment.runs.iter().find_map(&draw);
+    Figure::by_experiment(section, name, title, caption, draw)
 }
 
 /// Test images by true and predicted class.
@@ -45,7 +38,7 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
     };
     let caption =
         "Test images of each true class by the class that the final model predicts, in percent.";
-    framed(section, "confusion", "Confusion matrix (%)", caption, draw)
+    by_run(section, "confusion", "Confusion matrix (%)", caption, draw)
 }
 
 /// Cosine between the classes' mean anchor latents.
@@ -58,7 +51,7 @@ pub(super) fn similarity(section: &Section) -> Option<Figure> {
     };
     let caption = "Cosine between the mean latents of the classes' anchors, final model. Classes that share \
                    a direction are easily confused.";
-    framed(section, "similarity", "Similarity of the anchors (cosine)", caption, draw)
+    by_run(section, "similarity", "Similarity of the anchors (cosine)", caption, draw)
 }
 
 /// Samples by client and class.
@@ -78,7 +71,7 @@ pub(super) fn partition(section: &Section) -> Option<Figure> {
     };
     let caption =
         "Samples of each client by class. Of more than 200 clients, evenly spaced ones are shown.";
-    framed(section, "partition", "Partition (samples)", caption, draw)
+    by_run(section, "partition", "Partition (samples)", caption, draw)
 }
 
 fn heat(
@@ -128,5 +121,5 @@ pub(super) fn samples(section: &Section) -> Option<Figure> {
     };
     let caption = "Images of clients in the last recorded round: pseudo-label, true class where it is another, \
                    and score.";
-    framed(section, "samples", "Images and their pseudo-labels", caption, draw)
+    by_run(section, "samples", "Images and their pseudo-labels", caption, draw)
 }

@@ -262,21 +262,38 @@ fn broken_runs_are_named_and_the_others_shown() {
 
 #[test]
 fn names_with_markup_stay_text() {
-    let evil = "</script><img src=x onerror=alert(1)>";
+    let evil = "</script></svg>' onload=alert(1) <img src=x onerror=alert(1)>";
     let folders = Folders::new();
     let name = format!("name = \"{evil}\"");
-    folders.run("x", 0, 86.0, &[FEW[0], ("name = \"cifar10\"", &name)]);
-    rounds(&folders.path("x"), &[60.0, 86.0]);
-    let table = format!("class,{evil}\n{evil},3\n");
+    for (name, changes) in [("x", &[FEW[0], ("name = \"cifar10\"", &name)][..]), ("y", FEW)] {
+        folders.run(name, 0, 86.0, changes);
+        rounds(&folders.path(name), &[60.0, 86.0]);
+    }
+    let table = format!("class,\"{evil}\",\"b\"\" onload=alert(1)\"\n\"{evil}\",3,4\n");
     fs_err::write(folders.path("x").join(files::CONFUSION), table).unwrap();
     let html = page(&data(&folders));
-    assert!(!html.contains(evil) && !html.contains("<img src=x"));
+    assert!(html.contains("&lt;img src=x onerror=alert(1)&gt;"));
+    // The one script is that of the page, which its policy names by its hash.
+    assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (1, 1));
+    assert!(html.contains("script-src 'sha256-") && !html.contains("script-src 'unsafe-inline'"));
+    // Inside the page and in files, every drawing is well-formed, without elements or attributes from a name.
+    let drawings = html.split("<svg ").skip(1).map(|part| part.split("</svg>").next().unwrap());
+    let mut drawings: Vec<String> = drawings.map(|inner| format!("<svg {inner}</svg>")).collect();
     let out = folders.path("report");
     write_report(&study(&folders), Options::default(), &Embedding::default(), &out).unwrap();
     for file in fs_err::read_dir(out.join("figures")).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|kind| kind == "svg") {
-            assert!(!fs_err::read_to_string(&path).unwrap().contains("<img"), "{}", path.display());
+            drawings.push(fs_err::read_to_string(&path).unwrap());
+        }
+    }
+    assert!(drawings.len() > 10, "{}", drawings.len());
+    for drawing in drawings {
+        fedanchor_report::chart::png(&drawing, 1.0).unwrap();
+        assert!(!drawing.contains("<img") && !drawing.contains("<script"), "{drawing}");
+        for inside in drawing.split('<').map(|tag| tag.split('>').next().unwrap()) {
+            let attributes = inside.split('"').step_by(2);
+            assert!(attributes.clone().all(|name| !name.contains("onload")), "{inside}");
         }
     }
 }
