@@ -1,14 +1,13 @@
 //! A run folder as far as it was written: every round, and the files that figures are drawn from.
 //!
-//! A table averages finished runs only. A figure can show a run that is still going on or was stopped,
-//! and one whose last line was being written when it was killed: what is missing or cannot be read is named
-//! and skipped.
+//! A table averages finished runs only. A figure can also show a run that is in progress or was stopped, or was killed
+//! while it wrote a line: files and lines that are missing or damaged are named and skipped.
 
 use crate::error::{ReportError, Result};
 use crate::matrix::Matrix;
 use crate::records::{complete_lines, read_rounds, read_timings};
 use crate::run_files::RunFiles;
-use crate::runs::{Damaged, Folders, find_folders, read_summary};
+use crate::runs::{Folders, LeftOut, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
     BuildRounds, Latents, RoundRecord, Samples, Summary, Timing, files, missing_timings,
@@ -16,7 +15,7 @@ use fedanchor_record::{
 };
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a run that ended before its first round.
+/// The problem of a run that ended before its first round.
 const NO_ROUND: &str = "no round was recorded";
 
 /// A run and its records.
@@ -37,15 +36,17 @@ pub struct History {
     pub latents: Vec<(u32, Latents)>,
     /// Single images and their pseudo-labels, where the run saved them.
     pub samples: Option<Samples>,
-    /// What is missing or cannot be read, and was skipped.
+    /// Files and lines that are missing or damaged, and were skipped.
     pub problems: Vec<String>,
+    /// Whether all planned rounds are there.
+    pub is_finished: bool,
 }
 
 /// The runs in some folders, and those that cannot be shown at all.
 #[derive(Debug, Default)]
 pub struct Histories {
     pub runs: Vec<History>,
-    pub damaged: Vec<Damaged>,
+    pub damaged: Vec<LeftOut>,
 }
 
 /// Reads all runs in these folders, each a run folder or one that contains run folders.
@@ -58,7 +59,7 @@ pub fn read_histories(dirs: &[PathBuf], complete: Complete) -> Result<Histories>
                 history.setup = history.setup.completed(complete);
                 all.runs.push(history);
             }
-            Err(error) => all.damaged.push(Damaged { path, problem: error.in_run_folder() }),
+            Err(error) => all.damaged.push(LeftOut { path, problem: error.in_run_folder() }),
         }
     }
     Ok(all)
@@ -92,7 +93,7 @@ impl History {
             Some(summary) => setup.with_fingerprint(&summary.data_fingerprint),
             None => setup,
         };
-        Ok(Self {
+        let mut history = Self {
             setup,
             summary,
             rounds,
@@ -103,7 +104,11 @@ impl History {
             latents,
             samples,
             problems,
-        })
+            is_finished: false,
+        };
+        let all = history.last().round >= history.planned();
+        history.is_finished = history.summary.is_some() && all;
+        Ok(history)
     }
 
     /// Names of the classes, as far as the folder tells them.
@@ -143,9 +148,14 @@ impl History {
         planned.unwrap_or_else(|| self.last().round)
     }
 
-    /// Whether all planned rounds are there.
-    pub fn is_finished(&self) -> bool {
-        self.summary.is_some() && self.last().round >= self.planned()
+    /// Drops the rounds after this one, and the summary, which is of all.
+    pub(crate) fn cut_after(&mut self, last: u32) {
+        let kept = self.rounds.partition_point(|record| record.round <= last);
+        if kept < self.rounds.len() {
+            self.summary = None;
+        }
+        self.rounds.truncate(kept);
+        self.timings.truncate(kept);
     }
 
     pub fn last(&self) -> &RoundRecord {
@@ -154,15 +164,10 @@ impl History {
 
     /// Mean test accuracy of the last ten rounds, or of as many as there are after pre-training.
     pub fn last_ten(&self) -> f64 {
-        last_ten(&self.rounds)
+        let trained = &self.rounds[self.rounds.len().min(2) - 1..];
+        let last = &trained[trained.len().saturating_sub(10)..];
+        last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
     }
-}
-
-/// [`History::last_ten`] of the first rounds of a run, at least one.
-pub(crate) fn last_ten(rounds: &[RoundRecord]) -> f64 {
-    let trained = &rounds[rounds.len().min(2) - 1..];
-    let last = &trained[trained.len().saturating_sub(10)..];
-    last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
 }
 
 fn lines(bytes: &[u8], in_progress: bool) -> String {
@@ -175,7 +180,7 @@ fn rounds(
     in_progress: bool,
     problems: &mut Vec<String>,
 ) -> Result<Vec<RoundRecord>> {
-    // Every line has a checksum of its own: one that is damaged is named, and those before it are shown.
+    // Every line has its own checksum: a damaged line is named, and those before it are shown.
     let bytes = RunFiles::unchecked(&run.folder).bytes(files::ROUNDS)?;
     let (rounds, problem) = read_rounds(&lines(&bytes, in_progress));
     let Some(last) = rounds.last() else {
@@ -192,7 +197,7 @@ fn rounds(
     Ok(rounds)
 }
 
-/// Reads the timings up to the first line that is damaged, for so many rounds; a run without the file has none.
+/// Reads the timings of the rounds up to the first line that is damaged; a run without the file has none.
 fn timings(
     run: &RunFiles,
     in_progress: bool,

@@ -1,5 +1,5 @@
 //! A page on which a person reviews labels that a model proposes: every picture with its label, its score
-//! and the nearest anchors. Labels can be changed on the page, which then writes the CSV file anew. All of
+//! and the nearest anchors. Labels can be changed on the page, which then writes a new CSV file. All of
 //! it is one file, without a server and without anything from elsewhere.
 
 use crate::escape;

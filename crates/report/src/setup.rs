@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-/// The key under which the fingerprint of the data stands beside the settings.
+/// The key of the data's fingerprint among the settings.
 pub(crate) const FINGERPRINT: &str = "data_fingerprint";
 
 /// The settings of a run.

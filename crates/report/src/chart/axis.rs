@@ -4,7 +4,7 @@ use super::svg::{Svg, px};
 
 /// Ticks on an axis, at most.
 const MOST_TICKS: f64 = 7.0;
-/// What is beyond these ends is drawn at them: differences of such numbers are still exact enough to draw.
+/// Values beyond this are drawn there: differences of such numbers are still exact enough to draw.
 const FARTHEST: f64 = 1e12;
 
 /// An axis.

@@ -159,11 +159,7 @@ impl Heat {
                 }
             }
         }
-        let (wide, high) = (px(plane.width), px(plane.height));
-        svg.add(format_args!(
-            "<rect class=\"axis\" x=\"{left}\" y=\"{top}\" width=\"{wide}\" height=\"{high}\" fill=\"none\" \
-             stroke=\"#808080\"/>\n"
-        ));
+        svg.frame(plane);
     }
 
     /// The scale, to the right of the plane.

@@ -36,7 +36,7 @@ pub use heat::{Heat, Scale};
 pub(crate) use lines::Reference;
 pub use lines::{Line, Lines};
 pub use png::png;
-pub(crate) use points::{Points, Swarm};
+pub(crate) use points::{ClassPoints, Points};
 pub use sheet::{Picture, Sheet};
 
 /// A chart.
@@ -63,7 +63,7 @@ impl Chart {
                 bars.series.iter().all(|one| one.values.iter().all(Option::is_none))
             }
             Self::Heat(heat) => heat.values.iter().all(Vec::is_empty),
-            Self::Points(points) => points.swarms.iter().all(|swarm| swarm.points.is_empty()),
+            Self::Points(points) => points.classes.iter().all(|class| class.points.is_empty()),
             Self::Sheet(sheet) => sheet.rows.iter().all(|(_, pictures)| pictures.is_empty()),
         }
     }
@@ -109,7 +109,7 @@ mod tests {
                 decimals,
             }),
             Chart::Points(Points {
-                swarms: vec![Swarm { name: name(), points: vec![[0.0, 1.0]] }],
+                classes: vec![ClassPoints { name: name(), points: vec![[0.0, 1.0]] }],
             }),
             Chart::Sheet(Sheet { columns: 1, rows: vec![(name(), vec![picture])] }),
         ];

@@ -9,17 +9,17 @@ use std::f64::consts::TAU;
 /// Points in a plane, by class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Points {
-    pub swarms: Vec<Swarm>,
+    pub classes: Vec<ClassPoints>,
 }
 
 /// The points of one class.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Swarm {
+pub struct ClassPoints {
     pub name: String,
     pub points: Vec<[f64; 2]>,
 }
 
-impl Swarm {
+impl ClassPoints {
     /// The centroid of its points.
     pub fn centre(&self) -> [f64; 2] {
         let count = self.points.len().max(1) as f64;
@@ -33,21 +33,16 @@ impl Points {
         let plane = Plane { left: MARGIN, top: svg.head + 4.0, width: 528.0, height: 420.0 };
         let range = |axis: usize| {
             let values =
-                self.swarms.iter().flat_map(|swarm| &swarm.points).map(|point| point[axis]);
+                self.classes.iter().flat_map(|class| &class.points).map(|point| point[axis]);
             Range::of(&Axis::new(""), values, true)
         };
         let (x, y) = (range(0), range(1));
         let place = |point: [f64; 2]| [plane.x(&x, point[0]), plane.y(&y, point[1])];
-        let (wide, high) = (plane.width, plane.height);
-        svg.add(format_args!(
-            "<rect class=\"axis\" x=\"{MARGIN}\" y=\"{}\" width=\"{wide}\" height=\"{high}\" fill=\"none\" \
-             stroke=\"#808080\"/>\n",
-            plane.top
-        ));
+        svg.frame(&plane);
         let mut keys = Vec::new();
-        let colours = class_colours(self.swarms.len());
-        let drawn = self.swarms.iter().zip(&colours).filter(|(swarm, _)| !swarm.points.is_empty());
-        for (Swarm { name, points }, colour) in drawn.clone() {
+        let colours = class_colours(self.classes.len());
+        let drawn = self.classes.iter().zip(&colours).filter(|(class, _)| !class.points.is_empty());
+        for (ClassPoints { name, points }, colour) in drawn.clone() {
             // Lines of hardly any length with round ends, in one path: thousands of circles would be ten times as long.
             let dots: String = points
                 .iter()
@@ -64,11 +59,11 @@ impl Points {
             keys.push(Key { name: name.clone(), sample, shown: true });
         }
         // Above all points.
-        for (swarm, colour) in drawn {
-            let star = star(place(swarm.centre()));
+        for (class, colour) in drawn {
+            let star = star(place(class.centre()));
             svg.add(format_args!(
                 "<path data-line=\"{}\" class=\"star\" d=\"{star}\" fill=\"{colour}\" stroke=\"#222222\"/>\n",
-                escape::markup(&swarm.name)
+                escape::markup(&class.name)
             ));
         }
         svg.finish([560.0, plane.bottom() + MARGIN], &plane, &keys, "")

@@ -32,7 +32,7 @@ pub(super) fn px(value: f64) -> f64 {
     (value * 10.0).round() / 10.0 + 0.0
 }
 
-/// The width of a text of so many characters.
+/// The width of a text with this number of characters.
 pub(super) fn text_width(characters: usize) -> f64 {
     characters as f64 * 7.2
 }
@@ -75,13 +75,22 @@ impl Svg {
         ));
     }
 
+    /// Adds a frame around a plane.
+    pub(super) fn frame(&mut self, plane: &Plane) {
+        let [x, y, width, height] = [plane.left, plane.top, plane.width, plane.height].map(px);
+        self.add(format_args!(
+            "<rect class=\"axis\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
+             stroke=\"#808080\"/>\n"
+        ));
+    }
+
     /// Begins the group of a line, a colour of bars or a class, which can be switched on and off.
     pub(super) fn group(&mut self, name: &str, shown: bool, attributes: &str) {
         let (name, hidden) = (escape::markup(name), display(shown));
         self.add(format_args!("<g data-line=\"{name}\" {attributes}{hidden}>"));
     }
 
-    /// Adds the legend beside a plane, and returns its width.
+    /// Adds the legend at the right of a plane, and returns its width.
     fn legend(&mut self, keys: &[Key], [left, top]: [f64; 2], height: f64) -> f64 {
         let longest = keys.iter().map(|key| key.name.chars().count().min(LONGEST_NAME)).max();
         let Some(longest) = longest else { return 0.0 };
@@ -115,7 +124,7 @@ impl Svg {
         self.whole([(width + legend).ceil(), height.ceil()], width.ceil(), attributes)
     }
 
-    /// The whole SVG, of this size, of which the page shows so much of the width and all below the title.
+    /// The whole SVG, of this size, of which the page shows this part of the width and all below the title.
     pub(super) fn whole(self, [width, height]: [f64; 2], shown: f64, attributes: &str) -> String {
         let Self { body, title, head } = self;
         let top = head - 7.0;

@@ -41,7 +41,7 @@ pub(super) fn read(
     notes.extend(problems.into_iter().map(|problem| format!("left out: {problem}")));
     let mut seeds: Vec<History> = Vec::new();
     // Of two runs of a seed, the one that is whole.
-    runs.sort_by_key(|run| (!run.problems.is_empty(), !run.is_finished()));
+    runs.sort_by_key(|run| (!run.problems.is_empty(), !run.is_finished));
     for run in runs {
         let path = run.setup.path.display();
         notes.extend(run.problems.iter().map(|problem| format!("{path}: {problem}")));

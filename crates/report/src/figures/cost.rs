@@ -65,7 +65,7 @@ pub(super) fn phases(section: &Section) -> Option<Figure> {
         stacked: true,
     };
     let caption = "Mean seconds of a round by phase, without pre-training; the clients' part includes their \
-                   pseudo-labels. Runs on other machines, or beside others, are not comparable.";
+                   pseudo-labels. Times of runs on other machines, or of runs that shared one, are not comparable.";
     let caption = super::limited(caption, experiments.len(), all);
     Figure::single(section, "phases", "Time per round by phase", &caption, Chart::Bars(bars))
 }

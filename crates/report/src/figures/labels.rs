@@ -43,8 +43,8 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Optio
         false => ("labels-all", "Pseudo-labels of all samples", "all samples of a round's clients"),
     };
     let caption = format!(
-        "Share of correct pseudo-labels among {which}: by the anchor head where the method has one, with \
-         the classification head on the same samples beside it. Means over seeds, bands one standard \
+        "Share of correct pseudo-labels among {which}: by the anchor head where the method has one, and \
+         by the classification head on the same samples. Means over seeds, bands one standard \
          deviation."
     );
     Figure::single(section, name, title, &caption, Chart::Lines(lines))

@@ -5,7 +5,7 @@
 
 use super::series::short;
 use super::{Figure, Frame, MOST_MODELS, limited};
-use crate::chart::{Chart, Points, Swarm};
+use crate::chart::{Chart, ClassPoints, Points};
 use crate::study::Section;
 use bhtsne::tSNE;
 use fedanchor_record::Latents;
@@ -21,7 +21,7 @@ const THETA: f32 = 0.5;
 /// How latents are laid out in a plane.
 #[derive(Debug, Clone, Default)]
 pub struct Embedding {
-    /// Folder in which results are kept; without one they are computed anew.
+    /// Folder in which results are kept; without one they are computed every time.
     pub cache: Option<PathBuf>,
 }
 
@@ -36,12 +36,12 @@ pub(super) fn plane(section: &Section, embedding: &Embedding) -> Option<Figure> 
     for (experiment, run) in saved.take(MOST_MODELS) {
         for (round, latents) in &run.latents {
             let points = embedding.points(latents);
-            let swarms = run.classes().into_iter().enumerate().map(|(class, name)| {
+            let classes = run.classes().into_iter().enumerate().map(|(class, name)| {
                 let own = points.iter().zip(&latents.labels);
                 let own = own.filter(|(_, label)| usize::from(**label) == class);
-                Swarm { name, points: own.map(|(point, _)| *point).collect() }
+                ClassPoints { name, points: own.map(|(point, _)| *point).collect() }
             });
-            let chart = Chart::Points(Points { swarms: swarms.collect() });
+            let chart = Chart::Points(Points { classes: classes.collect() });
             frames.push(Frame { name: format!("{}, round {round}", experiment.name), chart });
         }
     }
@@ -155,10 +155,10 @@ mod tests {
         assert_eq!(points.len(), 120);
         let of_class = |class: usize| points.iter().copied().skip(class).step_by(2).collect();
         let [first, second] =
-            [0, 1].map(|class| Swarm { name: String::new(), points: of_class(class) });
+            [0, 1].map(|class| ClassPoints { name: String::new(), points: of_class(class) });
         let between = distance(first.centre(), second.centre());
-        let spread = |swarm: &Swarm| {
-            let sum: f64 = swarm.points.iter().map(|point| distance(*point, swarm.centre())).sum();
+        let spread = |class: &ClassPoints| {
+            let sum: f64 = class.points.iter().map(|point| distance(*point, class.centre())).sum();
             sum / 60.0
         };
         assert!(between > 2.0 * spread(&first).max(spread(&second)), "{between}");

@@ -24,7 +24,7 @@ pub struct Figure {
     /// Short name for files, unique in the report.
     pub id: String,
     pub title: String,
-    /// What is shown, and how it was computed.
+    /// The content, and how it was computed.
     pub caption: String,
     /// What the frames differ in, for example `round`.
     pub choice: &'static str,
@@ -132,7 +132,7 @@ impl Frame {
     }
 }
 
-/// The caption of a figure that shows the first so many experiments only.
+/// The caption of a figure that shows the first of many experiments.
 fn limited(caption: &str, shown: usize, all: usize) -> String {
     match shown < all {
         true => format!("{caption} The first {shown} of {all} experiments are shown."),

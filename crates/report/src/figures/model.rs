@@ -11,7 +11,7 @@ use fedanchor_record::SampleKind;
 /// Clients in the figure of a partition at most.
 const MOST_CLIENTS: usize = 200;
 
-/// One frame per experiment: of its first seed that has what is drawn.
+/// One frame per experiment, of its first seed with the data that is drawn.
 fn by_run(
     section: &Section,
     name: &str,
@@ -59,7 +59,7 @@ pub(super) fn partition(section: &Section) -> Option<Figure> {
     let draw = |run: &History| {
         let (mut matrix, sizes) = run.partition.clone()?.split_off("size");
         if matrix.columns.len() < 2 {
-            // Nobody knows the classes: the sizes alone.
+            // The classes are unknown: only the sizes.
             matrix.columns = vec!["any".to_owned()];
             matrix.values = sizes?.into_iter().map(|size| vec![size]).collect();
         }

@@ -1,9 +1,8 @@
 //! Follows a run while it is written, without disturbing it.
 //!
-//! A [`Follower`] looks at a run folder whenever it is asked to. If a file has changed, it reads the records again, which
-//! takes milliseconds: reading only what was appended would have to find out whether a resumed run has cut a file off or
-//! replaced it. It has no clock and no thread of its own: lines in a pipe and a page in a browser each ask at their own
-//! pace.
+//! A [`Follower`] looks at a run folder when it is polled. If a file has changed, it reads all records again, which takes
+//! milliseconds. Reading only the appended lines was rejected: it needs checks of whether a resumed run has truncated or
+//! replaced a file. A follower has neither clock nor thread: lines in a pipe and a page in a browser poll at their own pace.
 
 mod folder;
 mod live_run;

@@ -95,7 +95,7 @@ impl PageData {
     /// Everything below the header.
     fn main(&self) -> String {
         let open = self.problems.len() <= MOST_PROBLEMS;
-        let mut main = list("problems", "To know about these runs", &self.problems, open);
+        let mut main = list("problems", "Problems", &self.problems, open);
         let several = self.sections.len() > 1;
         if several {
             main += &figure_grid(&self.overview);
@@ -130,7 +130,7 @@ impl PageData {
         let (title, id) = (markup(&table.title), markup(&table.id));
         let head = line("th", &table.columns);
         let rows: String = table.rows.iter().map(|row| line("td", row)).collect();
-        // Only a report in a folder has files beside it.
+        // Only a report in a folder comes with files.
         let files = match self.live {
             Some(_) => String::new(),
             None => format!(

@@ -1,7 +1,7 @@
 //! The host names that requests may be for.
 //!
-//! A page elsewhere can have a name of its own lead to this machine ("DNS rebinding") and then read the answers
-//! as its own. Its requests still carry that name. Ports are not compared: a tunnel may have another one at its
+//! The owner of a page elsewhere can point a host name at this machine ("DNS rebinding"), and the page then reads the
+//! answers as those of its own host. Its requests still carry that name. Ports are not compared: a tunnel may have another one at its
 //! other end, and it is the name that such a page cannot choose.
 
 use axum::http::header::{HOST, HeaderMap};

@@ -6,9 +6,9 @@
 //! side.
 //!
 //! A browser lets any page on the internet send requests to this machine. What keeps such a page from the data is that
-//! it cannot read answers of another origin; so that it cannot point a name of its own at this machine, a request for
+//! it cannot read answers of another origin; and since its owner could point a name at this machine, a request for
 //! another host is refused. All sizes and times are bounded. Beyond the allowed number of connections a new one
-//! replaces the oldest, first of those that have not sent a request: whoever only holds connections open blocks nobody.
+//! replaces the oldest, first of those that have not sent a request: idle connections block nobody.
 
 mod hosts;
 #[cfg(test)]
@@ -37,7 +37,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-/// Headers of every answer. The page brings its scripts and styles along and talks to nobody but this server.
+/// Headers of every answer. The page contains its script and styles and contacts this server only.
 const HEADERS: [(HeaderName, &str); 5] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -123,7 +123,7 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Answers requests in a thread of its own, until the returned value is dropped.
+    /// Answers requests in a separate thread until the returned value is dropped.
     pub fn start(self, site: Arc<Site>) -> io::Result<Serving> {
         self.start_with(site, LIMITS)
     }
@@ -161,13 +161,13 @@ impl Drop for Serving {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has panicked or ended: there is nothing to do about either.
+            // Whether it has ended or panicked, there is nothing left to do.
             let _ = thread.join();
         }
     }
 }
 
-/// A connection that is answered in a task of its own.
+/// A connection, which is answered in a separate task.
 struct Connection {
     task: AbortHandle,
     /// Whether its request has arrived.
@@ -187,7 +187,7 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(_) => {
-                // No more files can be opened, or the reader has gone already: neither lasts.
+                // No more files can be opened, or the client has disconnected already: neither lasts.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -207,7 +207,7 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
         });
         let connection = http.serve_connection(TokioIo::new(stream), service);
         let task = tokio::spawn(async move {
-            // A reader that misbehaves or goes away is no concern of the others.
+            // A client that misbehaves or disconnects does not affect others.
             let _ = tokio::time::timeout(limits.time, connection).await;
         });
         open.push_back(Connection { task: task.abort_handle(), asked });

@@ -180,7 +180,7 @@ impl Case {
 }
 
 #[test]
-fn a_request_is_answered_beside_any_number_of_connections_that_never_end() {
+fn a_request_is_answered_despite_any_number_of_connections_that_never_end() {
     let case = serve(PATIENT);
     let slow = ["", "GET / HTTP/1.1\r\nHost: local", "GET / HTTP/1.1\r\nX-Slow: "];
     let slow: Vec<TcpStream> = (0..30).map(|number| case.leave(slow[number % 3])).collect();
@@ -192,7 +192,7 @@ fn a_request_is_answered_beside_any_number_of_connections_that_never_end() {
 }
 
 #[test]
-fn nor_do_readers_that_never_read_keep_others_waiting() {
+fn readers_that_never_read_do_not_block_others() {
     let case = serve(PATIENT);
     // More than the buffers on the way hold.
     case.site.publish(vec![b' '; 64 << 20]);

@@ -1,4 +1,4 @@
-//! Two experiments beside one another.
+//! Comparisons of two experiments.
 
 use crate::folders::{Folders, Made};
 use fedanchor_record::{Checksums, Timing, files};

@@ -118,7 +118,7 @@ fn a_run_whose_process_has_ended_is_stopped() {
     assert!(follower.poll());
     assert_eq!(follower.run().status, Status::Stopped);
     assert!(follower.run().remaining(SystemTime::now()).is_none());
-    // Someone who watches keeps nobody from resuming.
+    // A follower does not prevent a resume.
     let mut writer = Writer::start(&folders, "run");
     writer
         .checksums

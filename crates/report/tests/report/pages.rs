@@ -44,7 +44,7 @@ fn curves_are_means_over_seeds() {
     assert_eq!(lines.lines[0].points, [[0.0, 61.0], [1.0, 81.0], [2.0, 85.0], [3.0, 87.0]]);
     let deviation = (2.0_f64.sqrt() * 1000.0).round() / 1000.0;
     assert!((lines.lines[0].band[0][1] - 61.0 - deviation).abs() < 1e-9);
-    // The paper's number for this setting is a line of its own.
+    // The paper's number for this setting has its own line.
     let names: Vec<&str> = lines.references.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["fedanchor, published"]);
     let table = data.tables().next().unwrap();
