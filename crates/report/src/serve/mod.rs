@@ -14,20 +14,16 @@ mod hosts;
 #[cfg(test)]
 mod tests;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
-use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use hosts::{Hosts, Verdict};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +54,7 @@ pub struct Site(RwLock<Content>);
 struct Content {
     page: Bytes,
     /// Differs whenever the page differs, also from that of an earlier process on the same port.
-    tag: String,
+    tag: HeaderValue,
 }
 
 impl Site {
@@ -76,8 +72,9 @@ impl Site {
 
 impl Content {
     fn new(page: Vec<u8>) -> Self {
-        let tag = format!("\"{}\"", &blake3::hash(&page).to_hex()[..32]);
-        Self { page: Bytes::from(page), tag }
+        let tag = HeaderValue::try_from(format!("\"{}\"", &blake3::hash(&page).to_hex()[..32]));
+        // Hexadecimal digits are a valid value.
+        Self { page: Bytes::from(page), tag: tag.unwrap_or(HeaderValue::from_static("")) }
     }
 }
 
@@ -131,7 +128,8 @@ impl Server {
     fn start_with(self, site: Arc<Site>, limits: Limits) -> io::Result<Serving> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let router = router(site, self.hosts);
+        let hosts = self.hosts;
+        let answer = Arc::new(move |request: &Request<Incoming>| answer(request, &site, &hosts));
         let listener = {
             let _runtime = runtime.enter();
             tokio::net::TcpListener::from_std(self.listener)?
@@ -139,7 +137,7 @@ impl Server {
         let serve = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = accept(listener, router, limits) => {}
+                    () = accept(listener, answer, limits) => {}
                     _ = stopped => {}
                 }
             });
@@ -175,7 +173,10 @@ struct Connection {
 }
 
 /// Takes connections, and makes room for new ones.
-async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limits) {
+async fn accept<A>(listener: tokio::net::TcpListener, answer: Arc<A>, limits: Limits)
+where
+    A: Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Send + Sync + 'static,
+{
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .keep_alive(false)
@@ -200,10 +201,10 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
             }
         }
         let asked = Arc::new(AtomicBool::new(false));
-        let (answers, arrived) = (TowerToHyperService::new(router.clone()), Arc::clone(&asked));
-        let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let (answer, arrived) = (Arc::clone(&answer), Arc::clone(&asked));
+        let service = service_fn(move |request| {
             arrived.store(true, Ordering::Relaxed);
-            answers.call(request)
+            std::future::ready(Ok::<_, Infallible>(answer(&request)))
         });
         let connection = http.serve_connection(TokioIo::new(stream), service);
         let task = tokio::spawn(async move {
@@ -216,45 +217,48 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
     }
 }
 
-fn router(site: Arc<Site>, hosts: Hosts) -> Router {
-    Router::new()
-        .route("/", get(page))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "not found\n") })
-        .with_state(site)
-        .layer(middleware::from_fn_with_state(Arc::new(hosts), guard))
-}
-
-async fn page(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    let Content { page, tag } = site.0.read().unwrap_or_else(PoisonError::into_inner).clone();
-    if is_known(&headers, &tag) {
-        return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
+/// The answer to a request. Those for other hosts are refused.
+fn answer(request: &Request<Incoming>, site: &Site, hosts: &Hosts) -> Response<Full<Bytes>> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
     }
-    let kind = (header::CONTENT_TYPE, "text/html; charset=utf-8".to_owned());
-    ([kind, (header::ETAG, tag)], page).into_response()
+    let (status, body) = match hosts.judge(request.uri(), request.headers()) {
+        Verdict::Foreign => {
+            let text = "this server does not answer for that host name\n";
+            (StatusCode::MISDIRECTED_REQUEST, text.into())
+        }
+        Verdict::Malformed => (StatusCode::BAD_REQUEST, "a request needs one Host header\n".into()),
+        Verdict::Ours if request.uri().path() != "/" => {
+            (StatusCode::NOT_FOUND, "not found\n".into())
+        }
+        Verdict::Ours if ![Method::GET, Method::HEAD].contains(request.method()) => {
+            headers.insert(header::ALLOW, HeaderValue::from_static("GET,HEAD"));
+            (StatusCode::METHOD_NOT_ALLOWED, Bytes::new())
+        }
+        Verdict::Ours => {
+            let content = site.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+            headers.insert(header::ETAG, content.tag.clone());
+            if is_known(request.headers(), &content.tag) {
+                (StatusCode::NOT_MODIFIED, Bytes::new())
+            } else {
+                let kind = HeaderValue::from_static("text/html; charset=utf-8");
+                headers.insert(header::CONTENT_TYPE, kind);
+                (StatusCode::OK, content.page)
+            }
+        }
+    };
+    let mut response = Response::new(Full::new(body));
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
+    response
 }
 
 /// Whether the reader has the version with this tag.
-fn is_known(headers: &HeaderMap, tag: &str) -> bool {
-    let known =
-        headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let mut known = known.flat_map(|value| value.split(',')).map(str::trim);
-    known.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
-}
-
-/// Refuses requests for other hosts, and adds the headers of every answer.
-async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
-    let mut response = match hosts.judge(request.uri(), request.headers()) {
-        Verdict::Ours => next.run(request).await,
-        Verdict::Foreign => {
-            let text = "this server does not answer for that host name\n";
-            (StatusCode::MISDIRECTED_REQUEST, text).into_response()
-        }
-        Verdict::Malformed => {
-            (StatusCode::BAD_REQUEST, "a request needs one Host header\n").into_response()
-        }
-    };
-    for (name, value) in HEADERS {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    response
+fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let known = headers
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
+    let mut known = known.map(<[u8]>::trim_ascii);
+    known.any(|known| known == b"*" || known.strip_prefix(b"W/").unwrap_or(known) == tag)
 }
