@@ -60,12 +60,19 @@ impl Lines {
         Self { x: Axis::new("round").whole(), y, lines, references: Vec::new() }
     }
 
+    fn drawn(&self) -> impl Iterator<Item = &Line> {
+        self.lines.iter().filter(|line| !line.points.is_empty())
+    }
+
+    /// How many lines are shown at first, and how many there are, if these are more.
+    pub(crate) fn left_out(&self) -> Option<(usize, usize)> {
+        let (shown, all) = (self.drawn().filter(|line| line.shown).count(), self.drawn().count());
+        (shown < all).then_some((shown, all))
+    }
+
     pub(super) fn svg(&self, title: &str) -> String {
-        let lines: Vec<&Line> = self.lines.iter().filter(|line| !line.points.is_empty()).collect();
-        let subtitle = match lines.iter().filter(|line| line.shown).count() {
-            shown if shown < lines.len() => format!("{shown} of {} lines shown", lines.len()),
-            _ => String::new(),
-        };
+        let lines: Vec<&Line> = self.drawn().collect();
+        let left_out = self.left_out().map(|(shown, all)| format!("{shown} of {all} lines shown"));
         let points = || lines.iter().flat_map(|line| &line.points);
         let bands = lines.iter().flat_map(|line| line.band.iter().flatten().copied());
         let heights = points().map(|point| point[1]);
@@ -77,7 +84,7 @@ impl Lines {
         let y = Range::of(&y, values, true);
         let x = Range::of(&self.x, points().map(|point| point[0]), false);
 
-        let mut svg = Svg::new(title, &subtitle);
+        let mut svg = Svg::new(title, &left_out.unwrap_or_default());
         let plane = Plane { left: 68.0, top: svg.head + 4.0, width: 476.0, height: 300.0 };
         plane.draw_y(&mut svg, &self.y, &y);
         plane.draw_x(&mut svg, &self.x, &x, false);

@@ -27,7 +27,7 @@ pub(super) fn traffic(section: &Section, options: Options) -> Option<Figure> {
     };
     let caption =
         "Test accuracy against the encoded size of all messages so far (of the first seed).";
-    Figure::single(section, "traffic", "Accuracy against traffic", caption, Chart::Lines(lines))
+    Figure::new(section, "traffic", "Accuracy against traffic", caption).single(Chart::Lines(lines))
 }
 
 fn sends(experiment: &Experiment) -> bool {
@@ -66,8 +66,8 @@ pub(super) fn phases(section: &Section) -> Option<Figure> {
     };
     let caption = "Mean seconds of a round by phase, without pre-training; the clients' part includes their \
                    pseudo-labels. Times of runs on other machines, or of runs that shared one, are not comparable.";
-    let caption = super::limited(caption, experiments.len(), all);
-    Figure::single(section, "phases", "Time per round by phase", &caption, Chart::Bars(bars))
+    let figure = Figure::new(section, "phases", "Time per round by phase", caption);
+    figure.limited(experiments.len(), all).single(Chart::Bars(bars))
 }
 
 fn mean_seconds(experiment: &Experiment, of: fn(&Timing) -> f64) -> Option<f64> {
@@ -94,5 +94,5 @@ pub(super) fn rejected(section: &Section) -> Option<Figure> {
     let lines = Lines::by_round(y, lines.collect());
     let caption = "Updates that the server rejected in each round. Means over seeds, bands one standard \
                    deviation.";
-    Figure::single(section, "rejected", "Rejected updates", caption, Chart::Lines(lines))
+    Figure::new(section, "rejected", "Rejected updates", caption).single(Chart::Lines(lines))
 }

@@ -47,7 +47,7 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Optio
          by the classification head on the same samples. Means over seeds, bands one standard \
          deviation."
     );
-    Figure::single(section, name, title, &caption, Chart::Lines(lines))
+    Figure::new(section, name, title, &caption).single(Chart::Lines(lines))
 }
 
 /// The name of the frame with the last round of each section.
@@ -77,15 +77,11 @@ pub(super) fn bars(study: &Study, options: Options) -> Option<Figure> {
     shown.dedup();
     let mut frames = vec![frame(study, None)];
     frames.extend(shown.into_iter().map(|round| frame(study, Some(round))));
-    let mut figure = Figure::framed(
-        study.sections.first()?,
-        "labels-bars",
-        "Pseudo-labels by method and data set",
-        "Share of correct pseudo-labels among all samples of the clients of a round, mean over seeds. Of \
-         several experiments of one method, the first in its section.",
-        "round",
-        frames,
-    )?;
+    let caption = "Share of correct pseudo-labels among all samples of the clients of a round, mean over seeds. Of \
+                   several experiments of one method, the first in its section.";
+    let title = "Pseudo-labels by method and data set";
+    let figure = Figure::new(study.sections.first()?, "labels-bars", title, caption);
+    let mut figure = figure.framed("round", frames)?;
     figure.id = "labels-bars".to_owned();
     let wanted = options.round.map_or(LAST.to_owned(), |round| round.to_string());
     figure.chosen = figure.frames.iter().position(|frame| frame.name == wanted).unwrap_or(0);

@@ -4,7 +4,7 @@
 //! cache: 2,000 latents take seconds.
 
 use super::series::short;
-use super::{Figure, Frame, MOST_MODELS, limited};
+use super::{Figure, Frame, MOST_MODELS};
 use crate::chart::{Chart, ClassPoints, Points};
 use crate::study::Section;
 use bhtsne::tSNE;
@@ -48,8 +48,8 @@ pub(super) fn plane(section: &Section, embedding: &Embedding) -> Option<Figure> 
     let caption = "Latents of test images in a plane by t-SNE (cosine distance, perplexity 30, fixed start), \
                    coloured by true class; stars are the classes' centroids. Distances between far groups \
                    mean little.";
-    let caption = limited(caption, all.min(MOST_MODELS), all);
-    let mut figure = Figure::framed(section, "latents", "Latent space", &caption, "round", frames)?;
+    let figure = Figure::new(section, "latents", "Latent space", caption);
+    let mut figure = figure.limited(all.min(MOST_MODELS), all).framed("round", frames)?;
     figure.chosen = figure.frames.len() - 1;
     Some(figure)
 }

@@ -21,7 +21,7 @@ pub(super) fn accuracy(section: &Section, options: Options) -> Option<Figure> {
     let mut lines = lines(section, options.smooth, y, &|round| Some(round.test_accuracy));
     lines.references = references(section);
     let caption = format!("Accuracy of the global model on all test images. {OVER_SEEDS}");
-    Figure::single(section, "accuracy", "Test accuracy", &caption, Chart::Lines(lines))
+    Figure::new(section, "accuracy", "Test accuracy", &caption).single(Chart::Lines(lines))
 }
 
 fn references(section: &Section) -> Vec<Reference> {
@@ -80,7 +80,7 @@ pub(super) fn validation(section: &Section, options: Options) -> Option<Figure> 
     let lines = lines(section, options.smooth, y, &|round| round.validation_accuracy);
     let caption =
         format!("Accuracy on the validation images: settings are chosen on it. {OVER_SEEDS}");
-    Figure::single(section, "validation", "Validation accuracy", &caption, Chart::Lines(lines))
+    Figure::new(section, "validation", "Validation accuracy", &caption).single(Chart::Lines(lines))
 }
 
 /// Kept samples per client by round.
@@ -110,7 +110,7 @@ pub(super) fn kept(section: &Section) -> Option<Figure> {
     let caption = "Samples per client whose score passed the threshold: mean over the clients of a round and \
                    over seeds. Bands are one standard deviation over clients where the records have it, \
                    otherwise over seeds.";
-    Figure::single(section, "kept", "Kept samples", caption, Chart::Lines(lines))
+    Figure::new(section, "kept", "Kept samples", caption).single(Chart::Lines(lines))
 }
 
 /// Losses by round, one frame per experiment.
@@ -131,5 +131,5 @@ pub(super) fn losses(section: &Section) -> Option<Figure> {
         Some(Chart::Lines(Lines::by_round(Axis::new("loss"), lines)))
     };
     let caption = format!("Mean losses of each round's training. {OVER_SEEDS}");
-    Figure::by_experiment(section, "losses", "Losses", &caption, draw)
+    Figure::new(section, "losses", "Losses", &caption).by_experiment(section, draw)
 }

@@ -50,24 +50,44 @@ pub struct Options {
 }
 
 impl Figure {
-    /// A figure of one frame, if there is anything to draw.
-    fn single(
-        section: &Section,
-        name: &str,
-        title: &str,
-        caption: &str,
-        chart: Chart,
-    ) -> Option<Self> {
-        let frames = vec![Frame { name: String::new(), chart }];
-        Self::framed(section, name, title, caption, "", frames)
+    /// A figure without frames.
+    fn new(section: &Section, name: &str, title: &str, caption: &str) -> Self {
+        Self {
+            id: format!("{}-{name}", section.id),
+            title: title.to_owned(),
+            caption: caption.to_owned(),
+            choice: "",
+            chosen: 0,
+            frames: Vec::new(),
+        }
     }
 
-    /// A figure with a frame per experiment that has something to draw.
+    /// The same with one frame, if there is anything to draw.
+    fn single(self, chart: Chart) -> Option<Self> {
+        self.framed("", vec![Frame { name: String::new(), chart }])
+    }
+
+    /// The same with several frames, without those that are empty; `None` if all are.
+    fn framed(mut self, choice: &'static str, frames: Vec<Frame>) -> Option<Self> {
+        (self.choice, self.frames) = (choice, frames);
+        self.frames.retain(|frame| !frame.chart.is_empty());
+        let left_out = self.frames.iter().find_map(|frame| match &frame.chart {
+            Chart::Lines(lines) => lines.left_out(),
+            _ => None,
+        });
+        if let Some((shown, all)) = left_out {
+            self.caption += &format!(
+                " {shown} of {all} lines are shown at first and in the files; the page shows the others when \
+                 their boxes are ticked."
+            );
+        }
+        (!self.frames.is_empty()).then_some(self)
+    }
+
+    /// The same with a frame per experiment that has something to draw.
     fn by_experiment(
+        self,
         section: &Section,
-        name: &str,
-        title: &str,
-        caption: &str,
         draw: impl Fn(&Experiment) -> Option<Chart>,
     ) -> Option<Self> {
         let frames = section.experiments.iter().filter_map(|one| {
@@ -77,40 +97,17 @@ impl Figure {
         let mut frames: Vec<Frame> = frames.collect();
         let all = frames.len();
         frames.truncate(MOST_MODELS);
-        let caption = limited(caption, frames.len(), all);
-        Self::framed(section, name, title, &caption, "experiment", frames)
+        self.limited(frames.len(), all).framed("experiment", frames)
     }
 
-    /// A figure of several frames, without those that are empty; `None` if all are.
-    fn framed(
-        section: &Section,
-        name: &str,
-        title: &str,
-        caption: &str,
-        choice: &'static str,
-        frames: Vec<Frame>,
-    ) -> Option<Self> {
-        let frames: Vec<Frame> =
-            frames.into_iter().filter(|frame| !frame.chart.is_empty()).collect();
-        let mut caption = caption.to_owned();
-        if let Some((shown, all)) = frames.iter().find_map(Frame::left_out) {
-            caption += &format!(
-                " {shown} of {all} lines are shown at first and in the files; the page shows the others when \
-                 their boxes are ticked."
-            );
+    /// The same, whose caption says so if not all experiments are shown.
+    fn limited(mut self, shown: usize, all: usize) -> Self {
+        if shown < all {
+            self.caption += &format!(" The first {shown} of {all} experiments are shown.");
         }
-        (!frames.is_empty()).then(|| Self {
-            id: format!("{}-{name}", section.id),
-            title: title.to_owned(),
-            caption,
-            choice,
-            chosen: 0,
-            frames,
-        })
+        self
     }
-}
 
-impl Figure {
     /// The title of one of its frames.
     pub(crate) fn title_of(&self, frame: &Frame) -> String {
         match (&frame.chart, frame.name.as_str()) {
@@ -119,24 +116,6 @@ impl Figure {
             (Chart::Bars(_), round) => format!("{}, round {round}", self.title),
             (_, name) => format!("{}: {name}", self.title),
         }
-    }
-}
-
-impl Frame {
-    /// How many lines are shown at first, and how many there are, if these are more.
-    fn left_out(&self) -> Option<(usize, usize)> {
-        let Chart::Lines(chart) = &self.chart else { return None };
-        let all = chart.lines.iter().filter(|line| !line.points.is_empty());
-        let (shown, all) = (all.clone().filter(|line| line.shown).count(), all.count());
-        (shown < all).then_some((shown, all))
-    }
-}
-
-/// The caption of a figure that shows the first of many experiments.
-fn limited(caption: &str, shown: usize, all: usize) -> String {
-    match shown < all {
-        true => format!("{caption} The first {shown} of {all} experiments are shown."),
-        false => caption.to_owned(),
     }
 }
 

@@ -5,22 +5,17 @@ use super::series::short;
 use crate::chart::{Chart, Heat, Picture, Scale, Sheet};
 use crate::history::History;
 use crate::matrix::Matrix;
-use crate::study::{Experiment, Section};
+use crate::study::Section;
 use fedanchor_record::SampleKind;
 
 /// Clients in the figure of a partition at most.
 const MOST_CLIENTS: usize = 200;
 
-/// One frame per experiment, of its first seed with the data that is drawn.
-fn by_run(
-    section: &Section,
-    name: &str,
-    title: &str,
-    caption: &str,
-    draw: impl Fn(&History) -> Option<Chart>,
-) -> Option<Figure> {
-    let draw = |experiment: &Experiment| experiment.runs.iter().find_map(&draw);
-    Figure::by_experiment(section, name, title, caption, draw)
+impl Figure {
+    /// The same with a frame per experiment, of its first seed with the data that is drawn.
+    fn by_run(self, section: &Section, draw: impl Fn(&History) -> Option<Chart>) -> Option<Self> {
+        self.by_experiment(section, |experiment| experiment.runs.iter().find_map(&draw))
+    }
 }
 
 /// Test images by true and predicted class.
@@ -38,7 +33,7 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
     };
     let caption =
         "Test images of each true class by the class that the final model predicts, in percent.";
-    by_run(section, "confusion", "Confusion matrix (%)", caption, draw)
+    Figure::new(section, "confusion", "Confusion matrix (%)", caption).by_run(section, draw)
 }
 
 /// Cosine between the classes' mean anchor latents.
@@ -51,7 +46,8 @@ pub(super) fn similarity(section: &Section) -> Option<Figure> {
     };
     let caption = "Cosine between the mean latents of the classes' anchors, final model. Classes that share \
                    a direction are easily confused.";
-    by_run(section, "similarity", "Similarity of the anchors (cosine)", caption, draw)
+    Figure::new(section, "similarity", "Similarity of the anchors (cosine)", caption)
+        .by_run(section, draw)
 }
 
 /// Samples by client and class.
@@ -71,7 +67,7 @@ pub(super) fn partition(section: &Section) -> Option<Figure> {
     };
     let caption =
         "Samples of each client by class. Of more than 200 clients, evenly spaced ones are shown.";
-    by_run(section, "partition", "Partition (samples)", caption, draw)
+    Figure::new(section, "partition", "Partition (samples)", caption).by_run(section, draw)
 }
 
 fn heat(
@@ -121,5 +117,5 @@ pub(super) fn samples(section: &Section) -> Option<Figure> {
     };
     let caption = "Images of clients in the last recorded round: pseudo-label, true class where it is another, \
                    and score.";
-    by_run(section, "samples", "Images and their pseudo-labels", caption, draw)
+    Figure::new(section, "samples", "Images and their pseudo-labels", caption).by_run(section, draw)
 }
