@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo fleet requirements built test test-rust test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz fuzz-locked bench dist libtorch echarts clean
+.PHONY: demo fleet requirements built test test-rust test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz fuzz-locked bench dist libtorch clean
 
 CARGO := cargo
 PYTHON := python3
@@ -11,7 +11,6 @@ export CARGO_INCREMENTAL := 0
 
 # The main job on the embedded sample: FedAnchor against the anchors alone.
 demo: libtorch
-	@$(PYTHON) scripts/echarts.py || echo "note: without ECharts, reports have plain figures"
 	$(CARGO) run --locked --release -- run
 
 # A fleet on this machine: Flower, three nodes and a coordinator, and the simulation of the same clients.
@@ -39,7 +38,7 @@ requirements: target/uv/ready
 
 # Everything that must hold: format, lints, documentation, every test. Checks that wait for servers and browsers run
 # at the same time as the tests; each prints its output when it ends.
-test: libtorch echarts
+test: libtorch
 	$(PYTHON) -m unittest discover -s scripts -p 'test_*.py'
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -70,11 +69,11 @@ test-fleet: built target/flower/ready
 	target/flower/bin/python scripts/fleet.py target/debug/fedanchor
 
 # The page of a report and the live view in a real browser.
-test-browser: built echarts target/browser/ready
+test-browser: built target/browser/ready
 	target/browser/bin/python scripts/check_report.py target/debug/fedanchor
 
 # The pictures of a report in the README and the documentation.
-screenshots: libtorch echarts target/browser/ready
+screenshots: libtorch target/browser/ready
 	$(CARGO) build --locked --quiet -p fedanchor-cli
 	target/browser/bin/python scripts/check_report.py target/debug/fedanchor --screenshots docs/images
 
@@ -110,7 +109,7 @@ test-slow: libtorch target/torchvision/ready target/flower/ready target/flower-1
 	$(PYTHON) scripts/dist.py
 
 # An archive in target/dist that runs without Rust and Python: program, libtorch, licences, manual pages.
-dist: libtorch echarts
+dist: libtorch
 	$(PYTHON) scripts/dist.py
 
 # Known vulnerabilities, licences, banned crates, lock files and spelling; the tools it needs go into target/tools.
@@ -171,10 +170,6 @@ bench: libtorch
 libtorch:
 	@command -v $(PYTHON) > /dev/null || { echo "error: $(PYTHON) is missing: install Python 3 with pip and run the same command again"; exit 1; }
 	@$(PYTHON) scripts/libtorch.py $(if $(filter 1,$(CUDA)),--cuda) $(if $(filter 0,$(CUDA)),--cpu)
-
-# Fetches Apache ECharts, which the page of a report draws with; without it pages have plain SVG figures.
-echarts:
-	@$(PYTHON) scripts/echarts.py
 
 clean:
 	$(CARGO) clean

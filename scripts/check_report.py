@@ -3,8 +3,8 @@
 
 Makes a run with FEDANCHOR (the program), writes a report over it and over the committed quick table, and
 opens both from the file system in headless Chromium: no error on the console, every figure drawn, values on
-hover, lines that can be switched off, smoothing, dark colours, names that stay text. Then a copy of the run
-is watched with `fedanchor watch --web` while rounds are appended to it.
+hover, lines that can be switched off, frames, figures that can be saved, dark colours, names that stay text. Then
+a copy of the run is watched with `fedanchor watch --web` while rounds are appended to it.
 
 Needs Chromium and its driver. Where they are missing, they are installed as root on Debian; otherwise the
 checks are skipped, or fail if the variable CI is set. With --screenshots FOLDER it writes the pictures of the
@@ -69,9 +69,7 @@ def open_page(driver, address):
 
     driver.get(address)
     # On a busy machine the driver may return before the page's script has run.
-    WebDriverWait(driver, 30).until(lambda one: one.execute_script("return Boolean(window.fedanchorReport)"))
-    driver.execute_script("fedanchorReport.drawAll()")
-    time.sleep(0.5)
+    WebDriverWait(driver, 30).until(lambda one: one.execute_script("return Boolean(document.querySelector('figure .files button'))"))
 
 
 def eventually(condition):
@@ -86,13 +84,22 @@ def errors(driver):
     return [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "ERROR")]
 
 
-DRAWN = """return fedanchorReport.views.map(view => {
-    const kind = view.figure.frames[view.frame].chart.kind;
-    const drawn = kind === 'sheet' ? view.box.querySelectorAll('img').length
-        : kind === 'points' ? view.box.querySelectorAll('canvas').length
-        : view.box.querySelectorAll('svg path').length;
-    return [view.figure.id, drawn];
+# Id, size and number of marks of every figure, in the frame that it shows.
+DRAWN = """return [...document.querySelectorAll('figure')].map(figure => {
+    const svg = figure.querySelector('.frame:not([hidden]) svg.chart'), { width, height } = svg.getBoundingClientRect();
+    return [figure.id, width, height, svg.querySelectorAll('polyline, circle, image, [data-line] rect, .cells path, .star').length];
 });"""
+# Name and content of what a click on a button saves.
+SAVED = """const [button, done] = arguments, blobs = new Map(), create = URL.createObjectURL;
+URL.createObjectURL = blob => { const url = create.call(URL, blob); blobs.set(url, blob); return url; };
+HTMLAnchorElement.prototype.click = function () {
+    delete HTMLAnchorElement.prototype.click;
+    URL.createObjectURL = create;
+    const reader = new FileReader();
+    reader.onload = () => done([this.download, reader.result]);
+    reader.readAsText(blobs.get(this.href), 'latin1');
+};
+button.click();"""
 
 
 def check_page(driver, checks, index, least):
@@ -105,32 +112,47 @@ def check_page(driver, checks, index, least):
     checks.that(not errors(driver), f"{index}: errors on the console: {errors(driver)}")
     figures = driver.execute_script(DRAWN)
     checks.that(len(figures) >= least, f"{index}: {len(figures)} figures, expected at least {least}")
-    for name, drawn in figures:
-        checks.that(drawn > 0, f"{index}: {name} is not drawn")
+    for name, width, height, marks in figures:
+        checks.that(marks > 0 and width > 200 and height > 50, f"{index}: {name} is not drawn: {width} x {height}, {marks} marks")
     for link in driver.find_elements(By.CSS_SELECTOR, ".files a"):
         target = index.parent / link.get_dom_attribute("href")
         checks.that(target.exists(), f"{index}: {target} does not exist")
     accuracy = driver.find_element(By.CSS_SELECTOR, "figure[id$=-accuracy]")
-    chart = accuracy.find_element(By.CSS_SELECTOR, ".chart")
+    chart = accuracy.find_element(By.CSS_SELECTOR, "svg.chart")
+    tip = accuracy.find_element(By.CSS_SELECTOR, ".tip")
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
     ActionChains(driver).move_to_element(chart).perform()
-    checks.that(eventually(lambda: "round" in chart.text), f"{index}: no values on hover: {chart.text!r}")
-    chart.send_keys(Keys.ARROW_RIGHT)
-    checks.that(eventually(lambda: "round 0" in chart.text), f"{index}: the arrow keys show no values: {chart.text!r}")
-    lines = "return arguments[0].querySelectorAll('svg path[fill=none]').length"
+    checks.that(eventually(lambda: "round" in tip.text and ": " in tip.text), f"{index}: no values on hover: {tip.text!r}")
+    ActionChains(driver).move_to_element(accuracy.find_element(By.TAG_NAME, "h3")).perform()
+    checks.that(eventually(lambda: not tip.is_displayed()), f"{index}: values stay when the pointer has left")
+    driver.execute_script("arguments[0].focus()", chart)
+    driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT * 40)
+    checks.that(eventually(lambda: tip.text.startswith("round 0")), f"{index}: the arrow keys show no values: {tip.text!r}")
+    lines = "return [...arguments[0].querySelectorAll('polyline')].filter(line => line.getClientRects().length).length"
     before = driver.execute_script(lines, chart)
     box = accuracy.find_element(By.CSS_SELECTOR, ".legend input")
     box.send_keys(Keys.SPACE)
     checks.that(eventually(lambda: driver.execute_script(lines, chart) < before), f"{index}: a line cannot be switched off")
+    svg, png = accuracy.find_elements(By.CSS_SELECTOR, ".files button")
+    name, saved = driver.execute_async_script(SAVED, svg)
+    checks.that(name.endswith("-accuracy.svg") and saved.count("<polyline") == before - 1, f"{index}: {name} does not have the lines that are shown")
+    checks.that("Test accuracy</text>" in saved and "display=" not in saved, f"{index}: {name} has no title, or more than is shown")
+    name, saved = driver.execute_async_script(SAVED, png)
+    checks.that(name.endswith("-accuracy.png") and saved[1:4] == "PNG", f"{index}: {name} is not a PNG file: {saved[:20]!r}")
     box.send_keys(Keys.SPACE)
     checks.that(eventually(lambda: driver.execute_script(lines, chart) == before), f"{index}: a line cannot be switched on again")
-    paths = "return [...arguments[0].querySelectorAll('svg path')].map(path => path.getAttribute('d')).join()"
-    time.sleep(0.3)
-    before = driver.execute_script(paths, chart)
-    smooth = driver.find_element(By.ID, "smooth")
-    smooth.clear()
-    smooth.send_keys("5")
-    checks.that(eventually(lambda: driver.execute_script(paths, chart) != before), f"{index}: smoothing changes nothing")
+    cells = driver.find_element(By.CSS_SELECTOR, "figure[id$=-confusion] .frame:not([hidden])")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", cells)
+    ActionChains(driver).move_to_element(cells.find_element(By.CSS_SELECTOR, ".cells")).perform()
+    text = lambda: cells.find_element(By.CSS_SELECTOR, ".tip").text
+    checks.that(eventually(lambda: "predicted class: " in text()), f"{index}: no values of cells on hover: {text()!r}")
+    for select in driver.find_elements(By.CSS_SELECTOR, "figure select"):
+        frames = "return [...arguments[0].closest('figure').querySelectorAll('.frame')].map(frame => !frame.hidden)"
+        before = driver.execute_script(frames, select)
+        other = before.index(False)
+        select.find_elements(By.TAG_NAME, "option")[other].click()
+        wanted = [place == other for place in range(len(before))]
+        checks.that(sum(before) == 1 and driver.execute_script(frames, select) == wanted, f"{index}: a frame cannot be chosen")
     paper = "return getComputedStyle(document.body).backgroundColor"
     light = driver.execute_script(paper)
     driver.find_element(By.CSS_SELECTOR, "#theme option[value=dark]").click()
@@ -151,10 +173,20 @@ def check_markup(driver, checks, program, run, folder):
     text = (copy / "config.toml").read_text()
     (copy / "config.toml").write_text(text.replace('name = "sample"', f"name = '''{EVIL}'''"))
     subprocess.run([program, "-q", "report", copy, "--out", folder / "evil-report"], check=True, stdout=subprocess.DEVNULL)
-    open_page(driver, (folder / "evil-report/index.html").as_uri())
+    index = folder / "evil-report/index.html"
+    open_page(driver, index.as_uri())
     checks.that("broken" not in driver.title.split("·")[0].replace(EVIL, ""), "markup in a name was executed")
     checks.that(driver.execute_script("return document.querySelectorAll('img[src=x]').length") == 0, "markup in a name became an element")
-    checks.that(EVIL in driver.execute_script("return document.getElementById('title').textContent"), "a name with markup is not shown as text")
+    checks.that(EVIL in driver.execute_script("return document.querySelector('h1').textContent"), "a name with markup is not shown as text")
+    rows = driver.execute_script("return document.querySelector('figure[id$=-confusion] .cells').dataset.rows")
+    checks.that(rows.startswith(EVIL), f"a class name with markup is not text of its figure: {rows!r}")
+    # Even markup that came through could not execute anything.
+    markup = "<img src=x onerror=document.title='broken'><script>document.title='broken'</script>"
+    index.write_text(index.read_text().replace("<main", markup + "<main"))
+    open_page(driver, index.as_uri())
+    time.sleep(0.5)
+    checks.that(driver.title != "broken", "the policy of the page lets foreign scripts execute")
+    errors(driver)  # the console names what was blocked
 
 
 def check_live(driver, checks, program, run, folder):
@@ -181,10 +213,11 @@ def check_live(driver, checks, program, run, folder):
             records.write(lines[2])
         checks.that(eventually(lambda: driver.execute_script(rounds) != before), "the live page does not update when a round is appended")
         checks.that(not errors(driver), f"the live page has errors on the console: {errors(driver)}")
-        points = "return fedanchorReport.views[0].chart.getOption().series.find(one => one.id === 'line 0').data.length"
+        points = "return document.querySelector('figure[id$=-accuracy] polyline').points.length"
         checks.that(driver.execute_script(points) == 3, "the figures of the live page do not get the round that is appended")
         state = driver.find_element(By.ID, "live").text
         checks.that(state.endswith(", round 2 of 3"), f"the live page shows the state {state!r}")
+        switch = driver.find_element(By.CSS_SELECTOR, "figure[id$=-accuracy] .legend input")
         kept = driver.switch_to.active_element == switch and not switch.is_selected()
         checks.that(kept, "a line that was switched off comes back, or loses the focus, when the live page updates")
 

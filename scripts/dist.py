@@ -145,9 +145,6 @@ def copy_licences(folder, libtorch, metadata):
         "fedanchor-MIT.txt": REPOSITORY / "LICENSE-MIT",
         "fedanchor-Apache-2.0.txt": REPOSITORY / "LICENSE-APACHE",
         "sample-CC-BY-SA-3.0.txt": REPOSITORY / "crates/data/assets/mnist.LICENSE",
-        "echarts-Apache-2.0.txt": REPOSITORY / "crates/report/assets/echarts.LICENSE",
-        "echarts-d3-BSD-3-Clause.txt": REPOSITORY / "crates/report/assets/echarts.LICENSE-d3",
-        "echarts-NOTICE.txt": REPOSITORY / "crates/report/assets/echarts.NOTICE",
     }.items():
         shutil.copyfile(source, folder / name)
     theirs = libtorch / "licenses"

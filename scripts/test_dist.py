@@ -117,10 +117,9 @@ class Archive(unittest.TestCase):
         with tempfile.TemporaryDirectory() as scratch, mock.patch.object(dist, "linked_packages", lambda *_: []):
             (Path(scratch) / "licenses").mkdir()
             dist.copy_licences(Path(scratch) / "LICENSES", Path(scratch), {})
-            found = {path.name: path.read_text() for path in (Path(scratch) / "LICENSES").glob("echarts-*.txt")}
-        self.assertIn("Apache ECharts", found["echarts-NOTICE.txt"])
-        self.assertIn("LICENSE-d3", found["echarts-Apache-2.0.txt"])
-        self.assertIn("Mike Bostock", found["echarts-d3-BSD-3-Clause.txt"])
+            found = {path.name: path.read_text() for path in (Path(scratch) / "LICENSES").glob("*.txt")}
+        self.assertIn("Attribution-ShareAlike 3.0", found["sample-CC-BY-SA-3.0.txt"])
+        self.assertIn("Apache License", found["fedanchor-Apache-2.0.txt"])
 
     def test_an_archive_that_lacks_libtorchs_licence_is_not_made(self):
         with tempfile.TemporaryDirectory() as scratch:

@@ -1,27 +1,40 @@
 //! Escaping text for other formats.
 
-/// A field of a CSV file, quoted if necessary.
-pub(crate) fn csv(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
+/// Lines of a CSV file.
+pub(crate) fn csv(lines: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for line in lines {
+        // Writing to memory cannot fail.
+        let _ = writer.write_record(line);
     }
+    String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
 }
 
-/// A name as a field of a CSV file for people, who open it in a spreadsheet: one that begins like a formula gets an
-/// apostrophe before it. Readers of such files take it off (`fedanchor_data::tables::from_cell`).
+/// A name in a CSV file for people, who open it in a spreadsheet: one that begins like a formula gets an apostrophe
+/// before it. Readers of such files remove it (`fedanchor_data::tables::from_cell`).
 pub(crate) fn csv_name(name: &str) -> String {
     let formula = ['=', '+', '-', '@', '\t', '\r', '\n'];
-    match name.trim_start_matches('\'').starts_with(formula) {
-        true => csv(&format!("'{name}")),
-        false => csv(name),
-    }
+    let prefix = if name.trim_start_matches('\'').starts_with(formula) { "'" } else { "" };
+    format!("{prefix}{name}")
 }
 
-/// Text in HTML, also within an attribute.
-pub(crate) fn html(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+/// Text in HTML or XML, also within an attribute. Characters that XML cannot hold are replaced.
+pub(crate) fn markup(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            '\t' | '\n' | '\r' => escaped.push(' '),
+            '\u{fffe}' | '\u{ffff}' => escaped.push(char::REPLACEMENT_CHARACTER),
+            control if control.is_control() => escaped.push(char::REPLACEMENT_CHARACTER),
+            other => escaped.push(other),
+        }
+    }
+    escaped
 }
 
 /// Text in a Markdown table cell or list. Underscores are not escaped: within a word they have no
@@ -58,6 +71,25 @@ pub(crate) fn latex(text: &str) -> String {
     one_line(&escaped)
 }
 
+/// A `tabular` for the package `booktabs`, with numbers to the right; each row has a comment.
+pub(crate) fn latex_table<'a>(
+    titles: &[&str],
+    is_right: impl Fn(usize) -> bool,
+    rows: impl Iterator<Item = (Vec<&'a str>, String)>,
+) -> String {
+    let line = |cells: &[&str]| -> String {
+        let cells: Vec<String> = cells.iter().map(|cell| latex(cell)).collect();
+        cells.join(" & ") + " \\\\"
+    };
+    let columns = 0..titles.len();
+    let kinds: String = columns.map(|column| if is_right(column) { 'r' } else { 'l' }).collect();
+    let head = line(titles);
+    let rows: String = rows.map(|(cells, comment)| line(&cells) + &comment + "\n").collect();
+    format!(
+        "\\begin{{tabular}}{{{kinds}}}\n\\toprule\n{head}\n\\midrule\n{rows}\\bottomrule\n\\end{{tabular}}\n"
+    )
+}
+
 /// Text that must stay on one line: in plain text, or after a comment sign.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
@@ -69,23 +101,24 @@ mod tests {
 
     #[test]
     fn csv_quotes_only_where_needed() {
-        assert_eq!(csv("LDA 0.1"), "LDA 0.1");
-        assert_eq!(csv("a=1, b=2"), "\"a=1, b=2\"");
-        assert_eq!(csv("the \"small\" one"), "\"the \"\"small\"\" one\"");
-        assert_eq!(csv("two\nlines"), "\"two\nlines\"");
+        let cells = ["LDA 0.1", "a=1, b=2", "the \"small\" one", "two\nlines"].map(str::to_owned);
+        let line = "LDA 0.1,\"a=1, b=2\",\"the \"\"small\"\" one\",\"two\nlines\"\n";
+        assert_eq!(csv([cells.to_vec()]), line);
     }
 
     #[test]
     fn a_name_is_no_formula() {
-        for (name, field) in [
-            ("=1+1", "'=1+1"),
-            ("-a,b", "\"'-a,b\""),
-            ("'@a", "''@a"),
-            ("'t", "'t"),
-            ("a=b", "a=b"),
-        ] {
-            assert_eq!(csv_name(name), field);
+        for (name, cell) in
+            [("=1+1", "'=1+1"), ("-a,b", "'-a,b"), ("'@a", "''@a"), ("'t", "'t"), ("a=b", "a=b")]
+        {
+            assert_eq!(csv_name(name), cell);
         }
+    }
+
+    #[test]
+    fn markup_is_text() {
+        assert_eq!(markup("<a href=\"x\">'&"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
+        assert_eq!(markup("a\u{1b}[31m\u{7}b\nc"), "a\u{fffd}[31m\u{fffd}b c");
     }
 
     #[test]

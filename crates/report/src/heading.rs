@@ -13,7 +13,7 @@ const METHODS: [&str; 7] =
 const WITHOUT_LABELS: [&str; 3] = ["supervised", "server-only", "fedcon"];
 
 /// The settings that identify an experiment to a reader.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Heading {
     /// Name of the data set.
     pub data: String,

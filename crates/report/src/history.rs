@@ -1,34 +1,30 @@
 //! A run folder as far as it was written: every round, and the files that figures are drawn from.
 //!
-//! A table averages finished runs only. A figure can show a run that is still going on or was stopped,
-//! and one whose last line was being written when it was killed: what is missing or cannot be read is named
-//! and skipped.
+//! A table averages finished runs only. A figure can also show a run that is in progress or was stopped, or was killed
+//! while it wrote a line: files and lines that are missing or damaged are named and skipped.
 
 use crate::error::{ReportError, Result};
 use crate::matrix::Matrix;
-use crate::records::{RecordReader, Records, line_problem};
+use crate::records::{complete_lines, read_rounds, read_timings};
 use crate::run_files::RunFiles;
-use crate::runs::{Damaged, Folders, find_folders, read_summary};
+use crate::runs::{Folders, LeftOut, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{
-    BuildRounds, Checksums, Latents, RoundRecord, Samples, Summary, Timing, files, missing_timings,
+    BuildRounds, Latents, RoundRecord, Samples, Summary, Timing, files, missing_timings,
     rounds_with_latents,
 };
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a run that ended before its first round.
+/// The problem of a run that ended before its first round.
 const NO_ROUND: &str = "no round was recorded";
 
 /// A run and its records.
 #[derive(Debug, Clone)]
 pub struct History {
-    /// Its settings.
     pub setup: Setup,
     /// Its `summary.json`, written when it ends.
     pub summary: Option<Summary>,
-    /// Its rounds, from round 0; at least one.
     pub rounds: Vec<RoundRecord>,
-    /// Seconds by phase, from round 0.
     pub timings: Vec<Timing>,
     /// Samples by client (rows) and class (columns).
     pub partition: Option<Matrix>,
@@ -40,17 +36,17 @@ pub struct History {
     pub latents: Vec<(u32, Latents)>,
     /// Single images and their pseudo-labels, where the run saved them.
     pub samples: Option<Samples>,
-    /// What is missing or cannot be read, and was skipped.
+    /// Files and lines that are missing or damaged, and were skipped.
     pub problems: Vec<String>,
+    /// Whether all planned rounds are there.
+    pub is_finished: bool,
 }
 
 /// The runs in some folders, and those that cannot be shown at all.
 #[derive(Debug, Default)]
 pub struct Histories {
-    /// Runs with at least one round, sorted by path.
     pub runs: Vec<History>,
-    /// Runs without one, and why.
-    pub damaged: Vec<Damaged>,
+    pub damaged: Vec<LeftOut>,
 }
 
 /// Reads all runs in these folders, each a run folder or one that contains run folders.
@@ -58,71 +54,46 @@ pub fn read_histories(dirs: &[PathBuf], complete: Complete) -> Result<Histories>
     let Folders { folders, damaged } = find_folders(dirs)?;
     let mut all = Histories { damaged, ..Histories::default() };
     for path in folders {
-        match History::read(&path) {
+        match History::read(&path, false) {
             Ok(mut history) => {
                 history.setup = history.setup.completed(complete);
                 all.runs.push(history);
             }
-            Err(error) => all.damaged.push(Damaged { path, problem: error.in_run_folder() }),
+            Err(error) => all.damaged.push(LeftOut { path, problem: error.in_run_folder() }),
         }
     }
     Ok(all)
 }
 
 impl History {
-    /// Reads the run in a folder. It is an error if its config or its first round cannot be read.
-    pub fn read(folder: &Path) -> Result<Self> {
+    /// Reads the run in a folder. It is an error if its config or its first round cannot be read. Of a run in progress,
+    /// a line without its end is on its way.
+    pub(crate) fn read(folder: &Path, in_progress: bool) -> Result<Self> {
         let mut problems = Vec::new();
         let run = RunFiles::open(folder).unwrap_or_else(|error| {
             problems.push(error.in_run_folder());
             RunFiles::unchecked(folder)
         });
         let setup = Setup::read(&run)?;
-        let rounds = rounds(&run, &mut problems)?;
-        let summary = match run.exists(files::SUMMARY) {
-            true => read_summary(&run).map_err(|error| problems.push(error.in_run_folder())).ok(),
-            false => None,
-        };
-        let timings = timings(&run, rounds.len(), &mut problems);
-        if run.exists(files::ASSIGNMENT) {
-            // No figure shows it, but a run that was changed is not the run that was recorded.
-            problems.extend(run.bytes(files::ASSIGNMENT).err().map(|error| error.in_run_folder()));
-        }
-        Ok(Self::with_files(&run, setup, Records { summary, rounds, timings, problems }))
-    }
-
-    /// The history of a run whose records are known: only the other files are read. It is an error if its config
-    /// cannot be read or if it has no round.
-    pub(crate) fn of(folder: &Path, records: Records) -> Result<Self> {
-        // Its checksums are written when it ends.
-        let run = RunFiles::unchecked(folder);
-        let setup = Setup::read(&run)?;
-        if records.rounds.is_empty() {
-            let problem = records.problems.first().map_or(NO_ROUND, String::as_str);
-            return Err(ReportError::malformed(run.path(files::ROUNDS), problem));
-        }
-        Ok(Self::with_files(&run, setup, records))
-    }
-
-    /// Reads the files beside the records.
-    fn with_files(run: &RunFiles, setup: Setup, records: Records) -> Self {
-        let Records { summary, rounds, timings, mut problems } = records;
+        let rounds = rounds(&run, in_progress, &mut problems)?;
+        let timings = timings(&run, in_progress, rounds.len(), &mut problems);
+        let latents = latents(&run, &mut problems);
+        let mut files = Optional { run: &run, problems: &mut problems };
+        let summary = files.read(files::SUMMARY, || read_summary(&run));
+        // No figure shows it, but a run that was changed is not the run that was recorded.
+        files.read(files::ASSIGNMENT, || run.bytes(files::ASSIGNMENT));
+        let mut matrix = |name| files.read(name, || Matrix::read(&run, name));
+        let (partition, confusion) = (matrix(files::PARTITION), matrix(files::CONFUSION));
+        let similarity = matrix(files::SIMILARITY);
+        let samples = files.read(files::SAMPLES, || {
+            serde_json::from_slice(&run.bytes(files::SAMPLES)?)
+                .map_err(|error| ReportError::malformed(run.path(files::SAMPLES), error))
+        });
         let setup = match &summary {
             Some(summary) => setup.with_fingerprint(&summary.data_fingerprint),
             None => setup,
         };
-        let mut matrix = |name: &str| {
-            if !run.exists(name) {
-                return None;
-            }
-            Matrix::read(run, name).map_err(|error| problems.push(error.in_run_folder())).ok()
-        };
-        let partition = matrix(files::PARTITION);
-        let confusion = matrix(files::CONFUSION);
-        let similarity = matrix(files::SIMILARITY);
-        let latents = latents(run, &mut problems);
-        let samples = samples(run, &mut problems);
-        Self {
+        let mut history = Self {
             setup,
             summary,
             rounds,
@@ -133,7 +104,11 @@ impl History {
             latents,
             samples,
             problems,
-        }
+            is_finished: false,
+        };
+        let all = history.last().round >= history.planned();
+        history.is_finished = history.summary.is_some() && all;
+        Ok(history)
     }
 
     /// Names of the classes, as far as the folder tells them.
@@ -168,49 +143,53 @@ impl History {
         self.setup.number("seed").unwrap_or(0)
     }
 
-    /// Rounds planned.
     pub fn planned(&self) -> u32 {
         let planned = self.setup.number("rounds").and_then(|rounds| rounds.try_into().ok());
         planned.unwrap_or_else(|| self.last().round)
     }
 
-    /// Whether all planned rounds are there.
-    pub fn is_finished(&self) -> bool {
-        self.summary.is_some() && self.last().round >= self.planned()
+    /// Drops the rounds after this one, and the summary, which is of all.
+    pub(crate) fn cut_after(&mut self, last: u32) {
+        let kept = self.rounds.partition_point(|record| record.round <= last);
+        if kept < self.rounds.len() {
+            self.summary = None;
+        }
+        self.rounds.truncate(kept);
+        self.timings.truncate(kept);
     }
 
-    /// The last round.
     pub fn last(&self) -> &RoundRecord {
         &self.rounds[self.rounds.len() - 1]
     }
 
     /// Mean test accuracy of the last ten rounds, or of as many as there are after pre-training.
     pub fn last_ten(&self) -> f64 {
-        last_ten(&self.rounds)
+        let trained = &self.rounds[self.rounds.len().min(2) - 1..];
+        let last = &trained[trained.len().saturating_sub(10)..];
+        last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
     }
 }
 
-/// [`History::last_ten`] of the first rounds of a run, at least one.
-pub(crate) fn last_ten(rounds: &[RoundRecord]) -> f64 {
-    let trained = &rounds[rounds.len().min(2) - 1..];
-    let last = &trained[trained.len().saturating_sub(10)..];
-    last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
+fn lines(bytes: &[u8], in_progress: bool) -> String {
+    if in_progress { complete_lines(bytes).0 } else { String::from_utf8_lossy(bytes).into_owned() }
 }
 
 /// Reads the rounds up to the first line that is damaged. It is an error if that is the first of all.
-fn rounds(run: &RunFiles, problems: &mut Vec<String>) -> Result<Vec<RoundRecord>> {
-    // Every line has a checksum of its own: one that is damaged is named, and those before it are shown.
+fn rounds(
+    run: &RunFiles,
+    in_progress: bool,
+    problems: &mut Vec<String>,
+) -> Result<Vec<RoundRecord>> {
+    // Every line has its own checksum: a damaged line is named, and those before it are shown.
     let bytes = RunFiles::unchecked(&run.folder).bytes(files::ROUNDS)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let mut reader = RecordReader::default();
-    let rounds: Vec<RoundRecord> = text.lines().map_while(|line| reader.read(line)).collect();
-    if rounds.is_empty() {
-        let problem = reader.problem().unwrap_or(NO_ROUND);
+    let (rounds, problem) = read_rounds(&lines(&bytes, in_progress));
+    let Some(last) = rounds.last() else {
+        let problem = problem.as_deref().unwrap_or(NO_ROUND);
         return Err(ReportError::malformed(run.path(files::ROUNDS), problem));
-    }
-    match reader.problem() {
+    };
+    match problem {
         Some(problem) => {
-            let last = rounds.len() - 1;
+            let last = last.round;
             problems.push(format!("{}: {problem}: shown up to round {last}", files::ROUNDS));
         }
         None => problems.extend(run.bytes(files::ROUNDS).err().map(|error| error.in_run_folder())),
@@ -218,29 +197,18 @@ fn rounds(run: &RunFiles, problems: &mut Vec<String>) -> Result<Vec<RoundRecord>
     Ok(rounds)
 }
 
-/// Reads the timings up to the first line that is damaged, for so many rounds; a run without the file has none.
-fn timings(run: &RunFiles, rounds: usize, problems: &mut Vec<String>) -> Vec<Timing> {
+/// Reads the timings of the rounds up to the first line that is damaged; a run without the file has none.
+fn timings(
+    run: &RunFiles,
+    in_progress: bool,
+    rounds: usize,
+    problems: &mut Vec<String>,
+) -> Vec<Timing> {
     let name = files::TIMINGS;
-    if !run.exists(name) {
-        return Vec::new();
-    }
-    let text = match run.bytes(name) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) => {
-            problems.push(error.in_run_folder());
-            return Vec::new();
-        }
-    };
-    let (mut read, mut checksums) = (Vec::new(), Checksums::default());
-    for (line, content) in (1..).zip(text.lines()) {
-        let problem = match serde_json::from_str(content) {
-            Ok(timing) if checksums.accepts(content) => {
-                read.push(timing);
-                continue;
-            }
-            Ok(_) => format!("line {line} does not match its checksum"),
-            Err(error) => line_problem(line, &error),
-        };
+    let bytes = Optional { run, problems }.read(name, || run.bytes(name));
+    let Some(bytes) = bytes else { return Vec::new() };
+    let (read, problem) = read_timings(&lines(&bytes, in_progress));
+    if let Some(problem) = problem {
         problems.push(format!("{name}: {problem}"));
         return read;
     }
@@ -253,36 +221,35 @@ fn timings(run: &RunFiles, rounds: usize, problems: &mut Vec<String>) -> Vec<Tim
 
 /// Reads all latents that a run saved.
 fn latents(run: &RunFiles, problems: &mut Vec<String>) -> Vec<(u32, Latents)> {
-    let rounds = match rounds_with_latents(&run.folder) {
-        Ok(rounds) => rounds,
-        Err(error) => {
-            problems.push(format!("{}: {error}", files::LATENTS));
-            return Vec::new();
-        }
-    };
-    let mut all = Vec::new();
-    for round in rounds {
+    let rounds = rounds_with_latents(&run.folder).unwrap_or_else(|error| {
+        problems.push(format!("{}: {error}", files::LATENTS));
+        Vec::new()
+    });
+    let mut files = Optional { run, problems };
+    let mut read = |round| {
         let name = files::latents(round);
-        let read = run.bytes(&name).map_err(|error| error.in_run_folder());
-        let read = read.and_then(|bytes| {
-            Latents::decode(&bytes).map_err(|problem| format!("{name}: {problem}"))
+        let latents = files.read(&name, || {
+            Latents::decode(&run.bytes(&name)?)
+                .map_err(|problem| ReportError::Other(format!("{name}: {problem}")))
         });
-        match read {
-            Ok(latents) => all.push((round, latents)),
-            Err(problem) => problems.push(problem),
-        }
-    }
-    all
+        Some((round, latents?))
+    };
+    rounds.into_iter().filter_map(&mut read).collect()
 }
 
-/// Reads the images that a run saved.
-fn samples(run: &RunFiles, problems: &mut Vec<String>) -> Option<Samples> {
-    if !run.exists(files::SAMPLES) {
-        return None;
+/// Files that a run need not have.
+struct Optional<'a> {
+    run: &'a RunFiles,
+    problems: &'a mut Vec<String>,
+}
+
+impl Optional<'_> {
+    /// Reads a file if it is there, and notes if it is damaged.
+    fn read<T>(&mut self, name: &str, read: impl FnOnce() -> Result<T>) -> Option<T> {
+        let found = if self.run.exists(name) { read().map(Some) } else { Ok(None) };
+        found.unwrap_or_else(|error| {
+            self.problems.push(error.in_run_folder());
+            None
+        })
     }
-    let read = run.bytes(files::SAMPLES).map_err(|error| error.in_run_folder());
-    let read = read.and_then(|bytes| {
-        serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", files::SAMPLES))
-    });
-    read.map_err(|problem| problems.push(problem)).ok()
 }

@@ -1,5 +1,5 @@
-//! Tables over run folders: one row per experiment, averaged over its seeds, with the number the
-//! paper reports for it.
+//! Reports on run folders: figures, tables with one row per experiment and the number that the paper reports for it, and
+//! comparisons.
 //!
 //! Everything is read from the folders each time. An index of runs was rejected: it would have to
 //! follow folders that people move, rename and delete, and reading a thousand of them takes
@@ -14,6 +14,7 @@
 //! # Ok::<(), fedanchor_report::ReportError>(())
 //! ```
 
+pub mod chart;
 mod compare;
 mod error;
 mod escape;
@@ -21,7 +22,6 @@ mod figures;
 mod follow;
 mod heading;
 mod history;
-mod json;
 mod matrix;
 mod page;
 mod published;
@@ -38,25 +38,18 @@ mod tables;
 mod tensorboard;
 mod write;
 
-pub use compare::{
-    ChangedSetting, CompareError, Comparison, Difference, Evidence, Outcome, Reached, Side, TTest,
-    compare, comparison_text,
-};
+pub use compare::{Comparison, Evidence, Reached, compare, comparison_text};
 pub use error::{ReportError, Result};
-pub use figures::{Embedding, Figure, Frame, Options};
+pub use figures::{Embedding, Options};
 pub use follow::{Follower, Followers, LiveRun, Status};
 pub use heading::{Heading, Partition};
-pub use history::{Histories, History, read_histories};
-pub use matrix::Matrix;
-pub use page::{PageData, SectionData, page};
-pub use published::Published;
+pub use history::read_histories;
+pub use page::{PageData, page};
 pub use render::{Format, render};
 pub use review::{Proposal, Shown, by_doubt, review_csv, review_page};
-pub use runs::{Damaged, Folders, Run, Runs, Unfinished, find_folders, find_runs};
-pub use serve::{Server, Serving, Site};
-pub use setup::{Complete, Setup};
-pub use study::{Experiment, Section, Study};
-pub use table::{Average, Row, Table};
-pub use tables::TextTable;
+pub use runs::{LeftOut, Run, Runs, find_folders, find_runs};
+pub use serve::{Server, Site};
+pub use study::Study;
+pub use table::{Average, Table};
 pub use tensorboard::EventFile;
 pub use write::write_report;

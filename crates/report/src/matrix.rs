@@ -6,11 +6,8 @@ use crate::run_files::RunFiles;
 /// A table with names for its rows and columns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Matrix {
-    /// Names of the rows.
     pub rows: Vec<String>,
-    /// Names of the columns.
     pub columns: Vec<String>,
-    /// Values by row.
     pub values: Vec<Vec<f64>>,
 }
 

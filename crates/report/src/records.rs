@@ -1,65 +1,49 @@
-//! The records of a run, and a reader of the lines of a `rounds.jsonl`, as far as they are intact.
+//! The records of a run, as far as they are intact.
 
-use fedanchor_record::{Checksums, RoundRecord, Summary, Timing};
+use fedanchor_record::{Checksums, RoundRecord, Timing};
+use serde::de::DeserializeOwned;
 
-/// What a run has recorded.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Records {
-    /// Its summary, written when it ends.
-    pub(crate) summary: Option<Summary>,
-    /// Its rounds, from round 0.
-    pub(crate) rounds: Vec<RoundRecord>,
-    /// Seconds by phase, from round 0.
-    pub(crate) timings: Vec<Timing>,
-    /// What cannot be read, and was skipped.
-    pub(crate) problems: Vec<String>,
+/// The lines that are complete, and whether there is the beginning of another. Damaged bytes need not be text: the check
+/// of each record finds them.
+pub(crate) fn complete_lines(bytes: &[u8]) -> (String, bool) {
+    let end = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+    (String::from_utf8_lossy(&bytes[..end]).into_owned(), end < bytes.len())
 }
 
-/// What is wrong with a line of JSON, by its number in the file: the parser counts from the line's start.
-pub(crate) fn line_problem(line: usize, error: &serde_json::Error) -> String {
-    if error.is_eof() {
-        return format!("line {line} is incomplete");
-    }
-    let text = error.to_string();
-    let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
-    format!("line {line}: {what}")
+/// The records in the lines of a `rounds.jsonl`, up to the first line that is damaged, and what is wrong with that.
+pub(crate) fn read_rounds(text: &str) -> (Vec<RoundRecord>, Option<String>) {
+    read_lines(text, |last: &RoundRecord, next| next.round > last.round)
 }
 
-/// Checks each line against the lines before it. After a damaged line nothing is accepted.
-#[derive(Debug, Default)]
-pub(crate) struct RecordReader {
-    checksums: Checksums,
-    last: Option<u32>,
-    lines: usize,
-    problem: Option<String>,
+/// The same of a `timings.jsonl`.
+pub(crate) fn read_timings(text: &str) -> (Vec<Timing>, Option<String>) {
+    read_lines(text, |_, _| true)
 }
 
-impl RecordReader {
-    /// The round in the next line, if the line is intact and no line before it was damaged.
-    pub(crate) fn read(&mut self, line: &str) -> Option<RoundRecord> {
-        if self.problem.is_some() {
-            return None;
-        }
-        self.lines += 1;
-        match serde_json::from_str::<RoundRecord>(line) {
-            Ok(round) if self.follows(&round) && self.checksums.accepts(line) => {
-                self.last = Some(round.round);
-                return Some(round);
+fn read_lines<T: DeserializeOwned>(
+    text: &str,
+    follows: impl Fn(&T, &T) -> bool,
+) -> (Vec<T>, Option<String>) {
+    let (mut records, mut checksums) = (Vec::new(), Checksums::default());
+    for (number, line) in (1..).zip(text.lines()) {
+        let problem = match serde_json::from_str::<T>(line) {
+            Ok(record)
+                if records.last().is_none_or(|last| follows(last, &record))
+                    && checksums.accepts(line) =>
+            {
+                records.push(record);
+                continue;
             }
-            Ok(_) => {
-                self.problem = Some(format!("line {} does not match its checksum", self.lines));
+            Ok(_) => format!("line {number} does not match its checksum"),
+            Err(error) if error.is_eof() => format!("line {number} is incomplete"),
+            Err(error) => {
+                // The parser counts from the start of the line.
+                let text = error.to_string();
+                let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+                format!("line {number}: {what}")
             }
-            Err(error) => self.problem = Some(line_problem(self.lines, &error)),
-        }
-        None
+        };
+        return (records, Some(problem));
     }
-
-    /// What is wrong with the first damaged line.
-    pub(crate) fn problem(&self) -> Option<&str> {
-        self.problem.as_deref()
-    }
-
-    fn follows(&self, round: &RoundRecord) -> bool {
-        self.last.is_none_or(|last| round.round > last)
-    }
+    (records, None)
 }

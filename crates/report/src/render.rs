@@ -6,8 +6,9 @@
 //! dozen lines, and none writes LaTeX.
 
 use crate::escape;
-use crate::json::json;
+use crate::heading::Heading;
 use crate::table::{Average, Row, Table, rounded};
+use serde::Serialize;
 
 /// The format of a rendered table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +65,7 @@ fn columns(table: &Table, last: fn(&Row) -> String) -> Vec<Column> {
         column("published", false, &|row| {
             row.published.map_or(String::new(), |published| published.to_string())
         }),
-        column("difference", false, &|row| row.difference().map_or(String::new(), signed)),
+        column("difference", false, &|row| row.difference.map_or(String::new(), signed)),
         column("note", false, &|row| numbers(row, ", ")),
     ];
     columns
@@ -187,42 +188,62 @@ fn latex(table: &Table) -> String {
     let mut columns = columns(table, |row| shown(&row.last));
     // The notes are comments, so their numbers are too.
     columns.retain(|column| column.title != "note");
-    let line = |cells: Vec<String>| format!("{} \\\\", cells.join(" & "));
-    let kinds: String = columns.iter().map(|column| if column.right { 'r' } else { 'l' }).collect();
-    let mut text = format!("\\begin{{tabular}}{{{kinds}}}\n\\toprule\n");
-    text += &line(columns.iter().map(|column| column.title.to_owned()).collect());
-    text += "\n\\midrule\n";
-    for (index, row) in table.rows.iter().enumerate() {
-        text += &line(columns.iter().map(|column| escape::latex(&column.cells[index])).collect());
-        if !row.notes.is_empty() {
-            text += &format!(" % [{}]", numbers(row, ", "));
-        }
-        text.push('\n');
-    }
-    text += "\\bottomrule\n\\end{tabular}\n";
+    let titles: Vec<&str> = columns.iter().map(|column| column.title).collect();
+    let right = |column: usize| columns[column].right;
+    let rows = table.rows.iter().enumerate().map(|(index, row)| {
+        let cells = columns.iter().map(|column| column.cells[index].as_str()).collect();
+        (
+            cells,
+            if row.notes.is_empty() {
+                String::new()
+            } else {
+                format!(" % [{}]", numbers(row, ", "))
+            },
+        )
+    });
+    let mut text = escape::latex_table(&titles, right, rows);
     for note in legend(table, None).into_iter().chain(table.notes()) {
         text += &format!("% {}\n", escape::one_line(&note));
     }
     text
 }
 
+/// The table as an object, for programs: every number with all its digits, notes as text where they apply.
+fn json(table: &Table) -> String {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        rows: Vec<WithNotes<'a>>,
+        left_out: &'a [String],
+    }
+    #[derive(Serialize)]
+    struct WithNotes<'a> {
+        #[serde(flatten)]
+        row: &'a Row,
+        notes: Vec<&'a str>,
+    }
+    let rows = table.rows.iter().map(|row| {
+        let notes = row.notes.iter().filter_map(|&number| table.remark(number));
+        WithNotes { row, notes: notes.collect() }
+    });
+    let whole = Whole { rows: rows.collect(), left_out: table.left_out() };
+    serde_json::to_string_pretty(&whole).expect("plain structs have a JSON form") + "\n"
+}
+
 fn csv(table: &Table) -> String {
-    let mut text = "data,model,anchors,partition,method,preset,settings,rounds,seeds,final_mean,\
-                    final_std,best_mean,best_std,anchors_alone_mean,anchors_alone_std,\
-                    published_mean,published_std,difference,notes\n"
-        .to_owned();
+    let head = "data,model,anchors,partition,method,preset,settings,rounds,seeds,final_mean,final_std,best_mean,\
+                best_std,anchors_alone_mean,anchors_alone_std,published_mean,published_std,difference,notes";
     // Six decimals hide binary rounding and exceed the precision of any accuracy.
     let plain = |number: f64| ((number * 1e6).round() / 1e6).to_string();
     let number = |number: Option<f64>| number.map_or(String::new(), plain);
-    for row in &table.rows {
-        let heading = &row.heading;
-        let cells = [
-            heading.data.clone(),
-            heading.model.clone(),
-            heading.anchors.to_string(),
-            heading.partition.to_string(),
-            heading.method.clone(),
-            heading.preset.clone(),
+    let rows = table.rows.iter().map(|row| {
+        let Heading { data, model, anchors, partition, method, preset } = &row.heading;
+        vec![
+            data.clone(),
+            model.clone(),
+            anchors.to_string(),
+            partition.to_string(),
+            method.clone(),
+            preset.clone(),
             row.settings.clone(),
             row.rounds.to_string(),
             row.seeds.to_string(),
@@ -234,10 +255,9 @@ fn csv(table: &Table) -> String {
             number(row.floor.and_then(|floor| floor.std)),
             number(row.published.map(|published| published.mean)),
             number(row.published.map(|published| published.std)),
-            number(row.difference()),
+            number(row.difference),
             numbers(row, " "),
-        ];
-        text += &(cells.map(|cell| escape::csv(&cell)).join(",") + "\n");
-    }
-    text
+        ]
+    });
+    escape::csv(std::iter::once(head.split(',').map(str::to_owned).collect()).chain(rows))
 }

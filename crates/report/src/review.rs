@@ -1,8 +1,9 @@
 //! A page on which a person reviews labels that a model proposes: every picture with its label, its score
-//! and the nearest anchors. Labels can be changed on the page, which then writes the CSV file anew. All of
+//! and the nearest anchors. Labels can be changed on the page, which then writes a new CSV file. All of
 //! it is one file, without a server and without anything from elsewhere.
 
 use crate::escape;
+use crate::page::fill;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
@@ -70,7 +71,7 @@ pub fn review_page(
                 anchors,
                 "<figure><img src=\"{}\" alt=\"\"><figcaption>{}<br>{cosine:.2}</figcaption></figure>",
                 data_url(picture),
-                escape::html(class)
+                escape::markup(class)
             );
         }
         let differs = if proposal.agrees() { "" } else { " class=\"differs\"" };
@@ -80,91 +81,40 @@ pub fn review_page(
              <td><select data-at=\"{at}\"></select><div class=\"path\">{}</div></td>\
              <td>{:.2}</td><td>{:.2}</td><td>{} ({:.0} %)</td><td class=\"anchors\">{anchors}</td></tr>",
             data_url(&shown.picture),
-            escape::html(&proposal.path),
+            escape::markup(&proposal.path),
             proposal.score,
             proposal.margin,
-            escape::html(&proposal.classifier),
+            escape::markup(&proposal.classifier),
             100.0 * proposal.confidence,
         );
     }
-    let count = proposals.len();
     let differ = proposals.iter().filter(|proposal| !proposal.agrees()).count();
-    let (classes, all) = (script(&classes), script(&proposals));
-    format!(
-        r#"<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2rem; }}
-h1 {{ font-size: 1.3rem; }}
-table {{ border-collapse: collapse; }}
-th, td {{ text-align: left; padding: .4rem .8rem; border-bottom: 1px solid #8884; vertical-align: top; }}
-th {{ position: sticky; top: 0; background: Canvas; }}
-img {{ width: 64px; height: 64px; object-fit: contain; }}
-img.picture {{ width: 96px; height: 96px; }}
-figure {{ display: inline-block; margin: 0 .4rem 0 0; text-align: center; font-size: .75rem; }}
-.path {{ font-size: .75rem; opacity: .7; max-width: 22rem; overflow-wrap: anywhere; }}
-.differs td:first-child {{ border-left: 4px solid #d97706; }}
-button, select {{ font: inherit; padding: .2rem .5rem; }}
-</style></head><body>
-<h1>{title}</h1>
-<p>{count} pictures, {differ} on which the two heads differ (marked). The {shown} most doubtful are shown, the most doubtful
-first. Change what is wrong, clear what you cannot tell, and save: the file then has your labels for these pictures.</p>
-<p><button id="save">Save labels.csv</button> <span id="changed"></span></p>
-<table><thead><tr><th>picture</th><th>label</th><th>cosine</th><th>margin</th><th>classifier</th><th>nearest anchors</th></tr></thead>
-<tbody>
-{rows}</tbody></table>
-<script>
-const classes = {classes}, all = {all};
-const shown = {shown};
-const labels = all.map((row, at) => at < shown ? row.proposal : row.label);
-const quoted = text => /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
-// No name is taken for a formula.
-const field = name => quoted(/^'*[=+\-@\t\r\n]/.test(name) ? "'" + name : name);
-for (const select of document.querySelectorAll('select')) {{
-  const at = Number(select.dataset.at);
-  for (const name of ['', ...classes]) {{
-    select.add(new Option(name || '(unlabelled)', name, false, name === labels[at]));
-  }}
-  select.addEventListener('change', () => {{
-    labels[at] = select.value;
-    const changed = labels.filter((label, row) => row < shown && label !== all[row].proposal).length;
-    document.getElementById('changed').textContent = changed + ' changed';
-  }});
-}}
-document.getElementById('save').addEventListener('click', () => {{
-  const rows = all.map((row, at) =>
-    [field(row.path), field(labels[at]), field(row.proposal), row.score, row.margin, field(row.classifier), row.confidence]
-      .join(','));
-  const text = ['{head}', ...rows].join('\n') + '\n';
-  const link = document.createElement('a');
-  link.href = URL.createObjectURL(new Blob([text], {{ type: 'text/csv' }}));
-  link.download = 'labels.csv';
-  link.click();
-}});
-</script></body></html>
-"#,
-        title = escape::html(title),
-        shown = shown.len().min(count),
-        head = HEAD,
-    )
+    fill(include_str!("page/review.html"), |place| match place {
+        "title" => escape::markup(title),
+        "count" => proposals.len().to_string(),
+        "differ" => differ.to_string(),
+        "shown" => shown.len().min(proposals.len()).to_string(),
+        "rows" => rows.clone(),
+        "classes" => script(&classes),
+        "all" => script(&proposals),
+        "head" => HEAD.to_owned(),
+        other => other.to_owned(),
+    })
 }
 
 const HEAD: &str = "path,label,proposal,score,margin,classifier,confidence";
 
 /// The same as a CSV file: all proposals, in the order given.
 pub fn review_csv(proposals: &[Proposal]) -> String {
-    let mut text = format!("{HEAD}\n");
-    for proposal in proposals {
-        let Proposal { path, label, proposal, score, margin, classifier, confidence } = proposal;
+    let lines = proposals.iter().map(|one| {
         let [path, label, proposal, classifier] =
-            [path, label, proposal, classifier].map(|name| escape::csv_name(name));
-        let _ =
-            writeln!(text, "{path},{label},{proposal},{score},{margin},{classifier},{confidence}");
-    }
-    text
+            [&one.path, &one.label, &one.proposal, &one.classifier]
+                .map(|name| escape::csv_name(name));
+        let [score, margin, confidence] =
+            [one.score, one.margin, one.confidence].map(|number| number.to_string());
+        vec![path, label, proposal, score, margin, classifier, confidence]
+    });
+    escape::csv(std::iter::once(HEAD.split(',').map(str::to_owned).collect()).chain(lines))
 }
 
 fn data_url(jpeg: &[u8]) -> String {

@@ -18,7 +18,7 @@ impl RunFiles {
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         let (folder, path) = (folder.to_owned(), folder.join(files::CHECKSUMS));
         let bytes = fedanchor_disk::read_if_exists(&path, limit(&path));
-        let Some(bytes) = bytes.map_err(|error| ReportError::unreadable(&path, &error))? else {
+        let Some(bytes) = bytes.map_err(|error| ReportError::about(&path, error))? else {
             return Ok(Self { folder, manifest: None });
         };
         let manifest = Manifest::parse(&String::from_utf8_lossy(&bytes));
@@ -49,7 +49,7 @@ impl RunFiles {
     pub(crate) fn bytes(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.path(name);
         let bytes = fedanchor_disk::read(&path, limit(&path))
-            .map_err(|error| ReportError::unreadable(&path, &error))?;
+            .map_err(|error| ReportError::about(&path, error))?;
         if let Some(manifest) = &self.manifest {
             let checked = manifest.check(name, &bytes);
             checked.map_err(|mismatch| ReportError::malformed(self.path(name), mismatch))?;

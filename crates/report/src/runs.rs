@@ -8,7 +8,7 @@
 //! The records of a finished run are checked against their checksums. A run that cannot be read or
 //! fails this check is listed as damaged, and the others are still used.
 
-use crate::error::{ReportError, Result};
+use crate::error::{ReportError, Result, shown};
 use crate::run_files::RunFiles;
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{Checksums, Summary, files};
@@ -22,9 +22,9 @@ pub struct Runs {
     /// Runs that completed all their rounds.
     pub finished: Vec<Run>,
     /// Runs that did not: averaging them with others would compare different rounds.
-    pub unfinished: Vec<Unfinished>,
+    pub unfinished: Vec<LeftOut>,
     /// Runs with a file that is missing, damaged or cannot be read.
-    pub damaged: Vec<Damaged>,
+    pub damaged: Vec<LeftOut>,
 }
 
 /// A run that completed all its rounds.
@@ -36,37 +36,16 @@ pub struct Run {
     pub summary: Summary,
 }
 
-/// A run that is in progress, failed, or was stopped.
+/// A run that is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unfinished {
+pub struct LeftOut {
     /// Its folder.
     pub path: PathBuf,
-    /// Rounds completed and rounds planned, if there is a summary.
-    pub rounds: Option<(u32, u32)>,
-}
-
-/// A run that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damaged {
-    /// Its folder.
-    pub path: PathBuf,
-    /// Which file is wrong, and how.
+    /// Why it is not used: the file and its problem, or how far the run came.
     pub problem: String,
 }
 
-impl fmt::Display for Unfinished {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let path = self.path.display();
-        match self.rounds {
-            Some((done, planned)) => write!(f, "{path}: stopped after {done} of {planned} rounds"),
-            None => {
-                write!(f, "{path}: {} is missing: still running, or failed", files::SUMMARY)
-            }
-        }
-    }
-}
-
-impl fmt::Display for Damaged {
+impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}: {}", self.path.display(), self.problem)
     }
@@ -77,21 +56,23 @@ pub fn find_runs(dirs: &[PathBuf]) -> Result<Runs> {
     let Folders { folders, damaged } = find_folders(dirs)?;
     let mut runs = Runs { damaged, ..Runs::default() };
     for path in folders {
-        let read = match path.join(files::SUMMARY).try_exists() {
-            Ok(true) => Run::read(path.clone()),
-            Ok(false) => {
-                runs.unfinished.push(Unfinished { path, rounds: None });
-                continue;
-            }
+        let unfinished = match path.join(files::SUMMARY).try_exists() {
+            Ok(true) => match Run::read(path.clone()) {
+                Ok(run) if run.is_finished() => {
+                    runs.finished.push(run);
+                    continue;
+                }
+                Ok(Run { summary: Summary { rounds, rounds_planned, .. }, .. }) => {
+                    Ok(format!("stopped after {rounds} of {rounds_planned} rounds"))
+                }
+                Err(error) => Err(error),
+            },
+            Ok(false) => Ok(format!("{} is missing: still running, or failed", files::SUMMARY)),
             Err(error) => Err(error.into()),
         };
-        match read {
-            Ok(run) if run.is_finished() => runs.finished.push(run),
-            Ok(run) => {
-                let rounds = Some((run.summary.rounds, run.summary.rounds_planned));
-                runs.unfinished.push(Unfinished { path, rounds });
-            }
-            Err(error) => runs.damaged.push(Damaged { path, problem: error.in_run_folder() }),
+        match unfinished {
+            Ok(problem) => runs.unfinished.push(LeftOut { path, problem }),
+            Err(error) => runs.damaged.push(LeftOut { path, problem: error.in_run_folder() }),
         }
     }
     Ok(runs)
@@ -100,10 +81,8 @@ pub fn find_runs(dirs: &[PathBuf]) -> Result<Runs> {
 /// Run folders, and folders that could not be searched for them.
 #[derive(Debug, Default)]
 pub struct Folders {
-    /// The run folders, sorted.
     pub folders: Vec<PathBuf>,
-    /// The others.
-    pub damaged: Vec<Damaged>,
+    pub damaged: Vec<LeftOut>,
 }
 
 /// Finds all run folders in these folders. One below them that cannot be searched is named, and the others are still
@@ -143,7 +122,9 @@ impl Search {
         entries.sort_by_key(|entry| entry.file_name());
         let real = fs_err::canonicalize(path)?;
         if self.above.contains(&real) {
-            return Err(ReportError::Loop { path: path.to_owned(), folder: real });
+            let above = shown(&real);
+            let problem = format!("links to {above}, which contains it: remove the link");
+            return Err(ReportError::about(path, problem));
         }
         if !self.seen.insert(real.clone()) {
             return Ok(true);
@@ -167,7 +148,7 @@ impl Search {
             };
             found |= searched.unwrap_or_else(|error| {
                 self.above.truncate(depth);
-                self.found.damaged.push(Damaged { path, problem: error.to_string() });
+                self.found.damaged.push(LeftOut { path, problem: error.to_string() });
                 true
             });
         }

@@ -9,15 +9,13 @@ use std::path::PathBuf;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-/// The key under which the fingerprint of the data stands beside the settings.
+/// The key of the data's fingerprint among the settings.
 pub(crate) const FINGERPRINT: &str = "data_fingerprint";
 
 /// The settings of a run.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// The run folder.
     pub path: PathBuf,
-    /// All settings.
     pub config: Table,
     /// The settings that identify the run to a reader.
     pub heading: Heading,

@@ -44,7 +44,6 @@ pub struct Experiment {
     pub name: String,
     /// Its runs, sorted by seed, at least one.
     pub runs: Vec<History>,
-    /// The accuracy the paper reports.
     pub published: Option<Published>,
     /// Which colour and dash pattern it has in figures.
     pub style: usize,
@@ -64,7 +63,7 @@ impl Experiment {
 
     /// Whether every run has completed all its rounds.
     pub fn is_finished(&self) -> bool {
-        self.runs.iter().all(History::is_finished)
+        self.runs.iter().all(|run| run.is_finished)
     }
 }
 
@@ -189,7 +188,7 @@ impl Section {
 impl Experiment {
     fn new(mut runs: Vec<History>, problems: &mut Vec<String>) -> Self {
         // Of two runs of a seed, the one that is whole.
-        runs.sort_by_key(|run| (run.seed(), !run.problems.is_empty(), !run.is_finished()));
+        runs.sort_by_key(|run| (run.seed(), !run.problems.is_empty(), !run.is_finished));
         let mut kept: Vec<History> = Vec::new();
         for run in runs {
             match kept.last() {

@@ -25,29 +25,33 @@ pub struct Table {
 }
 
 /// An experiment and its accuracies.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// The settings that identify it to a reader.
+    #[serde(flatten)]
     pub heading: Heading,
     /// The keys that distinguish it from other rows of the same heading, for example
     /// `client.batch=32, method.server_mixup=true`; empty if there is no such row.
     pub settings: String,
-    /// Rounds of each run.
     pub rounds: u32,
     /// Number of runs, each with a different seed.
     pub seeds: usize,
     /// Test accuracy after the last round, in percent.
+    #[serde(rename = "final")]
     pub last: Average,
     /// Test accuracy of the best round, in percent: optimistic, since the round is chosen on the
     /// test images.
     pub best: Average,
     /// The best test accuracy on the anchors alone, over the runs that were compared with it.
+    #[serde(rename = "anchors_alone")]
     pub floor: Option<Average>,
-    /// The accuracy the paper reports.
     pub published: Option<Published>,
+    /// The mean accuracy after the last round minus the published one.
+    pub difference: Option<f64>,
     /// Whether no other row of the same data, model, anchors and partition has a higher final mean.
     pub leads: bool,
     /// Numbers of its notes.
+    #[serde(skip)]
     pub notes: Vec<usize>,
 }
 
@@ -72,13 +76,6 @@ impl Average {
 /// Rounded to two decimals, as shown: rows that show the same number compare as equal.
 pub(crate) fn rounded(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
-}
-
-impl Row {
-    /// The mean accuracy after the last round minus the published one.
-    pub fn difference(&self) -> Option<f64> {
-        self.published.map(|published| self.last.mean - published.mean)
-    }
 }
 
 impl Table {
@@ -164,15 +161,17 @@ fn row(group: &Group, all: &[Group], runs: &[Run]) -> (Row, Vec<String>) {
     notes.extend(published.iter().skip(1).map(|other| {
         format!("table {} of the paper gives {other} for the same setting", other.table)
     }));
+    let last = Average::of(seeds.iter().map(|run| run.summary.final_accuracy));
     let row = Row {
         heading: setup.heading.clone(),
         settings: group.distinction(all),
         rounds,
         seeds: seeds.len(),
-        last: Average::of(seeds.iter().map(|run| run.summary.final_accuracy)),
+        last,
         best: Average::of(seeds.iter().map(|run| run.summary.best_accuracy)),
         floor: floor(&seeds),
         published: published.first().copied(),
+        difference: published.first().map(|published| last.mean - published.mean),
         leads: false,
         notes: Vec::new(),
     };

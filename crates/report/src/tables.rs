@@ -1,28 +1,24 @@
 //! Tables of a report, as CSV and LaTeX.
 
 use crate::escape;
+use crate::history::History;
 use crate::render::shown;
 use crate::study::{Experiment, Section};
 use crate::table::Average;
-use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// What stands between a mean and its deviation.
 const BETWEEN: &str = " ± ";
 
 /// A table of text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TextTable {
     /// Short name for files, unique in the report.
     pub id: String,
-    /// What it shows.
     pub title: String,
-    /// Titles of the columns.
     pub columns: Vec<String>,
-    /// Cells by row.
     pub rows: Vec<Vec<String>>,
     /// Titles of the columns whose cells are a mean and a deviation.
-    #[serde(skip)]
     averages: &'static [&'static str],
 }
 
@@ -44,53 +40,40 @@ impl TextTable {
         self
     }
 
-    /// As comma-separated values with a header. Mean and deviation are columns of their own.
+    /// Whether a column has nothing but numbers, with or without a deviation.
+    pub(crate) fn is_number(&self, column: usize) -> bool {
+        let mut cells = self.rows.iter().map(|row| &row[column]).filter(|cell| !cell.is_empty());
+        column > 0 && cells.all(|cell| cell.split(BETWEEN).all(|part| part.parse::<f64>().is_ok()))
+    }
+
+    /// As comma-separated values with a header. Mean and deviation have separate columns.
     pub fn csv(&self) -> String {
-        let averaged = |column: &String| self.averages.contains(&column.as_str());
-        let titles = self.columns.iter().flat_map(|column| match averaged(column) {
-            true => vec![format!("{column} mean"), format!("{column} deviation")],
-            false => vec![column.clone()],
-        });
-        let line = |cells: Vec<String>| -> String {
-            let cells: Vec<String> = cells.iter().map(|cell| escape::csv(cell)).collect();
-            cells.join(",") + "\n"
-        };
-        let mut text = line(titles.collect());
-        for row in &self.rows {
-            let cells = row.iter().zip(&self.columns).flat_map(|(cell, column)| {
-                let (mean, deviation) = cell.split_once(BETWEEN).unwrap_or((cell, ""));
-                match averaged(column) {
-                    true => vec![mean.to_owned(), deviation.to_owned()],
-                    false => vec![cell.clone()],
-                }
+        let averaged = |column: usize| self.averages.contains(&self.columns[column].as_str());
+        let titles =
+            self.columns.iter().enumerate().flat_map(|(place, title)| match averaged(place) {
+                true => vec![format!("{title} mean"), format!("{title} deviation")],
+                false => vec![title.clone()],
             });
-            text += &line(cells.collect());
-        }
-        text
+        let rows = self.rows.iter().map(|row| {
+            let cells = row.iter().enumerate().flat_map(|(place, cell)| match averaged(place) {
+                true => {
+                    let (mean, deviation) = cell.split_once(BETWEEN).unwrap_or((cell, ""));
+                    vec![mean.to_owned(), deviation.to_owned()]
+                }
+                false => vec![cell.clone()],
+            });
+            cells.collect()
+        });
+        escape::csv(std::iter::once(titles.collect()).chain(rows))
     }
 
     /// As a `tabular` for the package `booktabs`.
     pub fn latex(&self) -> String {
-        let line = |cells: &[String]| -> String {
-            let cells: Vec<String> = cells.iter().map(|cell| escape::latex(cell)).collect();
-            cells.join(" & ") + " \\\\\n"
-        };
-        let rows: String = self.rows.iter().map(|row| line(row)).collect();
-        let is_number = |column: usize| {
-            let mut cells =
-                self.rows.iter().map(|row| &row[column]).filter(|cell| !cell.is_empty());
-            column > 0
-                && cells.all(|cell| cell.split(BETWEEN).all(|part| part.parse::<f64>().is_ok()))
-        };
-        let columns: String = (0..self.columns.len())
-            .map(|column| if is_number(column) { 'r' } else { 'l' })
-            .collect();
-        let title = escape::one_line(&self.title);
-        let head = line(&self.columns);
-        format!(
-            "% {title}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\\midrule\n{rows}\\bottomrule\n\
-             \\end{{tabular}}\n"
-        )
+        let titles: Vec<&str> = self.columns.iter().map(String::as_str).collect();
+        let rows =
+            self.rows.iter().map(|row| (row.iter().map(String::as_str).collect(), String::new()));
+        let table = escape::latex_table(&titles, |column| self.is_number(column), rows);
+        format!("% {}\n{table}", escape::one_line(&self.title))
     }
 }
 
@@ -118,17 +101,17 @@ fn summary(section: &Section) -> TextTable {
     );
     table.averages = &["last ten", "final", "best", "validation", "anchors alone", "published"];
     for experiment in &section.experiments {
-        let average = |of: &dyn Fn(&crate::History) -> Option<f64>| {
+        let average = |of: &dyn Fn(&History) -> Option<f64>| {
             experiment.average(of).as_ref().map_or(String::new(), shown)
         };
-        let best = |run: &crate::History| {
+        let best = |run: &History| {
             run.rounds.iter().map(|round| round.test_accuracy).max_by(f64::total_cmp)
         };
-        let traffic = |run: &crate::History| {
+        let traffic = |run: &History| {
             let bytes: u64 = run.rounds.iter().map(|round| round.bytes_down + round.bytes_up).sum();
             Some(bytes as f64 / 1e6)
         };
-        let pace = |run: &crate::History| {
+        let pace = |run: &History| {
             let rounds: Vec<f64> =
                 run.timings.iter().filter(|one| one.round > 0).map(|one| one.total).collect();
             (!rounds.is_empty()).then(|| rounds.iter().sum::<f64>() / rounds.len() as f64)
@@ -160,7 +143,7 @@ fn summary(section: &Section) -> TextTable {
 
 /// The builds that computed an experiment's rounds, each once.
 fn builds(experiment: &Experiment) -> String {
-    let all = experiment.runs.iter().flat_map(crate::History::builds);
+    let all = experiment.runs.iter().flat_map(History::builds);
     let names: BTreeSet<String> = all.map(|rounds| rounds.build.to_string()).collect();
     names.into_iter().collect::<Vec<_>>().join(", ")
 }

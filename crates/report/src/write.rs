@@ -1,10 +1,11 @@
 //! A report as a folder: the page, every figure as SVG and PNG, every table as CSV and LaTeX.
 
+use crate::chart::{Chart, png};
 use crate::error::{ReportError, Result};
 use crate::figures::{self, Embedding, Figure, Options};
 use crate::page::{PageData, page};
 use crate::study::Study;
-use fedanchor_draw::{Chart, png};
+use fedanchor_record::words::printable;
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,9 @@ pub fn write_report(
     folder: &Path,
 ) -> Result<PathBuf> {
     if study.sections.is_empty() {
-        return Err(ReportError::NothingToShow { problems: study.problems.clone() });
+        let problems = study.problems.iter().map(|problem| format!("\n{}", printable(problem)));
+        let problems: String = problems.collect();
+        return Err(ReportError::Other(format!("there is no run to show{problems}")));
     }
     figures::check_round(study, options)?;
     check_folder(folder)?;
@@ -40,22 +43,11 @@ pub fn write_report(
         fs_err::write(table_folder.join(&table.id).with_added_extension("csv"), table.csv())?;
         fs_err::write(table_folder.join(&table.id).with_added_extension("tex"), table.latex())?;
     }
-    let smooth: Vec<Figure>;
-    let drawn: Vec<&Figure> = if options.smooth > 1 {
-        let sections = study.sections.iter();
-        smooth = sections.flat_map(|one| figures::of_section(one, options, embedding)).collect();
-        data.overview.iter().chain(&smooth).collect()
-    } else {
-        data.figures().collect()
-    };
-    let files: Vec<(String, String, &Chart)> = drawn.into_iter().flat_map(files).collect();
+    let files: Vec<(String, String, &Chart)> = data.figures().flat_map(files).collect();
     files.par_iter().try_for_each(|(name, title, chart)| {
         let svg = chart.svg(title);
         let file = figure_folder.join(name);
-        let picture = png(&svg, SCALE).map_err(|error| ReportError::Draw {
-            path: file.with_added_extension("png"),
-            problem: error.to_string(),
-        })?;
+        let picture = png(&svg, SCALE).map_err(|error| ReportError::about(&file, error))?;
         fs_err::write(file.with_added_extension("svg"), svg)?;
         fs_err::write(file.with_added_extension("png"), picture)?;
         Ok::<(), ReportError>(())
@@ -74,7 +66,8 @@ fn check_folder(folder: &Path) -> Result<()> {
     if empty || page.exists() && earlier() {
         return Ok(());
     }
-    Err(ReportError::NotAReport { path: folder.to_owned() })
+    let problem = "contains something that is not a report: name another folder with `--out`";
+    Err(ReportError::about(folder, problem))
 }
 
 /// Name, title and content of each file of a figure. Of bars, only the chosen frame: its frames are one
@@ -82,20 +75,13 @@ fn check_folder(folder: &Path) -> Result<()> {
 fn files(figure: &Figure) -> Vec<(String, String, &Chart)> {
     let frames = figure.frames.iter().enumerate();
     let files = frames.filter_map(|(place, frame)| {
-        let alone = figure.frames.len() == 1;
         let name = match frame.chart {
-            _ if alone => figure.id.clone(),
+            _ if figure.frames.len() == 1 => figure.id.clone(),
             Chart::Bars(_) if place == figure.chosen => figure.id.clone(),
             Chart::Bars(_) => return None,
             _ => format!("{}-{}", figure.id, place + 1),
         };
-        let title = match (&frame.chart, frame.name.as_str()) {
-            (_, "") => figure.title.clone(),
-            (Chart::Bars(_), "last") => format!("{}, last round", figure.title),
-            (Chart::Bars(_), round) => format!("{}, round {round}", figure.title),
-            (_, name) => format!("{}: {name}", figure.title),
-        };
-        Some((name, title, &frame.chart))
+        Some((name, figure.title_of(frame), &frame.chart))
     });
     files.collect()
 }

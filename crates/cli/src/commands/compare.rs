@@ -1,4 +1,4 @@
-//! `fedanchor compare`: two experiments beside one another.
+//! `fedanchor compare`: a comparison of two experiments.
 
 use crate::cli::CompareArgs;
 use crate::printer::Printer;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use fedanchor_data::{ImageSet, thumbnail};
-use fedanchor_draw::{Axis, Chart, Heat, Picture, Scale, Sheet, png};
+use fedanchor_report::chart::{Chart, Heat, Picture, Scale, Sheet, png};
 use std::path::Path;
 
 /// Pixels per unit of a drawing.
@@ -39,11 +39,11 @@ pub fn partition(
     let shown: Vec<(usize, &Vec<u32>)> = histogram.iter().enumerate().step_by(every).collect();
     let sum = |row: &[u32]| row.iter().map(|&count| u64::from(count)).sum::<u64>();
     let heat = Heat {
-        x: Axis::new("class"),
-        y: Axis::new(match every {
+        x: "class".to_owned(),
+        y: match every {
             1 => "client: samples".to_owned(),
             _ => format!("client: samples (1 client in {every} shown)"),
-        }),
+        },
         columns: classes.to_vec(),
         rows: shown.iter().map(|(client, row)| format!("{client}: {}", sum(row))).collect(),
         values: shown.iter().map(|(_, row)| row.iter().map(|&one| one.into()).collect()).collect(),

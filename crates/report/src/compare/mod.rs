@@ -1,8 +1,8 @@
-//! Two experiments beside one another: what was set differently, how much better the second one is and
-//! whether that is more than its seeds differ anyway, and what both cost.
+//! A comparison of two experiments: the settings that differ, how much better the second one is and whether that is more
+//! than the spread of its seeds, and what both cost.
 //!
 //! Runs that finished are compared at their own ends, whatever their number of rounds. Where one did not,
-//! all of them are compared up to the last round that all have: an early round beside a late one would say
+//! all of them are compared up to the last round that all have: an early round compared with a late one would say
 //! nothing about the settings.
 
 mod outcome;
@@ -11,58 +11,18 @@ mod significance;
 mod text;
 
 pub use outcome::{Outcome, Reached, Side};
-pub use significance::{Difference, Evidence, TTest};
+pub use significance::{Difference, Evidence};
 pub use text::comparison_text;
 
-use crate::error::ReportError;
+use crate::error::{ReportError, Result};
 use crate::history::History;
 use crate::setup::{Complete, FINGERPRINT};
 use crate::table::Average;
-use outcome::final_accuracy;
-use reading::{changed_settings, check_apart, read, some_of};
+use reading::{changed_settings, check_apart, read};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Why two folders cannot be compared.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CompareError {
-    /// A folder cannot be read.
-    #[error(transparent)]
-    Report(#[from] ReportError),
-    /// No run of a folder can be read.
-    #[error("{}: no run in it can be compared: {}", path.display(), problems.join("; "))]
-    Damaged {
-        /// The folder.
-        path: PathBuf,
-        /// What is wrong with each run.
-        problems: Vec<String>,
-    },
-    /// The runs of a folder are not of one experiment.
-    #[error(
-        "{}: contains runs of {} experiments: give a folder with the runs of one; found {}",
-        path.display(),
-        experiments.len(),
-        some_of(experiments)
-    )]
-    SeveralExperiments {
-        /// The folder.
-        path: PathBuf,
-        /// The experiments, each with its first run.
-        experiments: Vec<String>,
-    },
-    /// The same run would be compared with itself.
-    #[error("{}: is on both sides of the comparison: give two different folders", path.display())]
-    OnBothSides {
-        /// The run.
-        path: PathBuf,
-    },
-    /// No accuracy can be this.
-    #[error("accuracy {0}: expected a percentage from 0 to 100")]
-    Accuracy(f64),
-}
-
-/// Two experiments beside one another.
+/// A comparison of two experiments.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     /// The first experiment.
@@ -88,11 +48,9 @@ pub struct Comparison {
 /// A setting that is not the same in both experiments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChangedSetting {
-    /// Its dotted key.
     pub key: String,
     /// Its value in the first experiment; `None` if it has no such setting.
     pub a: Option<String>,
-    /// Its value in the second.
     pub b: Option<String>,
 }
 
@@ -104,16 +62,20 @@ pub fn compare(
     b: &Path,
     accuracy: Option<f64>,
     complete: Complete,
-) -> Result<Comparison, CompareError> {
+) -> Result<Comparison> {
     if let Some(accuracy) = accuracy.filter(|accuracy| !(0.0..=100.0).contains(accuracy)) {
-        return Err(CompareError::Accuracy(accuracy));
+        let problem = format!("accuracy {accuracy}: expected a percentage from 0 to 100");
+        return Err(ReportError::Other(problem));
     }
     let mut notes = Vec::new();
-    let runs_a = read(a, complete, &mut notes)?;
-    let runs_b = read(b, complete, &mut notes)?;
+    let mut runs_a = read(a, complete, &mut notes)?;
+    let mut runs_b = read(b, complete, &mut notes)?;
     check_apart(&runs_a, &runs_b)?;
     let settings = changed_settings(&runs_a, &runs_b);
     let up_to_round = last_common(&runs_a, &runs_b, &mut notes);
+    if let Some(last) = up_to_round {
+        runs_a.iter_mut().chain(&mut runs_b).for_each(|run| run.cut_after(last));
+    }
     if settings.iter().any(|setting| setting.key == FINGERPRINT) {
         notes.push(
             "the data sets differ (data_fingerprint): accuracies are of different images"
@@ -122,11 +84,11 @@ pub fn compare(
     }
     let chosen = accuracy.unwrap_or_else(|| {
         let [a, b] = [&runs_a, &runs_b]
-            .map(|runs| Average::of(runs.iter().map(|run| final_accuracy(run, up_to_round))).mean);
+            .map(|runs| Average::of(runs.iter().map(|run| run.last().test_accuracy)).mean);
         a.min(b).floor()
     });
-    let a = Side::of(a, &runs_a, up_to_round, chosen);
-    let b = Side::of(b, &runs_b, up_to_round, chosen);
+    let a = Side::of(a, &runs_a, chosen);
+    let b = Side::of(b, &runs_b, chosen);
     let difference = |value: fn(&Outcome) -> f64| {
         let [first, second] = [&a, &b]
             .map(|side| side.runs.iter().map(|run| (run.seed, value(run))).collect::<Vec<_>>());
@@ -151,7 +113,7 @@ pub fn compare(
 /// The last round of all runs, if not all are finished.
 fn last_common(a: &[History], b: &[History], notes: &mut Vec<String>) -> Option<u32> {
     let all = || a.iter().chain(b);
-    let unfinished: Vec<&History> = all().filter(|run| !run.is_finished()).collect();
+    let unfinished: Vec<&History> = all().filter(|run| !run.is_finished).collect();
     if unfinished.is_empty() {
         let (first, second) = (a[0].last().round, b[0].last().round);
         if first != second {

@@ -1,87 +1,61 @@
 //! What the runs of an experiment reached, and what they cost.
 
-use crate::history::{History, last_ten};
+use crate::history::History;
 use crate::table::Average;
-use fedanchor_record::{RoundRecord, Timing};
+use fedanchor_record::Timing;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// An experiment in a comparison, with numbers over its runs.
+/// An experiment in a comparison, with averages over its runs. Accuracies are in percent, times in seconds; traffic is in
+/// both directions; time per round is without pre-training.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Side {
-    /// The folder as it was given.
     pub folder: PathBuf,
-    /// Name of the method.
     pub method: String,
-    /// Its runs, by seed.
     pub runs: Vec<Outcome>,
-    /// Mean test accuracy of the last ten rounds, in percent.
     pub last_ten: Average,
-    /// Test accuracy after the last round, in percent.
     pub final_accuracy: Average,
     /// How many of its runs reached the accuracy. The next three are over these.
     pub runs_with_accuracy: usize,
-    /// The first round with the accuracy; `None` if no run reached it.
     pub rounds_to_accuracy: Option<Average>,
-    /// Bytes up to the end of that round.
     pub bytes_to_accuracy: Option<Average>,
-    /// Seconds up to the end of that round.
     pub seconds_to_accuracy: Option<Average>,
-    /// Bytes between server and clients, in both directions.
     pub bytes: Average,
-    /// Seconds per round, without pre-training; `None` if a run has no timings.
     pub seconds_per_round: Option<Average>,
-    /// Seconds for pre-training and all rounds.
     pub seconds: Option<Average>,
 }
 
-/// One run of an experiment.
+/// One run of an experiment, up to the last round that is compared.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Its folder.
     pub path: PathBuf,
-    /// Its seed.
     pub seed: u64,
-    /// The last round that is compared.
     pub rounds: u32,
-    /// Whether it completed all its rounds.
     pub finished: bool,
-    /// Mean test accuracy of the last ten rounds, in percent.
     pub last_ten: f64,
-    /// Test accuracy after the last round, in percent.
     pub final_accuracy: f64,
-    /// The first round with the accuracy; `None` if it was not reached.
     pub reached: Option<Reached>,
-    /// Bytes between server and clients, in both directions.
     pub bytes: u64,
-    /// Seconds per round, without pre-training.
     pub seconds_per_round: Option<f64>,
-    /// Seconds for pre-training and all rounds.
     pub seconds: Option<f64>,
 }
 
-/// What a run took to reach an accuracy.
+/// The first round with the accuracy, and what the run took up to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Reached {
-    /// The first round with at least this accuracy.
+    /// The round.
     pub round: u32,
-    /// Bytes up to the end of that round.
+    /// Bytes in both directions.
     pub bytes: u64,
-    /// Seconds up to the end of that round.
+    /// Seconds, where they are known.
     pub seconds: Option<f64>,
 }
 
 impl Side {
-    /// Of an experiment's runs, at least one, up to a round or all of them.
-    pub(super) fn of(
-        folder: &Path,
-        runs: &[History],
-        up_to_round: Option<u32>,
-        accuracy: f64,
-    ) -> Self {
+    /// Of an experiment's runs, at least one.
+    pub(super) fn of(folder: &Path, runs: &[History], accuracy: f64) -> Self {
         let method = runs[0].setup.heading.method.clone();
-        let runs: Vec<Outcome> =
-            runs.iter().map(|run| Outcome::of(run, up_to_round, accuracy)).collect();
+        let runs: Vec<Outcome> = runs.iter().map(|run| Outcome::of(run, accuracy)).collect();
         let each = |value: fn(&Outcome) -> f64| Average::of(runs.iter().map(value));
         // A mean over some of the runs would be taken for one over all.
         let every = |value: fn(&Outcome) -> Option<f64>| {
@@ -111,11 +85,9 @@ impl Side {
 }
 
 impl Outcome {
-    fn of(run: &History, up_to_round: Option<u32>, accuracy: f64) -> Self {
-        let rounds = first_rounds(run, up_to_round);
-        let last = rounds[rounds.len() - 1].round;
-        let finished = run.is_finished();
-        let timings = timings(run, rounds);
+    fn of(run: &History, accuracy: f64) -> Self {
+        let (rounds, last) = (&run.rounds, run.last().round);
+        let timings = timings(run);
         // Both up to and including a round.
         let bytes = |last: u32| -> u64 {
             let rounds = rounds.iter().filter(|record| record.round <= last);
@@ -129,16 +101,16 @@ impl Outcome {
             let without_pretraining = seconds(last)? - seconds(0)?;
             (last > 0).then(|| without_pretraining / f64::from(last))
         };
-        // Records without timings have a total in the summary, but not of a part of their rounds.
-        let summary = run.summary.as_ref().filter(|_| finished && last == run.last().round);
+        // Records without timings have a total in the summary.
+        let summary = run.summary.as_ref().filter(|_| run.is_finished);
         let reached = rounds.iter().find(|record| record.test_accuracy >= accuracy);
         Self {
             path: run.setup.path.clone(),
             seed: run.seed(),
             rounds: last,
-            finished,
-            last_ten: last_ten(rounds),
-            final_accuracy: final_accuracy(run, up_to_round),
+            finished: run.is_finished,
+            last_ten: run.last_ten(),
+            final_accuracy: run.last().test_accuracy,
             reached: reached.map(|record| Reached {
                 round: record.round,
                 bytes: bytes(record.round),
@@ -151,22 +123,9 @@ impl Outcome {
     }
 }
 
-/// Test accuracy after the last round, or after the one up to which runs are compared, in percent.
-pub(super) fn final_accuracy(run: &History, up_to_round: Option<u32>) -> f64 {
-    let rounds = first_rounds(run, up_to_round);
-    rounds[rounds.len() - 1].test_accuracy
-}
-
-/// The rounds up to and including one, or all; there is at least round 0.
-fn first_rounds(run: &History, up_to_round: Option<u32>) -> &[RoundRecord] {
-    let count =
-        run.rounds.partition_point(|record| up_to_round.is_none_or(|last| record.round <= last));
-    &run.rounds[..count]
-}
-
-/// The timings of these rounds, if there are timings of all.
-fn timings<'a>(run: &'a History, rounds: &[RoundRecord]) -> Option<&'a [Timing]> {
-    let timings = run.timings.get(..rounds.len())?;
-    let same = timings.iter().zip(rounds).all(|(timing, record)| timing.round == record.round);
+/// The timings of the rounds, if there are timings of all.
+fn timings(run: &History) -> Option<&[Timing]> {
+    let timings = run.timings.get(..run.rounds.len())?;
+    let same = timings.iter().zip(&run.rounds).all(|(timing, record)| timing.round == record.round);
     same.then_some(timings)
 }

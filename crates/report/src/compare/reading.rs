@@ -1,7 +1,7 @@
 //! The two experiments that are compared: their runs, and the settings in which they differ.
 
-use super::{ChangedSetting, CompareError};
-use crate::error::ReportError;
+use super::ChangedSetting;
+use crate::error::{ReportError, Result};
 use crate::history::{Histories, History, read_histories};
 use crate::setup::{Complete, FINGERPRINT, Group, differing, group};
 use fedanchor_record::{KeyRole, files};
@@ -15,7 +15,7 @@ pub(super) fn read(
     folder: &Path,
     complete: Complete,
     notes: &mut Vec<String>,
-) -> Result<Vec<History>, CompareError> {
+) -> Result<Vec<History>> {
     let Histories { runs, damaged } = read_histories(&[folder.to_owned()], complete)?;
     let mut problems: Vec<String> = damaged.iter().map(ToString::to_string).collect();
     let (mut runs, incomplete): (Vec<_>, Vec<_>) =
@@ -26,17 +26,22 @@ pub(super) fn read(
         }),
     );
     if runs.is_empty() {
-        return Err(CompareError::Damaged { path: folder.to_owned(), problems });
+        let problem = format!("no run in it can be compared: {}", problems.join("; "));
+        return Err(ReportError::about(folder, problem));
     }
     let groups = group(runs.iter().map(|run| &run.setup));
     if groups.len() > 1 {
-        let experiments = names(&groups, &runs);
-        return Err(CompareError::SeveralExperiments { path: folder.to_owned(), experiments });
+        let problem = format!(
+            "contains runs of {} experiments: give a folder with the runs of one; found {}",
+            groups.len(),
+            names(&groups, &runs)
+        );
+        return Err(ReportError::about(folder, problem));
     }
     notes.extend(problems.into_iter().map(|problem| format!("left out: {problem}")));
     let mut seeds: Vec<History> = Vec::new();
     // Of two runs of a seed, the one that is whole.
-    runs.sort_by_key(|run| (!run.problems.is_empty(), !run.is_finished()));
+    runs.sort_by_key(|run| (!run.problems.is_empty(), !run.is_finished));
     for run in runs {
         let path = run.setup.path.display();
         notes.extend(run.problems.iter().map(|problem| format!("{path}: {problem}")));
@@ -52,8 +57,8 @@ pub(super) fn read(
     Ok(seeds)
 }
 
-/// Each experiment in a few words, and where its first run is.
-fn names(groups: &[Group], runs: &[History]) -> Vec<String> {
+/// Each experiment in a few words, and where its first run is; of many, the first few.
+fn names(groups: &[Group], runs: &[History]) -> String {
     let words = |group: &Group| {
         let heading = &runs[group.members[0]].setup.heading;
         [
@@ -81,26 +86,22 @@ fn names(groups: &[Group], runs: &[History]) -> Vec<String> {
         };
         format!("{} ({path}{more})", shown.join(", "))
     };
-    groups.iter().zip(&all).map(name).collect()
-}
-
-/// The first few, and the number of the others.
-pub(super) fn some_of(names: &[String]) -> String {
-    let mut shown = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
-    if names.len() > NAMED {
-        shown += &format!("; and {} more", names.len() - NAMED);
+    let mut names: Vec<String> = groups.iter().zip(&all).take(NAMED).map(name).collect();
+    if groups.len() > NAMED {
+        names.push(format!("and {} more", groups.len() - NAMED));
     }
-    shown
+    names.join("; ")
 }
 
 /// No run may be in both experiments, under whatever path.
-pub(super) fn check_apart(a: &[History], b: &[History]) -> Result<(), CompareError> {
+pub(super) fn check_apart(a: &[History], b: &[History]) -> Result<()> {
     for run in b {
         let path = &run.setup.path;
-        let real = fs_err::canonicalize(path).map_err(ReportError::from)?;
+        let real = fs_err::canonicalize(path)?;
         for other in a {
-            if fs_err::canonicalize(&other.setup.path).map_err(ReportError::from)? == real {
-                return Err(CompareError::OnBothSides { path: path.clone() });
+            if fs_err::canonicalize(&other.setup.path)? == real {
+                let problem = "is on both sides of the comparison: give two different folders";
+                return Err(ReportError::about(path, problem));
             }
         }
     }

@@ -52,15 +52,12 @@ pub enum Evidence {
 /// A two-sided t test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TTest {
-    /// Difference divided by its standard error.
     pub t: f64,
-    /// Degrees of freedom.
     pub degrees: f64,
     /// Chance of such a difference or a larger one if the true difference is 0.
     pub p: f64,
     /// Start of the 95 % confidence interval of the difference, in percentage points.
     pub low: f64,
-    /// End of it.
     pub high: f64,
     /// Whether the difference is more than the seeds' spread: p is below 0.05.
     pub significant: bool,

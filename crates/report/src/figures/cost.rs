@@ -2,8 +2,8 @@
 
 use super::series::{line, short};
 use super::{Figure, MOST_MODELS, Options};
+use crate::chart::{Axis, Bars, Chart, Lines, Series};
 use crate::study::{Experiment, Section};
-use fedanchor_draw::{Axis, Bars, Chart, Lines, Series};
 use fedanchor_record::Timing;
 
 /// Test accuracy against the bytes sent so far.
@@ -11,32 +11,23 @@ pub(super) fn traffic(section: &Section, options: Options) -> Option<Figure> {
     let experiments = section.experiments.iter().filter(|one| sends(one)).enumerate();
     let lines = experiments.map(|(place, experiment)| {
         let mut line = line(experiment, place, options.smooth, &|round| Some(round.test_accuracy));
-        let mut sent = 0.0;
+        let mut sent = 0;
         let rounds = &experiment.runs[0].rounds;
-        let sums: Vec<f64> = rounds
-            .iter()
-            .map(|round| {
-                sent += (round.bytes_down + round.bytes_up) as f64 / 1e6;
-                sent
-            })
-            .collect();
-        let known = line.points.len().min(sums.len());
-        line.points.truncate(known);
-        line.band.truncate(known);
-        for (point, sum) in line.points.iter_mut().zip(sums) {
-            point[0] = short(sum);
+        line.points.truncate(rounds.len());
+        line.band.truncate(rounds.len());
+        for (point, round) in line.points.iter_mut().zip(rounds) {
+            sent += round.bytes_down + round.bytes_up;
+            point[0] = short(sent as f64 / 1e6);
         }
         line
     });
     let lines = Lines {
         x: Axis::new("traffic between server and clients (MB)"),
-        y: Axis::new("test accuracy (%)"),
-        lines: lines.collect(),
-        references: Vec::new(),
+        ..Lines::by_round(Axis::new("test accuracy (%)"), lines.collect())
     };
     let caption =
         "Test accuracy against the encoded size of all messages so far (of the first seed).";
-    Figure::single(section, "traffic", "Accuracy against traffic", caption, Chart::Lines(lines))
+    Figure::new(section, "traffic", "Accuracy against traffic", caption).single(Chart::Lines(lines))
 }
 
 fn sends(experiment: &Experiment) -> bool {
@@ -68,16 +59,15 @@ pub(super) fn phases(section: &Section) -> Option<Figure> {
         style,
     });
     let bars = Bars {
-        x: Axis::new(""),
-        y: Axis::new("seconds per round").from_zero(),
+        axis: Axis::new("seconds per round").from_zero(),
         groups: experiments.iter().map(|one| one.name.clone()).collect(),
         series: series.collect(),
         stacked: true,
     };
     let caption = "Mean seconds of a round by phase, without pre-training; the clients' part includes their \
-                   pseudo-labels. Runs on other machines, or beside others, are not comparable.";
-    let caption = super::limited(caption, experiments.len(), all);
-    Figure::single(section, "phases", "Time per round by phase", &caption, Chart::Bars(bars))
+                   pseudo-labels. Times of runs on other machines, or of runs that shared one, are not comparable.";
+    let figure = Figure::new(section, "phases", "Time per round by phase", caption);
+    figure.limited(experiments.len(), all).single(Chart::Bars(bars))
 }
 
 fn mean_seconds(experiment: &Experiment, of: fn(&Timing) -> f64) -> Option<f64> {
@@ -100,13 +90,9 @@ pub(super) fn rejected(section: &Section) -> Option<Figure> {
         .map(|(place, one)| {
             line(one, place, 1, &|round| (round.round > 0).then_some(round.rejected.len() as f64))
         });
-    let lines = Lines {
-        x: Axis::new("round").whole(),
-        y: Axis::new("rejected updates").from_zero().whole(),
-        lines: lines.collect(),
-        references: Vec::new(),
-    };
+    let y = Axis::new("rejected updates").from_zero().whole();
+    let lines = Lines::by_round(y, lines.collect());
     let caption = "Updates that the server rejected in each round. Means over seeds, bands one standard \
                    deviation.";
-    Figure::single(section, "rejected", "Rejected updates", caption, Chart::Lines(lines))
+    Figure::new(section, "rejected", "Rejected updates", caption).single(Chart::Lines(lines))
 }

@@ -2,17 +2,20 @@
 
 use super::series::{line, short};
 use super::{Figure, Frame, Options};
+use crate::chart::{Axis, Bars, Chart, Line, Lines, Series};
 use crate::study::{Section, Study};
-use fedanchor_draw::{Axis, Bars, Chart, Lines, Series};
-use fedanchor_record::RoundRecord;
+use fedanchor_record::{LabelAccuracy, RoundRecord};
 
 /// Rounds between which a reader of the bars can choose.
 const MOST_ROUNDS: usize = 40;
 
 /// The accuracy of the labels that clients train on: the anchor head's where there is one.
 fn used(round: &RoundRecord, kept: bool) -> Option<f64> {
-    let of = |head: &fedanchor_record::LabelAccuracy| if kept { head.kept } else { head.all };
-    of(&round.anchor_head).or(of(&round.classifier_head))
+    of_head(&round.anchor_head, kept).or(of_head(&round.classifier_head, kept))
+}
+
+fn of_head(head: &LabelAccuracy, kept: bool) -> Option<f64> {
+    if kept { head.kept } else { head.all }
 }
 
 /// Accuracy of the pseudo-labels by round, of the kept samples or of all.
@@ -22,39 +25,33 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Optio
     let labelling = section.experiments.iter().filter(|one| one.heading().has_labels());
     for (place, experiment) in labelling.enumerate() {
         lines.push(line(experiment, place, options.smooth, &|round| used(round, kept)));
-        // The other head beside it, on the same samples.
+        // The other head, on the same samples.
         let anchor = |round: &RoundRecord| round.anchor_head.all.is_some();
         if experiment.runs.iter().any(|run| run.rounds.iter().any(anchor)) {
-            let head = |round: &RoundRecord| {
-                let head = &round.classifier_head;
-                if kept { head.kept } else { head.all }
-            };
-            let next = heads.next().unwrap_or(place);
-            let mut other = line(experiment, place, options.smooth, &head);
-            other.name += ", classifier head";
-            other.style = next;
-            lines.push(other);
+            let head = |round: &RoundRecord| of_head(&round.classifier_head, kept);
+            let other = line(experiment, place, options.smooth, &head);
+            let (name, style) = (other.name + ", classifier head", heads.next().unwrap_or(place));
+            lines.push(Line { name, style, ..other });
         }
     }
     // The heads count as lines too.
     let drawn = lines.iter_mut().filter(|line| line.shown && !line.points.is_empty());
     drawn.skip(super::MOST_LINES).for_each(|line| line.shown = false);
-    let y = Axis::new("correct pseudo-labels (%)");
-    let lines = Lines { x: Axis::new("round").whole(), y, lines, references: Vec::new() };
+    let lines = Lines::by_round(Axis::new("correct pseudo-labels (%)"), lines);
     let (name, title, which) = match kept {
         true => ("labels-kept", "Pseudo-labels of kept samples", "the kept samples"),
         false => ("labels-all", "Pseudo-labels of all samples", "all samples of a round's clients"),
     };
     let caption = format!(
-        "Share of correct pseudo-labels among {which}: by the anchor head where the method has one, with \
-         the classification head on the same samples beside it. Means over seeds, bands one standard \
+        "Share of correct pseudo-labels among {which}: by the anchor head where the method has one, and \
+         by the classification head on the same samples. Means over seeds, bands one standard \
          deviation."
     );
-    Figure::single(section, name, title, &caption, Chart::Lines(lines))
+    Figure::new(section, name, title, &caption).single(Chart::Lines(lines))
 }
 
 /// The name of the frame with the last round of each section.
-const LAST: &str = "last";
+pub(super) const LAST: &str = "last";
 
 /// The rounds at which any run has pseudo-labels whose accuracy is known, in order.
 pub(super) fn rounds(study: &Study) -> Vec<u32> {
@@ -80,15 +77,11 @@ pub(super) fn bars(study: &Study, options: Options) -> Option<Figure> {
     shown.dedup();
     let mut frames = vec![frame(study, None)];
     frames.extend(shown.into_iter().map(|round| frame(study, Some(round))));
-    let mut figure = Figure::framed(
-        study.sections.first()?,
-        "labels-bars",
-        "Pseudo-labels by method and data set",
-        "Share of correct pseudo-labels among all samples of the clients of a round, mean over seeds. Of \
-         several experiments of one method, the first in its section.",
-        "round",
-        frames,
-    )?;
+    let caption = "Share of correct pseudo-labels among all samples of the clients of a round, mean over seeds. Of \
+                   several experiments of one method, the first in its section.";
+    let title = "Pseudo-labels by method and data set";
+    let figure = Figure::new(study.sections.first()?, "labels-bars", title, caption);
+    let mut figure = figure.framed("round", frames)?;
     figure.id = "labels-bars".to_owned();
     let wanted = options.round.map_or(LAST.to_owned(), |round| round.to_string());
     figure.chosen = figure.frames.iter().position(|frame| frame.name == wanted).unwrap_or(0);
@@ -123,8 +116,7 @@ fn frame(study: &Study, round: Option<u32>) -> Frame {
         if several { format!("{name}, round {round}") } else { name.clone() }
     });
     let bars = Bars {
-        x: Axis::new("data set"),
-        y: Axis::new("correct pseudo-labels (%)").within(0.0, 100.0),
+        axis: Axis { max: Some(100.0), ..Axis::new("correct pseudo-labels (%)").from_zero() },
         groups: groups.collect(),
         series,
         stacked: false,

@@ -4,10 +4,10 @@
 //! cache: 2,000 latents take seconds.
 
 use super::series::short;
-use super::{Figure, Frame, MOST_MODELS, limited};
+use super::{Figure, Frame, MOST_MODELS};
+use crate::chart::{Chart, ClassPoints, Points};
 use crate::study::Section;
 use bhtsne::tSNE;
-use fedanchor_draw::{Chart, Points, Swarm};
 use fedanchor_record::Latents;
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ const THETA: f32 = 0.5;
 /// How latents are laid out in a plane.
 #[derive(Debug, Clone, Default)]
 pub struct Embedding {
-    /// Folder in which results are kept; without one they are computed anew.
+    /// Folder in which results are kept; without one they are computed every time.
     pub cache: Option<PathBuf>,
 }
 
@@ -36,20 +36,20 @@ pub(super) fn plane(section: &Section, embedding: &Embedding) -> Option<Figure> 
     for (experiment, run) in saved.take(MOST_MODELS) {
         for (round, latents) in &run.latents {
             let points = embedding.points(latents);
-            let swarms = run.classes().into_iter().enumerate().map(|(class, name)| {
+            let classes = run.classes().into_iter().enumerate().map(|(class, name)| {
                 let own = points.iter().zip(&latents.labels);
                 let own = own.filter(|(_, label)| usize::from(**label) == class);
-                Swarm::new(name, own.map(|(point, _)| *point).collect())
+                ClassPoints { name, points: own.map(|(point, _)| *point).collect() }
             });
-            let chart = Chart::Points(Points { swarms: swarms.collect() });
+            let chart = Chart::Points(Points { classes: classes.collect() });
             frames.push(Frame { name: format!("{}, round {round}", experiment.name), chart });
         }
     }
     let caption = "Latents of test images in a plane by t-SNE (cosine distance, perplexity 30, fixed start), \
                    coloured by true class; stars are the classes' centroids. Distances between far groups \
                    mean little.";
-    let caption = limited(caption, all.min(MOST_MODELS), all);
-    let mut figure = Figure::framed(section, "latents", "Latent space", &caption, "round", frames)?;
+    let figure = Figure::new(section, "latents", "Latent space", caption);
+    let mut figure = figure.limited(all.min(MOST_MODELS), all).framed("round", frames)?;
     figure.chosen = figure.frames.len() - 1;
     Some(figure)
 }
@@ -154,10 +154,11 @@ mod tests {
         let points = Embedding::default().points(&bundles());
         assert_eq!(points.len(), 120);
         let of_class = |class: usize| points.iter().copied().skip(class).step_by(2).collect();
-        let [first, second] = [0, 1].map(|class| Swarm::new("", of_class(class)));
-        let between = distance(first.centre, second.centre);
-        let spread = |swarm: &Swarm| {
-            let sum: f64 = swarm.points.iter().map(|point| distance(*point, swarm.centre)).sum();
+        let [first, second] =
+            [0, 1].map(|class| ClassPoints { name: String::new(), points: of_class(class) });
+        let between = distance(first.centre(), second.centre());
+        let spread = |class: &ClassPoints| {
+            let sum: f64 = class.points.iter().map(|point| distance(*point, class.centre())).sum();
             sum / 60.0
         };
         assert!(between > 2.0 * spread(&first).max(spread(&second)), "{between}");

@@ -1,10 +1,10 @@
 //! How well a model learns, by round.
 
 use super::series::{line, short};
-use super::{Figure, Frame, Options};
+use super::{Figure, Options};
+use crate::chart::{Axis, Chart, Line, Lines, Reference};
 use crate::published::SWITCHES;
 use crate::study::{Experiment, Section};
-use fedanchor_draw::{Axis, Chart, Line, Lines, Reference};
 use fedanchor_record::RoundRecord;
 
 const OVER_SEEDS: &str = "Lines are means over seeds, bands one standard deviation.";
@@ -12,7 +12,7 @@ const OVER_SEEDS: &str = "Lines are means over seeds, bands one standard deviati
 fn lines(section: &Section, smooth: usize, y: Axis, of: super::series::Of) -> Lines {
     let experiments = section.experiments.iter().enumerate();
     let lines = experiments.map(|(place, one)| line(one, place, smooth, of)).collect();
-    Lines { x: Axis::new("round").whole(), y, lines, references: Vec::new() }
+    Lines::by_round(y, lines)
 }
 
 /// Test accuracy by round, with what the paper reports and the bounds that are known.
@@ -21,7 +21,7 @@ pub(super) fn accuracy(section: &Section, options: Options) -> Option<Figure> {
     let mut lines = lines(section, options.smooth, y, &|round| Some(round.test_accuracy));
     lines.references = references(section);
     let caption = format!("Accuracy of the global model on all test images. {OVER_SEEDS}");
-    Figure::single(section, "accuracy", "Test accuracy", &caption, Chart::Lines(lines))
+    Figure::new(section, "accuracy", "Test accuracy", &caption).single(Chart::Lines(lines))
 }
 
 fn references(section: &Section) -> Vec<Reference> {
@@ -80,7 +80,7 @@ pub(super) fn validation(section: &Section, options: Options) -> Option<Figure> 
     let lines = lines(section, options.smooth, y, &|round| round.validation_accuracy);
     let caption =
         format!("Accuracy on the validation images: settings are chosen on it. {OVER_SEEDS}");
-    Figure::single(section, "validation", "Validation accuracy", &caption, Chart::Lines(lines))
+    Figure::new(section, "validation", "Validation accuracy", &caption).single(Chart::Lines(lines))
 }
 
 /// Kept samples per client by round.
@@ -110,7 +110,7 @@ pub(super) fn kept(section: &Section) -> Option<Figure> {
     let caption = "Samples per client whose score passed the threshold: mean over the clients of a round and \
                    over seeds. Bands are one standard deviation over clients where the records have it, \
                    otherwise over seeds.";
-    Figure::single(section, "kept", "Kept samples", caption, Chart::Lines(lines))
+    Figure::new(section, "kept", "Kept samples", caption).single(Chart::Lines(lines))
 }
 
 /// Losses by round, one frame per experiment.
@@ -122,19 +122,14 @@ pub(super) fn losses(section: &Section) -> Option<Figure> {
         ("server, mixup", &|round| round.losses.get("server_mix")),
         ("server, contrastive", &|round| round.losses.get("server_contrastive")),
     ];
-    let all = section.experiments.len();
-    let shown = all.min(super::MOST_MODELS);
-    let frames = section.experiments.iter().take(shown).map(|experiment| {
+    let draw = |experiment: &Experiment| {
         let lines = parts.iter().enumerate().map(|(place, (name, of))| {
             let line = line(experiment, place, 1, of);
             Line { name: (*name).to_owned(), style: place, ..line }
         });
         let lines = lines.filter(|line| !line.points.is_empty()).collect();
-        let (x, y) = (Axis::new("round").whole(), Axis::new("loss"));
-        let lines = Lines { x, y, lines, references: Vec::new() };
-        Frame { name: experiment.name.clone(), chart: Chart::Lines(lines) }
-    });
+        Some(Chart::Lines(Lines::by_round(Axis::new("loss"), lines)))
+    };
     let caption = format!("Mean losses of each round's training. {OVER_SEEDS}");
-    let caption = super::limited(&caption, shown, all);
-    Figure::framed(section, "losses", "Losses", &caption, "experiment", frames.collect())
+    Figure::new(section, "losses", "Losses", &caption).by_experiment(section, draw)
 }

@@ -9,10 +9,9 @@ mod series;
 
 pub use latents::Embedding;
 
+use crate::chart::Chart;
 use crate::error::{ReportError, Result};
-use crate::study::{Section, Study};
-use fedanchor_draw::Chart;
-use serde::Serialize;
+use crate::study::{Experiment, Section, Study};
 
 /// Experiments whose models are shown one by one at most.
 const MOST_MODELS: usize = 24;
@@ -20,28 +19,24 @@ const MOST_MODELS: usize = 24;
 const MOST_LINES: usize = 8;
 
 /// A figure, in one or several frames between which a reader chooses.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
     /// Short name for files, unique in the report.
     pub id: String,
-    /// Its title.
     pub title: String,
-    /// What is shown, and how it was computed.
+    /// The content, and how it was computed.
     pub caption: String,
     /// What the frames differ in, for example `round`.
     pub choice: &'static str,
-    /// The frame that is shown first.
     pub chosen: usize,
-    /// The frames, at least one.
     pub frames: Vec<Frame>,
 }
 
 /// One state of a figure.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Frame {
     /// What the reader chooses it by; empty if there is no choice.
     pub name: String,
-    /// What is drawn.
     pub chart: Chart,
 }
 
@@ -55,62 +50,72 @@ pub struct Options {
 }
 
 impl Figure {
-    /// A figure of one frame, if there is anything to draw.
-    fn single(
-        section: &Section,
-        name: &str,
-        title: &str,
-        caption: &str,
-        chart: Chart,
-    ) -> Option<Self> {
-        let frames = vec![Frame { name: String::new(), chart }];
-        Self::framed(section, name, title, caption, "", frames)
+    /// A figure without frames.
+    fn new(section: &Section, name: &str, title: &str, caption: &str) -> Self {
+        Self {
+            id: format!("{}-{name}", section.id),
+            title: title.to_owned(),
+            caption: caption.to_owned(),
+            choice: "",
+            chosen: 0,
+            frames: Vec::new(),
+        }
     }
 
-    /// A figure of several frames, without those that are empty; `None` if all are.
-    fn framed(
-        section: &Section,
-        name: &str,
-        title: &str,
-        caption: &str,
-        choice: &'static str,
-        frames: Vec<Frame>,
-    ) -> Option<Self> {
-        let frames: Vec<Frame> =
-            frames.into_iter().filter(|frame| !frame.chart.is_empty()).collect();
-        let mut caption = caption.to_owned();
-        if let Some((shown, all)) = frames.iter().find_map(Frame::left_out) {
-            caption += &format!(
+    /// The same with one frame, if there is anything to draw.
+    fn single(self, chart: Chart) -> Option<Self> {
+        self.framed("", vec![Frame { name: String::new(), chart }])
+    }
+
+    /// The same with several frames, without those that are empty; `None` if all are.
+    fn framed(mut self, choice: &'static str, frames: Vec<Frame>) -> Option<Self> {
+        (self.choice, self.frames) = (choice, frames);
+        self.frames.retain(|frame| !frame.chart.is_empty());
+        let left_out = self.frames.iter().find_map(|frame| match &frame.chart {
+            Chart::Lines(lines) => lines.left_out(),
+            _ => None,
+        });
+        if let Some((shown, all)) = left_out {
+            self.caption += &format!(
                 " {shown} of {all} lines are shown at first and in the files; the page shows the others when \
                  their boxes are ticked."
             );
         }
-        (!frames.is_empty()).then(|| Self {
-            id: format!("{}-{name}", section.id),
-            title: title.to_owned(),
-            caption,
-            choice,
-            chosen: 0,
-            frames,
-        })
+        (!self.frames.is_empty()).then_some(self)
     }
-}
 
-impl Frame {
-    /// How many lines are shown at first, and how many there are, if these are more.
-    fn left_out(&self) -> Option<(usize, usize)> {
-        let Chart::Lines(chart) = &self.chart else { return None };
-        let all = chart.lines.iter().filter(|line| !line.points.is_empty());
-        let (shown, all) = (all.clone().filter(|line| line.shown).count(), all.count());
-        (shown < all).then_some((shown, all))
+    /// The same with a frame per experiment that has something to draw.
+    fn by_experiment(
+        self,
+        section: &Section,
+        draw: impl Fn(&Experiment) -> Option<Chart>,
+    ) -> Option<Self> {
+        let frames = section.experiments.iter().filter_map(|one| {
+            let chart = draw(one).filter(|chart| !chart.is_empty())?;
+            Some(Frame { name: one.name.clone(), chart })
+        });
+        let mut frames: Vec<Frame> = frames.collect();
+        let all = frames.len();
+        frames.truncate(MOST_MODELS);
+        self.limited(frames.len(), all).framed("experiment", frames)
     }
-}
 
-/// The caption of a figure that shows the first so many experiments only.
-fn limited(caption: &str, shown: usize, all: usize) -> String {
-    match shown < all {
-        true => format!("{caption} The first {shown} of {all} experiments are shown."),
-        false => caption.to_owned(),
+    /// The same, whose caption says so if not all experiments are shown.
+    fn limited(mut self, shown: usize, all: usize) -> Self {
+        if shown < all {
+            self.caption += &format!(" The first {shown} of {all} experiments are shown.");
+        }
+        self
+    }
+
+    /// The title of one of its frames.
+    pub(crate) fn title_of(&self, frame: &Frame) -> String {
+        match (&frame.chart, frame.name.as_str()) {
+            (_, "") => self.title.clone(),
+            (Chart::Bars(_), labels::LAST) => format!("{}, last round", self.title),
+            (Chart::Bars(_), round) => format!("{}, round {round}", self.title),
+            (_, name) => format!("{}: {name}", self.title),
+        }
     }
 }
 
@@ -146,8 +151,12 @@ pub(crate) fn check_round(study: &Study, options: Options) -> Result<()> {
     if known.binary_search(&round).is_ok() {
         return Ok(());
     }
-    let known = known.first().copied().zip(known.last().copied());
-    Err(ReportError::NoSuchRound { round, known })
+    let hint = match &known[..] {
+        [first, .., last] => format!("`--round` can be {first} to {last}"),
+        [only] => format!("`--round` can be {only}"),
+        [] => "leave out `--round`, since no round has any".to_owned(),
+    };
+    Err(ReportError::Other(format!("no run has pseudo-labels at round {round}: {hint}")))
 }
 
 /// The figures over all sections.

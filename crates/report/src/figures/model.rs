@@ -1,33 +1,21 @@
 //! What the final model and the data look like, one frame per experiment, of its first seed.
 
+use super::Figure;
 use super::series::short;
-use super::{Figure, Frame, MOST_MODELS, limited};
+use crate::chart::{Chart, Heat, Picture, Scale, Sheet};
 use crate::history::History;
 use crate::matrix::Matrix;
 use crate::study::Section;
-use fedanchor_draw::{Axis, Chart, Heat, Picture, Scale, Sheet};
 use fedanchor_record::SampleKind;
 
 /// Clients in the figure of a partition at most.
 const MOST_CLIENTS: usize = 200;
 
-/// A figure with one frame per experiment that has what is drawn.
-fn framed(
-    section: &Section,
-    name: &str,
-    title: &str,
-    caption: &str,
-    draw: impl Fn(&History) -> Option<Chart>,
-) -> Option<Figure> {
-    let frames = section.experiments.iter().filter_map(|one| {
-        let chart = one.runs.iter().find_map(&draw)?;
-        Some(Frame { name: one.name.clone(), chart })
-    });
-    let mut frames: Vec<Frame> = frames.collect();
-    let all = frames.len();
-    frames.truncate(MOST_MODELS);
-    let caption = limited(caption, frames.len(), all);
-    Figure::framed(section, name, title, &caption, "experiment", frames)
+impl Figure {
+    /// The same with a frame per experiment, of its first seed with the data that is drawn.
+    fn by_run(self, section: &Section, draw: impl Fn(&History) -> Option<Chart>) -> Option<Self> {
+        self.by_experiment(section, |experiment| experiment.runs.iter().find_map(&draw))
+    }
 }
 
 /// Test images by true and predicted class.
@@ -45,7 +33,7 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
     };
     let caption =
         "Test images of each true class by the class that the final model predicts, in percent.";
-    framed(section, "confusion", "Confusion matrix (%)", caption, draw)
+    Figure::new(section, "confusion", "Confusion matrix (%)", caption).by_run(section, draw)
 }
 
 /// Cosine between the classes' mean anchor latents.
@@ -58,7 +46,8 @@ pub(super) fn similarity(section: &Section) -> Option<Figure> {
     };
     let caption = "Cosine between the mean latents of the classes' anchors, final model. Classes that share \
                    a direction are easily confused.";
-    framed(section, "similarity", "Similarity of the anchors (cosine)", caption, draw)
+    Figure::new(section, "similarity", "Similarity of the anchors (cosine)", caption)
+        .by_run(section, draw)
 }
 
 /// Samples by client and class.
@@ -66,7 +55,7 @@ pub(super) fn partition(section: &Section) -> Option<Figure> {
     let draw = |run: &History| {
         let (mut matrix, sizes) = run.partition.clone()?.split_off("size");
         if matrix.columns.len() < 2 {
-            // Nobody knows the classes: the sizes alone.
+            // The classes are unknown: only the sizes.
             matrix.columns = vec!["any".to_owned()];
             matrix.values = sizes?.into_iter().map(|size| vec![size]).collect();
         }
@@ -78,7 +67,7 @@ pub(super) fn partition(section: &Section) -> Option<Figure> {
     };
     let caption =
         "Samples of each client by class. Of more than 200 clients, evenly spaced ones are shown.";
-    framed(section, "partition", "Partition (samples)", caption, draw)
+    Figure::new(section, "partition", "Partition (samples)", caption).by_run(section, draw)
 }
 
 fn heat(
@@ -89,8 +78,8 @@ fn heat(
     decimals: usize,
 ) -> Chart {
     Chart::Heat(Heat {
-        x: Axis::new(x),
-        y: Axis::new(y),
+        x: x.to_owned(),
+        y: y.to_owned(),
         columns: matrix.columns.clone(),
         rows: matrix.rows.clone(),
         values,
@@ -128,5 +117,5 @@ pub(super) fn samples(section: &Section) -> Option<Figure> {
     };
     let caption = "Images of clients in the last recorded round: pseudo-label, true class where it is another, \
                    and score.";
-    framed(section, "samples", "Images and their pseudo-labels", caption, draw)
+    Figure::new(section, "samples", "Images and their pseudo-labels", caption).by_run(section, draw)
 }

@@ -1,10 +1,10 @@
 //! Numbers by round, averaged over the seeds of an experiment.
 
 use super::MOST_LINES;
+use crate::chart::Line;
 use crate::history::History;
 use crate::study::Experiment;
 use crate::table::Average;
-use fedanchor_draw::Line;
 use fedanchor_record::RoundRecord;
 
 /// A number of a round.

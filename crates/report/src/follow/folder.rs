@@ -3,7 +3,7 @@
 use super::{Follower, Status};
 use crate::error::ReportError;
 use crate::history::{Histories, History};
-use crate::runs::{Damaged, Folders, find_folders};
+use crate::runs::{Folders, LeftOut, find_folders};
 use crate::setup::Complete;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ impl Followers {
         self.problem.as_deref()
     }
 
-    /// The runs as they are now, for a report. Runs that have not come to their first round yet are left out.
+    /// The runs as they are now, for a report. Runs that have not completed a round yet are left out.
     pub fn histories(&self, complete: Complete) -> Histories {
         let mut all = Histories::default();
         for run in self.runs.iter().map(Follower::run) {
@@ -51,14 +51,14 @@ impl Followers {
             if waiting && run.rounds.is_empty() && run.problems.is_empty() {
                 continue;
             }
-            match History::of(&run.path, run.records()) {
+            match History::read(&run.path, run.status == Status::Running) {
                 Ok(mut history) => {
                     history.setup = history.setup.completed(complete);
                     all.runs.push(history);
                 }
                 Err(error) => {
                     let (path, problem) = (run.path.clone(), error.in_run_folder());
-                    all.damaged.push(Damaged { path, problem });
+                    all.damaged.push(LeftOut { path, problem });
                 }
             }
         }

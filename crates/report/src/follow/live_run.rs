@@ -1,7 +1,6 @@
 //! A run as far as it was written when it was last looked at.
 
 use crate::heading::Heading;
-use crate::records::Records;
 use fedanchor_record::{RoundRecord, Summary, Timing};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -10,7 +9,7 @@ use std::time::{Duration, SystemTime};
 const PACE: usize = 10;
 
 /// A run, in progress or not.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct LiveRun {
     /// Its folder.
     pub path: PathBuf,
@@ -37,44 +36,23 @@ pub struct LiveRun {
 }
 
 /// Whether a run is running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Status {
     /// There is no run in the folder, or not yet.
+    #[default]
     Missing,
     /// A process writes to the folder.
     Running,
     /// All rounds are done.
     Finished,
-    /// Rounds are left, and nobody does them.
+    /// Rounds are left, and no process runs them.
     Stopped,
 }
 
 impl LiveRun {
-    /// What it has recorded.
-    pub(crate) fn records(&self) -> Records {
-        Records {
-            summary: self.summary.clone(),
-            rounds: self.rounds.clone(),
-            timings: self.timings.clone(),
-            problems: self.problems.clone(),
-        }
-    }
-
     /// A run of which nothing is known yet.
     pub fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            status: Status::Missing,
-            heading: None,
-            seed: None,
-            planned: None,
-            started: None,
-            recorded: None,
-            rounds: Vec::new(),
-            timings: Vec::new(),
-            summary: None,
-            problems: Vec::new(),
-        }
+        Self { path, ..Self::default() }
     }
 
     /// The last round.

@@ -1,62 +1,63 @@
 //! Follows a run while it is written, without disturbing it.
 //!
-//! A [`Follower`] looks at a run folder whenever it is asked to, reads what was appended since the last time,
-//! and holds the run as it is now. It has no clock and no thread of its own: lines in a
-//! terminal and a page in a browser each ask at their own pace.
+//! A [`Follower`] looks at a run folder when it is polled. If a file has changed, it reads all records again, which takes
+//! milliseconds. Reading only the appended lines was rejected: it needs checks of whether a resumed run has truncated or
+//! replaced a file. A follower has neither clock nor thread: lines in a terminal and a page in a browser poll at their
+//! own pace.
 
 mod folder;
 mod live_run;
-mod tail;
 mod writer;
 
 pub use folder::Followers;
 pub use live_run::{LiveRun, Status};
 
 use crate::error::Result;
-use crate::records::RecordReader;
+use crate::records::{complete_lines, read_rounds, read_timings};
 use crate::run_files::RunFiles;
 use crate::runs::read_summary;
 use crate::setup::Setup;
-use fedanchor_record::{Timing, files};
-use std::path::PathBuf;
+use fedanchor_record::files;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use tail::{Stamp, Tail};
 use writer::Writer;
+
+/// The files that are read.
+const FILES: [&str; 4] = [files::CONFIG, files::ROUNDS, files::TIMINGS, files::SUMMARY];
 
 /// Follows the run in one folder, which need not exist yet.
 #[derive(Debug)]
 pub struct Follower {
     run: LiveRun,
-    config: Whole,
-    summary: Whole,
-    rounds: Tail,
-    records: RecordReader,
-    timings: Tail,
+    stamps: [Found; 4],
+    /// What is wrong with each file.
+    problems: [Option<String>; 4],
+    /// Whether the records end within a line.
+    is_torn: bool,
     writer: Writer,
-    problems: Problems,
 }
 
-/// What is wrong with each file.
-#[derive(Debug, Default)]
-struct Problems {
-    config: Option<String>,
-    rounds: Option<String>,
-    timings: Option<String>,
-    summary: Option<String>,
+/// What a file looks like from outside; `None` if there is no file, or why that cannot be told.
+type Found = Result<Option<Stamp>, String>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    length: u64,
+    inode: u64,
+    modified: SystemTime,
 }
 
 impl Follower {
     /// Of a run folder; nothing is read yet.
     pub fn new(folder: PathBuf) -> Self {
         Self {
-            config: Whole::new(folder.join(files::CONFIG)),
-            summary: Whole::new(folder.join(files::SUMMARY)),
-            rounds: Tail::new(folder.join(files::ROUNDS)),
-            records: RecordReader::default(),
-            timings: Tail::new(folder.join(files::TIMINGS)),
-            writer: Writer::default(),
-            problems: Problems::default(),
             run: LiveRun::new(folder),
+            stamps: FILES.map(|_| Ok(None)),
+            problems: FILES.map(|_| None),
+            is_torn: false,
+            writer: Writer::default(),
         }
     }
 
@@ -67,157 +68,109 @@ impl Follower {
 
     /// Looks at the folder; whether anything has changed.
     pub fn poll(&mut self) -> bool {
-        self.poll_at(SystemTime::now())
-    }
-
-    /// The same at a given time, against which the age of the records is measured if need be.
-    pub fn poll_at(&mut self, now: SystemTime) -> bool {
-        let rounds_before = self.run.rounds.len();
-        let status_before = self.run.status;
-        let mut changed = self.read_config();
-        changed |= self.read_rounds();
-        changed |= self.read_timings();
-        changed |= self.read_summary();
-        let grew = self.run.rounds.len() > rounds_before;
-        self.run.status = self.status(grew, now);
-        if changed || self.run.status != status_before {
-            self.run.problems = self.list_problems();
-            return true;
-        }
-        false
-    }
-
-    fn read_config(&mut self) -> bool {
-        if !self.config.has_changed() {
-            return false;
-        }
-        self.run.started = self.config.stamp().map(|stamp| stamp.modified);
-        (self.run.heading, self.run.seed, self.run.planned) = (None, None, None);
-        let run = RunFiles::unchecked(&self.run.path);
-        let (setup, problem) = self.config.read(|| Setup::read(&run));
-        self.problems.config = problem;
-        if let Some(setup) = setup {
-            self.run.seed = setup.number("seed");
-            self.run.planned = setup.number("rounds").and_then(|rounds| rounds.try_into().ok());
-            self.run.heading = Some(setup.heading);
-        }
-        true
-    }
-
-    fn read_summary(&mut self) -> bool {
-        if !self.summary.has_changed() {
-            return false;
-        }
-        let read = self.summary.read(|| read_summary(&RunFiles::unchecked(&self.run.path)));
-        (self.run.summary, self.problems.summary) = read;
-        true
-    }
-
-    fn read_rounds(&mut self) -> bool {
-        let new = self.rounds.read();
-        if new.restarted {
-            self.records = RecordReader::default();
-            self.run.rounds.clear();
-        }
-        let rounds = new.lines.iter().map_while(|line| self.records.read(line));
-        self.run.rounds.extend(rounds);
-        self.run.recorded = self.rounds.stamp().map(|stamp| stamp.modified);
-        let damage = self.records.problem().map(|problem| {
-            let last = self.run.rounds.last();
-            let shown = last.map_or(String::new(), |r| format!(": shown up to round {}", r.round));
-            format!("{}: {problem}{shown}", files::ROUNDS)
+        let now = SystemTime::now();
+        let stamps = FILES.map(|name| stamp(&self.run.path.join(name)));
+        let before = (stamps != self.stamps).then(|| {
+            self.stamps = stamps;
+            let fresh = self.read();
+            std::mem::replace(&mut self.run, fresh)
         });
-        let problem = new.problem.or(damage);
-        let changed = new.restarted || !new.lines.is_empty() || problem != self.problems.rounds;
-        self.problems.rounds = problem;
-        changed
+        let grew = before.as_ref().is_some_and(|run| run.rounds.len() < self.run.rounds.len());
+        let status = self.status(grew, now);
+        let changed = std::mem::replace(&mut self.run.status, status) != status;
+        if changed || before.is_some() {
+            self.run.problems = self.list_problems();
+        }
+        // The beginning of a line changes nothing but the time.
+        before.map_or(changed, |run| LiveRun { recorded: self.run.recorded, ..run } != self.run)
     }
 
-    fn read_timings(&mut self) -> bool {
-        let new = self.timings.read();
-        if new.restarted {
-            self.problems.timings = None;
-            self.run.timings.clear();
+    /// Reads the files as they are now.
+    fn read(&mut self) -> LiveRun {
+        let folder = RunFiles::unchecked(&self.run.path);
+        let [config, rounds, timings, summary] = &self.stamps;
+        let mut run = LiveRun::new(self.run.path.clone());
+        run.started = modified(config);
+        run.recorded = modified(rounds);
+        let (setup, config) = read(config, || Setup::read(&folder));
+        if let Some(setup) = setup {
+            run.seed = setup.number("seed");
+            run.planned = setup.number("rounds").and_then(|rounds| rounds.try_into().ok());
+            run.heading = Some(setup.heading);
         }
-        for line in &new.lines {
-            if self.problems.timings.is_some() {
-                break;
-            }
-            match serde_json::from_str::<Timing>(line) {
-                Ok(timing) => self.run.timings.push(timing),
-                Err(error) => {
-                    let number = self.run.timings.len() + 1;
-                    let problem = format!("{}: line {number}: {error}", files::TIMINGS);
-                    self.problems.timings = Some(problem);
-                }
-            }
-        }
-        let unreadable = new.problem.is_some() && new.problem != self.problems.timings;
-        if unreadable {
-            self.problems.timings = new.problem;
-        }
-        new.restarted || !new.lines.is_empty() || unreadable
+        let (bytes, rounds) = read(rounds, || folder.bytes(files::ROUNDS));
+        let (lines, is_torn) = complete_lines(&bytes.unwrap_or_default());
+        let (records, damage) = read_rounds(&lines);
+        let rounds = rounds.or(damage.map(|damage| {
+            let last = records.last();
+            let shown = last.map_or(String::new(), |r| format!(": shown up to round {}", r.round));
+            format!("{}: {damage}{shown}", files::ROUNDS)
+        }));
+        run.rounds = records;
+        let (bytes, timings) = read(timings, || folder.bytes(files::TIMINGS));
+        let (records, damage) = read_timings(&complete_lines(&bytes.unwrap_or_default()).0);
+        let timings = timings.or(damage.map(|damage| format!("{}: {damage}", files::TIMINGS)));
+        run.timings = records;
+        let summary = read(summary, || read_summary(&folder));
+        run.summary = summary.0;
+        self.problems = [config, rounds, timings, summary.1];
+        self.is_torn = is_torn;
+        run
     }
 
     fn status(&mut self, grew: bool, now: SystemTime) -> Status {
         let longest = self.run.timings.iter().map(LiveRun::seconds).fold(0.0, f64::max);
         let longest = Duration::try_from_secs_f64(longest).unwrap_or(Duration::MAX);
-        let written = self.rounds.stamp().is_some_and(|stamp| {
-            self.writer.is_there(self.rounds.path(), stamp, grew, longest, now)
-        });
-        let nothing = self.rounds.stamp().is_none() && self.config.stamp().is_none();
+        let records = self.run.path.join(files::ROUNDS);
+        let written = self
+            .run
+            .recorded
+            .is_some_and(|recorded| self.writer.is_there(&records, recorded, grew, longest, now));
         match &self.run.summary {
             _ if written => Status::Running,
-            _ if nothing => Status::Missing,
+            _ if self.run.recorded.is_none() && self.run.started.is_none() => Status::Missing,
             Some(summary) if summary.rounds >= summary.rounds_planned => Status::Finished,
             _ => Status::Stopped,
         }
     }
 
     fn list_problems(&self) -> Vec<String> {
-        let Problems { config, rounds, timings, summary } = &self.problems;
+        let [config, rounds, timings, summary] = self.problems.clone();
         // While the run is written, the rest of the line is on its way.
-        let torn = self.rounds.is_partial() && self.run.status != Status::Running;
-        let torn = (torn && rounds.is_none())
-            .then(|| format!("{}: the last line is incomplete", files::ROUNDS));
-        [config, rounds, &torn, timings, summary].into_iter().flatten().cloned().collect()
+        let torn = self.is_torn && self.run.status != Status::Running;
+        let torn = torn.then(|| format!("{}: the last line is incomplete", files::ROUNDS));
+        [config, rounds.or(torn), timings, summary].into_iter().flatten().collect()
     }
 }
 
-/// A file that is read as a whole whenever it has changed.
-#[derive(Debug)]
-struct Whole {
-    path: PathBuf,
-    /// What it looked like, or why that cannot be told.
-    found: Result<Option<Stamp>, String>,
-}
-
-impl Whole {
-    fn new(path: PathBuf) -> Self {
-        Self { path, found: Ok(None) }
-    }
-
-    fn stamp(&self) -> Option<Stamp> {
-        self.found.as_ref().ok().copied().flatten()
-    }
-
-    /// Whether it is another one than at the last call.
-    fn has_changed(&mut self) -> bool {
-        let found = Stamp::of(&self.path).map_err(|error| error.to_string());
-        let changed = found != self.found;
-        self.found = found;
-        changed
-    }
-
-    /// Reads it if it exists.
-    fn read<T>(&self, read: impl FnOnce() -> Result<T>) -> (Option<T>, Option<String>) {
-        match &self.found {
-            Ok(None) => (None, None),
-            Ok(Some(_)) => match read() {
-                Ok(value) => (Some(value), None),
-                Err(error) => (None, Some(error.in_run_folder())),
-            },
-            Err(problem) => (None, Some(problem.clone())),
+/// What a file looks like. Opening anything but a regular file, a pipe for example, might wait forever.
+fn stamp(path: &Path) -> Found {
+    match fs_err::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => Err(format!("{}: not a file", path.display())),
+        Ok(metadata) => Ok(Some(Stamp {
+            length: metadata.len(),
+            inode: metadata.ino(),
+            modified: metadata.modified().map_err(|error| error.to_string())?,
+        })),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
         }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn modified(found: &Found) -> Option<SystemTime> {
+    found.as_ref().ok()?.map(|stamp| stamp.modified)
+}
+
+/// Reads a file if it exists, and says what is wrong with it.
+fn read<T>(found: &Found, read: impl FnOnce() -> Result<T>) -> (Option<T>, Option<String>) {
+    match found {
+        Ok(None) => (None, None),
+        Ok(Some(_)) => match read() {
+            Ok(value) => (Some(value), None),
+            Err(error) => (None, Some(error.in_run_folder())),
+        },
+        Err(problem) => (None, Some(problem.clone())),
     }
 }

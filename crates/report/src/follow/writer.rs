@@ -5,7 +5,6 @@
 //! once; a run that starts in that instant tries again. Where locks do not reach, as on some network file
 //! systems, the age of the records decides.
 
-use super::tail::Stamp;
 use std::fs::TryLockError;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -28,12 +27,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Whether a process writes records into this file. `grew` says that there are more than at the last look,
-    /// and `longest` is the time of the longest round so far.
+    /// Whether a process writes records into this file, which was last written at `recorded`. `grew` says that there are
+    /// more than at the last look, and `longest` is the time of the longest round so far.
     pub(super) fn is_there(
         &mut self,
         records: &Path,
-        stamp: Stamp,
+        recorded: SystemTime,
         grew: bool,
         longest: Duration,
         now: SystemTime,
@@ -45,7 +44,7 @@ impl Writer {
         }
         self.unseen += u32::from(grew && self.was_free);
         self.was_free = held == Some(false);
-        let age = now.duration_since(stamp.modified).unwrap_or_default();
+        let age = now.duration_since(recorded).unwrap_or_default();
         (held.is_none() || self.unseen >= UNSEEN)
             && age < QUIET.max(longest.saturating_mul(QUIET_ROUNDS))
     }
@@ -71,12 +70,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rounds.jsonl");
         let records = File::create(&path).unwrap();
-        let stamp = Stamp::of(&path).unwrap().unwrap();
+        let recorded = fs_err::metadata(&path).unwrap().modified().unwrap();
         let round = Duration::from_secs(1000);
         let mut writer = Writer::default();
         let mut look = |grew, later| {
-            let now = stamp.modified + Duration::from_secs(later);
-            writer.is_there(&path, stamp, grew, round, now)
+            let now = recorded + Duration::from_secs(later);
+            writer.is_there(&path, recorded, grew, round, now)
         };
         // A lock is held however long nothing happens, and is free however short ago something did.
         records.lock().unwrap();

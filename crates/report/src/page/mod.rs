@@ -1,28 +1,26 @@
 //! The page of a report: one file that needs nothing else, from a folder or a server.
 //!
-//! The page gets the figures as values and draws them with Apache ECharts, which is embedded if
-//! `make echarts` has fetched it before the build. A program built without it writes the same page with the
-//! figures as plain SVG. Everything that comes from a run is set as text by the script, never as markup.
+//! Figures, tables and notes are written as HTML here, so that the page can be read without its script, which shows
+//! values on hover, switches lines and saves figures. Everything that comes from a run is escaped. Should markup of a
+//! run come through nevertheless, it cannot execute anything: the page's policy allows this one script, by its hash.
 
+use crate::escape::markup;
 use crate::figures::{self, Embedding, Figure, Options};
 use crate::study::Study;
 use crate::tables::{self, TextTable};
-use fedanchor_draw::{class_colours, line_colour};
-use serde::Serialize;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
 
 const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-#[cfg(echarts)]
-const ECHARTS: Option<&str> = Some(include_str!(env!("ECHARTS_FILE")));
-#[cfg(not(echarts))]
-const ECHARTS: Option<&str> = None;
 
-/// Colours that a page needs at most; more classes repeat them.
-const COLOURS: usize = 100;
+/// Problems of which more are folded.
+const MOST_PROBLEMS: usize = 5;
 
-/// What the page shows, as its script reads it.
-#[derive(Debug, Serialize)]
+/// What the page shows.
+#[derive(Debug)]
 pub struct PageData {
     /// Title of the page.
     pub title: String,
@@ -32,58 +30,40 @@ pub struct PageData {
     pub sections: Vec<SectionData>,
     /// Runs and files that are missing or cannot be read.
     pub problems: Vec<String>,
-    /// What the runs are doing, on a page that asks its server for newer data.
+    /// What the runs are doing, on a page that asks its server for newer versions.
     pub live: Option<String>,
-    /// Rounds over which accuracies are smoothed at first.
-    pub smooth: usize,
-    line_colours: Vec<&'static str>,
-    class_colours: Vec<String>,
 }
 
 /// A section of the page.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct SectionData {
-    /// The section's id.
     pub id: String,
-    /// Its title.
     pub title: String,
-    /// Its tables.
     pub tables: Vec<TextTable>,
     /// What its runs noted.
     pub notes: Vec<String>,
-    /// Its figures.
     pub figures: Vec<Figure>,
 }
 
 impl PageData {
     /// Computes everything that a page over a study shows.
     pub fn new(study: &Study, options: Options, embedding: &Embedding) -> Self {
-        // The page smooths by itself, as far as its reader wants.
-        let plain = Options { smooth: 1, ..options };
-        let sections: Vec<SectionData> = study
-            .sections
-            .iter()
-            .map(|section| SectionData {
-                id: section.id.clone(),
-                title: section.title.clone(),
-                tables: tables::of_section(section),
-                notes: tables::notes(section),
-                figures: figures::of_section(section, plain, embedding),
-            })
-            .collect();
-        let title = match &sections[..] {
-            [only] => only.title.clone(),
-            all => format!("{} tasks", all.len()),
-        };
+        let sections = study.sections.iter().map(|section| SectionData {
+            id: section.id.clone(),
+            title: section.title.clone(),
+            tables: tables::of_section(section),
+            notes: tables::notes(section),
+            figures: figures::of_section(section, options, embedding),
+        });
         Self {
-            title,
-            overview: figures::of_study(study, plain),
-            sections,
+            title: match &study.sections[..] {
+                [only] => only.title.clone(),
+                all => format!("{} tasks", all.len()),
+            },
+            overview: figures::of_study(study, options),
+            sections: sections.collect(),
             problems: study.problems.clone(),
             live: None,
-            smooth: options.smooth.max(1),
-            line_colours: (0..8).map(line_colour).collect(),
-            class_colours: class_colours(COLOURS),
         }
     }
 
@@ -97,87 +77,120 @@ impl PageData {
         self.sections.iter().flat_map(|section| &section.tables)
     }
 
-    /// The data as JSON.
-    pub fn json(&self) -> String {
-        json(self)
-    }
-
-    /// The same without the values of charts that a page shows as drawings.
-    fn json_without_charts(&self) -> String {
-        let mut data = serde_json::to_value(self).unwrap_or_default();
-        let frames = |figures: &mut serde_json::Value| {
-            let figures = figures.as_array_mut().into_iter().flatten();
-            let frames = figures.flat_map(|figure| figure["frames"].as_array_mut()).flatten();
-            for frame in frames {
-                let chart = &mut frame["chart"];
-                if chart["kind"] != "sheet" {
-                    *chart = serde_json::json!({ "kind": chart["kind"] });
-                }
-            }
-        };
-        frames(&mut data["overview"]);
-        let sections = data["sections"].as_array_mut().into_iter().flatten();
-        sections.for_each(|section| frames(&mut section["figures"]));
-        json(&data)
-    }
-}
-
-/// As JSON. Only numbers, text and lists: this cannot fail.
-fn json(value: &impl Serialize) -> String {
-    let mut bytes = Vec::new();
-    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Short);
-    drop(value.serialize(&mut serializer));
-    String::from_utf8(bytes).unwrap_or_default()
-}
-
-/// Whole numbers without `.0`: a page holds a hundred thousand of them.
-struct Short;
-
-impl serde_json::ser::Formatter for Short {
-    fn write_f64<W: ?Sized + std::io::Write>(
-        &mut self,
-        writer: &mut W,
-        value: f64,
-    ) -> std::io::Result<()> {
-        match value.fract() == 0.0 && value.abs() < 1e15 {
-            true => write!(writer, "{}", value as i64),
-            false => serde_json::ser::CompactFormatter.write_f64(writer, value),
+    /// Links to the sections, if there are several.
+    fn contents(&self) -> String {
+        if self.sections.len() < 2 {
+            return String::new();
         }
+        let link = |section: &SectionData| {
+            format!(
+                "<li><a href=\"#{}\">{}</a></li>\n",
+                markup(&section.id),
+                markup(&section.title)
+            )
+        };
+        format!("<ul>{}</ul>", self.sections.iter().map(link).collect::<String>())
     }
+
+    /// Everything below the header.
+    fn main(&self) -> String {
+        let open = self.problems.len() <= MOST_PROBLEMS;
+        let mut main = list("problems", "Problems", &self.problems, open);
+        let several = self.sections.len() > 1;
+        if several {
+            main += &figure_grid(&self.overview);
+        }
+        for section in &self.sections {
+            let id = markup(&section.id);
+            main += &format!("<section id=\"{id}\">\n");
+            if several {
+                main += &format!("<h2>{}</h2>\n", markup(&section.title));
+            }
+            let mut tables = section.tables.iter().map(|table| self.table(table));
+            main += &tables.next().unwrap_or_default();
+            main += &list(&format!("{id}-notes"), "Notes", &section.notes, true);
+            main += &figure_grid(&section.figures);
+            main.extend(tables);
+            main += "</section>\n";
+        }
+        if !several {
+            main += &figure_grid(&self.overview);
+        }
+        main
+    }
+
+    fn table(&self, table: &TextTable) -> String {
+        let line = |name: &str, cells: &[String]| -> String {
+            let cell = |(column, text): (usize, &String)| {
+                let class = if table.is_number(column) { " class=\"number\"" } else { "" };
+                format!("<{name}{class}>{}</{name}>", markup(text))
+            };
+            format!("<tr>{}</tr>\n", cells.iter().enumerate().map(cell).collect::<String>())
+        };
+        let (title, id) = (markup(&table.title), markup(&table.id));
+        let head = line("th", &table.columns);
+        let rows: String = table.rows.iter().map(|row| line("td", row)).collect();
+        // Only a report in a folder comes with files.
+        let files = match self.live {
+            Some(_) => String::new(),
+            None => format!(
+                "<p class=\"files\"><a href=\"tables/{id}.csv\">CSV</a> <a href=\"tables/{id}.tex\">LaTeX</a></p>"
+            ),
+        };
+        format!(
+            "<div class=\"table\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\"><table><caption>{title}</caption>\n\
+             <thead>{head}</thead>\n<tbody>{rows}</tbody></table>{files}</div>\n"
+        )
+    }
+}
+
+/// A list that can be folded, if it has items.
+fn list(id: &str, title: &str, items: &[String], open: bool) -> String {
+    if items.is_empty() {
+        return String::new();
+    }
+    let (open, count) = (if open { " open" } else { "" }, items.len());
+    let items: String = items.iter().map(|item| format!("<li>{}</li>\n", markup(item))).collect();
+    format!(
+        "<details id=\"{id}\"{open}><summary>{title} ({count})</summary><ul>{items}</ul></details>\n"
+    )
+}
+
+fn figure_grid(figures: &[Figure]) -> String {
+    let mut grid = String::from("<div class=\"figures\">\n");
+    for figure in figures {
+        let Figure { choice, chosen, frames, .. } = figure;
+        let [id, title, caption] =
+            [&figure.id, &figure.title, &figure.caption].map(|text| markup(text));
+        grid += &format!("<figure id=\"{id}\" data-choice=\"{choice}\"><h3>{title}</h3>\n");
+        for (place, frame) in frames.iter().enumerate() {
+            let hidden = if place == *chosen { "" } else { " hidden" };
+            let (name, svg) = (markup(&frame.name), frame.chart.svg(&figure.title_of(frame)));
+            grid += &format!("<div class=\"frame\" data-name=\"{name}\"{hidden}>{svg}</div>\n");
+        }
+        grid += &format!("<figcaption>{caption}</figcaption></figure>\n");
+    }
+    grid + "</div>\n"
 }
 
 /// The page, as HTML.
 pub fn page(data: &PageData) -> String {
-    // `<` would end the script element that holds the data.
-    let json = if ECHARTS.is_some() { data.json() } else { data.json_without_charts() };
-    let json = json.replace('<', "\\u003c");
-    let mut drawings = String::new();
-    if ECHARTS.is_none() {
-        for figure in data.figures() {
-            for (place, frame) in figure.frames.iter().enumerate() {
-                let svg = frame.chart.svg(&figure.title);
-                drawings.push_str(&format!(
-                    "<template id=\"svg-{}-{place}\">{svg}</template>\n",
-                    figure.id
-                ));
-            }
-        }
-    }
-    let title = crate::escape::html(&data.title);
-    let mut page = String::with_capacity(json.len() + 2_000_000);
-    for (place, part) in TEMPLATE.split("@@").enumerate() {
-        page.push_str(match (place % 2, part) {
-            (0, text) => text,
-            (_, "title") => &title,
-            (_, "style") => STYLE,
-            (_, "data") => &json,
-            (_, "drawings") => &drawings,
-            (_, "echarts") => ECHARTS.unwrap_or_default(),
-            (_, "script") => SCRIPT,
-            (_, other) => other,
-        });
-    }
-    page
+    fill(TEMPLATE, |place| match place {
+        "title" => markup(&data.title),
+        "style" => STYLE.to_owned(),
+        "hash" => STANDARD.encode(Sha256::digest(SCRIPT)),
+        "live" => markup(data.live.as_deref().unwrap_or_default()),
+        "contents" => data.contents(),
+        "main" => data.main(),
+        "script" => SCRIPT.to_owned(),
+        other => other.to_owned(),
+    })
+}
+
+/// A template with its places, which are between `@@`, filled.
+pub(crate) fn fill(template: &str, content: impl Fn(&str) -> String) -> String {
+    let parts = template.split("@@").enumerate();
+    parts.map(|(at, part)| if at % 2 == 0 { part.to_owned() } else { content(part) }).collect()
 }
 
 #[cfg(test)]
@@ -187,15 +200,10 @@ mod tests {
     #[test]
     fn every_place_of_the_template_is_known() {
         let places: Vec<&str> = TEMPLATE.split("@@").skip(1).step_by(2).collect();
-        assert_eq!(places, ["title", "style", "data", "drawings", "echarts", "script"]);
-    }
-
-    #[test]
-    fn numbers_are_short_and_what_they_were() {
-        let values = [0.0, -3.0, 76.25, 1e20, 1e-7];
-        let text = json(&values);
-        assert_eq!(text, "[0,-3,76.25,1e+20,1e-7]");
-        assert_eq!(serde_json::from_str::<[f64; 5]>(&text).unwrap(), values);
+        assert_eq!(
+            places,
+            ["hash", "title", "style", "title", "live", "contents", "main", "script"]
+        );
     }
 
     #[test]

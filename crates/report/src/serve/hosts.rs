@@ -1,11 +1,11 @@
 //! The host names that requests may be for.
 //!
-//! A page elsewhere can have a name of its own lead to this machine ("DNS rebinding") and then read the answers
-//! as its own. Its requests still carry that name. Ports are not compared: a tunnel may have another one at its
+//! The owner of a page elsewhere can point a host name at this machine ("DNS rebinding"), and the page then reads the
+//! answers as those of its own host. Its requests still carry that name. Ports are not compared: a tunnel may have another one at its
 //! other end, and it is the name that such a page cannot choose.
 
-use axum::http::header::{HOST, HeaderMap};
-use axum::http::uri::{Authority, Uri};
+use hyper::header::{HOST, HeaderMap};
+use hyper::http::uri::{Authority, Uri};
 use std::net::IpAddr;
 
 /// The hosts that a server answers for.
@@ -116,7 +116,7 @@ mod tests {
         headers.append(HOST, "evil.example".parse().unwrap());
         assert_eq!(local.judge(&Uri::from_static("/"), &headers), Verdict::Malformed);
         for name in ["", "evil.example@localhost", "a b", "local\u{80}host"] {
-            let value = axum::http::HeaderValue::from_bytes(name.as_bytes()).unwrap();
+            let value = hyper::header::HeaderValue::from_bytes(name.as_bytes()).unwrap();
             let headers = HeaderMap::from_iter([(HOST, value)]);
             assert_eq!(local.judge(&Uri::from_static("/"), &headers), Verdict::Malformed, "{name}");
         }

@@ -1,34 +1,29 @@
-//! Serves a page and its data to a browser.
+//! Serves a page to a browser.
 //!
-//! Two addresses answer to GET, `/` and `/data.json`, from memory: no path of a request ever reaches the file
-//! system. The data has an `ETag`, and a page that sends it back in `If-None-Match` is told with 304 that
-//! nothing has changed; asking again and again that way was chosen over a stream of events because it needs no
-//! state per reader and survives a restart of either side.
+//! One address answers to GET, `/`, from memory: no path of a request ever reaches the file system. The page has an
+//! `ETag`, and a browser that sends it back in `If-None-Match` is told with 304 that nothing has changed. Polling in
+//! this way was chosen over a stream of events because it needs no state per reader and survives a restart of either
+//! side.
 //!
-//! A browser lets any page on the internet send requests to this machine. What keeps such a page from
-//! the data is that it cannot read answers of another origin; so that no name of its own is made to lead
-//! here, a request for another host than this one is refused. All sizes and times are bounded. Beyond the allowed number of
-//! connections a new one replaces the oldest, first of those that have not asked for anything: whoever only holds
-//! connections open keeps nobody waiting.
+//! A browser lets any page on the internet send requests to this machine. What keeps such a page from the data is that
+//! it cannot read answers of another origin; and since its owner could point a name at this machine, a request for
+//! another host is refused. All sizes and times are bounded. Beyond the allowed number of connections a new one
+//! replaces the oldest, first of those that have not sent a request: idle connections block nobody.
 
 mod hosts;
 #[cfg(test)]
 mod tests;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
-use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use hosts::{Hosts, Verdict};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +33,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-/// Headers of every answer. The page brings its scripts and styles along and talks to nobody but this server.
+/// Headers of every answer. The page contains its script and styles and contacts this server only.
 const HEADERS: [(HeaderName, &str); 5] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -51,39 +46,35 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// A page and its data, which may change while they are served.
+/// A page, which may change while it is served.
 #[derive(Debug)]
 pub struct Site(RwLock<Content>);
 
 #[derive(Debug, Clone)]
 struct Content {
     page: Bytes,
-    json: Bytes,
-    /// Differs whenever the data differ, also from those of an earlier process on the same port.
-    tag: String,
+    /// Differs whenever the page differs, also from that of an earlier process on the same port.
+    tag: HeaderValue,
 }
 
 impl Site {
-    /// Of an HTML page and its data as JSON.
-    pub fn new(page: impl Into<Vec<u8>>, json: impl Into<Vec<u8>>) -> Self {
-        Self(RwLock::new(Content::new(page.into(), json.into())))
+    /// Of an HTML page.
+    pub fn new(page: impl Into<Vec<u8>>) -> Self {
+        Self(RwLock::new(Content::new(page.into())))
     }
 
-    /// Replaces the page and its data: readers get them with their next request.
-    pub fn publish(&self, page: impl Into<Vec<u8>>, json: impl Into<Vec<u8>>) {
-        let content = Content::new(page.into(), json.into());
+    /// Replaces the page: readers get it with their next request.
+    pub fn publish(&self, page: impl Into<Vec<u8>>) {
+        let content = Content::new(page.into());
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = content;
-    }
-
-    fn content(&self) -> Content {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Content {
-    fn new(page: Vec<u8>, json: Vec<u8>) -> Self {
-        let tag = format!("\"{}\"", &blake3::hash(&json).to_hex()[..32]);
-        Self { page: Bytes::from(page), json: Bytes::from(json), tag }
+    fn new(page: Vec<u8>) -> Self {
+        let tag = HeaderValue::try_from(format!("\"{}\"", &blake3::hash(&page).to_hex()[..32]));
+        // Hexadecimal digits are a valid value.
+        Self { page: Bytes::from(page), tag: tag.unwrap_or(HeaderValue::from_static("")) }
     }
 }
 
@@ -129,7 +120,7 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Answers requests in a thread of its own, until the returned value is dropped.
+    /// Answers requests in a separate thread until the returned value is dropped.
     pub fn start(self, site: Arc<Site>) -> io::Result<Serving> {
         self.start_with(site, LIMITS)
     }
@@ -137,7 +128,8 @@ impl Server {
     fn start_with(self, site: Arc<Site>, limits: Limits) -> io::Result<Serving> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let router = router(site, self.hosts);
+        let hosts = self.hosts;
+        let answer = Arc::new(move |request: &Request<Incoming>| answer(request, &site, &hosts));
         let listener = {
             let _runtime = runtime.enter();
             tokio::net::TcpListener::from_std(self.listener)?
@@ -145,7 +137,7 @@ impl Server {
         let serve = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = accept(listener, router, limits) => {}
+                    () = accept(listener, answer, limits) => {}
                     _ = stopped => {}
                 }
             });
@@ -167,13 +159,13 @@ impl Drop for Serving {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has panicked or ended: there is nothing to do about either.
+            // Whether it has ended or panicked, there is nothing left to do.
             let _ = thread.join();
         }
     }
 }
 
-/// A connection that is answered in a task of its own.
+/// A connection, which is answered in a separate task.
 struct Connection {
     task: AbortHandle,
     /// Whether its request has arrived.
@@ -181,7 +173,10 @@ struct Connection {
 }
 
 /// Takes connections, and makes room for new ones.
-async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limits) {
+async fn accept<A>(listener: tokio::net::TcpListener, answer: Arc<A>, limits: Limits)
+where
+    A: Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Send + Sync + 'static,
+{
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .keep_alive(false)
@@ -193,7 +188,7 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(_) => {
-                // No more files can be opened, or the reader has gone already: neither lasts.
+                // No more files can be opened, or the client has disconnected already: neither lasts.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -206,14 +201,14 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
             }
         }
         let asked = Arc::new(AtomicBool::new(false));
-        let (answers, arrived) = (TowerToHyperService::new(router.clone()), Arc::clone(&asked));
-        let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let (answer, arrived) = (Arc::clone(&answer), Arc::clone(&asked));
+        let service = service_fn(move |request| {
             arrived.store(true, Ordering::Relaxed);
-            answers.call(request)
+            std::future::ready(Ok::<_, Infallible>(answer(&request)))
         });
         let connection = http.serve_connection(TokioIo::new(stream), service);
         let task = tokio::spawn(async move {
-            // A reader that misbehaves or goes away is no concern of the others.
+            // A client that misbehaves or disconnects does not affect others.
             let _ = tokio::time::timeout(limits.time, connection).await;
         });
         open.push_back(Connection { task: task.abort_handle(), asked });
@@ -222,50 +217,48 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
     }
 }
 
-fn router(site: Arc<Site>, hosts: Hosts) -> Router {
-    Router::new()
-        .route("/", get(page))
-        .route("/data.json", get(data))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "not found\n") })
-        .with_state(site)
-        .layer(middleware::from_fn_with_state(Arc::new(hosts), guard))
-}
-
-async fn page(State(site): State<Arc<Site>>) -> Response {
-    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], site.content().page).into_response()
-}
-
-async fn data(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    let Content { json, tag, .. } = site.content();
-    if is_known(&headers, &tag) {
-        return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
+/// The answer to a request. Those for other hosts are refused.
+fn answer(request: &Request<Incoming>, site: &Site, hosts: &Hosts) -> Response<Full<Bytes>> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
     }
-    let kind = (header::CONTENT_TYPE, "application/json".to_owned());
-    ([kind, (header::ETAG, tag)], json).into_response()
+    let (status, body) = match hosts.judge(request.uri(), request.headers()) {
+        Verdict::Foreign => {
+            let text = "this server does not answer for that host name\n";
+            (StatusCode::MISDIRECTED_REQUEST, text.into())
+        }
+        Verdict::Malformed => (StatusCode::BAD_REQUEST, "a request needs one Host header\n".into()),
+        Verdict::Ours if request.uri().path() != "/" => {
+            (StatusCode::NOT_FOUND, "not found\n".into())
+        }
+        Verdict::Ours if ![Method::GET, Method::HEAD].contains(request.method()) => {
+            headers.insert(header::ALLOW, HeaderValue::from_static("GET,HEAD"));
+            (StatusCode::METHOD_NOT_ALLOWED, Bytes::new())
+        }
+        Verdict::Ours => {
+            let content = site.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+            headers.insert(header::ETAG, content.tag.clone());
+            if is_known(request.headers(), &content.tag) {
+                (StatusCode::NOT_MODIFIED, Bytes::new())
+            } else {
+                let kind = HeaderValue::from_static("text/html; charset=utf-8");
+                headers.insert(header::CONTENT_TYPE, kind);
+                (StatusCode::OK, content.page)
+            }
+        }
+    };
+    let mut response = Response::new(Full::new(body));
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
+    response
 }
 
 /// Whether the reader has the version with this tag.
-fn is_known(headers: &HeaderMap, tag: &str) -> bool {
-    let known =
-        headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let mut known = known.flat_map(|value| value.split(',')).map(str::trim);
-    known.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
-}
-
-/// Refuses requests for other hosts, and adds the headers of every answer.
-async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
-    let mut response = match hosts.judge(request.uri(), request.headers()) {
-        Verdict::Ours => next.run(request).await,
-        Verdict::Foreign => {
-            let text = "this server does not answer for that host name\n";
-            (StatusCode::MISDIRECTED_REQUEST, text).into_response()
-        }
-        Verdict::Malformed => {
-            (StatusCode::BAD_REQUEST, "a request needs one Host header\n").into_response()
-        }
-    };
-    for (name, value) in HEADERS {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    response
+fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let known = headers
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
+    let mut known = known.map(<[u8]>::trim_ascii);
+    known.any(|known| known == b"*" || known.strip_prefix(b"W/").unwrap_or(known) == tag)
 }

@@ -1,14 +1,13 @@
 //! The records of a run as an event file for TensorBoard.
 //!
-//! A run that is killed may have written events of rounds that it then repeats. Its event file is therefore
-//! written anew when the run is resumed, from the records, which are right by then, and renamed into place: no
-//! reader ever finds a round twice or half an event between whole ones. That also gives a file to a run that was
-//! started without one. The alternatives were rejected: a second file leaves it to the reader to drop the rounds
-//! that both have, and cutting the file off breaks a reader that has read further.
+//! A killed run may have written events of rounds that it repeats when it is resumed. A resumed run therefore writes its
+//! event file again, from its records, and renames it into place: no reader finds a round twice or a torn event. That
+//! also gives a file to a run that was started without one. Rejected: a second file, since readers would have to drop
+//! the rounds that both have, and truncating the file, since that breaks a reader that has read further.
 //!
-//! The new file has another name, which sorts after the old one's: a TensorBoard that is open moves on to it, and
-//! its first events have it forget what it has read. Under the same name it would wait for the old file to grow.
-//! The old file is emptied: if it were removed, TensorBoard's reader in Python would never leave it.
+//! The new file has another name, which sorts after the old one: an open TensorBoard moves on to it, and its first event
+//! makes TensorBoard forget what it has read. Under the same name it would wait for the old file to grow. The old file
+//! is emptied: if it were removed, TensorBoard's reader in Python would never leave it.
 
 mod format;
 #[cfg(test)]
@@ -83,7 +82,7 @@ impl EventFile {
 
 /// The rounds on record before this one.
 fn recorded(run: &Path, before: u32) -> Result<Vec<(RoundRecord, Option<Timing>)>> {
-    let History { rounds, timings, .. } = History::read(run)?;
+    let History { rounds, timings, .. } = History::read(run, false)?;
     let rounds = rounds.into_iter().filter(|record| record.round < before);
     Ok(rounds
         .map(|record| {
@@ -142,7 +141,7 @@ fn event_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The seconds since 1970 in the name of an event file of ours.
+/// The seconds since 1970 in the name of one of our event files.
 fn number(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
     name.strip_suffix(".fedanchor")?.parse().ok()

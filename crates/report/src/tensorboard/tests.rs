@@ -48,7 +48,7 @@ fn run_folder(rounds: u32) -> TempDir {
     run
 }
 
-/// The event file; beside it there is at most the previous one, which is empty.
+/// The event file; at most one other is there: the previous one, which is empty.
 fn only_file(run: &TempDir) -> PathBuf {
     let entries = fs_err::read_dir(run.path().join(FOLDER)).unwrap();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();

@@ -1,9 +1,9 @@
-//! Two experiments beside one another.
+//! Comparisons of two experiments.
 
 use crate::folders::{Folders, Made};
 use fedanchor_record::{Checksums, Timing, files};
 use fedanchor_report::{
-    Average, CompareError, Comparison, Evidence, Reached, compare, comparison_text,
+    Average, Comparison, Evidence, Reached, ReportError, compare, comparison_text,
 };
 
 /// A run with these test accuracies from round 0 on, of which it had planned `planned` rounds. A round costs 100
@@ -49,7 +49,7 @@ impl Run<'_> {
     }
 }
 
-fn compared(folders: &Folders, accuracy: Option<f64>) -> Result<Comparison, CompareError> {
+fn compared(folders: &Folders, accuracy: Option<f64>) -> Result<Comparison, ReportError> {
     compare(&folders.path("a"), &folders.path("b"), accuracy, &|_| None)
 }
 

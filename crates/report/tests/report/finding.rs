@@ -1,7 +1,7 @@
 //! Which folders are run folders.
 
 use crate::folders::{Folders, Made, names};
-use fedanchor_report::{Damaged, Runs, Unfinished, find_runs};
+use fedanchor_report::{LeftOut, Runs, find_runs};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
@@ -55,9 +55,11 @@ fn unfinished_runs_are_listed_separately() {
     let runs = find_runs(&[folders.path("")]).unwrap();
     assert_eq!(finished(&runs), ["whole"]);
     let wanted = [
-        Unfinished { path: folders.path("running"), rounds: None },
-        Unfinished { path: folders.path("stopped"), rounds: Some((12, 500)) },
+        ("running", "summary.json is missing: still running, or failed"),
+        ("stopped", "stopped after 12 of 500 rounds"),
     ];
+    let wanted = wanted
+        .map(|(name, problem)| LeftOut { path: folders.path(name), problem: problem.to_owned() });
     assert_eq!(runs.unfinished, wanted);
     let notes = folders.table().notes().join("\n");
     assert_eq!(
@@ -74,7 +76,7 @@ fn a_link_to_a_parent_folder_is_named_and_left_out() {
     symlink(folders.path("x"), folders.path("x/again")).unwrap();
     let runs = find_runs(&[folders.path("")]).unwrap();
     assert_eq!(finished(&runs), ["a"]);
-    let [Damaged { path, problem }] = &runs.damaged[..] else { panic!("{:?}", runs.damaged) };
+    let [LeftOut { path, problem }] = &runs.damaged[..] else { panic!("{:?}", runs.damaged) };
     assert_eq!(*path, folders.path("x/again"));
     assert!(problem.contains("which contains it: remove the link"), "{problem}");
 }
@@ -87,7 +89,7 @@ fn a_cyclic_or_dangling_link_is_named_and_left_out() {
         symlink(folders.path(target), folders.path("link")).unwrap();
         let runs = find_runs(&[folders.path("")]).unwrap();
         assert_eq!(finished(&runs), ["a"]);
-        let [Damaged { path, .. }] = &runs.damaged[..] else { panic!("{:?}", runs.damaged) };
+        let [LeftOut { path, .. }] = &runs.damaged[..] else { panic!("{:?}", runs.damaged) };
         assert_eq!(*path, folders.path("link"));
     }
 }

@@ -118,7 +118,7 @@ fn a_run_whose_process_has_ended_is_stopped() {
     assert!(follower.poll());
     assert_eq!(follower.run().status, Status::Stopped);
     assert!(follower.run().remaining(SystemTime::now()).is_none());
-    // Someone who watches keeps nobody from resuming.
+    // A follower does not prevent a resume.
     let mut writer = Writer::start(&folders, "run");
     writer
         .checksums
@@ -208,7 +208,7 @@ fn damage_is_named_and_what_is_before_it_is_shown() {
     let starts = [
         "config.toml: line 2: ",
         "rounds.jsonl: line 2: missing field `test_accuracy`",
-        "timings.jsonl: line 3: EOF",
+        "timings.jsonl: line 3 is incomplete",
         "summary.json: missing field",
     ];
     let problems = &follower.run().problems;

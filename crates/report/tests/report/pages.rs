@@ -40,11 +40,11 @@ fn curves_are_means_over_seeds() {
     rounds(&folders.path("a/seed1"), &[62.0, 82.0, 86.0, 88.0]);
     let data = data(&folders);
     let figure = data.figures().find(|figure| figure.id.ends_with("-accuracy")).unwrap();
-    let fedanchor_draw::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
+    let fedanchor_report::chart::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
     assert_eq!(lines.lines[0].points, [[0.0, 61.0], [1.0, 81.0], [2.0, 85.0], [3.0, 87.0]]);
     let deviation = (2.0_f64.sqrt() * 1000.0).round() / 1000.0;
     assert!((lines.lines[0].band[0][1] - 61.0 - deviation).abs() < 1e-9);
-    // The paper's number for this setting is a line of its own.
+    // The paper's number for this setting has its own line.
     let names: Vec<&str> = lines.references.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["fedanchor, published"]);
     let table = data.tables().next().unwrap();
@@ -101,9 +101,11 @@ fn settings_that_only_one_method_has_are_counted() {
 }
 
 /// The bars of a figure, at the frame that is shown first.
-fn bars(data: &PageData) -> &fedanchor_draw::Bars {
+fn bars(data: &PageData) -> &fedanchor_report::chart::Bars {
     let figure = data.overview.iter().find(|figure| figure.id == "labels-bars").unwrap();
-    let fedanchor_draw::Chart::Bars(bars) = &figure.frames[figure.chosen].chart else { panic!() };
+    let fedanchor_report::chart::Chart::Bars(bars) = &figure.frames[figure.chosen].chart else {
+        panic!()
+    };
     bars
 }
 
@@ -126,7 +128,9 @@ fn bars_show_the_last_round_of_each_section_and_name_it() {
     let names: std::collections::HashSet<&String> = shown.groups.iter().collect();
     assert_eq!(names.len(), 2);
     for figure in all.figures().filter(|figure| figure.id.ends_with("-kept")) {
-        let fedanchor_draw::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
+        let fedanchor_report::chart::Chart::Lines(lines) = &figure.frames[0].chart else {
+            panic!()
+        };
         assert!(lines.lines.iter().all(|line| line.name != "fedcon"), "{}", figure.id);
     }
     // A method has the same colour as bars and as a line.
@@ -183,7 +187,7 @@ fn every_published_number_of_a_method_has_a_line() {
     }
     let data = data(&folders);
     let figure = data.figures().find(|figure| figure.id.ends_with("-accuracy")).unwrap();
-    let fedanchor_draw::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
+    let fedanchor_report::chart::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
     let names: Vec<&str> = lines.references.iter().map(|one| one.name.as_str()).collect();
     let wanted =
         ["fedanchor (server_mixup=false), published", "fedanchor (server_mixup=true), published"];
@@ -258,21 +262,38 @@ fn broken_runs_are_named_and_the_others_shown() {
 
 #[test]
 fn names_with_markup_stay_text() {
-    let evil = "</script><img src=x onerror=alert(1)>";
+    let evil = "</script></svg>' onload=alert(1) <img src=x onerror=alert(1)>";
     let folders = Folders::new();
     let name = format!("name = \"{evil}\"");
-    folders.run("x", 0, 86.0, &[FEW[0], ("name = \"cifar10\"", &name)]);
-    rounds(&folders.path("x"), &[60.0, 86.0]);
-    let table = format!("class,{evil}\n{evil},3\n");
+    for (name, changes) in [("x", &[FEW[0], ("name = \"cifar10\"", &name)][..]), ("y", FEW)] {
+        folders.run(name, 0, 86.0, changes);
+        rounds(&folders.path(name), &[60.0, 86.0]);
+    }
+    let table = format!("class,\"{evil}\",\"b\"\" onload=alert(1)\"\n\"{evil}\",3,4\n");
     fs_err::write(folders.path("x").join(files::CONFUSION), table).unwrap();
     let html = page(&data(&folders));
-    assert!(!html.contains(evil) && !html.contains("<img src=x"));
+    assert!(html.contains("&lt;img src=x onerror=alert(1)&gt;"));
+    // The one script is that of the page, which its policy names by its hash.
+    assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (1, 1));
+    assert!(html.contains("script-src 'sha256-") && !html.contains("script-src 'unsafe-inline'"));
+    // Inside the page and in files, every drawing is well-formed, without elements or attributes from a name.
+    let drawings = html.split("<svg ").skip(1).map(|part| part.split("</svg>").next().unwrap());
+    let mut drawings: Vec<String> = drawings.map(|inner| format!("<svg {inner}</svg>")).collect();
     let out = folders.path("report");
     write_report(&study(&folders), Options::default(), &Embedding::default(), &out).unwrap();
     for file in fs_err::read_dir(out.join("figures")).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|kind| kind == "svg") {
-            assert!(!fs_err::read_to_string(&path).unwrap().contains("<img"), "{}", path.display());
+            drawings.push(fs_err::read_to_string(&path).unwrap());
+        }
+    }
+    assert!(drawings.len() > 10, "{}", drawings.len());
+    for drawing in drawings {
+        fedanchor_report::chart::png(&drawing, 1.0).unwrap();
+        assert!(!drawing.contains("<img") && !drawing.contains("<script"), "{drawing}");
+        for inside in drawing.split('<').map(|tag| tag.split('>').next().unwrap()) {
+            let attributes = inside.split('"').step_by(2);
+            assert!(attributes.clone().all(|name| !name.contains("onload")), "{inside}");
         }
     }
 }
@@ -360,7 +381,7 @@ mod any_folder {
             prop_assert!(page(&data).contains("</html>"));
             for figure in data.figures() {
                 let svg = figure.frames[0].chart.svg(&figure.title);
-                prop_assert!(fedanchor_draw::png(&svg, 1.0).is_ok(), "{}", figure.id);
+                prop_assert!(fedanchor_report::chart::png(&svg, 1.0).is_ok(), "{}", figure.id);
             }
         }
     }

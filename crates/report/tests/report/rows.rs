@@ -28,7 +28,7 @@ fn runs_of_one_experiment_are_averaged() {
 
 /// The floor is shown where every run of the row has one.
 #[test]
-fn the_floor_stands_beside_the_runs_that_were_compared_with_it() {
+fn the_floor_is_that_of_runs_that_were_compared_with_it() {
     let folders = Folders::new();
     for (name, seed) in [("a", 0), ("b", 1)] {
         folders.run(name, seed, 80.0, &[]);

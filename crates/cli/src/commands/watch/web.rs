@@ -73,7 +73,7 @@ impl LivePage {
     fn new(followers: Followers) -> Self {
         let embedding = Embedding { cache: fedanchor_data::formats::cache_folder("t-sne") };
         let data = data(&followers, &embedding);
-        Self { site: Arc::new(Site::new(page(&data), data.json())), followers, embedding }
+        Self { site: Arc::new(Site::new(page(&data))), followers, embedding }
     }
 
     /// Looks at the runs; whether the page was rebuilt.
@@ -82,7 +82,7 @@ impl LivePage {
             return false;
         }
         let data = data(&self.followers, &self.embedding);
-        self.site.publish(page(&data), data.json());
+        self.site.publish(page(&data));
         true
     }
 }

@@ -1,9 +1,9 @@
 //! Colours that people with any colour vision can tell apart, as far as their number allows.
 
-/// Colours of lines: those of Okabe and Ito (2008) that stand out on white and on black, and a grey. Lines
-/// differ in their dash pattern and marker as well.
+/// Colours of lines: those of Okabe and Ito (2008) that stand out on white and on black, a violet and a grey. Lines differ
+/// in their dash pattern as well.
 const LINES: [&str; 8] =
-    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5fb5", "#808080"];
+    ["#009e73", "#d55e00", "#cc79a7", "#e69f00", "#808080", "#56b4e9", "#0072b2", "#7a5fb5"];
 
 /// Colours of classes: neighbours differ in lightness as well as in hue.
 const CLASSES: [[u8; 3]; 10] = [
@@ -20,13 +20,13 @@ const CLASSES: [[u8; 3]; 10] = [
 ];
 
 /// The colour of a line, as `#rrggbb`.
-pub fn line_colour(style: usize) -> &'static str {
+pub(super) fn line_colour(style: usize) -> &'static str {
     LINES[style % LINES.len()]
 }
 
 /// One colour per class, as `#rrggbb`: a palette, and after it always the colour that is farthest from all
 /// before, as people see distances.
-pub fn class_colours(classes: usize) -> Vec<String> {
+pub(super) fn class_colours(classes: usize) -> Vec<String> {
     let hex = |[red, green, blue]: [u8; 3]| format!("#{red:02x}{green:02x}{blue:02x}");
     farthest_colours(classes).into_iter().map(hex).collect()
 }
