@@ -32,14 +32,14 @@ pub enum Reason {
         /// The format.
         format: String,
     },
-    /// The operating system does not let it be opened or read.
+    /// It cannot be opened or read.
     NotOpened {
-        /// What the operating system says.
+        /// The error of the operating system.
         why: String,
     },
-    /// Its name is that of a picture, but its content is not one, or the picture is damaged.
+    /// Its name is that of a picture, but the content is something else or damaged.
     Unreadable {
-        /// What the decoder found.
+        /// The problem that the decoder found.
         why: String,
     },
     /// It ends before its picture does.
@@ -51,7 +51,7 @@ pub enum Reason {
         /// Height in pixels.
         height: u32,
     },
-    /// It has too few pixels to show anything.
+    /// It has fewer pixels than a picture needs.
     TooSmall {
         /// Width in pixels.
         width: u32,
@@ -60,12 +60,12 @@ pub enum Reason {
     },
 }
 
-/// The most pixels a picture may have.
-pub const MAX_PIXELS: u64 = 100_000_000;
+/// The most pixels of a picture.
+pub(crate) const MAX_PIXELS: u64 = 100_000_000;
 /// The largest width or height of a picture.
-pub const MAX_PICTURE_SIDE: u32 = 65_535;
+pub(crate) const MAX_PICTURE_SIDE: u32 = 65_535;
 /// The smallest width or height of a picture.
-pub const MIN_PICTURE_SIDE: u32 = 2;
+pub(crate) const MIN_PICTURE_SIDE: u32 = 2;
 
 impl Reason {
     /// Whether the file should have been read: its name promises a picture in a known format.
@@ -73,7 +73,7 @@ impl Reason {
         !matches!(self, Self::NotAPicture | Self::Unsupported { .. })
     }
 
-    /// The reason without what belongs to the single file, to count files by it.
+    /// The kind of reason, by which files are counted.
     pub fn group(&self) -> &'static str {
         match self {
             Self::NotAPicture => "not a picture",

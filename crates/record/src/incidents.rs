@@ -22,7 +22,7 @@ pub struct Incidents {
 }
 
 impl Incidents {
-    /// Counts those of a round.
+    /// Adds those of a round.
     pub fn add(&mut self, record: &RoundRecord) {
         self.rejected += record.rejected.len();
         self.failed += record.failed.len();
@@ -39,7 +39,7 @@ impl Incidents {
         *self == Self::default()
     }
 
-    /// Rounds that left the model as it was.
+    /// Rounds that did not change the model.
     pub fn without_effect(&self) -> usize {
         self.skipped + self.rolled_back
     }

@@ -1,16 +1,16 @@
-//! Which keys of a config tell experiments apart. Resuming, sweeps and tables all decide by this list.
+//! Which keys of a config distinguish experiments. Resuming, sweeps and tables all use this list.
 
-/// What a key of a config is to an experiment.
+/// The role of a config key in an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRole {
-    /// Changes nothing that is learnt: may differ even when a run is resumed.
+    /// Has no effect on training: may change when a run is resumed.
     Neutral,
-    /// Where and in which number format a run is computed: the same experiment, with other rounding. A
+    /// The device and number format: the same experiment, with other rounding. A
     /// run must be resumed with the same, but a sweep does not repeat it and a table does not split it.
     Machine,
-    /// Tells the runs of one experiment apart.
+    /// Distinguishes the runs of one experiment.
     Seed,
-    /// Tells experiments apart.
+    /// Distinguishes experiments.
     Experiment,
 }
 

@@ -1,4 +1,4 @@
-//! What a record says of its method, and the losses that the method names.
+//! The properties and losses of a method, as in records.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{MapAccess, Visitor};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// What a method is, as far as a reader of its records needs to know.
+/// The properties of a method that readers of its records need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MethodProperties {
     /// Whether it has clients at all.

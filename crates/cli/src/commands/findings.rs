@@ -2,7 +2,7 @@
 
 use super::{counted, grouped};
 use crate::printer::Printer;
-use fedanchor_data::inspection::{Inspection, Part, Place, Spread};
+use fedanchor_data::inspection::{Inspection, Location, Part, Spread};
 use fedanchor_data::{Reason, Skipped};
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
     }
     let exact = &found.duplicates.exact;
     if !exact.is_empty() {
-        let lines = exact.iter().map(|group| group.iter().map(place).collect::<Vec<_>>());
+        let lines = exact.iter().map(|group| group.iter().map(shown).collect::<Vec<_>>());
         let lines = lines.map(|group| group.join(" = ")).collect();
         let head = "the same file under two labels or in two parts";
         names(&format!("{head}: {}", grouped(exact.len())), lines, printer);
@@ -72,16 +72,16 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
     let near = &found.duplicates.near;
     if !near.is_empty() {
         let lines =
-            near.iter().map(|pair| format!("{} ~ {}", place(&pair.first), place(&pair.second)));
+            near.iter().map(|pair| format!("{} ~ {}", shown(&pair.first), shown(&pair.second)));
         let head = "pictures that look the same under two labels or in two parts";
         names(&format!("{head}: {}", grouped(near.len())), lines.collect(), printer);
     }
 }
 
-fn place(place: &Place) -> String {
-    match &place.class {
-        Some(class) => format!("{} ({class})", place.path.display()),
-        None => place.path.display().to_string(),
+fn shown(location: &Location) -> String {
+    match &location.class {
+        Some(class) => format!("{} ({class})", location.path.display()),
+        None => location.path.display().to_string(),
     }
 }
 

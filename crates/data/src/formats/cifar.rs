@@ -76,17 +76,13 @@ const TEN: Edition = Edition {
 const HUNDRED: Edition =
     Edition { folder: "cifar-100-binary", train: &["train.bin"], test: "test.bin" };
 
-/// The Python editions, with the names of the data sets to get instead.
-const PYTHON: [(Edition, &Published); 2] = [
-    (
-        Edition { folder: "cifar-10-batches-py", train: &["data_batch_1"], test: "test_batch" },
-        &CIFAR10,
-    ),
-    (Edition { folder: "cifar-100-python", train: &["train"], test: "test" }, &CIFAR100),
-];
+const PYTHON_TEN: Edition =
+    Edition { folder: "cifar-10-batches-py", train: &["data_batch_1"], test: "test_batch" };
+const PYTHON_HUNDRED: Edition =
+    Edition { folder: "cifar-100-python", train: &["train"], test: "test" };
 
 impl Edition {
-    /// The folder that holds at least one of the files: this one, or the one of the archive inside it.
+    /// The folder that holds at least one of the files: this one, or the archive's folder inside it.
     fn locate(&self, path: &Path) -> Option<PathBuf> {
         let folders = [path.to_owned(), path.join(self.folder)];
         let holds_any = |folder: &PathBuf| self.files().any(|name| folder.join(name).is_file());
@@ -123,9 +119,10 @@ impl Edition {
     }
 }
 
-/// What to get instead if a folder holds a Python edition.
-pub(super) fn instead_of_python(path: &Path) -> Option<String> {
-    let (_, published) = PYTHON.iter().find(|(edition, _)| edition.locate(path).is_some())?;
+/// A description of the Python edition in a folder, with the data set to get instead.
+pub(super) fn python_edition(path: &Path) -> Option<String> {
+    let editions = [(PYTHON_TEN, CIFAR10), (PYTHON_HUNDRED, CIFAR100)];
+    let (_, published) = editions.iter().find(|(edition, _)| edition.locate(path).is_some())?;
     Some(format!(
         "the Python edition of {}, which is not supported: get the binary edition with `fedanchor data get {}`",
         published.title, published.name
@@ -138,7 +135,7 @@ pub fn read(path: &Path) -> Result<ImageSet> {
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
-    // The length tells which set it is, unless it fits both or neither; then the name does.
+    // The length decides between the two sets, unless it fits both or neither; then the name does.
     let by_name = path.file_name().is_some_and(|name| name == "train.bin" || name == "test.bin");
     let fits = |label_bytes: usize| bytes.len().is_multiple_of(label_bytes + IMAGE);
     let fine = if fits(1) == fits(2) { by_name } else { fits(2) };
@@ -157,7 +154,13 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
         labels.push(u16::from(label[label_bytes - 1]));
         planar.extend_from_slice(planes);
     }
-    finish(path, SHAPE, interleave(SHAPE, planar), Some(labels), published.class_names())
+    finish(
+        path,
+        SHAPE,
+        interleave(SHAPE, &planar, |position| position),
+        Some(labels),
+        published.class_names(),
+    )
 }
 
 const TEN_CLASSES: [&str; 10] =
@@ -180,8 +183,8 @@ const HUNDRED_CLASSES: [&str; 100] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::checks::tests::damaged;
     use super::*;
+    use crate::formats::tests::damaged;
 
     /// A record whose red, green and blue planes begin with `start`, `start + 1`, `start + 2`.
     fn record(labels: &[u8], start: u8) -> Vec<u8> {

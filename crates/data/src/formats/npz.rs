@@ -5,7 +5,7 @@
 //! is recognised if the last axis cannot be the channels. The header of an array is a Python
 //! dictionary with three keys in a fixed spelling; these are searched for, without a Python parser.
 
-use super::checks::{Number, Section, class_numbers, finish, interleave, shape};
+use super::checks::{Number, Section, finish, integers, interleave, shape, volume};
 use crate::{DataError, ImageSet, Result, Shape};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -69,7 +69,7 @@ fn arrange(path: &Path, images: Array) -> Result<(Shape, Vec<u8>)> {
         }
         [_, channels @ (1 | 3), height, width] => {
             let shape = shape(path, height, width, channels)?;
-            Ok((shape, interleave(shape, images.data)))
+            Ok((shape, interleave(shape, &images.data, |position| position)))
         }
         _ => {
             let expected = "[count, side, side] or [count, side, side, 1 or 3]";
@@ -81,7 +81,10 @@ fn arrange(path: &Path, images: Array) -> Result<(Shape, Vec<u8>)> {
 /// The labels, from `[count]` or `[count, 1]`.
 fn flatten(path: &Path, labels: &Array) -> Result<Vec<u16>> {
     match labels.dims[..] {
-        [_] | [_, 1] => class_numbers(path, labels.number.decode(&labels.data)),
+        [_] | [_, 1] => {
+            let expected = "a class number: 0, 1, 2 and so on";
+            integers(path, labels.number.decode(&labels.data), 0..=u16::MAX, expected)
+        }
         _ => {
             let found = format!("{:?}", labels.dims);
             Err(DataError::malformed(path, "y", "[count] or [count, 1]", found))
@@ -139,12 +142,12 @@ fn npy(section: Section, reader: &mut dyn Read) -> Result<Array> {
     if order != "False" && dims.iter().filter(|&&dim| dim > 1).count() > 1 {
         return Err(section.error("an array in C order (np.ascontiguousarray)", "Fortran order"));
     }
-    let bytes = section.volume(&dims)?.saturating_mul(number.size());
+    let bytes = volume(section.path, section.name, &dims)?.saturating_mul(number.size);
     section.check_unpacked(bytes as u64, "save it with np.savez")?;
     let mut data = section.read_exactly(reader, bytes)?;
     section.at_end(reader)?;
     if big_endian {
-        data.chunks_exact_mut(number.size()).for_each(<[u8]>::reverse);
+        data.chunks_exact_mut(number.size).for_each(<[u8]>::reverse);
     }
     Ok(Array { number, dims, data })
 }
@@ -162,8 +165,8 @@ fn fields(header: &str) -> Option<(&str, &str, Vec<usize>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::checks::tests::damaged;
     use super::*;
+    use crate::formats::tests::damaged;
     use std::io::{Cursor, Write};
     use zip::write::{SimpleFileOptions, ZipWriter};
 

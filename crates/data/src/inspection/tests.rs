@@ -39,19 +39,20 @@ fn near_duplicates_are_found_and_other_digits_are_not() {
 /// Blank pages, for example: all pairs of them would be too many to find and to read.
 #[test]
 fn of_many_pictures_that_look_the_same_each_is_listed_with_one() {
-    let place = |number: u32| Place {
+    let location = |number: u32| Location {
         path: format!("{number}.png").into(),
         part: "labelled",
         class: Some(["cat", "dog"][number as usize % 2].to_owned()),
     };
     let pixels = [200; duplicates::SIDE * duplicates::SIDE];
     let print = |number: u32| Fingerprint::new(blake3::hash(&number.to_le_bytes()), &pixels);
-    let pictures: Vec<(Place, Fingerprint)> = (0..300).map(|at| (place(at), print(at))).collect();
+    let pictures: Vec<(Location, Fingerprint)> =
+        (0..300).map(|at| (location(at), print(at))).collect();
     let near = duplicates::find(&pictures).near;
     assert!((150..=300).contains(&near.len()), "{}", near.len());
     assert!(near.iter().all(|pair| pair.first.class != pair.second.class));
-    let listed = |(place, _): &(Place, Fingerprint)| {
-        near.iter().any(|pair| pair.first == *place || pair.second == *place)
+    let listed = |(location, _): &(Location, Fingerprint)| {
+        near.iter().any(|pair| pair.first == *location || pair.second == *location)
     };
     assert!(pictures.iter().all(listed));
 }
@@ -97,8 +98,9 @@ fn everything_is_reported_at_once() {
     };
     assert_eq!(names(&found.unreadable), ["dot.png", "text.jpg"]);
     assert_eq!(names(&found.others), ["notes.txt"]);
-    let shown =
-        |place: &Place| place.path.strip_prefix(folder.path()).unwrap().display().to_string();
+    let shown = |location: &Location| {
+        location.path.strip_prefix(folder.path()).unwrap().display().to_string()
+    };
     let exact: Vec<Vec<String>> =
         found.duplicates.exact.iter().map(|group| group.iter().map(shown).collect()).collect();
     assert_eq!(

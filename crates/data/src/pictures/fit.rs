@@ -23,15 +23,10 @@ impl std::str::FromStr for Fit {
     type Err = DataError;
 
     fn from_str(word: &str) -> Result<Self> {
-        match word {
-            "stretch" => Ok(Self::Stretch),
-            "crop" => Ok(Self::Crop),
-            "pad" => Ok(Self::Pad),
-            _ => {
-                let problem = format!("expected `stretch`, `crop` or `pad`, found `{word}`");
-                Err(DataError::Unusable(problem))
-            }
-        }
+        let fits = [Self::Stretch, Self::Crop, Self::Pad];
+        fits.into_iter().find(|fit| fit.to_string() == word).ok_or_else(|| {
+            DataError::Unusable(format!("expected `stretch`, `crop` or `pad`, found `{word}`"))
+        })
     }
 }
 

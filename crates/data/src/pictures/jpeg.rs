@@ -1,6 +1,6 @@
-//! Whether a JPEG file is complete. The decoder fills what is missing with grey and does not say so.
+//! Whether a JPEG file is complete. The decoder fills missing parts with grey and reports no error.
 
-/// Whether the end of the image follows its last scan. What comes after that does not count: cameras
+/// Whether the end of the image follows its last scan. Data after that is ignored: cameras
 /// append previews, and some programs padding.
 pub(super) fn is_complete(bytes: &[u8]) -> bool {
     let mut at = 2;

@@ -48,7 +48,7 @@ impl LocalData {
         let private = |error: Error| Refusal::private(409, WHAT, &error);
         let options = Options {
             size: Some(shape.side),
-            most_enlarged: Some(MOST_ENLARGED),
+            max_enlargement: Some(MOST_ENLARGED),
             fit: config.fit,
             skip_unreadable: source.skip_unreadable || config.unreadable == Unreadable::Skip,
             // Nothing is left of a picture that its owner removes.

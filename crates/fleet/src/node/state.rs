@@ -104,7 +104,8 @@ impl StateFolder {
         let Some((trained, path)) = files.into_iter().find(|(trained, _)| *trained < round) else {
             return Ok(Kept::Nothing);
         };
-        let sealed = disk::read(&path, disk::LARGEST).map_err(|error| Error::file(&path, error))?;
+        let sealed =
+            disk::read(&path, disk::MAX_FILE).map_err(|error| Error::file(&path, error))?;
         let whole = sealed.split_first_chunk::<32>();
         let whole = whole.filter(|(digest, bytes)| blake3::hash(bytes) == **digest);
         let decoded = whole.and_then(|(_, bytes)| Bundle::decode(bytes).ok());

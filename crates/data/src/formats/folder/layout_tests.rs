@@ -255,7 +255,7 @@ fn all_bad_lines_of_a_table_are_named() {
          line 6: label: `x/a.png` is on line 2 too with `cat`, here `dog`\n  \
          line 7: path: expected a file, found none\n  \
          line 8: label `cow`: expected the label of a training picture\n  \
-         line 10: client: expected one, as other pictures without a label have it, found none"
+         line 10: client: expected one, as for the other pictures without a label, found none"
     );
     let many = format!("path,label\n{}", "x/absent.png,cat\n".repeat(12));
     let why = table(&many).unwrap_err();

@@ -1,29 +1,26 @@
-//! Labels that a person has reviewed, brought back to the pictures they belong to.
+//! Joins the labels that a person has reviewed with the pictures of a data set.
 
 use super::listing::Listing;
+use crate::error::unusable;
 use crate::tables::{cell, csv, from_cell};
 use crate::{DataError, Result, paths};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// A table of pictures, some of them newly labelled.
+/// A table of pictures with new labels.
 #[derive(Debug)]
 pub struct Relabelled {
     /// The table, as CSV.
     pub text: String,
-    /// How many pictures have a label that they did not have before.
+    /// Number of new labels.
     pub labelled: usize,
 }
 
-/// Lists the pictures of a data set with the labels of a CSV file (columns `path` and `label`; a row without
-/// label leaves its picture unlabelled). `table` is where the result will be written.
+/// Lists the pictures of a data set with the labels of a CSV file (columns `path` and `label`; the picture of a row
+/// without a label stays unlabelled). `table` is where the result will be written.
 pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<Relabelled> {
     let Some(unlabelled) = &listing.unlabelled else {
-        let problem = format!(
-            "{}: there are no unlabelled pictures that labels could be for",
-            listing.root.display()
-        );
-        return Err(DataError::Unusable(problem));
+        return unusable(format!("{}: there are no unlabelled pictures", listing.root.display()));
     };
     let mut given = read(labels)?;
     let mut rows = vec![["path", "label", "client", "split"].map(str::to_owned)];
@@ -71,12 +68,8 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
     if count == unlabelled.files.len() {
         let expected = "pictures that stay unlabelled, for the clients: clear labels that nobody has \
                         reviewed";
-        return Err(DataError::malformed(
-            labels,
-            "column `label`",
-            expected,
-            "a label for every picture",
-        ));
+        let found = "a label for every picture";
+        return Err(DataError::malformed(labels, "column `label`", expected, found));
     }
     Ok(Relabelled { text: csv(rows), labelled: count })
 }
@@ -122,7 +115,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     path.canonicalize().map_err(|source| DataError::io(path, source))
 }
 
-/// A path as a file states it: relative to the file's folder where it lies below, otherwise absolute.
+/// A path for a table or config file: relative to the file's folder if it is below it, otherwise absolute.
 pub fn seen_from(path: &Path, file: &Path) -> Result<String> {
     let path = absolute(path)?;
     let folder = file.parent().filter(|parent| *parent != Path::new(""));
