@@ -1,7 +1,7 @@
 //! The error type of this crate. Messages name the file, the place in it, what was expected and
 //! what was found.
 
-use crate::paths::{escaped, in_message};
+use crate::paths::{NotUtf8, escaped, in_message};
 use crate::skipped::{Reason, Skipped, by_reason};
 use std::path::{Path, PathBuf};
 
@@ -33,6 +33,9 @@ pub enum DataError {
     /// Pictures of a data set cannot be read.
     #[error("{}", counted(.0))]
     Pictures(Vec<Skipped>),
+    /// A path cannot be written to a text file.
+    #[error(transparent)]
+    NotUtf8(#[from] NotUtf8),
     /// Several things are wrong with a data set.
     #[error("{} problems:{}", .0.len(), listed(.0.iter().map(indented)))]
     Several(Vec<DataError>),

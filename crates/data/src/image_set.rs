@@ -164,7 +164,7 @@ pub struct Unlabelled {
 /// test part. If there are unlabelled images, these are the clients', and only the server has the training part.
 #[derive(Debug, Clone)]
 pub struct DataSet {
-    /// Its name in the catalogue, or the path it was read from.
+    /// Its published or registered name, or the path it was read from.
     pub name: String,
     /// Labelled images, for anchors and clients; for the server alone if there are unlabelled images.
     pub train: ImageSet,

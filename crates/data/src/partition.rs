@@ -218,44 +218,30 @@ fn dirichlet(
     let tries = (30_000_000 / (clients * members.len())).clamp(20, 1000);
     for attempt in 0..tries {
         let mut rng = stream.at(attempt as u64);
-        let mut sizes = vec![0; clients];
-        let mut cuts = Vec::with_capacity(members.len());
+        let mut parts: Vec<Vec<u32>> = vec![Vec::new(); clients];
         for images in members {
             // Some client is below its fair share as long as images remain.
-            let below = |client: usize| sizes[client] * clients < samples;
+            let below = |client: usize| parts[client].len() * clients < samples;
             let cumulative = cumulative_softmax(&log_gammas(alpha, clients, &mut rng), below);
             let scale = images.len() as f64 / cumulative[clients - 1];
-            let end = |up_to: &f64| ((up_to * scale) as usize).min(images.len());
-            let mut ends: Vec<usize> = cumulative.iter().map(end).collect();
+            let mut ends: Vec<usize> =
+                cumulative.iter().map(|up_to| (up_to * scale) as usize).collect();
             ends[clients - 1] = images.len();
             let mut start = 0;
-            for (size, &end) in sizes.iter_mut().zip(&ends) {
-                *size += end - start;
+            for (part, end) in parts.iter_mut().zip(ends) {
+                let end = end.min(images.len());
+                part.extend_from_slice(&images[start..end]);
                 start = end;
             }
-            cuts.push(ends);
         }
-        if sizes.iter().all(|&size| size >= smallest) {
-            return Ok(cut(members, &cuts, &sizes));
+        if parts.iter().all(|part| part.len() >= smallest) {
+            return Ok(parts);
         }
     }
     unusable(format!(
         "cannot give each of {clients} clients at least {smallest} of {samples} samples: \
          {tries} draws from Dir({alpha}) failed; raise alpha or use fewer clients"
     ))
-}
-
-/// Distributes the images of every class: client k gets those up to `cuts[class][k]`.
-fn cut(members: &[Vec<u32>], cuts: &[Vec<usize>], sizes: &[usize]) -> Vec<Vec<u32>> {
-    let mut clients: Vec<Vec<u32>> = sizes.iter().map(|&size| Vec::with_capacity(size)).collect();
-    for (images, ends) in members.iter().zip(cuts) {
-        let mut start = 0;
-        for (client, &end) in clients.iter_mut().zip(ends) {
-            client.extend_from_slice(&images[start..end]);
-            start = end;
-        }
-    }
-    clients
 }
 
 /// `count` logarithms of Gamma(alpha, 1) variates, by log G(a) = log G(a + 1) + log(U) / a.

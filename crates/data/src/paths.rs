@@ -1,20 +1,20 @@
 //! Paths as text. The name of a file may be any bytes; tables, CSV files and JSON hold UTF-8.
 
-use crate::{DataError, Result};
 use serde::Serializer;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// A path that no text file can hold, so that it leads back to its file.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}: the path is not UTF-8, so no table or text file can hold it: rename the file or its folder",
+    in_message(.0)
+)]
+pub struct NotUtf8(pub PathBuf);
 
 /// A path as text that leads back to the file, or an error that names it.
-pub fn text(path: &Path) -> Result<&str> {
-    path.to_str().ok_or_else(|| not_utf8(path))
-}
-
-pub(crate) fn not_utf8(path: &Path) -> DataError {
-    DataError::Unusable(format!(
-        "{}: the path is not UTF-8, so no table or text file can hold it: rename the file or its folder",
-        in_message(path)
-    ))
+pub fn text(path: &Path) -> Result<&str, NotUtf8> {
+    path.to_str().ok_or_else(|| NotUtf8(path.to_owned()))
 }
 
 /// A path for people: bytes that are not UTF-8 become `\xE9` and the like.

@@ -114,8 +114,7 @@ fn class_without_anchor<'a>(
 ) -> Option<&'a str> {
     let mut has_anchor = vec![false; train.classes.len()];
     anchors.iter().for_each(|&anchor| has_anchor[usize::from(labels[anchor as usize])] = true);
-    let class = has_anchor.iter().position(|has| !has)?;
-    Some(&train.classes[class])
+    Some(&train.classes[has_anchor.iter().position(|has| !has)?])
 }
 
 /// Moves `count` drawn images to the validation part and returns it; both are sorted.

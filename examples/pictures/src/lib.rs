@@ -6,7 +6,7 @@
 
 use fedanchor::engine::Device;
 use fedanchor::{Federation, Model, Observer};
-use fedanchor_data::{Partition, paths, pictures};
+use fedanchor_data::{DataError, Partition, paths, pictures};
 use fedanchor_record::{RoundRecord, Summary, Timing};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -60,7 +60,7 @@ pub fn train(folder: &Path, out: &Path, settings: &[String]) -> fedanchor::Resul
         model.name = "small"
         client = {{ per_round = {}, epochs = 2, batch = 32 }}
         "#,
-        paths::text(folder)?,
+        paths::text(folder).map_err(DataError::from)?,
         clients.min(5)
     );
     let experiment = fedanchor::resolve(&experiment, settings)?;

@@ -24,7 +24,7 @@ pub use unpack::unpack;
 /// The source of a data set's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The official address in the catalogue.
+    /// The official address.
     Official,
     /// The same files at another address, without `/<file name>`.
     Mirror(String),

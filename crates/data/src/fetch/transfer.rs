@@ -1,9 +1,9 @@
-//! Downloads one file over HTTP: resumable, limited to the size in the catalogue, and verified.
+//! Downloads one file over HTTP: resumable, limited to the published size, and verified.
 //!
 //! Size and checksum are known beforehand, so nothing depends on the server honouring a range,
 //! stopping in time or sending the right bytes.
 
-use super::{Checksum, PIECE, Phase, Progress, Report, describe};
+use super::{Checksum, PIECE, Phase, Progress, Report, at, describe};
 use crate::catalog::File;
 use crate::error::unusable;
 use crate::{DataError, Result};
@@ -32,7 +32,7 @@ pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> R
         Ok(metadata) if metadata.is_file() && metadata.len() <= file.bytes => metadata.len(),
         Ok(_) => {
             // Larger than the file, or a link, which must not be written through.
-            fs::remove_file(&part).map_err(|error| DataError::io(&part, error))?;
+            at(&part, fs::remove_file)?;
             0
         }
         Err(error) if error.kind() == ErrorKind::NotFound => 0,
@@ -43,13 +43,13 @@ pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> R
     }
     let sum = Checksum::measure(&part, file.name, progress)?;
     if !sum.matches(file) {
-        fs::remove_file(&part).map_err(|error| DataError::io(&part, error))?;
+        at(&part, fs::remove_file)?;
         let expected = describe("a file", file.bytes, file.sha256);
         let found = describe("one", sum.bytes, &sum.sha256);
         let advice = "the downloaded data was deleted: run the same command again to start over";
         return failed(url, &format!("expected {expected}, found {found}; {advice}"));
     }
-    fs::rename(&part, to).map_err(|error| DataError::io(to, error))
+    at(to, |to| fs::rename(&part, to))
 }
 
 fn failed<T>(url: &str, reason: &str) -> Result<T> {
@@ -148,7 +148,7 @@ fn store(
         done += count as u64;
         if done > file.bytes {
             drop(to);
-            fs::remove_file(part).map_err(cannot_write)?;
+            at(part, fs::remove_file)?;
             let more = format!("more than the expected {total} bytes: not this file");
             return failed(url, &format!("the server sent {more}"));
         }

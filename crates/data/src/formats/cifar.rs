@@ -54,60 +54,53 @@ pub const CIFAR100: Published = Published {
     read: |folder| HUNDRED.read(folder, &CIFAR100),
 };
 
-/// The files of an edition, and the folder in its archive.
+/// The files of an edition, the test part last, and their folder in the archive.
 struct Edition {
     folder: &'static str,
-    train: &'static [&'static str],
-    test: &'static str,
+    files: &'static [&'static str],
 }
 
 const TEN: Edition = Edition {
     folder: "cifar-10-batches-bin",
-    train: &[
+    files: &[
         "data_batch_1.bin",
         "data_batch_2.bin",
         "data_batch_3.bin",
         "data_batch_4.bin",
         "data_batch_5.bin",
+        "test_batch.bin",
     ],
-    test: "test_batch.bin",
 };
-
-const HUNDRED: Edition =
-    Edition { folder: "cifar-100-binary", train: &["train.bin"], test: "test.bin" };
-
+const HUNDRED: Edition = Edition { folder: "cifar-100-binary", files: &["train.bin", "test.bin"] };
 const PYTHON_TEN: Edition =
-    Edition { folder: "cifar-10-batches-py", train: &["data_batch_1"], test: "test_batch" };
-const PYTHON_HUNDRED: Edition =
-    Edition { folder: "cifar-100-python", train: &["train"], test: "test" };
+    Edition { folder: "cifar-10-batches-py", files: &["data_batch_1", "test_batch"] };
+const PYTHON_HUNDRED: Edition = Edition { folder: "cifar-100-python", files: &["train", "test"] };
 
 impl Edition {
     /// The folder that holds at least one of the files: this one, or the archive's folder inside it.
     fn locate(&self, path: &Path) -> Option<PathBuf> {
         let folders = [path.to_owned(), path.join(self.folder)];
-        let holds_any = |folder: &PathBuf| self.files().any(|name| folder.join(name).is_file());
+        let holds_any =
+            |folder: &PathBuf| self.files.iter().any(|name| folder.join(name).is_file());
         folders.into_iter().find(holds_any)
-    }
-
-    fn files(&self) -> impl Iterator<Item = &'static str> {
-        self.train.iter().copied().chain([self.test])
     }
 
     /// Reads the training and the test part; every file must exist.
     fn read(&self, folder: &Path, published: &Published) -> Result<[ImageSet; 2]> {
-        if let Some(name) = self.files().find(|name| !folder.join(name).is_file()) {
+        if let Some(name) = self.files.iter().find(|name| !folder.join(name).is_file()) {
             let expected = format!("all files of {}", published.title);
-            return Err(DataError::malformed(folder, name, expected, "no such file"));
+            return Err(DataError::malformed(folder, *name, expected, "no such file"));
         }
-        let mut batches = Vec::new();
-        for path in self.files().map(|name| folder.join(name)) {
+        let read = |name: &&str| {
+            let path = folder.join(name);
             let batch = read(&path)?;
-            if batch.classes.len() != published.classes.len() {
-                let found = format!("images with {} classes", batch.classes.len());
-                return Err(DataError::malformed(path, "file", published.title, found));
+            if batch.classes.len() == published.classes.len() {
+                return Ok(batch);
             }
-            batches.push(batch);
-        }
+            let found = format!("images with {} classes", batch.classes.len());
+            Err(DataError::malformed(path, "file", published.title, found))
+        };
+        let mut batches = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
         let test = batches.pop().expect("every edition has a test file");
         let join = |mut all: ImageSet, batch: ImageSet| {
             all.pixels.extend(batch.pixels);
@@ -217,7 +210,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let edition = &TEN;
         assert!(edition.locate(folder.path()).is_none());
-        for (index, name) in edition.train.iter().enumerate() {
+        for (index, name) in edition.files[..5].iter().enumerate() {
             write(folder.path(), name, &record(&[index as u8], index as u8 + 20));
         }
         assert!(edition.locate(folder.path()).is_some());

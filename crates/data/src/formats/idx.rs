@@ -88,20 +88,20 @@ pub(super) fn published_in(folder: &Path) -> &'static Published {
 }
 
 fn locate(folder: &Path, published: &Published) -> Option<PathBuf> {
-    let has_images = ["train", "t10k"].iter().any(|name| part(folder, name).0.is_some());
+    let has_images = ["train", "t10k"].iter().any(|part| find(folder, part, "images", 3).is_some());
     (has_images && published_in(folder).name == published.name).then(|| folder.to_owned())
 }
 
 fn read_parts(folder: &Path, published: &Published) -> Result<[ImageSet; 2]> {
-    let read = |name: &str| {
-        let missing = |kind: &str| {
-            let place = format!("{name}-{kind}");
-            DataError::malformed(folder, place, "an IDX file", "no such file")
+    let read = |part: &str| {
+        let find = |kind: &str, rank: usize| {
+            let missing = || {
+                let place = format!("{part}-{kind}");
+                DataError::malformed(folder, place, "an IDX file", "no such file")
+            };
+            find(folder, part, kind, rank).ok_or_else(missing)
         };
-        let (images, labels) = part(folder, name);
-        let images = images.ok_or_else(|| missing("images"))?;
-        let labels = labels.ok_or_else(|| missing("labels"))?;
-        read(&images, Some(&labels), published)
+        read(&find("images", 3)?, Some(&find("labels", 1)?), published)
     };
     Ok([read("train")?, read("t10k")?])
 }
@@ -121,15 +121,12 @@ pub fn read(images: &Path, labels: Option<&Path>, published: &Published) -> Resu
     finish(labels.unwrap_or(images), shape, pixels, classes, published.class_names())
 }
 
-/// The image and label files of one part (`train` or `t10k`) in a folder, if they exist.
-fn part(folder: &Path, part: &str) -> (Option<PathBuf>, Option<PathBuf>) {
-    let find = |kind: &str, dims: usize| {
-        let spellings = ["-", "."].into_iter().flat_map(|joint| {
-            ["", ".gz"].map(|end| format!("{part}-{kind}{joint}idx{dims}-ubyte{end}"))
-        });
-        spellings.map(|name| folder.join(name)).find(|path| path.is_file())
-    };
-    (find("images", 3), find("labels", 1))
+/// The file of a part (`train` or `t10k`) with its `images` or `labels`, if it exists.
+fn find(folder: &Path, part: &str, kind: &str, rank: usize) -> Option<PathBuf> {
+    let spellings = ["-", "."].into_iter().flat_map(|joint| {
+        ["", ".gz"].map(|end| format!("{part}-{kind}{joint}idx{rank}-ubyte{end}"))
+    });
+    spellings.map(|name| folder.join(name)).find(|path| path.is_file())
 }
 
 /// The label file next to an image file: the same name with `labels` and `idx1`.
@@ -194,8 +191,10 @@ mod tests {
         let labels = folder.path().join("t10k-labels-idx1-ubyte.gz");
         std::fs::write(&images, file(3, &[3, 2, 2], &pixels)).unwrap();
         std::fs::write(&labels, gzip(&file(1, &[3], &[7, 0, 9]))).unwrap();
-        assert_eq!(part(folder.path(), "t10k"), (Some(images.clone()), Some(labels.clone())));
-        assert_eq!(part(folder.path(), "train"), (None, None));
+        let find = |part, kind, rank| find(folder.path(), part, kind, rank);
+        assert_eq!(find("t10k", "images", 3), Some(images.clone()));
+        assert_eq!(find("t10k", "labels", 1), Some(labels.clone()));
+        assert_eq!((find("train", "images", 3), find("train", "labels", 1)), (None, None));
 
         let set = read(&images, Some(&labels), &FASHION_MNIST).unwrap();
         assert_eq!((set.shape.side, set.shape.channels, set.len()), (2, 1, 3));

@@ -162,18 +162,17 @@ impl Tag {
 
     /// The type of the numbers in the element.
     fn number(&self) -> Option<Number> {
-        let (kind, size) = match self.kind {
-            1 => ('i', 1),
-            2 => ('u', 1),
-            3 => ('i', 2),
-            4 => ('u', 2),
-            5 => ('i', 4),
-            6 => ('u', 4),
-            7 => ('f', 4),
-            9 => ('f', 8),
-            12 => ('i', 8),
-            13 => ('u', 8),
+        let kind = match self.kind {
+            1 | 3 | 5 | 12 => 'i',
+            2 | 4 | 6 | 13 => 'u',
+            7 | 9 => 'f',
             _ => return None,
+        };
+        let size = match self.kind {
+            1 | 2 => 1,
+            3 | 4 => 2,
+            5..=7 => 4,
+            _ => 8,
         };
         Number::new(kind, size)
     }

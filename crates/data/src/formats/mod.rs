@@ -23,7 +23,7 @@ pub use checks::{MAX_SIDE, free_memory};
 use checks::{every_class, same_shape};
 use folder::Listing;
 use folder::listing::superfluous_share;
-pub use folder::{Relabelled, cache_folder, default_cache, natural, seen_from};
+pub use folder::{Relabelled, cache_folder, default_cache, natural, relabelled, seen_from};
 pub use registry::{Loader, PUBLISHED, is_registered, load_registered, published, register};
 use std::path::{Path, PathBuf};
 
@@ -126,24 +126,6 @@ pub fn has_one_size(path: &Path) -> Result<bool> {
         false => pictures::is_picture(path).then(|| Listing::picture(path)),
     };
     Ok(listing.is_none_or(|listing| listing.has_one_size()))
-}
-
-/// Lists the pictures of a data set as a CSV file, with labels for unlabelled ones from another CSV file (columns `path`
-/// and `label`). Paths are relative to `table`, where the result will be written. Without a test part, a share of
-/// `test_share` of the labelled pictures becomes one.
-pub fn relabelled(
-    path: &Path,
-    labels: &Path,
-    table: &Path,
-    test_share: Option<f64>,
-) -> Result<Relabelled> {
-    match list_pictures(path, &Options { test_share, ..Options::default() })? {
-        Some(listing) => folder::relabel(&listing, labels, table),
-        None => {
-            let expected = "labelled and unlabelled pictures";
-            Err(DataError::malformed(path, "folder", expected, "files of many images each"))
-        }
-    }
 }
 
 fn is_table(path: &Path) -> bool {

@@ -3,7 +3,8 @@
 //! The simplest way to use your own data: `np.savez("train.npz", X=images, y=labels)`. `X` holds
 //! bytes, `[count, side, side]` or `[count, side, side, channels]`; `[count, channels, side, side]`
 //! is recognised if the last axis cannot be the channels. The header of an array is a Python
-//! dictionary with three keys in a fixed spelling; these are searched for, without a Python parser.
+//! dictionary with three keys in a fixed spelling; these are searched for, without a Python parser. The crate `npyz`
+//! was rejected: it would replace this header alone, and does not limit its length.
 
 use super::checks::{Number, Section, finish, integers, interleave, shape, volume};
 use crate::{DataError, ImageSet, Result, Shape};
@@ -41,10 +42,8 @@ fn parse(path: &Path, mut file: impl Read + Seek, classes: Option<&[String]>) ->
         return Err(DataError::malformed(path, "arrays", "X, the images", "no such array"));
     };
     let (shape, pixels) = arrange(path, images)?;
-    let labels = match array(path, size, &mut zip, "y")? {
-        Some(labels) => Some(flatten(path, &labels)?),
-        None => None,
-    };
+    let labels = array(path, size, &mut zip, "y")?;
+    let labels = labels.map(|labels| flatten(path, &labels)).transpose()?;
     let number = |class| u16::to_string(&class);
     let classes = match (classes, &labels) {
         (Some(names), _) => names.to_vec(),
@@ -62,34 +61,30 @@ fn arrange(path: &Path, images: Array) -> Result<(Shape, Vec<u8>)> {
         let found = images.number.to_string();
         return Err(DataError::malformed(path, "X", "bytes (uint8)", found));
     }
-    match images.dims[..] {
-        [_, height, width] => Ok((shape(path, height, width, 1)?, images.data)),
-        [_, height, width, channels @ (1 | 3)] => {
-            Ok((shape(path, height, width, channels)?, images.data))
-        }
-        [_, channels @ (1 | 3), height, width] => {
-            let shape = shape(path, height, width, channels)?;
-            Ok((shape, interleave(shape, &images.data, |position| position)))
-        }
+    let (height, width, channels, channels_first) = match images.dims[..] {
+        [_, height, width] => (height, width, 1, false),
+        [_, height, width, channels @ (1 | 3)] => (height, width, channels, false),
+        [_, channels @ (1 | 3), height, width] => (height, width, channels, true),
         _ => {
             let expected = "[count, side, side] or [count, side, side, 1 or 3]";
-            Err(DataError::malformed(path, "X", expected, format!("{:?}", images.dims)))
+            return Err(DataError::malformed(path, "X", expected, format!("{:?}", images.dims)));
         }
+    };
+    let shape = shape(path, height, width, channels)?;
+    match channels_first {
+        true => Ok((shape, interleave(shape, &images.data, |position| position))),
+        false => Ok((shape, images.data)),
     }
 }
 
 /// The labels, from `[count]` or `[count, 1]`.
 fn flatten(path: &Path, labels: &Array) -> Result<Vec<u16>> {
-    match labels.dims[..] {
-        [_] | [_, 1] => {
-            let expected = "a class number: 0, 1, 2 and so on";
-            integers(path, labels.number.decode(&labels.data), 0..=u16::MAX, expected)
-        }
-        _ => {
-            let found = format!("{:?}", labels.dims);
-            Err(DataError::malformed(path, "y", "[count] or [count, 1]", found))
-        }
+    if !matches!(labels.dims[..], [_] | [_, 1]) {
+        let found = format!("{:?}", labels.dims);
+        return Err(DataError::malformed(path, "y", "[count] or [count, 1]", found));
     }
+    let expected = "a class number: 0, 1, 2 and so on";
+    integers(path, labels.number.decode(&labels.data), 0..=u16::MAX, expected)
 }
 
 /// One array: little-endian, last index fastest.

@@ -9,7 +9,7 @@ mod duplicates;
 
 pub use duplicates::{Duplicates, NearPair};
 
-use crate::formats::folder::listing::{ClientFiles, Listing};
+use crate::formats::folder::{self, Listing};
 use crate::formats::{self, Options};
 use crate::pictures::{self, Fit, Header};
 use crate::skipped::{Reason, Skipped};
@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// The content of a data set.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Inspection {
     /// The path of the data set.
     #[serde(serialize_with = "paths::serialize")]
@@ -141,25 +141,14 @@ pub fn survey(path: &Path, options: &Options) -> Result<Inspection> {
 
 /// An inspection that found nothing else.
 fn refused(path: &Path, refusal: String) -> Inspection {
-    Inspection {
-        path: path.to_owned(),
-        classes: Vec::new(),
-        parts: Vec::new(),
-        unreadable: Vec::new(),
-        others: Vec::new(),
-        duplicates: Duplicates::default(),
-        refusal: Some(refusal),
-    }
+    Inspection { path: path.to_owned(), refusal: Some(refusal), ..Inspection::default() }
 }
 
 /// An inspection of a data set that is not made of picture files.
 pub fn of_images(path: &Path, set: &DataSet) -> Inspection {
-    Inspection {
-        parts: vec![part_of_images("train", &set.train), part_of_images("test", &set.test)],
-        classes: set.train.classes.clone(),
-        refusal: None,
-        ..refused(path, String::new())
-    }
+    let parts = vec![part_of_images("train", &set.train), part_of_images("test", &set.test)];
+    let (path, classes) = (path.to_owned(), set.train.classes.clone());
+    Inspection { path, classes, parts, ..Inspection::default() }
 }
 
 fn part_of_images(name: &str, images: &ImageSet) -> Part {
@@ -185,8 +174,8 @@ fn examine(path: &Path, listing: Listing, progress: &Progress) -> Inspection {
     let unlabelled_files = unlabelled.as_ref().map_or(0, |unlabelled| unlabelled.files.len());
     let count = progress.count(train.files.len() + unlabelled_files + test.files.len());
     let (mut parts, mut unreadable, mut seen) = (Vec::new(), Vec::new(), Vec::new());
-    let mut add = |name: &'static str, labels: Option<Vec<u16>>, content: ClientFiles| {
-        let ClientFiles { files, clients, names } = content;
+    let mut add = |name: &'static str, part: folder::Part| {
+        let folder::Part { files, labels, clients, client_names } = part;
         let examine = |file: &PathBuf| {
             let examined = examine_picture(file);
             count.add(1);
@@ -219,7 +208,7 @@ fn examine(path: &Path, listing: Listing, progress: &Progress) -> Inspection {
             name: name.to_owned(),
             pictures: headers.len(),
             by_class,
-            by_client: names.into_iter().zip(clients.iter().map(of_client)).collect(),
+            by_client: client_names.into_iter().zip(clients.iter().map(of_client)).collect(),
             width: Spread::of(headers.iter().map(|header| f64::from(header.width))),
             height: Spread::of(headers.iter().map(|header| f64::from(header.height))),
             aspect: Spread::of(
@@ -229,13 +218,12 @@ fn examine(path: &Path, listing: Listing, progress: &Progress) -> Inspection {
             grey: headers.iter().filter(|header| header.grey).count(),
         });
     };
-    let without_clients = |files| ClientFiles { files, ..ClientFiles::default() };
-    add(train_name, train.labels, without_clients(train.files));
+    add(train_name, train);
     if let Some(unlabelled) = unlabelled {
-        add("unlabelled", None, unlabelled);
+        add("unlabelled", unlabelled);
     }
     if !test.files.is_empty() {
-        add("test", test.labels, without_clients(test.files));
+        add("test", test);
     }
     let duplicates = duplicates::find(&seen);
     let path = path.to_owned();

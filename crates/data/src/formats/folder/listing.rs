@@ -2,26 +2,20 @@
 
 use super::names::natural;
 use crate::formats::Options;
-use crate::paths::not_utf8;
+use crate::paths::NotUtf8;
 use crate::pictures::{Found, visible};
 use crate::skipped::{FORMATS, Reason, Skipped};
 use crate::{DataError, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The files of one part, with class numbers or without labels.
+/// The files of one part, with class numbers or without labels, and of its clients, as in [`crate::Unlabelled`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Part {
     pub files: Vec<PathBuf>,
     pub labels: Option<Vec<u16>>,
-}
-
-/// The files of the clients, as in [`crate::Unlabelled`].
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct ClientFiles {
-    pub files: Vec<PathBuf>,
     pub clients: Vec<Vec<u32>>,
-    pub names: Vec<String>,
+    pub client_names: Vec<String>,
 }
 
 /// A data set of picture files. All its problems are collected, so that a user can correct
@@ -34,7 +28,7 @@ pub(crate) struct Listing {
     pub train_name: &'static str,
     pub classes: Vec<String>,
     pub train: Part,
-    pub unlabelled: Option<ClientFiles>,
+    pub unlabelled: Option<Part>,
     pub test: Part,
     /// Files that are not pictures by their name.
     pub skipped: Vec<Skipped>,
@@ -48,7 +42,7 @@ impl Listing {
 
     /// One picture without a label.
     pub fn picture(file: &Path) -> Self {
-        let train = Part { files: vec![file.to_owned()], labels: None };
+        let train = Part { files: vec![file.to_owned()], ..Part::default() };
         Self { train, ..Self::new(Path::new(""), "images") }
     }
 
@@ -191,11 +185,11 @@ impl Listing {
         }
         self.skipped.extend(others);
         folders.sort_by(|a, b| natural(&a.to_string_lossy(), &b.to_string_lossy()));
-        let mut part = ClientFiles { files: pictures, ..ClientFiles::default() };
+        let mut part = Part { files: pictures, ..Part::default() };
         for (name, files) in self.by_name(folders) {
             let start = part.files.len() as u32;
             part.clients.push((start..start + files.len() as u32).collect());
-            part.names.push(name);
+            part.client_names.push(name);
             part.files.extend(files);
         }
         self.unlabelled = Some(part);
@@ -205,7 +199,7 @@ impl Listing {
 impl Part {
     /// An empty part with labels.
     pub fn labelled() -> Self {
-        Self { files: Vec::new(), labels: Some(Vec::new()) }
+        Self { labels: Some(Vec::new()), ..Self::default() }
     }
 
     /// Adds pictures of a class.
@@ -259,5 +253,5 @@ fn instead(others: &[Skipped]) -> String {
 /// The name of a class or a client: that of its folder.
 fn name(folder: &Path) -> Result<String> {
     let name = folder.file_name().and_then(|name| name.to_str());
-    name.map(str::to_owned).ok_or_else(|| not_utf8(folder))
+    Ok(name.ok_or_else(|| NotUtf8(folder.to_owned()))?.to_owned())
 }

@@ -15,10 +15,9 @@ mod table;
 
 pub use cache::{cache_folder, default_cache};
 pub(super) use decode::resize_set;
-pub(crate) use listing::Listing;
+pub(crate) use listing::{Listing, Part};
 pub use names::natural;
-pub(super) use relabel::relabel;
-pub use relabel::{Relabelled, seen_from};
+pub use relabel::{Relabelled, relabelled, seen_from};
 
 use super::Options;
 use super::checks::{every_class, finish, same_shape};
@@ -34,23 +33,21 @@ use std::path::{Path, PathBuf};
 /// resized to `size` x `size` pixels; without, all must be square and of the same size. The set is
 /// grey if every picture is.
 pub fn read(folder: &Path, options: &Options) -> Result<ImageSet> {
-    let mut listing = Listing::images(folder);
-    listing.take_problems()?;
-    let count = options.progress.count(listing.train.files.len());
-    let decoded = decode::decode(&listing.train.files, options, &count)?;
-    check_readable(vec![decoded.skipped(&listing.train.files)], options)?;
-    images(folder, listing.train.labels, decoded, listing.classes)
+    read_images(folder, Listing::images(folder), options)
 }
 
 /// Reads one picture file, as an unlabelled set of one image.
 pub fn read_image(path: &Path, options: &Options) -> Result<ImageSet> {
-    let files = Listing::picture(path).train.files;
-    let decoded = decode::decode(&files, options, &options.progress.count(1))?;
-    check_readable(
-        vec![decoded.skipped(&files)],
-        &Options { skip_unreadable: false, ..options.clone() },
-    )?;
-    images(path, None, decoded, Vec::new())
+    let options = Options { skip_unreadable: false, ..options.clone() };
+    read_images(path, Listing::picture(path), &options)
+}
+
+fn read_images(path: &Path, mut listing: Listing, options: &Options) -> Result<ImageSet> {
+    listing.take_problems()?;
+    let Part { files, labels, .. } = listing.train;
+    let decoded = decode::decode(&files, options, &options.progress.count(files.len()))?;
+    check_readable(vec![decoded.skipped(&files)], options)?;
+    images(path, labels, decoded, listing.classes)
 }
 
 /// Reads the pictures of a listing.
@@ -117,7 +114,7 @@ fn images(
 }
 
 /// The readable pictures of the clients.
-fn clients(path: &Path, part: listing::ClientFiles, decoded: Decoded) -> Result<Unlabelled> {
+fn clients(path: &Path, part: Part, decoded: Decoded) -> Result<Unlabelled> {
     let mut clients = vec![Vec::new(); part.clients.len()];
     if !clients.is_empty() {
         let mut owners = vec![0; part.files.len()];
@@ -129,19 +126,19 @@ fn clients(path: &Path, part: listing::ClientFiles, decoded: Decoded) -> Result<
         }
     }
     if let Some(client) = clients.iter().position(Vec::is_empty) {
-        let place = format!("client {}", part.names[client]);
+        let place = format!("client {}", part.client_names[client]);
         return Err(DataError::malformed(path, place, "at least one readable picture", "none"));
     }
     let images = images(path, None, decoded, Vec::new())?;
-    Ok(Unlabelled { images, clients, client_names: part.names })
+    Ok(Unlabelled { images, clients, client_names: part.client_names })
 }
 
 impl Listing {
     /// Whether all readable pictures are square and of one size.
     pub(super) fn has_one_size(&self) -> bool {
-        let clients = self.unlabelled.as_ref().map_or(&[][..], |unlabelled| &unlabelled.files);
-        let files = [&self.train.files, &self.test.files, clients];
-        let files: Vec<&PathBuf> = files.into_iter().flatten().collect();
+        let parts = [Some(&self.train), Some(&self.test), self.unlabelled.as_ref()];
+        let files: Vec<&PathBuf> =
+            parts.into_iter().flatten().flat_map(|part| &part.files).collect();
         let headers = files.par_iter().filter_map(|file| pictures::header(file).ok());
         let sizes: HashSet<(u32, u32)> =
             headers.map(|header| (header.width, header.height)).collect();

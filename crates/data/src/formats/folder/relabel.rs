@@ -1,7 +1,7 @@
 //! Joins the labels that a person has reviewed with the pictures of a data set.
 
-use super::listing::Listing;
 use crate::error::unusable;
+use crate::formats::{Options, list_pictures};
 use crate::tables::{cell, csv, from_cell};
 use crate::{DataError, Result, paths};
 use std::collections::HashMap;
@@ -16,9 +16,20 @@ pub struct Relabelled {
     pub labelled: usize,
 }
 
-/// Lists the pictures of a data set with the labels of a CSV file (columns `path` and `label`; the picture of a row
-/// without a label stays unlabelled). `table` is where the result will be written.
-pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<Relabelled> {
+/// Lists the pictures of a data set as a CSV file, with labels for unlabelled ones from another CSV file (columns `path`
+/// and `label`; a picture without a label there stays unlabelled). Paths are relative to `table`, where the result will
+/// be written. Without a test part, a share of `test_share` of the labelled pictures becomes one.
+pub fn relabelled(
+    path: &Path,
+    labels: &Path,
+    table: &Path,
+    test_share: Option<f64>,
+) -> Result<Relabelled> {
+    let options = Options { test_share, ..Options::default() };
+    let Some(listing) = list_pictures(path, &options)? else {
+        let expected = "labelled and unlabelled pictures";
+        return Err(DataError::malformed(path, "folder", expected, "files of many images each"));
+    };
     let Some(unlabelled) = &listing.unlabelled else {
         return unusable(format!("{}: there are no unlabelled pictures", listing.root.display()));
     };
@@ -37,7 +48,7 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
         }
     }
     let mut client_of = vec![""; unlabelled.files.len()];
-    for (images, name) in unlabelled.clients.iter().zip(&unlabelled.names) {
+    for (images, name) in unlabelled.clients.iter().zip(&unlabelled.client_names) {
         images.iter().for_each(|&image| client_of[image as usize] = name);
     }
     for (path, client) in unlabelled.files.iter().zip(client_of) {

@@ -24,7 +24,7 @@ impl Listing {
             let problem = format!("data.test_share must be between 0 and 1, got {share}");
             return self.problems.push(DataError::Unusable(problem));
         }
-        let Part { files, labels } = std::mem::replace(&mut self.train, Part::labelled());
+        let Part { files, labels, .. } = std::mem::replace(&mut self.train, Part::labelled());
         let labels = labels.unwrap_or_default();
         let stream = Stream::new(0, Purpose::TestShare, 0, SERVER);
         let mut tested = vec![false; files.len()];
@@ -62,7 +62,7 @@ mod tests {
                 labels.push(class as u16);
             }
         }
-        listing.train = Part { files, labels: Some(labels) };
+        listing.train = Part { files, labels: Some(labels), ..Part::default() };
         listing
     }
 

@@ -3,7 +3,7 @@
 //! A picture with a label is the server's (or a test picture, by `split`), one without is a
 //! client's. If no picture is without a label, the labelled ones serve both, as in `train/CLASS`.
 
-use super::listing::{ClientFiles, Listing, Part, superfluous_share};
+use super::listing::{Listing, Part, superfluous_share};
 use super::names::natural;
 use crate::DataError;
 use crate::error::listed;
@@ -61,11 +61,10 @@ impl Listing {
             return self.problem(file, "label", "at most 65536 different labels", &found);
         }
         self.classes = classes.into_iter().collect();
-        let mut names: Vec<String> = clients.into_iter().collect();
-        names.sort_by(|a, b| natural(a, b));
         let (mut train, mut test) = (Part::labelled(), Part::labelled());
-        let clients = vec![Vec::new(); names.len()];
-        let mut others = ClientFiles { files: Vec::new(), clients, names };
+        let mut others = Part { client_names: clients.into_iter().collect(), ..Part::default() };
+        others.client_names.sort_by(|a, b| natural(a, b));
+        others.clients = vec![Vec::new(); others.client_names.len()];
         for (line, Row { path, label, client, split }) in rows {
             if !label.is_empty() {
                 let part = if split == "test" { &mut test } else { &mut train };
@@ -80,10 +79,11 @@ impl Listing {
             }
             if split == "test" {
                 bad.push((line, "split `test`: expected a label".to_owned()));
-            } else if let Ok(client) = others.names.binary_search_by(|name| natural(name, &client))
+            } else if let Ok(client) =
+                others.client_names.binary_search_by(|name| natural(name, &client))
             {
                 others.clients[client].push(others.files.len() as u32);
-            } else if !others.names.is_empty() {
+            } else if !others.client_names.is_empty() {
                 let expected = "expected one, as for the other pictures without a label";
                 bad.push((line, format!("client: {expected}, found none")));
             }
