@@ -107,7 +107,7 @@ fn indented(problem: &DataError) -> String {
     problem.to_string().replace('\n', "\n  ")
 }
 
-/// The first lines of a list, each on an indented line of its own, and the number of the others.
+/// The first lines of a list, indented, and the number of the others.
 pub(crate) fn listed(lines: impl ExactSizeIterator<Item = String>) -> String {
     const SHOWN: usize = 10;
     let more = lines.len().saturating_sub(SHOWN);

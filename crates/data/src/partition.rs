@@ -32,7 +32,7 @@ pub enum Scheme {
     /// Latent Dirichlet allocation: every client draws a class mixture from Dir(alpha) and fills its equal
     /// share from it.
     // An exhausted class is removed from the mixture, so the last clients get what remains. If the classes of
-    // the data set are not all of the same size, the mixture is weighted by what is left of each class:
+    // the data set are not all of the same size, the mixture is weighted by the images left of each class:
     // otherwise the small classes would be used up by the first clients.
     Lda {
         /// Concentration: with 0.1 most images of a client are of one or two classes, 1000 is close to IID.

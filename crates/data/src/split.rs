@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn validation_images_are_nobodys_and_leave_the_anchors_as_they_are() {
+    fn validation_images_are_separate_and_do_not_change_the_anchors() {
         let train = images(1000, 4);
         let of = |validation, seed| split(&train, 40, validation, AnchorChoice::Balanced, seed);
         let (without, with) = (of(0, 1).unwrap(), of(100, 1).unwrap());

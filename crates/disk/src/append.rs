@@ -1,4 +1,4 @@
-//! Files that grow by a line at a time.
+//! Files that grow line by line.
 
 use crate::call::{Call, perform};
 use crate::read::not_regular;

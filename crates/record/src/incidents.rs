@@ -1,4 +1,4 @@
-//! What went wrong in the rounds of a run.
+//! Incidents in the rounds of a run.
 
 use crate::{Outcome, RoundRecord};
 use schemars::JsonSchema;
@@ -15,7 +15,7 @@ pub struct Incidents {
     /// Clients that did not answer.
     #[serde(default)]
     pub absent: usize,
-    /// Rounds skipped for want of valid answers.
+    /// Rounds skipped because too few answers were valid.
     pub skipped: usize,
     /// Rounds rolled back.
     pub rolled_back: usize,

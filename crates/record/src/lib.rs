@@ -82,16 +82,16 @@ pub struct RoundRecord {
     /// In round 0: epochs of pre-training, where it ends by itself (`pretrain.fitted`); otherwise missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pretrain_epochs: Option<u32>,
-    /// In round 0: what the method is; missing in the other rounds and in records of earlier versions.
+    /// In round 0: properties of the method; missing in the other rounds and in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<MethodProperties>,
     /// Numbers of the clients drawn.
     pub clients: Vec<u32>,
-    /// How many of them sent an update, whether or not it was accepted.
+    /// Number of them that sent an update, accepted or not.
     pub trained: usize,
     /// Samples of the clients whose answers were accepted, as these clients report them.
     pub seen: usize,
-    /// How many of these samples were kept because their score passed the threshold, as reported.
+    /// Number of these samples that were kept because their score passed the threshold, as reported.
     pub kept: usize,
     /// Standard deviation of the kept samples over the clients whose answers were accepted; missing if there are
     /// fewer than two.
@@ -112,7 +112,7 @@ pub struct RoundRecord {
     pub bytes_down: u64,
     /// Encoded size of the messages from the clients to the server, in bytes.
     pub bytes_up: u64,
-    /// Accuracy of the broadcast model on the anchors, in percent: what the clients started from. `null` if
+    /// Accuracy of the broadcast model on the anchors, in percent. `null` if
     /// `checks.anchor_margin` is 0 or if no update was accepted.
     #[serde(default)]
     pub anchor_accuracy_before: Option<f64>,
@@ -125,7 +125,7 @@ pub struct RoundRecord {
     /// Clients that did not answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<u32>,
-    /// Why some of them did not, where that is known: in a fleet of real clients.
+    /// The reasons, if known: in a fleet of real clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<ClientNote>,
     /// Clients whose updates were clipped to the norm that `checks.clip` allows.
@@ -137,25 +137,25 @@ pub struct RoundRecord {
     /// Numbers of the clients excluded in this round for too many rejected updates; they are not drawn again.
     #[serde(default, alias = "set_aside")]
     pub excluded: Vec<u32>,
-    /// What became of the round.
+    /// Outcome of the round.
     #[serde(default)]
     pub outcome: Outcome,
-    /// What a reader of the accuracies should know, in words: signs that the run fails to learn, or that another build
-    /// took over; missing if there is nothing.
+    /// Notes on the accuracies: signs that the run fails to learn, or that another build
+    /// took over; missing if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// Something about one client.
+/// A note on one client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientNote {
     /// Number of the client.
     pub client: u32,
-    /// What happened, in words.
+    /// What happened.
     pub reason: String,
 }
 
-/// What became of a round.
+/// The outcome of a round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -266,7 +266,7 @@ pub struct Summary {
     /// Threads that shared each operation of the server: sums are split by them, so records are the same
     /// bytes only for the same number.
     pub compute_threads: i32,
-    /// What went wrong in its rounds.
+    /// Incidents in its rounds.
     #[serde(default, skip_serializing_if = "Incidents::is_empty")]
     pub incidents: Incidents,
     /// Of the test images of other classes, the share that a trigger turns into its class, in percent; missing unless

@@ -18,7 +18,7 @@ pub struct Manifest {
 const MISMATCH: &str = "does not match its checksum in checksums.txt: one of the two was changed or damaged after it was written";
 
 impl Manifest {
-    /// Reads the file, or says what is wrong with it. It is never empty, since a run lists files from its start.
+    /// Reads the file. It is never empty, since a run lists files from its start.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut hashes = BTreeMap::new();
         for (line, content) in (1..).zip(text.split_inclusive('\n')) {

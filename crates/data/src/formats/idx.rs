@@ -130,7 +130,7 @@ fn find(folder: &Path, part: &str, kind: &str, rank: usize) -> Option<PathBuf> {
 }
 
 /// The label file next to an image file: the same name with `labels` and `idx1`.
-pub(super) fn labels_beside(images: &Path) -> Option<PathBuf> {
+pub(super) fn label_file(images: &Path) -> Option<PathBuf> {
     let name = images.file_name()?.to_str()?;
     let plain = name.strip_suffix(".gz").unwrap_or(name);
     let labels = plain.replace("images", "labels").replace("idx3", "idx1");
@@ -208,11 +208,11 @@ mod tests {
     fn a_label_file_is_found_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let images = folder.path().join("my-images.idx3-ubyte.gz");
-        assert_eq!(labels_beside(&images), None);
+        assert_eq!(label_file(&images), None);
         std::fs::write(folder.path().join("my-labels.idx1-ubyte"), "").unwrap();
-        assert_eq!(labels_beside(&images), Some(folder.path().join("my-labels.idx1-ubyte")));
+        assert_eq!(label_file(&images), Some(folder.path().join("my-labels.idx1-ubyte")));
         std::fs::write(folder.path().join("odd.gz"), "").unwrap();
-        assert_eq!(labels_beside(&folder.path().join("odd.gz")), None);
+        assert_eq!(label_file(&folder.path().join("odd.gz")), None);
     }
 
     #[test]

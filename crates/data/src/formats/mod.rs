@@ -149,7 +149,7 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
         Some("npz") => npz::read(path, None)?,
         _ if name.contains("ubyte") || name.contains("idx") => {
             let published = idx::published_in(path.parent().unwrap_or(path));
-            idx::read(path, idx::labels_beside(path).as_deref(), published)?
+            idx::read(path, idx::label_file(path).as_deref(), published)?
         }
         Some("bin") => cifar::read(path)?,
         _ => {
@@ -188,9 +188,11 @@ impl Source {
         let mut sources = Self::all(path);
         match sources.len() {
             0 => {
-                let expected = "CIFAR-10, CIFAR-100, SVHN, MNIST or Fashion-MNIST files, train.npz and \
-                                test.npz, or pictures in the folders labelled/CLASS, unlabelled and \
-                                test/CLASS, or train/CLASS and test/CLASS";
+                let expected = format!(
+                    "files of a published data set ({}), train.npz and test.npz, or pictures in the folders \
+                     labelled/CLASS, unlabelled and test/CLASS, or train/CLASS and test/CLASS",
+                    PUBLISHED.map(|published| published.title).join(", ")
+                );
                 let found = cifar::python_edition(path).unwrap_or("none of them".to_owned());
                 Err(DataError::malformed(path, "folder", expected, found))
             }

@@ -133,7 +133,7 @@ fn npy(section: Section, reader: &mut dyn Read) -> Result<Array> {
     let number =
         kind.zip(code.as_str().parse().ok()).and_then(|(kind, size)| Number::new(kind, size));
     let number = number.ok_or_else(|| section.error("plain numbers", descr))?;
-    // If only one axis is longer than 1, the order makes no difference.
+    // If only one axis is longer than 1, the order has no effect.
     if order != "False" && dims.iter().filter(|&&dim| dim > 1).count() > 1 {
         return Err(section.error("an array in C order (np.ascontiguousarray)", "Fortran order"));
     }

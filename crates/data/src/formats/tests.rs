@@ -252,9 +252,9 @@ fn sizes_are_limited() {
     }
 }
 
-/// A size that comes from elsewhere must be in proportion to the largest image, in pictures and in arrays.
+/// An untrusted size must be in proportion to the largest image, for pictures and for arrays.
 #[test]
-fn images_are_enlarged_only_so_much() {
+fn enlargement_is_limited() {
     let folder = Folder::new();
     folder.image("pictures/1.png", 4, 9);
     folder.image("pictures/2.png", 2, 9);

@@ -130,7 +130,7 @@ fn everything_is_reported_at_once() {
 }
 
 #[test]
-fn what_a_run_refuses_is_refused() {
+fn data_that_a_run_refuses_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let refusal = |path: &Path| inspect(path, &Options::default()).unwrap().refusal;
     assert!(refusal(folder.path()).unwrap().contains("needs a labelled and a test part"));
@@ -151,11 +151,11 @@ fn a_survey_counts_every_picture_once() {
             GrayImage::new(4, 4).save(folder.path().join(part).join(name)).unwrap();
         }
     }
-    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let to = told.clone();
-    let progress = crate::Progress::new(move |done, all| to.lock().unwrap().push((done, all)));
+    let calls = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = calls.clone();
+    let progress = crate::Progress::new(move |done, all| log.lock().unwrap().push((done, all)));
     survey(folder.path(), &Options { progress, ..Options::default() }).unwrap();
-    let mut told = std::mem::take(&mut *told.lock().unwrap());
-    told.sort_unstable();
-    assert_eq!(told, [(1, 6), (2, 6), (3, 6), (4, 6), (5, 6), (6, 6)]);
+    let mut calls = std::mem::take(&mut *calls.lock().unwrap());
+    calls.sort_unstable();
+    assert_eq!(calls, [(1, 6), (2, 6), (3, 6), (4, 6), (5, 6), (6, 6)]);
 }

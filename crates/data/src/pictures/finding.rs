@@ -97,7 +97,7 @@ mod tests {
         let text = Skipped { path: at("new/c.txt"), reason: Reason::NotAPicture };
         assert_eq!(found.others, [tiff, text]);
         let error = find(&[at("new/.thumbnails/none")]);
-        assert!(error.is_ok(), "asked for by name: reading it will say what is wrong");
+        assert!(error.is_ok(), "a file given by path: reading it reports the problem");
         std::fs::create_dir(at("empty")).unwrap();
         assert!(find(&[at("empty")]).unwrap_err().to_string().contains("found none"));
     }

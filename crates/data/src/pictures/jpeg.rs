@@ -10,7 +10,7 @@ pub(super) fn is_complete(bytes: &[u8]) -> bool {
             0xd9 => return scanned,
             0x01 | 0xd0..=0xd8 => {}
             _ => {
-                // A segment with a length; thumbnails with ends of their own are inside of one.
+                // A segment with a length, which may contain a whole thumbnail.
                 let Some(length) = bytes.get(at..at + 2) else { return false };
                 at += usize::from(u16::from_be_bytes([length[0], length[1]])).max(2);
                 scanned |= marker == 0xda;

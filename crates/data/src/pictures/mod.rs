@@ -187,7 +187,7 @@ fn opaque(picture: DynamicImage) -> DynamicImage {
         return picture;
     }
     let (width, height) = (picture.width(), picture.height());
-    let complete = "as many bytes are left as the picture has pixels and colours";
+    let complete = "one byte per pixel and colour is left";
     if picture.color().has_color() {
         let bytes = over_white(picture.into_rgba8().into_raw(), 3);
         RgbImage::from_raw(width, height, bytes).expect(complete).into()
@@ -197,7 +197,7 @@ fn opaque(picture: DynamicImage) -> DynamicImage {
     }
 }
 
-/// Pixels of some colours and their opacity become these colours over white, in place.
+/// Replaces pixels with opacity by their colours over white, in place.
 fn over_white(mut bytes: Vec<u8>, colours: usize) -> Vec<u8> {
     let count = bytes.len() / (colours + 1);
     for pixel in 0..count {

@@ -77,7 +77,7 @@ pub fn relabelled(
         return Err(DataError::malformed(labels, "column `label`", expected, "none"));
     }
     if count == unlabelled.files.len() {
-        let expected = "pictures that stay unlabelled, for the clients: clear labels that nobody has \
+        let expected = "pictures that stay unlabelled, for the clients: clear labels that have not been \
                         reviewed";
         let found = "a label for every picture";
         return Err(DataError::malformed(labels, "column `label`", expected, found));
@@ -217,7 +217,7 @@ mod tests {
             ("path,label\nunlabelled/anna/5.png,\n", "expected a label in at least one row"),
             (
                 "path,label\nunlabelled/anna/5.png,cat\nunlabelled/anna/6.png,cat\nunlabelled/bert/7.png,dog\n",
-                "clear labels that nobody has reviewed",
+                "clear labels that have not been reviewed",
             ),
             (
                 "path,label\nunlabelled/anna/5.png,cat\nunlabelled/anna/5.png,dog\n",
