@@ -1,4 +1,4 @@
-//! The published data sets: where their files are, their terms of use, and what their files do not contain.
+//! The published data sets: addresses and checksums of their files, terms of use, and facts that the files lack.
 //!
 //! The SHA-256 sums, on which many independent loaders agree, protect against a forged file, also where a source has no
 //! TLS. Only the small sample ([`crate::sample`]) is distributed with the program, as its licence allows.
@@ -24,7 +24,7 @@ pub struct File {
 /// A published data set. Those of this crate are listed in [`crate::formats::PUBLISHED`].
 #[derive(Debug, Clone, Copy)]
 pub struct Published {
-    /// Its name in configs and on the command line; also the name of its folder.
+    /// Its name in configs and on the command line, and the name of its folder.
     pub name: &'static str,
     /// Its common name.
     pub title: &'static str,
@@ -32,9 +32,9 @@ pub struct Published {
     pub about: &'static str,
     /// The terms of use, in a few words.
     pub terms: &'static str,
-    /// The official address of the files, without their names and the last slash.
+    /// The official address of the files, without file name and last slash.
     pub base_url: &'static str,
-    /// The files to download; together the whole data set.
+    /// The files to download.
     pub files: &'static [File],
     /// Class names, by class number.
     pub classes: &'static [&'static str],
@@ -44,7 +44,7 @@ pub struct Published {
     pub std: &'static [f32],
     /// Whether a mirrored image still belongs to its class.
     pub flip: bool,
-    /// The folder that holds at least one of its files: the given one, or one inside it.
+    /// The folder with at least one of its files: the given one, or one inside it.
     pub locate: fn(&Path) -> Option<PathBuf>,
     /// Reads the training and the test part from that folder.
     pub read: fn(&Path) -> Result<[ImageSet; 2]>,
@@ -56,12 +56,7 @@ impl Published {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// The official addresses of the files to download.
-    pub fn urls(&self) -> impl Iterator<Item = String> {
-        self.files.iter().map(|file| format!("{}/{}", self.base_url, file.name))
-    }
-
-    /// The class names as an image set holds them.
+    /// The class names, as in an image set.
     pub fn class_names(&self) -> Vec<String> {
         self.classes.iter().map(|&name| name.to_owned()).collect()
     }

@@ -9,14 +9,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// A file could not be opened, read or written.
-    #[error("{}: {reason}", in_message(path))]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's error. Not a `source`: it is part of the text already.
-        reason: std::io::Error,
-    },
+    /// A file could not be opened, read or written. The system's error is part of the text, hence no `source`.
+    #[error("{}: {}", in_message(.0), .1)]
+    Io(PathBuf, std::io::Error),
     /// The content of a file does not match its format.
     #[error(
         "{}: {}: expected {}, found {}",
@@ -35,34 +30,18 @@ pub enum DataError {
         /// What was found.
         found: String,
     },
-    /// A picture cannot be read.
-    #[error("{}: {reason}", in_message(path))]
-    Picture {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        reason: Reason,
-    },
     /// Pictures of a data set cannot be read.
     #[error("{}", counted(.0))]
     Pictures(Vec<Skipped>),
-    /// A path cannot stand in a file of text.
+    /// A path cannot be written to a text file.
     #[error(transparent)]
     NotUtf8(#[from] NotUtf8),
     /// Several things are wrong with a data set.
-    #[error("{} problems:\n  {}", .0.len(), listed(.0))]
+    #[error("{} problems:{}", .0.len(), listed(.0.iter().map(indented)))]
     Several(Vec<DataError>),
-    /// A setting does not fit the data: too many anchors, no clients, an unknown data set.
+    /// Any other problem, for example a setting that does not fit the data, or a failed download.
     #[error("{0}")]
     Unusable(String),
-    /// A download failed; received data is kept, and the next attempt resumes after it.
-    #[error("{url}: {reason}")]
-    Download {
-        /// The address of the file.
-        url: String,
-        /// Why it failed.
-        reason: String,
-    },
 }
 
 /// Shorthand for results of this crate.
@@ -71,12 +50,12 @@ pub type Result<T, E = DataError> = std::result::Result<T, E>;
 impl DataError {
     /// Wraps an operating-system error with the path it concerns.
     pub fn io(path: impl AsRef<Path>, reason: std::io::Error) -> Self {
-        Self::Io { path: path.as_ref().to_owned(), reason }
+        Self::Io(path.as_ref().to_owned(), reason)
     }
 
     /// A picture that cannot be read.
-    pub fn picture(path: impl AsRef<Path>, reason: Reason) -> Self {
-        Self::Picture { path: path.as_ref().to_owned(), reason }
+    pub fn picture(path: &Path, reason: Reason) -> Self {
+        Self::Unusable(format!("{}: {reason}", in_message(path)))
     }
 
     /// One problem as it is, several as one.
@@ -104,36 +83,35 @@ impl DataError {
     }
 }
 
-/// Things that a message names; the others are counted.
-const NAMED: usize = 10;
+/// Any other problem, as a result.
+pub(crate) fn unusable<T>(problem: impl Into<String>) -> Result<T> {
+    Err(DataError::Unusable(problem.into()))
+}
 
 fn counted(pictures: &[Skipped]) -> String {
     let counts: Vec<String> =
         by_reason(pictures).iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     let (what, them) = if pictures.len() == 1 { ("picture", "it") } else { ("pictures", "them") };
-    let mut text = format!(
+    let lines =
+        pictures.iter().map(|Skipped { path, reason }| format!("{}: {reason}", in_message(path)));
+    format!(
         "{} {what} cannot be read ({}): correct or remove {them}, or leave {them} out (set \
-         data.unreadable = \"skip\" or --skip-unreadable)",
+         data.unreadable = \"skip\" or --skip-unreadable){}",
         pictures.len(),
-        counts.join(", ")
-    );
-    for Skipped { path, reason } in pictures.iter().take(NAMED) {
-        text.push_str(&format!("\n  {}: {reason}", in_message(path)));
-    }
-    if pictures.len() > NAMED {
-        text.push_str(&format!("\n  ... and {} more", pictures.len() - NAMED));
-    }
-    text
+        counts.join(", "),
+        listed(lines)
+    )
 }
 
-fn listed(problems: &[DataError]) -> String {
-    let mut lines: Vec<String> = problems
-        .iter()
-        .take(NAMED)
-        .map(|problem| problem.to_string().replace('\n', "\n  "))
-        .collect();
-    if problems.len() > NAMED {
-        lines.push(format!("... and {} more", problems.len() - NAMED));
-    }
-    lines.join("\n  ")
+fn indented(problem: &DataError) -> String {
+    problem.to_string().replace('\n', "\n  ")
+}
+
+/// The first lines of a list, indented, and the number of the others.
+pub(crate) fn listed(lines: impl ExactSizeIterator<Item = String>) -> String {
+    const SHOWN: usize = 10;
+    let more = lines.len().saturating_sub(SHOWN);
+    let shown = lines.take(SHOWN).map(|line| format!("\n  {line}"));
+    let rest = (more > 0).then(|| format!("\n  ... and {more} more"));
+    shown.chain(rest).collect()
 }

@@ -70,7 +70,7 @@ impl ImageSet {
         }
     }
 
-    /// The same images in so many channels: grey ones as colours, or colours as their luma (Rec. 601).
+    /// The same images with this number of channels: colours become their luma (Rec. 601).
     pub fn with_channels(mut self, channels: usize) -> Self {
         if self.shape.channels != channels {
             let pixels = self.pixels.chunks_exact(self.shape.channels);
@@ -84,10 +84,10 @@ impl ImageSet {
     }
 
     /// The labels, or an error that says what needs them.
-    pub fn require_labels(&self, what_for: &str) -> Result<&[u16]> {
+    pub fn require_labels(&self, user: &str) -> Result<&[u16]> {
         self.labels.as_deref().ok_or_else(|| {
             DataError::Unusable(format!(
-                "{what_for} needs labels, but these images have none: use one subfolder per class"
+                "{user} needs labels, but these images have none: use one subfolder per class"
             ))
         })
     }
@@ -119,8 +119,8 @@ pub struct Normalisation {
     pub std: Vec<f32>,
 }
 
-/// Writes numbers of single precision with as few digits as tell them apart: widened to double precision,
-/// 0.1 would read 0.10000000149011612, and a config would differ from itself after it was read back.
+/// Writes single-precision numbers with the fewest digits that tell them apart: widened to double precision, 0.1 would
+/// become 0.10000000149011612, and a config would differ from its copy in a run folder.
 fn shortest<S: serde::Serializer>(values: &[f32], serializer: S) -> Result<S::Ok, S::Error> {
     let shortest = |value: &f32| value.to_string().parse().unwrap_or(f64::from(*value));
     serializer.collect_seq(values.iter().map(shortest))
@@ -149,7 +149,7 @@ impl Normalisation {
     }
 }
 
-/// The clients' images, which nobody has labelled.
+/// The clients' images, which have no labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlabelled {
     /// The images of all clients, without labels.
@@ -160,16 +160,15 @@ pub struct Unlabelled {
     pub client_names: Vec<String>,
 }
 
-/// A data set as experiments use it: a training part, from which anchors and clients are drawn,
-/// and a test part. With unlabelled images, these are the clients' and the training part is the
-/// server's alone.
+/// A data set of an experiment: a training part, from which anchors and clients' images are drawn, and a
+/// test part. If there are unlabelled images, these are the clients', and only the server has the training part.
 #[derive(Debug, Clone)]
 pub struct DataSet {
-    /// Its name in the catalogue, or the path it was read from.
+    /// Its published or registered name, or the path it was read from.
     pub name: String,
-    /// Labelled images: for anchors and clients or, if there are unlabelled ones, the server's.
+    /// Labelled images, for anchors and clients; for the server alone if there are unlabelled images.
     pub train: ImageSet,
-    /// The clients' images, if they are other ones than those of the training part.
+    /// The clients' images, if they are not from the training part.
     pub unlabelled: Option<Unlabelled>,
     /// Images for testing.
     pub test: ImageSet,
@@ -179,6 +178,15 @@ pub struct DataSet {
     pub flip: bool,
     /// Files that were not read.
     pub skipped: Vec<Skipped>,
+}
+
+impl DataSet {
+    /// A data set of a training and a test part. Its normalisation is measured, and mirroring is allowed.
+    pub fn new(name: impl Into<String>, train: ImageSet, test: ImageSet) -> Self {
+        let normalisation = Normalisation::measure(&train);
+        let (name, skipped) = (name.into(), Vec::new());
+        Self { name, train, unlabelled: None, test, normalisation, flip: true, skipped }
+    }
 }
 
 #[cfg(test)]

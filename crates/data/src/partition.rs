@@ -12,8 +12,9 @@
 //! Counts are drawn first, then images are cut from shuffled lists, so the cost is about
 //! `clients * classes + samples`, not `clients * samples`.
 
+use crate::error::unusable;
 use crate::stream::{ChaCha8Rng, SERVER};
-use crate::{DataError, Purpose, Result, Stream};
+use crate::{Purpose, Result, Stream};
 use rand::RngExt;
 use rand::distr::Open01;
 use rand::seq::SliceRandom;
@@ -31,7 +32,7 @@ pub enum Scheme {
     /// Latent Dirichlet allocation: every client draws a class mixture from Dir(alpha) and fills its equal
     /// share from it.
     // An exhausted class is removed from the mixture, so the last clients get what remains. If the classes of
-    // the data set are not all of the same size, the mixture is weighted by what is left of each class:
+    // the data set are not all of the same size, the mixture is weighted by the images left of each class:
     // otherwise the small classes would be used up by the first clients.
     Lda {
         /// Concentration: with 0.1 most images of a client are of one or two classes, 1000 is close to IID.
@@ -52,8 +53,7 @@ pub enum Scheme {
     },
 }
 
-/// Samples the smallest client must hold under [`Scheme::Dirichlet`], or half the fair share if
-/// that is less.
+/// Minimum samples per client under [`Scheme::Dirichlet`], or half the fair share if that is less.
 pub const SMALLEST: usize = 10;
 
 /// The images of every client, as sorted indices into the training set: disjoint, and covering the
@@ -111,23 +111,16 @@ pub fn partition(
 }
 
 fn check(scheme: Scheme, samples: usize, classes: usize, clients: usize) -> Result<()> {
-    let unusable = |why: String| Err(DataError::Unusable(why));
-    if clients == 0 {
-        return unusable("a partition needs at least one client".into());
-    }
-    if clients > samples {
-        return unusable(format!(
-            "{clients} clients cannot share {samples} samples: every client needs at least one"
-        ));
-    }
     match scheme {
-        Scheme::Lda { alpha } | Scheme::Dirichlet { alpha }
-            if !(alpha.is_finite() && alpha > 0.0) =>
-        {
-            unusable(format!("partition.alpha must be a positive number, found {alpha}"))
+        _ if clients == 0 => unusable("a partition needs at least one client"),
+        _ if clients > samples => unusable(format!(
+            "{clients} clients cannot share {samples} samples: every client needs at least one"
+        )),
+        Scheme::Lda { alpha: a } | Scheme::Dirichlet { alpha: a } if !a.is_finite() || a <= 0.0 => {
+            unusable(format!("partition.alpha must be a positive number, got {a}"))
         }
         Scheme::Classes { per_client } if !(1..=classes).contains(&per_client) => unusable(
-            format!("partition.per_client must be between 1 and {classes}, found {per_client}"),
+            format!("partition.per_client must be between 1 and {classes}, got {per_client}"),
         ),
         _ => Ok(()),
     }
@@ -137,16 +130,15 @@ fn check(scheme: Scheme, samples: usize, classes: usize, clients: usize) -> Resu
 fn by_class(labels: &[u16], pool: &[u32], classes: usize, stream: Stream) -> Result<Vec<Vec<u32>>> {
     let mut members = vec![Vec::new(); classes];
     for &index in pool {
-        let label = labels.get(index as usize).copied();
-        match label.and_then(|label| members.get_mut(usize::from(label))) {
+        let Some(&label) = labels.get(index as usize) else {
+            return unusable(format!("image {index} of the pool has no label"));
+        };
+        match members.get_mut(usize::from(label)) {
             Some(class) => class.push(index),
             None => {
-                return Err(DataError::Unusable(match label {
-                    Some(label) => {
-                        format!("image {index} has label {label}, but there are {classes} classes")
-                    }
-                    None => format!("image {index} of the pool has no label"),
-                }));
+                let problem =
+                    format!("image {index} has label {label}, but there are {classes} classes");
+                return unusable(problem);
             }
         }
     }
@@ -168,7 +160,7 @@ fn iid(pool: &[u32], clients: usize, stream: Stream) -> Vec<Vec<u32>> {
     (0..clients).map(|client| rest.by_ref().take(size(client)).collect()).collect()
 }
 
-/// Whether all classes have as many images.
+/// Whether all classes have the same number of images.
 fn is_balanced(labels: &[u16], classes: usize) -> bool {
     let mut counts = vec![0usize; classes];
     for &label in labels {
@@ -222,49 +214,34 @@ fn dirichlet(
 ) -> Result<Vec<Vec<u32>>> {
     let samples: usize = members.iter().map(Vec::len).sum();
     let smallest = SMALLEST.min(samples / clients / 2).max(1);
-    // A thousand tries for small problems; for large ones as many as take a second or two.
+    // A thousand tries for small problems; for large ones, what fits into a second or two.
     let tries = (30_000_000 / (clients * members.len())).clamp(20, 1000);
     for attempt in 0..tries {
         let mut rng = stream.at(attempt as u64);
-        let mut sizes = vec![0; clients];
-        let mut cuts = Vec::with_capacity(members.len());
+        let mut parts: Vec<Vec<u32>> = vec![Vec::new(); clients];
         for images in members {
             // Some client is below its fair share as long as images remain.
-            let below = |client: usize| sizes[client] * clients < samples;
+            let below = |client: usize| parts[client].len() * clients < samples;
             let cumulative = cumulative_softmax(&log_gammas(alpha, clients, &mut rng), below);
             let scale = images.len() as f64 / cumulative[clients - 1];
             let mut ends: Vec<usize> =
                 cumulative.iter().map(|up_to| (up_to * scale) as usize).collect();
             ends[clients - 1] = images.len();
             let mut start = 0;
-            for (size, end) in sizes.iter_mut().zip(&mut ends) {
-                *end = (*end).min(images.len());
-                *size += *end - start;
-                start = *end;
+            for (part, end) in parts.iter_mut().zip(ends) {
+                let end = end.min(images.len());
+                part.extend_from_slice(&images[start..end]);
+                start = end;
             }
-            cuts.push(ends);
         }
-        if sizes.iter().all(|&size| size >= smallest) {
-            return Ok(cut(members, &cuts, &sizes));
+        if parts.iter().all(|part| part.len() >= smallest) {
+            return Ok(parts);
         }
     }
-    Err(DataError::Unusable(format!(
+    unusable(format!(
         "cannot give each of {clients} clients at least {smallest} of {samples} samples: \
          {tries} draws from Dir({alpha}) failed; raise alpha or use fewer clients"
-    )))
-}
-
-/// Distributes the images of every class: client k gets those up to `cuts[class][k]`.
-fn cut(members: &[Vec<u32>], cuts: &[Vec<usize>], sizes: &[usize]) -> Vec<Vec<u32>> {
-    let mut clients: Vec<Vec<u32>> = sizes.iter().map(|&size| Vec::with_capacity(size)).collect();
-    for (images, ends) in members.iter().zip(cuts) {
-        let mut start = 0;
-        for (client, &end) in clients.iter_mut().zip(ends) {
-            client.extend_from_slice(&images[start..end]);
-            start = end;
-        }
-    }
-    clients
+    ))
 }
 
 /// `count` logarithms of Gamma(alpha, 1) variates, by log G(a) = log G(a + 1) + log(U) / a.
@@ -299,7 +276,7 @@ fn some_classes(
     let shards = shard_counts(members, per_client, clients)?;
     let mut left = shards.clone();
     let mut next = vec![0; members.len()]; // the start of each class's next shard
-    let mut hand_out = |client: usize| {
+    let mut assign = |client: usize| {
         // Invariant: no class has more shards left than there are clients left, and there are
         // exactly `per_client` shards per client left. A class with as many shards as clients left
         // must be chosen now; the others are drawn in proportion to their remaining shards (by
@@ -326,7 +303,7 @@ fn some_classes(
         }
         images
     };
-    Ok((0..clients).map(&mut hand_out).collect())
+    Ok((0..clients).map(&mut assign).collect())
 }
 
 /// Shards per class: one for each non-empty class, then one more for the class with the largest
@@ -337,16 +314,16 @@ fn shard_counts(members: &[Vec<u32>], per_client: usize, clients: usize) -> Resu
     let filled = members.iter().filter(|images| !images.is_empty()).count();
     let possible: usize = (0..members.len()).map(most).sum();
     if wanted < filled {
-        return Err(DataError::Unusable(format!(
+        return unusable(format!(
             "{clients} clients with {per_client} classes each hold at most {wanted} of the \
              {filled} classes: use more clients or more classes per client"
-        )));
+        ));
     }
     if wanted > possible {
-        return Err(DataError::Unusable(format!(
+        return unusable(format!(
             "too few images to give each of {clients} clients {per_client} different classes: use \
              fewer clients or fewer classes per client"
-        )));
+        ));
     }
     let mut shards = vec![0; members.len()];
     // Sizes times 2^32, to compare fractions as integers; ties go to the later class.

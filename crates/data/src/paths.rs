@@ -1,10 +1,10 @@
-//! Paths as text. The name of a file may be any bytes; what stands in a table, a CSV file or JSON is UTF-8.
+//! Paths as text. The name of a file may be any bytes; tables, CSV files and JSON hold UTF-8.
 
 use serde::Serializer;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// A path cannot stand in a file of text and lead back to its file.
+/// A path that no text file can hold, so that it leads back to its file.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}: the path is not UTF-8, so no table or text file can hold it: rename the file or its folder",
@@ -17,7 +17,7 @@ pub fn text(path: &Path) -> Result<&str, NotUtf8> {
     path.to_str().ok_or_else(|| NotUtf8(path.to_owned()))
 }
 
-/// A path for people, also one that is not UTF-8: bytes that are not text become `\xE9` and the like.
+/// A path for people: bytes that are not UTF-8 become `\xE9` and the like.
 pub fn shown(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
@@ -29,13 +29,13 @@ pub fn shown(path: &Path) -> String {
     text
 }
 
-/// A path as it may stand in a message.
+/// A path in a message.
 pub fn in_message(path: &Path) -> String {
     escaped(&shown(path))
 }
 
-/// A name from elsewhere as it may stand in a message: line breaks and other control characters become `\n` and the
-/// like, so that it cannot pass for a message of its own.
+/// An untrusted name in a message: line breaks and other control characters become `\n` and the like, so that the name
+/// cannot pass for another message.
 pub fn escaped(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for letter in name.chars() {
@@ -52,14 +52,14 @@ pub(crate) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::
     serializer.serialize_str(&shown(path))
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
     #[test]
-    fn bytes_that_are_no_text_are_named() {
+    fn bytes_that_are_not_text_are_named() {
         let path = Path::new(OsStr::from_bytes(b"photos/caf\xe9 \xc3\xa9.png"));
         assert_eq!(shown(path), "photos/caf\\xE9 é.png");
         let error = text(path).unwrap_err().to_string();

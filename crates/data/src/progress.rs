@@ -1,30 +1,22 @@
-//! How far reading many pictures has come.
+//! Progress of reading many pictures.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A function that is told, from any thread, how many of how many pictures are done. By default there is none.
+/// A function that is called, from any thread, with the number of pictures done and their total. By default there is
+/// none.
 #[derive(Clone, Default)]
-pub struct Progress(Option<Arc<Tell>>);
-
-type Tell = dyn Fn(usize, usize) + Send + Sync;
+pub struct Progress(Option<Arc<dyn Fn(usize, usize) + Send + Sync>>);
 
 impl Progress {
-    /// Tells this function.
+    /// Calls this function.
     pub fn new(tell: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(tell)))
     }
 
-    /// Counts so many pictures from 0.
+    /// A counter of `total` pictures, at 0.
     pub(crate) fn count(&self, total: usize) -> Count<'_> {
         Count { progress: self, done: AtomicUsize::new(0), total }
-    }
-}
-
-impl fmt::Debug for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Progress(..)" } else { "Progress" })
     }
 }
 

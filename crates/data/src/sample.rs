@@ -9,14 +9,14 @@ use crate::formats::idx::MNIST;
 use crate::{DataError, DataSet, ImageSet, Result, Shape};
 use std::io::Read;
 
-/// Training images per class.
-pub const TRAIN_PER_CLASS: usize = 600;
-/// Test images per class.
-pub const TEST_PER_CLASS: usize = 100;
-
-const SHAPE: Shape = Shape { side: 28, channels: 1 };
 /// The name of the sample in an experiment's `data.name`.
 pub const NAME: &str = "sample";
+
+/// Images per class in the training part.
+const TRAIN: usize = 600;
+/// Images per class in the test part.
+const TEST: usize = 100;
+const SHAPE: Shape = Shape { side: 28, channels: 1 };
 
 /// Unpacks the sample.
 pub fn load() -> Result<DataSet> {
@@ -25,25 +25,14 @@ pub fn load() -> Result<DataSet> {
     let mut part = |per_class: usize| {
         let count = MNIST.classes.len() * per_class;
         let mut images = vec![0; count * SHAPE.bytes()];
-        pixels
-            .read_exact(&mut images)
-            .map_err(|error| DataError::io("assets/mnist.zlib", error))?;
-        Ok::<_, DataError>(ImageSet {
-            shape: SHAPE,
-            pixels: images,
-            labels: Some((0..count).map(|image| (image % MNIST.classes.len()) as u16).collect()),
-            classes: MNIST.class_names(),
-        })
+        let read = pixels.read_exact(&mut images);
+        read.map_err(|error| DataError::io("assets/mnist.zlib", error))?;
+        let labels = (0..count).map(|image| (image % MNIST.classes.len()) as u16).collect();
+        let classes = MNIST.class_names();
+        Ok::<_, DataError>(ImageSet { shape: SHAPE, pixels: images, labels: Some(labels), classes })
     };
-    Ok(DataSet {
-        name: NAME.into(),
-        train: part(TRAIN_PER_CLASS)?,
-        test: part(TEST_PER_CLASS)?,
-        normalisation: MNIST.normalisation(),
-        flip: MNIST.flip,
-        unlabelled: None,
-        skipped: Vec::new(),
-    })
+    let (normalisation, flip) = (MNIST.normalisation(), MNIST.flip);
+    Ok(DataSet { normalisation, flip, ..DataSet::new(NAME, part(TRAIN)?, part(TEST)?) })
 }
 
 #[cfg(test)]

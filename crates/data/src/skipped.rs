@@ -3,7 +3,6 @@
 use crate::paths;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 
 /// The formats that can be read, for messages.
@@ -20,38 +19,50 @@ pub struct Skipped {
 }
 
 /// Why a file was not read.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Reason {
     /// Its name is not that of a picture, for example `notes.txt`. Not an error.
+    #[error("not a picture (by its name)")]
     NotAPicture,
     /// Its name is that of a picture in a format that cannot be read, for example `scan.tif`. Not an
-    /// error: cameras write such files beside others of the same picture.
+    /// error: cameras write such files in addition to others of the same picture.
+    #[error("{format} is not supported: convert it to {}", FORMATS)]
     Unsupported {
         /// The format.
         format: String,
     },
-    /// The operating system does not let it be opened or read.
+    /// It cannot be opened or read.
+    #[error("cannot be opened: {why}")]
     NotOpened {
-        /// What the operating system says.
+        /// The error of the operating system.
         why: String,
     },
-    /// Its name is that of a picture, but its content is not one, or the picture is damaged.
+    /// Its name is that of a picture, but the content is something else or damaged.
+    #[error("unreadable: {why}")]
     Unreadable {
-        /// What the decoder found.
+        /// The problem that the decoder found.
         why: String,
     },
     /// It ends before its picture does.
+    #[error("truncated: the file ends before the picture does")]
     Truncated,
     /// It has more pixels than can be read.
+    #[error(
+        "too large: expected at most {} megapixels and {MAX_PICTURE_SIDE} pixels per side, found {width} x {height} pixels",
+        MAX_PIXELS / 1_000_000
+    )]
     TooLarge {
         /// Width in pixels.
         width: u32,
         /// Height in pixels.
         height: u32,
     },
-    /// It has too few pixels to show anything.
+    /// It has fewer pixels than a picture needs.
+    #[error(
+        "too small: expected at least {MIN_PICTURE_SIDE} pixels per side, found {width} x {height}"
+    )]
     TooSmall {
         /// Width in pixels.
         width: u32,
@@ -60,12 +71,12 @@ pub enum Reason {
     },
 }
 
-/// The most pixels a picture may have.
-pub const MAX_PIXELS: u64 = 100_000_000;
+/// The most pixels of a picture.
+pub(crate) const MAX_PIXELS: u64 = 100_000_000;
 /// The largest width or height of a picture.
-pub const MAX_PICTURE_SIDE: u32 = 65_535;
+pub(crate) const MAX_PICTURE_SIDE: u32 = 65_535;
 /// The smallest width or height of a picture.
-pub const MIN_PICTURE_SIDE: u32 = 2;
+pub(crate) const MIN_PICTURE_SIDE: u32 = 2;
 
 impl Reason {
     /// Whether the file should have been read: its name promises a picture in a known format.
@@ -73,7 +84,7 @@ impl Reason {
         !matches!(self, Self::NotAPicture | Self::Unsupported { .. })
     }
 
-    /// The reason without what belongs to the single file, to count files by it.
+    /// The kind of reason, by which files are counted.
     pub fn group(&self) -> &'static str {
         match self {
             Self::NotAPicture => "not a picture",
@@ -83,31 +94,6 @@ impl Reason {
             Self::Truncated => "truncated",
             Self::TooLarge { .. } => "too large",
             Self::TooSmall { .. } => "too small",
-        }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Self::NotAPicture => write!(f, "not a picture (by its name)"),
-            Self::Unsupported { format } => {
-                write!(f, "{format} is not supported: convert it to {FORMATS}")
-            }
-            Self::NotOpened { why } => write!(f, "cannot be opened: {why}"),
-            Self::Unreadable { why } => write!(f, "unreadable: {why}"),
-            Self::Truncated => write!(f, "truncated: the file ends before the picture does"),
-            Self::TooLarge { width, height } => write!(
-                f,
-                "too large: expected at most {} megapixels and {MAX_PICTURE_SIDE} pixels per \
-                 side, found {width} x {height} pixels",
-                MAX_PIXELS / 1_000_000
-            ),
-            Self::TooSmall { width, height } => write!(
-                f,
-                "too small: expected at least {MIN_PICTURE_SIDE} pixels per side, found {width} x \
-                 {height}"
-            ),
         }
     }
 }

@@ -7,8 +7,9 @@
 //! no mean to compare latents with, which would give NaN in round 1. Each class draws from its own
 //! stream, so adding a class does not change the anchors of the others.
 
+use crate::error::unusable;
 use crate::stream::SERVER;
-use crate::{DataError, ImageSet, Purpose, Result, Stream};
+use crate::{ImageSet, Purpose, Result, Stream};
 use rand::seq::SliceRandom;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,12 +25,12 @@ pub enum AnchorChoice {
     Uniform,
 }
 
-/// The training images, divided in three. The lists are sorted indices into the training set.
+/// The training images in three parts, as sorted indices into the training set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
     /// The labelled images on the server.
     pub anchors: Vec<u32>,
-    /// Labelled images that nobody trains on: settings are chosen by them.
+    /// Labelled images that settings are chosen by, not used for training.
     pub validation: Vec<u32>,
     /// All other images, to be distributed over the clients.
     pub pool: Vec<u32>,
@@ -45,20 +46,17 @@ pub fn split(
     seed: u64,
 ) -> Result<Split> {
     let labels = labels(train)?;
-    let classes = train.classes.len();
+    let (classes, images) = (train.classes.len(), labels.len());
     if anchors < classes {
-        return Err(DataError::Unusable(format!(
+        return unusable(format!(
             "{anchors} anchors are too few for {classes} classes: every class needs at least one"
-        )));
+        ));
     }
-    if anchors > labels.len() {
-        return Err(DataError::Unusable(format!(
-            "cannot draw {anchors} anchors from {} training images",
-            labels.len()
-        )));
+    if anchors > images {
+        return unusable(format!("cannot draw {anchors} anchors from {images} training images"));
     }
     let stream = Stream::new(seed, Purpose::Anchors, 0, SERVER);
-    let all = 0..labels.len() as u32;
+    let all = 0..images as u32;
     let mut chosen = match choice {
         AnchorChoice::Balanced => balanced(train, labels, anchors, stream)?,
         AnchorChoice::Uniform => {
@@ -67,32 +65,32 @@ pub fn split(
     };
     chosen.sort_unstable();
     if let Some(class) = class_without_anchor(train, labels, &chosen) {
-        return Err(DataError::Unusable(format!(
+        return unusable(format!(
             "none of the {anchors} anchors is of class `{class}`: draw more anchors, or balanced ones"
-        )));
+        ));
     }
     let mut pool: Vec<u32> = all.filter(|index| chosen.binary_search(index).is_err()).collect();
     if validation > 0 && validation >= pool.len() {
-        return Err(DataError::Unusable(format!(
+        return unusable(format!(
             "{validation} validation images leave none of the {} that are not anchors to the clients",
             pool.len()
-        )));
+        ));
     }
     let validation = hold_out(&mut pool, validation, seed);
     Ok(Split { anchors: chosen, validation, pool })
 }
 
-/// Makes every labelled image an anchor, but for `validation` drawn ones: for data whose clients have images
-/// of their own.
+/// Makes every labelled image an anchor, except for `validation` drawn ones: for data sets with separate images
+/// of the clients.
 pub fn split_all(labelled: &ImageSet, validation: usize, seed: u64) -> Result<Split> {
     let labels = labels(labelled)?;
     let mut anchors: Vec<u32> = (0..labels.len() as u32).collect();
     let validation = hold_out(&mut anchors, validation.min(labels.len()), seed);
     if let Some(class) = class_without_anchor(labelled, labels, &anchors) {
-        return Err(DataError::Unusable(format!(
+        return unusable(format!(
             "{} validation images leave no anchor of class `{class}`: label more, or validate on fewer",
             validation.len()
-        )));
+        ));
     }
     Ok(Split { anchors, validation, pool: Vec::new() })
 }
@@ -102,9 +100,9 @@ fn labels(train: &ImageSet) -> Result<&[u16]> {
     let labels = train.require_labels("the choice of anchors")?;
     match train.classes.len() {
         2.. => Ok(labels),
-        classes => Err(DataError::Unusable(format!(
+        classes => unusable(format!(
             "a classifier needs at least two classes, but these images have {classes}"
-        ))),
+        )),
     }
 }
 
@@ -116,11 +114,10 @@ fn class_without_anchor<'a>(
 ) -> Option<&'a str> {
     let mut has_anchor = vec![false; train.classes.len()];
     anchors.iter().for_each(|&anchor| has_anchor[usize::from(labels[anchor as usize])] = true);
-    let class = has_anchor.iter().position(|has| !has)?;
-    Some(&train.classes[class])
+    Some(&train.classes[has_anchor.iter().position(|has| !has)?])
 }
 
-/// Moves `count` drawn images to the validation part, which is returned; both are sorted.
+/// Moves `count` drawn images to the validation part and returns it; both are sorted.
 fn hold_out(images: &mut Vec<u32>, count: usize, seed: u64) -> Vec<u32> {
     let mut rng = Stream::new(seed, Purpose::Validation, 0, SERVER).rng();
     let mut validation = images.partial_shuffle(&mut rng, count).0.to_vec();
@@ -140,18 +137,18 @@ fn balanced(train: &ImageSet, labels: &[u16], anchors: usize, stream: Stream) ->
     let mut larger: Vec<usize> = (0..members.len()).filter(|&c| members[c].len() > each).collect();
     let rest = anchors % members.len();
     if let Some(class) = members.iter().position(|images| images.len() < each) {
-        return Err(DataError::Unusable(format!(
+        return unusable(format!(
             "{anchors} balanced anchors need {each} images per class, but class `{}` has {}",
             train.classes[class],
             members[class].len()
-        )));
+        ));
     }
     if larger.len() < rest {
-        return Err(DataError::Unusable(format!(
+        return unusable(format!(
             "{anchors} balanced anchors need {rest} classes with {} images, but only {} have them",
             each + 1,
             larger.len()
-        )));
+        ));
     }
     for &mut class in larger.partial_shuffle(&mut stream.rng(), rest).0 {
         quota[class] += 1;
@@ -230,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn validation_images_are_nobodys_and_leave_the_anchors_as_they_are() {
+    fn validation_images_are_separate_and_do_not_change_the_anchors() {
         let train = images(1000, 4);
         let of = |validation, seed| split(&train, 40, validation, AnchorChoice::Balanced, seed);
         let (without, with) = (of(0, 1).unwrap(), of(100, 1).unwrap());

@@ -13,8 +13,7 @@ where
     String::from_utf8(bytes).expect("fields are text")
 }
 
-/// How many samples of each class every client holds ([`crate::Partition::histogram`]) as CSV: `client,size,<class
-/// names...>`.
+/// Samples per class and client ([`crate::Partition::histogram`]) as CSV: `client,size,<class names...>`.
 pub fn histogram_table(histogram: &[Vec<u32>], classes: &[String]) -> String {
     let head = ["client", "size"].map(str::to_owned).into_iter().chain(classes.iter().cloned());
     let row = |(client, counts): (usize, &Vec<u32>)| {
@@ -25,13 +24,13 @@ pub fn histogram_table(histogram: &[Vec<u32>], classes: &[String]) -> String {
     csv([head.collect::<Vec<String>>()].into_iter().chain(histogram.iter().enumerate().map(row)))
 }
 
-/// A name as a field of a CSV file for people, who open it in a spreadsheet: a name that begins like a formula gets an
+/// A name as a field of a CSV file that may be opened in a spreadsheet: a name that begins like a formula gets an
 /// apostrophe before it, which [`from_cell`] removes.
 pub fn cell(name: &str) -> String {
     if is_formula(name) { format!("'{name}") } else { name.to_owned() }
 }
 
-/// The name in a field that [`cell`] wrote, or a person.
+/// The name in a field that [`cell`] or a person wrote.
 pub fn from_cell(field: &str) -> &str {
     match field.strip_prefix('\'') {
         Some(name) if is_formula(name) => name,

@@ -1,4 +1,4 @@
-//! Single images as files of their own.
+//! Single images as files.
 
 use crate::{DataError, Result, Shape};
 use image::codecs::jpeg::JpegEncoder;
@@ -6,13 +6,10 @@ use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use std::path::Path;
 
-/// Good enough for a person to recognise what is shown.
-const QUALITY: u8 = 85;
-
-/// An image of a shape as the bytes of a JPEG file.
+/// An image of a shape as the bytes of a JPEG file, of a quality that suffices for a person.
 pub fn jpeg(shape: Shape, pixels: &[u8]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    encode(shape, pixels, JpegEncoder::new_with_quality(&mut bytes, QUALITY))?;
+    encode(shape, pixels, JpegEncoder::new_with_quality(&mut bytes, 85))?;
     Ok(bytes)
 }
 
@@ -33,8 +30,7 @@ fn encode(shape: Shape, pixels: &[u8], encoder: impl ImageEncoder) -> Result<()>
     let colour = if shape.channels == 1 { ExtendedColorType::L8 } else { ExtendedColorType::Rgb8 };
     let side = shape.side as u32;
     encoder.write_image(pixels, side, side, colour).map_err(|error| {
-        let (place, expected) = ("image", "pixels of its shape");
-        DataError::malformed(Path::new("thumbnail"), place, expected, error.to_string())
+        DataError::malformed("thumbnail", "image", "pixels of its shape", error.to_string())
     })
 }
 

@@ -430,7 +430,7 @@ fn the_checksum_counts_and_links_are_not_followed() {
     assert_eq!(fs::read(precious).unwrap(), b"precious");
 }
 
-/// What is in the staging folder under an official name is checked like a download, and its lock is an ordinary file.
+/// Files in the staging folder under an official name are checked like downloads, and its lock is an ordinary file.
 #[test]
 fn what_is_staged_is_not_trusted() {
     let dir = tempfile::tempdir().unwrap();

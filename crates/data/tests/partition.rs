@@ -185,8 +185,8 @@ fn impossible_partitions_are_errors_that_say_why() {
         assert!(why(Scheme::Lda { alpha }, 5).contains("alpha must be a positive number"));
         assert!(why(Scheme::Dirichlet { alpha }, 5).contains("alpha must be a positive number"));
     }
-    assert!(why(Scheme::Classes { per_client: 0 }, 5).contains("between 1 and 10, found 0"));
-    assert!(why(Scheme::Classes { per_client: 11 }, 5).contains("between 1 and 10, found 11"));
+    assert!(why(Scheme::Classes { per_client: 0 }, 5).contains("between 1 and 10, got 0"));
+    assert!(why(Scheme::Classes { per_client: 11 }, 5).contains("between 1 and 10, got 11"));
     assert!(why(Scheme::Classes { per_client: 1 }, 5).contains("at most 5 of the 10 classes"));
     assert!(why(Scheme::Classes { per_client: 2 }, 100).contains("too few images"));
     let hopeless = why(Scheme::Dirichlet { alpha: 1e-3 }, 50);

@@ -1,4 +1,4 @@
-//! Files that grow by a line at a time.
+//! Files that grow line by line.
 
 use crate::call::{Call, perform};
 use crate::read::not_regular;
@@ -15,7 +15,7 @@ pub struct Appended {
 }
 
 impl Appended {
-    /// Opens a file, which is created if it does not exist.
+    /// Opens a file, or creates it.
     pub fn create(path: &Path) -> Result<Self> {
         if path.exists() {
             return Self::open(path);
@@ -25,7 +25,7 @@ impl Appended {
         Ok(Self { file })
     }
 
-    /// Opens a file that exists. A symbolic link is refused: what it points to is not ours to change.
+    /// Opens an existing file. A symbolic link is refused, so that its target cannot be changed.
     pub fn open(path: &Path) -> Result<Self> {
         let file = perform(Call::Read(path), || options().open(path))?;
         let opened = file.metadata()?;
@@ -56,17 +56,17 @@ impl Appended {
         self.file.path()
     }
 
-    /// Adds bytes at the end in one piece: another process that reads sees whole lines.
+    /// Adds bytes at the end in one piece, so that other processes read whole lines.
     pub fn append(&self, bytes: &[u8]) -> Result<()> {
         perform(Call::Append(self.path(), bytes), || (&self.file).write_all(bytes))
     }
 
-    /// Cuts it to this length.
+    /// Truncates it to this length.
     pub fn truncate(&self, length: u64) -> Result<()> {
         perform(Call::Truncate(self.path(), length), || self.file.set_len(length))
     }
 
-    /// Has everything on the disk.
+    /// Syncs the content.
     pub fn sync(&self) -> Result<()> {
         perform(Call::Sync(self.path()), || self.file.sync_data())
     }

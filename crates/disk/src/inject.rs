@@ -12,40 +12,28 @@ fn watched() -> MutexGuard<'static, Vec<Watched>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A folder that is watched until this is dropped. Calls elsewhere are not affected, so tests can run side by side.
+/// A folder that is watched until this is dropped. Calls elsewhere are not affected, so tests can run in parallel.
 #[derive(Debug)]
 pub struct Injector {
     folder: PathBuf,
 }
 
-#[derive(Debug)]
 struct Watched {
     folder: PathBuf,
     calls: Vec<Done>,
-    /// The call that fails, counted from 0, and the number of the error.
+    /// The index of the call that fails, and the number of the error.
     fails: Option<(usize, i32)>,
     start: Disk,
 }
 
 /// A call that was made or failed.
-#[derive(Debug, Clone)]
 struct Done {
     name: String,
+    /// The effect on the disk, unless it failed.
     change: Option<Change>,
 }
 
-/// What a call changed.
-#[derive(Debug, Clone)]
-enum Change {
-    Create(PathBuf),
-    Append(PathBuf, Vec<u8>),
-    Truncate(PathBuf, u64),
-    Sync(PathBuf),
-    Rename(PathBuf, PathBuf),
-    Remove(PathBuf),
-    CreateFolder(PathBuf),
-    SyncFolder(PathBuf),
-}
+type Change = Box<dyn Fn(&mut Disk) + Send>;
 
 impl Injector {
     /// Watches all calls below a folder.
@@ -56,24 +44,24 @@ impl Injector {
         Ok(Self { folder })
     }
 
-    /// Makes call `at`, counted from 0, fail with an error of the operating system, such as 5 for EIO; later ones
+    /// Makes the call with index `at` fail with an error of the operating system, such as 5 for EIO; later ones
     /// succeed again.
     pub fn fail(&self, at: usize, error: i32) {
         self.with(|watched| watched.fails = Some((at, error)));
     }
 
-    /// The calls so far, in words.
+    /// The calls so far, as text.
     pub fn calls(&self) -> Vec<String> {
         self.with(|watched| watched.calls.iter().map(|call| call.name.clone()).collect())
     }
 
-    /// Writes into `copy` what is sure to survive a power cut after so many calls: names only where their folder was
-    /// synced, content only as it was when its file was.
+    /// Writes into `copy` what is sure to survive a power cut after this number of calls: names only if their folder was
+    /// synced, and content as of the last sync of its file.
     pub fn power_cut(&self, calls: usize, copy: &Path) -> Result<()> {
         let disk = self.with(|watched| {
             let mut disk = watched.start.clone();
             let changes = watched.calls.iter().take(calls);
-            changes.filter_map(|call| call.change.as_ref()).for_each(|change| disk.apply(change));
+            changes.filter_map(|call| call.change.as_ref()).for_each(|change| change(&mut disk));
             disk
         });
         disk.write_survivors(&self.folder, copy)
@@ -92,7 +80,7 @@ impl Drop for Injector {
     }
 }
 
-/// The error that a test wants here, if any.
+/// The error that a test injects here, if any.
 pub(crate) fn before(call: Call) -> Result<()> {
     for watched in watched().iter_mut().filter(|watched| path_of(call).starts_with(&watched.folder))
     {
@@ -106,11 +94,11 @@ pub(crate) fn before(call: Call) -> Result<()> {
     Ok(())
 }
 
-/// Takes note of a call that succeeded.
+/// Records a call that succeeded.
 pub(crate) fn after(call: Call) {
     for watched in watched().iter_mut().filter(|watched| path_of(call).starts_with(&watched.folder))
     {
-        watched.calls.push(Done { name: name(call), change: change(call) });
+        watched.calls.push(Done { name: name(call), change: Some(change(call)) });
     }
 }
 
@@ -138,33 +126,52 @@ fn name(call: Call) -> String {
     }
 }
 
-fn change(call: Call) -> Option<Change> {
+/// The effect of a call that succeeded.
+fn change(call: Call) -> Change {
     let path = path_of(call).to_owned();
-    Some(match call {
-        Call::Read(_) | Call::List(_) => return None,
-        Call::Create(_) => Change::Create(path),
-        Call::Append(_, bytes) => Change::Append(path, bytes.to_owned()),
-        Call::Truncate(_, length) => Change::Truncate(path, length),
-        Call::Sync(_) => Change::Sync(path),
-        Call::Rename(from, _) => Change::Rename(from.to_owned(), path),
-        Call::Remove(_) => Change::Remove(path),
-        Call::CreateFolder(_) => Change::CreateFolder(path),
-        Call::SyncFolder(_) => Change::SyncFolder(path),
-    })
+    match call {
+        Call::Read(_) | Call::List(_) => Box::new(|_| ()),
+        Call::Create(_) => Box::new(move |disk| {
+            disk.names.insert(path.clone(), disk.contents.len());
+            disk.contents.push(Content::default());
+        }),
+        Call::Append(_, bytes) => {
+            let bytes = bytes.to_owned();
+            Box::new(move |disk| disk.content(&path).now.extend_from_slice(&bytes))
+        }
+        Call::Truncate(_, length) => {
+            Box::new(move |disk| disk.content(&path).now.resize(length as usize, 0))
+        }
+        Call::Sync(_) => Box::new(move |disk| {
+            let content = disk.content(&path);
+            content.synced.clone_from(&content.now);
+        }),
+        Call::Rename(from, _) => {
+            let from = from.to_owned();
+            Box::new(move |disk| {
+                if let Some(content) = disk.names.remove(&from) {
+                    disk.names.insert(path.clone(), content);
+                }
+            })
+        }
+        Call::Remove(_) => Box::new(move |disk| _ = disk.names.remove(&path)),
+        Call::CreateFolder(_) => Box::new(move |disk| _ = disk.folders.insert(path.clone())),
+        Call::SyncFolder(_) => Box::new(move |disk| disk.sync_folder(&path)),
+    }
 }
 
-/// A file's content, and what of it is on the disk.
+/// A file's content, and the part of it that is on the disk.
 #[derive(Debug, Clone, Default)]
 struct Content {
     now: Vec<u8>,
     synced: Vec<u8>,
 }
 
-/// What an operating system holds of a folder, and what of it is on the disk.
+/// A folder as the operating system shows it, and the part of it that is on the disk.
 #[derive(Debug, Clone, Default)]
 struct Disk {
     contents: Vec<Content>,
-    /// Files by name, each the place of its content.
+    /// The index of each file's content.
     names: BTreeMap<PathBuf, usize>,
     synced_names: BTreeMap<PathBuf, usize>,
     folders: BTreeSet<PathBuf>,
@@ -172,7 +179,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// A folder as it is; all of it is on the disk.
+    /// An existing folder, which is on the disk.
     fn read(folder: &Path) -> Result<Self> {
         let mut disk = Self::default();
         let mut waiting = vec![folder.to_owned()];
@@ -193,53 +200,26 @@ impl Disk {
         Ok(disk)
     }
 
-    fn apply(&mut self, change: &Change) {
-        match change {
-            Change::Create(path) => {
-                self.names.insert(path.clone(), self.contents.len());
-                self.contents.push(Content::default());
-            }
-            Change::Append(path, bytes) => self.content(path).now.extend_from_slice(bytes),
-            Change::Truncate(path, length) => self.content(path).now.resize(*length as usize, 0),
-            Change::Sync(path) => {
-                let content = self.content(path);
-                content.synced.clone_from(&content.now);
-            }
-            Change::Rename(from, to) => {
-                if let Some(place) = self.names.remove(from) {
-                    self.names.insert(to.clone(), place);
-                }
-            }
-            Change::Remove(path) => {
-                self.names.remove(path);
-            }
-            Change::CreateFolder(path) => {
-                self.folders.insert(path.clone());
-            }
-            Change::SyncFolder(folder) => {
-                let inside = |path: &Path| path.parent() == Some(folder);
-                self.synced_names.retain(|path, _| !inside(path));
-                let names = self.names.iter().filter(|(path, _)| inside(path));
-                self.synced_names.extend(names.map(|(path, &place)| (path.clone(), place)));
-                let folders = self.folders.iter().filter(|path| inside(path));
-                self.synced_folders.extend(folders.cloned());
-            }
-        }
+    fn sync_folder(&mut self, folder: &Path) {
+        let inside = |path: &Path| path.parent() == Some(folder);
+        self.synced_names.retain(|path, _| !inside(path));
+        let names = self.names.iter().filter(|(path, _)| inside(path));
+        self.synced_names.extend(names.map(|(path, &content)| (path.clone(), content)));
+        let folders = self.folders.iter().filter(|path| inside(path));
+        self.synced_folders.extend(folders.cloned());
     }
 
     fn content(&mut self, path: &Path) -> &mut Content {
-        let place = *self.names.get(path).expect("a file that was opened");
-        &mut self.contents[place]
+        let index = *self.names.get(path).expect("a file that was opened");
+        &mut self.contents[index]
     }
 
     fn write_survivors(&self, root: &Path, copy: &Path) -> Result<()> {
         let place = |path: &Path| copy.join(path.strip_prefix(root).expect("below the root"));
         for folder in self.synced_folders.iter().filter(|path| path.starts_with(root)) {
-            if folder
-                .ancestors()
-                .skip(1)
-                .all(|above| !above.starts_with(root) || self.synced_folders.contains(above))
-            {
+            let survives =
+                |above: &Path| !above.starts_with(root) || self.synced_folders.contains(above);
+            if folder.ancestors().all(survives) {
                 fs_err::create_dir_all(place(folder))?;
             }
         }

@@ -7,19 +7,19 @@ use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// The largest file that is read whole where nothing else limits it, in bytes: a model of four billion parameters.
-pub const LARGEST: u64 = 1 << 34;
+/// The largest file that is read whole without another limit, in bytes: a model of four billion parameters.
+pub const MAX_FILE: u64 = 1 << 34;
 
-/// The most bytes of a file of a run: models and checkpoints grow with the network, and everything else is far smaller
-/// than the records of a hundred thousand rounds.
+/// The size limit of a file of a run: models and checkpoints grow with the network, and the limit of other files
+/// exceeds the records of a hundred thousand rounds.
 pub fn limit(path: &Path) -> u64 {
     match path.extension().and_then(OsStr::to_str) {
-        Some("safetensors" | "checkpoint") => LARGEST,
+        Some("safetensors" | "checkpoint") => MAX_FILE,
         _ => 1 << 28,
     }
 }
 
-/// Opens a regular file for reading. Anything else, such as a named pipe, could block or never end.
+/// Opens a regular file for reading. Other files, such as named pipes, could block or never end.
 pub fn open(path: &Path) -> Result<File> {
     perform(Call::Read(path), || {
         let found = std::fs::metadata(path)?;
@@ -30,44 +30,44 @@ pub fn open(path: &Path) -> Result<File> {
     })
 }
 
-/// Reads a regular file of at most this many bytes. Errors do not name the path: callers do.
-pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+/// Reads a regular file of at most `max` bytes. Errors do not name the path: callers do.
+pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
     let file = open(path)?;
     let length = file.metadata()?.len();
     let mut bytes = Vec::new();
     // The length of some files, such as those in /proc, is only known by reading them.
-    if length <= most {
+    if length <= max {
         let reserved = bytes.try_reserve_exact(length as usize);
         reserved.map_err(|_| {
-            let problem = format!("there is not enough memory for its {length} bytes");
+            let problem = format!("not enough memory for its {length} bytes");
             Error::new(ErrorKind::OutOfMemory, problem)
         })?;
-        file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+        file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
     }
-    if length > most || bytes.len() as u64 > most {
-        let problem = format!("expected at most {most} bytes, found more");
+    if length > max || bytes.len() as u64 > max {
+        let problem = format!("expected at most {max} bytes, found more");
         return Err(Error::new(ErrorKind::FileTooLarge, problem));
     }
     Ok(bytes)
 }
 
-/// The same for a text.
-pub fn read_text(path: &Path, most: u64) -> Result<String> {
-    String::from_utf8(read(path, most)?).map_err(|error| {
+/// [`read`] for UTF-8 text.
+pub fn read_text(path: &Path, max: u64) -> Result<String> {
+    String::from_utf8(read(path, max)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Error::new(ErrorKind::InvalidData, format!("expected UTF-8 text: see byte {}", at + 1))
     })
 }
 
-/// The same for a file that need not exist.
-pub fn read_if_exists(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
-    match read(path, most) {
+/// [`read`] for a file that need not exist.
+pub fn read_if_exists(path: &Path, max: u64) -> Result<Option<Vec<u8>>> {
+    match read(path, max) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
     }
 }
 
-/// The paths of everything in a folder, sorted.
+/// The paths of all files and folders in a folder, sorted.
 pub fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     perform(Call::List(folder), || {
         let entries = fs_err::read_dir(folder)?.map(|entry| Ok(entry?.path()));

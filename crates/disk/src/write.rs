@@ -5,36 +5,36 @@ use fs_err::{File, OpenOptions};
 use std::io::{ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes a file: aside, synced, renamed. A symbolic link of that name is replaced, and what it points to is left
-/// alone.
+/// Writes a file under a temporary name, syncs and renames it. A symbolic link of that name is replaced, and its target
+/// does not change.
 pub fn write(path: &Path, parts: &[&[u8]]) -> Result<()> {
-    let aside = aside(path);
-    let written = write_aside(&aside, parts).and_then(|()| {
-        perform(Call::Rename(&aside, path), || fs_err::rename(&aside, path))?;
+    let temporary = temporary(path);
+    let written = write_temporary(&temporary, parts).and_then(|()| {
+        perform(Call::Rename(&temporary, path), || fs_err::rename(&temporary, path))?;
         sync_folder(folder_of(path))
     });
     if written.is_err() {
-        drop(fs_err::remove_file(&aside)); // a full disk needs the space
+        drop(fs_err::remove_file(&temporary)); // a full disk needs the space
     }
     written
 }
 
-fn aside(path: &Path) -> PathBuf {
+fn temporary(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     PathBuf::from(name)
 }
 
-fn write_aside(aside: &Path, parts: &[&[u8]]) -> Result<()> {
-    // What a killed process left, or a link that someone put there: neither is written to.
-    remove(aside)?;
-    let mut file = perform(Call::Create(aside), || {
-        OpenOptions::new().write(true).create_new(true).open(aside)
+fn write_temporary(temporary: &Path, parts: &[&[u8]]) -> Result<()> {
+    // Left by a killed process, or a link: neither is written to.
+    remove(temporary)?;
+    let mut file = perform(Call::Create(temporary), || {
+        OpenOptions::new().write(true).create_new(true).open(temporary)
     })?;
     for part in parts {
-        perform(Call::Append(aside, part), || file.write_all(part))?;
+        perform(Call::Append(temporary, part), || file.write_all(part))?;
     }
-    perform(Call::Sync(aside), || file.sync_all())
+    perform(Call::Sync(temporary), || file.sync_all())
 }
 
 /// Removes a file, if it exists.
@@ -45,7 +45,7 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Creates a folder and those above it, where they do not exist yet.
+/// Creates a folder and its missing parents.
 pub fn create_folder(path: &Path) -> Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
@@ -60,7 +60,7 @@ pub fn create_folder(path: &Path) -> Result<()> {
     sync_folder(above)
 }
 
-/// Has everything in a folder on the disk: all files below it, and the names of all of them.
+/// Syncs all files and folders below a folder.
 pub fn sync_all_below(folder: &Path) -> Result<()> {
     for path in crate::list(folder)? {
         if fs_err::symlink_metadata(&path)?.is_dir() {
@@ -72,7 +72,7 @@ pub fn sync_all_below(folder: &Path) -> Result<()> {
     sync_folder(folder)
 }
 
-/// Has the names in a folder on the disk: they must survive a power failure, too.
+/// Syncs a folder: names must survive a power failure too.
 pub fn sync_folder(path: &Path) -> Result<()> {
     perform(Call::SyncFolder(path), || File::open(path)?.sync_all())
 }

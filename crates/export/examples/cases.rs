@@ -1,4 +1,4 @@
-//! Writes exported models and what the program itself computes with them, for `scripts/check_export.py`
+//! Writes exported models and the outputs that the program itself computes, for `scripts/check_export.py`
 //! to compare: `cargo run --locked -p fedanchor-export --example cases -- FOLDER`.
 
 use anyhow::{Context, Result, ensure};
@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     let resnet = |norm, preactivation, stem| (ModelName::Resnet18, norm, preactivation, stem);
     let plain = |name, norm| (name, norm, false, Stem::Cifar);
     let (batch, group) = (NormKind::Batch, NormKind::Group);
-    // Small images: what is compared does not depend on the size, and the time does.
+    // Small images: the comparison does not depend on the size, but the time does.
     let cases = [
         ("resnet18", resnet(batch, false, Stem::Cifar), 16, 3, None),
         ("resnet18-imagenet", resnet(batch, false, Stem::Imagenet), 32, 3, Some(3)),
@@ -70,7 +70,7 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
     let size = [IMAGES, side, side, channels];
     let images = Tensor::f_randint(256, size, (Kind::Uint8, Device::Cpu))?;
 
-    // What the program computes.
+    // The outputs of the program.
     let augment = AugmentConfig { strong: Strong::Fixmatch, flip: None };
     let kernels = (false, false);
     let pipeline =
@@ -90,7 +90,7 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
     let means = unit(&Tensor::f_randn([classes.len() as i64, width], like)?)?.f_mul_scalar(0.8)?;
     let scores = latents.f_matmul(&means.f_tr()?)?;
 
-    // What is exported.
+    // The exports.
     let model = Trained {
         network: &network,
         params: &params,

@@ -1,4 +1,4 @@
-//! What keeps a model from being exported.
+//! Errors of exports.
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -9,19 +9,12 @@ pub enum Error {
     Unsupported {
         /// The form, as in "a state dict of torchvision".
         form: &'static str,
-        /// What does not fit, and what to do instead.
+        /// The problem, and what to do instead.
         problem: String,
     },
-    /// Parts of the model that do not belong together.
-    #[error("{what}: expected {expected}, found {found}")]
-    Mismatch {
-        /// Which part.
-        what: String,
-        /// What the rest of the model asks for.
-        expected: String,
-        /// What it is.
-        found: String,
-    },
+    /// A part of the model does not fit the others.
+    #[error("{0}")]
+    Mismatch(String),
     /// The tensors could not be read.
     #[error(transparent)]
     Engine(#[from] fedanchor_engine::Error),

@@ -1,8 +1,8 @@
-//! Trained models in the forms that other programs read.
+//! Trained models in the formats of other programs.
 //!
-//! [`onnx()`] writes what the network computes, with both heads; [`state_dict()`] writes the weights of a
-//! ResNet-18 under torchvision's names. Both return the bytes of a file and a list of what that form
-//! cannot hold. Nothing here knows a network: the graph is written from
+//! [`onnx()`] writes the network as a graph with both heads; [`state_dict()`] writes the weights of a
+//! ResNet-18 under torchvision's names. Both return the bytes of a file and a list of the parts that
+//! it lacks. No network is described here: the graph is written from
 //! [`fedanchor_engine::model::Network::operations`].
 
 mod error;

@@ -1,4 +1,4 @@
-//! Tensors as the bytes that files hold: little endian, the last axis fastest.
+//! Tensors as the bytes of files: little endian, the last axis fastest.
 
 use crate::error::Result;
 use crate::trained::Trained;
@@ -12,12 +12,12 @@ pub(crate) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The same of a list.
+/// The numbers of a list.
 pub(crate) fn bytes_of_list(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Whether a predictor is left out, and why: what is said of both forms.
+/// The note on a predictor, which no form contains.
 pub(crate) fn without_predictor(model: &Trained) -> Option<String> {
     let mut names = model.params.layout.iter().map(|entry| &entry.name);
     let has = names.any(|name| name.starts_with("predictor."));

@@ -1,11 +1,11 @@
-//! What goes into an exporter and what comes out.
+//! The input and output of an exporter.
 
 use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_engine::model::Network;
 use fedanchor_engine::tensors::Params;
 use tch::Tensor;
 
-/// A trained model and what its users must know about it.
+/// A trained model and its metadata.
 #[derive(Debug, Clone, Copy)]
 pub struct Trained<'a> {
     /// The network's description.
@@ -16,19 +16,19 @@ pub struct Trained<'a> {
     pub shape: Shape,
     /// Names of the classes.
     pub classes: &'a [String],
-    /// What is done to pixels before the network sees them.
+    /// The normalisation of the network input.
     pub normalisation: &'a Normalisation,
-    /// How pictures of other sizes are brought to the network's size.
+    /// How pictures of other sizes are resized.
     pub fit: Fit,
     /// The version and commit of the program that trained it.
     pub version: &'a str,
-    /// Where latents are read.
+    /// The source of the latents.
     pub latents: Latents,
     /// The mean unit latent of each class's anchors, `[C, D]`.
     pub class_means: Option<&'a Tensor>,
 }
 
-/// Where the latents are read that class means belong to.
+/// The source of the latents that class means belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Latents {
     /// The anchor head.
@@ -42,6 +42,6 @@ pub enum Latents {
 pub struct Exported {
     /// Its content.
     pub bytes: Vec<u8>,
-    /// What the model has and the file does not, each with the reason.
+    /// Parts of the model that the file lacks, each with the reason.
     pub left_out: Vec<String>,
 }

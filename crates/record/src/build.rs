@@ -1,4 +1,4 @@
-//! Which build of the program made a number.
+//! The build of the program that computed a result.
 
 use crate::Timing;
 use schemars::JsonSchema;
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::{LazyLock, OnceLock};
 
-/// What stands for a version or commit that nobody knows.
+/// An unknown version or commit.
 const UNKNOWN: &str = "unknown";
 
-/// A build of the program: where its code came from.
+/// A build of the program: its version and commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Build {
     /// Version of the program.
@@ -26,7 +26,7 @@ fn unknown() -> String {
     UNKNOWN.to_owned()
 }
 
-/// The build of whoever wrote a file that does not name one.
+/// The build that wrote a file without one.
 impl Default for Build {
     fn default() -> Self {
         Self { version: unknown(), commit: unknown(), changed: false }
@@ -39,13 +39,12 @@ static UNDECLARED: LazyLock<Build> =
     LazyLock::new(|| Build { version: env!("CARGO_PKG_VERSION").to_owned(), ..Build::default() });
 
 impl Build {
-    /// Tells the libraries of this process which build they are part of. A program does so once, before its first run;
-    /// whatever comes later has no effect.
+    /// Sets the build of this process. A program does so once, before its first run; later calls have no effect.
     pub fn declare(self) {
         let _ = CURRENT.set(self);
     }
 
-    /// The build of this process: its commit is unknown until the program has declared it.
+    /// The build of this process. Its commit is unknown until [`Build::declare`] is called.
     pub fn current() -> &'static Self {
         CURRENT.get().unwrap_or(&UNDECLARED)
     }

@@ -1,4 +1,4 @@
-//! What went wrong in the rounds of a run.
+//! Incidents in the rounds of a run.
 
 use crate::{Outcome, RoundRecord};
 use schemars::JsonSchema;
@@ -15,14 +15,14 @@ pub struct Incidents {
     /// Clients that did not answer.
     #[serde(default)]
     pub absent: usize,
-    /// Rounds skipped for want of valid answers.
+    /// Rounds skipped because too few answers were valid.
     pub skipped: usize,
     /// Rounds rolled back.
     pub rolled_back: usize,
 }
 
 impl Incidents {
-    /// Counts those of a round.
+    /// Adds those of a round.
     pub fn add(&mut self, record: &RoundRecord) {
         self.rejected += record.rejected.len();
         self.failed += record.failed.len();
@@ -39,7 +39,7 @@ impl Incidents {
         *self == Self::default()
     }
 
-    /// Rounds that left the model as it was.
+    /// Rounds that did not change the model.
     pub fn without_effect(&self) -> usize {
         self.skipped + self.rolled_back
     }

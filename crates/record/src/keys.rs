@@ -1,19 +1,19 @@
-//! Which keys of a config tell experiments apart, and what keys of earlier versions are called today. Resuming, sweeps
-//! and tables all decide by these lists.
+//! Which keys of a config distinguish experiments, and the current names of keys of earlier versions. Resuming, sweeps and
+//! tables all use these lists.
 
 use toml::{Table, Value};
 
-/// What a key of a config is to an experiment.
+/// The role of a config key in an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRole {
-    /// Changes nothing that is learnt: may differ even when a run is resumed.
+    /// Has no effect on training: may change when a run is resumed.
     Neutral,
-    /// Where and in which number format a run is computed: the same experiment, with other rounding. A
+    /// The device and number format: the same experiment, with other rounding. A
     /// run must be resumed with the same, but a sweep does not repeat it and a table does not split it.
     Machine,
-    /// Tells the runs of one experiment apart.
+    /// Distinguishes the runs of one experiment.
     Seed,
-    /// Tells experiments apart.
+    /// Distinguishes experiments.
     Experiment,
 }
 

@@ -3,15 +3,16 @@
 
 use crate::files;
 use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
-/// The latents of test images after a round, with what a figure needs to colour them.
+/// The latents of test images after a round, with the classes that a figure colours them by.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Latents {
     /// Numbers per latent.
     pub width: usize,
-    /// The latents one after the other, as the network computes them: their lengths differ.
+    /// The latents one after the other, not normalised.
     pub latents: Vec<f32>,
     /// The true class of every image.
     pub labels: Vec<u16>,
@@ -21,20 +22,17 @@ pub struct Latents {
     pub images: Vec<u32>,
 }
 
-/// The rounds of which a run folder holds latents, rising.
+/// The rounds with latents in a run folder, in ascending order.
 pub fn rounds_with_latents(folder: &Path) -> io::Result<Vec<u32>> {
     let entries = match std::fs::read_dir(folder.join(files::LATENTS)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    let mut rounds = Vec::new();
-    for entry in entries {
-        let name = entry?.file_name();
-        let round: Option<u32> = name.to_str().and_then(|name| {
-            name.strip_prefix("round-")?.strip_suffix(".safetensors")?.parse().ok()
-        });
-        rounds.extend(round);
-    }
+    let names = entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+    let round = |name: &OsString| -> Option<u32> {
+        name.to_str()?.strip_prefix("round-")?.strip_suffix(".safetensors")?.parse().ok()
+    };
+    let mut rounds: Vec<u32> = names.iter().filter_map(round).collect();
     rounds.sort_unstable();
     Ok(rounds)
 }
@@ -106,14 +104,12 @@ fn tensor<'a>(
     }
 }
 
-/// As many whole numbers as there are images.
+/// A list of integers, one per image.
 fn list<T: TryFrom<i64>>(file: &SafeTensors, name: &str, count: usize) -> Result<Vec<T>, String> {
     let view = tensor(file, name, Dtype::I64)?;
-    if view.shape() != [count] {
-        let shape = view.shape();
-        return Err(format!(
-            "`{name}`: expected one number for each of {count} images, found {shape:?}"
-        ));
+    let shape = view.shape();
+    if shape != [count] {
+        return Err(format!("`{name}`: expected {count} numbers, one per image, found {shape:?}"));
     }
     let number = |&bytes: &[u8; 8]| {
         let value = i64::from_le_bytes(bytes);
@@ -195,7 +191,7 @@ mod tests {
         for (problem, expected) in [
             (
                 with("labels", Dtype::I64, &[1], &[0; 8]),
-                "one number for each of 2 images, found [1]",
+                "expected 2 numbers, one per image, found [1]",
             ),
             (with("labels", Dtype::F64, &[2], &[0; 16]), "`labels`: expected I64, found F64"),
             (with("images", Dtype::I64, &[2], &[0xff; 16]), "`images`: -1 is out of range"),

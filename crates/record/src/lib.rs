@@ -1,10 +1,10 @@
-//! What a run folder contains, as plain records.
+//! The content of a run folder, as plain records.
 //!
-//! `rounds.jsonl` holds what the algorithm did and is the same bytes for the same seed on the same kind
-//! of CPU with as many compute threads; `timings.jsonl` holds what the machine did and never is. A
+//! `rounds.jsonl` records the algorithm and is byte-identical for the same seed on the same kind
+//! of CPU with the same number of compute threads; `timings.jsonl` records the machine and never is. A
 //! reader of run folders (tables, curves) needs this crate and no tensor library. Accuracies are
 //! percentages. Keys of earlier versions are still read. The doc comments are the reference of the keys in
-//! `docs/run-folder.md`, which the crate `fedanchor-reference` writes from the schemas derived here.
+//! `docs/run-folder.md`, which `cargo xtask docs` writes from the schemas derived here.
 
 mod build;
 mod incidents;
@@ -21,7 +21,7 @@ pub use incidents::Incidents;
 pub use keys::{KeyRole, with_current_keys};
 pub use latents::{Latents, rounds_with_latents};
 pub use line::{Checksums, missing_timings};
-pub use manifest::{BadManifest, Manifest, Mismatch};
+pub use manifest::Manifest;
 pub use method::{ClientLabels, Losses, MethodProperties};
 pub use samples::{Sample, SampleKind, Samples};
 
@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub mod files {
     /// The resolved config, written before round 1.
     pub const CONFIG: &str = "config.toml";
-    /// Where a fleet of real clients took part: what its run is known by, and the coordinator's socket.
+    /// For a fleet of real clients: the identity of the run, and the coordinator's socket.
     pub const FLEET: &str = "fleet.json";
     /// One [`RoundRecord`](crate::RoundRecord) per line, each with a checksum.
     pub const ROUNDS: &str = "rounds.jsonl";
@@ -42,7 +42,7 @@ pub mod files {
     pub const SUMMARY: &str = "summary.json";
     /// Class histogram of every client.
     pub const PARTITION: &str = "partition.csv";
-    /// The [`Assignment`](crate::Assignment): which image is where.
+    /// The [`Assignment`](crate::Assignment) of images.
     pub const ASSIGNMENT: &str = "partition.json";
     /// Test images by true class (rows) and predicted class (columns), final model.
     pub const CONFUSION: &str = "confusion.csv";
@@ -52,17 +52,17 @@ pub mod files {
     pub const CHECKSUMS: &str = "checksums.txt";
     /// The final model.
     pub const MODEL: &str = "model.safetensors";
-    /// The [`Samples`](crate::Samples), where `record.samples` asks for them.
+    /// The [`Samples`](crate::Samples), with `record.samples`.
     pub const SAMPLES: &str = "samples.json";
-    /// The folder of [`Latents`](crate::Latents), where `record.latents` asks for them.
+    /// The folder of [`Latents`](crate::Latents), with `record.latents`.
     pub const LATENTS: &str = "latents";
     /// The latents of a round.
     pub fn latents(round: u32) -> String {
         format!("{LATENTS}/round-{round:06}.safetensors")
     }
-    /// Those that every run has a checksum of from its start.
+    /// The files with a checksum from the start of every run.
     pub const FIRST: [&str; 3] = [CONFIG, PARTITION, ASSIGNMENT];
-    /// Those that every finished run has.
+    /// The files of every finished run.
     pub const ALL: [&str; 9] =
         [CONFIG, ROUNDS, TIMINGS, SUMMARY, PARTITION, ASSIGNMENT, CONFUSION, SIMILARITY, MODEL];
 }
@@ -82,16 +82,16 @@ pub struct RoundRecord {
     /// In round 0: epochs of pre-training, where it ends by itself (`pretrain.fitted`); otherwise missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pretrain_epochs: Option<u32>,
-    /// In round 0: what the method is; missing in the other rounds and in records of earlier versions.
+    /// In round 0: properties of the method; missing in the other rounds and in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<MethodProperties>,
     /// Numbers of the clients drawn.
     pub clients: Vec<u32>,
-    /// How many of them sent an update, whether or not it was accepted.
+    /// Number of them that sent an update, accepted or not.
     pub trained: usize,
     /// Samples of the clients whose answers were accepted, as these clients report them.
     pub seen: usize,
-    /// How many of these samples were kept because their score passed the threshold, as reported.
+    /// Number of these samples that were kept because their score passed the threshold, as reported.
     pub kept: usize,
     /// Standard deviation of the kept samples over the clients whose answers were accepted; missing if there are
     /// fewer than two.
@@ -112,7 +112,7 @@ pub struct RoundRecord {
     pub bytes_down: u64,
     /// Encoded size of the messages from the clients to the server, in bytes.
     pub bytes_up: u64,
-    /// Accuracy of the broadcast model on the anchors, in percent: what the clients started from. `null` if
+    /// Accuracy of the broadcast model on the anchors, in percent. `null` if
     /// `checks.anchor_margin` is 0 or if no update was accepted.
     #[serde(default)]
     pub anchor_accuracy_before: Option<f64>,
@@ -125,7 +125,7 @@ pub struct RoundRecord {
     /// Clients that did not answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<u32>,
-    /// Why some of them did not, where that is known: in a fleet of real clients.
+    /// The reasons, if known: in a fleet of real clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<ClientNote>,
     /// Clients whose updates were clipped to the norm that `checks.clip` allows.
@@ -137,25 +137,25 @@ pub struct RoundRecord {
     /// Numbers of the clients excluded in this round for too many rejected updates; they are not drawn again.
     #[serde(default, alias = "set_aside")]
     pub excluded: Vec<u32>,
-    /// What became of the round.
+    /// Outcome of the round.
     #[serde(default)]
     pub outcome: Outcome,
-    /// What a reader of the accuracies should know, in words: signs that the run fails to learn, or that another build
-    /// took over; missing if there is nothing.
+    /// Notes on the accuracies: signs that the run fails to learn, or that another build
+    /// took over; missing if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// Something about one client.
+/// A note on one client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientNote {
     /// Number of the client.
     pub client: u32,
-    /// What happened, in words.
+    /// What happened.
     pub reason: String,
 }
 
-/// What became of a round.
+/// The outcome of a round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -266,7 +266,7 @@ pub struct Summary {
     /// Threads that shared each operation of the server: sums are split by them, so records are the same
     /// bytes only for the same number.
     pub compute_threads: i32,
-    /// What went wrong in its rounds.
+    /// Incidents in its rounds.
     #[serde(default, skip_serializing_if = "Incidents::is_empty")]
     pub incidents: Incidents,
     /// Of the test images of other classes, the share that a trigger turns into its class, in percent; missing unless
@@ -276,14 +276,13 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Whether the run has all its rounds and none of them changed the model.
+    /// Whether the run is complete and no round changed the model.
     pub fn is_without_effect(&self) -> bool {
         let Self { rounds, rounds_planned, incidents, .. } = self;
         *rounds > 0 && rounds == rounds_planned && incidents.without_effect() == *rounds as usize
     }
 
-    /// What a reader of its accuracy has to know first, if anything: that its rounds changed nothing, or made the model
-    /// worse.
+    /// A warning about the accuracy, if the rounds changed nothing or made the model worse.
     pub fn warning(&self) -> Option<String> {
         let (start, end) = (self.pretrained_accuracy, self.final_accuracy);
         if self.is_without_effect() {
@@ -294,7 +293,7 @@ impl Summary {
         })
     }
 
-    /// What the record of the last round says otherwise, if anything.
+    /// The contradiction between the summary and the record of the last round, if there is one.
     pub fn contradiction(&self, last: &RoundRecord) -> Option<String> {
         let Self { rounds, final_accuracy, .. } = self;
         let same = (last.round, last.test_accuracy) == (*rounds, *final_accuracy);
@@ -306,7 +305,7 @@ impl Summary {
         })
     }
 
-    /// The best model on the anchors alone, where there was a comparison.
+    /// The best model trained on the anchors alone, if there was a comparison.
     pub fn best_server_only(&self) -> Option<&ServerOnlyTrial> {
         self.server_only.iter().max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy))
     }

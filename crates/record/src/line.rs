@@ -1,12 +1,11 @@
 //! Checksums of the lines of `rounds.jsonl` and `timings.jsonl`.
 //!
 //! Every line ends in a key `checksum` that covers the line itself and the checksum of the line before
-//! it: a changed digit, a missing line and two swapped lines are all noticed. It is a key like any other,
-//! so a reader that does not know it ignores it, and lines written before there were checksums are
-//! accepted as they are.
+//! it: a changed digit, a missing line and two swapped lines are all noticed. Readers that do not know the key
+//! ignore it, and lines of earlier versions without it are accepted.
 
 const KEY: &str = ",\"checksum\":\"";
-/// Hexadecimal digits: 64 bits are plenty against accidents, which is all this is for.
+/// Hexadecimal digits: 64 bits suffice against accidents, the only purpose.
 const DIGITS: usize = 16;
 
 /// The checksums of a file's lines, one after the other.
@@ -16,7 +15,7 @@ pub struct Checksums {
 }
 
 impl Checksums {
-    /// Those of a file that ends in this line, whatever it says.
+    /// Those of a file that ends in this line, damaged or not.
     pub fn after(line: &str) -> Self {
         Self { last: split(line).map_or_else(String::new, |(_, checksum)| checksum.to_owned()) }
     }
@@ -28,18 +27,17 @@ impl Checksums {
         format!("{open}{KEY}{}\"}}", self.last)
     }
 
-    /// Whether a line is what was written, after the lines before it. A line without a checksum is
-    /// accepted before the first one that has it.
+    /// Whether a line is intact and follows the line before it. A line without a checksum is
+    /// accepted before the first line with one.
     pub fn accepts(&mut self, line: &str) -> bool {
         let Some((open, found)) = split(line) else { return self.last.is_empty() };
-        let expected = checksum(&self.last, &format!("{open}}}"));
-        self.last = expected;
+        self.last = checksum(&self.last, &format!("{open}}}"));
         self.last == found
     }
 }
 
-/// What is wrong if a run without its final checksums has this many lines in `timings.jsonl` and `rounds.jsonl`. A run
-/// that is killed between the two has no timing of its last round.
+/// The problem if an unfinished run has these numbers of lines in `timings.jsonl` and `rounds.jsonl`. A run that was
+/// killed between the two lacks the timing of its last round.
 pub fn missing_timings(timings: usize, rounds: usize) -> Option<String> {
     (timings + 1 < rounds).then(|| {
         format!(

@@ -1,8 +1,8 @@
 //! Checksums of the files in a run folder.
 //!
-//! `checksums.txt` has a line per file: its BLAKE3 hash, two spaces, its path, as `b3sum` writes and checks them. It
-//! is written after what it covers, and shortened before that changes, so that a run that is killed in between has
-//! files without a checksum rather than wrong ones. Runs of earlier versions have no such file.
+//! `checksums.txt` has a line per file: its BLAKE3 hash, two spaces and its path, as `b3sum` writes and checks them. It
+//! is written after the files, and entries are removed before their files change, so that a killed run has
+//! files without a checksum rather than with a wrong one. Runs of earlier versions have no such file.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,61 +15,40 @@ pub struct Manifest {
     hashes: BTreeMap<String, String>,
 }
 
-/// A file that is not what was written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "does not match its checksum in checksums.txt: one of the two was changed or damaged after it was written"
-)]
-pub struct Mismatch;
-
-/// What is wrong with the file itself.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadManifest {
-    /// A run lists files from its start.
-    #[error("is empty: expected a line per file")]
-    Empty,
-    /// A line that is not one of a manifest.
-    #[error("line {line} is damaged: expected a hash of 64 digits, two spaces and a path")]
-    Line {
-        /// Which, from 1.
-        line: usize,
-    },
-    /// A file that is listed a second time.
-    #[error("line {line} is damaged: it lists {name}, which an earlier line lists too")]
-    Twice {
-        /// Which, from 1.
-        line: usize,
-        /// The file.
-        name: String,
-    },
-}
+const MISMATCH: &str = "does not match its checksum in checksums.txt: one of the two was changed or damaged after it was written";
 
 impl Manifest {
-    /// Reads the file.
-    pub fn parse(text: &str) -> Result<Self, BadManifest> {
+    /// Reads the file. It is never empty, since a run lists files from its start.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let mut hashes = BTreeMap::new();
         for (line, content) in (1..).zip(text.split_inclusive('\n')) {
+            let damaged = |problem: &str| Err(format!("line {line} is damaged: {problem}"));
             let parts = content.strip_suffix('\n').and_then(|content| content.split_once("  "));
             let parts = parts.filter(|(hash, name)| is_hash(hash) && !name.is_empty());
-            let Some((hash, name)) = parts else { return Err(BadManifest::Line { line }) };
+            let Some((hash, name)) = parts else {
+                return damaged("expected a hash of 64 digits, two spaces and a path");
+            };
             if hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
-                return Err(BadManifest::Twice { line, name: name.to_owned() });
+                return damaged(&format!("it lists {name}, as an earlier line does"));
             }
         }
-        if hashes.is_empty() { Err(BadManifest::Empty) } else { Ok(Self { hashes }) }
+        if hashes.is_empty() {
+            return Err("is empty: expected one line per file".to_owned());
+        }
+        Ok(Self { hashes })
     }
 
-    /// Adds a file or replaces it.
+    /// Adds or replaces a file.
     pub fn add(&mut self, name: &str, content: &[u8]) {
         self.hashes.insert(name.to_owned(), hash(content));
     }
 
-    /// Takes a file out.
+    /// Removes a file.
     pub fn remove(&mut self, name: &str) {
         self.hashes.remove(name);
     }
 
-    /// Takes over what another one lists.
+    /// Adds the files of another manifest.
     pub fn extend(&mut self, other: &Self) {
         self.hashes.extend(other.hashes.clone());
     }
@@ -79,15 +58,15 @@ impl Manifest {
         self.hashes.contains_key(name)
     }
 
-    /// The files that are listed, sorted.
+    /// The listed files, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.hashes.keys().map(String::as_str)
     }
 
-    /// Checks a file's content; one that is not listed passes.
-    pub fn check(&self, name: &str, content: &[u8]) -> Result<(), Mismatch> {
+    /// Checks a file's content, unless the file is not listed. The error is a message without the name.
+    pub fn check(&self, name: &str, content: &[u8]) -> Result<(), &'static str> {
         match self.hashes.get(name) {
-            Some(expected) if *expected != hash(content) => Err(Mismatch),
+            Some(expected) if *expected != hash(content) => Err(MISMATCH),
             _ => Ok(()),
         }
     }
@@ -138,7 +117,7 @@ mod tests {
     fn content_is_checked_where_it_is_listed() {
         let mut manifest = Manifest::default();
         manifest.add("a", b"1");
-        assert_eq!(manifest.check("a", b"2"), Err(Mismatch));
+        assert_eq!(manifest.check("a", b"2"), Err(MISMATCH));
         assert_eq!(manifest.check("b", b"2"), Ok(()));
         manifest.add("a", b"2");
         assert_eq!(manifest.check("a", b"2"), Ok(()));
@@ -149,14 +128,15 @@ mod tests {
     #[test]
     fn a_file_that_is_torn_or_empty_or_has_a_line_twice_is_damaged() {
         let line = format!("{}  a\n", hash(b"1"));
-        let twice = BadManifest::Twice { line: 2, name: "a".to_owned() };
+        let twice = "line 2 is damaged: it lists a, as an earlier line does";
         for (text, problem) in [
-            (line.trim_end().to_owned(), BadManifest::Line { line: 1 }),
-            (String::new(), BadManifest::Empty),
-            (line.repeat(2), twice.clone()),
+            (line.trim_end().to_owned(), "line 1 is damaged: expected a hash"),
+            (String::new(), "is empty"),
+            (line.repeat(2), twice),
             (format!("{line}{}  a\n", hash(b"2")), twice),
         ] {
-            assert_eq!(Manifest::parse(&text), Err(problem), "{text}");
+            let error = Manifest::parse(&text).unwrap_err();
+            assert!(error.starts_with(problem), "{text}: {error}");
         }
     }
 }

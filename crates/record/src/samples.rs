@@ -1,4 +1,4 @@
-//! Pseudo-labels of single images, for a person to look at.
+//! Pseudo-labels of single images, for inspection by a person.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,8 +27,7 @@ pub struct Sample {
     pub truth: Option<String>,
     /// The score of the pseudo-label.
     pub score: f32,
-    /// What the score was compared with; `null` if all samples are kept (`softmatch`) or none is. With
-    /// `method.agreement` an image with a higher score may be left out, too.
+    /// The threshold for the score; `null` if all samples are kept (`softmatch`) or none is.
     pub threshold: Option<f32>,
     /// The image without augmentation: an 8-bit PNG file in base64.
     pub png: String,

@@ -1,10 +1,9 @@
-//! Words from elsewhere as they may stand in a record, in a log and on a terminal: names of files and classes, and
-//! what other machines say.
+//! Untrusted text in records, logs and on terminals: names of files and classes, and messages of other machines.
 
-/// The most characters of what another machine says.
-const LONGEST: usize = 300;
+/// The maximum length of a message of another machine, in characters.
+const MAX_MESSAGE: usize = 300;
 
-/// Whether a character is not seen and yet does something: it moves the cursor, retitles the window, or turns the
+/// Whether a character is invisible but has an effect: it moves the cursor, retitles the window, or changes the
 /// direction of writing.
 pub fn is_hidden(letter: char) -> bool {
     letter.is_control()
@@ -18,9 +17,9 @@ pub fn printable(text: &str) -> String {
     text.replace(is_hidden, "\u{fffd}")
 }
 
-/// The beginning of what another machine says, printable.
+/// The beginning of a message of another machine, printable.
 pub fn excerpt(text: &str) -> String {
-    printable(&text.chars().take(LONGEST).collect::<String>())
+    printable(&text.chars().take(MAX_MESSAGE).collect::<String>())
 }
 
 #[cfg(test)]
@@ -36,8 +35,8 @@ mod tests {
             assert_eq!(printable(hidden), "\u{fffd}", "{hidden:?}");
         }
         assert_eq!(printable("Größe 大 é 100 %"), "Größe 大 é 100 %");
-        let long = "é".repeat(LONGEST + 1);
-        assert_eq!(excerpt(&long), "é".repeat(LONGEST));
+        let long = "é".repeat(MAX_MESSAGE + 1);
+        assert_eq!(excerpt(&long), "é".repeat(MAX_MESSAGE));
         assert_eq!(printable(&long), long);
     }
 }

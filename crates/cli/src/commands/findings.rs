@@ -2,7 +2,7 @@
 
 use super::{counted, grouped, width};
 use crate::printer::Printer;
-use fedanchor_data::inspection::{Inspection, Part, Place, Spread};
+use fedanchor_data::inspection::{Inspection, Location, Part, Spread};
 use fedanchor_data::{Reason, Skipped};
 use std::collections::BTreeMap;
 
@@ -65,9 +65,9 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
         names(&head, lines.collect(), printer);
     }
     let exact = found.duplicates.exact.iter();
-    let exact = exact.map(|group| group.iter().map(place).collect::<Vec<_>>().join(" = "));
+    let exact = exact.map(|group| group.iter().map(shown).collect::<Vec<_>>().join(" = "));
     let near = found.duplicates.near.iter();
-    let near = near.map(|pair| format!("{} ~ {}", place(&pair.first), place(&pair.second)));
+    let near = near.map(|pair| format!("{} ~ {}", shown(&pair.first), shown(&pair.second)));
     for (head, lines) in [
         ("the same file under two labels or in two parts", exact.collect::<Vec<_>>()),
         ("pictures that look the same under two labels or in two parts", near.collect()),
@@ -78,10 +78,10 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
     }
 }
 
-fn place(place: &Place) -> String {
-    match &place.class {
-        Some(class) => format!("{} ({class})", place.path.display()),
-        None => place.path.display().to_string(),
+fn shown(location: &Location) -> String {
+    match &location.class {
+        Some(class) => format!("{} ({class})", location.path.display()),
+        None => location.path.display().to_string(),
     }
 }
 

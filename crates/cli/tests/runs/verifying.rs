@@ -103,7 +103,7 @@ fn damage_to_a_run_that_has_not_ended_is_named() {
         (
             "checksums.txt",
             first.repeat(2),
-            "line 4 is damaged: it lists config.toml, which an earlier line lists too",
+            "line 4 is damaged: it lists config.toml, as an earlier line does",
         ),
         ("timings.jsonl", String::new(), "has 0 of 3 lines"),
         ("timings.jsonl", changed, "line 2 does not match its checksum"),

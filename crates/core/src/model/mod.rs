@@ -112,8 +112,8 @@ impl Model {
         let inside = path.join(files::MODEL);
         let path = if path.is_dir() { &inside } else { path };
         let problem = |problem: &dyn ToString| Error::file(path, problem.to_string());
-        let bytes =
-            fedanchor_disk::read(path, fedanchor_disk::LARGEST).map_err(|error| problem(&error))?;
+        let bytes = fedanchor_disk::read(path, fedanchor_disk::MAX_FILE)
+            .map_err(|error| problem(&error))?;
         check(path, &bytes)?;
         let mut decoded = decode(&bytes).map_err(|error| {
             problem(&format!("not a model of fedanchor (safetensors): {error}"))

@@ -134,8 +134,8 @@ fn arrays(bytes: usize) -> usize {
     9 * unpacked(bytes)
 }
 
-/// The file, and what 100 megapixels cost: 12 bytes each while they are decoded, as in
-/// `pictures/budget.rs`, and 3 in the set; also what a file may contain beside its pixels.
+/// The file, and the cost of 100 megapixels: 12 bytes each while they are decoded, as in
+/// `pictures/budget.rs`, and 3 in the set; also the content of a file other than pixels.
 fn pictures(bytes: usize) -> usize {
     2 * bytes + 15 * 100_000_000 + (64 << 20)
 }
@@ -193,7 +193,7 @@ fn numpy(folder: &Path, bytes: &[u8]) -> bool {
 }
 
 fn picture(folder: &Path, bytes: &[u8]) -> bool {
-    // The content decides on the format, not the name.
+    // The content decides the format, not the name.
     put(folder, "a.png", bytes);
     let [as_it_is, resized] = [None, Some(8)]
         .map(|size| sound(folder::read(folder, &Options { size, ..Options::default() })));

@@ -7,12 +7,10 @@
 //! Rotation and both shears use one affine map; translations by whole pixels, for which the two
 //! filters agree, copy rows.
 
-use serde::{Deserialize, Serialize};
-
 /// How a position between pixels is interpolated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Filter {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
+pub(super) enum Filter {
     /// The pixel that contains the position.
     Nearest,
     /// The mean of the four surrounding pixels, weighted by distance.

@@ -2,46 +2,41 @@
 //!
 //! The compared recipes are defined by code that calls Pillow, and different rounding changes what
 //! networks learn. So every operation here computes the same as Pillow, bit for bit, on 8-bit
-//! pixels ([`Op`], tested against fixtures made with Pillow). Augmenting floating-point tensors on
+//! pixels (tested against fixtures made with Pillow). Augmenting floating-point tensors on
 //! the accelerator was rejected: faster per image, but a different augmentation, and the host
 //! prepares the next batch while the accelerator trains.
 //!
-//! Drawing is separate from applying: [`draw_weak`] and [`Strong::draw`] turn random numbers into a
-//! description, [`apply_weak`] and [`Op::apply`] are pure functions of pixels. So the draws can be
-//! tested against the published probabilities, and one draw can be applied to two images.
+//! Drawing is separate from applying: random numbers become a description, and applying it is a pure
+//! function of pixels. So the draws can be tested against the published probabilities.
 
 mod geometry;
 mod ops;
+#[cfg(test)]
+mod pillow_tests;
 mod randaugment;
-
-use std::cell::RefCell;
-
-use rand::RngExt;
-use rand_distr::{Beta, Distribution};
-use serde::{Deserialize, Serialize};
 
 use crate::Shape;
 use crate::stream::ChaCha8Rng;
-
-pub use geometry::Filter;
-pub use ops::Op;
+use rand::RngExt;
+use rand_distr::{Beta, Distribution};
 pub use randaugment::Strong;
+use std::cell::RefCell;
 
 /// One draw of the weak augmentation: possibly a mirror image, then a crop of the image padded by
 /// reflection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WeakDraw {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+struct WeakDraw {
     /// Whether the image is mirrored left to right, before the crop.
-    pub mirror: bool,
+    mirror: bool,
     /// Pixel (x, y) of the result is pixel (x + dx, y + dy) of the (mirrored) image.
-    pub dx: i32,
-    /// See `dx`.
-    pub dy: i32,
+    dx: i32,
+    dy: i32,
 }
 
 /// Draws a weak augmentation: with `flip`, a mirror image half of the time; then a crop after
 /// padding by an eighth of the side (4 pixels at 32), with every crop equally likely.
-pub fn draw_weak(shape: Shape, flip: bool, rng: &mut ChaCha8Rng) -> WeakDraw {
+fn draw_weak(shape: Shape, flip: bool, rng: &mut ChaCha8Rng) -> WeakDraw {
     let padding = i32::try_from(shape.side / 8).unwrap_or(i32::MAX);
     WeakDraw {
         mirror: flip && rng.random_bool(0.5),
@@ -50,11 +45,7 @@ pub fn draw_weak(shape: Shape, flip: bool, rng: &mut ChaCha8Rng) -> WeakDraw {
     }
 }
 
-/// Applies a weak augmentation to `src` and writes the result to `out`.
-///
-/// # Panics
-/// If the slices are not images of this shape, or the shape has neither 1 nor 3 channels.
-pub fn apply_weak(shape: Shape, draw: WeakDraw, src: &[u8], out: &mut [u8]) {
+fn apply_weak(shape: Shape, draw: WeakDraw, src: &[u8], out: &mut [u8]) {
     check(shape, src);
     check(shape, out);
     match shape.channels {
@@ -63,19 +54,18 @@ pub fn apply_weak(shape: Shape, draw: WeakDraw, src: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The weak view of an image: [`draw_weak`], then [`apply_weak`].
+/// Writes a weak view of `src` to `out`.
 ///
 /// # Panics
-/// As [`apply_weak`].
+/// If the slices are not images of this shape, or the shape has neither 1 nor 3 channels.
 pub fn weak(shape: Shape, flip: bool, src: &[u8], rng: &mut ChaCha8Rng, out: &mut [u8]) {
-    let draw = draw_weak(shape, flip, rng);
-    apply_weak(shape, draw, src, out);
+    apply_weak(shape, draw_weak(shape, flip, rng), src, out);
 }
 
-/// The strong view of an image: the weak view, then the operations drawn by the preset.
+/// Writes a strong view of `src` to `out`: a weak view, then the operations drawn by the preset.
 ///
 /// # Panics
-/// As [`apply_weak`].
+/// As [`weak`].
 pub fn strong(
     preset: Strong,
     shape: Shape,

@@ -5,103 +5,80 @@
 //! grey); where it does (blending two images, stretching contrast), the same precision is used in
 //! the same order. The reference is Pillow without fused multiply-add, as on x86-64.
 
-use serde::{Deserialize, Serialize};
-
 use super::check;
-use super::geometry::{self, Filter};
+use super::geometry::{Filter, affine, cutout, rotation, translate};
 use crate::Shape;
 
-/// One operation with its argument.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Op {
-    /// No change.
+/// One operation with its argument. A `factor` of 0 gives the other image of a blend and 1 the image itself; more than 1
+/// extrapolates.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
+pub(super) enum Op {
     Identity,
     /// Stretches each channel so that its darkest value becomes 0 and its brightest 255.
     AutoContrast,
     /// Maps each channel so that its values are distributed evenly.
     Equalize,
-    /// 255 minus each value.
     Invert,
-    /// Keeps the highest bits of each value.
+    /// Keeps the highest 1 to 8 bits of each value.
     Posterize {
-        /// How many, 1 to 8.
         bits: u8,
     },
-    /// Inverts the values at or above a threshold.
+    /// Inverts the values at or above a threshold: 0 inverts all, 256 none.
     Solarize {
-        /// The lowest value that is inverted; 0 inverts all, 256 none.
         threshold: u16,
     },
     /// Blends the image with black.
     Brightness {
-        /// 0 gives black, 1 the image; more than 1 extrapolates.
         factor: f32,
     },
     /// Blends the image with its grey version; no change to grey images.
     Color {
-        /// 0 gives the grey version, 1 the image; more than 1 extrapolates.
         factor: f32,
     },
     /// Blends the image with its mean grey.
     Contrast {
-        /// 0 gives the mean grey, 1 the image; more than 1 extrapolates.
         factor: f32,
     },
     /// Blends the image with its smoothed version; the outermost pixels do not change.
     Sharpness {
-        /// 0 gives the smoothed version, 1 the image; more than 1 extrapolates.
         factor: f32,
     },
-    /// Rotates the image about its centre; nearest pixel.
+    /// Rotates the image counter-clockwise about its centre; nearest pixel.
     Rotate {
-        /// Counter-clockwise.
         degrees: f64,
     },
-    /// Shifts rows in proportion to their distance from the top.
+    /// Shifts each row to the left by `slope` pixels more than the row above it.
     ShearX {
-        /// Pixels to the left per row.
         slope: f64,
-        /// How positions between pixels are interpolated.
         filter: Filter,
     },
-    /// Shifts columns in proportion to their distance from the left.
+    /// Shifts each column upwards by `slope` pixels more than the column to its left.
     ShearY {
-        /// Pixels upwards per column.
         slope: f64,
-        /// How positions between pixels are interpolated.
         filter: Filter,
     },
-    /// Shifts the image horizontally.
+    /// Shifts the image to the left.
     TranslateX {
-        /// To the left.
         pixels: i32,
     },
-    /// Shifts the image vertically.
+    /// Shifts the image upwards.
     TranslateY {
-        /// Upwards.
         pixels: i32,
     },
-    /// Paints a box gray (127).
+    /// Paints a box gray (127), up to but excluding `right` and `bottom`, which may be outside the image.
     Cutout {
-        /// First column of the box.
         left: usize,
-        /// First row.
         top: usize,
-        /// One past the last column; may be outside the image.
         right: usize,
-        /// One past the last row; may be outside the image.
         bottom: usize,
     },
 }
 
 impl Op {
-    /// Applies the operation in place. `scratch` is a buffer for a copy of the image; its content
-    /// is ignored and overwritten.
-    ///
-    /// # Panics
-    /// If `pixels` is not an image of this shape, or the shape has neither 1 nor 3 channels.
-    pub fn apply(&self, shape: Shape, pixels: &mut [u8], scratch: &mut Vec<u8>) {
+    /// Applies the operation in place. `scratch` is a buffer for a copy of the image. Panics unless `pixels` is an image
+    /// of this shape.
+    pub(super) fn apply(&self, shape: Shape, pixels: &mut [u8], scratch: &mut Vec<u8>) {
         check(shape, pixels);
         match shape.channels {
             _ if pixels.is_empty() => {}
@@ -124,12 +101,12 @@ impl Op {
                 each_value(pixels, |v| if u16::from(v) < threshold { v } else { !v });
             }
             Self::Brightness { factor } => blend_from(0, pixels, factor),
+            // The grey version of a grey image is the image.
+            Self::Color { .. } if C == 1 => {}
             Self::Color { factor } => {
-                if C == 3 {
-                    for pixel in pixels {
-                        let grey = luma(pixel);
-                        *pixel = pixel.map(|v| blend(grey, v, factor));
-                    }
+                for pixel in pixels {
+                    let grey = luma(pixel);
+                    *pixel = pixel.map(|v| blend(grey, v, factor));
                 }
             }
             Self::Contrast { factor } => blend_from(mean_luma(pixels), pixels, factor),
@@ -138,25 +115,25 @@ impl Op {
                 sharpness(factor, side * C, C, src, pixels.as_flattened_mut());
             }
             Self::Rotate { degrees } => {
-                let matrix = geometry::rotation(degrees, side);
-                geometry::affine(matrix, Filter::Nearest, side, copy(pixels, scratch), pixels);
+                let matrix = rotation(degrees, side);
+                affine(matrix, Filter::Nearest, side, copy(pixels, scratch), pixels);
             }
             Self::ShearX { slope, filter } => {
                 let matrix = [1.0, slope, 0.0, 0.0, 1.0, 0.0];
-                geometry::affine(matrix, filter, side, copy(pixels, scratch), pixels);
+                affine(matrix, filter, side, copy(pixels, scratch), pixels);
             }
             Self::ShearY { slope, filter } => {
                 let matrix = [1.0, 0.0, 0.0, slope, 1.0, 0.0];
-                geometry::affine(matrix, filter, side, copy(pixels, scratch), pixels);
+                affine(matrix, filter, side, copy(pixels, scratch), pixels);
             }
             Self::TranslateX { pixels: dx } => {
-                geometry::translate(dx, 0, side, copy(pixels, scratch), pixels);
+                translate(dx, 0, side, copy(pixels, scratch), pixels);
             }
             Self::TranslateY { pixels: dy } => {
-                geometry::translate(0, dy, side, copy(pixels, scratch), pixels);
+                translate(0, dy, side, copy(pixels, scratch), pixels);
             }
             Self::Cutout { left, top, right, bottom } => {
-                geometry::cutout([left, top, right, bottom], side, pixels);
+                cutout([left, top, right, bottom], side, pixels);
             }
         }
     }

@@ -9,7 +9,8 @@ use rand::RngExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Filter, Op};
+use super::geometry::Filter;
+use super::ops::Op;
 use crate::Shape;
 use crate::stream::ChaCha8Rng;
 
@@ -28,8 +29,8 @@ pub enum Strong {
 }
 
 impl Strong {
-    /// Draws the operations for one image, in order; [`Op::Identity`] where one is skipped.
-    pub fn draw(self, shape: Shape, rng: &mut ChaCha8Rng) -> [Op; 3] {
+    /// Draws the operations for one image, in order; [`Op::Identity`] for a skipped one.
+    pub(super) fn draw(self, shape: Shape, rng: &mut ChaCha8Rng) -> [Op; 3] {
         match self {
             Self::Fixmatch => [
                 half_the_time(fixmatch, shape, rng),

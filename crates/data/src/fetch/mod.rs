@@ -1,7 +1,7 @@
 //! Fetching a data set into a folder: by download, or from local files.
 //!
 //! A folder `<name>` is always complete. Unfinished work is kept next to it in `<name>.incomplete`:
-//! downloads as `<file>.part`, verified files under their own names, and the content of the data
+//! downloads as `<file>.part`, verified files under their names, and the content of the data
 //! set, which is renamed to `<name>` as the last step. So an interrupted command leaves nothing
 //! that could be mistaken for data, and running it again resumes the work. A marker file in the
 //! folder was rejected: a reader that does not know about it would see half a data set.
@@ -12,27 +12,27 @@ mod transfer;
 mod unpack;
 
 use crate::catalog::{File, Published};
+use crate::error::unusable;
 use crate::{DataError, Result};
 use fedanchor_disk::Appended;
 use sha2::{Digest, Sha256};
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 pub use unpack::unpack;
 
 /// The source of a data set's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The official address in the catalogue.
+    /// The official address.
     Official,
     /// The same files at another address, without `/<file name>`.
     Mirror(String),
-    /// Local files, recognised by content whatever their names, or folders that contain them under
-    /// their official names.
+    /// Local files, recognised by content, or folders that contain them under their official names.
     Local(Vec<PathBuf>),
 }
 
-/// The current step for a file.
+/// The current step of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// It is being downloaded.
@@ -56,7 +56,7 @@ pub struct Progress<'a> {
     pub total: u64,
 }
 
-/// Called often: once per piece of a file.
+/// Called for every piece of a file.
 type Report<'a> = &'a mut dyn FnMut(Progress);
 
 /// Size of the pieces in which files are read and written.
@@ -74,48 +74,52 @@ pub fn get(
         return Ok(complete);
     }
     let staging = dir.join(format!("{}.incomplete", data.name));
-    fs::create_dir_all(&staging).map_err(|error| DataError::io(&staging, error))?;
+    at(&staging, fs::create_dir_all)?;
     let lock = lock(&staging.join("lock"))?;
     let files = match source {
         Source::Official => download(data, data.base_url, &staging, progress)?,
         Source::Mirror(base) => download(data, &base, &staging, progress)?,
         Source::Local(paths) => recognise(data, &paths, progress).inspect_err(|_| {
-            // There is nothing that another attempt could resume.
+            // Another attempt has nothing to resume.
             let _ = fs::remove_file(staging.join("lock")).and_then(|()| fs::remove_dir(&staging));
         })?,
     };
 
     let content = staging.join("content");
     if content.exists() {
-        fs::remove_dir_all(&content).map_err(|error| DataError::io(&content, error))?;
+        at(&content, fs::remove_dir_all)?;
     }
-    fs::create_dir(&content).map_err(|error| DataError::io(&content, error))?;
+    at(&content, fs::create_dir)?;
     for (path, file) in files {
         if file.name.ends_with(".tar.gz") {
             unpack(&path, &content, progress)?;
         } else {
-            let to = content.join(file.name);
-            fs::copy(&path, &to).map_err(|error| DataError::io(&to, error))?;
+            at(&content.join(file.name), |to| fs::copy(&path, to))?;
         }
     }
-    // What the name promises must survive a power failure.
-    fedanchor_disk::sync_all_below(&content).map_err(|error| DataError::io(&content, error))?;
-    fs::rename(&content, &complete).map_err(|error| DataError::io(&complete, error))?;
-    fedanchor_disk::sync_folder(dir).map_err(|error| DataError::io(dir, error))?;
+    // The content must survive a power failure before it gets its name.
+    at(&content, fedanchor_disk::sync_all_below)?;
+    at(&complete, |complete| fs::rename(&content, complete))?;
+    at(dir, fedanchor_disk::sync_folder)?;
     drop(lock);
-    fs::remove_dir_all(&staging).map_err(|error| DataError::io(&staging, error))?;
+    at(&staging, fs::remove_dir_all)?;
     Ok(complete)
+}
+
+/// Applies a function to a path, which its error names.
+fn at<'a, T>(path: &'a Path, act: impl FnOnce(&'a Path) -> io::Result<T>) -> Result<T> {
+    act(path).map_err(|error| DataError::io(path, error))
 }
 
 /// Locks the staging folder: two processes writing one `.part` would corrupt it.
 fn lock(path: &Path) -> Result<Appended> {
-    let lock = Appended::create(path).map_err(|error| DataError::io(path, error))?;
+    let lock = at(path, Appended::create)?;
     match lock.file().file().try_lock() {
         Ok(()) => Ok(lock),
-        Err(fs::TryLockError::WouldBlock) => Err(DataError::Unusable(format!(
+        Err(fs::TryLockError::WouldBlock) => unusable(format!(
             "{}: another process is fetching this data set: wait for it to finish",
             path.display()
-        ))),
+        )),
         Err(fs::TryLockError::Error(error)) => Err(DataError::io(path, error)),
     }
 }
@@ -152,33 +156,30 @@ fn recognise(
     candidates.retain(|path| paths.contains(path) || path.is_file());
     let mut found = Vec::new();
     for path in candidates {
-        let refused = |is: String| {
-            let expected: Vec<String> = data
-                .files
-                .iter()
-                .map(|file| describe(file.name, file.bytes, file.sha256))
-                .collect();
-            DataError::malformed(&path, "whole file", expected.join(" or "), is)
+        let refused = |found: String| {
+            let files = data.files.iter();
+            let expected = files.map(|file| describe(file.name, file.bytes, file.sha256));
+            let expected = expected.collect::<Vec<_>>().join(" or ");
+            Err(DataError::malformed(&path, "whole file", expected, found))
         };
-        let length = fedanchor_disk::open(&path).and_then(|file| file.metadata());
-        let length = length.map_err(|error| DataError::io(&path, error))?.len();
+        let length = at(&path, |path| fedanchor_disk::open(path)?.metadata())?.len();
         // Its length is known at once, while reading it may take hours.
         if !data.files.iter().any(|file| file.bytes == length) {
-            return Err(refused(format!("a file of {length} bytes")));
+            return refused(format!("a file of {length} bytes"));
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let sum = Checksum::measure(&path, &name, progress)?;
         match data.files.iter().find(|file| sum.matches(file)) {
             Some(file) => found.push((path, file)),
-            None => return Err(refused(describe("a file", sum.bytes, &sum.sha256))),
+            None => return refused(describe("a file", sum.bytes, &sum.sha256)),
         }
     }
     match data.files.iter().find(|file| found.iter().all(|(_, other)| other != file)) {
         None => Ok(found),
-        Some(missing) => Err(DataError::Unusable(format!(
+        Some(missing) => unusable(format!(
             "incomplete data set {}: {} is not among the given files",
             data.name, missing.name
-        ))),
+        )),
     }
 }
 

@@ -1,10 +1,11 @@
-//! Downloads one file over HTTP: resumable, limited to the size in the catalogue, and verified.
+//! Downloads one file over HTTP: resumable, limited to the published size, and verified.
 //!
 //! Size and checksum are known beforehand, so nothing depends on the server honouring a range,
 //! stopping in time or sending the right bytes.
 
-use super::{Checksum, PIECE, Phase, Progress, Report, describe};
+use super::{Checksum, PIECE, Phase, Progress, Report, at, describe};
 use crate::catalog::File;
+use crate::error::unusable;
 use crate::{DataError, Result};
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -13,11 +14,13 @@ use std::time::Duration;
 use ureq::Body;
 use ureq::http::Response;
 
-/// How long a server may take to respond, and to send each piece.
+const ALTERNATIVES: &str = "use another address (--mirror) or a local copy (--from)";
+
+/// The time limit for a response, and for each piece of it.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Downloads the file to `to`, unless it is there. Only a verified file gets that name, and it is verified again: it may
-/// have been there for long.
+/// Downloads the file to `to`, unless it exists. Only a verified file gets that name, and an existing file is verified
+/// again.
 pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> Result<()> {
     if fs::symlink_metadata(to).is_ok_and(|found| found.is_file() && found.len() == file.bytes)
         && Checksum::measure(to, file.name, progress)?.matches(file)
@@ -28,8 +31,8 @@ pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> R
     let have = match fs::symlink_metadata(&part) {
         Ok(metadata) if metadata.is_file() && metadata.len() <= file.bytes => metadata.len(),
         Ok(_) => {
-            // A link, which must not be written through, or larger than the file: no part of it.
-            fs::remove_file(&part).map_err(|error| DataError::io(&part, error))?;
+            // Larger than the file, or a link, which must not be written through.
+            at(&part, fs::remove_file)?;
             0
         }
         Err(error) if error.kind() == ErrorKind::NotFound => 0,
@@ -40,22 +43,17 @@ pub(super) fn transfer(url: &str, file: &File, to: &Path, progress: Report) -> R
     }
     let sum = Checksum::measure(&part, file.name, progress)?;
     if !sum.matches(file) {
-        fs::remove_file(&part).map_err(|error| DataError::io(&part, error))?;
-        return Err(failed(
-            url,
-            format!(
-                "expected {}, found {}; the downloaded data was deleted: run the same command \
-                 again to start over",
-                describe("a file", file.bytes, file.sha256),
-                describe("one", sum.bytes, &sum.sha256)
-            ),
-        ));
+        at(&part, fs::remove_file)?;
+        let expected = describe("a file", file.bytes, file.sha256);
+        let found = describe("one", sum.bytes, &sum.sha256);
+        let advice = "the downloaded data was deleted: run the same command again to start over";
+        return failed(url, &format!("expected {expected}, found {found}; {advice}"));
     }
-    fs::rename(&part, to).map_err(|error| DataError::io(to, error))
+    at(to, |to| fs::rename(&part, to))
 }
 
-fn failed(url: &str, reason: String) -> DataError {
-    DataError::Download { url: url.into(), reason }
+fn failed<T>(url: &str, reason: &str) -> Result<T> {
+    unusable(format!("{url}: {reason}"))
 }
 
 /// Downloads the rest of the part after its first `have` bytes.
@@ -67,34 +65,23 @@ fn receive(url: &str, file: &File, part: &Path, have: u64, progress: Report) -> 
         206 => range_start(&response).unwrap_or(u64::MAX),
         416 => u64::MAX,
         _ => {
-            return Err(failed(
-                url,
-                format!(
-                    "the server responded with {}; use another address (--mirror) or a local copy \
-                     (--from)",
-                    response.status()
-                ),
-            ));
+            let status = response.status();
+            return failed(url, &format!("the server responded with {status}; {ALTERNATIVES}"));
         }
     };
     if begins != 0 && begins != have {
         // The server cannot resume at this byte.
         return match have {
-            0 => Err(failed(url, format!("the server responded with {status} to a plain request"))),
+            0 => failed(url, &format!("the server responded with {status} to a plain request")),
             _ => receive(url, file, part, 0, progress),
         };
     }
     if let Some(rest) = response.body().content_length()
         && begins.checked_add(rest) != Some(file.bytes)
     {
-        return Err(failed(
-            url,
-            format!(
-                "the server offers {rest} bytes starting at byte {begins}, but the file has {}: \
-                 this is another file",
-                file.bytes
-            ),
-        ));
+        let (all, problem) = (file.bytes, "this is another file");
+        let offer = format!("the server offers {rest} bytes starting at byte {begins}");
+        return failed(url, &format!("{offer}, but the file has {all}: {problem}"));
     }
     store(response, url, file, part, begins, progress)
 }
@@ -113,14 +100,7 @@ fn request(url: &str, have: u64) -> Result<Response<Body>> {
     if have > 0 {
         request = request.header("Range", format!("bytes={have}-"));
     }
-    request.call().map_err(|error| {
-        failed(
-            url,
-            format!(
-                "no response ({error}); use another address (--mirror) or a local copy (--from)"
-            ),
-        )
-    })
+    request.call().or_else(|error| failed(url, &format!("no response ({error}); {ALTERNATIVES}")))
 }
 
 /// Whether the server is on this machine: requests to it bypass the proxy.
@@ -168,10 +148,9 @@ fn store(
         done += count as u64;
         if done > file.bytes {
             drop(to);
-            fs::remove_file(part).map_err(cannot_write)?;
-            let why =
-                format!("the server sent more than the expected {total} bytes: not this file");
-            return Err(failed(url, why));
+            at(part, fs::remove_file)?;
+            let more = format!("more than the expected {total} bytes: not this file");
+            return failed(url, &format!("the server sent {more}"));
         }
         to.write_all(&piece[..count]).map_err(cannot_write)?;
     };
@@ -179,11 +158,6 @@ fn store(
         // Before it gets its name.
         return to.sync_all().map_err(cannot_write);
     }
-    Err(failed(
-        url,
-        format!(
-            "{interruption} after {done} of {} bytes: run the same command again to resume",
-            file.bytes
-        ),
-    ))
+    let advice = "run the same command again to resume";
+    failed(url, &format!("{interruption} after {done} of {} bytes: {advice}", file.bytes))
 }

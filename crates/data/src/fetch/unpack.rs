@@ -5,7 +5,7 @@
 //! extraction (which also restores links, owners and permissions that no data set needs), and the
 //! whole decompressed stream, headers included, is limited by the size of the archive.
 
-use super::{PIECE, Phase, Progress};
+use super::{PIECE, Phase, Progress, at};
 use crate::{DataError, Result};
 use flate2::bufread::GzDecoder;
 use std::fs;
@@ -15,21 +15,21 @@ use tar::EntryType;
 
 /// An archive may unpack to this many times its size (images hardly compress: the official ones
 /// unpack to 1.1 times theirs) ...
-const MOST_RATIO: u64 = 16;
+const MAX_RATIO: u64 = 16;
 /// ... plus this much, for small archives that are mostly padding.
-const MOST_EXTRA: u64 = 1 << 20;
+const MAX_EXTRA: u64 = 1 << 20;
 /// More entries than any data set here has.
-const MOST_ENTRIES: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 /// The longest name of an entry in bytes: the limit of common systems.
-const MOST_NAME: usize = 4096;
+const MAX_NAME: usize = 4096;
 
 /// Unpacks a `.tar.gz` into a folder, which must exist and be empty.
 pub fn unpack(archive: &Path, into: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
     let cannot_read = |error| DataError::io(archive, error);
     let file = fedanchor_disk::open(archive).map_err(cannot_read)?;
     let total = file.metadata().map_err(cannot_read)?.len();
-    let most = total.saturating_mul(MOST_RATIO).saturating_add(MOST_EXTRA);
-    let mut stream = GzDecoder::new(BufReader::new(&file)).take(most);
+    let max = total.saturating_mul(MAX_RATIO).saturating_add(MAX_EXTRA);
+    let mut stream = GzDecoder::new(BufReader::new(&file)).take(max);
 
     let name = archive.file_name().unwrap_or_default().to_string_lossy();
     let mut report = || {
@@ -42,12 +42,8 @@ pub fn unpack(archive: &Path, into: &Path, progress: &mut dyn FnMut(Progress)) -
         drained.map(drop).map_err(|error| damaged(archive, "end", &error))
     });
     if stream.limit() == 0 {
-        return Err(DataError::malformed(
-            archive,
-            "whole archive",
-            format!("at most {most} bytes unpacked"),
-            "more",
-        ));
+        let expected = format!("at most {max} bytes unpacked");
+        return Err(DataError::malformed(archive, "whole archive", expected, "more"));
     }
     outcome
 }
@@ -63,15 +59,15 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, report: &mut dyn FnMu
         let mut entry =
             entry.map_err(|error| damaged(archive, &format!("entry {number}"), &error))?;
         let length = entry.path_bytes().len();
-        if length > MOST_NAME {
-            let expected = format!("a name of at most {MOST_NAME} bytes");
+        if length > MAX_NAME {
+            let expected = format!("a name of at most {MAX_NAME} bytes");
             let place = format!("entry {number}");
             return Err(DataError::malformed(archive, place, expected, length.to_string()));
         }
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let place = format!("entry `{name}`");
-        if number >= MOST_ENTRIES {
-            let expected = format!("at most {MOST_ENTRIES} entries");
+        if number >= MAX_ENTRIES {
+            let expected = format!("at most {MAX_ENTRIES} entries");
             return Err(DataError::malformed(archive, place, expected, "more"));
         }
         let kind = entry.header().entry_type();
@@ -87,7 +83,7 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, report: &mut dyn FnMu
         let path = into.join(path);
         match kind {
             EntryType::Directory => {
-                fs::create_dir_all(&path).map_err(|error| DataError::io(&path, error))?;
+                at(&path, fs::create_dir_all)?;
             }
             EntryType::Regular | EntryType::Continuous => {
                 write(&mut entry, archive, &place, &path, report)?;
@@ -115,7 +111,7 @@ fn write(
 ) -> Result<()> {
     let cannot_write = |error| DataError::io(path, error);
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(|error| DataError::io(folder, error))?;
+        at(folder, fs::create_dir_all)?;
     }
     let mut file = match fs::File::create_new(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {

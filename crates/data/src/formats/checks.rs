@@ -1,27 +1,28 @@
 //! Checks shared by all readers, between the bytes of a file and an [`ImageSet`].
 //!
 //! A reader only finds pixels and labels; whether they form a usable set is checked here, so that
-//! the same mistake gives the same message in every format. A size stored in a file is not trusted:
-//! buffers grow with the bytes read, not with the size announced.
+//! the same mistake gives the same message in every format. Sizes stored in a file are not trusted:
+//! buffers grow with the bytes read.
 
 use crate::{DataError, ImageSet, Result, Shape};
 use rayon::prelude::*;
 use std::fmt;
 use std::io::Read;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// The largest width or height of an image, in pixels.
 pub const MAX_SIDE: usize = 4096;
 
-/// The most bytes one array in a file may hold: far more than any published set of small images
+/// The most bytes of one array in a file: far more than any published set of small images
 /// has, and a damaged size field cannot fill the memory.
 const MAX_BYTES: u64 = 16 << 30;
 
 /// Compressed data may unpack to this many times its size (MNIST unpacks to 5 times, photographs to
 /// 10 to 80 times) ...
-const MOST_RATIO: u64 = 128;
+const MAX_RATIO: u64 = 128;
 /// ... plus this much, since small files may be uniform and compress better.
-const MOST_EXTRA: u64 = 16 << 20;
+const MAX_EXTRA: u64 = 16 << 20;
 
 /// The shape of square images, or an error if they are unusable.
 pub(super) fn shape(path: &Path, height: usize, width: usize, channels: usize) -> Result<Shape> {
@@ -89,12 +90,10 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     fedanchor_disk::read(path, MAX_BYTES).map_err(|source| DataError::io(path, source))
 }
 
-/// A part of a file: where the limits of its content and the errors about it belong.
+/// A part of a file, with its name in messages.
 #[derive(Clone, Copy)]
 pub(super) struct Section<'a> {
-    /// The file.
     pub path: &'a Path,
-    /// The part, in messages.
     pub name: &'a str,
     /// The size of the whole file.
     pub file_bytes: u64,
@@ -105,17 +104,12 @@ impl Section<'_> {
         DataError::malformed(self.path, self.name, expected, found)
     }
 
-    /// The number of elements of an array with these dimensions.
-    pub(super) fn volume(&self, dims: &[usize]) -> Result<usize> {
-        volume(self.path, self.name, dims)
-    }
-
     /// Rejects data that would unpack to more than the limit, before it fills the memory.
     pub(super) fn check_unpacked(&self, bytes: u64, advice: &str) -> Result<()> {
         let file = self.file_bytes;
-        let most = file.saturating_mul(MOST_RATIO).saturating_add(MOST_EXTRA);
-        if bytes > most {
-            let expected = format!("at most {most} bytes unpacked from {file} ({advice})");
+        let max = file.saturating_mul(MAX_RATIO).saturating_add(MAX_EXTRA);
+        if bytes > max {
+            let expected = format!("at most {max} bytes unpacked from {file} ({advice})");
             return Err(self.error(expected, bytes.to_string()));
         }
         Ok(())
@@ -147,8 +141,8 @@ impl Section<'_> {
     }
 }
 
-/// The number of elements of an array with these dimensions, if they fit into the memory that is free: better an error
-/// now than a killed process later.
+/// The number of elements of an array with these dimensions; an error if they do not fit into the free memory, rather
+/// than a killed process later.
 pub(super) fn volume(path: &Path, place: &str, dims: &[usize]) -> Result<usize> {
     let product = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
     let product = product.filter(|&product| product as u64 <= MAX_BYTES).ok_or_else(|| {
@@ -157,7 +151,7 @@ pub(super) fn volume(path: &Path, place: &str, dims: &[usize]) -> Result<usize> 
     })?;
     match free_memory() {
         Some(free) if product as u64 > free => {
-            let expected = format!("at most the {} MB of memory that are free", free / 1_000_000);
+            let expected = format!("at most the {} MB of free memory", free / 1_000_000);
             let found =
                 format!("{} MB: use a smaller size (data.size, --size)", product / 1_000_000);
             Err(DataError::malformed(path, place, expected, found))
@@ -166,51 +160,47 @@ pub(super) fn volume(path: &Path, place: &str, dims: &[usize]) -> Result<usize> 
     }
 }
 
-/// The memory that can be allocated without swapping, in bytes, where the system tells.
+/// The memory that can be allocated without swapping, in bytes, if the system tells it.
 pub fn free_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Moves the channels of `[count, channels, side, side]` images last.
-pub(super) fn interleave(shape: Shape, planar: Vec<u8>) -> Vec<u8> {
-    if shape.channels == 1 {
-        return planar;
-    }
+/// Moves the channels of `[count, channels, side, side]` images last. The pixel at `position` is at `place(position)` of
+/// its plane.
+pub(super) fn interleave(
+    shape: Shape,
+    planar: &[u8],
+    place: impl Fn(usize) -> usize + Sync,
+) -> Vec<u8> {
     let plane = shape.side * shape.side;
     let mut pixels = vec![0; planar.len()];
     let images = pixels.par_chunks_exact_mut(shape.bytes());
     images.zip(planar.par_chunks_exact(shape.bytes())).for_each(|(image, planar)| {
         for (position, pixel) in image.chunks_exact_mut(shape.channels).enumerate() {
             for (channel, value) in pixel.iter_mut().enumerate() {
-                *value = planar[channel * plane + position];
+                *value = planar[channel * plane + place(position)];
             }
         }
     });
     pixels
 }
 
-/// The type of the numbers in a file: `u`, `i` or `f`, as numpy calls unsigned, signed and floating-point ones, and their
-/// size in bytes.
+/// The type of the numbers in a file: `u` (unsigned), `i` (signed) or `f` (floating point), and the size in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Number {
     kind: char,
-    size: usize,
+    pub(super) size: usize,
 }
 
 impl Number {
     pub(super) const BYTE: Self = Self { kind: 'u', size: 1 };
 
-    /// The type, if there is such a one.
+    /// The type, if it exists.
     pub(super) fn new(kind: char, size: usize) -> Option<Self> {
         let exists = matches!((kind, size), ('u' | 'i', 1 | 2 | 4 | 8) | ('f', 4 | 8));
         exists.then_some(Self { kind, size })
-    }
-
-    /// Bytes per number.
-    pub(super) fn size(self) -> usize {
-        self.size
     }
 
     /// Little-endian bytes as numbers; exact for every possible class number. Lazy, since all of
@@ -244,50 +234,29 @@ impl fmt::Display for Number {
     }
 }
 
-/// Converts numbers to class numbers.
-pub(super) fn class_numbers(
+/// Converts labels in a range to integers.
+pub(super) fn integers(
     path: &Path,
-    numbers: impl IntoIterator<Item = f64>,
+    labels: impl Iterator<Item = f64>,
+    range: RangeInclusive<u16>,
+    expected: &str,
 ) -> Result<Vec<u16>> {
-    let convert = |(index, number): (usize, f64)| {
-        if number.fract() == 0.0 && (0.0..=f64::from(u16::MAX)).contains(&number) {
-            return Ok(number as u16);
+    let convert = |(index, label): (usize, f64)| {
+        if label.fract() == 0.0
+            && (0.0..65536.0).contains(&label)
+            && range.contains(&(label as u16))
+        {
+            return Ok(label as u16);
         }
         let place = format!("label of image {index}");
-        let expected = "a class number: 0, 1, 2 and so on";
-        Err(DataError::malformed(path, place, expected, number.to_string()))
+        Err(DataError::malformed(path, place, expected, label.to_string()))
     };
-    numbers.into_iter().enumerate().map(convert).collect()
+    labels.enumerate().map(convert).collect()
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    /// Damaged copies of a valid file, on which no decoder may panic.
-    pub(crate) fn damaged(valid: &[u8], cases: u64) -> impl Iterator<Item = Vec<u8>> {
-        use crate::{Purpose, Stream};
-        use rand::RngExt;
-        let stream = Stream::new(2024, Purpose::Shuffle, 0, 0);
-        let valid = valid.to_vec();
-        (0..cases).map(move |case| {
-            let mut rng = stream.at(case);
-            let mut bytes = valid.clone();
-            for _ in 0..rng.random_range(1..4) {
-                let at = rng.random_range(0..bytes.len().max(1));
-                match rng.random_range(0..6) {
-                    0 => bytes.truncate(at),
-                    1 => bytes.insert(at.min(bytes.len()), rng.random()),
-                    2 if at < bytes.len() => drop(bytes.remove(at)),
-                    3 if at < bytes.len() => {
-                        bytes[at] = [0, 1, 0x7f, 0x80, 0xff][case as usize % 5]
-                    }
-                    _ if at < bytes.len() => bytes[at] ^= 1 << rng.random_range(0..8),
-                    _ => {}
-                }
-            }
-            bytes
-        })
-    }
 
     fn names(count: usize) -> Vec<String> {
         (0..count).map(|class| format!("c{class}")).collect()
@@ -334,8 +303,8 @@ pub(crate) mod tests {
         let wrong = "f: pixels: expected 8589934592 bytes of data, found the end after 3 bytes";
         assert_eq!(error.to_string(), wrong);
         assert!(section.read_exactly(&mut &b"abc"[..], usize::MAX).is_err());
-        assert!(section.volume(&[usize::MAX, 2]).is_err());
-        assert_eq!(section.volume(&[3, 2]).unwrap(), 6);
+        assert!(volume(section.path, "pixels", &[usize::MAX, 2]).is_err());
+        assert_eq!(volume(section.path, "pixels", &[3, 2]).unwrap(), 6);
     }
 
     #[test]
@@ -352,7 +321,7 @@ pub(crate) mod tests {
     fn channels_are_moved_last() {
         let shape = Shape { side: 2, channels: 3 };
         let planar: Vec<u8> = (0..24).collect();
-        let pixels = interleave(shape, planar);
+        let pixels = interleave(shape, &planar, |position| position);
         assert_eq!(pixels[..6], [0, 4, 8, 1, 5, 9]);
         assert_eq!(pixels[12..15], [12, 16, 20]);
     }
@@ -379,9 +348,12 @@ pub(crate) mod tests {
 
     #[test]
     fn class_numbers_are_integers() {
-        assert_eq!(class_numbers(Path::new("f"), [0.0, 65_535.0]).unwrap(), [0, 65_535]);
+        let labels = |labels: &[f64]| {
+            integers(Path::new("f"), labels.iter().copied(), 0..=u16::MAX, "a class number")
+        };
+        assert_eq!(labels(&[0.0, 65_535.0]).unwrap(), [0, 65_535]);
         for wrong in [-1.0, 0.5, 65_536.0, f64::NAN, f64::INFINITY] {
-            assert!(class_numbers(Path::new("f"), [1.0, wrong]).is_err(), "{wrong}");
+            assert!(labels(&[1.0, wrong]).is_err(), "{wrong}");
         }
     }
 }

@@ -54,64 +54,53 @@ pub const CIFAR100: Published = Published {
     read: |folder| HUNDRED.read(folder, &CIFAR100),
 };
 
-/// The files of an edition, and the folder in its archive.
+/// The files of an edition, the test part last, and their folder in the archive.
 struct Edition {
     folder: &'static str,
-    train: &'static [&'static str],
-    test: &'static str,
+    files: &'static [&'static str],
 }
 
 const TEN: Edition = Edition {
     folder: "cifar-10-batches-bin",
-    train: &[
+    files: &[
         "data_batch_1.bin",
         "data_batch_2.bin",
         "data_batch_3.bin",
         "data_batch_4.bin",
         "data_batch_5.bin",
+        "test_batch.bin",
     ],
-    test: "test_batch.bin",
 };
-
-const HUNDRED: Edition =
-    Edition { folder: "cifar-100-binary", train: &["train.bin"], test: "test.bin" };
-
-/// The Python editions, with the names of the data sets to get instead.
-const PYTHON: [(Edition, &Published); 2] = [
-    (
-        Edition { folder: "cifar-10-batches-py", train: &["data_batch_1"], test: "test_batch" },
-        &CIFAR10,
-    ),
-    (Edition { folder: "cifar-100-python", train: &["train"], test: "test" }, &CIFAR100),
-];
+const HUNDRED: Edition = Edition { folder: "cifar-100-binary", files: &["train.bin", "test.bin"] };
+const PYTHON_TEN: Edition =
+    Edition { folder: "cifar-10-batches-py", files: &["data_batch_1", "test_batch"] };
+const PYTHON_HUNDRED: Edition = Edition { folder: "cifar-100-python", files: &["train", "test"] };
 
 impl Edition {
-    /// The folder that holds at least one of the files: this one, or the one of the archive inside it.
+    /// The folder that holds at least one of the files: this one, or the archive's folder inside it.
     fn locate(&self, path: &Path) -> Option<PathBuf> {
         let folders = [path.to_owned(), path.join(self.folder)];
-        let holds_any = |folder: &PathBuf| self.files().any(|name| folder.join(name).is_file());
+        let holds_any =
+            |folder: &PathBuf| self.files.iter().any(|name| folder.join(name).is_file());
         folders.into_iter().find(holds_any)
-    }
-
-    fn files(&self) -> impl Iterator<Item = &'static str> {
-        self.train.iter().copied().chain([self.test])
     }
 
     /// Reads the training and the test part; every file must exist.
     fn read(&self, folder: &Path, published: &Published) -> Result<[ImageSet; 2]> {
-        if let Some(name) = self.files().find(|name| !folder.join(name).is_file()) {
+        if let Some(name) = self.files.iter().find(|name| !folder.join(name).is_file()) {
             let expected = format!("all files of {}", published.title);
-            return Err(DataError::malformed(folder, name, expected, "no such file"));
+            return Err(DataError::malformed(folder, *name, expected, "no such file"));
         }
-        let mut batches = Vec::new();
-        for path in self.files().map(|name| folder.join(name)) {
+        let read = |name: &&str| {
+            let path = folder.join(name);
             let batch = read(&path)?;
-            if batch.classes.len() != published.classes.len() {
-                let found = format!("images with {} classes", batch.classes.len());
-                return Err(DataError::malformed(path, "file", published.title, found));
+            if batch.classes.len() == published.classes.len() {
+                return Ok(batch);
             }
-            batches.push(batch);
-        }
+            let found = format!("images with {} classes", batch.classes.len());
+            Err(DataError::malformed(path, "file", published.title, found))
+        };
+        let mut batches = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
         let test = batches.pop().expect("every edition has a test file");
         let join = |mut all: ImageSet, batch: ImageSet| {
             all.pixels.extend(batch.pixels);
@@ -123,9 +112,10 @@ impl Edition {
     }
 }
 
-/// What to get instead if a folder holds a Python edition.
-pub(super) fn instead_of_python(path: &Path) -> Option<String> {
-    let (_, published) = PYTHON.iter().find(|(edition, _)| edition.locate(path).is_some())?;
+/// A description of the Python edition in a folder, with the data set to get instead.
+pub(super) fn python_edition(path: &Path) -> Option<String> {
+    let editions = [(PYTHON_TEN, CIFAR10), (PYTHON_HUNDRED, CIFAR100)];
+    let (_, published) = editions.iter().find(|(edition, _)| edition.locate(path).is_some())?;
     Some(format!(
         "the Python edition of {}, which is not supported: get the binary edition with `fedanchor data get {}`",
         published.title, published.name
@@ -138,7 +128,7 @@ pub fn read(path: &Path) -> Result<ImageSet> {
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
-    // The length tells which set it is, unless it fits both or neither; then the name does.
+    // The length decides between the two sets, unless it fits both or neither; then the name does.
     let by_name = path.file_name().is_some_and(|name| name == "train.bin" || name == "test.bin");
     let fits = |label_bytes: usize| bytes.len().is_multiple_of(label_bytes + IMAGE);
     let fine = if fits(1) == fits(2) { by_name } else { fits(2) };
@@ -157,7 +147,13 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
         labels.push(u16::from(label[label_bytes - 1]));
         planar.extend_from_slice(planes);
     }
-    finish(path, SHAPE, interleave(SHAPE, planar), Some(labels), published.class_names())
+    finish(
+        path,
+        SHAPE,
+        interleave(SHAPE, &planar, |position| position),
+        Some(labels),
+        published.class_names(),
+    )
 }
 
 const TEN_CLASSES: [&str; 10] =
@@ -180,8 +176,8 @@ const HUNDRED_CLASSES: [&str; 100] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::checks::tests::damaged;
     use super::*;
+    use crate::formats::tests::damaged;
 
     /// A record whose red, green and blue planes begin with `start`, `start + 1`, `start + 2`.
     fn record(labels: &[u8], start: u8) -> Vec<u8> {
@@ -214,7 +210,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let edition = &TEN;
         assert!(edition.locate(folder.path()).is_none());
-        for (index, name) in edition.train.iter().enumerate() {
+        for (index, name) in edition.files[..5].iter().enumerate() {
             write(folder.path(), name, &record(&[index as u8], index as u8 + 20));
         }
         assert!(edition.locate(folder.path()).is_some());

@@ -5,7 +5,7 @@
 //! bytes, not its name, because both kinds exist under both names. Images without a label file are
 //! an unlabelled set.
 
-use super::checks::{Section, finish, read_file, shape};
+use super::checks::{Section, finish, read_file, shape, volume};
 use crate::catalog::{File, Published};
 use crate::{DataError, ImageSet, Result};
 use flate2::read::MultiGzDecoder;
@@ -19,28 +19,12 @@ pub const MNIST: Published = Published {
     about: "70,000 grey images of handwritten digits, 28x28, 10 classes",
     terms: "CC BY-SA 3.0, cite LeCun et al. 1998",
     base_url: "https://ossci-datasets.s3.amazonaws.com/mnist",
-    files: &[
-        File {
-            name: "train-images-idx3-ubyte.gz",
-            bytes: 9_912_422,
-            sha256: "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        },
-        File {
-            name: "train-labels-idx1-ubyte.gz",
-            bytes: 28_881,
-            sha256: "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        },
-        File {
-            name: "t10k-images-idx3-ubyte.gz",
-            bytes: 1_648_877,
-            sha256: "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        },
-        File {
-            name: "t10k-labels-idx1-ubyte.gz",
-            bytes: 4_542,
-            sha256: "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        },
-    ],
+    files: &files([
+        (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    ]),
     classes: &DIGITS,
     mean: &[0.1307],
     std: &[0.3081],
@@ -56,28 +40,12 @@ pub const FASHION_MNIST: Published = Published {
     about: "70,000 grey images of clothing, 28x28, 10 classes",
     terms: "MIT licence, Zalando SE",
     base_url: "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-    files: &[
-        File {
-            name: "train-images-idx3-ubyte.gz",
-            bytes: 26_421_880,
-            sha256: "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        },
-        File {
-            name: "train-labels-idx1-ubyte.gz",
-            bytes: 29_515,
-            sha256: "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        },
-        File {
-            name: "t10k-images-idx3-ubyte.gz",
-            bytes: 4_422_102,
-            sha256: "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        },
-        File {
-            name: "t10k-labels-idx1-ubyte.gz",
-            bytes: 5_148,
-            sha256: "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        },
-    ],
+    files: &files([
+        (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+    ]),
     classes: &[
         "T-shirt/top",
         "Trouser",
@@ -97,11 +65,21 @@ pub const FASHION_MNIST: Published = Published {
     read: |folder| read_parts(folder, &FASHION_MNIST),
 };
 
+/// The files of MNIST, which Fashion-MNIST names alike, by size and SHA-256 sum.
+const fn files([a, b, c, d]: [(u64, &'static str); 4]) -> [File; 4] {
+    [
+        File { name: "train-images-idx3-ubyte.gz", bytes: a.0, sha256: a.1 },
+        File { name: "train-labels-idx1-ubyte.gz", bytes: b.0, sha256: b.1 },
+        File { name: "t10k-images-idx3-ubyte.gz", bytes: c.0, sha256: c.1 },
+        File { name: "t10k-labels-idx1-ubyte.gz", bytes: d.0, sha256: d.1 },
+    ]
+}
+
 /// The ten digits as class names.
 pub(super) const DIGITS: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
 
-/// Fashion-MNIST has the file names of MNIST, so the folder's name decides. Some tools put the
-/// files into a subfolder `raw`; then its parent's name does.
+/// MNIST, or Fashion-MNIST if the folder's name says so: their files have the same names. Some tools put the files into
+/// a subfolder `raw`; then its parent's name decides.
 pub(super) fn published_in(folder: &Path) -> &'static Published {
     let full = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let mut names = full.iter().rev().map(|name| name.to_string_lossy().to_ascii_lowercase());
@@ -110,20 +88,20 @@ pub(super) fn published_in(folder: &Path) -> &'static Published {
 }
 
 fn locate(folder: &Path, published: &Published) -> Option<PathBuf> {
-    let has_images = ["train", "t10k"].iter().any(|name| part(folder, name).0.is_some());
+    let has_images = ["train", "t10k"].iter().any(|part| find(folder, part, "images", 3).is_some());
     (has_images && published_in(folder).name == published.name).then(|| folder.to_owned())
 }
 
 fn read_parts(folder: &Path, published: &Published) -> Result<[ImageSet; 2]> {
-    let read = |name: &str| {
-        let missing = |kind: &str| {
-            let place = format!("{name}-{kind}");
-            DataError::malformed(folder, place, "an IDX file", "no such file")
+    let read = |part: &str| {
+        let find = |kind: &str, rank: usize| {
+            let missing = || {
+                let place = format!("{part}-{kind}");
+                DataError::malformed(folder, place, "an IDX file", "no such file")
+            };
+            find(folder, part, kind, rank).ok_or_else(missing)
         };
-        let (images, labels) = part(folder, name);
-        let images = images.ok_or_else(|| missing("images"))?;
-        let labels = labels.ok_or_else(|| missing("labels"))?;
-        read(&images, Some(&labels), published)
+        read(&find("images", 3)?, Some(&find("labels", 1)?), published)
     };
     Ok([read("train")?, read("t10k")?])
 }
@@ -135,29 +113,24 @@ pub fn read(images: &Path, labels: Option<&Path>, published: &Published) -> Resu
         return Err(DataError::malformed(images, "header", "one or more images", "none"));
     }
     let shape = shape(images, dims[1], dims[2], 1)?;
-    let numbers = match labels {
-        Some(path) => {
-            let (_, bytes) = decode(path, &read_file(path)?, 1)?;
-            Some(bytes.into_iter().map(u16::from).collect())
-        }
-        None => None,
+    let read_labels = |path: &Path| {
+        let (_, bytes) = decode(path, &read_file(path)?, 1)?;
+        Ok::<_, DataError>(bytes.into_iter().map(u16::from).collect())
     };
-    finish(labels.unwrap_or(images), shape, pixels, numbers, published.class_names())
+    let classes = labels.map(read_labels).transpose()?;
+    finish(labels.unwrap_or(images), shape, pixels, classes, published.class_names())
 }
 
-/// The image and label files of one part (`train` or `t10k`) in a folder, if they exist.
-fn part(folder: &Path, part: &str) -> (Option<PathBuf>, Option<PathBuf>) {
-    let find = |kind: &str, dims: usize| {
-        let spellings = ["-", "."].into_iter().flat_map(|joint| {
-            ["", ".gz"].map(|end| format!("{part}-{kind}{joint}idx{dims}-ubyte{end}"))
-        });
-        spellings.map(|name| folder.join(name)).find(|path| path.is_file())
-    };
-    (find("images", 3), find("labels", 1))
+/// The file of a part (`train` or `t10k`) with its `images` or `labels`, if it exists.
+fn find(folder: &Path, part: &str, kind: &str, rank: usize) -> Option<PathBuf> {
+    let spellings = ["-", "."].into_iter().flat_map(|joint| {
+        ["", ".gz"].map(|end| format!("{part}-{kind}{joint}idx{rank}-ubyte{end}"))
+    });
+    spellings.map(|name| folder.join(name)).find(|path| path.is_file())
 }
 
 /// The label file next to an image file: the same name with `labels` and `idx1`.
-pub(super) fn labels_beside(images: &Path) -> Option<PathBuf> {
+pub(super) fn label_file(images: &Path) -> Option<PathBuf> {
     let name = images.file_name()?.to_str()?;
     let plain = name.strip_suffix(".gz").unwrap_or(name);
     let labels = plain.replace("images", "labels").replace("idx3", "idx1");
@@ -183,7 +156,7 @@ fn decode(path: &Path, bytes: &[u8], rank: usize) -> Result<(Vec<usize>, Vec<u8>
     }
     let big_endian = |size: &[u8]| size.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
     let dims: Vec<usize> = sizes.chunks_exact(4).map(big_endian).collect();
-    let count = header_section.volume(&dims)?;
+    let count = volume(path, "header", &dims)?;
     header_section.check_unpacked(count as u64, "decompress it with gunzip")?;
     let elements = data_section.read_exactly(&mut reader, count)?;
     data_section.at_end(&mut reader)?;
@@ -192,8 +165,8 @@ fn decode(path: &Path, bytes: &[u8], rank: usize) -> Result<(Vec<usize>, Vec<u8>
 
 #[cfg(test)]
 mod tests {
-    use super::super::checks::tests::damaged;
     use super::*;
+    use crate::formats::tests::damaged;
     use flate2::{Compression, write::GzEncoder};
     use std::io::Write;
 
@@ -218,8 +191,10 @@ mod tests {
         let labels = folder.path().join("t10k-labels-idx1-ubyte.gz");
         std::fs::write(&images, file(3, &[3, 2, 2], &pixels)).unwrap();
         std::fs::write(&labels, gzip(&file(1, &[3], &[7, 0, 9]))).unwrap();
-        assert_eq!(part(folder.path(), "t10k"), (Some(images.clone()), Some(labels.clone())));
-        assert_eq!(part(folder.path(), "train"), (None, None));
+        let find = |part, kind, rank| find(folder.path(), part, kind, rank);
+        assert_eq!(find("t10k", "images", 3), Some(images.clone()));
+        assert_eq!(find("t10k", "labels", 1), Some(labels.clone()));
+        assert_eq!((find("train", "images", 3), find("train", "labels", 1)), (None, None));
 
         let set = read(&images, Some(&labels), &FASHION_MNIST).unwrap();
         assert_eq!((set.shape.side, set.shape.channels, set.len()), (2, 1, 3));
@@ -233,11 +208,11 @@ mod tests {
     fn a_label_file_is_found_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let images = folder.path().join("my-images.idx3-ubyte.gz");
-        assert_eq!(labels_beside(&images), None);
+        assert_eq!(label_file(&images), None);
         std::fs::write(folder.path().join("my-labels.idx1-ubyte"), "").unwrap();
-        assert_eq!(labels_beside(&images), Some(folder.path().join("my-labels.idx1-ubyte")));
+        assert_eq!(label_file(&images), Some(folder.path().join("my-labels.idx1-ubyte")));
         std::fs::write(folder.path().join("odd.gz"), "").unwrap();
-        assert_eq!(labels_beside(&folder.path().join("odd.gz")), None);
+        assert_eq!(label_file(&folder.path().join("odd.gz")), None);
     }
 
     #[test]

@@ -4,14 +4,13 @@
 //! A file is a header and a sequence of elements, each a tag (type, size) with its data; a variable
 //! is an element made of elements, compressed as a whole or not. Both are read through one `Read`,
 //! by one parser. Other variables are skipped. Files of MATLAB 7.3, which are HDF5, and big-endian
-//! files, which have not been written for decades, are rejected with a message that says so.
+//! files, which have not been written for decades, are rejected by name.
 
-use super::checks::{Number, Section, finish, read_file, shape};
+use super::checks::{Number, Section, finish, integers, interleave, read_file, shape, volume};
 use super::idx::DIGITS;
 use crate::catalog::{File, Published};
 use crate::{DataError, ImageSet, Result};
 use flate2::read::ZlibDecoder;
-use rayon::prelude::*;
 use std::io::Read;
 use std::path::Path;
 
@@ -126,26 +125,13 @@ fn assemble(path: &Path, images: &Variable, labels: &Variable) -> Result<ImageSe
         return Err(DataError::malformed(path, "X", "uint8 in 4 dimensions", found));
     }
     let shape = shape(path, height, width, channels)?;
-    let plane = shape.side * shape.side;
-    let mut pixels = vec![0; images.data.len()];
-    let targets = pixels.par_chunks_exact_mut(shape.bytes());
-    targets.zip(images.data.par_chunks_exact(shape.bytes())).for_each(|(image, source)| {
-        for (position, pixel) in image.chunks_exact_mut(shape.channels).enumerate() {
-            let (row, column) = (position / shape.side, position % shape.side);
-            for (channel, value) in pixel.iter_mut().enumerate() {
-                *value = source[channel * plane + column * shape.side + row];
-            }
-        }
-    });
-    let numbers = labels.number.decode(&labels.data).enumerate();
-    let classes = numbers.map(|(index, number)| {
-        if number.fract() == 0.0 && (1.0..=10.0).contains(&number) {
-            return Ok(number as u16 % 10);
-        }
-        let place = format!("y, label of image {index}");
-        Err(DataError::malformed(path, place, "1 to 10 (10 is the digit 0)", number.to_string()))
-    });
-    finish(path, shape, pixels, Some(classes.collect::<Result<_>>()?), SVHN.class_names())
+    // The first index, the row, is the fastest.
+    let side = shape.side;
+    let pixels = interleave(shape, &images.data, |at| at % side * side + at / side);
+    let numbers = labels.number.decode(&labels.data);
+    let labels = integers(path, numbers, 1..=10, "1 to 10 (10 is the digit 0)")?;
+    let digits = labels.into_iter().map(|label| label % 10).collect();
+    finish(path, shape, pixels, Some(digits), SVHN.class_names())
 }
 
 /// The header of an element. Up to four bytes of data are stored in the tag itself.
@@ -176,18 +162,17 @@ impl Tag {
 
     /// The type of the numbers in the element.
     fn number(&self) -> Option<Number> {
-        let (kind, size) = match self.kind {
-            1 => ('i', 1),
-            2 => ('u', 1),
-            3 => ('i', 2),
-            4 => ('u', 2),
-            5 => ('i', 4),
-            6 => ('u', 4),
-            7 => ('f', 4),
-            9 => ('f', 8),
-            12 => ('i', 8),
-            13 => ('u', 8),
+        let kind = match self.kind {
+            1 | 3 | 5 | 12 => 'i',
+            2 | 4 | 6 | 13 => 'u',
+            7 | 9 => 'f',
             _ => return None,
+        };
+        let size = match self.kind {
+            1 | 2 => 1,
+            3 | 4 => 2,
+            5..=7 => 4,
+            _ => 8,
         };
         Number::new(kind, size)
     }
@@ -236,7 +221,7 @@ impl Variable {
         let fail =
             || section.error(format!("{name} to hold numbers"), format!("type {}", tag.kind));
         let number = tag.number().ok_or_else(fail)?;
-        let bytes = section.volume(&dims)?.saturating_mul(number.size());
+        let bytes = volume(section.path, section.name, &dims)?.saturating_mul(number.size);
         if tag.size != bytes {
             let expected = format!("{bytes} bytes for the dimensions {dims:?} of {name}");
             return Err(section.error(expected, tag.size.to_string()));
@@ -248,10 +233,10 @@ impl Variable {
 }
 
 /// Reads one of the short elements at the start of a variable: flags, dimensions or name.
-fn field(section: Section, reader: &mut dyn Read, what: &str) -> Result<Vec<u8>> {
+fn field(section: Section, reader: &mut dyn Read, name: &str) -> Result<Vec<u8>> {
     let tag = Tag::read(section, reader)?;
     if tag.size > MAX_FIELD {
-        let expected = format!("{what} in at most {MAX_FIELD} bytes");
+        let expected = format!("{name} in at most {MAX_FIELD} bytes");
         return Err(section.error(expected, format!("{} bytes", tag.size)));
     }
     tag.data(section, reader)
@@ -259,8 +244,8 @@ fn field(section: Section, reader: &mut dyn Read, what: &str) -> Result<Vec<u8>>
 
 #[cfg(test)]
 mod tests {
-    use super::super::checks::tests::damaged;
     use super::*;
+    use crate::formats::tests::damaged;
     use flate2::{Compression, write::ZlibEncoder};
     use std::io::Write;
 

@@ -1,12 +1,12 @@
 //! Reading image sets of every supported format.
 //!
 //! [`open`] reads the data set in a folder; [`open_images`] reads one file or one folder of images.
-//! No configuration is needed: the published file names tell which data set it is, and so its class
+//! No configuration is needed: published file names identify the data set, and so its class
 //! names and normalisation. A folder that could be two data sets is an error that names both;
 //! choosing one might train on the wrong data.
 //!
 //! Every format is a module with a function from bytes to [`ImageSet`]. No input makes it panic or
-//! allocate much more than it can fill.
+//! allocate much more memory than it fills.
 
 mod checks;
 pub mod cifar;
@@ -17,22 +17,23 @@ pub mod npz;
 mod registry;
 
 use crate::catalog::Published;
+use crate::error::unusable;
 use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Progress, Result, pictures};
 pub use checks::{MAX_SIDE, free_memory};
 use checks::{every_class, same_shape};
 use folder::Listing;
 use folder::listing::superfluous_share;
-pub use folder::{Relabelled, cache_folder, default_cache, natural, seen_from};
+pub use folder::{Relabelled, cache_folder, default_cache, natural, relabelled, seen_from};
 pub use registry::{Loader, PUBLISHED, is_registered, load_registered, published, register};
 use std::path::{Path, PathBuf};
 
 /// How to read images.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Options {
     /// Resizes every image to this many pixels per side.
     pub size: Option<usize>,
-    /// By how much the largest image may be enlarged at most, where whoever asks for the size is not trusted.
-    pub most_enlarged: Option<usize>,
+    /// The largest factor by which images may be enlarged, if the source of `size` is not trusted.
+    pub max_enlargement: Option<usize>,
     /// How pictures that are not square become square.
     pub fit: Fit,
     /// Without a test part: the share of the labelled pictures that becomes one.
@@ -40,9 +41,9 @@ pub struct Options {
     /// Leaves out unreadable pictures and lists them in [`DataSet::skipped`]; otherwise they are an
     /// error.
     pub skip_unreadable: bool,
-    /// The folder where decoded pictures are kept for the next time.
+    /// The folder of the cache of decoded pictures.
     pub cache: Option<PathBuf>,
-    /// What is told how many pictures have been read.
+    /// Called with the number of pictures that have been read.
     pub progress: Progress,
 }
 
@@ -50,28 +51,24 @@ impl Options {
     fn check(&self) -> Result<()> {
         match self.size {
             Some(size) if !(1..=MAX_SIDE).contains(&size) => {
-                let problem = format!("the size must be between 1 and {MAX_SIDE}, got {size}");
-                Err(DataError::Unusable(problem))
+                unusable(format!("the size must be between 1 and {MAX_SIDE}, got {size}"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Refuses a size that is out of proportion to the images, of which the largest has this side.
-    fn check_enlarged(&self, side: usize) -> Result<()> {
-        match (self.size, self.most_enlarged) {
-            (Some(size), Some(most)) if size > side.saturating_mul(most) => {
-                let problem = format!(
-                    "the images have at most {side} pixels per side: enlarging them to {size} is more than {most}-fold"
-                );
-                Err(DataError::Unusable(problem))
-            }
+    /// Refuses a size that is out of proportion to the largest image, which has this side.
+    fn check_enlargement(&self, side: usize) -> Result<()> {
+        match (self.size, self.max_enlargement) {
+            (Some(size), Some(max)) if size > side.saturating_mul(max) => unusable(format!(
+                "the images have at most {side} pixels per side: enlarging them to {size} is more than {max}-fold"
+            )),
             _ => Ok(()),
         }
     }
 
     fn resize(&self, set: ImageSet) -> Result<ImageSet> {
-        self.check_enlarged(set.shape.side)?;
+        self.check_enlargement(set.shape.side)?;
         match self.size {
             Some(size) if size != set.shape.side => folder::resize_set(set, size),
             _ => Ok(set),
@@ -88,17 +85,14 @@ impl Options {
 /// pictures as `path,label,client,split`.
 pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
     options.check()?;
-    let source = Source::find(path)?;
-    if let Some(listing) = source.listing(path, options) {
-        return folder::open(path, listing, options);
-    }
+    let (folder, read, published) = match Source::find(path)? {
+        Source::Arrays { folder, read, published, .. } => (folder, read, published),
+        Source::Pictures { list, .. } => return folder::open(path, list(path, options), options),
+    };
     if options.test_share.is_some() {
         return Err(superfluous_share(path));
     }
-    let ([train, test], published) = match source {
-        Source::Published(published, folder) => ((published.read)(&folder)?, Some(published)),
-        _ => (npz::read_parts(path)?, None),
-    };
+    let [train, test] = read(&folder)?;
     let (train, test) = (every_class(path, options.resize(train)?)?, options.resize(test)?);
     check_parts(path, &train, &test)?;
     // Files under a published name may still hold grey versions of the images.
@@ -112,17 +106,19 @@ pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
 
 /// The picture files of a data set, or `None` if it is of another kind.
 pub(crate) fn list_pictures(path: &Path, options: &Options) -> Result<Option<Listing>> {
-    Ok(Source::find(path)?.listing(path, options))
+    Ok(match Source::find(path)? {
+        Source::Pictures { list, .. } => Some(list(path, options)),
+        Source::Arrays { .. } => None,
+    })
 }
 
-/// Whether a data set of pictures has no test part, so that a share of the labelled ones must serve.
+/// Whether this is a data set of pictures without a test part, which needs a share of the labelled ones.
 pub fn lacks_test(path: &Path) -> Result<bool> {
     let listing = list_pictures(path, &Options::default())?;
     Ok(listing.is_some_and(|listing| listing.test.files.is_empty()))
 }
 
-/// Whether the images at a path can be read as they are. Pictures can if all are square and of one size;
-/// otherwise a size must be chosen.
+/// Whether the images at a path can be read without a size. Pictures can if all are square and of one size.
 pub fn has_one_size(path: &Path) -> Result<bool> {
     let listing = match is_data_set(path) {
         true => list_pictures(path, &Options::default())?,
@@ -130,24 +126,6 @@ pub fn has_one_size(path: &Path) -> Result<bool> {
         false => pictures::is_picture(path).then(|| Listing::picture(path)),
     };
     Ok(listing.is_none_or(|listing| listing.has_one_size()))
-}
-
-/// Lists the pictures of a data set as a CSV file, with the labels of another (columns `path` and `label`)
-/// for those that have none. `table` is where the result will be written: paths are relative to it. Without a
-/// test part, `test_share` of the pictures that had labels before becomes one.
-pub fn relabelled(
-    path: &Path,
-    labels: &Path,
-    table: &Path,
-    test_share: Option<f64>,
-) -> Result<Relabelled> {
-    match list_pictures(path, &Options { test_share, ..Options::default() })? {
-        Some(listing) => folder::relabel(&listing, labels, table),
-        None => {
-            let expected = "labelled and unlabelled pictures";
-            Err(DataError::malformed(path, "folder", expected, "files of many images each"))
-        }
-    }
 }
 
 fn is_table(path: &Path) -> bool {
@@ -171,7 +149,7 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
         Some("npz") => npz::read(path, None)?,
         _ if name.contains("ubyte") || name.contains("idx") => {
             let published = idx::published_in(path.parent().unwrap_or(path));
-            idx::read(path, idx::labels_beside(path).as_deref(), published)?
+            idx::read(path, idx::label_file(path).as_deref(), published)?
         }
         Some("bin") => cifar::read(path)?,
         _ => {
@@ -182,18 +160,17 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
     every_class(path, options.resize(set)?)
 }
 
-/// What kind of data set there is at a path.
+/// The data set at a path, with its title for messages.
 enum Source {
-    /// A published data set, in this folder.
-    Published(&'static Published, PathBuf),
-    /// `train.npz` and `test.npz`.
-    Npz,
-    /// A CSV file that lists pictures.
-    Table,
-    /// Pictures: `train/CLASS`, with `test/CLASS` or `val/CLASS`.
-    Train,
-    /// Pictures: `labelled/CLASS` and `unlabelled`, with `test/CLASS` or `val/CLASS`.
-    Labelled,
+    /// Files of many images each: the reader and its folder, and the published data set, if it is one.
+    Arrays {
+        title: String,
+        folder: PathBuf,
+        read: fn(&Path) -> Result<[ImageSet; 2]>,
+        published: Option<&'static Published>,
+    },
+    /// Picture files.
+    Pictures { title: &'static str, list: fn(&Path, &Options) -> Listing },
 }
 
 impl Source {
@@ -201,7 +178,7 @@ impl Source {
     fn find(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
         if is_table(path) && metadata.is_file() {
-            return Ok(Self::Table);
+            return Ok(Self::Pictures { title: "a CSV file", list: Listing::table });
         }
         if !metadata.is_dir() {
             let expected =
@@ -211,61 +188,54 @@ impl Source {
         let mut sources = Self::all(path);
         match sources.len() {
             0 => {
-                let expected = "CIFAR-10, CIFAR-100, SVHN, MNIST or Fashion-MNIST files, \
-                                train.npz and test.npz, or pictures in the folders \
-                                labelled/CLASS, unlabelled and test/CLASS, or train/CLASS and \
-                                test/CLASS";
-                let found = cifar::instead_of_python(path).unwrap_or("none of them".to_owned());
+                let expected = format!(
+                    "files of a published data set ({}), train.npz and test.npz, or pictures in the folders \
+                     labelled/CLASS, unlabelled and test/CLASS, or train/CLASS and test/CLASS",
+                    PUBLISHED.map(|published| published.title).join(", ")
+                );
+                let found = cifar::python_edition(path).unwrap_or("none of them".to_owned());
                 Err(DataError::malformed(path, "folder", expected, found))
             }
             1 => Ok(sources.remove(0)),
             _ => {
-                let titles: Vec<String> = sources.iter().map(Self::title).collect();
+                let titles: Vec<&str> = sources.iter().map(Self::title).collect();
                 let expected = "one data set (put each in its own folder)";
                 Err(DataError::malformed(path, "folder", expected, titles.join(" and ")))
             }
         }
     }
 
-    /// Everything in the folder that looks like a data set, complete or not.
+    /// All data sets in the folder, complete or not.
     fn all(path: &Path) -> Vec<Self> {
-        let published = PUBLISHED
-            .into_iter()
-            .filter_map(|published| Some(Self::Published(published, (published.locate)(path)?)));
-        let mut found: Vec<Self> = published.collect();
+        let mut found = Vec::new();
+        for published in PUBLISHED {
+            if let Some(folder) = (published.locate)(path) {
+                let title = format!("{} in {}", published.title, folder.display());
+                let (read, published) = (published.read, Some(published));
+                found.push(Self::Arrays { title, folder, read, published });
+            }
+        }
         if npz::FILES.iter().any(|name| path.join(name).is_file()) {
-            found.push(Self::Npz);
+            let (title, folder) = ("numpy archives (train.npz)".to_owned(), path.to_owned());
+            found.push(Self::Arrays { title, folder, read: npz::read_parts, published: None });
         }
         let [train, labelled, unlabelled, test, val] =
             ["train", "labelled", "unlabelled", "test", "val"].map(|name| path.join(name).is_dir());
         if labelled || unlabelled {
-            found.push(Self::Labelled);
+            let (title, list) = ("`labelled` and `unlabelled`", Listing::labelled_and_unlabelled);
+            found.push(Self::Pictures { title, list });
         }
         if train || !(labelled || unlabelled) && (test || val) {
-            found.push(Self::Train);
+            let (title, list) = ("class folders in `train`", Listing::train_and_test);
+            found.push(Self::Pictures { title, list });
         }
         found
     }
 
-    fn title(&self) -> String {
+    fn title(&self) -> &str {
         match self {
-            Self::Published(published, folder) => {
-                format!("{} in {}", published.title, folder.display())
-            }
-            Self::Npz => "numpy archives (train.npz)".to_owned(),
-            Self::Table => "a CSV file".to_owned(),
-            Self::Train => "class folders in `train`".to_owned(),
-            Self::Labelled => "`labelled` and `unlabelled`".to_owned(),
-        }
-    }
-
-    /// The picture files of the data set, if it is made of such.
-    fn listing(&self, path: &Path, options: &Options) -> Option<Listing> {
-        match self {
-            Self::Published(..) | Self::Npz => None,
-            Self::Table => Some(Listing::table(path, options)),
-            Self::Train => Some(Listing::train_and_test(path, options)),
-            Self::Labelled => Some(Listing::labelled_and_unlabelled(path, options)),
+            Self::Arrays { title, .. } => title,
+            Self::Pictures { title, .. } => title,
         }
     }
 }

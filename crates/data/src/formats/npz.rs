@@ -3,9 +3,10 @@
 //! The simplest way to use your own data: `np.savez("train.npz", X=images, y=labels)`. `X` holds
 //! bytes, `[count, side, side]` or `[count, side, side, channels]`; `[count, channels, side, side]`
 //! is recognised if the last axis cannot be the channels. The header of an array is a Python
-//! dictionary with three keys in a fixed spelling; these are searched for, without a Python parser.
+//! dictionary with three keys in a fixed spelling; these are searched for, without a Python parser. The crate `npyz`
+//! was rejected: it would replace this header alone, and does not limit its length.
 
-use super::checks::{Number, Section, class_numbers, finish, interleave, shape};
+use super::checks::{Number, Section, finish, integers, interleave, shape, volume};
 use crate::{DataError, ImageSet, Result, Shape};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -41,10 +42,8 @@ fn parse(path: &Path, mut file: impl Read + Seek, classes: Option<&[String]>) ->
         return Err(DataError::malformed(path, "arrays", "X, the images", "no such array"));
     };
     let (shape, pixels) = arrange(path, images)?;
-    let labels = match array(path, size, &mut zip, "y")? {
-        Some(labels) => Some(flatten(path, &labels)?),
-        None => None,
-    };
+    let labels = array(path, size, &mut zip, "y")?;
+    let labels = labels.map(|labels| flatten(path, &labels)).transpose()?;
     let number = |class| u16::to_string(&class);
     let classes = match (classes, &labels) {
         (Some(names), _) => names.to_vec(),
@@ -62,31 +61,30 @@ fn arrange(path: &Path, images: Array) -> Result<(Shape, Vec<u8>)> {
         let found = images.number.to_string();
         return Err(DataError::malformed(path, "X", "bytes (uint8)", found));
     }
-    match images.dims[..] {
-        [_, height, width] => Ok((shape(path, height, width, 1)?, images.data)),
-        [_, height, width, channels @ (1 | 3)] => {
-            Ok((shape(path, height, width, channels)?, images.data))
-        }
-        [_, channels @ (1 | 3), height, width] => {
-            let shape = shape(path, height, width, channels)?;
-            Ok((shape, interleave(shape, images.data)))
-        }
+    let (height, width, channels, channels_first) = match images.dims[..] {
+        [_, height, width] => (height, width, 1, false),
+        [_, height, width, channels @ (1 | 3)] => (height, width, channels, false),
+        [_, channels @ (1 | 3), height, width] => (height, width, channels, true),
         _ => {
             let expected = "[count, side, side] or [count, side, side, 1 or 3]";
-            Err(DataError::malformed(path, "X", expected, format!("{:?}", images.dims)))
+            return Err(DataError::malformed(path, "X", expected, format!("{:?}", images.dims)));
         }
+    };
+    let shape = shape(path, height, width, channels)?;
+    match channels_first {
+        true => Ok((shape, interleave(shape, &images.data, |position| position))),
+        false => Ok((shape, images.data)),
     }
 }
 
 /// The labels, from `[count]` or `[count, 1]`.
 fn flatten(path: &Path, labels: &Array) -> Result<Vec<u16>> {
-    match labels.dims[..] {
-        [_] | [_, 1] => class_numbers(path, labels.number.decode(&labels.data)),
-        _ => {
-            let found = format!("{:?}", labels.dims);
-            Err(DataError::malformed(path, "y", "[count] or [count, 1]", found))
-        }
+    if !matches!(labels.dims[..], [_] | [_, 1]) {
+        let found = format!("{:?}", labels.dims);
+        return Err(DataError::malformed(path, "y", "[count] or [count, 1]", found));
     }
+    let expected = "a class number: 0, 1, 2 and so on";
+    integers(path, labels.number.decode(&labels.data), 0..=u16::MAX, expected)
 }
 
 /// One array: little-endian, last index fastest.
@@ -135,16 +133,16 @@ fn npy(section: Section, reader: &mut dyn Read) -> Result<Array> {
     let number =
         kind.zip(code.as_str().parse().ok()).and_then(|(kind, size)| Number::new(kind, size));
     let number = number.ok_or_else(|| section.error("plain numbers", descr))?;
-    // If only one axis is longer than 1, the order makes no difference.
+    // If only one axis is longer than 1, the order has no effect.
     if order != "False" && dims.iter().filter(|&&dim| dim > 1).count() > 1 {
         return Err(section.error("an array in C order (np.ascontiguousarray)", "Fortran order"));
     }
-    let bytes = section.volume(&dims)?.saturating_mul(number.size());
+    let bytes = volume(section.path, section.name, &dims)?.saturating_mul(number.size);
     section.check_unpacked(bytes as u64, "save it with np.savez")?;
     let mut data = section.read_exactly(reader, bytes)?;
     section.at_end(reader)?;
     if big_endian {
-        data.chunks_exact_mut(number.size()).for_each(<[u8]>::reverse);
+        data.chunks_exact_mut(number.size).for_each(<[u8]>::reverse);
     }
     Ok(Array { number, dims, data })
 }
@@ -162,8 +160,8 @@ fn fields(header: &str) -> Option<(&str, &str, Vec<usize>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::checks::tests::damaged;
     use super::*;
+    use crate::formats::tests::damaged;
     use std::io::{Cursor, Write};
     use zip::write::{SimpleFileOptions, ZipWriter};
 

@@ -1,11 +1,12 @@
-//! Data sets by name. A published data set is one line in [`PUBLISHED`]; a data set from elsewhere is one call of
+//! Data sets by name. A published data set is one line in [`PUBLISHED`]; a data set of another program is one call of
 //! [`register`].
 
 use super::checks::{every_class, finish, same_shape};
 use super::folder::listing::superfluous_share;
 use super::{Options, check_parts, cifar, idx, mat};
 use crate::catalog::Published;
-use crate::{DataError, DataSet, ImageSet, Result, sample};
+use crate::error::unusable;
+use crate::{DataSet, ImageSet, Result, Unlabelled, sample};
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
@@ -13,18 +14,18 @@ use std::sync::{PoisonError, RwLock};
 pub const PUBLISHED: [&Published; 5] =
     [&cifar::CIFAR10, &cifar::CIFAR100, &mat::SVHN, &idx::MNIST, &idx::FASHION_MNIST];
 
-/// Makes a registered data set, from the files at `data.path` if the config sets it.
+/// Makes a registered data set. It gets `data.path`, if the config sets it.
 pub type Loader = fn(Option<&Path>) -> Result<DataSet>;
 
 static REGISTERED: RwLock<Vec<(&str, Loader)>> = RwLock::new(Vec::new());
 
-/// Adds a data set for the whole process: from now on `data.name` may name it. A name can be taken once.
+/// Registers a data set for this process, under a name for `data.name`. A name can be registered once.
 pub fn register(name: &'static str, load: Loader) -> Result<()> {
     let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
     let published = PUBLISHED.iter().map(|published| published.name);
     let mut names = published.chain([sample::NAME]).chain(registered.iter().map(|other| other.0));
     if names.any(|other| other == name) {
-        return Err(DataError::Unusable(format!("the data set `{name}` is already registered")));
+        return unusable(format!("the data set `{name}` is already registered"));
     }
     registered.push((name, load));
     Ok(())
@@ -32,14 +33,17 @@ pub fn register(name: &'static str, load: Loader) -> Result<()> {
 
 /// The published data set with this name, or an error that lists the known names.
 pub fn published(name: &str) -> Result<&'static Published> {
-    PUBLISHED.into_iter().find(|published| published.name == name).ok_or_else(|| {
-        if name == sample::NAME {
-            let problem = "the data set `sample` is part of the program and needs no download";
-            return DataError::Unusable(problem.to_owned());
+    let names = PUBLISHED.map(|published| published.name);
+    match names.iter().position(|known| *known == name) {
+        Some(number) => Ok(PUBLISHED[number]),
+        None if name == sample::NAME => {
+            unusable("the data set `sample` is part of the program and needs no download")
         }
-        let names = PUBLISHED.map(|published| published.name).join(", ");
-        DataError::Unusable(format!("unknown data set `{name}`: expected one of {names}"))
-    })
+        None => {
+            let names = names.join(", ");
+            unusable(format!("unknown data set `{name}`: expected one of {names}"))
+        }
+    }
 }
 
 /// Whether a program has registered a data set with this name.
@@ -52,8 +56,8 @@ fn loader(name: &str) -> Option<Loader> {
     registered.iter().find(|other| other.0 == name).map(|&(_, load)| load)
 }
 
-/// Loads the registered data set with this name, resizes it as the options ask, and checks it as if it were read from
-/// files; `None` if there is none.
+/// Loads the registered data set with this name, if there is one. It is resized and checked like one that is read from
+/// files.
 pub fn load_registered(
     name: &str,
     path: Option<&Path>,
@@ -75,12 +79,12 @@ fn checked(name: &str, mut data: DataSet, options: &Options) -> Result<DataSet> 
     data.train = every_class(place, part(data.train)?)?;
     data.test = part(data.test)?;
     check_parts(place, &data.train, &data.test)?;
-    if let Some(unlabelled) = &mut data.unlabelled {
-        unlabelled.images = part(unlabelled.images.clone())?;
-        same_shape(place, data.train.shape, "unlabelled part", unlabelled.images.shape)?;
+    if let Some(unlabelled) = data.unlabelled {
+        let images = part(unlabelled.images)?;
+        same_shape(place, data.train.shape, "unlabelled part", images.shape)?;
+        data.unlabelled = Some(Unlabelled { images, ..unlabelled });
     }
-    data.name = name.to_owned();
-    Ok(data)
+    Ok(DataSet { name: name.to_owned(), ..data })
 }
 
 #[cfg(test)]
@@ -110,8 +114,11 @@ mod tests {
 
     #[test]
     fn addresses_are_the_official_ones() {
-        let urls: Vec<String> = published("cifar10").unwrap().urls().collect();
-        assert_eq!(urls, ["https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"]);
+        let Published { base_url, files, .. } = published("cifar10").unwrap();
+        assert_eq!(
+            (*base_url, files[0].name),
+            ("https://www.cs.toronto.edu/~kriz", "cifar-10-binary.tar.gz")
+        );
         assert_eq!(published("svhn").unwrap().bytes(), 246_316_178);
     }
 

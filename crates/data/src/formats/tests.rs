@@ -1,9 +1,33 @@
 //! Detection of data sets and consistency of their parts, in every format.
 
 use super::*;
+use crate::{Purpose, Stream};
 use image::{GrayImage, Luma};
+use rand::RngExt;
 use std::fs;
 use std::io::Write;
+
+/// Damaged copies of a valid file, on which no decoder may panic.
+pub(super) fn damaged(valid: &[u8], cases: u64) -> impl Iterator<Item = Vec<u8>> {
+    let stream = Stream::new(2024, Purpose::Shuffle, 0, 0);
+    let valid = valid.to_vec();
+    (0..cases).map(move |case| {
+        let mut rng = stream.at(case);
+        let mut bytes = valid.clone();
+        for _ in 0..rng.random_range(1..4) {
+            let at = rng.random_range(0..bytes.len().max(1));
+            match rng.random_range(0..6) {
+                0 => bytes.truncate(at),
+                1 => bytes.insert(at.min(bytes.len()), rng.random()),
+                2 if at < bytes.len() => drop(bytes.remove(at)),
+                3 if at < bytes.len() => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][case as usize % 5],
+                _ if at < bytes.len() => bytes[at] ^= 1 << rng.random_range(0..8),
+                _ => {}
+            }
+        }
+        bytes
+    })
+}
 
 struct Folder(tempfile::TempDir);
 
@@ -228,16 +252,17 @@ fn sizes_are_limited() {
     }
 }
 
-/// A size that comes from elsewhere must be in proportion to the largest image, in pictures and in arrays.
+/// An untrusted size must be in proportion to the largest image, for pictures and for arrays.
 #[test]
-fn images_are_enlarged_only_so_much() {
+fn enlargement_is_limited() {
     let folder = Folder::new();
     folder.image("pictures/1.png", 4, 9);
     folder.image("pictures/2.png", 2, 9);
     let array = folder.path().join("data_batch_1.bin");
     let images: Vec<u8> = (0..10).flat_map(|label| [vec![label], vec![0; 3072]].concat()).collect();
     std::fs::write(&array, images).unwrap();
-    let options = |size| Options { size: Some(size), most_enlarged: Some(8), ..Options::default() };
+    let options =
+        |size| Options { size: Some(size), max_enlargement: Some(8), ..Options::default() };
     for (path, side) in [(folder.path().join("pictures"), 4), (array, 32)] {
         let problem = format!(
             "the images have at most {side} pixels per side: enlarging them to {} is more than 8-fold",
@@ -245,7 +270,7 @@ fn images_are_enlarged_only_so_much() {
         );
         assert_eq!(open_images(&path, &options(8 * side + 1)).unwrap_err().to_string(), problem);
         let enlarged =
-            open_images(&path, &Options { most_enlarged: None, ..options(8 * side + 1) });
+            open_images(&path, &Options { max_enlargement: None, ..options(8 * side + 1) });
         assert_eq!(enlarged.unwrap().shape.side, 8 * side + 1);
         assert_eq!(open_images(&path, &options(8 * side)).unwrap().shape.side, 8 * side);
     }

@@ -1,49 +1,49 @@
-//! Pictures that are in two places.
+//! Pictures in two places.
 //!
-//! Equal files are found by a hash of their bytes. Near-duplicates, that is the same picture saved
-//! again in another format, size or quality, in two steps: by a difference hash of 64 bits (is a
-//! field of a 9 x 8 grid clearly brighter than the one to its left?), of which at most [`MOST_BITS`]
-//! may differ, and then by a thumbnail of 12 x 12, of which the mean difference may be at most
-//! [`MOST_DIFFERENCE`] of 255.
+//! Equal files are found by a hash of their bytes. Near-duplicates (the same picture saved
+//! again in another format, size or quality) are found in two steps: by a difference hash of 64 bits (is a
+//! field of a 9 x 8 grid clearly brighter than the one to its left?), of which at most [`MAX_BITS`]
+//! may differ, and then by a thumbnail of 12 x 12, whose mean difference may be at most
+//! [`MAX_DIFFERENCE`] of 255.
 //!
-//! The hash alone does not do for digits on black, which have few edges: of the 6 million pairs
-//! between the training and the test part of the embedded sample it takes 15,000 for the same, 1,054
-//! of them with other labels. With the thumbnail 6 are left, all of them ones. Of 1,000 digits saved
-//! again as JPEG it finds 991, of those enlarged three times 998, of those enlarged twice and saved
-//! as JPEG 815.
+//! The hash alone is not enough for digits on black, which have few edges: of the 6 million pairs
+//! between the training and the test part of the embedded sample, 15,000 have similar hashes, 1,054
+//! of them with different labels. With the thumbnail 6 are left, all of them ones. Of 1,000 digits saved
+//! again as JPEG, 991 are found; of those enlarged three times, 998; of those enlarged twice and saved
+//! as JPEG, 815.
 //!
 //! Comparing all pairs would take hours for some 100,000 pictures. So they are sorted by the brightness of their
-//! thumbnails, which differs by at most the difference of the thumbnails, and each is compared with those of similar
-//! brightness alone. Of many pictures that look the same, each is reported with one of the others.
+//! thumbnails, which differs by at most the difference of the thumbnails, and each is compared only with those of
+//! similar brightness. Of many pictures that look the same, each is reported with one of the others.
 
-use super::Place;
+use super::Location;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
-/// The side of the picture a print is made of: a multiple of 8, 9 and 12.
+/// The side of the picture that a fingerprint is computed from: a multiple of 8, 9 and 12.
 pub(super) const SIDE: usize = 72;
 /// The most bits of the difference hash in which near-duplicates differ.
-const MOST_BITS: u32 = 3;
+const MAX_BITS: u32 = 3;
 /// The largest mean difference between the thumbnails of near-duplicates.
-const MOST_DIFFERENCE: u32 = 2;
-/// How much brighter a field must be to count as brighter: more than the noise of compression.
-const CLEARLY: f64 = 8.0;
+const MAX_DIFFERENCE: u32 = 2;
+/// The least difference of a field that is brighter: more than the noise of compression.
+const MIN_STEP: f64 = 8.0;
 /// The side of a thumbnail.
 const THUMBNAIL: usize = 12;
 /// The largest sum of differences between the thumbnails of near-duplicates.
-const LARGEST_SUM: u32 = MOST_DIFFERENCE * (THUMBNAIL * THUMBNAIL) as u32;
-/// The most darker, and the most brighter pictures that one is compared with. It bounds the time for data sets of which
-/// most pictures are equally bright, blank pages for example.
-const MOST_COMPARED: usize = 10_000;
+const MAX_SUM: u32 = MAX_DIFFERENCE * (THUMBNAIL * THUMBNAIL) as u32;
+/// The most darker, and the most brighter pictures that one is compared with. It bounds the time for data sets with
+/// many equally bright pictures, blank pages for example.
+const MAX_COMPARED: usize = 10_000;
 
-/// Pictures that are in two places where they must not be: under two labels, or in two parts.
+/// Pictures in two places where they must not be: under two labels, or in two parts.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Duplicates {
     /// Files with the same bytes.
-    pub exact: Vec<Vec<Place>>,
-    /// Pictures that look the same, from files with other bytes: every such picture with one of the others. Of files with
-    /// the same bytes in one class and part, the first alone is compared.
+    pub exact: Vec<Vec<Location>>,
+    /// Pictures that look the same, from files with different bytes: every such picture with one of the others. Of files
+    /// with the same bytes in one class and part, only the first is compared.
     pub near: Vec<NearPair>,
 }
 
@@ -51,9 +51,9 @@ pub struct Duplicates {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NearPair {
     /// One of them.
-    pub first: Place,
+    pub first: Location,
     /// The other.
-    pub second: Place,
+    pub second: Location,
 }
 
 /// The features by which pictures are compared.
@@ -66,31 +66,27 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Of the bytes of a file and its grey pixels, [`SIDE`] x [`SIDE`].
+    /// From the hash of a file and its grey pixels, [`SIDE`] x [`SIDE`].
     pub fn new(content: blake3::Hash, pixels: &[u8]) -> Self {
         let fields = averages(pixels, 9, 8);
         let mut edges = 0;
         for row in fields.chunks_exact(9) {
             for pair in row.windows(2) {
-                edges = edges << 1 | u64::from(pair[1] > pair[0] + CLEARLY);
+                edges = edges << 1 | u64::from(pair[1] > pair[0] + MIN_STEP);
             }
         }
         let mut thumbnail = [0; THUMBNAIL * THUMBNAIL];
-        for (place, value) in thumbnail.iter_mut().zip(averages(pixels, THUMBNAIL, THUMBNAIL)) {
-            *place = value.round() as u8;
+        for (pixel, value) in thumbnail.iter_mut().zip(averages(pixels, THUMBNAIL, THUMBNAIL)) {
+            *pixel = value.round() as u8;
         }
         let brightness = thumbnail.iter().map(|&value| u32::from(value)).sum();
         Self { content, edges, thumbnail, brightness }
     }
 
     pub fn near(&self, other: &Self) -> bool {
-        self.bits(other) <= MOST_BITS
+        (self.edges ^ other.edges).count_ones() <= MAX_BITS
             && self.content != other.content
-            && self.difference(other) <= LARGEST_SUM
-    }
-
-    fn bits(&self, other: &Self) -> u32 {
-        (self.edges ^ other.edges).count_ones()
+            && self.difference(other) <= MAX_SUM
     }
 
     /// The sum of the differences between the thumbnails.
@@ -113,7 +109,7 @@ fn averages(pixels: &[u8], columns: usize, rows: usize) -> Vec<f64> {
 }
 
 /// The duplicates among these pictures.
-pub(super) fn find(pictures: &[(Place, Fingerprint)]) -> Duplicates {
+pub(super) fn find(pictures: &[(Location, Fingerprint)]) -> Duplicates {
     let groups = groups(pictures);
     let mut files: HashMap<blake3::Hash, Vec<usize>> = HashMap::new();
     for (number, (_, print)) in pictures.iter().enumerate() {
@@ -135,10 +131,10 @@ pub(super) fn find(pictures: &[(Place, Fingerprint)]) -> Duplicates {
             let one = order[at];
             let print = &pictures[one].1;
             let similar = |&&other: &&usize| {
-                print.brightness.abs_diff(pictures[other].1.brightness) <= LARGEST_SUM
+                print.brightness.abs_diff(pictures[other].1.brightness) <= MAX_SUM
             };
-            let darker = order[..at].iter().rev().take_while(similar).take(MOST_COMPARED);
-            let brighter = order[at + 1..].iter().take_while(similar).take(MOST_COMPARED);
+            let darker = order[..at].iter().rev().take_while(similar).take(MAX_COMPARED);
+            let brighter = order[at + 1..].iter().take_while(similar).take(MAX_COMPARED);
             let is_near =
                 |other: &usize| groups[*other] != groups[one] && print.near(&pictures[*other].1);
             let other = darker.chain(brighter).copied().find(is_near)?;
@@ -147,23 +143,22 @@ pub(super) fn find(pictures: &[(Place, Fingerprint)]) -> Duplicates {
         .collect();
     near.sort_unstable();
     near.dedup();
-    let place = |number: usize| pictures[number].0.clone();
+    let location = |at: usize| pictures[at].0.clone();
+    let group = |same: &Vec<usize>| same.iter().map(|&at| location(at)).collect();
+    let pair = |(first, second)| NearPair { first: location(first), second: location(second) };
     Duplicates {
-        exact: exact.into_iter().map(|same| same.iter().map(|&at| place(at)).collect()).collect(),
-        near: near
-            .into_iter()
-            .map(|(first, second)| NearPair { first: place(first), second: place(second) })
-            .collect(),
+        exact: exact.into_iter().map(group).collect(),
+        near: near.into_iter().map(pair).collect(),
     }
 }
 
-/// A number for every picture that is the same for pictures of one part and class.
-fn groups(pictures: &[(Place, Fingerprint)]) -> Vec<usize> {
+/// A number for every picture, the same for pictures of one part and class.
+fn groups(pictures: &[(Location, Fingerprint)]) -> Vec<usize> {
     let mut known: HashMap<(&str, Option<&str>), usize> = HashMap::new();
-    let mut numbers = Vec::with_capacity(pictures.len());
-    for (place, _) in pictures {
+    let groups = pictures.iter().map(|(location, _)| (location.part, location.class.as_deref()));
+    let number = |group| {
         let next = known.len();
-        numbers.push(*known.entry((place.part, place.class.as_deref())).or_insert(next));
-    }
-    numbers
+        *known.entry(group).or_insert(next)
+    };
+    groups.map(number).collect()
 }

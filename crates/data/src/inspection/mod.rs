@@ -1,15 +1,15 @@
-//! A look at all files of a data set, which stops at nothing.
+//! Reports on all files of a data set, despite any problem.
 //!
-//! [`inspect`] counts, measures, and lists what is unreadable, what is no picture, and which pictures
-//! are in two places where they must not be: under two labels, or in two of the parts labelled,
-//! unlabelled and test. Whether a run would accept the data set is not judged here a second time:
-//! it is opened as a run opens it, and what that says is reported.
+//! [`inspect`] counts and measures, and lists unreadable pictures, files that are not pictures, and pictures
+//! in two places where they must not be: under two labels, or in two of the parts labelled,
+//! unlabelled and test. Whether a run would accept the data set is not judged a second time:
+//! it is opened as a run opens it, and the error is reported.
 
 mod duplicates;
 
 pub use duplicates::{Duplicates, NearPair};
 
-use crate::formats::folder::Listing;
+use crate::formats::folder::{self, Listing};
 use crate::formats::{self, Options};
 use crate::pictures::{self, Fit, Header};
 use crate::skipped::{Reason, Skipped};
@@ -19,27 +19,27 @@ use rayon::prelude::*;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What there is in a data set.
-#[derive(Debug, Clone, Serialize)]
+/// The content of a data set.
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Inspection {
-    /// Where it is.
+    /// The path of the data set.
     #[serde(serialize_with = "paths::serialize")]
     pub path: PathBuf,
     /// Names of the classes.
     pub classes: Vec<String>,
-    /// The labelled, the unlabelled and the test part, as far as they exist.
+    /// The labelled, the unlabelled and the test part, if they exist.
     pub parts: Vec<Part>,
     /// Pictures that cannot be read.
     pub unreadable: Vec<Skipped>,
     /// Files of other types.
     pub others: Vec<Skipped>,
-    /// Pictures that are in two places.
+    /// Pictures in two places.
     pub duplicates: Duplicates,
     /// Why a run would refuse the data set; `None` if it would not.
     pub refusal: Option<String>,
 }
 
-/// What there is in one part.
+/// The content of one part.
 #[derive(Debug, Clone, Serialize)]
 pub struct Part {
     /// `labelled`, `train`, `unlabelled`, `test` or `images`.
@@ -48,7 +48,7 @@ pub struct Part {
     pub pictures: usize,
     /// Readable pictures of every class; empty without labels.
     pub by_class: Vec<usize>,
-    /// Readable pictures of every client, by name; empty if the files do not tell.
+    /// Readable pictures of every client, by name; empty if clients have no folders.
     pub by_client: Vec<(String, usize)>,
     /// Widths in pixels.
     pub width: Option<Spread>,
@@ -67,7 +67,7 @@ pub struct Part {
 pub struct Spread {
     /// The smallest.
     pub smallest: f64,
-    /// The one in the middle, or the lower of the two there.
+    /// The median, or the lower of the two in the middle.
     pub median: f64,
     /// The largest.
     pub largest: f64,
@@ -82,9 +82,9 @@ impl Spread {
     }
 }
 
-/// A picture of a data set, by where it is.
+/// The location of a picture in a data set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct Location {
     /// The file.
     #[serde(serialize_with = "paths::serialize")]
     pub path: PathBuf,
@@ -94,74 +94,61 @@ pub struct Place {
     pub class: Option<String>,
 }
 
-/// Looks at the data set, the folder of pictures or the file at this path, and opens it as a run does to see
-/// whether it would be refused.
+/// Inspects the data set, the folder of pictures or the file at this path, and opens it as a run does to see
+/// whether a run would refuse it.
 pub fn inspect(path: &Path, options: &Options) -> Result<Inspection> {
-    let found = survey(path, options)?;
-    let refused = || formats::open(path, options).err().map(|error| error.to_string());
-    Ok(Inspection { refusal: found.refusal.clone().or_else(refused), ..found })
+    let mut found = survey(path, options)?;
+    if found.refusal.is_none() {
+        found.refusal = formats::open(path, options).err().map(|error| error.to_string());
+    }
+    Ok(found)
 }
 
-/// Looks at the same without opening it: what is refused is what the names of files and the number of classes
-/// already tell.
+/// Inspects without opening: refusals follow from the names of files and the number of classes alone.
 pub fn survey(path: &Path, options: &Options) -> Result<Inspection> {
-    let (mut listing, refusal) = match formats::is_data_set(path) {
-        true => match formats::list_pictures(path, options) {
-            Ok(Some(listing)) => (listing, None),
-            Ok(None) => return Ok(of_arrays(path, formats::open(path, options))),
-            Err(error) => return Ok(empty(path, error.to_string())),
-        },
-        false => {
-            if !path.is_dir() {
-                let images = formats::open_images(path, options)?;
-                let mut inspection = empty(path, PARTS_NEEDED.to_owned());
-                inspection.parts.push(part_of_images("images", &images));
-                inspection.classes = images.classes;
-                return Ok(inspection);
-            }
-            (Listing::images(path), Some(PARTS_NEEDED.to_owned()))
+    const PARTS_NEEDED: &str = "a run needs a labelled and a test part: put the pictures into labelled/CLASS, \
+                                unlabelled and test/CLASS, or into train/CLASS and test/CLASS";
+    let is_data_set = formats::is_data_set(path);
+    let mut listing = if is_data_set {
+        match formats::list_pictures(path, options) {
+            Ok(Some(listing)) => listing,
+            Ok(None) => match formats::open(path, options) {
+                Ok(set) => return Ok(of_images(path, &set)),
+                Err(error) => return Ok(refused(path, error.to_string())),
+            },
+            Err(error) => return Ok(refused(path, error.to_string())),
         }
+    } else if path.is_dir() {
+        Listing::images(path)
+    } else {
+        let images = formats::open_images(path, options)?;
+        let parts = vec![part_of_images("images", &images)];
+        let refused = refused(path, PARTS_NEEDED.to_owned());
+        return Ok(Inspection { parts, classes: images.classes, ..refused });
     };
     let problem = listing.take_problems().err().map(|error| error.to_string());
-    let looked = look(path, listing, &options.progress);
-    let single = (looked.classes.len() < 2).then(|| {
-        format!("a classifier needs at least two classes, found {}", looked.classes.len())
-    });
-    Ok(Inspection { refusal: refusal.or(problem).or(single), ..looked })
+    let mut found = examine(path, listing, &options.progress);
+    let classes = found.classes.len();
+    found.refusal = match problem {
+        _ if !is_data_set => Some(PARTS_NEEDED.to_owned()),
+        None if classes < 2 => {
+            Some(format!("a classifier needs at least two classes, found {classes}"))
+        }
+        problem => problem,
+    };
+    Ok(found)
 }
 
-const PARTS_NEEDED: &str = "a run needs a labelled and a test part: put the pictures into \
-                            labelled/CLASS, unlabelled and test/CLASS, or into train/CLASS and \
-                            test/CLASS";
-
-fn empty(path: &Path, refusal: String) -> Inspection {
-    Inspection {
-        path: path.to_owned(),
-        classes: Vec::new(),
-        parts: Vec::new(),
-        unreadable: Vec::new(),
-        others: Vec::new(),
-        duplicates: Duplicates::default(),
-        refusal: Some(refusal),
-    }
+/// An inspection that found nothing else.
+fn refused(path: &Path, refusal: String) -> Inspection {
+    Inspection { path: path.to_owned(), refusal: Some(refusal), ..Inspection::default() }
 }
 
-/// Files of many images each are readable or not as a whole.
-fn of_arrays(path: &Path, outcome: Result<DataSet>) -> Inspection {
-    match outcome {
-        Err(error) => empty(path, error.to_string()),
-        Ok(set) => of_images(path, &set),
-    }
-}
-
-/// What there is in a data set that is not made of picture files.
+/// An inspection of a data set that is not made of picture files.
 pub fn of_images(path: &Path, set: &DataSet) -> Inspection {
-    Inspection {
-        parts: vec![part_of_images("train", &set.train), part_of_images("test", &set.test)],
-        classes: set.train.classes.clone(),
-        refusal: None,
-        ..empty(path, String::new())
-    }
+    let parts = vec![part_of_images("train", &set.train), part_of_images("test", &set.test)];
+    let (path, classes) = (path.to_owned(), set.train.classes.clone());
+    Inspection { path, classes, parts, ..Inspection::default() }
 }
 
 fn part_of_images(name: &str, images: &ImageSet) -> Part {
@@ -182,41 +169,46 @@ fn part_of_images(name: &str, images: &ImageSet) -> Part {
 }
 
 /// Opens every picture of a listing once.
-fn look(path: &Path, listing: Listing, progress: &Progress) -> Inspection {
+fn examine(path: &Path, listing: Listing, progress: &Progress) -> Inspection {
     let Listing { train_name, classes, train, unlabelled, test, skipped, .. } = listing;
-    let clients = unlabelled.as_ref().map_or(0, |unlabelled| unlabelled.files.len());
-    let count = progress.count(train.files.len() + clients + test.files.len());
+    let unlabelled_files = unlabelled.as_ref().map_or(0, |unlabelled| unlabelled.files.len());
+    let count = progress.count(train.files.len() + unlabelled_files + test.files.len());
     let (mut parts, mut unreadable, mut seen) = (Vec::new(), Vec::new(), Vec::new());
-    let mut part = |name: &'static str, files: Vec<PathBuf>, labels: Option<Vec<u16>>| {
-        let looks = files.par_iter().map(|file| {
-            let look = Look::at(file);
+    let mut add = |name: &'static str, part: folder::Part| {
+        let folder::Part { files, labels, clients, client_names } = part;
+        let examine = |file: &PathBuf| {
+            let examined = examine_picture(file);
             count.add(1);
-            look
-        });
-        let looks: Vec<Result<Look, Reason>> = looks.collect();
+            examined
+        };
+        let examined: Vec<_> = files.par_iter().map(examine).collect();
         let mut readable = vec![false; files.len()];
         let mut by_class = vec![0; if labels.is_some() { classes.len() } else { 0 }];
         let mut headers: Vec<Header> = Vec::new();
-        for (file, (path, look)) in files.into_iter().zip(looks).enumerate() {
-            match look {
-                Err(reason) => unreadable.push(Skipped { path, reason }),
-                Ok(look) => {
-                    let class = labels.as_ref().map(|labels| usize::from(labels[file]));
-                    if let Some(class) = class {
-                        by_class[class] += 1;
-                    }
-                    readable[file] = true;
-                    headers.push(look.header);
-                    let class = class.map(|class| classes[class].clone());
-                    seen.push((Place { path, part: name, class }, look.print));
+        for (file, (path, examined)) in files.into_iter().zip(examined).enumerate() {
+            let (header, print) = match examined {
+                Ok(examined) => examined,
+                Err(reason) => {
+                    unreadable.push(Skipped { path, reason });
+                    continue;
                 }
+            };
+            let class = labels.as_ref().map(|labels| usize::from(labels[file]));
+            if let Some(class) = class {
+                by_class[class] += 1;
             }
+            readable[file] = true;
+            headers.push(header);
+            let class = class.map(|class| classes[class].clone());
+            seen.push((Location { path, part: name, class }, print));
         }
+        let of_client =
+            |files: &Vec<u32>| files.iter().filter(|&&at| readable[at as usize]).count();
         parts.push(Part {
             name: name.to_owned(),
             pictures: headers.len(),
             by_class,
-            by_client: Vec::new(),
+            by_client: client_names.into_iter().zip(clients.iter().map(of_client)).collect(),
             width: Spread::of(headers.iter().map(|header| f64::from(header.width))),
             height: Spread::of(headers.iter().map(|header| f64::from(header.height))),
             aspect: Spread::of(
@@ -225,48 +217,26 @@ fn look(path: &Path, listing: Listing, progress: &Progress) -> Inspection {
             square: headers.iter().filter(|header| header.width == header.height).count(),
             grey: headers.iter().filter(|header| header.grey).count(),
         });
-        readable
     };
-    part(train_name, train.files, train.labels);
-    let mut by_client = Vec::new();
+    add(train_name, train);
     if let Some(unlabelled) = unlabelled {
-        let readable = part("unlabelled", unlabelled.files, None);
-        let count =
-            |files: &Vec<u32>| files.iter().filter(|&&file| readable[file as usize]).count();
-        by_client =
-            unlabelled.names.into_iter().zip(unlabelled.clients.iter().map(count)).collect();
+        add("unlabelled", unlabelled);
     }
     if !test.files.is_empty() {
-        part("test", test.files, test.labels);
+        add("test", test);
     }
-    if let Some(part) = parts.get_mut(1).filter(|_| !by_client.is_empty()) {
-        part.by_client = by_client;
-    }
-    Inspection {
-        path: path.to_owned(),
-        classes,
-        parts,
-        unreadable,
-        others: skipped,
-        duplicates: duplicates::find(&seen),
-        refusal: None,
-    }
+    let duplicates = duplicates::find(&seen);
+    let path = path.to_owned();
+    Inspection { path, classes, parts, unreadable, others: skipped, duplicates, refusal: None }
 }
 
-/// What one picture shows.
-struct Look {
-    header: Header,
-    print: Fingerprint,
-}
-
-impl Look {
-    fn at(path: &Path) -> Result<Self, Reason> {
-        let header = pictures::try_header(path)?;
-        let shape = Shape { side: duplicates::SIDE, channels: 1 };
-        let hash = |bytes: &[u8]| blake3::hash(bytes);
-        let (content, pixels) = pictures::try_read_and(path, shape, Fit::Stretch, hash)?;
-        Ok(Self { header, print: Fingerprint::new(content, &pixels) })
-    }
+/// The header of a picture, and the features that duplicates are found by.
+fn examine_picture(path: &Path) -> Result<(Header, Fingerprint), Reason> {
+    let header = pictures::header(path)?;
+    let shape = Shape { side: duplicates::SIDE, channels: 1 };
+    let hash = |bytes: &[u8]| blake3::hash(bytes);
+    let (content, pixels) = pictures::try_read_and(path, shape, Fit::Stretch, hash)?;
+    Ok((header, Fingerprint::new(content, &pixels)))
 }
 
 #[cfg(test)]

@@ -39,19 +39,20 @@ fn near_duplicates_are_found_and_other_digits_are_not() {
 /// Blank pages, for example: all pairs of them would be too many to find and to read.
 #[test]
 fn of_many_pictures_that_look_the_same_each_is_listed_with_one() {
-    let place = |number: u32| Place {
+    let location = |number: u32| Location {
         path: format!("{number}.png").into(),
         part: "labelled",
         class: Some(["cat", "dog"][number as usize % 2].to_owned()),
     };
     let pixels = [200; duplicates::SIDE * duplicates::SIDE];
     let print = |number: u32| Fingerprint::new(blake3::hash(&number.to_le_bytes()), &pixels);
-    let pictures: Vec<(Place, Fingerprint)> = (0..300).map(|at| (place(at), print(at))).collect();
+    let pictures: Vec<(Location, Fingerprint)> =
+        (0..300).map(|at| (location(at), print(at))).collect();
     let near = duplicates::find(&pictures).near;
     assert!((150..=300).contains(&near.len()), "{}", near.len());
     assert!(near.iter().all(|pair| pair.first.class != pair.second.class));
-    let listed = |(place, _): &(Place, Fingerprint)| {
-        near.iter().any(|pair| pair.first == *place || pair.second == *place)
+    let listed = |(location, _): &(Location, Fingerprint)| {
+        near.iter().any(|pair| pair.first == *location || pair.second == *location)
     };
     assert!(pictures.iter().all(listed));
 }
@@ -97,8 +98,9 @@ fn everything_is_reported_at_once() {
     };
     assert_eq!(names(&found.unreadable), ["dot.png", "text.jpg"]);
     assert_eq!(names(&found.others), ["notes.txt"]);
-    let shown =
-        |place: &Place| place.path.strip_prefix(folder.path()).unwrap().display().to_string();
+    let shown = |location: &Location| {
+        location.path.strip_prefix(folder.path()).unwrap().display().to_string()
+    };
     let exact: Vec<Vec<String>> =
         found.duplicates.exact.iter().map(|group| group.iter().map(shown).collect()).collect();
     assert_eq!(
@@ -128,7 +130,7 @@ fn everything_is_reported_at_once() {
 }
 
 #[test]
-fn what_a_run_refuses_is_refused() {
+fn data_that_a_run_refuses_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let refusal = |path: &Path| inspect(path, &Options::default()).unwrap().refusal;
     assert!(refusal(folder.path()).unwrap().contains("needs a labelled and a test part"));
@@ -149,11 +151,11 @@ fn a_survey_counts_every_picture_once() {
             GrayImage::new(4, 4).save(folder.path().join(part).join(name)).unwrap();
         }
     }
-    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let to = told.clone();
-    let progress = crate::Progress::new(move |done, all| to.lock().unwrap().push((done, all)));
+    let calls = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = calls.clone();
+    let progress = crate::Progress::new(move |done, all| log.lock().unwrap().push((done, all)));
     survey(folder.path(), &Options { progress, ..Options::default() }).unwrap();
-    let mut told = std::mem::take(&mut *told.lock().unwrap());
-    told.sort_unstable();
-    assert_eq!(told, [(1, 6), (2, 6), (3, 6), (4, 6), (5, 6), (6, 6)]);
+    let mut calls = std::mem::take(&mut *calls.lock().unwrap());
+    calls.sort_unstable();
+    assert_eq!(calls, [(1, 6), (2, 6), (3, 6), (4, 6), (5, 6), (6, 6)]);
 }

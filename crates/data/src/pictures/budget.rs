@@ -1,4 +1,4 @@
-//! How many pixels may be in memory at a time.
+//! A limit of the pixels in memory.
 //!
 //! Small pictures are decoded on all threads; the largest wait until they are alone. A pixel costs
 //! at most some 12 bytes while it is decoded (4 channels of 16 bits and their 8-bit copy, or the
@@ -24,7 +24,7 @@ pub(super) fn take(pixels: u64) -> Share {
     Share(pixels)
 }
 
-/// What the bytes of a file count as, in pixels.
+/// The cost of the bytes of a file, in pixels.
 pub(super) fn of_file(bytes: u64) -> u64 {
     bytes / 12
 }

@@ -1,22 +1,22 @@
 //! Picture files on a disk.
 
 use super::by_name;
-use crate::skipped::FORMATS;
-use crate::skipped::Skipped;
+use crate::error::unusable;
+use crate::skipped::{FORMATS, Skipped};
 use crate::{DataError, Result};
 use std::path::{Path, PathBuf};
 
-/// Picture files, and the other files beside them.
+/// Picture files and other files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Files with the name of a picture, and files that were asked for by name.
+    /// Files with the name of a picture, and files that were given by path.
     pub pictures: Vec<PathBuf>,
     /// Other files in folders.
     pub others: Vec<Skipped>,
 }
 
-/// The picture files among these paths: files as they are, and everything below folders, in order of their
-/// names. Hidden files and folders do not count. No picture is an error.
+/// The picture files among these paths and below folders among them, sorted by name. Hidden files and folders are
+/// ignored. No picture is an error.
 pub fn find(paths: &[PathBuf]) -> Result<Found> {
     let mut found = Found::default();
     for path in paths {
@@ -28,8 +28,7 @@ pub fn find(paths: &[PathBuf]) -> Result<Found> {
     }
     if found.pictures.is_empty() {
         let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        let problem = format!("{}: expected {FORMATS} pictures, found none", names.join(", "));
-        return Err(DataError::Unusable(problem));
+        return unusable(format!("{}: expected {FORMATS} pictures, found none", names.join(", ")));
     }
     Ok(found)
 }
@@ -46,7 +45,7 @@ impl Found {
         Ok(())
     }
 
-    /// Adds a file to the list that its name says.
+    /// Adds a file to the list for its name.
     pub(crate) fn add(&mut self, path: PathBuf) {
         match by_name(&path) {
             Ok(()) => self.pictures.push(path),
@@ -55,7 +54,7 @@ impl Found {
     }
 }
 
-/// What is in a folder, sorted by name, without hidden files and folders.
+/// The content of a folder, sorted by name, without hidden files and folders.
 pub(crate) fn visible(folder: &Path) -> Result<Vec<PathBuf>> {
     let io = |error| DataError::io(folder, error);
     let mut paths = Vec::new();
@@ -98,7 +97,7 @@ mod tests {
         let text = Skipped { path: at("new/c.txt"), reason: Reason::NotAPicture };
         assert_eq!(found.others, [tiff, text]);
         let error = find(&[at("new/.thumbnails/none")]);
-        assert!(error.is_ok(), "asked for by name: reading it will say what is wrong");
+        assert!(error.is_ok(), "a file given by path: reading it reports the problem");
         std::fs::create_dir(at("empty")).unwrap();
         assert!(find(&[at("empty")]).unwrap_err().to_string().contains("found none"));
     }

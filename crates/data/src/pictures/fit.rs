@@ -23,15 +23,10 @@ impl std::str::FromStr for Fit {
     type Err = DataError;
 
     fn from_str(word: &str) -> Result<Self> {
-        match word {
-            "stretch" => Ok(Self::Stretch),
-            "crop" => Ok(Self::Crop),
-            "pad" => Ok(Self::Pad),
-            _ => {
-                let problem = format!("expected `stretch`, `crop` or `pad`, found `{word}`");
-                Err(DataError::Unusable(problem))
-            }
-        }
+        let fits = [Self::Stretch, Self::Crop, Self::Pad];
+        fits.into_iter().find(|fit| fit.to_string() == word).ok_or_else(|| {
+            DataError::Unusable(format!("expected `stretch`, `crop` or `pad`, found `{word}`"))
+        })
     }
 }
 
@@ -45,7 +40,7 @@ impl std::fmt::Display for Fit {
     }
 }
 
-/// The 8-bit pixels of a picture as an image of a shape with as many channels.
+/// The 8-bit pixels of a picture as an image of a shape with the same number of channels.
 pub(crate) fn fit(shape: Shape, fit: Fit, width: u32, height: u32, bytes: Vec<u8>) -> Vec<u8> {
     let side = shape.side as u32;
     if (width, height) == (side, side) {
@@ -65,7 +60,7 @@ fn square<P: Pixel<Subpixel = u8> + 'static>(
     bytes: Vec<u8>,
 ) -> Vec<u8> {
     let picture = ImageBuffer::<P, Vec<u8>>::from_raw(width, height, bytes)
-        .expect("a picture has as many bytes as its size requires");
+        .expect("the bytes of a picture match its size");
     let filter = FilterType::Lanczos3;
     match fit {
         Fit::Crop if width != height => {

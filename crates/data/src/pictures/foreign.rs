@@ -12,7 +12,7 @@ const ENDINGS: [(&str, &[&str]); 6] = [
     ("camera raw", &["dng", "cr2", "cr3", "nef", "arw", "orf", "raf", "rw2"]),
 ];
 
-/// The format that the name of a file stands for.
+/// The format of a file by its name.
 pub(super) fn by_name(path: &Path) -> Option<&'static str> {
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     let found = ENDINGS.iter().find(|(_, endings)| endings.contains(&ending.as_str()));

@@ -1,6 +1,6 @@
-//! Whether a JPEG file is complete. The decoder fills what is missing with grey and does not say so.
+//! Whether a JPEG file is complete. The decoder fills missing parts with grey and reports no error.
 
-/// Whether the end of the image follows its last scan. What comes after that does not count: cameras
+/// Whether the end of the image follows its last scan. Data after that is ignored: cameras
 /// append previews, and some programs padding.
 pub(super) fn is_complete(bytes: &[u8]) -> bool {
     let mut at = 2;
@@ -10,7 +10,7 @@ pub(super) fn is_complete(bytes: &[u8]) -> bool {
             0xd9 => return scanned,
             0x01 | 0xd0..=0xd8 => {}
             _ => {
-                // A segment with a length; thumbnails with ends of their own are inside of one.
+                // A segment with a length, which may contain a whole thumbnail.
                 let Some(length) = bytes.get(at..at + 2) else { return false };
                 at += usize::from(u16::from_be_bytes([length[0], length[1]])).max(2);
                 scanned |= marker == 0xda;

@@ -1,13 +1,13 @@
 //! Reading one picture: of a data set, of a folder to predict, or sent over a network.
 //!
-//! The content of a file decides on its format, not its name. A picture is turned as its EXIF data
-//! says, transparency is laid over white, and 16 bits per channel become 8. A file that ends before
-//! its picture does is refused, although most decoders fill the rest with grey: half a photograph is
+//! The content of a file decides its format, not its name. A picture is turned as its EXIF data
+//! says, transparency is laid over white, and 16 bits per channel become 8. A truncated file
+//! is refused, although most decoders fill the rest with grey: half a photograph is
 //! a wrong sample that nobody would notice.
 //!
-//! A header may announce up to [`MAX_PIXELS`]; whatever it announces within that is believed, since
+//! A header may announce up to [`MAX_PIXELS`]. No limit depends on the size of the file, since
 //! a plain scan compresses a thousand times and more. Memory is bounded by `budget` instead, which
-//! all pictures being decoded at a time share.
+//! all pictures share that are decoded at the same time.
 
 mod budget;
 mod finding;
@@ -28,30 +28,28 @@ use image::{ColorType, DynamicImage, GrayImage, ImageDecoder, ImageReader, Limit
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Seek};
 use std::path::Path;
 
-/// The most bytes of a file: what 100 megapixels need without compression, and some more.
+/// The most bytes of a file: a little more than 100 megapixels need without compression.
 const MAX_FILE: u64 = 1 << 30;
 
-/// Memory for what a file contains beside its pixels: profiles, comments, palettes.
-const MOST_BESIDE: u64 = 64 << 20;
+/// Memory for the content of a file other than pixels: profiles, comments, palettes.
+const MAX_METADATA: u64 = 64 << 20;
 
-/// What a picture is before it is decoded.
+/// The header of a picture. Width and height are those after turning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
-    /// Width in pixels, after turning.
+pub(crate) struct Header {
     pub width: u32,
-    /// Height in pixels, after turning.
     pub height: u32,
-    /// Whether the file stores grey values. Formats that always store colours, as GIF, WebP and BMP
-    /// do, count as colour.
+    /// Whether the file stores grey values. Formats that always store colours (GIF, WebP and BMP)
+    /// count as colour.
     pub grey: bool,
 }
 
 /// Whether a file has the name of a picture in a format that can be read.
-pub fn is_picture(path: &Path) -> bool {
+pub(crate) fn is_picture(path: &Path) -> bool {
     by_name(path).is_ok()
 }
 
-/// Why a file is not to be read, judged by its name alone.
+/// An error for a file whose name is not that of a picture.
 pub(crate) fn by_name(path: &Path) -> Result<(), Reason> {
     let ending = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let known = ["png", "jpg", "jpeg", "bmp", "webp", "gif"];
@@ -64,11 +62,6 @@ pub(crate) fn by_name(path: &Path) -> Result<(), Reason> {
     })
 }
 
-/// The header of a picture file.
-pub fn header(path: &Path) -> Result<Header> {
-    try_header(path).map_err(|reason| DataError::picture(path, reason))
-}
-
 /// Reads a picture file as an image of a shape: `[side, side, channels]`.
 pub fn read(path: &Path, shape: Shape, fit: Fit) -> Result<Vec<u8>> {
     try_read(path, shape, fit).map_err(|reason| DataError::picture(path, reason))
@@ -79,35 +72,35 @@ pub fn decode(bytes: &[u8], name: &Path, shape: Shape, fit: Fit) -> Result<Vec<u
     try_decode(bytes, shape, fit).map_err(|reason| DataError::picture(name, reason))
 }
 
-/// The header of a picture file, or why it cannot be read.
-pub(crate) fn try_header(path: &Path) -> Result<Header, Reason> {
+/// The header of a picture file.
+pub(crate) fn header(path: &Path) -> Result<Header, Reason> {
     let length = length(path)?;
     let _share = budget::take(budget::of_file(length));
     let file = fedanchor_disk::open(path).map_err(|error| io(&error))?;
     open(BufReader::new(file)).map(|opened| opened.header)
 }
 
-/// Reads a picture file, or says why it cannot be read.
+/// [`read`] with an error that lacks the path.
 pub(crate) fn try_read(path: &Path, shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
     try_read_and(path, shape, fit, |_| ()).map(|((), pixels)| pixels)
 }
 
-/// The same, and what a function makes of the bytes of the file.
+/// The same with the result of a function of the file's bytes.
 pub(crate) fn try_read_and<T>(
     path: &Path,
     shape: Shape,
     fit: Fit,
     also: impl FnOnce(&[u8]) -> T,
 ) -> Result<(T, Vec<u8>), Reason> {
-    let header = try_header(path)?;
+    let header = header(path)?;
     let _share = budget::take(pixels(&header).max(budget::of_file(length(path)?)));
     let bytes = fedanchor_disk::read(path, u64::MAX).map_err(|error| io(&error))?;
     let pixels = unpack(&bytes, shape, fit)?;
     Ok((also(&bytes), pixels))
 }
 
-/// Decodes the content of a picture file, or says why it cannot be decoded.
-pub(crate) fn try_decode(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
+/// [`decode`] with an error that lacks the path.
+fn try_decode(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
     let header = open(Cursor::new(bytes))?.header;
     let _share = budget::take(pixels(&header));
     unpack(bytes, shape, fit)
@@ -127,7 +120,7 @@ fn unpack(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
         return Err(Reason::Truncated);
     }
     let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(decoder.total_bytes() + MOST_BESIDE);
+    limits.max_alloc = Some(decoder.total_bytes() + MAX_METADATA);
     decoder.set_limits(limits).map_err(|error| unreadable(&error))?;
     let picture = DynamicImage::from_decoder(decoder).map_err(|error| unreadable(&error))?;
     let picture = opaque(picture);
@@ -141,7 +134,7 @@ fn unpack(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
     Ok(self::fit::fit(shape, fit, width, height, picture.into_bytes()))
 }
 
-/// A picture of which the header was read.
+/// A picture with its header read.
 struct Opened<D> {
     decoder: D,
     header: Header,
@@ -161,7 +154,7 @@ fn open<'a>(
         return Err(Reason::Unreadable { why });
     }
     let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(MOST_BESIDE);
+    limits.max_alloc = Some(MAX_METADATA);
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(|error| unreadable(&error))?;
     let (width, height) = decoder.dimensions();
@@ -194,7 +187,7 @@ fn opaque(picture: DynamicImage) -> DynamicImage {
         return picture;
     }
     let (width, height) = (picture.width(), picture.height());
-    let complete = "as many bytes are left as the picture has pixels and colours";
+    let complete = "one byte per pixel and colour is left";
     if picture.color().has_color() {
         let bytes = over_white(picture.into_rgba8().into_raw(), 3);
         RgbImage::from_raw(width, height, bytes).expect(complete).into()
@@ -204,7 +197,7 @@ fn opaque(picture: DynamicImage) -> DynamicImage {
     }
 }
 
-/// Pixels of some colours and their opacity become these colours over white, in place.
+/// Replaces pixels with opacity by their colours over white, in place.
 fn over_white(mut bytes: Vec<u8>, colours: usize) -> Vec<u8> {
     let count = bytes.len() / (colours + 1);
     for pixel in 0..count {

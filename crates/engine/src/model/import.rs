@@ -28,7 +28,7 @@ pub fn import(layout: &Layout, path: &Path, device: Device) -> Result<Imported> 
     let bad = |problem: String| {
         Error::config("model.init_from", format!("{}: {problem}", path.display()))
     };
-    let bytes = fedanchor_disk::read(path, fedanchor_disk::LARGEST)
+    let bytes = fedanchor_disk::read(path, fedanchor_disk::MAX_FILE)
         .map_err(|error| bad(error.to_string()))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| {
         bad(format!("not a safetensors file ({error}): save it with safetensors.torch.save_file"))

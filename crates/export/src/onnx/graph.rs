@@ -8,23 +8,23 @@ use crate::error::Result;
 use crate::numbers::{bytes_of, bytes_of_list};
 use tch::Tensor;
 
-/// An attribute that is a number.
+/// An integer attribute.
 pub(super) fn int(name: &str, value: i64) -> Attribute {
     Attribute { name: name.to_owned(), i: Some(value), kind: 2, ..Attribute::default() }
 }
 
-/// An attribute that is a list of numbers.
+/// An attribute of several integers.
 pub(super) fn ints(name: &str, values: &[i64]) -> Attribute {
     let ints = values.to_vec();
     Attribute { name: name.to_owned(), ints, kind: 7, ..Attribute::default() }
 }
 
-/// An attribute that is a real number.
+/// A floating-point attribute.
 pub(super) fn float(name: &str, value: f64) -> Attribute {
     Attribute { name: name.to_owned(), f: Some(value as f32), kind: 1, ..Attribute::default() }
 }
 
-/// Adds a node; it and the value it computes have the same name.
+/// Adds a node, named like its output.
 pub(super) fn node(
     graph: &mut Graph,
     op_type: &str,
@@ -47,12 +47,12 @@ pub(super) fn tensor(graph: &mut Graph, name: &str, dims: &[i64], tensor: &Tenso
     Ok(())
 }
 
-/// Adds real numbers.
+/// Adds floating-point numbers.
 pub(super) fn floats(graph: &mut Graph, name: &str, dims: &[i64], values: &[f32]) {
     constant(graph, name, dims, FLOAT, bytes_of_list(values));
 }
 
-/// Adds a list of whole numbers, such as a shape.
+/// Adds integers, such as a shape.
 pub(super) fn whole(graph: &mut Graph, name: &str, values: &[i64]) {
     let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     constant(graph, name, &[values.len() as i64], INT64, bytes);
@@ -67,10 +67,10 @@ fn constant(graph: &mut Graph, name: &str, dims: &[i64], data_type: i32, raw_dat
     });
 }
 
-/// An input or output: any number of images, and these sizes for each.
+/// An input or output of any number of images, with these sizes per image.
 pub(super) fn batch(name: &str, elem_type: i32, sizes: &[i64], doc: &str) -> ValueInfo {
-    let known = sizes.iter().map(|&size| Size::Known(size));
-    let all = [Size::Named("N".to_owned())].into_iter().chain(known);
+    let fixed = sizes.iter().map(|&size| Size::Fixed(size));
+    let all = [Size::Named("N".to_owned())].into_iter().chain(fixed);
     let dim = all.map(|size| Dimension { size: Some(size) }).collect();
     let tensor = Some(TensorType { elem_type, shape: Some(Shape { dim }) });
     ValueInfo { name: name.to_owned(), kind: Some(Type { tensor }), doc_string: doc.to_owned() }

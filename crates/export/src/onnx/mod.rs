@@ -1,9 +1,9 @@
 //! ONNX: the network as a graph that runtimes of many languages execute.
 //!
-//! libtorch has no exporter, so the graph is written from the network's own list of operations. Batch
-//! norm stays a node of its own: runtimes fold it into the convolution themselves, and the numbers of the
-//! file stay those of the model. Group norm is written with instance norm, because the operator of that
-//! name came later and was first defined with one weight per group.
+//! libtorch has no exporter, so the graph is written from the network's list of operations. Batch
+//! norm stays a separate node: runtimes fold it into the convolution themselves, and the file keeps the numbers
+//! of the model. Group norm is written with instance norm, because its ONNX operator
+//! came later and was first defined with one weight per group.
 
 mod graph;
 mod proto;
@@ -17,7 +17,7 @@ use graph::{batch, float, floats, int, ints, node, tensor, whole};
 use prost::Message;
 use proto::{FLOAT, Graph, IR_VERSION, Model, OPERATORS, OperatorSet, Property, UINT8};
 
-/// What the graph takes.
+/// The input of the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
     /// `input`: normalised images in single precision, `[N, C, H, W]`.
@@ -34,8 +34,8 @@ fn source(input: Input) -> &'static str {
     }
 }
 
-/// Writes a model as ONNX. Its outputs are `logits` and `probabilities` `[N, C]`; where it has them also
-/// `latents` of length 1 `[N, D]`; and with class means the `scores` of eq. 3, `[N, C]`.
+/// Writes a model as ONNX. Its outputs are `logits` and `probabilities` `[N, C]`, `latents` of length 1 `[N, D]` if it
+/// has them, and with class means the `scores` of eq. 3, `[N, C]`.
 pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
     check(model)?;
     let Shape { side, channels } = model.shape;
@@ -58,7 +58,7 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
     let names = Names { operations: &operations, source: source(input) };
     for (index, operation) in operations.list.iter().enumerate() {
         let value = index + 1;
-        // An anchor head that nothing was trained to read.
+        // Without an untrained anchor head.
         if model.latents == Latents::Anchor || operations.latents != Some(value) {
             add(&mut graph, model, &names, value, operation)?;
         }
@@ -81,27 +81,28 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
     Ok(Exported { bytes: file.encode_to_vec(), left_out })
 }
 
-/// Parts that must belong together.
+/// Checks that the parts of the model fit together.
 fn check(model: &Trained) -> Result<()> {
-    let mismatch = |what: &str, expected: String, found: String| {
-        Err(Error::Mismatch { what: what.to_owned(), expected, found })
-    };
     let (channels, normalisation) = (model.shape.channels, model.normalisation);
-    for (what, values) in [("mean", &normalisation.mean), ("std", &normalisation.std)] {
+    for (name, values) in [("mean", &normalisation.mean), ("std", &normalisation.std)] {
         if values.len() != channels {
-            let expected = format!("{channels} channels");
-            let what = format!("the normalisation's {what}");
-            return mismatch(&what, expected, format!("{}", values.len()));
+            let found = values.len();
+            return mismatch(format!(
+                "the normalisation's {name}: expected {channels} channels, found {found}"
+            ));
         }
     }
-    if model.params.clients() != 1 {
-        let found = format!("{} networks", model.params.clients());
-        return mismatch("the parameters", "one network".to_owned(), found);
+    match model.params.clients() {
+        1 => Ok(()),
+        found => mismatch(format!("the parameters: expected one network, found {found} networks")),
     }
-    Ok(())
 }
 
-/// Pixels to the network's input, as training does it.
+fn mismatch<T>(problem: String) -> Result<T> {
+    Err(Error::Mismatch(problem))
+}
+
+/// Adds the normalisation of 8-bit pixels, as in training.
 fn normalise(graph: &mut Graph, model: &Trained) {
     let channels = [model.shape.channels as i64];
     floats(graph, "pixel.scale", &[], &[1.0 / 255.0]);
@@ -131,7 +132,7 @@ impl Names<'_> {
     }
 }
 
-/// Adds an operation and the tensors that it needs.
+/// Adds an operation and its tensors.
 fn add(
     graph: &mut Graph,
     model: &Trained,
@@ -175,7 +176,7 @@ fn add(
             node(graph, "BatchNormalization", output, &inputs, attributes);
         }
         Operation::GroupNorm { input, weight, bias, groups, epsilon } => {
-            let part = |what: &str| format!("{output}.{what}");
+            let part = |name: &str| format!("{output}.{name}");
             let (shape, rows, apart) = (part("shape"), part("rows"), part("apart"));
             let (ones, zeros) = (part("ones"), part("zeros"));
             let (flat, back, weighted) = (part("flat"), part("back"), part("weighted"));
@@ -221,7 +222,7 @@ fn add(
     Ok(())
 }
 
-/// Adds what follows the heads, and says what the graph computes. Returns what is left out.
+/// Adds the outputs and the nodes after the heads. Returns the parts that are left out.
 fn outputs(graph: &mut Graph, model: &Trained, names: &Names) -> Result<Vec<String>> {
     let mut left_out = Vec::from_iter(without_predictor(model));
     let classes = model.classes.len() as i64;
@@ -266,11 +267,8 @@ fn outputs(graph: &mut Graph, model: &Trained, names: &Names) -> Result<Vec<Stri
         return Ok(left_out);
     };
     if means.size() != [classes, width] {
-        return Err(Error::Mismatch {
-            what: "the class means".to_owned(),
-            expected: format!("{:?}", [classes, width]),
-            found: format!("{:?}", means.size()),
-        });
+        let (expected, found) = ([classes, width], means.size());
+        return mismatch(format!("the class means: expected {expected:?}, found {found:?}"));
     }
     tensor(graph, "class_means", &[width, classes], &means.f_tr()?)?;
     node(graph, "MatMul", "scores", &["latents", "class_means"], vec![]);
@@ -278,7 +276,7 @@ fn outputs(graph: &mut Graph, model: &Trained, names: &Names) -> Result<Vec<Stri
     Ok(left_out)
 }
 
-/// What a user of the file must know, as its properties.
+/// The metadata for users of the file.
 fn properties(model: &Trained) -> Vec<Property> {
     let property = |(key, value): (&str, String)| Property { key: key.to_owned(), value };
     let normalisation = serde_json::json!({

@@ -1,11 +1,11 @@
 //! The messages of ONNX that a network needs, with the field numbers of its published format (IR version
-//! 8). Written out here, because a code generator would bring the whole format and a compiler for it.
+//! 8). Written by hand, because a code generator would add the whole format and a compiler for it.
 
 use prost::{Message, Oneof};
 
-/// IR version that goes with the operator set below.
+/// The IR version of the operator set below.
 pub(super) const IR_VERSION: i64 = 8;
-/// The operator set: the first with everything that is used here, and widely supported.
+/// The operator set: the first that has all operators used here, and widely supported.
 pub(super) const OPERATORS: i64 = 17;
 
 /// Number types of tensors.
@@ -141,11 +141,11 @@ pub(super) struct Dimension {
     pub(super) size: Option<Size>,
 }
 
-/// A number, or a name for one that is known only at run time.
+/// A number, or a name for a size that is known only at run time.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Size {
     #[prost(int64, tag = "1")]
-    Known(i64),
+    Fixed(i64),
     #[prost(string, tag = "2")]
     Named(String),
 }

@@ -1,8 +1,8 @@
 //! A state dict: the weights of a ResNet-18 as a file of PyTorch that loads into torchvision's.
 //!
 //! The file is a zip archive of stored entries: a pickle that describes the tensors, and one entry of
-//! plain numbers for each. Our entries bear torchvision's names but for the classifier, so that a model
-//! is either torchvision's or refused; names for others would be names that nobody reads.
+//! plain numbers per tensor. Parameters have torchvision's names except for the classifier. Models that
+//! torchvision lacks are refused: no program could read them.
 
 mod pickle;
 
@@ -57,7 +57,7 @@ pub fn state_dict(model: &Trained) -> Result<Exported> {
     Ok(Exported { bytes: archive(&items)?, left_out })
 }
 
-/// Refuses what torchvision has no network for.
+/// Refuses models that torchvision lacks.
 fn fits_torchvision(config: &ModelConfig) -> Result<()> {
     let problem = if config.name != ModelName::Resnet18 {
         format!("torchvision has no network `{}`", config.name)
@@ -81,7 +81,7 @@ fn describe(items: &[Item]) -> Vec<u8> {
         pickle.text(&item.name);
         pickle.global("torch._utils", "_rebuild_tensor_v2");
         pickle.mark();
-        // The storage: its kind, entry, place and length.
+        // The storage: its type, entry, device and length.
         pickle.mark();
         pickle.text("storage");
         pickle.global("torch", item.storage);
@@ -90,11 +90,11 @@ fn describe(items: &[Item]) -> Vec<u8> {
         pickle.int(item.shape.iter().product());
         pickle.tuple();
         pickle.persistent_id();
-        // Where the tensor begins in it, its shape, its strides; no gradient, no hooks.
+        // The tensor's offset, shape and strides; no gradient, no hooks.
         pickle.int(0);
         pickle.ints(&item.shape);
         pickle.ints(&strides(&item.shape));
-        pickle.no();
+        pickle.no_gradient();
         pickle.ordered_dict();
         pickle.tuple();
         pickle.call();
@@ -110,7 +110,7 @@ fn strides(shape: &[i32]) -> Vec<i32> {
 
 fn archive(items: &[Item]) -> Result<Vec<u8>> {
     let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
-    // PyTorch maps tensors from files and wants them where it would have put them.
+    // PyTorch maps tensors from files and expects this alignment.
     let options = SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Stored)
         .with_alignment(64);

@@ -33,22 +33,22 @@ impl Pickle {
         self.0.push(MARK);
     }
 
-    /// Puts the keys and values since the mark into the dict before it.
+    /// Adds the keys and values since the mark to the dict before it.
     pub(super) fn set_items(&mut self) {
         self.0.push(SET_ITEMS);
     }
 
-    /// Makes a tuple of what came since the mark.
+    /// Makes a tuple of the values since the mark.
     pub(super) fn tuple(&mut self) {
         self.0.push(TUPLE);
     }
 
-    /// Calls the function before the last tuple with it.
+    /// Calls the function before the last tuple with the tuple's values.
     pub(super) fn call(&mut self) {
         self.0.push(REDUCE);
     }
 
-    /// Replaces the last value by what it identifies outside the pickle.
+    /// Replaces the last value by the object outside the pickle that it identifies.
     pub(super) fn persistent_id(&mut self) {
         self.0.push(PERSISTENT_ID);
     }
@@ -76,7 +76,7 @@ impl Pickle {
         self.tuple();
     }
 
-    pub(super) fn no(&mut self) {
+    pub(super) fn no_gradient(&mut self) {
         self.0.push(FALSE);
     }
 

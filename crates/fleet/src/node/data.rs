@@ -48,7 +48,7 @@ impl LocalData {
         let private = |error: Error| Refusal::private(409, UNFIT, &error);
         let options = Options {
             size: Some(shape.side),
-            most_enlarged: Some(MOST_ENLARGED),
+            max_enlargement: Some(MOST_ENLARGED),
             fit: config.fit,
             skip_unreadable: source.skip_unreadable || config.unreadable == Unreadable::Skip,
             // No copy of a picture remains when its owner removes it.

@@ -97,7 +97,7 @@ impl StateFolder {
         let Some((trained, path)) = files.into_iter().find(|(trained, _)| *trained < round) else {
             return Ok(Kept::Nothing);
         };
-        let file = disk::read(&path, disk::LARGEST).map_err(|error| Error::file(&path, error))?;
+        let file = disk::read(&path, disk::MAX_FILE).map_err(|error| Error::file(&path, error))?;
         let expected = StateMeta { run: run.to_owned(), client: client.to_owned(), round: trained };
         let intact = file.split_first_chunk().filter(|(hash, bytes)| blake3::hash(bytes) == **hash);
         let decoded = intact.and_then(|(_, bytes)| Bundle::decode(bytes).ok());

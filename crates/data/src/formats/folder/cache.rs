@@ -1,10 +1,9 @@
-//! Decoded pictures, kept in a folder so that photographs are not decoded at every start.
+//! A cache of decoded pictures, so that photographs are not decoded at every start.
 //!
 //! One file per part of a data set, under a name that depends on everything its pixels depend on:
-//! the files with their lengths and times of change, the size and the fit. A file that changes has
-//! another name, so nothing is ever updated; old files may be deleted at any time. Whatever is wrong
-//! with a stored file, or with storing one, means that the pictures are decoded again: a cache must
-//! never be the reason that a run fails.
+//! the files with their lengths and modification times, the size and the fit. Changed pictures give
+//! another name, so nothing is ever updated; old files may be deleted at any time. After any problem
+//! with a cache file, the pictures are decoded again: a cache must never make a run fail.
 
 use super::decode::Decoded;
 use crate::formats::Options;
@@ -14,47 +13,45 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// The usual folder: `pictures` in `FEDANCHOR_CACHE`, else in `fedanchor` of `XDG_CACHE_HOME` or of
-/// `~/.cache`. None if `FEDANCHOR_CACHE` is empty, or without a home.
+/// The default folder of this cache; see [`cache_folder`].
 pub fn default_cache() -> Option<PathBuf> {
     cache_folder("pictures")
 }
 
-/// The folder for a kind of things that can be computed again: in `FEDANCHOR_CACHE`, or in the user's cache;
-/// `None` if that variable is empty or there is no home folder.
-pub fn cache_folder(kind: &str) -> Option<PathBuf> {
+/// The folder of a cache: in `FEDANCHOR_CACHE`, else in `fedanchor` of `XDG_CACHE_HOME` or of `~/.cache`.
+/// `None` if `FEDANCHOR_CACHE` is empty, or without a home folder.
+pub fn cache_folder(name: &str) -> Option<PathBuf> {
     let given = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let folder = match given("FEDANCHOR_CACHE") {
         Some(folder) if folder.as_os_str().is_empty() => return None,
         Some(folder) => folder,
-        // A relative path there is to be ignored, by the standard that defines it.
+        // The standard that defines it ignores relative paths.
         None => match given("XDG_CACHE_HOME").filter(|folder| folder.is_absolute()) {
             Some(folder) => folder.join("fedanchor"),
             None => std::env::home_dir()?.join(".cache/fedanchor"),
         },
     };
-    Some(folder.join(kind))
+    Some(folder.join(name))
 }
 
-/// Of the content and its layout: to be raised whenever decoding gives other pixels.
+/// The version of the layout and of the decoder: to be raised whenever decoding gives other pixels.
 const VERSION: u32 = 1;
 
-/// What a file begins with, after the length of this as 4 bytes. The pixels follow, then the hash of
-/// all that.
+/// The start of a file, after its length as 4 bytes. The pixels follow, then the hash of all.
 #[derive(Serialize, Deserialize)]
 struct Head {
     shape: Shape,
     unreadable: Vec<(usize, Reason)>,
 }
 
-/// Where the pictures of a part are kept.
-pub(super) struct Entry {
+/// The cache file of a part.
+pub(super) struct CacheFile {
     path: PathBuf,
     files: usize,
 }
 
-impl Entry {
-    /// `None` without a cache, or if a file cannot be looked at.
+impl CacheFile {
+    /// `None` without a cache, or if the metadata of a file cannot be read.
     pub fn new(root: &Path, files: &[PathBuf], options: &Options) -> Option<Self> {
         let folder = options.cache.as_ref().filter(|_| !files.is_empty())?;
         let mut hasher = blake3::Hasher::new();
@@ -65,7 +62,7 @@ impl Entry {
         add(&VERSION.to_le_bytes());
         add(&options.size.map_or(0, |size| size as u64).to_le_bytes());
         add(options.fit.to_string().as_bytes());
-        // Pictures from archives may agree in names, lengths and times with those of other folders.
+        // Pictures from archives may have the same names, lengths and times as those of other folders.
         let here = if root.as_os_str().is_empty() { Path::new(".") } else { root };
         add(fs::canonicalize(here).ok()?.as_os_str().as_encoded_bytes());
         for file in files {
@@ -80,9 +77,9 @@ impl Entry {
         Some(Self { path: folder.join(name), files: files.len() })
     }
 
-    /// The kept pictures, if they are there and intact.
+    /// The pictures, if the file exists and is intact.
     pub fn load(&self) -> Option<Decoded> {
-        let mut bytes = fedanchor_disk::read(&self.path, fedanchor_disk::LARGEST).ok()?;
+        let mut bytes = fedanchor_disk::read(&self.path, fedanchor_disk::MAX_FILE).ok()?;
         let content = bytes.len().checked_sub(blake3::OUT_LEN)?;
         let (content, hash) = bytes.split_at(content);
         if blake3::hash(content).as_bytes() != hash {
@@ -100,9 +97,9 @@ impl Entry {
         Some(Decoded { shape, pixels: bytes, unreadable })
     }
 
-    /// Keeps pictures, if that is possible.
+    /// Stores pictures, if that is possible.
     pub fn store(&self, decoded: &Decoded) {
-        // Rights to a file may change without its time of change.
+        // Permissions may change without the modification time.
         let not_opened = |bad: &(usize, Reason)| matches!(bad.1, Reason::NotOpened { .. });
         if !decoded.unreadable.iter().any(not_opened) {
             self.try_store(decoded).ok();
@@ -112,20 +109,17 @@ impl Entry {
     fn try_store(&self, decoded: &Decoded) -> std::io::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new(""));
         fs::create_dir_all(folder)?;
-        let head = serde_json::to_vec(&Head {
-            shape: decoded.shape,
-            unreadable: decoded.unreadable.clone(),
-        })?;
+        let Decoded { shape, pixels, unreadable } = decoded;
+        let head = Head { shape: *shape, unreadable: unreadable.clone() };
+        let head = serde_json::to_vec(&head)?;
         let length = (head.len() as u32).to_le_bytes();
         let mut hasher = blake3::Hasher::new();
-        for bytes in [&length[..], &head, &decoded.pixels] {
-            hasher.update(bytes);
-        }
+        hasher.update(&length).update(&head).update(pixels);
         let hash = hasher.finalize();
-        // Several runs may start at a time.
-        let own = self.path.with_extension(std::process::id().to_string());
-        fedanchor_disk::write(&own, &[&length, &head, &decoded.pixels, hash.as_bytes()])?;
-        fs::rename(&own, &self.path)
+        // Several runs may start at the same time.
+        let temporary = self.path.with_extension(std::process::id().to_string());
+        fedanchor_disk::write(&temporary, &[&length, &head, pixels, hash.as_bytes()])?;
+        fs::rename(&temporary, &self.path)
     }
 }
 

@@ -19,21 +19,21 @@ pub(super) struct Decoded {
 
 impl Decoded {
     /// The unreadable files.
-    pub fn bad(&self, files: &[PathBuf]) -> Vec<Skipped> {
-        let bad = |(file, reason): &(usize, Reason)| Skipped {
+    pub fn skipped(&self, files: &[PathBuf]) -> Vec<Skipped> {
+        let skipped = |(file, reason): &(usize, Reason)| Skipped {
             path: files[*file].clone(),
             reason: reason.clone(),
         };
-        self.unreadable.iter().map(bad).collect()
+        self.unreadable.iter().map(skipped).collect()
     }
 
-    /// What belongs to the readable files, of something that belongs to all files.
-    pub fn kept<T: Copy>(&self, all: &[T]) -> Vec<T> {
+    /// The items of the readable files, given the items of all files.
+    pub fn readable<T: Copy>(&self, all: &[T]) -> Vec<T> {
         let is_bad = |file: usize| self.unreadable.binary_search_by_key(&file, |bad| bad.0).is_ok();
         all.iter().enumerate().filter(|(file, _)| !is_bad(*file)).map(|(_, &item)| item).collect()
     }
 
-    /// The same with three channels: what the pictures would be if one of them had colours.
+    /// The same pictures with three channels.
     pub fn coloured(self) -> Self {
         if self.shape.channels == 3 {
             return self;
@@ -43,58 +43,49 @@ impl Decoded {
     }
 }
 
-/// Decodes files, and counts those that are done; grey if every one of them is.
+/// Decodes files, and counts those that are done. The pictures are grey if all headers are.
 pub(super) fn decode(files: &[PathBuf], options: &Options, count: &Count) -> Result<Decoded> {
     let mut found: Vec<Result<Header, Reason>> =
-        files.par_iter().map(|file| pictures::try_header(file)).collect();
+        files.par_iter().map(|file| pictures::header(file)).collect();
     let sides = found.iter().flatten().map(|header| header.width.max(header.height));
     if let Some(largest) = sides.max() {
-        options.check_enlarged(largest as usize)?;
+        options.check_enlargement(largest as usize)?;
     }
-    let grey = found.iter().flatten().all(|header| header.grey);
-    let channels = if grey { 1 } else { 3 };
+    let channels = if found.iter().flatten().all(|header| header.grey) { 1 } else { 3 };
     let shape = match options.size {
         Some(size) => shape(Path::new("data.size"), size, size, channels)?,
         None => common_shape(files, &found, channels)?,
     };
     let readable = found.iter().filter(|header| header.is_ok()).count();
     count.add(files.len() - readable);
-    let mut pixels = vec![0; volume(first(files), "images", &[readable, shape.bytes()])?];
+    let first = files.first().map_or(Path::new(""), PathBuf::as_path);
+    let mut pixels = vec![0; volume(first, "images", &[readable, shape.bytes()])?];
     let todo: Vec<(&PathBuf, &mut Result<Header, Reason>)> =
         files.iter().zip(&mut found).filter(|(_, header)| header.is_ok()).collect();
-    let places = pixels.par_chunks_exact_mut(shape.bytes());
-    let failed: Vec<bool> = places
-        .zip(todo)
-        .map(|(place, (file, outcome))| {
-            let read = pictures::try_read(file, shape, options.fit);
-            count.add(1);
-            match read {
-                Ok(bytes) => {
-                    place.copy_from_slice(&bytes);
-                    false
-                }
-                Err(reason) => {
-                    *outcome = Err(reason);
-                    true
-                }
-            }
-        })
-        .collect();
+    let places = pixels.par_chunks_exact_mut(shape.bytes()).zip(todo);
+    let decode = |(place, (file, outcome)): (&mut [u8], (&PathBuf, &mut Result<_, _>))| {
+        match pictures::try_read(file, shape, options.fit) {
+            Ok(bytes) => place.copy_from_slice(&bytes),
+            Err(reason) => *outcome = Err(reason),
+        }
+        count.add(1);
+        outcome.is_err()
+    };
+    let failed: Vec<bool> = places.map(decode).collect();
     if failed.contains(&true) {
         let images = pixels.chunks_exact(shape.bytes()).zip(&failed);
-        pixels =
-            images.filter(|(_, failed)| !**failed).flat_map(|(image, _)| image).copied().collect();
+        let intact = images.filter(|(_, failed)| !**failed);
+        pixels = intact.flat_map(|(image, _)| image).copied().collect();
     }
-    let bad =
-        |(file, outcome): (usize, Result<Header, Reason>)| outcome.err().map(|why| (file, why));
-    let unreadable = found.into_iter().enumerate().filter_map(bad).collect();
+    let outcomes = found.into_iter().enumerate();
+    let unreadable = outcomes.filter_map(|(file, outcome)| Some((file, outcome.err()?))).collect();
     Ok(Decoded { shape, pixels, unreadable })
 }
 
 /// Resizes a set; `size` must not be 0.
 pub(in crate::formats) fn resize_set(set: ImageSet, size: usize) -> Result<ImageSet> {
     let shape = Shape { side: size, ..set.shape };
-    // Twice: one by one, and one after the other.
+    // The resized images are in memory twice: one by one, and joined.
     volume(Path::new("data.size"), "resized images", &[2, set.len(), shape.bytes()])?;
     let side = set.shape.side as u32;
     let images = set.pixels.par_chunks_exact(set.shape.bytes());
@@ -110,26 +101,21 @@ fn common_shape(
     headers: &[Result<Header, Reason>],
     channels: usize,
 ) -> Result<Shape> {
-    let mut readable = files.iter().zip(headers).filter_map(|(file, header)| {
-        header.as_ref().ok().map(|header| (file, header.width, header.height))
-    });
-    let Some((file, side, _)) = readable.clone().next() else {
+    let headers = headers.iter().map(|header| header.as_ref().ok());
+    let mut readable = files.iter().zip(headers).filter_map(|(file, header)| Some((file, header?)));
+    let Some((file, first)) = readable.clone().next() else {
         return Ok(Shape { side: 1, channels }); // of no pixels
     };
-    if let Some((file, width, height)) =
-        readable.find(|&(_, width, height)| (width, height) != (side, side))
+    let side = first.width;
+    if let Some((file, other)) =
+        readable.find(|(_, header)| (header.width, header.height) != (side, side))
     {
         let expected = format!(
             "{side} x {side} pixels (square and all the same; to resize them, set data.size or \
              --size)"
         );
-        let found = format!("{width} x {height}");
+        let found = format!("{} x {}", other.width, other.height);
         return Err(DataError::malformed(file, "image size", expected, found));
     }
-    let side = side as usize;
-    shape(file, side, side, channels)
-}
-
-fn first(files: &[PathBuf]) -> &Path {
-    files.first().map_or(Path::new(""), PathBuf::as_path)
+    shape(file, side as usize, side as usize, channels)
 }

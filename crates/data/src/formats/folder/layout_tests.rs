@@ -255,7 +255,7 @@ fn all_bad_lines_of_a_table_are_named() {
          line 6: label: `x/a.png` is on line 2 too with `cat`, here `dog`\n  \
          line 7: path: expected a file, found none\n  \
          line 8: label `cow`: expected the label of a training picture\n  \
-         line 10: client: expected one, as other pictures without a label have it, found none"
+         line 10: client: expected one, as for the other pictures without a label, found none"
     );
     let many = format!("path,label\n{}", "x/absent.png,cat\n".repeat(12));
     let why = table(&many).unwrap_err();
@@ -289,7 +289,7 @@ fn formats_that_are_not_supported_are_named() {
     let named: Vec<String> = set.skipped.iter().map(|file| file.reason.to_string()).collect();
     let advice = "is not supported: convert it to PNG, JPEG, BMP, WebP or GIF";
     assert_eq!(named, [format!("HEIC {advice}"), format!("TIFF {advice}")]);
-    // Under a name that can be read, the content tells.
+    // Under a supported name, the content decides.
     folder.write("unlabelled/3.jpg", b"\0\0\0\x18ftypheic\0\0\0\0");
     folder.write("unlabelled/4.png", b"II*\0\x08\0\0\0\0\0\0\0\0\0\0\0");
     let why = folder.failure(&plain());
@@ -312,7 +312,7 @@ fn formats_that_are_not_supported_are_named() {
     assert!(why.ends_with("found only TIFF pictures: convert them"), "{why}");
 }
 
-/// The names of pictures may be any bytes; those of classes and clients stand in records.
+/// The names of pictures may be any bytes; those of classes and clients are written to records.
 #[cfg(unix)]
 #[test]
 fn names_of_classes_and_clients_are_text() {
@@ -338,21 +338,21 @@ fn names_of_classes_and_clients_are_text() {
 fn every_picture_is_counted_once() {
     let folder = Folder::new(&PARTS);
     folder.write("unlabelled/text.jpg", "a text");
-    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let to = told.clone();
+    let calls = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = calls.clone();
     let options = Options {
         skip_unreadable: true,
         cache: Some(folder.at("cache")),
-        progress: crate::Progress::new(move |done, all| to.lock().unwrap().push((done, all))),
+        progress: crate::Progress::new(move |done, all| log.lock().unwrap().push((done, all))),
         ..plain()
     };
     // Decoded, and from the cache.
     for time in 0..2 {
         drop(folder.open(&options));
-        let mut told = std::mem::take(&mut *told.lock().unwrap());
-        told.sort_unstable();
-        assert_eq!(told.last(), Some(&(8, 8)), "{told:?}");
-        assert_eq!(told.len(), [8, 3][time], "{told:?}");
+        let mut calls = std::mem::take(&mut *calls.lock().unwrap());
+        calls.sort_unstable();
+        assert_eq!(calls.last(), Some(&(8, 8)), "{calls:?}");
+        assert_eq!(calls.len(), [8, 3][time], "{calls:?}");
     }
 }
 

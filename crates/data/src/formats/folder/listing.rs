@@ -9,32 +9,26 @@ use crate::{DataError, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The files of one part, with class numbers or without labels.
+/// The files of one part, with class numbers or without labels, and of its clients, as in [`crate::Unlabelled`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Part {
     pub files: Vec<PathBuf>,
     pub labels: Option<Vec<u16>>,
-}
-
-/// The files of the clients, as in [`crate::Unlabelled`].
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct ClientFiles {
-    pub files: Vec<PathBuf>,
     pub clients: Vec<Vec<u32>>,
-    pub names: Vec<String>,
+    pub client_names: Vec<String>,
 }
 
-/// A data set of picture files. Whatever is wrong with it is collected, so that a user can correct
+/// A data set of picture files. All its problems are collected, so that a user can correct
 /// everything at once.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// What paths are relative to.
+    /// The folder that paths are relative to.
     pub root: PathBuf,
-    /// What its author calls the labelled part that is not for testing.
+    /// The name of the labelled part that is not for testing.
     pub train_name: &'static str,
     pub classes: Vec<String>,
     pub train: Part,
-    pub unlabelled: Option<ClientFiles>,
+    pub unlabelled: Option<Part>,
     pub test: Part,
     /// Files that are not pictures by their name.
     pub skipped: Vec<Skipped>,
@@ -42,29 +36,32 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
+    pub(super) fn new(root: &Path, train_name: &'static str) -> Self {
+        Self { root: root.to_owned(), train_name, ..Self::default() }
+    }
+
     /// One picture without a label.
     pub fn picture(file: &Path) -> Self {
-        let train = Part { files: vec![file.to_owned()], labels: None };
-        Self { train_name: "images", train, ..Default::default() }
+        let train = Part { files: vec![file.to_owned()], ..Part::default() };
+        Self { train, ..Self::new(Path::new(""), "images") }
     }
 
     /// One folder: class folders, or pictures without labels. It has no test part.
     pub fn images(folder: &Path) -> Self {
-        let mut listing =
-            Self { root: folder.to_owned(), train_name: "images", ..Default::default() };
-        match entries(folder) {
-            Ok(found) if found.folders.is_empty() => {
-                listing.train.files = listing.some(folder, found);
+        let mut listing = Self::new(folder, "images");
+        match listing.entries(folder) {
+            Some(found) if found.folders.is_empty() => {
+                listing.train.files = listing.pictures_in(folder, found);
             }
-            Ok(_) => listing.add_classes(folder),
-            Err(problem) => listing.problems.push(problem),
+            Some(_) => listing.add_classes(folder),
+            None => {}
         }
         listing
     }
 
     /// `train/CLASS` with `test/CLASS` or `val/CLASS`: labelled pictures for server and clients.
     pub fn train_and_test(root: &Path, options: &Options) -> Self {
-        let mut listing = Self { root: root.to_owned(), train_name: "train", ..Default::default() };
+        let mut listing = Self::new(root, "train");
         listing.add_classes(&root.join("train"));
         listing.add_test(options, true);
         listing
@@ -73,20 +70,24 @@ impl Listing {
     /// `labelled/CLASS` for the server, `unlabelled` or `unlabelled/CLIENT` for the clients, and
     /// `test/CLASS` or `val/CLASS`.
     pub fn labelled_and_unlabelled(root: &Path, options: &Options) -> Self {
-        let mut listing =
-            Self { root: root.to_owned(), train_name: "labelled", ..Default::default() };
+        let mut listing = Self::new(root, "labelled");
         listing.add_classes(&root.join("labelled"));
         listing.add_unlabelled(&root.join("unlabelled"));
         listing.add_test(options, false);
         listing
     }
 
-    fn problem(&mut self, path: &Path, place: &str, expected: &str, found: &str) {
+    pub(super) fn problem(&mut self, path: &Path, place: &str, expected: &str, found: &str) {
         self.problems.push(DataError::malformed(path, place, expected, found));
     }
 
+    /// The content of a folder, or a problem.
+    fn entries(&mut self, folder: &Path) -> Option<Entries> {
+        entries(folder).map_err(|problem| self.problems.push(problem)).ok()
+    }
+
     /// The pictures of a folder that must have some and no folder inside.
-    fn some(&mut self, folder: &Path, found: Entries) -> Vec<PathBuf> {
+    fn pictures_in(&mut self, folder: &Path, found: Entries) -> Vec<PathBuf> {
         for inner in &found.folders {
             self.problem(inner, "path", "pictures and no folder inside this folder", "a folder");
         }
@@ -98,45 +99,42 @@ impl Listing {
         pictures
     }
 
-    /// The classes in a folder: the names of its subfolders and their pictures.
-    fn class_folders(&mut self, folder: &Path) -> Vec<(String, Vec<PathBuf>)> {
-        let found = match entries(folder) {
-            Ok(found) => found,
-            Err(problem) => {
-                self.problems.push(problem);
-                return Vec::new();
-            }
-        };
-        if found.folders.is_empty() {
-            let what =
-                if found.files.pictures.is_empty() { "none" } else { "pictures without a class" };
-            self.problem(folder, "folder", "one folder of pictures per class", what);
-        } else if let Some(picture) = found.files.pictures.first() {
-            let expected = "only class folders, since there is one next to it";
-            self.problem(picture, "file", expected, "a picture");
-        }
-        self.skipped.extend(found.files.others);
-        let mut classes = Vec::new();
-        for path in found.folders {
+    /// Folders of pictures by name.
+    fn by_name(&mut self, folders: Vec<PathBuf>) -> Vec<(String, Vec<PathBuf>)> {
+        let mut named = Vec::with_capacity(folders.len());
+        for path in folders {
             match name(&path).and_then(|name| Ok((name, entries(&path)?))) {
-                Ok((name, found)) => classes.push((name, self.some(&path, found))),
+                Ok((name, found)) => named.push((name, self.pictures_in(&path, found))),
                 Err(problem) => self.problems.push(problem),
             }
         }
-        classes
+        named
+    }
+
+    /// The classes in a folder: the names of its subfolders and their pictures.
+    fn class_folders(&mut self, folder: &Path) -> Vec<(String, Vec<PathBuf>)> {
+        let Some(Entries { folders, files }) = self.entries(folder) else { return Vec::new() };
+        let picture = files.pictures.first();
+        if folders.is_empty() {
+            let found = if picture.is_none() { "none" } else { "pictures without a class" };
+            self.problem(folder, "folder", "one folder of pictures per class", found);
+        } else if let Some(picture) = picture {
+            let expected = "only class folders, since there is one next to it";
+            self.problem(picture, "file", expected, "a picture");
+        }
+        self.skipped.extend(files.others);
+        self.by_name(folders)
     }
 
     fn add_classes(&mut self, folder: &Path) {
-        let mut part = Part { files: Vec::new(), labels: Some(Vec::new()) };
+        self.train = Part::labelled();
         for (name, files) in self.class_folders(folder) {
             let Ok(number) = u16::try_from(self.classes.len()) else {
-                self.problem(folder, "folders", "at most 65536 classes", "more");
-                break;
+                return self.problem(folder, "folders", "at most 65536 classes", "more");
             };
             self.classes.push(name);
-            part.add(files, number);
+            self.train.add(files, number);
         }
-        self.train = part;
     }
 
     /// The test part: a folder, or a share of the labelled pictures.
@@ -149,79 +147,69 @@ impl Listing {
         if options.test_share.is_some() {
             self.problems.push(superfluous_share(&folder));
         }
-        let mut part = Part { files: Vec::new(), labels: Some(Vec::new()) };
-        let found = self.class_folders(&folder);
-        for (name, files) in &found {
-            match self.classes.iter().position(|class| class == name) {
-                Some(class) => part.add(files.clone(), class as u16),
+        self.test = Part::labelled();
+        let expected = format!("the classes of `{}`", self.train_name);
+        let mut missing = self.classes.clone();
+        for (name, files) in self.class_folders(&folder) {
+            missing.retain(|class| *class != name);
+            match self.classes.iter().position(|class| *class == name) {
+                Some(class) => self.test.add(files, class as u16),
                 None => {
-                    let expected = format!("the classes of `{}`", self.train_name);
-                    let what = format!("an additional class `{name}`");
-                    self.problem(&folder, "test part", &expected, &what);
+                    let found = format!("an additional class `{name}`");
+                    self.problem(&folder, "test part", &expected, &found);
                 }
             }
         }
-        let missing = |class: &&String| found.iter().all(|(name, _)| name != *class);
-        if all_classes && let Some(class) = self.classes.iter().find(missing).cloned() {
-            let expected = format!("the classes of `{}`", self.train_name);
+        if all_classes && let Some(class) = missing.first() {
             self.problem(&folder, "test part", &expected, &format!("no class `{class}`"));
         }
-        self.test = part;
     }
 
     fn add_unlabelled(&mut self, folder: &Path) {
-        let found = if folder.is_dir() { entries(folder) } else { Ok(Entries::default()) };
-        let found = match found {
-            Ok(found) => found,
-            Err(problem) => return self.problems.push(problem),
+        let found = if folder.is_dir() { self.entries(folder) } else { Some(Entries::default()) };
+        let Some(Entries { mut folders, files: Found { pictures, others } }) = found else {
+            return;
         };
-        let mut part = ClientFiles::default();
-        if found.folders.is_empty() && found.files.pictures.is_empty() {
-            let expected = "the clients' pictures in it, or in one folder per client (to simulate \
-                            clients with labelled pictures, rename `labelled` to `train`)";
-            self.problem(folder, "folder", expected, &instead(&found.files.others));
-        } else if !found.folders.is_empty()
-            && let Some(picture) = found.files.pictures.first()
-        {
-            let expected = "only folders of clients, since there is one next to it";
-            self.problem(picture, "file", expected, "a picture");
-        }
-        self.skipped.extend(found.files.others);
-        part.files = found.files.pictures;
-        let mut folders = Vec::new();
-        for path in found.folders {
-            match name(&path) {
-                Ok(name) => folders.push((name, path)),
-                Err(problem) => self.problems.push(problem),
+        match pictures.first() {
+            None if folders.is_empty() => {
+                let expected = "the clients' pictures in it, or in one folder per client (to \
+                                simulate clients with labelled pictures, rename `labelled` to \
+                                `train`)";
+                self.problem(folder, "folder", expected, &instead(&others));
             }
-        }
-        folders.sort_by(|(a, _), (b, _)| natural(a, b));
-        for (name, path) in folders {
-            match entries(&path) {
-                Ok(found) => {
-                    let files = self.some(&path, found);
-                    let start = part.files.len() as u32;
-                    part.clients.push((start..start + files.len() as u32).collect());
-                    part.names.push(name);
-                    part.files.extend(files);
-                }
-                Err(problem) => self.problems.push(problem),
+            Some(picture) if !folders.is_empty() => {
+                let expected = "only folders of clients, since there is one next to it";
+                self.problem(picture, "file", expected, "a picture");
             }
+            _ => {}
+        }
+        self.skipped.extend(others);
+        folders.sort_by(|a, b| natural(&a.to_string_lossy(), &b.to_string_lossy()));
+        let mut part = Part { files: pictures, ..Part::default() };
+        for (name, files) in self.by_name(folders) {
+            let start = part.files.len() as u32;
+            part.clients.push((start..start + files.len() as u32).collect());
+            part.client_names.push(name);
+            part.files.extend(files);
         }
         self.unlabelled = Some(part);
     }
 }
 
 impl Part {
+    /// An empty part with labels.
+    pub fn labelled() -> Self {
+        Self { labels: Some(Vec::new()), ..Self::default() }
+    }
+
     /// Adds pictures of a class.
-    fn add(&mut self, files: Vec<PathBuf>, class: u16) {
-        let labels = self.labels.get_or_insert_default();
-        labels.resize(labels.len() + files.len(), class);
+    pub fn add(&mut self, files: impl IntoIterator<Item = PathBuf>, class: u16) {
         self.files.extend(files);
+        self.labels.get_or_insert_default().resize(self.files.len(), class);
     }
 }
 
-/// The problem of a share although there is a test part.
+/// The problem of a share in addition to a test part.
 pub(crate) fn superfluous_share(test: &Path) -> DataError {
     DataError::Unusable(format!(
         "data.test_share is for data sets without a test part, but {} has one: remove the key",
@@ -229,7 +217,7 @@ pub(crate) fn superfluous_share(test: &Path) -> DataError {
     ))
 }
 
-/// What is in a folder, each sorted by name; hidden files and folders do not count.
+/// The content of a folder, sorted by name, without hidden files and folders.
 #[derive(Default)]
 struct Entries {
     folders: Vec<PathBuf>,
@@ -248,24 +236,22 @@ fn entries(folder: &Path) -> Result<Entries> {
     Ok(found)
 }
 
-/// What was found where pictures were expected.
+/// A description of the files that were found instead of pictures.
 fn instead(others: &[Skipped]) -> String {
     let unsupported = |file: &Skipped| match &file.reason {
         Reason::Unsupported { format } => Some(format.clone()),
         _ => None,
     };
     let formats: BTreeSet<String> = others.iter().filter_map(unsupported).collect();
-    match formats.is_empty() {
-        true => "none".to_owned(),
-        false => {
-            let formats: Vec<String> = formats.into_iter().collect();
-            format!("only {} pictures: convert them", formats.join(" and "))
-        }
+    if formats.is_empty() {
+        return "none".to_owned();
     }
+    let formats: Vec<String> = formats.into_iter().collect();
+    format!("only {} pictures: convert them", formats.join(" and "))
 }
 
 /// The name of a class or a client: that of its folder.
 fn name(folder: &Path) -> Result<String> {
     let name = folder.file_name().and_then(|name| name.to_str());
-    name.map(str::to_owned).ok_or_else(|| DataError::NotUtf8(NotUtf8(folder.to_owned())))
+    Ok(name.ok_or_else(|| NotUtf8(folder.to_owned()))?.to_owned())
 }

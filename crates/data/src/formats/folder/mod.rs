@@ -1,7 +1,7 @@
 //! Data sets of picture files: folders, or a CSV file that lists them.
 //!
 //! First all files are listed (`listing`), so that a missing part is found before a picture is
-//! opened. Then each part is decoded on its own (`decode`): headers first, which give the shape,
+//! opened. Then each part is decoded separately (`decode`): headers first, which give the shape,
 //! then pixels, each picture into its final position. Classes and pictures are sorted by name, which
 //! makes the set the same on every machine.
 
@@ -15,16 +15,15 @@ mod table;
 
 pub use cache::{cache_folder, default_cache};
 pub(super) use decode::resize_set;
-pub(crate) use listing::Listing;
+pub(crate) use listing::{Listing, Part};
 pub use names::natural;
-pub(super) use relabel::relabel;
-pub use relabel::{Relabelled, seen_from};
+pub use relabel::{Relabelled, relabelled, seen_from};
 
 use super::Options;
 use super::checks::{every_class, finish, same_shape};
 use crate::progress::Count;
 use crate::skipped::Skipped;
-use crate::{DataError, DataSet, ImageSet, Normalisation, Result, Unlabelled, pictures};
+use crate::{DataError, DataSet, ImageSet, Result, Unlabelled, pictures};
 use decode::Decoded;
 use rayon::prelude::*;
 use std::collections::HashSet;
@@ -34,20 +33,21 @@ use std::path::{Path, PathBuf};
 /// resized to `size` x `size` pixels; without, all must be square and of the same size. The set is
 /// grey if every picture is.
 pub fn read(folder: &Path, options: &Options) -> Result<ImageSet> {
-    let mut listing = Listing::images(folder);
-    listing.take_problems()?;
-    let count = options.progress.count(listing.train.files.len());
-    let decoded = decode::decode(&listing.train.files, options, &count)?;
-    judge(vec![decoded.bad(&listing.train.files)], options)?;
-    images(folder, listing.train.labels, decoded, listing.classes)
+    read_images(folder, Listing::images(folder), options)
 }
 
 /// Reads one picture file, as an unlabelled set of one image.
 pub fn read_image(path: &Path, options: &Options) -> Result<ImageSet> {
-    let files = Listing::picture(path).train.files;
-    let decoded = decode::decode(&files, options, &options.progress.count(1))?;
-    judge(vec![decoded.bad(&files)], &Options { skip_unreadable: false, ..options.clone() })?;
-    images(path, None, decoded, Vec::new())
+    let options = Options { skip_unreadable: false, ..options.clone() };
+    read_images(path, Listing::picture(path), &options)
+}
+
+fn read_images(path: &Path, mut listing: Listing, options: &Options) -> Result<ImageSet> {
+    listing.take_problems()?;
+    let Part { files, labels, .. } = listing.train;
+    let decoded = decode::decode(&files, options, &options.progress.count(files.len()))?;
+    check_readable(vec![decoded.skipped(&files)], options)?;
+    images(path, labels, decoded, listing.classes)
 }
 
 /// Reads the pictures of a listing.
@@ -59,8 +59,8 @@ pub(super) fn open(path: &Path, mut listing: Listing, options: &Options) -> Resu
     let count = options.progress.count(parts.iter().map(|files| files.len()).sum());
     let decoded: Vec<Decoded> =
         parts.iter().map(|files| cached(&root, files, options, &count)).collect::<Result<_>>()?;
-    let bad = decoded.iter().zip(parts).map(|(part, files)| part.bad(files)).collect();
-    skipped.extend(judge(bad, options)?);
+    let bad = decoded.iter().zip(parts).map(|(part, files)| part.skipped(files)).collect();
+    skipped.extend(check_readable(bad, options)?);
     // Grey only if every picture of all parts is.
     let colour = decoded.iter().any(|part| part.shape.channels == 3);
     let mut decoded = decoded.into_iter().map(|part| if colour { part.coloured() } else { part });
@@ -75,27 +75,26 @@ pub(super) fn open(path: &Path, mut listing: Listing, options: &Options) -> Resu
     if let Some(unlabelled) = &unlabelled {
         same_shape(path, train.shape, "unlabelled part", unlabelled.images.shape)?;
     }
-    let normalisation = Normalisation::measure(&train);
-    let name = path.display().to_string();
-    Ok(DataSet { name, train, unlabelled, test, normalisation, flip: true, skipped })
+    let set = DataSet::new(path.display().to_string(), train, test);
+    Ok(DataSet { unlabelled, skipped, ..set })
 }
 
-/// Decodes the files of a part unless that was done before.
+/// Decodes the files of a part unless they are in the cache.
 fn cached(root: &Path, files: &[PathBuf], options: &Options, count: &Count) -> Result<Decoded> {
-    let entry = cache::Entry::new(root, files, options);
-    if let Some(decoded) = entry.as_ref().and_then(cache::Entry::load) {
+    let cached = cache::CacheFile::new(root, files, options);
+    if let Some(decoded) = cached.as_ref().and_then(cache::CacheFile::load) {
         count.add(files.len());
         return Ok(decoded);
     }
     let decoded = decode::decode(files, options, count)?;
-    if let Some(entry) = entry {
-        entry.store(&decoded);
+    if let Some(cached) = cached {
+        cached.store(&decoded);
     }
     Ok(decoded)
 }
 
-/// An error that names all unreadable pictures, or the pictures to leave out.
-fn judge(bad: Vec<Vec<Skipped>>, options: &Options) -> Result<Vec<Skipped>> {
+/// An error that names all unreadable pictures, or the pictures to leave out if the options ask for that.
+fn check_readable(bad: Vec<Vec<Skipped>>, options: &Options) -> Result<Vec<Skipped>> {
     let bad = bad.concat();
     if bad.is_empty() || options.skip_unreadable { Ok(bad) } else { Err(DataError::Pictures(bad)) }
 }
@@ -110,37 +109,37 @@ fn images(
     if decoded.pixels.is_empty() {
         return Err(DataError::malformed(path, "pictures", "at least one readable one", "none"));
     }
-    let labels = labels.map(|labels| decoded.kept(&labels));
+    let labels = labels.map(|labels| decoded.readable(&labels));
     finish(path, decoded.shape, decoded.pixels, labels, classes)
 }
 
 /// The readable pictures of the clients.
-fn clients(path: &Path, part: listing::ClientFiles, decoded: Decoded) -> Result<Unlabelled> {
+fn clients(path: &Path, part: Part, decoded: Decoded) -> Result<Unlabelled> {
     let mut clients = vec![Vec::new(); part.clients.len()];
     if !clients.is_empty() {
         let mut owners = vec![0; part.files.len()];
         for (client, files) in part.clients.iter().enumerate() {
             files.iter().for_each(|&file| owners[file as usize] = client);
         }
-        for (image, client) in decoded.kept(&owners).into_iter().enumerate() {
+        for (image, client) in decoded.readable(&owners).into_iter().enumerate() {
             clients[client].push(image as u32);
         }
     }
     if let Some(client) = clients.iter().position(Vec::is_empty) {
-        let place = format!("client {}", part.names[client]);
+        let place = format!("client {}", part.client_names[client]);
         return Err(DataError::malformed(path, place, "at least one readable picture", "none"));
     }
     let images = images(path, None, decoded, Vec::new())?;
-    Ok(Unlabelled { images, clients, client_names: part.names })
+    Ok(Unlabelled { images, clients, client_names: part.client_names })
 }
 
 impl Listing {
     /// Whether all readable pictures are square and of one size.
     pub(super) fn has_one_size(&self) -> bool {
-        let clients = self.unlabelled.as_ref().map_or(&[][..], |unlabelled| &unlabelled.files);
-        let files = [&self.train.files, &self.test.files, clients];
-        let files: Vec<&PathBuf> = files.into_iter().flatten().collect();
-        let headers = files.par_iter().filter_map(|file| pictures::try_header(file).ok());
+        let parts = [Some(&self.train), Some(&self.test), self.unlabelled.as_ref()];
+        let files: Vec<&PathBuf> =
+            parts.into_iter().flatten().flat_map(|part| &part.files).collect();
+        let headers = files.par_iter().filter_map(|file| pictures::header(file).ok());
         let sizes: HashSet<(u32, u32)> =
             headers.map(|header| (header.width, header.height)).collect();
         sizes.len() <= 1 && sizes.iter().all(|(width, height)| width == height)

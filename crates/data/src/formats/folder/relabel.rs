@@ -1,29 +1,37 @@
-//! Labels that a person has reviewed, brought back to the pictures they belong to.
+//! Joins the labels that a person has reviewed with the pictures of a data set.
 
-use super::listing::Listing;
+use crate::error::unusable;
+use crate::formats::{Options, list_pictures};
 use crate::tables::{cell, csv, from_cell};
 use crate::{DataError, Result, paths};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// A table of pictures, some of them newly labelled.
+/// A table of pictures with new labels.
 #[derive(Debug)]
 pub struct Relabelled {
     /// The table, as CSV.
     pub text: String,
-    /// How many pictures have a label that they did not have before.
+    /// Number of new labels.
     pub labelled: usize,
 }
 
-/// Lists the pictures of a data set with the labels of a CSV file (columns `path` and `label`; a row without
-/// label leaves its picture unlabelled). `table` is where the result will be written.
-pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<Relabelled> {
+/// Lists the pictures of a data set as a CSV file, with labels for unlabelled ones from another CSV file (columns `path`
+/// and `label`; a picture without a label there stays unlabelled). Paths are relative to `table`, where the result will
+/// be written. Without a test part, a share of `test_share` of the labelled pictures becomes one.
+pub fn relabelled(
+    path: &Path,
+    labels: &Path,
+    table: &Path,
+    test_share: Option<f64>,
+) -> Result<Relabelled> {
+    let options = Options { test_share, ..Options::default() };
+    let Some(listing) = list_pictures(path, &options)? else {
+        let expected = "labelled and unlabelled pictures";
+        return Err(DataError::malformed(path, "folder", expected, "files of many images each"));
+    };
     let Some(unlabelled) = &listing.unlabelled else {
-        let problem = format!(
-            "{}: there are no unlabelled pictures that labels could be for",
-            listing.root.display()
-        );
-        return Err(DataError::Unusable(problem));
+        return unusable(format!("{}: there are no unlabelled pictures", listing.root.display()));
     };
     let mut given = read(labels)?;
     let mut rows = vec![["path", "label", "client", "split"].map(str::to_owned)];
@@ -40,7 +48,7 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
         }
     }
     let mut client_of = vec![""; unlabelled.files.len()];
-    for (images, name) in unlabelled.clients.iter().zip(&unlabelled.names) {
+    for (images, name) in unlabelled.clients.iter().zip(&unlabelled.client_names) {
         images.iter().for_each(|&image| client_of[image as usize] = name);
     }
     for (path, client) in unlabelled.files.iter().zip(client_of) {
@@ -69,14 +77,10 @@ pub(crate) fn relabel(listing: &Listing, labels: &Path, table: &Path) -> Result<
         return Err(DataError::malformed(labels, "column `label`", expected, "none"));
     }
     if count == unlabelled.files.len() {
-        let expected = "pictures that stay unlabelled, for the clients: clear labels that nobody has \
+        let expected = "pictures that stay unlabelled, for the clients: clear labels that have not been \
                         reviewed";
-        return Err(DataError::malformed(
-            labels,
-            "column `label`",
-            expected,
-            "a label for every picture",
-        ));
+        let found = "a label for every picture";
+        return Err(DataError::malformed(labels, "column `label`", expected, found));
     }
     Ok(Relabelled { text: csv(rows), labelled: count })
 }
@@ -122,7 +126,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     path.canonicalize().map_err(|source| DataError::io(path, source))
 }
 
-/// A path as a file states it: relative to the file's folder where it lies below, otherwise absolute.
+/// A path for a table or config file: relative to the file's folder if it is below it, otherwise absolute.
 pub fn seen_from(path: &Path, file: &Path) -> Result<String> {
     let path = absolute(path)?;
     let folder = file.parent().filter(|parent| *parent != Path::new(""));
@@ -213,7 +217,7 @@ mod tests {
             ("path,label\nunlabelled/anna/5.png,\n", "expected a label in at least one row"),
             (
                 "path,label\nunlabelled/anna/5.png,cat\nunlabelled/anna/6.png,cat\nunlabelled/bert/7.png,dog\n",
-                "clear labels that nobody has reviewed",
+                "clear labels that have not been reviewed",
             ),
             (
                 "path,label\nunlabelled/anna/5.png,cat\nunlabelled/anna/5.png,dog\n",

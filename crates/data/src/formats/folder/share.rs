@@ -1,6 +1,6 @@
-//! A test part drawn from the labelled pictures of a data set that has none.
+//! A test part drawn from the labelled pictures of a data set without one.
 //!
-//! The draw has a stream of its own that no seed changes: whatever an experiment does, it never
+//! The draw has its own stream, which no seed changes: no experiment ever
 //! trains on these pictures, and all experiments on the data set are tested on the same ones.
 
 use super::listing::{Listing, Part};
@@ -10,58 +10,42 @@ use crate::{DataError, Purpose, Stream};
 use rand::seq::SliceRandom;
 
 impl Listing {
-    /// Without a test part: the share of the labelled pictures, or a problem that says what else is
-    /// possible.
+    /// Moves the share of the options of every class to the test part: at least one picture of those classes that
+    /// have two or more, and never the last one. Without a share, the problem names the alternatives.
     pub fn test_from_share(&mut self, options: &Options, otherwise: &str) {
-        match options.test_share {
-            Some(share) => draw(self, share),
-            None => {
-                let expected = format!(
-                    "{otherwise}, or a share of the labelled pictures (set data.test_share, for \
-                     example to 0.2)"
-                );
-                let none = "none of them";
-                self.problems.push(DataError::malformed(&self.root, "test part", expected, none));
-            }
+        let root = self.root.clone();
+        let Some(share) = options.test_share else {
+            let expected = format!(
+                "{otherwise}, or a share of the labelled pictures (set data.test_share, for example to 0.2)"
+            );
+            return self.problem(&root, "test part", &expected, "none of them");
+        };
+        if !(share > 0.0 && share < 1.0) {
+            let problem = format!("data.test_share must be between 0 and 1, got {share}");
+            return self.problems.push(DataError::Unusable(problem));
+        }
+        let Part { files, labels, .. } = std::mem::replace(&mut self.train, Part::labelled());
+        let labels = labels.unwrap_or_default();
+        let stream = Stream::new(0, Purpose::TestShare, 0, SERVER);
+        let mut tested = vec![false; files.len()];
+        for class in 0..self.classes.len() {
+            let mut members: Vec<usize> =
+                (0..files.len()).filter(|&file| usize::from(labels[file]) == class).collect();
+            members.shuffle(&mut stream.at(class as u64));
+            let max = members.len().saturating_sub(1);
+            let count = ((members.len() as f64 * share).round() as usize).max(1).min(max);
+            members[..count].iter().for_each(|&file| tested[file] = true);
+        }
+        self.test = Part::labelled();
+        for ((file, label), tested) in files.into_iter().zip(labels).zip(tested) {
+            let part = if tested { &mut self.test } else { &mut self.train };
+            part.add([file], label);
+        }
+        if self.test.files.is_empty() && !self.train.files.is_empty() {
+            let expected = "a class with two or more labelled pictures, to test on one of them";
+            self.problem(&root, "test part", expected, "none");
         }
     }
-}
-
-/// Moves this share of every class to the test part: at least one picture of those classes that
-/// have two or more, and never the last one.
-fn draw(listing: &mut Listing, share: f64) {
-    if !(share > 0.0 && share < 1.0) {
-        let problem = format!("data.test_share must be between 0 and 1, found {share}");
-        return listing.problems.push(DataError::Unusable(problem));
-    }
-    let labels = listing.train.labels.take().unwrap_or_default();
-    let files = std::mem::take(&mut listing.train.files);
-    let stream = Stream::new(0, Purpose::TestShare, 0, SERVER);
-    let mut tested = vec![false; files.len()];
-    for class in 0..listing.classes.len() {
-        let mut members: Vec<usize> =
-            (0..files.len()).filter(|&file| usize::from(labels[file]) == class).collect();
-        members.shuffle(&mut stream.at(class as u64));
-        let most = members.len().saturating_sub(1);
-        let count = ((members.len() as f64 * share).round() as usize).max(1).min(most);
-        members[..count].iter().for_each(|&file| tested[file] = true);
-    }
-    let (mut train, mut test) = (empty(), empty());
-    for ((file, label), tested) in files.into_iter().zip(labels).zip(tested) {
-        let part = if tested { &mut test } else { &mut train };
-        part.files.push(file);
-        part.labels.get_or_insert_default().push(label);
-    }
-    if test.files.is_empty() && !train.files.is_empty() {
-        let root = listing.root.clone();
-        let expected = "a class with two or more labelled pictures, to test on one of them";
-        listing.problems.push(DataError::malformed(root, "test part", expected, "none"));
-    }
-    (listing.train, listing.test) = (train, test);
-}
-
-fn empty() -> Part {
-    Part { files: Vec::new(), labels: Some(Vec::new()) }
 }
 
 #[cfg(test)]
@@ -78,8 +62,13 @@ mod tests {
                 labels.push(class as u16);
             }
         }
-        listing.train = Part { files, labels: Some(labels) };
+        listing.train = Part { files, labels: Some(labels), ..Part::default() };
         listing
+    }
+
+    fn draw(listing: &mut Listing, share: f64) {
+        let options = Options { test_share: Some(share), ..Options::default() };
+        listing.test_from_share(&options, "");
     }
 
     fn counts(part: &Part, classes: u16) -> Vec<usize> {

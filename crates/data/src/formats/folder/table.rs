@@ -1,43 +1,42 @@
-//! A CSV file that lists pictures which lie elsewhere: `path,label,client,split`, in any order.
+//! A CSV file that lists pictures in any place: `path,label,client,split`, in any order.
 //!
 //! A picture with a label is the server's (or a test picture, by `split`), one without is a
 //! client's. If no picture is without a label, the labelled ones serve both, as in `train/CLASS`.
 
-use super::listing::{ClientFiles, Listing, Part, superfluous_share};
+use super::listing::{Listing, Part, superfluous_share};
 use super::names::natural;
 use crate::DataError;
+use crate::error::listed;
 use crate::formats::Options;
 use crate::paths::{escaped, in_message};
 use crate::tables::from_cell;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-/// Bad lines that are named; the others are counted.
-const NAMED: usize = 10;
-
 /// One line of the table.
-#[derive(Debug, Clone, PartialEq, Eq)]
 struct Row {
     path: PathBuf,
     label: String,
     client: String,
-    test: bool,
+    split: String,
 }
+
+/// Lines that cannot be used, each with the problem.
+type BadLines = Vec<(u64, String)>;
 
 impl Listing {
     /// The pictures a CSV file lists.
     pub fn table(file: &Path, options: &Options) -> Self {
-        let root = file.parent().unwrap_or(Path::new("")).to_owned();
-        let mut listing = Self { root, train_name: "train", ..Default::default() };
-        let mut bad = Bad::default();
+        let mut listing = Self::new(file.parent().unwrap_or(Path::new("")), "train");
+        let mut bad = BadLines::new();
         match rows(file, &listing.root, &mut bad) {
             Ok(rows) => listing.sort_into_parts(file, rows, options, &mut bad),
             Err(problem) => listing.problems.push(problem),
         }
-        if let Some(problem) = bad.into_problem(file) {
-            // Without these lines, whatever else is missing may be there.
-            listing.problems = vec![problem];
+        if !bad.is_empty() {
+            // A missing part may be in these lines.
+            listing.problems = vec![unusable_lines(file, bad)];
         }
         listing
     }
@@ -47,64 +46,51 @@ impl Listing {
         file: &Path,
         rows: Vec<(u64, Row)>,
         options: &Options,
-        bad: &mut Bad,
+        bad: &mut BadLines,
     ) {
-        let labelled = |row: &Row| !row.label.is_empty();
-        let mut classes: Vec<&String> = rows
-            .iter()
-            .filter(|(_, row)| labelled(row) && !row.test)
-            .map(|(_, r)| &r.label)
-            .collect();
-        classes.sort();
-        classes.dedup();
-        let mut numbers = HashMap::new();
-        for (number, class) in classes.iter().enumerate() {
-            let Ok(number) = u16::try_from(number) else {
-                let found = classes.len().to_string();
-                let expected = "at most 65536 different labels";
-                return self.problems.push(DataError::malformed(file, "label", expected, found));
-            };
-            numbers.insert((*class).clone(), number);
+        let (mut classes, mut clients) = (BTreeSet::new(), BTreeSet::new());
+        for (_, row) in &rows {
+            if row.label.is_empty() && !row.client.is_empty() {
+                clients.insert(row.client.clone());
+            } else if !row.label.is_empty() && row.split == "train" {
+                classes.insert(row.label.clone());
+            }
         }
-        self.classes = classes.into_iter().cloned().collect();
-        let mut names: Vec<String> = rows
-            .iter()
-            .filter(|(_, row)| !labelled(row) && !row.client.is_empty())
-            .map(|(_, row)| row.client.clone())
-            .collect();
-        names.sort_by(|a, b| natural(a, b));
-        names.dedup();
-        let places: HashMap<String, usize> =
-            names.iter().enumerate().map(|(place, name)| (name.clone(), place)).collect();
-        let mut parts = [(); 2].map(|()| Part { files: Vec::new(), labels: Some(Vec::new()) });
-        let mut others =
-            ClientFiles { files: Vec::new(), clients: vec![Vec::new(); names.len()], names };
-        for (line, row) in rows {
-            if labelled(&row) {
-                let Some(&class) = numbers.get(&row.label) else {
-                    let what = "expected the label of a training picture";
-                    bad.add(line, format!("label `{}`: {what}", row.label));
-                    continue;
-                };
-                let part = &mut parts[usize::from(row.test)];
-                part.files.push(row.path);
-                part.labels.get_or_insert_default().push(class);
+        if classes.len() > 1 << u16::BITS {
+            let found = classes.len().to_string();
+            return self.problem(file, "label", "at most 65536 different labels", &found);
+        }
+        self.classes = classes.into_iter().collect();
+        let (mut train, mut test) = (Part::labelled(), Part::labelled());
+        let mut others = Part { client_names: clients.into_iter().collect(), ..Part::default() };
+        others.client_names.sort_by(|a, b| natural(a, b));
+        others.clients = vec![Vec::new(); others.client_names.len()];
+        for (line, Row { path, label, client, split }) in rows {
+            if !label.is_empty() {
+                let part = if split == "test" { &mut test } else { &mut train };
+                match self.classes.binary_search(&label) {
+                    Ok(class) => part.add([path], class as u16),
+                    Err(_) => {
+                        let expected = "expected the label of a training picture";
+                        bad.push((line, format!("label `{label}`: {expected}")));
+                    }
+                }
                 continue;
             }
-            if row.test {
-                bad.add(line, "split `test`: expected a label".to_owned());
-            } else if let Some(&client) = places.get(&row.client) {
+            if split == "test" {
+                bad.push((line, "split `test`: expected a label".to_owned()));
+            } else if let Ok(client) =
+                others.client_names.binary_search_by(|name| natural(name, &client))
+            {
                 others.clients[client].push(others.files.len() as u32);
-            } else if !places.is_empty() {
-                let what = "expected one, as other pictures without a label have it";
-                bad.add(line, format!("client: {what}, found none"));
+            } else if !others.client_names.is_empty() {
+                let expected = "expected one, as for the other pictures without a label";
+                bad.push((line, format!("client: {expected}, found none")));
             }
-            others.files.push(row.path);
+            others.files.push(path);
         }
-        let [train, test] = parts;
         if train.files.is_empty() {
-            let expected = "training pictures with a label";
-            self.problems.push(DataError::malformed(file, "label", expected, "none"));
+            self.problem(file, "label", "training pictures with a label", "none");
         }
         self.train = train;
         self.unlabelled = (!others.files.is_empty()).then_some(others);
@@ -121,7 +107,7 @@ impl Listing {
 }
 
 /// The usable lines, each picture once.
-fn rows(file: &Path, root: &Path, bad: &mut Bad) -> Result<Vec<(u64, Row)>, DataError> {
+fn rows(file: &Path, root: &Path, bad: &mut BadLines) -> Result<Vec<(u64, Row)>, DataError> {
     let broken =
         |error: &csv::Error| DataError::malformed(file, "table", "a CSV file", error.to_string());
     let content = fedanchor_disk::open(file).map_err(|error| DataError::io(file, error))?;
@@ -140,94 +126,67 @@ fn rows(file: &Path, root: &Path, bad: &mut Bad) -> Result<Vec<(u64, Row)>, Data
     for record in reader.records() {
         let record = match record {
             Ok(record) => record,
-            Err(error) => {
+            Err(error) if matches!(error.kind(), csv::ErrorKind::Utf8 { .. }) => {
                 let line = error.position().map_or(0, csv::Position::line);
-                match error.kind() {
-                    csv::ErrorKind::Utf8 { .. } => bad.add(line, "expected UTF-8 text".to_owned()),
-                    _ => return Err(broken(&error)),
-                }
+                bad.push((line, "expected UTF-8 text".to_owned()));
                 continue;
             }
+            Err(error) => return Err(broken(&error)),
         };
         let line = record.position().map_or(0, csv::Position::line);
         let field = |column: Option<usize>| {
             column.and_then(|column| record.get(column)).unwrap_or_default()
         };
         let name = from_cell(field(Some(path)));
-        let test = match field(split) {
-            "" | "train" => false,
-            "test" => true,
+        let split = match field(split) {
+            "" => "train",
+            split @ ("train" | "test") => split,
             other => {
-                bad.add(line, format!("split: expected `train` or `test`, found `{other}`"));
+                bad.push((line, format!("split: expected `train` or `test`, found `{other}`")));
                 continue;
             }
         };
         if name.is_empty() {
-            bad.add(line, "path: expected a file, found none".to_owned());
+            bad.push((line, "path: expected a file, found none".to_owned()));
             continue;
         }
         let row = Row {
             path: root.join(name),
             label: from_cell(field(label)).to_owned(),
             client: from_cell(field(client)).to_owned(),
-            test,
+            split: split.to_owned(),
         };
         match seen.entry(row.path.clone()) {
             Entry::Vacant(vacant) if row.path.is_file() => {
                 vacant.insert(rows.len());
                 rows.push((line, row));
             }
-            Entry::Vacant(_) => bad.add(line, format!("path: no file `{name}`")),
+            Entry::Vacant(_) => bad.push((line, format!("path: no file `{name}`"))),
             Entry::Occupied(earlier) => {
                 let (first, other) = &rows[*earlier.get()];
-                for (what, theirs, ours) in [
+                let fields = [
                     ("label", &other.label, &row.label),
                     ("client", &other.client, &row.client),
-                    ("split", &split_name(other.test), &split_name(row.test)),
-                ] {
-                    if theirs != ours {
-                        let where_else = format!("`{name}` is on line {first} too");
-                        bad.add(
-                            line,
-                            format!("{what}: {where_else} with `{theirs}`, here `{ours}`"),
-                        );
-                    }
-                }
+                    ("split", &other.split, &row.split),
+                ];
+                let contradictions = fields.into_iter().filter(|(_, theirs, ours)| theirs != ours);
+                bad.extend(contradictions.map(|(field, theirs, ours)| {
+                    let problem = format!("`{name}` is on line {first} too with `{theirs}`");
+                    (line, format!("{field}: {problem}, here `{ours}`"))
+                }));
             }
         }
     }
     Ok(rows)
 }
 
-fn split_name(test: bool) -> String {
-    if test { "test" } else { "train" }.to_owned()
-}
-
-/// Lines that cannot be used, and why.
-#[derive(Default)]
-struct Bad(Vec<(u64, String)>);
-
-impl Bad {
-    fn add(&mut self, line: u64, why: String) {
-        self.0.push((line, why));
-    }
-
-    /// All of them as one problem, the first few named.
-    fn into_problem(mut self, file: &Path) -> Option<DataError> {
-        self.0.sort();
-        let count = self.0.len();
-        let count = match count {
-            0 => return None,
-            1 => "1 line cannot be used".to_owned(),
-            _ => format!("{count} lines cannot be used"),
-        };
-        let mut text = format!("{}: {count}", in_message(file));
-        for (line, why) in self.0.iter().take(NAMED) {
-            text.push_str(&format!("\n  line {line}: {}", escaped(why)));
-        }
-        if self.0.len() > NAMED {
-            text.push_str(&format!("\n  ... and {} more", self.0.len() - NAMED));
-        }
-        Some(DataError::Unusable(text))
-    }
+/// All bad lines as one problem.
+fn unusable_lines(file: &Path, mut bad: BadLines) -> DataError {
+    bad.sort();
+    let count = match bad.len() {
+        1 => "1 line cannot be used".to_owned(),
+        count => format!("{count} lines cannot be used"),
+    };
+    let lines = bad.iter().map(|(line, problem)| format!("line {line}: {}", escaped(problem)));
+    DataError::Unusable(format!("{}: {count}{}", in_message(file), listed(lines)))
 }

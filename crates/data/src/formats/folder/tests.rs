@@ -1,8 +1,8 @@
 //! One folder of pictures.
 
-use super::super::checks::tests::damaged;
 use super::*;
 use crate::Shape;
+use crate::formats::tests::damaged;
 use image::{GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 use std::path::PathBuf;
 

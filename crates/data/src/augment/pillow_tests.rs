@@ -3,8 +3,9 @@
 
 use std::io::Read;
 
-use fedanchor_data::Shape;
-use fedanchor_data::augment::{Op, WeakDraw, apply_weak};
+use super::ops::Op;
+use super::{WeakDraw, apply_weak};
+use crate::Shape;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -28,8 +29,9 @@ struct Fixtures {
 
 impl Fixtures {
     fn read() -> Self {
-        let index = serde_json::from_str(include_str!("fixtures/augment.json")).expect("an index");
-        let packed: &[u8] = include_bytes!("fixtures/augment.z");
+        let index = serde_json::from_str(include_str!("../../tests/fixtures/augment.json"))
+            .expect("an index");
+        let packed: &[u8] = include_bytes!("../../tests/fixtures/augment.z");
         let mut pixels = Vec::new();
         flate2::read::ZlibDecoder::new(packed).read_to_end(&mut pixels).expect("zlib");
         let fixtures = Self { index, pixels };
