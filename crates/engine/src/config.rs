@@ -22,17 +22,6 @@ macro_rules! words {
 words! {
     /// Number format of activations; weights are always kept in single precision.
     Precision { /** Single precision. */ F32, /** bfloat16. */ Bf16 }
-    /// The networks.
-    ModelName {
-        /// ResNet-18.
-        Resnet18,
-        /// Wide ResNet-28-2.
-        Wrn28x2,
-        /// A small residual network for CPU work.
-        Small,
-        /// Two convolutions and two linear layers.
-        Cnn,
-    }
     /// Normalisation layers.
     NormKind { /** Batch norm. */ Batch, /** Group norm, in `model.groups` groups. */ Group }
     /// Where the statistics used for labels and tests come from.
@@ -83,23 +72,13 @@ impl Stem {
     }
 }
 
-impl std::fmt::Display for ModelName {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Resnet18 => "resnet18",
-            Self::Wrn28x2 => "wrn28x2",
-            Self::Small => "small",
-            Self::Cnn => "cnn",
-        })
-    }
-}
-
 /// The network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
     /// The network.
-    pub name: ModelName,
+    #[schemars(schema_with = "crate::model::names_schema")]
+    pub name: String,
     /// With `resnet18`: normalise and activate before each convolution.
     pub preactivation: bool,
     /// Normalisation layers.
@@ -125,9 +104,9 @@ pub struct ModelConfig {
 
 impl ModelConfig {
     /// A network with batch norm and nothing unusual, for tests and examples.
-    pub fn plain(name: ModelName) -> Self {
+    pub fn plain(name: &str) -> Self {
         Self {
-            name,
+            name: name.to_owned(),
             preactivation: false,
             norm: NormKind::Batch,
             groups: 8,

@@ -11,20 +11,16 @@ const PIXELS: i64 = i32::MAX as i64 - 256;
 /// Channels of all groups: nine taps of them are counted in 32 bits.
 const CHANNELS: i64 = 1 << 26;
 
-/// The convolution of a cohort in bfloat16: `x` `[batch, K * inputs, H, W]` and `w`
-/// `[K, outputs, inputs, k, k]`, where k is 1 or 3, the stride 1 or 2 and the padding below k; fastest
-/// where `x` is channels last and the inputs of `w` are last in memory. A group has 8, 16, 32 and so on
-/// channels; if `x` has more of them than `w`, the rest is padding.
-pub fn conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<Tensor> {
-    Ok(conv_before_norm(x, w, stride, padding, None, None)?.0)
-}
-
 /// Sums of a convolution's result and of its squares, which the norm that follows then need not compute.
 #[derive(Debug)]
 pub struct Sums(pub(crate) Tensor);
 
-/// The same with `add` added, which is of the size and kind of the result, and with the sums of this number of equal
-/// parts of the batch, if they are asked for and a kernel computes them on the way.
+/// The convolution of a cohort in bfloat16: `x` `[batch, K * inputs, H, W]` and `w`
+/// `[K, outputs, inputs, k, k]`, where k is 1 or 3, the stride 1 or 2 and the padding below k; fastest
+/// where `x` is channels last and the inputs of `w` are last in memory. A group has 8, 16, 32 and so on
+/// channels; if `x` has more of them than `w`, the rest is padding. `add`, of the size and kind of the result, is added
+/// to it. With `views`, the sums for that number of equal parts of the batch are returned as well, if a kernel computes
+/// them on the way.
 pub fn conv_before_norm(
     x: &Tensor,
     w: &Tensor,

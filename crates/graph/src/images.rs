@@ -26,7 +26,7 @@ pub struct Mixture<'a> {
 
 /// Converts contiguous 8-bit images `[batch, K, H, W, C]` with up to 4 channels to network input
 /// `[views * batch, K * C, H, W]`, channels last: x * scale - shift by channel, with the mixture, if
-/// given, as the second view. In half precision C is padded to eight, as [`conv()`](crate::conv()) requires.
+/// given, as the second view. In half precision C is padded to eight, as [`conv_before_norm`](crate::conv_before_norm()) requires.
 pub fn images(
     fix: &Tensor,
     mixture: Option<&Mixture>,

@@ -35,7 +35,7 @@ mod sgd;
 mod shim;
 mod upload;
 
-pub use conv::{Sums, conv, conv_before_norm};
+pub use conv::{Sums, conv_before_norm};
 pub use error::{Expected, GraphError};
 pub use graph::{Graph, with_weights_beside};
 pub use head::{POOL_PIXELS, head, is_small_head, pool};

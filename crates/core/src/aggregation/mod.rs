@@ -17,7 +17,7 @@ pub use norms::Norms;
 pub use trimmed_mean::{Median, TrimmedMean};
 
 use crate::error::Result;
-use crate::registry::{Named, Registry};
+use fedanchor_engine::registry::{Named, Registry};
 use fedanchor_engine::tensors::Params;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -104,7 +104,7 @@ impl Named for Registration {
 
 /// Adds a rule for the whole process: from now on `aggregation.rule` may name it.
 pub fn register(rule: Registration) -> Result<()> {
-    RULES.add(rule)
+    Ok(RULES.add(rule)?)
 }
 
 /// The name of a rule, as written in a config.
@@ -115,7 +115,7 @@ pub struct RuleName(String);
 impl RuleName {
     /// The rule of this name.
     pub fn find(&self) -> Result<Registration> {
-        RULES.find(&self.0)
+        Ok(RULES.find(&self.0)?)
     }
 }
 

@@ -17,8 +17,7 @@ pub use check::{MOST_SEED, at_least_one, at_most, positive, within};
 pub use differences::{differences, fingerprint};
 pub use fedanchor_engine::config::{
     AugmentConfig, Augmentation, BatchNormConfig, Heads, LrSchedule, MixAugment, MixDraw, MixSet,
-    MixupConfig, ModelConfig, ModelName, NormKind, OptimiserConfig, Precision, StatisticsSource,
-    Views,
+    MixupConfig, ModelConfig, NormKind, OptimiserConfig, Precision, StatisticsSource, Views,
 };
 
 pub(crate) use check::MOST_BATCH;

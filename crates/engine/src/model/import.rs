@@ -116,12 +116,12 @@ fn tensor(name: &str, view: &TensorView, shape: &[i64]) -> Result<Result<Tensor>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Heads, ModelConfig, ModelName, Stem};
+    use crate::config::{Heads, ModelConfig, Stem};
     use crate::model::Network;
     use fedanchor_data::Shape;
 
     fn network(stem: Stem, channels: usize) -> Network {
-        let config = ModelConfig { stem, ..ModelConfig::plain(ModelName::Resnet18) };
+        let config = ModelConfig { stem, ..ModelConfig::plain("resnet18") };
         let heads = Heads { anchor: true, predictor: None };
         Network::new(&config, heads, Shape { side: 32, channels }, 7).unwrap()
     }

@@ -237,17 +237,14 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ModelName, Stem};
+    use crate::config::Stem;
     use crate::tensors::Part;
 
     #[test]
     fn a_file_replaces_the_backbone_and_no_head() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut model = ModelConfig {
-            latent_dim: 4,
-            stem: Stem::Imagenet,
-            ..ModelConfig::plain(ModelName::Resnet18)
-        };
+        let mut model =
+            ModelConfig { latent_dim: 4, stem: Stem::Imagenet, ..ModelConfig::plain("resnet18") };
         let context = |model: &ModelConfig| {
             let heads = Heads { anchor: true, predictor: None };
             let normalisation = Normalisation { mean: vec![0.0; 3], std: vec![1.0; 3] };

@@ -10,11 +10,16 @@ mod norm;
 
 use fedanchor_graph::{
     AVAILABLE, FixMixLoss, Graph, GraphError, Kernels, Labels, Losses, MixLabels, Mixture, Norm,
-    Queue, Sgd, SgdEntry, Statistics, Sums, choose_products, compiled_for, conv, conv_before_norm,
+    Queue, Sgd, SgdEntry, Statistics, Sums, choose_products, compiled_for, conv_before_norm,
     has_launched, head, images, is_small_head, pool, setup, sgd, with_weights_beside,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Cuda, Device, Kind, Tensor};
+
+/// A convolution alone.
+fn conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<Tensor, GraphError> {
+    conv_before_norm(x, w, stride, padding, None, None).map(|(y, _)| y)
+}
 
 const GPU: Device = Device::Cuda(0);
 

@@ -12,10 +12,15 @@ mod sgd;
 
 use fedanchor_graph::{
     AVAILABLE, Expected, FixMixLoss, Graph, GraphError, Kernels, Labels, MixLabels, Mixture, Norm,
-    Queue, Sgd, SgdEntry, Statistics, Upload, conv, conv_before_norm, head, images, peak_memory,
-    pool, setup, sgd, with_weights_beside,
+    Queue, Sgd, SgdEntry, Statistics, Upload, conv_before_norm, head, images, peak_memory, pool,
+    setup, sgd, with_weights_beside,
 };
 use tch::{Device, Kind, Tensor};
+
+/// A convolution alone.
+fn conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<Tensor, GraphError> {
+    conv_before_norm(x, w, stride, padding, None, None).map(|(y, _)| y)
+}
 
 fn zeros(size: &[i64], kind: Kind) -> Tensor {
     Tensor::zeros(size, (kind, Device::Cpu))

@@ -11,7 +11,7 @@ mod softmatch;
 
 use crate::config::{in_plain_words, within};
 use crate::error::{Error, Result};
-use crate::registry::{Named, Registry};
+use fedanchor_engine::registry::{Named, Registry};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -125,7 +125,7 @@ static RULES: Registry<Registration> = Registry::new("rule", "method.threshold",
 
 /// Adds a rule for the whole process: from now on `method.threshold` may name it.
 pub fn register(rule: Registration) -> Result<()> {
-    RULES.add(rule)
+    Ok(RULES.add(rule)?)
 }
 
 /// Reads the keys of a rule.

@@ -1,16 +1,17 @@
-//! What a config names: the built-in ones, and those that a program adds.
+//! What a config can name: models, methods and rules, the built-in ones and those that a program registers.
 
 use crate::error::{Error, Result};
 use std::sync::{PoisonError, RwLock};
 
 /// Something with a name.
-pub(crate) trait Named: Copy + 'static {
+pub trait Named: Copy + 'static {
     /// The name as written in a config.
     fn name(&self) -> &'static str;
 }
 
 /// All things of a kind.
-pub(crate) struct Registry<T: 'static> {
+#[derive(Debug)]
+pub struct Registry<T: 'static> {
     /// What they are called in messages.
     kind: &'static str,
     /// The config key that names one.
@@ -21,23 +22,23 @@ pub(crate) struct Registry<T: 'static> {
 
 impl<T: Named> Registry<T> {
     /// With the built-in ones.
-    pub(crate) const fn new(kind: &'static str, key: &'static str, built_in: &'static [T]) -> Self {
+    pub const fn new(kind: &'static str, key: &'static str, built_in: &'static [T]) -> Self {
         Self { kind, key, built_in, added: RwLock::new(Vec::new()) }
     }
 
     /// All of them, the built-in ones first.
-    pub(crate) fn all(&self) -> Vec<T> {
+    pub fn all(&self) -> Vec<T> {
         let added = self.added.read().unwrap_or_else(PoisonError::into_inner);
         self.built_in.iter().chain(added.iter()).copied().collect()
     }
 
     /// The names of all.
-    pub(crate) fn names(&self) -> Vec<&'static str> {
+    pub fn names(&self) -> Vec<&'static str> {
         self.all().iter().map(Named::name).collect()
     }
 
     /// The one of this name.
-    pub(crate) fn find(&self, name: &str) -> Result<T> {
+    pub fn find(&self, name: &str) -> Result<T> {
         self.all().into_iter().find(|one| one.name() == name).ok_or_else(|| {
             let (kind, known) = (self.kind, self.names().join(", "));
             Error::config(self.key, format!("unknown {kind} `{name}`; expected one of {known}"))
@@ -45,7 +46,7 @@ impl<T: Named> Registry<T> {
     }
 
     /// Adds one for the whole process. A name can be used once.
-    pub(crate) fn add(&self, new: T) -> Result<()> {
+    pub fn add(&self, new: T) -> Result<()> {
         let mut added = self.added.write().unwrap_or_else(PoisonError::into_inner);
         if self.built_in.iter().chain(added.iter()).any(|known| known.name() == new.name()) {
             let problem = format!("a {} called `{}` already exists", self.kind, new.name());
