@@ -122,9 +122,13 @@ impl<'a> Builder<'a> {
         self.layer(x, Operation::Conv { weight, bias, stride, padding }, (to, side))
     }
 
-    /// The norm of `model.norm`.
+    /// The norm of `model.norm`. The GPU's kernels need a multiple of 8 channels.
     pub fn norm(&mut self, name: &str, x: Value) -> Value {
         let channels = self.channels(x);
+        if channels % 8 != 0 {
+            let problem = format!("`{name}` must have a multiple of 8 channels, got {channels}");
+            self.refuse("model.name", problem);
+        }
         let weight = self.tensor(name, "weight", &[channels], Part::Backbone);
         let bias = self.tensor(name, "bias", &[channels], Part::Backbone);
         let operation = match self.config.norm {
@@ -134,7 +138,7 @@ impl<'a> Builder<'a> {
                     let problem = format!(
                         "{groups} groups do not divide the {channels} channels of `{name}`"
                     );
-                    self.problem.get_or_insert(Error::config("model.groups", problem));
+                    self.refuse("model.groups", problem);
                 }
                 Operation::GroupNorm { weight, bias, groups }
             }
@@ -213,6 +217,9 @@ impl<'a> Builder<'a> {
 
     fn tensor(&mut self, name: &str, what: &str, shape: &[i64], part: Part) -> usize {
         let (name, shape) = (format!("{name}.{what}"), shape.to_vec());
+        if self.entries.iter().any(|entry| entry.name == name) {
+            self.refuse("model.name", format!("two layers have a tensor `{name}`"));
+        }
         self.entries.push(Entry { name, shape, part, statistic: false });
         self.entries.len() - 1
     }
@@ -223,12 +230,17 @@ impl<'a> Builder<'a> {
         self.layers.len()
     }
 
+    /// Refuses the description; the first reason counts.
+    fn refuse(&mut self, key: &str, problem: String) {
+        self.problem.get_or_insert(Error::config(key, problem));
+    }
+
     fn side_after(&mut self, x: Value, kernel: i64, stride: i64, padding: i64) -> i64 {
         let side = (self.sizes[x].1 + 2 * padding - kernel).div_euclid(stride) + 1;
         if side < 1 {
             let problem =
                 format!("images of {} pixels are too small for this model", self.sizes[IMAGES].1);
-            self.problem.get_or_insert(Error::config("data.size", problem));
+            self.refuse("data.size", problem);
         }
         side.max(1)
     }

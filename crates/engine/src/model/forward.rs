@@ -91,7 +91,7 @@ impl Plan {
         let is_norm = |value| {
             value != IMAGES && matches!(operation(value), BatchNorm { .. } | GroupNorm { .. })
         };
-        // The reader of a value that has one, and is what that one adds to.
+        // The reader of a value that has one reader, which may only add another value to it.
         let only_reader = |value: Value| match readers[value][..] {
             [reader] if layers[reader - 1].input == value => Some(reader),
             _ => None,
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The convolution of layer `at`, plus a shortcut if there is one: `value`.
+    /// Computes `value`: the convolution of layer `at`, plus a shortcut if there is one.
     fn conv(&mut self, at: Value, shortcut: Option<Value>, value: Value) -> Result<Computed> {
         let Layer { input, operation: Operation::Conv { weight, bias, stride, padding } } =
             self.layers[at - 1]
@@ -249,7 +249,7 @@ impl<'a> Run<'a> {
         Ok(Computed { x, again: None, sums })
     }
 
-    /// The norm of layer `at`, plus a shortcut and with ReLU if there are any: `value`.
+    /// Computes `value`: the norm of layer `at`, plus a shortcut and with ReLU if there are any.
     fn norm(
         &mut self,
         at: Value,
@@ -258,7 +258,8 @@ impl<'a> Run<'a> {
         value: Value,
     ) -> Result<Computed> {
         let Layer { input, operation } = self.layers[at - 1];
-        let (pass, channels) = (self.pass, |index: usize| self.pass.tensors[index].f_flatten(0, 1)); // [K, C] -> [K * C]
+        let pass = self.pass;
+        let channels = |index: usize| pass.tensors[index].f_flatten(0, 1); // [K, C] -> [K * C], a view
         let sums = self.values[input].as_mut().and_then(|computed| computed.sums.take());
         let x = self.read(input)?;
         let shortcut = shortcut.map(|shortcut| self.read(shortcut)).transpose()?;
@@ -266,7 +267,7 @@ impl<'a> Run<'a> {
             Operation::BatchNorm { weight, bias, mean, variance } => {
                 let (weight, bias) = (channels(weight)?, channels(bias)?);
                 let (mean, variance) = (channels(mean)?, channels(variance)?);
-                if pass.fused && x.size()[1] % 8 == 0 {
+                if pass.fused {
                     let norm = graph::Norm {
                         weight: &weight,
                         bias: &bias,
@@ -306,7 +307,7 @@ impl<'a> Run<'a> {
         Ok(if relu { y.f_relu_()? } else { y }.into())
     }
 
-    /// The same in the GPU's kernels, which give a result or what it was computed from twice.
+    /// The same in the GPU's kernels, which return the result twice, or the result and its input.
     fn fused_norm(
         &mut self,
         norm: graph::Norm,

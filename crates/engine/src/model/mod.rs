@@ -137,9 +137,6 @@ impl Network {
             let problem = format!("the features of `{}` must be pooled or flattened", config.name);
             return Err(Error::config("model.name", problem));
         }
-        if let Some(problem) = builder.problem {
-            return Err(problem);
-        }
         let stages = builder.stages + 1;
         let latent_stage = config.latent_stage.unwrap_or(stages);
         if latent_stage == 0 || latent_stage > stages {
@@ -159,6 +156,9 @@ impl Network {
             let hidden = hidden as i64;
             [tensors("predictor.0", width, hidden), tensors("predictor.1", hidden, width)]
         });
+        if let Some(problem) = builder.problem {
+            return Err(problem);
+        }
         Ok(Self {
             layout: Arc::new(builder.entries),
             config: config.clone(),

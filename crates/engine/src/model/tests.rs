@@ -177,6 +177,17 @@ fn unpooled(net: &mut Builder) -> Value {
     net.conv("only", IMAGES, 12, 3, 1)
 }
 
+fn odd(net: &mut Builder) -> Value {
+    let x = net.conv("conv", IMAGES, 12, 3, 1);
+    let x = net.norm("norm", x);
+    net.pool(x)
+}
+
+fn named_as_a_head(net: &mut Builder) -> Value {
+    let x = net.flatten(IMAGES);
+    net.linear("classifier", x, 8)
+}
+
 #[test]
 fn a_registered_model_is_found_by_its_name_and_checked() {
     let register =
@@ -184,6 +195,8 @@ fn a_registered_model_is_found_by_its_name_and_checked() {
     register("tangled", tangled as fn(&mut Builder) -> Value);
     register("too-deep", too_deep);
     register("unpooled", unpooled);
+    register("odd", odd);
+    register("head", named_as_a_head);
     let heads = Heads { anchor: true, predictor: None };
     let network =
         |config: &ModelConfig| Network::new(config, heads, Shape { side: 20, channels: 3 }, 4);
@@ -211,9 +224,11 @@ fn a_registered_model_is_found_by_its_name_and_checked() {
     assert_eq!(
         refused(&plain("tangle")),
         "model.name: unknown model `tangle`; expected one of resnet18, wrn28x2, small, cnn, tangled, \
-         too-deep, unpooled"
+         too-deep, unpooled, odd, head"
     );
     assert!(refused(&plain("too-deep")).contains("images of 20 pixels are too small"));
+    assert!(refused(&plain("odd")).contains("`norm` must have a multiple of 8 channels, got 12"));
+    assert!(refused(&plain("head")).contains("two layers have a tensor `classifier.weight`"));
     assert!(refused(&plain("unpooled")).contains("must be pooled or flattened"));
     let groups = ModelConfig { norm: NormKind::Group, groups: 16, ..plain("tangled") };
     network(&groups).unwrap(); // as many groups as channels
