@@ -59,7 +59,7 @@ words! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stem {
-    /// A 3x3 convolution, for images of some 32 pixels.
+    /// A 3x3 convolution, for images of about 32 pixels.
     #[default]
     Cifar,
     /// A 7x7 convolution of stride 2 and a 3x3 maximum of stride 2, for photographs.
@@ -103,7 +103,7 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// A network with batch norm and nothing unusual, for tests and examples.
+    /// The model of this name with batch norm and default options, for tests and examples.
     pub fn plain(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -118,7 +118,7 @@ impl ModelConfig {
     }
 }
 
-/// Heads of the network beside the classification head.
+/// Heads of the network in addition to the classification head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Heads {
     /// The anchor head.
@@ -174,7 +174,7 @@ pub struct OptimiserConfig {
 pub struct MixupConfig {
     /// Parameter a of the distribution Beta(a, a) that mixup coefficients are drawn from (eq. 8).
     pub alpha: f64,
-    /// Weight of the mix loss beside the fix loss: b of eq. 10.
+    /// Weight of the mix loss relative to the fix loss: b of eq. 10.
     pub weight: f64,
     /// How often a coefficient is drawn.
     pub draw: MixDraw,

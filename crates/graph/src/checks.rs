@@ -11,7 +11,7 @@ const VECTOR: usize = 16;
 /// Blocks that CUDA allows along the second and third dimension of a grid.
 pub(crate) const GRID: i64 = 65_535;
 
-/// An argument of an operation that has memory of its own, laid out by strides.
+/// An argument of an operation: a tensor with memory that is laid out by strides.
 #[derive(Clone, Copy)]
 pub(crate) struct Argument<'a> {
     name: &'static str,
@@ -19,14 +19,14 @@ pub(crate) struct Argument<'a> {
 }
 
 impl<'a> Argument<'a> {
-    /// Refuses tensors that have no such memory.
+    /// Refuses tensors without such memory.
     pub(crate) fn new(name: &'static str, tensor: &'a Tensor) -> Result<Self> {
         let refused = |found| Err(GraphError::Memory { tensor: name, found });
         if !tensor.defined() {
             return refused("an undefined one");
         }
         if tensor.is_sparse() || tensor.is_mkldnn() {
-            return refused("one in a format of its own");
+            return refused("one in another memory format");
         }
         if tensor.numel() == 0 {
             return refused("an empty one");

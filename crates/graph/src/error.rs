@@ -11,15 +11,15 @@ pub enum GraphError {
     #[error("{0}")]
     Failed(String),
     /// A tensor that has no plain memory.
-    #[error("{tensor}: expected a dense tensor with at least one number, found {found}")]
+    #[error("{tensor}: expected a dense tensor with at least one number, got {found}")]
     Memory {
         /// The argument.
         tensor: &'static str,
-        /// What it is instead.
+        /// What was passed instead.
         found: &'static str,
     },
     /// A tensor of another size.
-    #[error("{tensor}: expected size {expected:?}, found {found:?}")]
+    #[error("{tensor}: expected size {expected:?}, got {found:?}")]
     Size {
         /// The argument.
         tensor: &'static str,
@@ -28,8 +28,8 @@ pub enum GraphError {
         /// Its size.
         found: Vec<i64>,
     },
-    /// A tensor of other numbers.
-    #[error("{tensor}: expected {}, found {found:?}", either(expected))]
+    /// A tensor of another number type.
+    #[error("{tensor}: expected {}, got {found:?}", either(expected))]
     Kind {
         /// The argument.
         tensor: &'static str,
@@ -39,7 +39,7 @@ pub enum GraphError {
         found: Kind,
     },
     /// A tensor whose numbers are in another order in memory.
-    #[error("{tensor}: expected strides {expected:?}, found {found:?}")]
+    #[error("{tensor}: expected strides {expected:?}, got {found:?}")]
     Strides {
         /// The argument.
         tensor: &'static str,
@@ -49,7 +49,7 @@ pub enum GraphError {
         found: Vec<i64>,
     },
     /// A tensor that starts in the middle of a vector of numbers.
-    #[error("{tensor}: expected an address divisible by {expected}, found a remainder of {found}")]
+    #[error("{tensor}: expected an address divisible by {expected}, got a remainder of {found}")]
     Alignment {
         /// The argument.
         tensor: &'static str,
@@ -58,18 +58,18 @@ pub enum GraphError {
         /// The remainder of its address.
         found: usize,
     },
-    /// A number that the kernels cannot work with.
-    #[error("{what}: expected {expected}, found {found}")]
+    /// A number out of range.
+    #[error("{what}: expected {expected}, got {found}")]
     Number {
         /// What it counts.
         what: &'static str,
-        /// What it may be.
+        /// The accepted values.
         expected: Expected,
-        /// What it is.
+        /// Its value.
         found: i64,
     },
     /// A tensor on another device than the first one.
-    #[error("{tensor}: expected a tensor on {expected:?}, found one on {found:?}")]
+    #[error("{tensor}: expected a tensor on {expected:?}, got one on {found:?}")]
     Device {
         /// The argument.
         tensor: &'static str,
@@ -79,7 +79,7 @@ pub enum GraphError {
         found: Device,
     },
     /// A tensor that is not on a GPU.
-    #[error("{tensor}: expected a tensor on a GPU, found one on {found:?}")]
+    #[error("{tensor}: expected a tensor on a GPU, got one on {found:?}")]
     NotOnGpu {
         /// The argument.
         tensor: &'static str,
@@ -96,7 +96,7 @@ pub enum GraphError {
     },
 }
 
-/// What a number may be.
+/// The values that are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// From the first to the second.
@@ -110,7 +110,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Whether `number` is such a number.
+    /// Whether `number` is accepted.
     pub(crate) fn accepts(self, number: i64) -> bool {
         match self {
             Self::Between(least, most) => (least..=most).contains(&number),

@@ -56,11 +56,11 @@ impl Drop for Graph {
     }
 }
 
-/// Runs `work`, which computes gradients with `run_backward` on the current stream, with those of convolutions' weights
-/// beside the others. What is queued on that stream after it returns sees them complete; until then nothing may read them:
-/// weights that are leaves must be used by convolutions alone, or what is added to their gradients is added too early.
-/// Inside a capture, not around one.
-pub fn with_weights_beside<T, E: From<GraphError>>(
+/// Runs `work`, which computes gradients with `run_backward` on the current stream; the gradients of convolutions' weights
+/// are computed on a side stream. Work that is queued on the current stream after it returns sees them complete; until
+/// then nothing may read them: weights that are leaves must be used by convolutions only, or other gradients are added to
+/// theirs too early. Inside a capture, not around one.
+pub fn overlap_weight_grads<T, E: From<GraphError>>(
     work: impl FnOnce() -> std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
     let pass = Cell::new(null_mut());

@@ -35,7 +35,7 @@ pub fn pool(x: &Tensor, clients: i64) -> Result<Tensor> {
     }
 }
 
-/// Whether [`head`] computes a head with so many outputs for a batch of so many samples. Others are products that fill a GPU,
+/// Whether [`head`] computes a head of this size for a batch of this size. Larger ones are products that fill a GPU,
 /// which libtorch may compute in TF32.
 pub fn is_small_head(batch: i64, outputs: i64) -> bool {
     outputs <= OUTPUTS && batch.saturating_mul(outputs) <= NUMBERS

@@ -37,14 +37,14 @@ mod upload;
 
 pub use conv::{Sums, conv_before_norm};
 pub use error::{Expected, GraphError};
-pub use graph::{Graph, with_weights_beside};
+pub use graph::{Graph, overlap_weight_grads};
 pub use head::{POOL_PIXELS, head, is_small_head, pool};
 pub use images::{Mixture, images};
 pub use loss::{FixMixLoss, Labels, Losses, MixLabels};
 pub use norm::{Norm, Statistics};
 pub use queue::{Entered, Queue};
 pub use setup::{
-    Kernels, choose_products, compiled_for, empty_cache, has_kernels, has_launched, peak_memory,
+    Kernels, compiled_for, empty_cache, has_kernels, has_launched, peak_memory, set_math_mode,
     setup,
 };
 pub use sgd::{Sgd, SgdEntry, sgd};

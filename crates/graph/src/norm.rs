@@ -134,7 +134,7 @@ impl Norm<'_> {
         self.call(x, Some(residual), false)
     }
 
-    /// act(norm(x)), and x once more with a gradient of its own.
+    /// act(norm(x)), and x again with a separate gradient.
     pub fn forward_passing(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         self.call(x, None, true)
     }

@@ -20,7 +20,7 @@ const SOURCE: &str = concat!(
 
 /// The oldest architecture that the kernels run on: bfloat16 on tensor cores came with it.
 const OLDEST: c_int = 80;
-/// The one that has kernels of its own.
+/// The architecture with separate kernels.
 const HOPPER: c_int = 90;
 
 /// Which kernels a GPU computes with.
@@ -38,8 +38,8 @@ pub fn has_kernels(device: usize) -> Result<bool> {
 }
 
 /// Sets, for the whole process, whether products in single precision may be computed in TF32, and whether cuDNN searches
-/// for its fastest algorithms, which may be others the next time, or takes those that give the same bits every time.
-pub fn choose_products(tf32: bool, search: bool) -> Result<()> {
+/// for its fastest algorithms, which may differ between runs, or takes those that give the same bits every time.
+pub fn set_math_mode(tf32: bool, search: bool) -> Result<()> {
     // SAFETY: no pointer.
     check(unsafe { fa_products(c_int::from(tf32), c_int::from(search)) })
 }

@@ -92,15 +92,15 @@ fn check_entry<'a>(entry: &SgdEntry<'a>, clients: Expected) -> Result<(i64, Vec<
     let vectors = size[1..].iter().product::<i64>() % 8 == 0;
     let aligned = |tensor: Argument<'a>| if vectors { tensor.aligned() } else { Ok(tensor) };
     let mut tensors = vec![aligned(value)?];
-    let beside = |name, tensor, kind| {
+    let companion = |name, tensor, kind| {
         let tensor = Argument::new(name, tensor)?.with_kind(&[kind])?.with_size(&size)?;
         aligned(tensor.laid_out_like(value)?)
     };
     if let Some(momentum) = entry.momentum {
-        tensors.push(beside("momentum", momentum, Kind::Float)?);
+        tensors.push(companion("momentum", momentum, Kind::Float)?);
     }
     if let Some(shadow) = entry.shadow {
-        tensors.push(beside("shadow", shadow, Kind::BFloat16)?);
+        tensors.push(companion("shadow", shadow, Kind::BFloat16)?);
     }
     // The shim copies a gradient whose memory is in another order.
     let gradient = Argument::new("gradient", entry.gradient)?;

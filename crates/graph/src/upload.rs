@@ -53,7 +53,7 @@ impl Upload {
     pub fn start(&mut self, stream: &Queue, bytes: usize) -> Result<()> {
         check_start(bytes, self.size, stream.device(), self.device)?;
         self.started = 0;
-        // SAFETY: live handles of one GPU; the memory has at least so many bytes.
+        // SAFETY: live handles of one GPU; the memory has at least this many bytes.
         check(unsafe { fa_upload_start(self.handle, stream.handle(), bytes) })?;
         self.started = bytes;
         Ok(())

@@ -22,7 +22,7 @@ fn an_experiment_names_the_model() {
     let folder = folder.path();
     let experiment = concat!(env!("CARGO_MANIFEST_DIR"), "/plain3.toml");
     execute(folder, &["run", experiment, "--out", "run", "--set", "rounds=1"]);
-    execute(folder, &["resume", "run", "--rounds", "2"]);
+    execute(folder, &["run", "--resume", "run", "--set", "rounds=2"]);
     execute(folder, &["verify", "run"]);
     execute(folder, &["export", "run", "--format", "onnx", "--out", "model.onnx"]);
     let onnx = std::fs::read(folder.join("model.onnx")).unwrap();

@@ -57,7 +57,7 @@ impl ImagePipeline {
         workers: Option<usize>,
     ) -> Result<Self> {
         if let Some(workers) = workers.filter(|workers| *workers > MOST_WORKERS) {
-            let problem = format!("expected at most {MOST_WORKERS} threads, found {workers}");
+            let problem = format!("expected at most {MOST_WORKERS} threads, got {workers}");
             return Err(Error::config("--workers", problem));
         }
         let workers = rayon::ThreadPoolBuilder::new()

@@ -110,7 +110,7 @@ impl Batches for TwoViews<'_> {
     }
 }
 
-/// A second weak view needs draws of its own.
+/// A second weak view needs separate draws.
 fn second_purpose(second: Augmentation) -> Purpose {
     if second == Augmentation::Strong { Purpose::Strong } else { Purpose::MixWeak }
 }

@@ -1,4 +1,4 @@
-//! What a computation needs beside parameters and data: the network, the device and number format, the
+//! All that a computation needs except parameters and data: the network, the device and number format, the
 //! settings of training, and the way from pixels to inputs. A simulated client, a deployed client and
 //! the server each hold one; nothing in it changes during a run.
 
@@ -58,7 +58,7 @@ pub struct Context {
     /// Batch norm's running statistics.
     pub batch_norm: BatchNormConfig,
     precision: Precision,
-    /// What the user should know of the device and the initial model.
+    /// Notices for the user about the device and the initial model.
     notices: Mutex<VecDeque<String>>,
     /// What a GPU keeps between steps; none on a CPU.
     pub(crate) gpu: Option<Gpu>,
@@ -67,7 +67,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// For images of this shape and so many classes. `flip` says whether images may be mirrored where
+    /// For images of this shape and this number of classes. `flip` says whether images may be mirrored where
     /// the settings leave it open; `workers` threads augment images [default: one per core].
     pub fn new(
         settings: Settings,
@@ -123,8 +123,7 @@ impl Context {
         if let [first, ..] = &imported.ignored[..] {
             let (path, count) = (path.display(), imported.ignored.len());
             let text = format!(
-                "model.init_from: {path}: heads start anew; {count} tensors of others are not used \
-                 ({first})"
+                "model.init_from: {path}: heads are newly initialised; ignored {count} unused tensors ({first})"
             );
             self.notices.lock().unwrap_or_else(PoisonError::into_inner).push_back(text);
         }
@@ -262,7 +261,7 @@ mod tests {
             assert_eq!(initial.tensors[index], expected.tensors[index], "{}", entry.name);
         }
         let notice = context.take_notice().unwrap();
-        assert!(notice.contains("heads start anew"), "{notice}");
+        assert!(notice.contains("heads are newly initialised"), "{notice}");
         assert_eq!((context.take_notice(), plain.take_notice()), (None, None));
     }
 }

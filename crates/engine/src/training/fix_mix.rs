@@ -64,7 +64,7 @@ impl<'a> FixMix<'a> {
     }
 }
 
-/// L_fix + b L_mix as a value: all that a step depends on beside its batch.
+/// L_fix + b L_mix as a value: all that a step depends on except its batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FixMixLoss {
     format: FixMixFormat,

@@ -92,11 +92,11 @@ impl Gpu {
         }
         let asked = std::env::var(KERNELS).unwrap_or_default();
         let Some(kernels) = kernels(&asked, graph::has_kernels(index)?)? else {
-            graph::choose_products(false, false)?;
+            graph::set_math_mode(false, false)?;
             return Ok(None);
         };
         graph::setup(index, cache_folder().as_deref(), kernels)?;
-        graph::choose_products(precision == Precision::Bf16, true)?;
+        graph::set_math_mode(precision == Precision::Bf16, true)?;
         let state = GpuState {
             device,
             index,
@@ -131,7 +131,7 @@ impl Gpu {
     }
 
     /// Makes `steps` steps. `fill` prepares the bytes of a step, at most `room`, and says how many
-    /// clients take part and how many bytes they are; it runs ahead in a thread of its own.
+    /// clients take part and how many bytes they are; it runs ahead in a separate thread.
     pub(crate) fn run_steps(
         &self,
         steps: usize,
@@ -199,13 +199,13 @@ fn kernels(asked: &str, any: bool) -> Result<Option<graph::Kernels>> {
         "general" => Ok(any.then_some(graph::Kernels::General)),
         "none" => Ok(None),
         other => {
-            let problem = format!("expected `general` or `none`, found `{other}`");
+            let problem = format!("expected `general` or `none`, got `{other}`");
             Err(Error::config(KERNELS, problem))
         }
     }
 }
 
-/// Where compiled kernels are kept: beside libtorch.
+/// The folder that compiled kernels are kept in.
 fn cache_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let shared = || {

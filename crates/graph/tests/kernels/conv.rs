@@ -234,7 +234,7 @@ fn a_convolution_before_a_norm_adds_and_leaves_sums() {
 /// backward pass are those of the pass, bit for bit, run one by one and replayed.
 #[test]
 #[ignore = "needs a GPU"]
-fn gradients_of_weights_beside_a_pass_are_the_same() {
+fn overlapped_gradients_of_weights_are_the_same() {
     gpu();
     tch::manual_seed(10);
     let queue = Queue::new(0).unwrap();
@@ -247,7 +247,7 @@ fn gradients_of_weights_beside_a_pass_are_the_same() {
     // Three channels, padded to eight, and enough convolutions that the pass has to wait for the first gradients.
     let x = channels_last(&noise(&[20, 10 * 8, 32, 32]).to_kind(Kind::BFloat16));
     let leaves: Vec<Tensor> = [3].into_iter().chain([64; 9]).map(weights).collect();
-    let gradients = |beside: bool| {
+    let gradients = |overlapped: bool| {
         let computed = &leaves[9] * 2.0;
         let mut y = conv(&x, &leaves[0], 1, 1).unwrap();
         for w in leaves[1..9].iter().chain([&leaves[4], &computed, &leaves[8], &leaves[1]]) {
@@ -258,7 +258,7 @@ fn gradients_of_weights_beside_a_pass_are_the_same() {
             let found = Tensor::f_run_backward(&total, &leaves, false, false);
             found.map_err(|error| GraphError::Failed(error.to_string()))
         };
-        if beside { with_weights_beside(pass) } else { pass() }
+        if overlapped { overlap_weight_grads(pass) } else { pass() }
     };
     let expected = gradients(false).unwrap();
     let same = |found: &[Tensor], what: &str| {
@@ -275,14 +275,14 @@ fn gradients_of_weights_beside_a_pass_are_the_same() {
         graph.replay().unwrap();
         same(&found, "replayed");
     }
-    let failed = with_weights_beside(|| with_weights_beside(|| Ok::<_, GraphError>(())));
+    let failed = overlap_weight_grads(|| overlap_weight_grads(|| Ok::<_, GraphError>(())));
     assert!(failed.unwrap_err().to_string().contains("in progress"));
     // A pass ends on the stream on which it began, whatever is current then.
     let other = Queue::new(0).unwrap();
-    let left = with_weights_beside(|| Ok::<_, GraphError>(other.enter().unwrap())).unwrap();
+    let left = overlap_weight_grads(|| Ok::<_, GraphError>(other.enter().unwrap())).unwrap();
     drop(left);
     let panic = catch_unwind(AssertUnwindSafe(|| {
-        with_weights_beside(|| -> Result<(), GraphError> { panic!("within a pass") })
+        overlap_weight_grads(|| -> Result<(), GraphError> { panic!("within a pass") })
     }));
     assert!(panic.is_err());
     same(&gradients(true).unwrap(), "after failures");
@@ -294,14 +294,14 @@ fn gradients_of_weights_beside_a_pass_are_the_same() {
                 let _entered = queue.enter().unwrap();
                 let w = weights(64);
                 let x = channels_last(&noise(&[20, 640, 16, 16]).to_kind(Kind::BFloat16));
-                let pass = |beside: bool| {
+                let pass = |overlapped: bool| {
                     let y = conv(&conv(&x, &w, 1, 1).unwrap(), &w, 1, 1).unwrap();
                     let total = [y.to_kind(Kind::Float).square().mean(Kind::Float)];
                     let pass = || {
                         Tensor::f_run_backward(&total, &[&w], false, false)
                             .map_err(|error| GraphError::Failed(error.to_string()))
                     };
-                    if beside { with_weights_beside(pass) } else { pass() }.unwrap().remove(0)
+                    if overlapped { overlap_weight_grads(pass) } else { pass() }.unwrap().remove(0)
                 };
                 let expected = pass(false);
                 (0..20).for_each(|_| assert_close(&pass(true), &expected, 0.0, "threads"));

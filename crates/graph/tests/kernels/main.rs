@@ -10,8 +10,8 @@ mod norm;
 
 use fedanchor_graph::{
     AVAILABLE, FixMixLoss, Graph, GraphError, Kernels, Labels, Losses, MixLabels, Mixture, Norm,
-    Queue, Sgd, SgdEntry, Statistics, Sums, choose_products, compiled_for, conv_before_norm,
-    has_launched, head, images, is_small_head, pool, setup, sgd, with_weights_beside,
+    Queue, Sgd, SgdEntry, Statistics, Sums, compiled_for, conv_before_norm, has_launched, head,
+    images, is_small_head, overlap_weight_grads, pool, set_math_mode, setup, sgd,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Cuda, Device, Kind, Tensor};
@@ -31,7 +31,7 @@ fn gpu() {
         false => Kernels::Fitting,
     };
     setup(0, None, kernels).unwrap();
-    choose_products(false, true).unwrap();
+    set_math_mode(false, true).unwrap();
 }
 
 /// Ampere, Ada, Hopper with and without its own kernels, Blackwell.

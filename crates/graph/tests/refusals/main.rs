@@ -12,8 +12,8 @@ mod sgd;
 
 use fedanchor_graph::{
     AVAILABLE, Expected, FixMixLoss, Graph, GraphError, Kernels, Labels, MixLabels, Mixture, Norm,
-    Queue, Sgd, SgdEntry, Statistics, Upload, conv_before_norm, head, images, peak_memory, pool,
-    setup, sgd, with_weights_beside,
+    Queue, Sgd, SgdEntry, Statistics, Upload, conv_before_norm, head, images, overlap_weight_grads,
+    peak_memory, pool, setup, sgd,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -76,24 +76,24 @@ fn numbers_of_gpus_do_not_wrap() {
 }
 
 #[test]
-fn errors_say_what_was_expected_and_found() {
+fn errors_say_what_was_expected_and_what_it_got() {
     for (error, text) in [
-        (wrong_size("mean", &[8], &[7]), "mean: expected size [8], found [7]"),
+        (wrong_size("mean", &[8], &[7]), "mean: expected size [8], got [7]"),
         (
             wrong_kind("x", &[Kind::Float, Kind::BFloat16], Kind::Double),
-            "x: expected Float or BFloat16, found Double",
+            "x: expected Float or BFloat16, got Double",
         ),
-        (wrong_kind("fix", &[Kind::Uint8], Kind::Float), "fix: expected Uint8, found Float"),
-        (wrong_number("views", Expected::Between(1, 9), 0), "views: expected 1 to 9, found 0"),
-        (wrong_number("shifts", Expected::Between(3, 3), 2), "shifts: expected 3, found 2"),
-        (wrong_number("stride", Expected::OneOf(&[1, 2]), 3), "stride: expected 1 or 2, found 3"),
+        (wrong_kind("fix", &[Kind::Uint8], Kind::Float), "fix: expected Uint8, got Float"),
+        (wrong_number("views", Expected::Between(1, 9), 0), "views: expected 1 to 9, got 0"),
+        (wrong_number("shifts", Expected::Between(3, 3), 2), "shifts: expected 3, got 2"),
+        (wrong_number("stride", Expected::OneOf(&[1, 2]), 3), "stride: expected 1 or 2, got 3"),
         (
             wrong_number("outputs of w", Expected::EightDoubled, 12),
-            "outputs of w: expected 8, 16, 32 and so on, found 12",
+            "outputs of w: expected 8, 16, 32 and so on, got 12",
         ),
         (
             GraphError::Entry { entry: 3, error: Box::new(not_on_gpu("value")) },
-            "entry 3: value: expected a tensor on a GPU, found one on Cpu",
+            "entry 3: value: expected a tensor on a GPU, got one on Cpu",
         ),
     ] {
         assert_eq!(error.to_string(), text);
@@ -112,7 +112,7 @@ fn without_a_gpu_there_is_an_error_with_a_reason() {
         setup(0, None, Kernels::Fitting),
         peak_memory(0).map(drop),
         Graph::capture(None, || Ok::<_, GraphError>(())).map(drop),
-        with_weights_beside(|| Ok(())),
+        overlap_weight_grads(|| Ok(())),
     ];
     for error in errors {
         let Err(GraphError::Failed(reason)) = error else { panic!("{error:?}") };
