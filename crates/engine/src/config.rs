@@ -77,7 +77,6 @@ impl Stem {
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
     /// The network.
-    #[schemars(schema_with = "crate::model::names_schema")]
     pub name: String,
     /// With `resnet18`: normalise and activate before each convolution.
     pub preactivation: bool,

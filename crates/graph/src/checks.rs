@@ -2,7 +2,7 @@
 //! strides, kinds, addresses and devices are looked at, never numbers on the GPU. Where tensors live is
 //! checked last, so that tests without a GPU reach every other check.
 
-use crate::error::{Expected, GraphError};
+use crate::error::{Expected, GraphError, either};
 use crate::shim::Result;
 use tch::{Device, Kind, Tensor};
 
@@ -21,7 +21,8 @@ pub(crate) struct Argument<'a> {
 impl<'a> Argument<'a> {
     /// Refuses tensors without such memory.
     pub(crate) fn new(name: &'static str, tensor: &'a Tensor) -> Result<Self> {
-        let refused = |found| Err(GraphError::Memory { tensor: name, found });
+        let expected = "a dense tensor with at least one number";
+        let refused = |got| Err(GraphError::refused(name, expected, got));
         if !tensor.defined() {
             return refused("an undefined one");
         }
@@ -44,24 +45,23 @@ impl<'a> Argument<'a> {
     /// Its size, if it has `N` dimensions; `what` names their number in an error.
     pub(crate) fn dimensions<const N: usize>(self, what: &'static str) -> Result<[i64; N]> {
         let size = self.tensor.size();
-        let (expected, found) = (Expected::Between(N as i64, N as i64), size.len() as i64);
-        size.try_into().map_err(|_| GraphError::Number { what, expected, found })
+        size.try_into().map_err(|size: Vec<i64>| GraphError::refused(what, N, size.len()))
     }
 
     pub(crate) fn with_size(self, expected: &[i64]) -> Result<Self> {
-        let found = self.tensor.size();
-        if found == expected {
-            return Ok(self);
+        let size = self.tensor.size();
+        match size == expected {
+            true => Ok(self),
+            false => self.refused(format!("size {expected:?}"), format!("{size:?}")),
         }
-        Err(GraphError::Size { tensor: self.name, expected: expected.to_vec(), found })
     }
 
     pub(crate) fn with_kind(self, expected: &[Kind]) -> Result<Self> {
-        let found = self.kind()?;
-        if expected.contains(&found) {
-            return Ok(self);
+        let kind = self.kind()?;
+        match expected.contains(&kind) {
+            true => Ok(self),
+            false => self.refused(either(expected), format!("{kind:?}")),
         }
-        Err(GraphError::Kind { tensor: self.name, expected: expected.to_vec(), found })
     }
 
     pub(crate) fn kind(self) -> Result<Kind> {
@@ -111,22 +111,30 @@ impl<'a> Argument<'a> {
     pub(crate) fn aligned(self) -> Result<Self> {
         match self.tensor.data_ptr() as usize % VECTOR {
             0 => Ok(self),
-            found => Err(GraphError::Alignment { tensor: self.name, expected: VECTOR, found }),
+            rest => self.refused(
+                format!("an address divisible by {VECTOR}"),
+                format!("a remainder of {rest}"),
+            ),
         }
     }
 
     /// On `expected`.
     pub(crate) fn on(self, expected: Device) -> Result<Self> {
-        let found = self.tensor.device();
-        if found == expected {
-            return Ok(self);
+        let device = self.tensor.device();
+        match device == expected {
+            true => Ok(self),
+            false => {
+                self.refused(format!("a tensor on {expected:?}"), format!("one on {device:?}"))
+            }
         }
-        Err(GraphError::Device { tensor: self.name, expected, found })
     }
 
     fn refused_strides(self, expected: Vec<i64>) -> Result<Self> {
-        let found = self.tensor.stride();
-        Err(GraphError::Strides { tensor: self.name, expected, found })
+        self.refused(format!("strides {expected:?}"), format!("{:?}", self.tensor.stride()))
+    }
+
+    fn refused(self, expected: String, got: String) -> Result<Self> {
+        Err(GraphError::refused(self.name, expected, got))
     }
 }
 
@@ -134,16 +142,17 @@ impl<'a> Argument<'a> {
 pub(crate) fn on_one_gpu(first: Argument, others: &[Argument]) -> Result<()> {
     let device = first.tensor.device();
     if !device.is_cuda() {
-        return Err(GraphError::NotOnGpu { tensor: first.name, found: device });
+        let got = format!("one on {device:?}");
+        return Err(GraphError::refused(first.name, "a tensor on a GPU", got));
     }
     others.iter().try_for_each(|other| other.on(device).map(drop))
 }
 
-pub(crate) fn number(what: &'static str, expected: Expected, found: i64) -> Result<()> {
-    if expected.accepts(found) {
-        return Ok(());
+pub(crate) fn number(what: &'static str, expected: Expected, number: i64) -> Result<()> {
+    match expected.accepts(number) {
+        true => Ok(()),
+        false => Err(GraphError::refused(what, expected, number)),
     }
-    Err(GraphError::Number { what, expected, found })
 }
 
 /// The number of a GPU, as libtorch counts them.

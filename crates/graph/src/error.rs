@@ -1,99 +1,42 @@
 //! Why a call failed.
 
 use std::fmt;
-use tch::{Device, Kind};
 
-/// Why a call failed. Everything but [`GraphError::Failed`] is found before anything reaches the GPU.
+/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
     /// libtorch or CUDA failed.
     #[error("{0}")]
     Failed(String),
-    /// A tensor that has no plain memory.
-    #[error("{tensor}: expected a dense tensor with at least one number, got {found}")]
-    Memory {
-        /// The argument.
-        tensor: &'static str,
-        /// What was passed instead.
-        found: &'static str,
+    /// An argument is refused before anything reaches the GPU.
+    #[error("{argument}: expected {expected}, got {got}")]
+    Refused {
+        /// The argument, or what is counted of it.
+        argument: String,
+        /// What it must be.
+        expected: String,
+        /// What it is.
+        got: String,
     },
-    /// A tensor of another size.
-    #[error("{tensor}: expected size {expected:?}, got {found:?}")]
-    Size {
-        /// The argument.
-        tensor: &'static str,
-        /// The size it must have.
-        expected: Vec<i64>,
-        /// Its size.
-        found: Vec<i64>,
-    },
-    /// A tensor of another number type.
-    #[error("{tensor}: expected {}, got {found:?}", either(expected))]
-    Kind {
-        /// The argument.
-        tensor: &'static str,
-        /// The kinds it may have.
-        expected: Vec<Kind>,
-        /// Its kind.
-        found: Kind,
-    },
-    /// A tensor whose numbers are in another order in memory.
-    #[error("{tensor}: expected strides {expected:?}, got {found:?}")]
-    Strides {
-        /// The argument.
-        tensor: &'static str,
-        /// Strides that are accepted.
-        expected: Vec<i64>,
-        /// Its strides.
-        found: Vec<i64>,
-    },
-    /// A tensor that starts in the middle of a vector of numbers.
-    #[error("{tensor}: expected an address divisible by {expected}, got a remainder of {found}")]
-    Alignment {
-        /// The argument.
-        tensor: &'static str,
-        /// What the address must be a multiple of, in bytes.
-        expected: usize,
-        /// The remainder of its address.
-        found: usize,
-    },
-    /// A number out of range.
-    #[error("{what}: expected {expected}, got {found}")]
-    Number {
-        /// What it counts.
-        what: &'static str,
-        /// The accepted values.
-        expected: Expected,
-        /// Its value.
-        found: i64,
-    },
-    /// A tensor on another device than the first one.
-    #[error("{tensor}: expected a tensor on {expected:?}, got one on {found:?}")]
-    Device {
-        /// The argument.
-        tensor: &'static str,
-        /// The device of the first tensor, or of the upload.
-        expected: Device,
-        /// Its device.
-        found: Device,
-    },
-    /// A tensor that is not on a GPU.
-    #[error("{tensor}: expected a tensor on a GPU, got one on {found:?}")]
-    NotOnGpu {
-        /// The argument.
-        tensor: &'static str,
-        /// Its device.
-        found: Device,
-    },
-    /// One entry of a step of SGD is refused.
-    #[error("entry {entry}: {error}")]
-    Entry {
-        /// Its index.
-        entry: usize,
-        /// Why.
-        error: Box<GraphError>,
-    },
+}
+
+impl GraphError {
+    /// An argument that is refused.
+    pub fn refused(argument: &str, expected: impl ToString, got: impl ToString) -> Self {
+        let (expected, got) = (expected.to_string(), got.to_string());
+        Self::Refused { argument: argument.to_owned(), expected, got }
+    }
+
+    /// The same for an argument of this entry of a step of SGD.
+    pub(crate) fn of_entry(self, entry: usize) -> Self {
+        match self {
+            Self::Refused { argument, expected, got } => {
+                Self::Refused { argument: format!("entry {entry}: {argument}"), expected, got }
+            }
+            other => other,
+        }
+    }
 }
 
 /// The values that are accepted.
@@ -134,7 +77,7 @@ impl fmt::Display for Expected {
 }
 
 /// "a, b or c".
-fn either<T: fmt::Debug>(all: &[T]) -> String {
+pub(crate) fn either<T: fmt::Debug>(all: &[T]) -> String {
     let all: Vec<String> = all.iter().map(|one| format!("{one:?}")).collect();
     match &all[..] {
         [before @ .., last] if !before.is_empty() => format!("{} or {last}", before.join(", ")),

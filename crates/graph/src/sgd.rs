@@ -1,7 +1,7 @@
 //! SGD for all parameters of a cohort at once.
 
 use crate::checks::{Argument, GRID, number, on_one_gpu};
-use crate::error::{Expected, GraphError};
+use crate::error::Expected;
 use crate::shim::*;
 use std::ffi::c_int;
 use tch::{Kind, Tensor};
@@ -73,8 +73,8 @@ fn check_sgd(lr: &Tensor, entries: &[SgdEntry]) -> Result<()> {
     let mut tensors = vec![lr];
     let mut clients = Expected::Between(1, GRID);
     for (entry, tensor) in entries.iter().enumerate() {
-        let refused = |error| GraphError::Entry { entry, error: Box::new(error) };
-        let (count, of_entry) = check_entry(tensor, clients).map_err(refused)?;
+        let (count, of_entry) =
+            check_entry(tensor, clients).map_err(|error| error.of_entry(entry))?;
         clients = Expected::Between(count, count);
         tensors.extend(of_entry);
     }

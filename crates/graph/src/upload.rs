@@ -95,7 +95,7 @@ mod tests {
     use crate::GraphError;
 
     fn number<T>(what: &'static str, most: (i64, i64), found: i64) -> Result<T> {
-        Err(GraphError::Number { what, expected: Expected::Between(most.0, most.1), found })
+        Err(GraphError::refused(what, Expected::Between(most.0, most.1), found))
     }
 
     #[test]
@@ -111,14 +111,11 @@ mod tests {
         let bytes = Tensor::zeros([8], (Kind::Uint8, Device::Cpu));
         assert_eq!(check_take(&bytes, 7, 0), number("bytes of the destination", (0, 7), 8));
         assert_eq!(check_take(&bytes, 0, 0), number("bytes of the destination", (0, 0), 8));
-        let (expected, found) = (vec![Kind::Uint8], Kind::Float);
-        let kind = GraphError::Kind { tensor: "to", expected, found };
+        let kind = GraphError::refused("to", "Uint8", "Float");
         assert_eq!(check_take(&bytes.to_kind(Kind::Float), 64, 0), Err(kind));
-        let (expected, found) = (vec![1], vec![2]);
-        let strides = GraphError::Strides { tensor: "to", expected, found };
+        let strides = GraphError::refused("to", "strides [1]", "[2]");
         assert_eq!(check_take(&bytes.slice(0, 0, 8, 2), 8, 0), Err(strides));
-        let (expected, found) = (Device::Cuda(0), Device::Cpu);
-        let device = GraphError::Device { tensor: "to", expected, found };
+        let device = GraphError::refused("to", "a tensor on Cuda(0)", "one on Cpu");
         assert_eq!(check_take(&bytes, 8, 0), Err(device));
     }
 }

@@ -265,14 +265,14 @@ fn uploads_bring_what_was_started_and_nothing_else() {
     let bytes = |count: i64| Tensor::full([count], 9, (Kind::Uint8, GPU));
     let refused = |expected, found| {
         let expected = Expected::Between(0, expected);
-        GraphError::Number { what: "bytes of the destination", expected, found }
+        GraphError::refused("bytes of the destination", expected, found)
     };
     assert_eq!(upload.take(&bytes(1)).unwrap_err(), refused(0, 1));
     upload.memory().unwrap().copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     upload.start(&copies, 4).unwrap();
     assert_eq!(upload.take(&bytes(5)).unwrap_err(), refused(4, 5));
     let host = Tensor::zeros([4], (Kind::Uint8, Device::Cpu));
-    let device = GraphError::Device { tensor: "to", expected: GPU, found: Device::Cpu };
+    let device = GraphError::refused("to", format!("a tensor on {GPU:?}"), "one on Cpu");
     assert_eq!(upload.take(&host).unwrap_err(), device);
     let to = bytes(4);
     upload.take(&to).unwrap();

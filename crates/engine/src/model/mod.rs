@@ -17,8 +17,7 @@ mod tests;
 pub use description::{Builder, EPSILON, IMAGES, Layer, Operation, Value};
 pub use forward::{Pass, Statistics};
 pub use import::{Imported, import};
-pub(crate) use registry::names_schema;
-pub use registry::{Registration, register};
+pub use registry::{Registration, names_schema, register};
 
 use crate::config::{Heads, ModelConfig, NormKind, Stem};
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@ use super::description::{Builder, Value};
 use super::{cnn, resnet};
 use crate::error::Result;
 use crate::registry::{Named, Registry};
-use schemars::{Schema, SchemaGenerator, json_schema};
+use schemars::{Schema, json_schema};
 
 /// A model by name.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +55,8 @@ pub(super) fn find(name: &str) -> Result<Registration> {
     MODELS.find(name)
 }
 
-/// Describes the values of `model.name`.
-pub(crate) fn names_schema(_: &mut SchemaGenerator) -> Schema {
+/// Describes the values of `model.name`, for the reference of the config keys.
+pub fn names_schema() -> Schema {
     let models = MODELS.all().into_iter().map(
         |model| json_schema!({ "type": "string", "const": model.name, "description": model.summary }),
     );

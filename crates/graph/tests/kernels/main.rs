@@ -259,7 +259,7 @@ fn a_refused_call_leaves_the_device_usable() {
         }
         .forward(&x)
     };
-    let device = |tensor| GraphError::Device { tensor, expected: GPU, found: Device::Cpu };
+    let device = |tensor| GraphError::refused(tensor, format!("a tensor on {GPU:?}"), "one on Cpu");
     assert_eq!(forward(&host(&[8]), &here(&[8]), 1).unwrap_err(), device("weight"));
     assert_eq!(forward(&here(&[8]), &host(&[8]), 1).unwrap_err(), device("mean"));
     forward(&here(&[1]), &here(&[8]), 1).unwrap_err();

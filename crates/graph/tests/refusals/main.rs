@@ -39,27 +39,28 @@ fn bytes(size: &[i64]) -> Tensor {
 }
 
 fn not_on_gpu(tensor: &'static str) -> GraphError {
-    GraphError::NotOnGpu { tensor, found: Device::Cpu }
+    GraphError::refused(tensor, "a tensor on a GPU", "one on Cpu")
 }
 
 fn wrong_size(tensor: &'static str, expected: &[i64], found: &[i64]) -> GraphError {
-    GraphError::Size { tensor, expected: expected.to_vec(), found: found.to_vec() }
+    GraphError::refused(tensor, format!("size {expected:?}"), format!("{found:?}"))
 }
 
 fn wrong_kind(tensor: &'static str, expected: &[Kind], found: Kind) -> GraphError {
-    GraphError::Kind { tensor, expected: expected.to_vec(), found }
+    let expected: Vec<String> = expected.iter().map(|kind| format!("{kind:?}")).collect();
+    GraphError::refused(tensor, expected.join(" or "), format!("{found:?}"))
 }
 
 fn wrong_strides(tensor: &'static str, expected: &[i64], found: &[i64]) -> GraphError {
-    GraphError::Strides { tensor, expected: expected.to_vec(), found: found.to_vec() }
+    GraphError::refused(tensor, format!("strides {expected:?}"), format!("{found:?}"))
 }
 
 fn wrong_number(what: &'static str, expected: Expected, found: i64) -> GraphError {
-    GraphError::Number { what, expected, found }
+    GraphError::refused(what, expected, found)
 }
 
 fn wrong_memory(tensor: &'static str, found: &'static str) -> GraphError {
-    GraphError::Memory { tensor, found }
+    GraphError::refused(tensor, "a dense tensor with at least one number", found)
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn errors_say_what_was_expected_and_what_it_got() {
             "outputs of w: expected 8, 16, 32 and so on, got 12",
         ),
         (
-            GraphError::Entry { entry: 3, error: Box::new(not_on_gpu("value")) },
+            not_on_gpu("entry 3: value"),
             "entry 3: value: expected a tensor on a GPU, got one on Cpu",
         ),
     ] {

@@ -65,7 +65,7 @@ fn a_norm_refuses_its_input() {
     with(Tensor::new()).is_refused(wrong_memory("x", "an undefined one"));
     with(floats(&[0, 8, 3, 3])).is_refused(wrong_memory("x", "an empty one"));
     let sparse = floats(&[4, 8, 3, 3]).to_sparse_sparse_dim(4);
-    with(sparse).is_refused(wrong_memory("x", "one in a format of its own"));
+    with(sparse).is_refused(wrong_memory("x", "one in another memory format"));
     let zero = Tensor::internal_efficientzerotensor([4, 8, 3, 3], (Kind::Float, Device::Cpu));
     with(zero).is_refused(wrong_memory("x", "one without memory"));
     let kinds = [Kind::Float, Kind::BFloat16];

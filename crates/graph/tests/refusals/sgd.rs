@@ -16,7 +16,11 @@ fn refused_entry(
     let good = SgdEntry { value: &fine, momentum: Some(&fine), gradient: &fine, shadow: None };
     let entries = [good, SgdEntry { value, momentum, gradient, shadow }];
     match sgd(PLAIN, &floats(&[1]), &entries).unwrap_err() {
-        GraphError::Entry { entry: 1, error } => *error,
+        GraphError::Refused { argument, expected, got } => GraphError::refused(
+            argument.strip_prefix("entry 1: ").unwrap_or(&argument),
+            expected,
+            got,
+        ),
         other => other,
     }
 }
@@ -85,8 +89,7 @@ fn a_step_refuses_more_clients_than_a_grid_has() {
     let entry = SgdEntry { value: &value, momentum: None, gradient: &value, shadow: None };
     let refused = sgd(PLAIN, &floats(&[1]), &[entry]).unwrap_err();
     let clients = Expected::Between(1, 65_535);
-    let error = Box::new(wrong_number("clients of value", clients, 65_536));
-    assert_eq!(refused, GraphError::Entry { entry: 0, error });
+    assert_eq!(refused, wrong_number("entry 0: clients of value", clients, 65_536));
 }
 
 #[test]
@@ -132,7 +135,9 @@ fn a_step_refuses_what_is_not_like_its_value() {
 fn a_step_refuses_addresses_between_vectors() {
     // The first number of an allocation is aligned, the second is not.
     let shifted = |kind| zeros(&[25], kind).narrow(0, 1, 24).view([3, 8]);
-    let unaligned = |tensor, found| GraphError::Alignment { tensor, expected: 16, found };
+    let unaligned = |tensor, rest| {
+        GraphError::refused(tensor, "an address divisible by 16", format!("a remainder of {rest}"))
+    };
     let value = floats(&[3, 8]);
     let float = shifted(Kind::Float);
     assert_eq!(refused_entry(&float, None, &value, None), unaligned("value", 4));
