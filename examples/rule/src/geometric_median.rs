@@ -1,11 +1,11 @@
 //! The geometric median of the updates (RFA, Pillutla et al., 2022): the model with the smallest sum of distances to
-//! them, found by a few steps of Weiszfeld's algorithm. A client far from all others moves it little.
+//! them, found by some steps of Weiszfeld's algorithm. A client far from all others moves it little.
 
 use fedanchor::Result;
 use fedanchor::aggregation::{Registration, Rule};
 use fedanchor::engine::tensors::{Params, norm};
 
-const STEPS: usize = 4;
+const STEPS: usize = 20;
 /// Distances below this count as this: an update at the median shall not outweigh all others.
 const LEAST: f64 = 1e-6;
 

@@ -4,7 +4,7 @@
 //! bits on any number of threads. Normalisation happens on the device, in one fused kernel on a GPU.
 
 use super::packing::Packing;
-use crate::config::AugmentConfig;
+use crate::config::{AugmentConfig, Augmentation};
 use crate::error::{Error, Result};
 use fedanchor_data::augment::{self, Strong};
 use fedanchor_data::{Normalisation, Shape, Stream};
@@ -22,6 +22,17 @@ pub enum View<'a> {
     Weak(&'a [u8], Stream, u64),
     /// Strongly augmented.
     Strong(&'a [u8], Stream, u64),
+}
+
+impl<'a> View<'a> {
+    /// The image with this augmentation.
+    pub fn new(augment: Augmentation, image: &'a [u8], stream: Stream, at: u64) -> Self {
+        match augment {
+            Augmentation::None => Self::Raw(image),
+            Augmentation::Weak => Self::Weak(image, stream, at),
+            Augmentation::Strong => Self::Strong(image, stream, at),
+        }
+    }
 }
 
 /// The way from 8-bit pixels to a normalised batch.
