@@ -68,8 +68,8 @@ impl Error {
     }
 }
 
-impl From<fedanchor_graph::GraphError> for Error {
-    fn from(error: fedanchor_graph::GraphError) -> Self {
+impl From<fedanchor_cuda::CudaError> for Error {
+    fn from(error: fedanchor_cuda::CudaError) -> Self {
         tch::TchError::Torch(error.to_string()).into()
     }
 }

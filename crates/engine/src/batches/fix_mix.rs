@@ -8,8 +8,8 @@ use super::plan::{Sample, Task, mix_partner};
 use super::streams::RoundStreams;
 use crate::config::{Augmentation, MixAugment, MixDraw, MixupConfig};
 use crate::error::Result;
+use fedanchor_cuda::Mixture;
 use fedanchor_data::{Purpose, augment};
-use fedanchor_graph::Mixture;
 use tch::{Kind, Tensor};
 
 /// How fix and mix batches are made in a round.

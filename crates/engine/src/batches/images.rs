@@ -6,10 +6,10 @@
 use super::packing::Packing;
 use crate::config::{AugmentConfig, Augmentation};
 use crate::error::{Error, Result};
+use cuda::Mixture;
+use fedanchor_cuda as cuda;
 use fedanchor_data::augment::{self, Strong};
 use fedanchor_data::{Normalisation, Shape, Stream};
-use fedanchor_graph as graph;
-use graph::Mixture;
 use rayon::prelude::*;
 use tch::{Device, Kind, Tensor};
 
@@ -163,7 +163,7 @@ impl ImagePipeline {
         if !self.fused || self.shape.channels > 4 {
             return Ok(None);
         }
-        Ok(Some(graph::images(images, mixture, &self.scale, &self.shift, self.half)?))
+        Ok(Some(cuda::images(images, mixture, &self.scale, &self.shift, self.half)?))
     }
 
     /// Normalises 8-bit images `[batch, K, H, W, C]`; the shape stays.

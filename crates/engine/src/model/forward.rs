@@ -8,10 +8,10 @@
 use super::description::{EPSILON, IMAGES, Layer, Operation, Value};
 use crate::error::{Error, Result};
 use crate::tensors::Params;
-use fedanchor_graph as graph;
+use fedanchor_cuda as cuda;
 use tch::{Kind, Tensor};
 
-pub use graph::Statistics;
+pub use cuda::Statistics;
 
 /// One forward pass: the cohort's tensors and how to compute.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +128,7 @@ impl Plan {
 struct Computed {
     x: Tensor,
     again: Option<Tensor>,
-    sums: Option<graph::Sums>,
+    sums: Option<cuda::Sums>,
 }
 
 impl From<Tensor> for Computed {
@@ -235,7 +235,7 @@ impl<'a> Run<'a> {
         let (mut x, sums) = if has_conv_kernel(&x, &weight, pass) {
             let wanted = self.plan.normalised[value] && bias.is_none();
             let views = (wanted && pass.statistics != Statistics::Running).then_some(pass.views);
-            graph::conv_before_norm(&x, &weight, stride, padding, shortcut.as_ref(), views)?
+            cuda::conv_before_norm(&x, &weight, stride, padding, shortcut.as_ref(), views)?
         } else {
             let mut x = plain_conv(&x, &weight, stride, padding)?;
             if let Some(shortcut) = shortcut {
@@ -268,7 +268,7 @@ impl<'a> Run<'a> {
                 let (weight, bias) = (channels(weight)?, channels(bias)?);
                 let (mean, variance) = (channels(mean)?, channels(variance)?);
                 if pass.fused {
-                    let norm = graph::Norm {
+                    let norm = cuda::Norm {
                         weight: &weight,
                         bias: &bias,
                         mean: &mean,
@@ -310,7 +310,7 @@ impl<'a> Run<'a> {
     /// The same in the GPU's kernels, which return the result twice, or the result and its input.
     fn fused_norm(
         &mut self,
-        norm: graph::Norm,
+        norm: cuda::Norm,
         input: Value,
         x: &Tensor,
         shortcut: Option<&Tensor>,
@@ -354,8 +354,8 @@ fn plain_conv(x: &Tensor, weight: &Tensor, stride: i64, padding: i64) -> Result<
 /// A head: one matrix product per client, always in single precision; `[K, batch, from]` to `[K, batch, to]`.
 pub(super) fn linear(x: &Tensor, (weight, bias): (usize, usize), pass: &Pass) -> Result<Tensor> {
     let (weight, bias) = (&pass.tensors[weight], &pass.tensors[bias]);
-    if pass.fused && graph::is_small_head(x.size()[1], weight.size()[1]) {
-        return Ok(graph::head(x, weight, bias)?);
+    if pass.fused && cuda::is_small_head(x.size()[1], weight.size()[1]) {
+        return Ok(cuda::head(x, weight, bias)?);
     }
     if x.device().is_cuda() {
         // Weight by input: the weight's gradient then lies in memory as the weight does, and the fused step need
@@ -370,8 +370,8 @@ pub(super) fn linear(x: &Tensor, (weight, bias): (usize, usize), pass: &Pass) ->
 fn pool(x: &Tensor, pass: &Pass) -> Result<Tensor> {
     let clients = pass.clients() as i64;
     let (_, columns, height, width) = x.size4()?;
-    if pass.fused && columns % (8 * clients) == 0 && height * width <= graph::POOL_PIXELS {
-        return Ok(graph::pool(x, clients)?);
+    if pass.fused && columns % (8 * clients) == 0 && height * width <= cuda::POOL_PIXELS {
+        return Ok(cuda::pool(x, clients)?);
     }
     let pooled = x.f_mean_dim(&[2i64, 3][..], false, Kind::Float)?; // [batch, K * C]
     let (batch, channels) = pooled.size2()?;

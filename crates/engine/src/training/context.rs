@@ -12,9 +12,9 @@ use crate::config::{
 use crate::error::{Error, Result};
 use crate::model::{Network, Pass, Statistics, import};
 use crate::tensors::Params;
+use fedanchor_cuda as cuda;
 use fedanchor_data::augment::Strong;
 use fedanchor_data::{Normalisation, Shape};
-use fedanchor_graph as graph;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
@@ -165,7 +165,7 @@ impl Context {
 
     /// Puts this thread's work on the run's own queue of the GPU, until the guard is dropped. Rounds
     /// on a GPU need it: work on the common queue cannot be captured.
-    pub fn enter(&self) -> Result<Option<graph::Entered>> {
+    pub fn enter(&self) -> Result<Option<cuda::Entered>> {
         self.gpu.as_ref().map(Gpu::enter).transpose()
     }
 
@@ -195,7 +195,7 @@ impl Context {
     pub fn free(&self, clients: usize) -> Result<()> {
         match &self.gpu {
             Some(gpu) => gpu.free(clients),
-            None if self.device.is_cuda() => Ok(graph::empty_cache()?),
+            None if self.device.is_cuda() => Ok(cuda::empty_cache()?),
             None => Ok(()),
         }
     }

@@ -9,8 +9,8 @@ use crate::batches::{FixMixBatch, FixMixBatches, FixMixFormat};
 use crate::config::{Augmentation, MixupConfig, Views};
 use crate::error::Result;
 use crate::model::Pass;
-use fedanchor_graph as graph;
-use graph::{Labels, Losses, MixLabels};
+use cuda::{Labels, Losses, MixLabels};
+use fedanchor_cuda as cuda;
 use tch::Tensor;
 
 /// Fix and mix batches of a round, and their loss.
@@ -114,7 +114,7 @@ impl FixMixLoss {
             }
             None => logits(context, &images.input(&batch.fix)?, pass)?,
         };
-        let loss = graph::FixMixLoss {
+        let loss = cuda::FixMixLoss {
             fix: Labels { labels: &batch.labels, weights: batch.weights.as_ref() },
             mix: batch.mix.as_ref().map(|mix| MixLabels {
                 labels: Labels { labels: &mix.labels, weights: mix.weights.as_ref() },

@@ -16,7 +16,7 @@ use crate::config::OptimiserConfig;
 use crate::error::{Error, Result};
 use crate::model::{Pass, Statistics};
 use crate::tensors::{Entry, Params};
-use fedanchor_graph as graph;
+use fedanchor_cuda as cuda;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -332,7 +332,7 @@ impl<'a> Learner<'a> {
         };
         // On a side stream only where nothing is added to these gradients.
         let gradients = if self.gpu.is_some() && !reads_weights {
-            graph::overlap_weight_grads(backward)?
+            cuda::overlap_weight_grads(backward)?
         } else {
             backward()?
         };

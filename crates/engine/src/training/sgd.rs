@@ -6,8 +6,8 @@
 use crate::config::OptimiserConfig;
 use crate::error::Result;
 use crate::tensors::{Bundle, Params};
-use fedanchor_graph as graph;
-use graph::SgdEntry;
+use cuda::SgdEntry;
+use fedanchor_cuda as cuda;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use tch::{Kind, Tensor};
@@ -161,13 +161,13 @@ pub(crate) fn sgd_step_on_gpu(
         gradient,
         shadow: shadow.as_ref(),
     });
-    let config = graph::Sgd {
+    let config = cuda::Sgd {
         momentum: config.momentum,
         decay: config.weight_decay,
         clip: config.clip,
         nesterov: config.nesterov,
     };
-    Ok(graph::sgd(config, lr, &entries.collect::<Vec<_>>())?)
+    Ok(cuda::sgd(config, lr, &entries.collect::<Vec<_>>())?)
 }
 
 /// min(1, clip / norm) for every client, `[K]`; 1 where clipping is off.

@@ -2,7 +2,7 @@
 //! strides, kinds, addresses and devices are looked at, never numbers on the GPU. Where tensors live is
 //! checked last, so that tests without a GPU reach every other check.
 
-use crate::error::{Expected, GraphError, either};
+use crate::error::{CudaError, Expected, either};
 use crate::shim::Result;
 use tch::{Device, Kind, Tensor};
 
@@ -22,7 +22,7 @@ impl<'a> Argument<'a> {
     /// Refuses tensors without such memory.
     pub(crate) fn new(name: &'static str, tensor: &'a Tensor) -> Result<Self> {
         let expected = "a dense tensor with at least one number";
-        let refused = |got| Err(GraphError::refused(name, expected, got));
+        let refused = |got| Err(CudaError::refused(name, expected, got));
         if !tensor.defined() {
             return refused("an undefined one");
         }
@@ -45,7 +45,7 @@ impl<'a> Argument<'a> {
     /// Its size, if it has `N` dimensions; `what` names their number in an error.
     pub(crate) fn dimensions<const N: usize>(self, what: &'static str) -> Result<[i64; N]> {
         let size = self.tensor.size();
-        size.try_into().map_err(|size: Vec<i64>| GraphError::refused(what, N, size.len()))
+        size.try_into().map_err(|size: Vec<i64>| CudaError::refused(what, N, size.len()))
     }
 
     pub(crate) fn with_size(self, expected: &[i64]) -> Result<Self> {
@@ -65,7 +65,7 @@ impl<'a> Argument<'a> {
     }
 
     pub(crate) fn kind(self) -> Result<Kind> {
-        self.tensor.f_kind().map_err(|error| GraphError::Failed(error.to_string()))
+        self.tensor.f_kind().map_err(|error| CudaError::Failed(error.to_string()))
     }
 
     /// The last dimension is the innermost, without gaps.
@@ -134,7 +134,7 @@ impl<'a> Argument<'a> {
     }
 
     fn refused(self, expected: String, got: String) -> Result<Self> {
-        Err(GraphError::refused(self.name, expected, got))
+        Err(CudaError::refused(self.name, expected, got))
     }
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn on_one_gpu(first: Argument, others: &[Argument]) -> Result<()> {
     let device = first.tensor.device();
     if !device.is_cuda() {
         let got = format!("one on {device:?}");
-        return Err(GraphError::refused(first.name, "a tensor on a GPU", got));
+        return Err(CudaError::refused(first.name, "a tensor on a GPU", got));
     }
     others.iter().try_for_each(|other| other.on(device).map(drop))
 }
@@ -151,7 +151,7 @@ pub(crate) fn on_one_gpu(first: Argument, others: &[Argument]) -> Result<()> {
 pub(crate) fn number(what: &'static str, expected: Expected, number: i64) -> Result<()> {
     match expected.accepts(number) {
         true => Ok(()),
-        false => Err(GraphError::refused(what, expected, number)),
+        false => Err(CudaError::refused(what, expected, number)),
     }
 }
 

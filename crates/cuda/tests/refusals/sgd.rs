@@ -11,12 +11,12 @@ fn refused_entry(
     momentum: Option<&Tensor>,
     gradient: &Tensor,
     shadow: Option<&Tensor>,
-) -> GraphError {
+) -> CudaError {
     let fine = floats(&[3, 5]);
     let good = SgdEntry { value: &fine, momentum: Some(&fine), gradient: &fine, shadow: None };
     let entries = [good, SgdEntry { value, momentum, gradient, shadow }];
     match sgd(PLAIN, &floats(&[1]), &entries).unwrap_err() {
-        GraphError::Refused { argument, expected, got } => GraphError::refused(
+        CudaError::Refused { argument, expected, got } => CudaError::refused(
             argument.strip_prefix("entry 1: ").unwrap_or(&argument),
             expected,
             got,
@@ -109,7 +109,7 @@ fn a_step_refuses_what_is_not_like_its_value() {
     let double = zeros(&size, Kind::Double);
     assert_eq!(gradient(&double), wrong_kind("gradient", &kinds, Kind::Double));
     for (name, call) in
-        [("momentum", &momentum as &dyn Fn(&Tensor) -> GraphError), ("gradient", &gradient)]
+        [("momentum", &momentum as &dyn Fn(&Tensor) -> CudaError), ("gradient", &gradient)]
     {
         assert_eq!(call(&Tensor::new()), wrong_memory(name, "an undefined one"));
         // The strides of the value with another size, and a size that libtorch would broadcast.
@@ -136,7 +136,7 @@ fn a_step_refuses_addresses_between_vectors() {
     // The first number of an allocation is aligned, the second is not.
     let shifted = |kind| zeros(&[25], kind).narrow(0, 1, 24).view([3, 8]);
     let unaligned = |tensor, rest| {
-        GraphError::refused(tensor, "an address divisible by 16", format!("a remainder of {rest}"))
+        CudaError::refused(tensor, "an address divisible by 16", format!("a remainder of {rest}"))
     };
     let value = floats(&[3, 8]);
     let float = shifted(Kind::Float);

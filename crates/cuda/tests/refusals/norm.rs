@@ -46,7 +46,7 @@ impl NormCase {
     }
 
     #[track_caller]
-    fn is_refused(&self, expected: GraphError) {
+    fn is_refused(&self, expected: CudaError) {
         let norm = self.norm();
         for refused in [
             norm.forward(&self.x),
@@ -101,7 +101,7 @@ fn a_norm_refuses_parameters_that_are_not_its_columns() {
     ];
     for (name, put) in parameters {
         for statistics in [Statistics::Update(0.1), Statistics::Batch, Statistics::Running] {
-            let is_refused = |tensor: Tensor, expected: GraphError| {
+            let is_refused = |tensor: Tensor, expected: CudaError| {
                 let mut case = NormCase { statistics, ..NormCase::default() };
                 put(&mut case, tensor);
                 case.is_refused(expected);
@@ -122,7 +122,7 @@ fn a_norm_refuses_parameters_that_are_not_its_columns() {
 #[test]
 fn a_norm_refuses_residuals_that_are_not_like_its_input() {
     for statistics in [Statistics::Update(0.1), Statistics::Batch, Statistics::Running] {
-        let is_refused = |other: Tensor, expected: GraphError| {
+        let is_refused = |other: Tensor, expected: CudaError| {
             let case = NormCase { other, statistics, ..NormCase::default() };
             let refused = case.norm().forward_residual(&case.x, &case.other);
             assert_eq!(refused.unwrap_err(), expected);

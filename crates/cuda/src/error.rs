@@ -5,7 +5,7 @@ use std::fmt;
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum GraphError {
+pub enum CudaError {
     /// libtorch or CUDA failed.
     #[error("{0}")]
     Failed(String),
@@ -21,7 +21,7 @@ pub enum GraphError {
     },
 }
 
-impl GraphError {
+impl CudaError {
     /// An argument that is refused.
     pub fn refused(argument: &str, expected: impl ToString, got: impl ToString) -> Self {
         let (expected, got) = (expected.to_string(), got.to_string());

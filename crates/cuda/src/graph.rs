@@ -1,6 +1,6 @@
 //! Captured graphs.
 
-use crate::GraphError;
+use crate::CudaError;
 use crate::shim::*;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -20,7 +20,7 @@ impl Graph {
     /// reuse, because the two never run at the same time.
     ///
     /// If `work` fails or panics, the capture is ended and discarded: the stream is usable again.
-    pub fn capture<T, E: From<GraphError>>(
+    pub fn capture<T, E: From<CudaError>>(
         share: Option<&Graph>,
         work: impl FnOnce() -> std::result::Result<T, E>,
     ) -> std::result::Result<(Self, T), E> {
@@ -60,7 +60,7 @@ impl Drop for Graph {
 /// are computed on a side stream. Work that is queued on the current stream after it returns sees them complete; until
 /// then nothing may read them: weights that are leaves must be used by convolutions only, or other gradients are added to
 /// theirs too early. Inside a capture, not around one.
-pub fn overlap_weight_grads<T, E: From<GraphError>>(
+pub fn overlap_weight_grads<T, E: From<CudaError>>(
     work: impl FnOnce() -> std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
     let pass = Cell::new(null_mut());
@@ -77,7 +77,7 @@ pub fn overlap_weight_grads<T, E: From<GraphError>>(
 }
 
 /// Runs `work` between `begin` and `end`; if it fails or panics, `discard` takes the place of `end`.
-fn bracketed<T, E: From<GraphError>>(
+fn bracketed<T, E: From<CudaError>>(
     begin: impl FnOnce() -> Result<()>,
     work: impl FnOnce() -> std::result::Result<T, E>,
     end: impl FnOnce() -> Result<()>,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn failure<T>(reason: &str) -> Result<T> {
-        Err(GraphError::Failed(reason.to_owned()))
+        Err(CudaError::Failed(reason.to_owned()))
     }
 
     #[test]

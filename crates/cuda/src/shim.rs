@@ -1,12 +1,12 @@
 //! The functions of the shim, and conversions of their arguments and results.
 
-use crate::GraphError;
+use crate::CudaError;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use tch::Tensor;
 use torch_sys::C_tensor;
 
-pub(crate) type Result<T> = std::result::Result<T, GraphError>;
+pub(crate) type Result<T> = std::result::Result<T, CudaError>;
 /// Null, or why a call failed: a text of the calling thread that its next call overwrites.
 pub(crate) type Message = *const c_char;
 
@@ -147,7 +147,7 @@ pub(crate) fn check(message: Message) -> Result<()> {
     }
     // SAFETY: a C string that stays as it is until this thread's next call.
     let text = unsafe { CStr::from_ptr(message) };
-    Err(GraphError::Failed(text.to_string_lossy().into_owned()))
+    Err(CudaError::Failed(text.to_string_lossy().into_owned()))
 }
 
 pub(crate) fn raw(tensor: &Tensor) -> *mut C_tensor {

@@ -29,7 +29,7 @@ impl Default for LossCase {
 
 impl LossCase {
     #[track_caller]
-    fn is_refused(&self, expected: GraphError) {
+    fn is_refused(&self, expected: CudaError) {
         let loss = FixMixLoss {
             fix: Labels { labels: &self.labels, weights: self.weights.as_ref() },
             mix: self.mix.as_ref().map(|(labels, weights, lambda)| MixLabels {

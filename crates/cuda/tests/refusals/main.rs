@@ -10,15 +10,15 @@ mod loss;
 mod norm;
 mod sgd;
 
-use fedanchor_graph::{
-    AVAILABLE, Expected, FixMixLoss, Graph, GraphError, Kernels, Labels, MixLabels, Mixture, Norm,
+use fedanchor_cuda::{
+    AVAILABLE, CudaError, Expected, FixMixLoss, Graph, Kernels, Labels, MixLabels, Mixture, Norm,
     Queue, Sgd, SgdEntry, Statistics, Upload, conv_before_norm, head, images, overlap_weight_grads,
     peak_memory, pool, setup, sgd,
 };
 use tch::{Device, Kind, Tensor};
 
 /// A convolution alone.
-fn conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<Tensor, GraphError> {
+fn conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<Tensor, CudaError> {
     conv_before_norm(x, w, stride, padding, None, None).map(|(y, _)| y)
 }
 
@@ -38,29 +38,29 @@ fn bytes(size: &[i64]) -> Tensor {
     zeros(size, Kind::Uint8)
 }
 
-fn not_on_gpu(tensor: &'static str) -> GraphError {
-    GraphError::refused(tensor, "a tensor on a GPU", "one on Cpu")
+fn not_on_gpu(tensor: &'static str) -> CudaError {
+    CudaError::refused(tensor, "a tensor on a GPU", "one on Cpu")
 }
 
-fn wrong_size(tensor: &'static str, expected: &[i64], found: &[i64]) -> GraphError {
-    GraphError::refused(tensor, format!("size {expected:?}"), format!("{found:?}"))
+fn wrong_size(tensor: &'static str, expected: &[i64], found: &[i64]) -> CudaError {
+    CudaError::refused(tensor, format!("size {expected:?}"), format!("{found:?}"))
 }
 
-fn wrong_kind(tensor: &'static str, expected: &[Kind], found: Kind) -> GraphError {
+fn wrong_kind(tensor: &'static str, expected: &[Kind], found: Kind) -> CudaError {
     let expected: Vec<String> = expected.iter().map(|kind| format!("{kind:?}")).collect();
-    GraphError::refused(tensor, expected.join(" or "), format!("{found:?}"))
+    CudaError::refused(tensor, expected.join(" or "), format!("{found:?}"))
 }
 
-fn wrong_strides(tensor: &'static str, expected: &[i64], found: &[i64]) -> GraphError {
-    GraphError::refused(tensor, format!("strides {expected:?}"), format!("{found:?}"))
+fn wrong_strides(tensor: &'static str, expected: &[i64], found: &[i64]) -> CudaError {
+    CudaError::refused(tensor, format!("strides {expected:?}"), format!("{found:?}"))
 }
 
-fn wrong_number(what: &'static str, expected: Expected, found: i64) -> GraphError {
-    GraphError::refused(what, expected, found)
+fn wrong_number(what: &'static str, expected: Expected, found: i64) -> CudaError {
+    CudaError::refused(what, expected, found)
 }
 
-fn wrong_memory(tensor: &'static str, found: &'static str) -> GraphError {
-    GraphError::refused(tensor, "a dense tensor with at least one number", found)
+fn wrong_memory(tensor: &'static str, found: &'static str) -> CudaError {
+    CudaError::refused(tensor, "a dense tensor with at least one number", found)
 }
 
 #[test]
@@ -112,11 +112,11 @@ fn without_a_gpu_there_is_an_error_with_a_reason() {
         Upload::new(0, 8).map(drop),
         setup(0, None, Kernels::Fitting),
         peak_memory(0).map(drop),
-        Graph::capture(None, || Ok::<_, GraphError>(())).map(drop),
+        Graph::capture(None, || Ok::<_, CudaError>(())).map(drop),
         overlap_weight_grads(|| Ok(())),
     ];
     for error in errors {
-        let Err(GraphError::Failed(reason)) = error else { panic!("{error:?}") };
+        let Err(CudaError::Failed(reason)) = error else { panic!("{error:?}") };
         assert!(!reason.is_empty());
         if !AVAILABLE {
             assert!(reason.contains("make libtorch CUDA=1"), "{reason}");

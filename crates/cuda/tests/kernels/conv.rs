@@ -256,7 +256,7 @@ fn overlapped_gradients_of_weights_are_the_same() {
         let total = [y.to_kind(Kind::Float).square().mean(Kind::Float)];
         let pass = || {
             let found = Tensor::f_run_backward(&total, &leaves, false, false);
-            found.map_err(|error| GraphError::Failed(error.to_string()))
+            found.map_err(|error| CudaError::Failed(error.to_string()))
         };
         if overlapped { overlap_weight_grads(pass) } else { pass() }
     };
@@ -275,14 +275,14 @@ fn overlapped_gradients_of_weights_are_the_same() {
         graph.replay().unwrap();
         same(&found, "replayed");
     }
-    let failed = overlap_weight_grads(|| overlap_weight_grads(|| Ok::<_, GraphError>(())));
+    let failed = overlap_weight_grads(|| overlap_weight_grads(|| Ok::<_, CudaError>(())));
     assert!(failed.unwrap_err().to_string().contains("in progress"));
     // A pass ends on the stream on which it began, whatever is current then.
     let other = Queue::new(0).unwrap();
-    let left = overlap_weight_grads(|| Ok::<_, GraphError>(other.enter().unwrap())).unwrap();
+    let left = overlap_weight_grads(|| Ok::<_, CudaError>(other.enter().unwrap())).unwrap();
     drop(left);
     let panic = catch_unwind(AssertUnwindSafe(|| {
-        overlap_weight_grads(|| -> Result<(), GraphError> { panic!("within a pass") })
+        overlap_weight_grads(|| -> Result<(), CudaError> { panic!("within a pass") })
     }));
     assert!(panic.is_err());
     same(&gradients(true).unwrap(), "after failures");
@@ -299,7 +299,7 @@ fn overlapped_gradients_of_weights_are_the_same() {
                     let total = [y.to_kind(Kind::Float).square().mean(Kind::Float)];
                     let pass = || {
                         Tensor::f_run_backward(&total, &[&w], false, false)
-                            .map_err(|error| GraphError::Failed(error.to_string()))
+                            .map_err(|error| CudaError::Failed(error.to_string()))
                     };
                     if overlapped { overlap_weight_grads(pass) } else { pass() }.unwrap().remove(0)
                 };

@@ -36,7 +36,7 @@ mod shim;
 mod upload;
 
 pub use conv::{Sums, conv_before_norm};
-pub use error::{Expected, GraphError};
+pub use error::{CudaError, Expected};
 pub use graph::{Graph, overlap_weight_grads};
 pub use head::{POOL_PIXELS, head, is_small_head, pool};
 pub use images::{Mixture, images};

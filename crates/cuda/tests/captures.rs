@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fedanchor_graph::{
-    AVAILABLE, Expected, Graph, GraphError, Kernels, Norm, Queue, Statistics, Upload, peak_memory,
+use fedanchor_cuda::{
+    AVAILABLE, CudaError, Expected, Graph, Kernels, Norm, Queue, Statistics, Upload, peak_memory,
     setup,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,14 +25,14 @@ fn read(tensor: &Tensor) -> Vec<f32> {
     Vec::<f32>::try_from(tensor.to_device(Device::Cpu)).unwrap()
 }
 
-fn failure<T: std::fmt::Debug>(outcome: Result<T, GraphError>) -> String {
-    let Err(GraphError::Failed(reason)) = outcome else { panic!("{outcome:?}") };
+fn failure<T: std::fmt::Debug>(outcome: Result<T, CudaError>) -> String {
+    let Err(CudaError::Failed(reason)) = outcome else { panic!("{outcome:?}") };
     reason
 }
 
 /// `total` += `total`, in place.
-fn doubled(total: &Tensor) -> Result<(), GraphError> {
-    total.shallow_clone().f_add_(total).map(drop).map_err(|e| GraphError::Failed(e.to_string()))
+fn doubled(total: &Tensor) -> Result<(), CudaError> {
+    total.shallow_clone().f_add_(total).map(drop).map_err(|e| CudaError::Failed(e.to_string()))
 }
 
 /// Everything that a capture changes for its time works as before it: memory, random numbers, further
@@ -46,7 +46,7 @@ fn assert_usable() {
     let noise = Tensor::rand([1 << 20], (Kind::Float, GPU));
     assert!((noise.mean(Kind::Float).double_value(&[]) - 0.5).abs() < 0.01);
     drop(noise);
-    fedanchor_graph::empty_cache().unwrap();
+    fedanchor_cuda::empty_cache().unwrap();
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_graph_repeats_what_was_captured() {
     let total = Tensor::zeros([4], (Kind::Float, GPU));
     let (graph, ()) = Graph::capture(None, || {
         let _ = total.shallow_clone().f_add_(&input.f_to_kind(Kind::Float).unwrap()).unwrap();
-        Ok::<_, GraphError>(())
+        Ok::<_, CudaError>(())
     })
     .unwrap();
     let mut upload = Upload::new(0, 4).unwrap();
@@ -82,9 +82,9 @@ fn a_panic_inside_a_capture_leaves_the_stream_usable() {
     let _entered = stream.enter().unwrap();
     let total = floats(&[1.0]);
     for share in [false, true] {
-        let other = share.then(|| Graph::capture(None, || Ok::<_, GraphError>(())).unwrap().0);
+        let other = share.then(|| Graph::capture(None, || Ok::<_, CudaError>(())).unwrap().0);
         let panic = catch_unwind(AssertUnwindSafe(|| {
-            Graph::capture(other.as_ref(), || -> Result<(), GraphError> {
+            Graph::capture(other.as_ref(), || -> Result<(), CudaError> {
                 let kept = &total + &total;
                 doubled(&total)?;
                 panic!("inside, with {:?} alive", kept.size())
@@ -105,19 +105,19 @@ fn a_failure_inside_a_capture_leaves_the_stream_usable() {
     let total = floats(&[1.0]);
     let failed: Result<(Graph, ()), _> = Graph::capture(None, || {
         doubled(&total)?;
-        Err(GraphError::Failed("of the work".to_owned()))
+        Err(CudaError::Failed("of the work".to_owned()))
     });
     assert_eq!(failure(failed), "of the work");
     assert_usable();
     // Reading from the GPU ends a capture from outside, whether the work reports it or not.
     let reported = Graph::capture(None, || {
-        total.f_double_value(&[0]).map_err(|error| GraphError::Failed(error.to_string()))
+        total.f_double_value(&[0]).map_err(|error| CudaError::Failed(error.to_string()))
     });
     failure(reported.map(|(_, value)| value));
     assert_usable();
     let ignored = Graph::capture(None, || {
         let _ = total.f_double_value(&[0]);
-        Ok::<_, GraphError>(())
+        Ok::<_, CudaError>(())
     });
     failure(ignored.map(drop));
     assert_usable();
@@ -128,14 +128,14 @@ fn a_failure_inside_a_capture_leaves_the_stream_usable() {
 #[ignore = "needs a GPU"]
 fn captures_are_not_nested_and_not_on_the_default_stream() {
     gpu();
-    failure(Graph::capture(None, || Ok::<_, GraphError>(())).map(drop));
+    failure(Graph::capture(None, || Ok::<_, CudaError>(())).map(drop));
     let stream = Queue::new(0).unwrap();
     let _entered = stream.enter().unwrap();
     let total = floats(&[1.0]);
     let (graph, inner) = Graph::capture(None, || {
-        let inner = Graph::capture(None, || Ok::<_, GraphError>(())).map(drop);
+        let inner = Graph::capture(None, || Ok::<_, CudaError>(())).map(drop);
         doubled(&total)?;
-        Ok::<_, GraphError>(inner)
+        Ok::<_, CudaError>(inner)
     })
     .unwrap();
     assert!(failure(inner).contains("already"));
@@ -155,7 +155,7 @@ fn a_capture_ends_on_the_stream_it_began_on() {
     let (graph, ()) = Graph::capture(None, || {
         doubled(&total)?;
         std::mem::forget(other.enter().unwrap());
-        Ok::<_, GraphError>(())
+        Ok::<_, CudaError>(())
     })
     .unwrap();
     assert!(failure(graph.replay()).contains("stream"), "the other one is still current");
@@ -195,12 +195,12 @@ fn a_graph_holds_the_memory_it_uses() {
         let gradient =
             Tensor::run_backward(&[(&y * &x).sum(Kind::Float)], &[&weight], false, false);
         out.shallow_clone().copy_(&(&y + &x + gradient[0].sum(Kind::Float)).detach());
-        Ok::<_, GraphError>(())
+        Ok::<_, CudaError>(())
     };
     work().unwrap(); // once outside the capture, as in training
     let (graph, ()) = Graph::capture(None, work).unwrap();
     drop((x, weight, mean, variance));
-    fedanchor_graph::empty_cache().unwrap();
+    fedanchor_cuda::empty_cache().unwrap();
     let others: Vec<Tensor> = (0..64).map(|_| full(7.0)).collect();
     let small: Vec<Tensor> = (0..64).map(|_| one() * 7.0).collect();
     let _ = out.shallow_clone().zero_();
@@ -230,7 +230,7 @@ fn a_graph_reuses_the_memory_of_intermediate_results() {
                 Tensor::run_backward(&[(&y * 1.5).sum(Kind::Float)], &[&y], false, false);
             y = gradient[0].shallow_clone();
         }
-        Ok::<_, GraphError>(())
+        Ok::<_, CudaError>(())
     };
     step().unwrap();
     let before = peak_memory(0).unwrap();
@@ -265,14 +265,14 @@ fn uploads_bring_what_was_started_and_nothing_else() {
     let bytes = |count: i64| Tensor::full([count], 9, (Kind::Uint8, GPU));
     let refused = |expected, found| {
         let expected = Expected::Between(0, expected);
-        GraphError::refused("bytes of the destination", expected, found)
+        CudaError::refused("bytes of the destination", expected, found)
     };
     assert_eq!(upload.take(&bytes(1)).unwrap_err(), refused(0, 1));
     upload.memory().unwrap().copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     upload.start(&copies, 4).unwrap();
     assert_eq!(upload.take(&bytes(5)).unwrap_err(), refused(4, 5));
     let host = Tensor::zeros([4], (Kind::Uint8, Device::Cpu));
-    let device = GraphError::refused("to", format!("a tensor on {GPU:?}"), "one on Cpu");
+    let device = CudaError::refused("to", format!("a tensor on {GPU:?}"), "one on Cpu");
     assert_eq!(upload.take(&host).unwrap_err(), device);
     let to = bytes(4);
     upload.take(&to).unwrap();
@@ -280,7 +280,7 @@ fn uploads_bring_what_was_started_and_nothing_else() {
     assert_eq!(Vec::<u8>::try_from(to.to_device(Device::Cpu)).unwrap(), [1, 2, 3, 4]);
     // A graph would read the pinned memory whenever it is replayed.
     let (_graph, both) =
-        Graph::capture(None, || Ok::<_, GraphError>((upload.take(&to), upload.start(&stream, 4))))
+        Graph::capture(None, || Ok::<_, CudaError>((upload.take(&to), upload.start(&stream, 4))))
             .unwrap();
     assert!(failure(both.0).contains("graph") && failure(both.1).contains("graph"));
     Upload::new(0, 0).unwrap().memory().unwrap().fill(1);

@@ -92,10 +92,10 @@ fn check_take(to: &Tensor, started: usize, device: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GraphError;
+    use crate::CudaError;
 
     fn number<T>(what: &'static str, most: (i64, i64), found: i64) -> Result<T> {
-        Err(GraphError::refused(what, Expected::Between(most.0, most.1), found))
+        Err(CudaError::refused(what, Expected::Between(most.0, most.1), found))
     }
 
     #[test]
@@ -111,11 +111,11 @@ mod tests {
         let bytes = Tensor::zeros([8], (Kind::Uint8, Device::Cpu));
         assert_eq!(check_take(&bytes, 7, 0), number("bytes of the destination", (0, 7), 8));
         assert_eq!(check_take(&bytes, 0, 0), number("bytes of the destination", (0, 0), 8));
-        let kind = GraphError::refused("to", "Uint8", "Float");
+        let kind = CudaError::refused("to", "Uint8", "Float");
         assert_eq!(check_take(&bytes.to_kind(Kind::Float), 64, 0), Err(kind));
-        let strides = GraphError::refused("to", "strides [1]", "[2]");
+        let strides = CudaError::refused("to", "strides [1]", "[2]");
         assert_eq!(check_take(&bytes.slice(0, 0, 8, 2), 8, 0), Err(strides));
-        let device = GraphError::refused("to", "a tensor on Cuda(0)", "one on Cpu");
+        let device = CudaError::refused("to", "a tensor on Cuda(0)", "one on Cpu");
         assert_eq!(check_take(&bytes, 8, 0), Err(device));
     }
 }

@@ -38,7 +38,7 @@ fn a_mixture_is_like_the_images_it_follows() {
     };
     let (good, lambda) = (bytes(&size), floats(&[3, 5]));
     assert_eq!(refused(&good, &good, &lambda), not_on_gpu("fix"));
-    type Call<'a> = &'a dyn Fn(&Tensor) -> GraphError;
+    type Call<'a> = &'a dyn Fn(&Tensor) -> CudaError;
     let calls: [(&str, Call); 2] = [
         ("first", &|images| refused(images, &good, &lambda)),
         ("second", &|images| refused(&good, images, &lambda)),

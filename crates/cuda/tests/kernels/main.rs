@@ -8,8 +8,8 @@ mod head;
 mod loss;
 mod norm;
 
-use fedanchor_graph::{
-    AVAILABLE, FixMixLoss, Graph, GraphError, Kernels, Labels, Losses, MixLabels, Mixture, Norm,
+use fedanchor_cuda::{
+    AVAILABLE, CudaError, FixMixLoss, Graph, Kernels, Labels, Losses, MixLabels, Mixture, Norm,
     Queue, Sgd, SgdEntry, Statistics, Sums, compiled_for, conv_before_norm, has_launched, head,
     images, is_small_head, overlap_weight_grads, pool, set_math_mode, setup, sgd,
 };
@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Cuda, Device, Kind, Tensor};
 
 /// A convolution alone.
-fn conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<Tensor, GraphError> {
+fn conv(x: &Tensor, w: &Tensor, stride: i64, padding: i64) -> Result<Tensor, CudaError> {
     conv_before_norm(x, w, stride, padding, None, None).map(|(y, _)| y)
 }
 
@@ -259,7 +259,7 @@ fn a_refused_call_leaves_the_device_usable() {
         }
         .forward(&x)
     };
-    let device = |tensor| GraphError::refused(tensor, format!("a tensor on {GPU:?}"), "one on Cpu");
+    let device = |tensor| CudaError::refused(tensor, format!("a tensor on {GPU:?}"), "one on Cpu");
     assert_eq!(forward(&host(&[8]), &here(&[8]), 1).unwrap_err(), device("weight"));
     assert_eq!(forward(&here(&[8]), &host(&[8]), 1).unwrap_err(), device("mean"));
     forward(&here(&[1]), &here(&[8]), 1).unwrap_err();
