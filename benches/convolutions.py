@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time the convolution kernels of crates/graph/cpp on a Hopper GPU, and check them against PyTorch:
+"""Time the convolution kernels of crates/cuda/cpp on a Hopper GPU, and check them against PyTorch:
 
     python3 benches/convolutions.py [FILE.cu [NAME=VALUE ...]]
 
@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import conv2d
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-CPP = Path(__file__).resolve().parent.parent / "crates/graph/cpp"
+CPP = Path(__file__).resolve().parent.parent / "crates/cuda/cpp"
 CLIENTS, IMAGES = 10, 20
 # Channels in and out of a client, side of the image.
 SHAPES = [(16, 32, 32), (32, 32, 32), (64, 64, 16), (128, 128, 8), (64, 64, 32), (128, 128, 16), (256, 256, 8)]

@@ -23,7 +23,7 @@ def benchmark():
 
 def members(header, struct):
     """The fields of a C++ struct, in order."""
-    text = (ROOT / "crates/graph/cpp" / header).read_text()
+    text = (ROOT / "crates/cuda/cpp" / header).read_text()
     body = re.search(rf"^struct {struct} {{\n(.*?)^}};", text, re.S | re.M).group(1)
     found = []
     for line in body.strip().splitlines():

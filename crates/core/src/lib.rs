@@ -36,7 +36,6 @@ pub mod labels;
 pub mod messages;
 pub mod methods;
 pub mod model;
-mod registry;
 mod run;
 pub mod server;
 pub mod simulation;

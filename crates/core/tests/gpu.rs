@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use tch::{Device, Kind};
 
 fn gpu() {
-    let there = fedanchor_graph::AVAILABLE && tch::Cuda::is_available();
+    let there = fedanchor_cuda::AVAILABLE && tch::Cuda::is_available();
     assert!(there, "no GPU, or built without CUDA");
 }
 

@@ -22,17 +22,6 @@ macro_rules! words {
 words! {
     /// Number format of activations; weights are always kept in single precision.
     Precision { /** Single precision. */ F32, /** bfloat16. */ Bf16 }
-    /// The networks.
-    ModelName {
-        /// ResNet-18.
-        Resnet18,
-        /// Wide ResNet-28-2.
-        Wrn28x2,
-        /// A small residual network for CPU work.
-        Small,
-        /// Two convolutions and two linear layers.
-        Cnn,
-    }
     /// Normalisation layers.
     NormKind { /** Batch norm. */ Batch, /** Group norm, in `model.groups` groups. */ Group }
     /// Where the statistics used for labels and tests come from.
@@ -70,7 +59,7 @@ words! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stem {
-    /// A 3x3 convolution, for images of some 32 pixels.
+    /// A 3x3 convolution, for images of about 32 pixels.
     #[default]
     Cifar,
     /// A 7x7 convolution of stride 2 and a 3x3 maximum of stride 2, for photographs.
@@ -83,23 +72,12 @@ impl Stem {
     }
 }
 
-impl std::fmt::Display for ModelName {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Resnet18 => "resnet18",
-            Self::Wrn28x2 => "wrn28x2",
-            Self::Small => "small",
-            Self::Cnn => "cnn",
-        })
-    }
-}
-
 /// The network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
     /// The network.
-    pub name: ModelName,
+    pub name: String,
     /// With `resnet18`: normalise and activate before each convolution.
     pub preactivation: bool,
     /// Normalisation layers.
@@ -124,10 +102,10 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// A network with batch norm and nothing unusual, for tests and examples.
-    pub fn plain(name: ModelName) -> Self {
+    /// The model of this name with batch norm and default options, for tests and examples.
+    pub fn plain(name: &str) -> Self {
         Self {
-            name,
+            name: name.to_owned(),
             preactivation: false,
             norm: NormKind::Batch,
             groups: 8,
@@ -139,7 +117,7 @@ impl ModelConfig {
     }
 }
 
-/// Heads of the network beside the classification head.
+/// Heads of the network in addition to the classification head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Heads {
     /// The anchor head.
@@ -195,7 +173,7 @@ pub struct OptimiserConfig {
 pub struct MixupConfig {
     /// Parameter a of the distribution Beta(a, a) that mixup coefficients are drawn from (eq. 8).
     pub alpha: f64,
-    /// Weight of the mix loss beside the fix loss: b of eq. 10.
+    /// Weight of the mix loss relative to the fix loss: b of eq. 10.
     pub weight: f64,
     /// How often a coefficient is drawn.
     pub draw: MixDraw,

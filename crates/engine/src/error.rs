@@ -34,8 +34,8 @@ pub enum Error {
         /// The first line of libtorch's message.
         message: String,
     },
-    /// Tensors that are not what they should be: a file or message that cannot be decoded, or entries
-    /// that do not belong to the network.
+    /// Invalid tensors: a file or message that cannot be decoded, or entries that do not belong to the
+    /// network.
     #[error("{0}")]
     Tensors(String),
     /// A file that could not be read or written.
@@ -57,7 +57,7 @@ impl Error {
         Self::Config { key: key.into(), problem: problem.into() }
     }
 
-    /// Tensors that are not what they should be.
+    /// Invalid tensors.
     pub fn tensors(problem: impl ToString) -> Self {
         Self::Tensors(problem.to_string())
     }
@@ -68,8 +68,8 @@ impl Error {
     }
 }
 
-impl From<fedanchor_graph::GraphError> for Error {
-    fn from(error: fedanchor_graph::GraphError) -> Self {
+impl From<fedanchor_cuda::CudaError> for Error {
+    fn from(error: fedanchor_cuda::CudaError) -> Self {
         tch::TchError::Torch(error.to_string()).into()
     }
 }

@@ -9,6 +9,7 @@ pub mod batches;
 pub mod config;
 mod error;
 pub mod model;
+pub mod registry;
 pub mod tensors;
 pub mod training;
 

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use fedanchor_data::augment::Strong;
 use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_engine::batches::ImagePipeline;
-use fedanchor_engine::config::{AugmentConfig, Heads, ModelConfig, ModelName, NormKind, Stem};
+use fedanchor_engine::config::{AugmentConfig, Heads, ModelConfig, NormKind, Stem};
 use fedanchor_engine::model::{Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::losses::unit;
@@ -18,7 +18,7 @@ const IMAGES: i64 = 1000;
 fn main() -> Result<()> {
     let folder = std::env::args_os().nth(1).context("usage: cases FOLDER")?;
     let _no_grad = tch::no_grad_guard();
-    let resnet = |norm, preactivation, stem| (ModelName::Resnet18, norm, preactivation, stem);
+    let resnet = |norm, preactivation, stem| ("resnet18", norm, preactivation, stem);
     let plain = |name, norm| (name, norm, false, Stem::Cifar);
     let (batch, group) = (NormKind::Batch, NormKind::Group);
     // Small images: the comparison does not depend on the size, but the time does.
@@ -27,11 +27,11 @@ fn main() -> Result<()> {
         ("resnet18-imagenet", resnet(batch, false, Stem::Imagenet), 32, 3, Some(3)),
         ("resnet18-group", resnet(group, false, Stem::Imagenet), 32, 3, None),
         ("resnet18-pre", resnet(batch, true, Stem::Cifar), 16, 1, Some(2)),
-        ("wrn28x2", plain(ModelName::Wrn28x2, batch), 17, 3, None),
-        ("wrn28x2-group", plain(ModelName::Wrn28x2, group), 16, 3, Some(1)),
-        ("small", plain(ModelName::Small, batch), 32, 3, Some(2)),
-        ("small-group", plain(ModelName::Small, group), 28, 1, None),
-        ("cnn", plain(ModelName::Cnn, batch), 27, 3, None),
+        ("wrn28x2", plain("wrn28x2", batch), 17, 3, None),
+        ("wrn28x2-group", plain("wrn28x2", group), 16, 3, Some(1)),
+        ("small", plain("small", batch), 32, 3, Some(2)),
+        ("small-group", plain("small", group), 28, 1, None),
+        ("cnn", plain("cnn", batch), 27, 3, None),
     ];
     for (case, (name, norm, preactivation, stem), side, channels, latent_stage) in cases {
         let config =
@@ -80,8 +80,8 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
     let features = network.features(&input, &pass)?;
     let logits = network.logits(&features, &pass)?.f_squeeze_dim(0)?;
     // One model has its class means among the pooled features.
-    let (latent_source, latents) = match config.name {
-        ModelName::Cnn => (Latents::Pooled, features.pooled.shallow_clone()),
+    let (latent_source, latents) = match &*config.name {
+        "cnn" => (Latents::Pooled, features.pooled.shallow_clone()),
         _ => (Latents::Anchor, network.latents(&features, &pass)?),
     };
     let latents = unit(&latents.f_squeeze_dim(0)?)?;
@@ -108,7 +108,7 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
         fs_err::write(folder.join(format!("{name}.onnx")), exported.bytes)?;
     }
     // Without class means there are no scores, and without an anchor head no latents.
-    if config.name == ModelName::Small {
+    if config.name == "small" {
         let fewer = Trained { class_means: None, ..model };
         fs_err::write(folder.join("without-scores.onnx"), onnx(&fewer, Input::Raw)?.bytes)?;
         let network = Network::new(config, Heads::default(), shape, classes.len())?;

@@ -33,7 +33,7 @@ pub fn model(args: &ModelArgs, printer: &Printer) -> Result<()> {
     let mut settings = vec![format!("model.name={}", args.name)];
     settings.extend_from_slice(&args.settings);
     let experiment = fedanchor::resolve("", &settings)?;
-    if experiment.model.name.to_string() != args.name {
+    if experiment.model.name != args.name {
         bail!("--set model.name: differs from the argument `{}`", args.name);
     }
     let shape = Shape { side: args.size, channels: args.channels.into() };

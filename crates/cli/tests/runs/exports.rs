@@ -77,7 +77,11 @@ fn a_run_starts_from_the_backbone_of_another() {
 
     let start = ["model.init_from=model.safetensors"];
     let started = workspace.succeed(&mut workspace.command("second", &[DRAWN, &brief, &start]));
-    assert!(text(&started.stderr).contains("heads start anew"), "{}", text(&started.stderr));
+    assert!(
+        text(&started.stderr).contains("heads are newly initialised"),
+        "{}",
+        text(&started.stderr)
+    );
     let models = ["first", "second"].map(|run| workspace.content(run)["model.safetensors"].clone());
     assert!(models[0] != models[1]);
 

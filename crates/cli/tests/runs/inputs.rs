@@ -113,7 +113,7 @@ fn what_does_not_fit_is_refused_with_the_number() {
     let mut command = workspace.command("many", &[DRAWN]);
     let output = command.args(["--workers", "65535"]).output().unwrap();
     let said = text(&output.stderr);
-    assert!(said.contains("expected at most 1024 threads, found 65535"), "{said}");
+    assert!(said.contains("expected at most 1024 threads, got 65535"), "{said}");
     let output = workspace.command("large", &[DRAWN, &["client.batch=8192"]]).output().unwrap();
     let said = text(&output.stderr);
     assert!(said.contains("client.batch: must be at most 64: the largest client has"), "{said}");

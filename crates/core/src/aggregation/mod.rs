@@ -16,7 +16,7 @@ pub use of_all::{clipped_mean, median, trimmed_mean};
 pub(crate) use norms::{FAR, map_update};
 
 use crate::error::Result;
-use crate::registry::Registry;
+use fedanchor_engine::registry::Registry;
 use fedanchor_engine::tensors::Params;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -98,7 +98,7 @@ static RULES: Registry<Registration> =
 
 /// Registers a rule for the whole process: from now on, `aggregation.rule` may name it.
 pub fn register(rule: Registration) -> Result<()> {
-    RULES.add(rule)
+    Ok(RULES.add(rule)?)
 }
 
 /// The name of a rule, as written in a config.
@@ -109,7 +109,7 @@ pub struct RuleName(String);
 impl RuleName {
     /// The rule of this name.
     pub fn find(&self) -> Result<Registration> {
-        RULES.find(&self.0)
+        Ok(RULES.find(&self.0)?)
     }
 }
 

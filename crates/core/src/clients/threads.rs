@@ -6,7 +6,6 @@
 //! rejected: on two cores it was no faster than one, and on a busy machine much slower.
 
 use super::ClientSite;
-use crate::config::ModelName;
 use crate::error::Result;
 use crate::messages::Broadcast;
 use crate::methods::{ClientReport, Cohort};
@@ -90,10 +89,10 @@ pub struct ComputeThreads {
 impl ComputeThreads {
     /// For the server's own work: all cores, except for the `small` network, whose operations take less
     /// time than waking another core does. Its records are then the same bytes on any number of cores.
-    pub fn for_server(model: ModelName) -> Self {
+    pub fn for_server(model: &str) -> Self {
         let all = default_threads();
         let before = tch::get_num_threads();
-        set_compute_threads(if model == ModelName::Small { 1 } else { all });
+        set_compute_threads(if model == "small" { 1 } else { all });
         Self { before }
     }
 }

@@ -1,7 +1,7 @@
 //! Values that parse but cannot work, found before any work starts. A method checks its own settings
 //! with the same functions.
 
-use super::{Experiment, ModelName};
+use super::Experiment;
 use crate::error::{Error, Result};
 use fedanchor_data::Normalisation;
 use fedanchor_data::formats::MAX_SIDE;
@@ -112,10 +112,8 @@ impl Experiment {
     }
 
     fn check_model(&self) -> Result<()> {
-        if self.model.preactivation && self.model.name != ModelName::Resnet18 {
-            return Err(Error::config("model.preactivation", "is an option of resnet18 only"));
-        }
-        // Every width of every model is a multiple of 16.
+        fedanchor_engine::model::check(&self.model)?;
+        // Every width of every model of this crate is a multiple of 16.
         if ![1, 2, 4, 8, 16].contains(&self.model.groups) {
             let problem = "must be 1, 2, 4, 8 or 16, to divide every width";
             return Err(Error::config("model.groups", problem));

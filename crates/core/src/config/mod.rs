@@ -17,8 +17,7 @@ pub use check::{MAX_SEED, at_least_one, at_most, positive, within};
 pub use differences::{differences, fingerprint};
 pub use fedanchor_engine::config::{
     AugmentConfig, Augmentation, BatchNormConfig, Heads, LrSchedule, MixAugment, MixDraw, MixSet,
-    MixupConfig, ModelConfig, ModelName, NormKind, OptimiserConfig, Precision, StatisticsSource,
-    Views,
+    MixupConfig, ModelConfig, NormKind, OptimiserConfig, Precision, StatisticsSource, Views,
 };
 
 pub(crate) use check::MAX_BATCH;
@@ -29,12 +28,24 @@ use crate::error::{Error, Result};
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::AnchorChoice;
 use fedanchor_data::{Fit, Normalisation};
+use fedanchor_engine::model::names_schema;
 use fedanchor_engine::training::Settings;
 use fedanchor_engine::words;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+
+/// Describes the model's settings with the names of all models.
+fn model_schema(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = ModelConfig::json_schema(generator);
+    if let Some(name) = schema.pointer_mut("/properties/name").and_then(|name| name.as_object_mut())
+    {
+        name.remove("type");
+        name.extend(names_schema().as_object().cloned().unwrap_or_default());
+    }
+    schema
+}
 
 /// All settings of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,6 +69,7 @@ pub struct Experiment {
     /// How the unlabelled images are spread over the clients.
     pub partition: Scheme,
     /// The network.
+    #[schemars(schema_with = "model_schema")]
     pub model: ModelConfig,
     /// Treatment of batch norm's running statistics.
     pub batch_norm: BatchNormConfig,

@@ -132,7 +132,7 @@ pub fn settle(
     let method = methods::build(&experiment.method)?;
     let network = Network::new(&experiment.model, method.properties().heads, shape, classes)?;
     experiment.augment.flip = Some(experiment.augment.flip.unwrap_or(flip));
-    experiment.model.latent_stage = Some(network.latent_stage());
+    experiment.model.latent_stage = Some(network.latent_stage);
     experiment.server.batch = Some(experiment.server_batch());
     experiment.method.settings = method.settle(&experiment, classes)?;
     Ok(experiment)

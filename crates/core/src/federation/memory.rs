@@ -16,9 +16,7 @@ pub(super) fn check(experiment: &Experiment, context: &Context) -> Result<()> {
 }
 
 fn check_against(free: u64, experiment: &Experiment, context: &Context) -> Result<()> {
-    let network = &context.network;
-    let numbers = network.operations().convolved(&network.layout, context.images.shape().side);
-    let of_image = numbers * size_of::<f32>() as u64;
+    let of_image = context.network.convolved * size_of::<f32>() as u64;
     let server = experiment.server_batch().min(experiment.data.anchors);
     for (key, images) in [("server.batch", server), ("client.batch", experiment.client.batch)] {
         let needed = of_image.saturating_mul(images as u64);
@@ -49,8 +47,7 @@ mod tests {
         let experiment = resolve("preset = \"paper\"", &keys.map(str::to_owned)).unwrap();
         let federation = Federation::new(&experiment, sample::load().unwrap(), Some(1)).unwrap();
         let Federation { experiment, context, .. } = &federation;
-        let network = &context.network;
-        let image = 4 * network.operations().convolved(&network.layout, 28);
+        let image = 4 * context.network.convolved;
         check_against(40 * image, experiment, context).unwrap();
         let refused = check_against(40 * image - 1, experiment, context).unwrap_err().to_string();
         let problem = "server.batch: training on 40 images at a time needs at least";

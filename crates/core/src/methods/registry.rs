@@ -7,7 +7,7 @@ use super::{
 use crate::config::MethodConfig;
 use crate::error::{Error, Result};
 use crate::labels::thresholds;
-use crate::registry::Registry;
+use fedanchor_engine::registry::Registry;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use toml::Table;
 
@@ -68,7 +68,7 @@ pub fn register(method: Registration) -> Result<()> {
     if let Err(error) = method.defaults.parse::<Table>() {
         return Err(Error::method(method.name, format!("invalid defaults: {error}")));
     }
-    METHODS.add(method)
+    Ok(METHODS.add(method)?)
 }
 
 /// The names of all methods.
@@ -78,7 +78,7 @@ pub fn names() -> Vec<&'static str> {
 
 /// A method by name.
 pub fn find(name: &str) -> Result<Registration> {
-    METHODS.find(name)
+    Ok(METHODS.find(name)?)
 }
 
 /// The method with these settings.

@@ -141,6 +141,7 @@ impl Model {
         if normalisation.mean.len() != shape.channels || normalisation.std.len() != shape.channels {
             return Err(problem(&"one mean and one deviation per channel are missing"));
         }
+        fedanchor_engine::model::check(model).map_err(|error| problem(&error))?;
         let context =
             Context::for_inference(model, heads, *shape, classes.len(), normalisation, device)?;
         let class_means = decoded

@@ -1,7 +1,7 @@
 //! Model files, complete and not.
 
 use super::*;
-use crate::config::{ModelConfig, ModelName};
+use crate::config::ModelConfig;
 use crate::labels::LatentSource;
 use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_record::Build;
@@ -11,7 +11,7 @@ const SHAPE: Shape = Shape { side: 16, channels: 1 };
 const TWO: Heads = Heads { anchor: true, predictor: None };
 
 fn description(heads: Vec<Head>) -> Description {
-    let model = ModelConfig { latent_dim: 4, ..ModelConfig::plain(ModelName::Small) };
+    let model = ModelConfig { latent_dim: 4, ..ModelConfig::plain("small") };
     Description {
         build: Build::default(),
         method: "fedanchor".to_owned(),

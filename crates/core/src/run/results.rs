@@ -29,7 +29,7 @@ impl Run<'_> {
             builds,
             method: experiment.method.name.clone(),
             data: experiment.data.name.clone(),
-            model: experiment.model.name.to_string(),
+            model: experiment.model.name.clone(),
             parameters: federation.context.network.parameter_counts().0,
             anchors: experiment.data.anchors,
             seed: experiment.seed,

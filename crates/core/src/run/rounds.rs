@@ -48,7 +48,7 @@ impl Run<'_> {
                 counts.join(", ")
             ));
         }
-        let _compute_threads = ComputeThreads::for_server(experiment.model.name);
+        let _compute_threads = ComputeThreads::for_server(&experiment.model.name);
         let clock = Instant::now();
         let mut coordinator = match simulation {
             Some(simulation) => simulation.coordinator()?,

@@ -8,8 +8,8 @@ use super::plan::{Sample, Task, mix_partner};
 use super::streams::RoundStreams;
 use crate::config::{Augmentation, MixAugment, MixDraw, MixupConfig};
 use crate::error::Result;
+use fedanchor_cuda::Mixture;
 use fedanchor_data::{Purpose, augment};
-use fedanchor_graph::Mixture;
 use tch::{Kind, Tensor};
 
 /// How fix and mix batches are made in a round.
@@ -19,16 +19,12 @@ pub struct FixMixBatches<'a> {
     pub images: &'a ImagePipeline,
     /// The round's random streams.
     pub streams: RoundStreams,
-    /// Samples per client in a batch.
-    pub batch: usize,
     /// Augmentation of the fix view.
     pub augment: Augmentation,
     /// How mixtures are made, where there are any.
     pub mixup: Option<&'a MixupConfig>,
-    /// Whether samples have weights.
-    pub weighted: bool,
-    /// Numbers per client that are added to its logits, one per class; 0 for none.
-    pub adjustments: usize,
+    /// How a step reads them.
+    pub format: FixMixFormat,
 }
 
 /// What a step must know to read such a batch: the constants of its layout.
@@ -40,7 +36,7 @@ pub struct FixMixFormat {
     pub mixed: bool,
     /// Whether samples have weights.
     pub weighted: bool,
-    /// Numbers per client that are added to its logits.
+    /// Numbers per client that are added to its logits, one per class; 0 for none.
     pub adjustments: usize,
 }
 
@@ -158,54 +154,42 @@ impl FixMixFormat {
     }
 }
 
-impl FixMixBatches<'_> {
-    /// How a step reads them.
-    pub fn format(&self) -> FixMixFormat {
-        let Self { batch, mixup, weighted, adjustments, .. } = *self;
-        FixMixFormat { batch, mixed: mixup.is_some(), weighted, adjustments }
-    }
-}
-
 impl Batches for FixMixBatches<'_> {
     fn batch(&self) -> usize {
-        self.batch
+        self.format.batch
     }
 
     fn bytes(&self, active: usize) -> usize {
-        self.format().packing(self.images, active).total()
+        self.format.packing(self.images, active).total()
     }
 
     fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
-        let active = samples.len() / self.batch;
-        let format = self.format();
+        let format = self.format;
+        let active = samples.len() / format.batch;
         let mut parts = format.packing(self.images, active).split(out);
         let stream = |purpose, sample: &Sample| {
             self.streams.of(purpose, tasks[sample.task].client).epoch(sample.epoch)
         };
         // Samples come row by row, one of every client; labels are kept client by client.
         let by_client =
-            || (0..active).flat_map(|slot| (0..self.batch).map(move |row| row * active + slot));
+            || (0..active).flat_map(|slot| (0..format.batch).map(move |row| row * active + slot));
         let labels = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32| {
             let label = |s: &Sample| i64::from(tasks[s.task].labels[of(s) as usize]);
             write(part, by_client().map(|at| label(&samples[at]).to_ne_bytes()));
         };
         let fix_view = samples.iter().map(|s| {
             let image = tasks[s.task].image(s.fix);
-            match self.augment {
-                Augmentation::None => View::Raw(image),
-                Augmentation::Weak => View::Weak(image, stream(Purpose::Strong, s), s.position),
-                Augmentation::Strong => View::Strong(image, stream(Purpose::Strong, s), s.position),
-            }
+            View::new(self.augment, image, stream(Purpose::Strong, s), s.position)
         });
         let weights = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32| {
             let weight = |s: &Sample| tasks[s.task].weights[of(s) as usize];
             write(part, by_client().map(|at| weight(&samples[at]).to_ne_bytes()));
         };
         labels(parts[FIX_LABELS], &|s| s.fix);
-        if self.weighted {
+        if format.weighted {
             weights(parts[format.fix_weights()], &|s| s.fix);
         }
-        if self.adjustments > 0 {
+        if format.adjustments > 0 {
             let numbers = samples[..active].iter().flat_map(|s| tasks[s.task].adjustment);
             write(parts[format.adjustment()], numbers.map(|number| number.to_ne_bytes()));
         }
@@ -219,13 +203,12 @@ impl Batches for FixMixBatches<'_> {
             MixAugment::After => Purpose::Weak,
         };
         let weak = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32, purpose| {
-            let view = |s: &Sample| (tasks[s.task].image(of(s)), stream(purpose, s), s.position);
-            let views =
-                samples.iter().map(view).map(|(image, stream, at)| View::Weak(image, stream, at));
-            self.images.render(&views.collect::<Vec<_>>(), part);
+            let view =
+                |s: &Sample| View::Weak(tasks[s.task].image(of(s)), stream(purpose, s), s.position);
+            self.images.render(&samples.iter().map(view).collect::<Vec<_>>(), part);
         };
         labels(parts[MIX_LABELS], &partner);
-        if self.weighted {
+        if format.weighted {
             weights(parts[format.mix_weights()], &partner);
         }
         let lambda = |s: &Sample| {

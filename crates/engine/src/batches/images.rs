@@ -4,12 +4,12 @@
 //! bits on any number of threads. Normalisation happens on the device, in one fused kernel on a GPU.
 
 use super::packing::Packing;
-use crate::config::AugmentConfig;
+use crate::config::{AugmentConfig, Augmentation};
 use crate::error::{Error, Result};
+use cuda::Mixture;
+use fedanchor_cuda as cuda;
 use fedanchor_data::augment::{self, Strong};
 use fedanchor_data::{Normalisation, Shape, Stream};
-use fedanchor_graph as graph;
-use graph::Mixture;
 use rayon::prelude::*;
 use tch::{Device, Kind, Tensor};
 
@@ -22,6 +22,17 @@ pub enum View<'a> {
     Weak(&'a [u8], Stream, u64),
     /// Strongly augmented.
     Strong(&'a [u8], Stream, u64),
+}
+
+impl<'a> View<'a> {
+    /// The image with this augmentation.
+    pub fn new(augment: Augmentation, image: &'a [u8], stream: Stream, at: u64) -> Self {
+        match augment {
+            Augmentation::None => Self::Raw(image),
+            Augmentation::Weak => Self::Weak(image, stream, at),
+            Augmentation::Strong => Self::Strong(image, stream, at),
+        }
+    }
 }
 
 /// The way from 8-bit pixels to a normalised batch.
@@ -57,7 +68,7 @@ impl ImagePipeline {
         workers: Option<usize>,
     ) -> Result<Self> {
         if let Some(workers) = workers.filter(|workers| *workers > MOST_WORKERS) {
-            let problem = format!("expected at most {MOST_WORKERS} threads, found {workers}");
+            let problem = format!("expected at most {MOST_WORKERS} threads, got {workers}");
             return Err(Error::config("--workers", problem));
         }
         let workers = rayon::ThreadPoolBuilder::new()
@@ -152,7 +163,7 @@ impl ImagePipeline {
         if !self.fused || self.shape.channels > 4 {
             return Ok(None);
         }
-        Ok(Some(graph::images(images, mixture, &self.scale, &self.shift, self.half)?))
+        Ok(Some(cuda::images(images, mixture, &self.scale, &self.shift, self.half)?))
     }
 
     /// Normalises 8-bit images `[batch, K, H, W, C]`; the shape stays.

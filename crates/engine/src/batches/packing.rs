@@ -25,7 +25,7 @@ impl Packing {
         Self(places.collect())
     }
 
-    /// Bytes in all.
+    /// Total bytes.
     pub fn total(&self) -> usize {
         self.0.last().map_or(0, |last| last.end)
     }

@@ -98,19 +98,14 @@ impl Batches for TwoViews<'_> {
             let views = samples.iter().map(|sample| {
                 let task = &tasks[sample.task];
                 let stream = self.streams.of(purpose, task.client).epoch(sample.epoch);
-                let image = task.image(sample.fix);
-                match augment {
-                    Augmentation::None => View::Raw(image),
-                    Augmentation::Weak => View::Weak(image, stream, sample.position),
-                    Augmentation::Strong => View::Strong(image, stream, sample.position),
-                }
+                View::new(augment, task.image(sample.fix), stream, sample.position)
             });
             self.images.render(&views.collect::<Vec<_>>(), parts[part]);
         }
     }
 }
 
-/// A second weak view needs draws of its own.
+/// A second weak view needs separate draws.
 fn second_purpose(second: Augmentation) -> Purpose {
     if second == Augmentation::Strong { Purpose::Strong } else { Purpose::MixWeak }
 }

@@ -1,6 +1,6 @@
-//! A backbone from elsewhere: the weights of torchvision's ResNet-18 in a safetensors file. The entries
-//! of our backbone bear the same names, so that reading is finding and checking. Heads are not taken
-//! over: which classes they tell apart, and in which order, the file does not say.
+//! An imported backbone: the weights of torchvision's ResNet-18 in a safetensors file. The entries
+//! of our backbone have the same names. Heads are not imported: the file does not say which classes they tell
+//! apart, and in which order.
 
 use crate::error::{Error, Result};
 use crate::tensors::{Layout, Params, Part};
@@ -11,10 +11,10 @@ use tch::{Device, Kind, Tensor};
 
 /// Tensors of a head, in torchvision's file or in one of our own.
 const HEADS: [&str; 5] = ["fc.", "classifier.", "anchor.", "predictor.", "class_means"];
-/// Counters that torchvision keeps beside batch norm's statistics; nothing reads them.
+/// Counters that torchvision keeps next to batch norm's statistics; nothing reads them.
 const COUNTER: &str = ".num_batches_tracked";
 
-/// What a file gives a network to start from.
+/// The content of such a file.
 #[derive(Debug)]
 pub struct Imported {
     /// The entries of the backbone, K = 1.
@@ -116,12 +116,12 @@ fn tensor(name: &str, view: &TensorView, shape: &[i64]) -> Result<Result<Tensor>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Heads, ModelConfig, ModelName, Stem};
+    use crate::config::{Heads, ModelConfig, Stem};
     use crate::model::Network;
     use fedanchor_data::Shape;
 
     fn network(stem: Stem, channels: usize) -> Network {
-        let config = ModelConfig { stem, ..ModelConfig::plain(ModelName::Resnet18) };
+        let config = ModelConfig { stem, ..ModelConfig::plain("resnet18") };
         let heads = Heads { anchor: true, predictor: None };
         Network::new(&config, heads, Shape { side: 32, channels }, 7).unwrap()
     }

@@ -1,68 +1,86 @@
-//! The double-headed cohort network: a backbone, the classification head, and the anchor head that
-//! projects pooled features to the latent space (section 4.1 of the paper).
+//! The double-headed cohort network: a backbone, the classification head, and the anchor head that projects pooled
+//! features to the latent space (section 4.1 of the paper).
 //!
-//! Config value -> [`Network::new`] (a description, no tensors) -> [`Network::init`] (tensors). The
-//! anchor head reads the pooled output of the last stage by default, or of an earlier one: the
-//! paper allows any layer and suggests a late one.
+//! A model is a function that describes its layers once ([`Builder`]), registered under its name ([`register`]). Config
+//! value -> [`Network::new`] (layers, no tensors) -> [`Network::init`] (tensors). The anchor head reads the pooled output
+//! of the last stage by default, or of an earlier one: the paper allows any layer and suggests a late one.
 
 mod cnn;
+mod description;
+mod forward;
 mod import;
-mod layers;
-mod operations;
+mod registry;
 mod resnet;
 #[cfg(test)]
 mod tests;
-mod wide;
 
+pub use description::{Builder, EPSILON, IMAGES, Layer, Operation, Value};
+pub use forward::{Pass, Statistics};
 pub use import::{Imported, import};
-pub use layers::{Pass, Statistics};
-pub use operations::{Operation, Operations, Value};
+pub use registry::{Registration, names_schema, register};
 
-use crate::config::{Heads, ModelConfig, ModelName, NormKind, Stem};
+use crate::config::{Heads, ModelConfig, NormKind, Stem};
 use crate::error::{Error, Result};
 use crate::tensors::{Entry, Layout, Params, Part, channels_last};
-use cnn::Cnn;
-use fedanchor_data::stream::{SERVER, Stream};
+use fedanchor_data::stream::{ChaCha8Rng, SERVER, Stream};
 use fedanchor_data::{Purpose, Shape};
-use layers::{Builder, Linear, Norm, pool};
+use forward::{Plan, Run, linear};
 use rand::RngExt;
 use rand_distr::{Distribution, StandardNormal};
-use resnet::Body;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 /// The fewest pixels per side of a network's images.
 pub const MIN_SIDE: usize = 16;
 
-/// A network as a description: layers that know which entries are theirs.
+/// A network as a description: its layers, and the tensors that they read.
 #[derive(Debug)]
 pub struct Network {
     /// Name and shape of every tensor.
     pub layout: Layout,
     /// The settings that it was described by.
     pub config: ModelConfig,
-    backbone: Backbone,
-    classifier: Linear,
-    anchor: Option<Linear>,
-    predictor: Option<Predictor>,
-    latent_stage: usize,
+    /// The layers, in the order of their computation; the first computes value 1. The predictor, which serves training
+    /// only, is not among them.
+    pub layers: Vec<Layer>,
+    /// Pooled features, `[batch, F]`.
+    pub pooled: Value,
+    /// The classification head's output, `[batch, classes]`.
+    pub logits: Value,
+    /// The anchor head's output before it is scaled to length 1, `[batch, latent_dim]`.
+    pub latents: Option<Value>,
+    /// Number of pooled features F.
+    pub features_width: i64,
+    /// The stage whose pooled output the anchor head reads, from 1.
+    pub latent_stage: usize,
+    /// Numbers that all convolutions compute for one image: training keeps at least these until the gradients have been
+    /// computed.
+    pub convolved: u64,
+    /// The pooled output of `latent_stage`, if that is not the last.
+    latent_input: Option<Value>,
+    /// A predictor of pooled features: two linear layers with a normalisation and ReLU between them.
+    predictor: Option<[(usize, usize); 2]>,
+    plan: Plan,
 }
 
-#[derive(Debug)]
-enum Backbone {
-    Residual(Body),
-    Cnn(Cnn),
-}
-
-/// A predictor of pooled features: two linear layers with a normalisation and ReLU between them.
-#[derive(Debug)]
-struct Predictor {
-    first: Linear,
-    second: Linear,
-}
-
-fn absent(head: &str) -> Error {
-    Error::tensors(format!("this method's network has no {head}"))
+/// Checks that a model has the settings that are asked of it.
+pub fn check(config: &ModelConfig) -> Result<()> {
+    registry::find(&config.name)?;
+    let is_resnet18 = config.name == "resnet18";
+    if config.preactivation && !is_resnet18 {
+        return Err(Error::config("model.preactivation", "is an option of resnet18 only"));
+    }
+    if config.stem != Stem::Cifar && (!is_resnet18 || config.preactivation) {
+        let problem = "`imagenet` is an option of resnet18 without preactivation only";
+        return Err(Error::config("model.stem", problem));
+    }
+    let is_torchvision = is_resnet18 && !config.preactivation && config.norm == NormKind::Batch;
+    if config.init_from.is_some() && !is_torchvision {
+        let problem = "needs model.name = \"resnet18\" with batch norm and without preactivation: \
+                       torchvision's weights fit no other model";
+        return Err(Error::config("model.init_from", problem));
+    }
+    Ok(())
 }
 
 /// What the backbone computes for a batch.
@@ -105,70 +123,55 @@ impl Network {
     /// Describes the network for images of this shape and this many classes.
     pub fn new(config: &ModelConfig, heads: Heads, shape: Shape, classes: usize) -> Result<Self> {
         if shape.side < MIN_SIDE {
-            return Err(Error::config(
-                "data.size",
-                format!(
-                    "the models need images of {MIN_SIDE} pixels or more, these have {}: set data.size",
-                    shape.side
-                ),
-            ));
+            let problem = format!(
+                "the models need images of {MIN_SIDE} pixels or more, these have {}: set data.size",
+                shape.side
+            );
+            return Err(Error::config("data.size", problem));
         }
-        if config.stem != Stem::Cifar
-            && (config.name != ModelName::Resnet18 || config.preactivation)
-        {
-            let problem = "`imagenet` is an option of resnet18 without preactivation only";
-            return Err(Error::config("model.stem", problem));
+        check(config)?;
+        let mut builder = Builder::new(config, shape);
+        let pooled = (registry::find(&config.name)?.describe)(&mut builder);
+        if builder.has_pixels(pooled) {
+            let problem = format!("the features of `{}` must be pooled or flattened", config.name);
+            return Err(Error::config("model.name", problem));
         }
-        if config.init_from.is_some()
-            && (config.name != ModelName::Resnet18
-                || config.preactivation
-                || config.norm != NormKind::Batch)
-        {
-            let problem = "needs model.name = \"resnet18\" with batch norm and without preactivation: \
-                           torchvision's weights fit no other model";
-            return Err(Error::config("model.init_from", problem));
-        }
-        let norm = match config.norm {
-            NormKind::Batch => Norm::Batch,
-            NormKind::Group => Norm::Group(config.groups as i64),
-        };
-        let mut builder = Builder { entries: Vec::new(), norm };
-        let channels = shape.channels as i64;
-        let parts = &mut builder;
-        let backbone = match config.name {
-            ModelName::Resnet18 => {
-                let (preactivation, stem) = (config.preactivation, config.stem);
-                Backbone::Residual(resnet::resnet18(parts, channels, preactivation, stem))
-            }
-            ModelName::Wrn28x2 => Backbone::Residual(wide::wrn28x2(parts, channels)),
-            ModelName::Small => Backbone::Residual(wide::small(parts, channels)),
-            ModelName::Cnn => Backbone::Cnn(Cnn::new(parts, channels, shape.side as i64)),
-        };
-        let widths = match &backbone {
-            Backbone::Residual(body) => &body.widths[..],
-            Backbone::Cnn(_) => &[cnn::HIDDEN],
-        };
-        let stages = widths.len();
+        let stages = builder.stages + 1;
         let latent_stage = config.latent_stage.unwrap_or(stages);
         if latent_stage == 0 || latent_stage > stages {
-            return Err(Error::config(
-                "model.latent_stage",
-                format!("this model has stages 1 to {stages}, not {latent_stage}"),
-            ));
+            let problem = format!("this model has stages 1 to {stages}, not {latent_stage}");
+            return Err(Error::config("model.latent_stage", problem));
         }
-        let pooled = widths[stages - 1];
-        let classifier = builder.linear("classifier", pooled, classes as i64, Part::Classifier);
-        let latent_from = widths[latent_stage - 1];
-        let anchor = heads
-            .anchor
-            .then(|| builder.linear("anchor", latent_from, config.latent_dim as i64, Part::Anchor));
-        let predictor = heads.predictor.map(|hidden| Predictor {
-            first: builder.linear("predictor.0", pooled, hidden as i64, Part::Predictor),
-            second: builder.linear("predictor.1", hidden as i64, pooled, Part::Predictor),
+        let (plan, latent_input) = (Plan::new(&builder.layers), builder.latent_input);
+        let logits = builder.head("classifier", pooled, classes as i64, Part::Classifier);
+        let latents = heads.anchor.then(|| {
+            let (from, to) = (latent_input.unwrap_or(pooled), config.latent_dim as i64);
+            builder.head("anchor", from, to, Part::Anchor)
         });
-        let layout = Arc::new(builder.entries);
-        let config = config.clone();
-        Ok(Self { layout, config, backbone, classifier, anchor, predictor, latent_stage })
+        let width = builder.channels(pooled);
+        let predictor = heads.predictor.map(|hidden| {
+            let mut tensors =
+                |name, from, to| builder.linear_tensors(name, from, to, Part::Predictor);
+            let hidden = hidden as i64;
+            [tensors("predictor.0", width, hidden), tensors("predictor.1", hidden, width)]
+        });
+        if let Some(problem) = builder.problem {
+            return Err(problem);
+        }
+        Ok(Self {
+            layout: Arc::new(builder.entries),
+            config: config.clone(),
+            layers: builder.layers,
+            pooled,
+            logits,
+            latents,
+            features_width: width,
+            latent_stage,
+            convolved: builder.convolved,
+            latent_input,
+            predictor,
+            plan,
+        })
     }
 
     /// Draws initial weights on the host: convolutions Kaiming-normal by fan-out, heads uniform
@@ -193,115 +196,66 @@ impl Network {
         Ok(Params { tensors: tensors.collect::<Result<_>>()?, layout: self.layout.clone() })
     }
 
-    /// The stage whose pooled output the anchor head reads, from 1.
-    pub fn latent_stage(&self) -> usize {
-        self.latent_stage
-    }
-
-    /// Number of pooled features F.
-    pub fn features_width(&self) -> i64 {
-        match &self.backbone {
-            Backbone::Residual(body) => body.widths[body.widths.len() - 1],
-            Backbone::Cnn(_) => cnn::HIDDEN,
-        }
-    }
-
     /// Parameters without running statistics: of the backbone and classifier, of the anchor head.
     pub fn parameter_counts(&self) -> (i64, i64) {
-        let count = |anchor: bool| {
-            let part = |part| {
-                if anchor {
-                    part == Part::Anchor
-                } else {
-                    matches!(part, Part::Backbone | Part::Classifier)
-                }
-            };
-            let wanted = |e: &&Entry| !e.statistic && part(e.part);
-            self.layout.iter().filter(wanted).map(Entry::numel).sum()
+        let count = |parts: &[Part]| {
+            let counts = |entry: &&Entry| !entry.statistic && parts.contains(&entry.part);
+            self.layout.iter().filter(counts).map(Entry::numel).sum()
         };
-        (count(false), count(true))
+        (count(&[Part::Backbone, Part::Classifier]), count(&[Part::Anchor]))
     }
 
     /// The backbone on a normalised batch `[batch, K*C, H, W]`.
     pub fn features(&self, x: &Tensor, pass: &Pass) -> Result<Features> {
-        let x = &x.f_to_kind(pass.kind)?;
-        let body = match &self.backbone {
-            Backbone::Residual(body) => body,
-            Backbone::Cnn(cnn) => {
-                return Ok(Features { pooled: cnn.forward(x, pass)?, latent_input: None });
-            }
-        };
-        let mut flow = body.begin(x, pass)?;
-        let mut latent_input = None;
-        for (index, stage) in body.stages.iter().enumerate() {
-            for block in stage {
-                flow = block.forward(flow, pass)?;
-            }
-            if index + 1 == self.latent_stage && index + 1 < body.stages.len() {
-                latent_input = Some(pool(&flow.x, pass)?);
-            }
-        }
-        let x = match &body.end_norm {
-            Some(norm) => norm.relu(&flow, pass)?,
-            None => flow.x,
-        };
-        Ok(Features { pooled: pool(&x, pass)?, latent_input })
+        let backbone = &self.layers[..self.pooled];
+        let mut run = Run::new(backbone, &self.plan, pass, x.f_to_kind(pass.kind)?)?;
+        let latent_input = self.latent_input.map(|value| run.take(value)).transpose()?;
+        Ok(Features { pooled: run.take(self.pooled)?, latent_input })
     }
 
     /// The classification head: `[K, batch, classes]`.
     pub fn logits(&self, features: &Features, pass: &Pass) -> Result<Tensor> {
-        self.classifier.forward(&features.pooled, pass)
+        self.head(self.logits, &features.pooled, pass)
     }
 
     /// The anchor head: `[K, batch, latent_dim]`.
     pub fn latents(&self, features: &Features, pass: &Pass) -> Result<Tensor> {
-        let head = self.anchor.as_ref().ok_or_else(|| absent("anchor head"))?;
-        head.forward(features.latent_input.as_ref().unwrap_or(&features.pooled), pass)
+        let head = self.latents.ok_or_else(|| absent("anchor head"))?;
+        self.head(head, features.latent_input.as_ref().unwrap_or(&features.pooled), pass)
     }
 
-    /// What the network computes, operation by operation, without the predictor, which only serves
-    /// training.
-    pub fn operations(&self) -> Operations {
-        let mut operations = Operations::default();
-        let (pooled, latent_input) = match &self.backbone {
-            Backbone::Residual(body) => body.describe(&mut operations, self.latent_stage),
-            Backbone::Cnn(cnn) => {
-                let pooled = cnn.describe(&mut operations);
-                (pooled, pooled)
-            }
-        };
-        operations.pooled = pooled;
-        operations.logits = self.classifier.describe(&mut operations, pooled);
-        let anchor = self.anchor.as_ref();
-        operations.latents = anchor.map(|head| head.describe(&mut operations, latent_input));
-        operations
+    fn head(&self, value: Value, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        match self.layers[value - 1].operation {
+            Operation::Linear { weight, bias } => linear(x, (weight, bias), pass),
+            _ => unreachable!("heads are linear layers"),
+        }
     }
 
     /// The predictor on pooled features: `[K, batch, F]`. Between its layers every number is
     /// normalised over the batch, as batch norm without weights does.
     pub fn predictions(&self, features: &Features, pass: &Pass) -> Result<Tensor> {
-        let predictor = self.predictor.as_ref().ok_or_else(|| absent("predictor"))?;
-        let hidden = predictor.first.forward(&features.pooled, pass)?; // [K, batch, hidden]
+        let [first, second] = self.predictor.ok_or_else(|| absent("predictor"))?;
+        let hidden = linear(&features.pooled, first, pass)?; // [K, batch, hidden]
         let mean = hidden.f_mean_dim(&[1i64][..], true, Kind::Float)?;
         let variance = hidden.f_var_dim(&[1i64][..], false, true)?;
         let scale = variance.f_add_scalar(1e-5)?.f_rsqrt()?;
         let hidden = hidden.f_sub(&mean)?.f_mul(&scale)?.f_relu()?;
-        predictor.second.forward(&hidden, pass)
+        linear(&hidden, second, pass)
     }
 }
 
-fn initial(entry: &Entry, rng: &mut fedanchor_data::stream::ChaCha8Rng) -> Vec<f32> {
+fn absent(head: &str) -> Error {
+    Error::tensors(format!("this method's network has no {head}"))
+}
+
+fn initial(entry: &Entry, rng: &mut ChaCha8Rng) -> Vec<f32> {
     let count = entry.numel() as usize;
     let constant = |value: f32| vec![value; count];
     match entry.shape[..] {
         [to, _, height, width] => {
             let std = (2.0 / (to * height * width) as f32).sqrt();
-            (0..count)
-                .map(|_| {
-                    let normal: f32 = StandardNormal.sample(rng);
-                    std * normal
-                })
-                .collect()
+            let mut normal = || -> f32 { StandardNormal.sample(rng) };
+            (0..count).map(|_| std * normal()).collect()
         }
         [_, from] => {
             let bound = 1.0 / (from as f32).sqrt();

@@ -113,7 +113,7 @@ pub struct Decoded {
     pub u16: BTreeMap<String, Vec<u16>>,
 }
 
-/// Reads what [`encode`] wrote. Bytes that lie about their sizes are refused before anything is
+/// Reads what [`encode`] wrote. Bytes with wrong sizes are refused before anything is
 /// allocated for them.
 pub fn decode(bytes: &[u8]) -> Result<Decoded> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(Error::tensors)?;
@@ -128,7 +128,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded> {
     for (name, view) in file.tensors() {
         let list = || match view.shape() {
             [_] => Ok(view.data()),
-            shape => Err(Error::tensors(format!("`{name}`: expected a list, found {shape:?}"))),
+            shape => Err(Error::tensors(format!("`{name}`: expected a list, got {shape:?}"))),
         };
         match view.dtype() {
             Dtype::F32 => {

@@ -261,7 +261,7 @@ impl Params {
             let Some(tensor) = tensors.remove(&entry.name) else { continue };
             if tensor.size() != entry.shape {
                 let (wanted, size) = (&entry.shape, tensor.size());
-                let problem = format!("`{}`: expected {wanted:?}, found {size:?}", entry.name);
+                let problem = format!("`{}`: expected {wanted:?}, got {size:?}", entry.name);
                 return Err(Error::tensors(problem));
             }
             entries.push(entry.clone());

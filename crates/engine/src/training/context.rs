@@ -1,4 +1,4 @@
-//! What a computation needs beside parameters and data: the network, the device and number format, the
+//! All that a computation needs except parameters and data: the network, the device and number format, the
 //! settings of training, and the way from pixels to inputs. A simulated client, a deployed client and
 //! the server each hold one; nothing in it changes during a run.
 
@@ -12,9 +12,9 @@ use crate::config::{
 use crate::error::{Error, Result};
 use crate::model::{Network, Pass, Statistics, import};
 use crate::tensors::Params;
+use fedanchor_cuda as cuda;
 use fedanchor_data::augment::Strong;
 use fedanchor_data::{Normalisation, Shape};
-use fedanchor_graph as graph;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
@@ -58,7 +58,7 @@ pub struct Context {
     /// Batch norm's running statistics.
     pub batch_norm: BatchNormConfig,
     precision: Precision,
-    /// What the user should know of the device and the initial model.
+    /// Notices for the user about the device and the initial model.
     notices: Mutex<VecDeque<String>>,
     /// What a GPU keeps between steps; none on a CPU.
     pub(crate) gpu: Option<Gpu>,
@@ -67,7 +67,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// For images of this shape and so many classes. `flip` says whether images may be mirrored where
+    /// For images of this shape and this number of classes. `flip` says whether images may be mirrored where
     /// the settings leave it open; `workers` threads augment images [default: one per core].
     pub fn new(
         settings: Settings,
@@ -123,8 +123,7 @@ impl Context {
         if let [first, ..] = &imported.ignored[..] {
             let (path, count) = (path.display(), imported.ignored.len());
             let text = format!(
-                "model.init_from: {path}: heads start anew; {count} tensors of others are not used \
-                 ({first})"
+                "model.init_from: {path}: heads are newly initialised; ignored {count} unused tensors ({first})"
             );
             self.notices.lock().unwrap_or_else(PoisonError::into_inner).push_back(text);
         }
@@ -166,7 +165,7 @@ impl Context {
 
     /// Puts this thread's work on the run's own queue of the GPU, until the guard is dropped. Rounds
     /// on a GPU need it: work on the common queue cannot be captured.
-    pub fn enter(&self) -> Result<Option<graph::Entered>> {
+    pub fn enter(&self) -> Result<Option<cuda::Entered>> {
         self.gpu.as_ref().map(Gpu::enter).transpose()
     }
 
@@ -196,7 +195,7 @@ impl Context {
     pub fn free(&self, clients: usize) -> Result<()> {
         match &self.gpu {
             Some(gpu) => gpu.free(clients),
-            None if self.device.is_cuda() => Ok(graph::empty_cache()?),
+            None if self.device.is_cuda() => Ok(cuda::empty_cache()?),
             None => Ok(()),
         }
     }
@@ -237,17 +236,14 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ModelName, Stem};
+    use crate::config::Stem;
     use crate::tensors::Part;
 
     #[test]
     fn a_file_replaces_the_backbone_and_no_head() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut model = ModelConfig {
-            latent_dim: 4,
-            stem: Stem::Imagenet,
-            ..ModelConfig::plain(ModelName::Resnet18)
-        };
+        let mut model =
+            ModelConfig { latent_dim: 4, stem: Stem::Imagenet, ..ModelConfig::plain("resnet18") };
         let context = |model: &ModelConfig| {
             let heads = Heads { anchor: true, predictor: None };
             let normalisation = Normalisation { mean: vec![0.0; 3], std: vec![1.0; 3] };
@@ -265,7 +261,7 @@ mod tests {
             assert_eq!(initial.tensors[index], expected.tensors[index], "{}", entry.name);
         }
         let notice = context.take_notice().unwrap();
-        assert!(notice.contains("heads start anew"), "{notice}");
+        assert!(notice.contains("heads are newly initialised"), "{notice}");
         assert_eq!((context.take_notice(), plain.take_notice()), (None, None));
     }
 }

@@ -9,8 +9,8 @@ use crate::batches::{FixMixBatch, FixMixBatches, FixMixFormat};
 use crate::config::{Augmentation, MixupConfig, Views};
 use crate::error::Result;
 use crate::model::Pass;
-use fedanchor_graph as graph;
-use graph::{Labels, Losses, MixLabels};
+use cuda::{Labels, Losses, MixLabels};
+use fedanchor_cuda as cuda;
 use tch::Tensor;
 
 /// Fix and mix batches of a round, and their loss.
@@ -27,35 +27,35 @@ impl<'a> FixMix<'a> {
     /// L_fix alone: cross entropy on batches of this size, with images augmented this way.
     pub fn plain(context: &'a Context, round: u32, batch: usize, augment: Augmentation) -> Self {
         let (images, streams) = (&context.images, context.streams(round));
-        let (mixup, weighted, adjustments) = (None, false, 0);
-        let batches =
-            FixMixBatches { images, streams, batch, augment, mixup, weighted, adjustments };
+        let format = FixMixFormat { batch, mixed: false, weighted: false, adjustments: 0 };
+        let batches = FixMixBatches { images, streams, augment, mixup: None, format };
         Self { context, batches, views: Views::Separate }
     }
 
     /// The same with b L_mix, if there is any mixup.
     pub fn with_mixup(mut self, mixup: Option<&'a MixupConfig>, views: Views) -> Self {
         self.batches.mixup = mixup;
+        self.batches.format.mixed = mixup.is_some();
         Self { views, ..self }
     }
 
     /// The same with weighted samples, if they have weights.
     pub fn with_weights(mut self, weighted: bool) -> Self {
-        self.batches.weighted = weighted;
+        self.batches.format.weighted = weighted;
         self
     }
 
     /// The same with an adjustment of every client's logits, if there is any: what is added in training
     /// the network does not have to learn.
     pub fn with_adjustment(mut self, adjusted: bool) -> Self {
-        self.batches.adjustments = if adjusted { self.context.classes } else { 0 };
+        self.batches.format.adjustments = if adjusted { self.context.classes } else { 0 };
         self
     }
 
     /// The loss as a value.
     pub fn loss(&self) -> FixMixLoss {
         let mix_weight = self.batches.mixup.map_or(0.0, |mixup| mixup.weight);
-        FixMixLoss { format: self.batches.format(), views: self.views, mix_weight }
+        FixMixLoss { format: self.batches.format, views: self.views, mix_weight }
     }
 
     /// Both together.
@@ -64,7 +64,7 @@ impl<'a> FixMix<'a> {
     }
 }
 
-/// L_fix + b L_mix as a value: all that a step depends on beside its batch.
+/// L_fix + b L_mix as a value: all that a step depends on except its batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FixMixLoss {
     format: FixMixFormat,
@@ -114,7 +114,7 @@ impl FixMixLoss {
             }
             None => logits(context, &images.input(&batch.fix)?, pass)?,
         };
-        let loss = graph::FixMixLoss {
+        let loss = cuda::FixMixLoss {
             fix: Labels { labels: &batch.labels, weights: batch.weights.as_ref() },
             mix: batch.mix.as_ref().map(|mix| MixLabels {
                 labels: Labels { labels: &mix.labels, weights: mix.weights.as_ref() },

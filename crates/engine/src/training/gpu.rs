@@ -14,8 +14,8 @@ use crate::config::Precision;
 use crate::error::{Error, Result};
 use crate::model::Features;
 use crate::tensors::{Entry, Params};
-use fedanchor_graph as graph;
-use graph::{Graph, Queue, Upload};
+use cuda::{Graph, Queue, Upload};
+use fedanchor_cuda as cuda;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -87,16 +87,16 @@ impl Gpu {
     /// kernels for the GPU.
     pub(crate) fn new(device: Device, precision: Precision) -> Result<Option<Self>> {
         let Device::Cuda(index) = device else { return Ok(None) };
-        if !graph::AVAILABLE {
+        if !cuda::AVAILABLE {
             return Ok(None);
         }
         let asked = std::env::var(KERNELS).unwrap_or_default();
-        let Some(kernels) = kernels(&asked, graph::has_kernels(index)?)? else {
-            graph::choose_products(false, false)?;
+        let Some(kernels) = kernels(&asked, cuda::has_kernels(index)?)? else {
+            cuda::set_math_mode(false, false)?;
             return Ok(None);
         };
-        graph::setup(index, cache_folder().as_deref(), kernels)?;
-        graph::choose_products(precision == Precision::Bf16, true)?;
+        cuda::setup(index, cache_folder().as_deref(), kernels)?;
+        cuda::set_math_mode(precision == Precision::Bf16, true)?;
         let state = GpuState {
             device,
             index,
@@ -111,7 +111,7 @@ impl Gpu {
     }
 
     /// Makes the run's queue current on this thread.
-    pub(crate) fn enter(&self) -> Result<graph::Entered> {
+    pub(crate) fn enter(&self) -> Result<cuda::Entered> {
         Ok(self.queue.enter()?)
     }
 
@@ -122,7 +122,7 @@ impl Gpu {
 
     /// Most memory held on the GPU so far.
     pub(crate) fn peak_memory(&self) -> Option<u64> {
-        graph::peak_memory(self.device).ok()
+        cuda::peak_memory(self.device).ok()
     }
 
     /// Something the user should know, once.
@@ -131,7 +131,7 @@ impl Gpu {
     }
 
     /// Makes `steps` steps. `fill` prepares the bytes of a step, at most `room`, and says how many
-    /// clients take part and how many bytes they are; it runs ahead in a thread of its own.
+    /// clients take part and how many bytes they are; it runs ahead in a separate thread.
     pub(crate) fn run_steps(
         &self,
         steps: usize,
@@ -185,7 +185,7 @@ impl Gpu {
         state.steps.notice(format!(
             "the clients of a round do not fit into GPU memory together: training {clients} at a time"
         ));
-        Ok(graph::empty_cache()?)
+        Ok(cuda::empty_cache()?)
     }
 }
 
@@ -193,19 +193,19 @@ impl Gpu {
 const KERNELS: &str = "FEDANCHOR_KERNELS";
 
 /// The kernels to compute with, or none for libtorch alone; `any` says whether there are some for this GPU.
-fn kernels(asked: &str, any: bool) -> Result<Option<graph::Kernels>> {
+fn kernels(asked: &str, any: bool) -> Result<Option<cuda::Kernels>> {
     match asked {
-        "" => Ok(any.then_some(graph::Kernels::Fitting)),
-        "general" => Ok(any.then_some(graph::Kernels::General)),
+        "" => Ok(any.then_some(cuda::Kernels::Fitting)),
+        "general" => Ok(any.then_some(cuda::Kernels::General)),
         "none" => Ok(None),
         other => {
-            let problem = format!("expected `general` or `none`, found `{other}`");
+            let problem = format!("expected `general` or `none`, got `{other}`");
             Err(Error::config(KERNELS, problem))
         }
     }
 }
 
-/// Where compiled kernels are kept: beside libtorch.
+/// The folder that compiled kernels are kept in.
 fn cache_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let shared = || {
@@ -368,8 +368,8 @@ mod tests {
     #[test]
     fn kernels_are_the_fastest_unless_others_are_asked_for() {
         let found = |asked: &str, any| kernels(asked, any).unwrap();
-        assert_eq!(found("", true), Some(graph::Kernels::Fitting));
-        assert_eq!(found("general", true), Some(graph::Kernels::General));
+        assert_eq!(found("", true), Some(cuda::Kernels::Fitting));
+        assert_eq!(found("general", true), Some(cuda::Kernels::General));
         assert_eq!(
             (found("none", true), found("", false), found("general", false)),
             (None, None, None)

@@ -16,7 +16,7 @@ use crate::config::OptimiserConfig;
 use crate::error::{Error, Result};
 use crate::model::{Pass, Statistics};
 use crate::tensors::{Entry, Params};
-use fedanchor_graph as graph;
+use fedanchor_cuda as cuda;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct Learner<'a> {
     pub params: Params,
     /// The cohort's momentum.
     pub momentum: Momentum,
-    /// Further networks that the loss reads; what it is to them, the loss knows.
+    /// Further networks that the loss reads; their meaning is up to the loss.
     pub others: Vec<Params>,
     configuration: Configuration,
     /// The sum of every term of the loss over the steps, by client: `[K]` each.
@@ -38,7 +38,7 @@ pub struct Learner<'a> {
     gpu: Option<OnGpu>,
 }
 
-/// What a step computes: all that a captured one depends on beside addresses, sizes and inputs.
+/// What a step computes: all that a captured step depends on except addresses, sizes and inputs.
 struct StepKind {
     loss: Box<dyn StepLoss>,
     configuration: Configuration,
@@ -72,7 +72,7 @@ struct Configuration {
     scalars: usize,
 }
 
-/// What a GPU keeps of the cohort beside its parameters.
+/// The GPU memory of a cohort, except its parameters.
 struct OnGpu {
     workspace: u64,
     /// Weights in the format of the activations.
@@ -134,7 +134,7 @@ impl<'a> Learner<'a> {
         Ok(())
     }
 
-    /// Further networks for the loss to read, as many clients each.
+    /// Further networks of the same clients for the loss to read.
     pub fn with_others(mut self, others: Vec<Params>) -> Result<Self> {
         (self.others, self.configuration.others) = match (&self.context.gpu, &self.gpu) {
             (Some(gpu), Some(here)) => gpu.lock().move_others_in(here.workspace, &others)?,
@@ -146,7 +146,7 @@ impl<'a> Learner<'a> {
         Ok(self)
     }
 
-    /// Leaves the running statistics alone: where only a head is trained, the backbone stays as it is.
+    /// Leaves the running statistics unchanged: where only a head is trained, the backbone stays as it is.
     pub fn keeping_statistics(mut self) -> Self {
         self.configuration.statistics = Statistics::Batch;
         self
@@ -330,9 +330,9 @@ impl<'a> Learner<'a> {
         let backward = || -> Result<Vec<Tensor>> {
             Ok(Tensor::f_run_backward(&total, &leaves, false, false)?)
         };
-        // Beside the rest of the pass only where nothing is added to these gradients.
+        // On a side stream only where nothing is added to these gradients.
         let gradients = if self.gpu.is_some() && !reads_weights {
-            graph::with_weights_beside(backward)?
+            cuda::overlap_weight_grads(backward)?
         } else {
             backward()?
         };

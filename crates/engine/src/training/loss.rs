@@ -51,7 +51,7 @@ impl<T: StepLoss + Clone + PartialEq + 'static> LossValue for T {
     }
 }
 
-/// What a loss reads beside parameters.
+/// What a loss reads in addition to parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
     /// The network and how images become inputs; the same for the whole run.

@@ -11,7 +11,7 @@ mod sgd;
 mod steps;
 
 pub use context::{Context, Settings};
-pub use fedanchor_graph::Entered;
+pub use fedanchor_cuda::Entered;
 pub use fix_mix::{FixMix, FixMixLoss};
 pub use learner::Learner;
 pub use loss::{Inputs, LossValue, Objective, StepLoss, Terms, Weight};

@@ -6,8 +6,8 @@
 use crate::config::OptimiserConfig;
 use crate::error::Result;
 use crate::tensors::{Bundle, Params};
-use fedanchor_graph as graph;
-use graph::SgdEntry;
+use cuda::SgdEntry;
+use fedanchor_cuda as cuda;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use tch::{Kind, Tensor};
@@ -161,13 +161,13 @@ pub(crate) fn sgd_step_on_gpu(
         gradient,
         shadow: shadow.as_ref(),
     });
-    let config = graph::Sgd {
+    let config = cuda::Sgd {
         momentum: config.momentum,
         decay: config.weight_decay,
         clip: config.clip,
         nesterov: config.nesterov,
     };
-    Ok(graph::sgd(config, lr, &entries.collect::<Vec<_>>())?)
+    Ok(cuda::sgd(config, lr, &entries.collect::<Vec<_>>())?)
 }
 
 /// min(1, clip / norm) for every client, `[K]`; 1 where clipping is off.
@@ -203,7 +203,7 @@ pub(crate) fn put_back(now: &Tensor, before: &Tensor, made: &Tensor) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Heads, LrSchedule, ModelConfig, ModelName};
+    use crate::config::{Heads, LrSchedule, ModelConfig};
     use crate::model::Network;
     use fedanchor_data::Shape;
     use tch::Device;
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_cohort_is_laid_out_for_the_fused_step() {
         let shape = Shape { side: 16, channels: 3 };
-        for name in [ModelName::Small, ModelName::Wrn28x2, ModelName::Resnet18, ModelName::Cnn] {
+        for name in ["small", "wrn28x2", "resnet18", "cnn"] {
             let heads = Heads { anchor: true, predictor: None };
             let network = Network::new(&ModelConfig::plain(name), heads, shape, 10).unwrap();
             let one = network.init(0, Device::Cpu).unwrap();

@@ -18,7 +18,7 @@ const WARM_UP: u32 = 2;
 /// are dropped, so that captures do not pile up.
 const KINDS: usize = 4;
 
-/// What a captured step depends on beside addresses, sizes and inputs: any value that can be compared.
+/// What a captured step depends on except addresses, sizes and inputs: any value that can be compared.
 pub(crate) trait StepKind: Any + Debug + Send + Sync {
     fn equals(&self, other: &dyn StepKind) -> bool;
 }

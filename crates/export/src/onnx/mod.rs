@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::numbers::without_predictor;
 use crate::trained::{Exported, Latents, Trained};
 use fedanchor_data::Shape;
-use fedanchor_engine::model::{Operation, Operations, Value};
+use fedanchor_engine::model::{EPSILON, IMAGES, Layer, Operation, Value};
 use graph::{batch, float, floats, int, ints, node, tensor, whole};
 use prost::Message;
 use proto::{FLOAT, Graph, IR_VERSION, Model, OPERATORS, OperatorSet, Property, UINT8};
@@ -54,13 +54,11 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
             normalise(&mut graph, model);
         }
     }
-    let operations = model.network.operations();
-    let names = Names { operations: &operations, source: source(input) };
-    for (index, operation) in operations.list.iter().enumerate() {
-        let value = index + 1;
+    let names = Names { logits: model.network.logits, source: source(input) };
+    for (layer, value) in model.network.layers.iter().zip(1..) {
         // Without an untrained anchor head.
-        if model.latents == Latents::Anchor || operations.latents != Some(value) {
-            add(&mut graph, model, &names, value, operation)?;
+        if model.latents == Latents::Anchor || model.network.latents != Some(value) {
+            add(&mut graph, model, &names, value, *layer)?;
         }
     }
     let left_out = outputs(&mut graph, model, &names)?;
@@ -117,30 +115,30 @@ fn normalise(graph: &mut Graph, model: &Trained) {
 }
 
 /// The names of values in the graph.
-struct Names<'a> {
-    operations: &'a Operations,
+struct Names {
+    logits: Value,
     source: &'static str,
 }
 
-impl Names<'_> {
+impl Names {
     fn of(&self, value: Value) -> String {
         match value {
-            Operations::INPUT => self.source.to_owned(),
-            value if value == self.operations.logits => "logits".to_owned(),
+            IMAGES => self.source.to_owned(),
+            value if value == self.logits => "logits".to_owned(),
             value => format!("value{value}"),
         }
     }
 }
 
-/// Adds an operation and its tensors.
+/// Adds a layer and the tensors that it needs.
 fn add(
     graph: &mut Graph,
     model: &Trained,
     names: &Names,
     value: Value,
-    operation: &Operation,
+    Layer { input, operation }: Layer,
 ) -> Result<()> {
-    let output = &*names.of(value);
+    let (input, output) = (&*names.of(input), &*names.of(value));
     let put = |graph: &mut Graph, index: usize| -> Result<String> {
         let entry = &model.params.layout[index];
         tensor(graph, &entry.name, &entry.shape, &model.params.tensors[index])?;
@@ -153,9 +151,9 @@ fn add(
         tensor(graph, &entry.name, &dims, &model.params.tensors[index])?;
         Ok(entry.name.clone())
     };
-    match *operation {
-        Operation::Conv { input, weight, bias, stride, padding } => {
-            let mut inputs = vec![names.of(input), put(graph, weight)?];
+    match operation {
+        Operation::Conv { weight, bias, stride, padding } => {
+            let mut inputs = vec![input.to_owned(), put(graph, weight)?];
             if let Some(bias) = bias {
                 inputs.push(put(graph, bias)?);
             }
@@ -168,14 +166,14 @@ fn add(
             ];
             node(graph, "Conv", output, &inputs, attributes);
         }
-        Operation::BatchNorm { input, weight, bias, mean, variance, epsilon } => {
+        Operation::BatchNorm { weight, bias, mean, variance } => {
             let (weight, bias) = (put(graph, weight)?, put(graph, bias)?);
             let (mean, variance) = (put(graph, mean)?, put(graph, variance)?);
-            let inputs = [&names.of(input), &*weight, &*bias, &*mean, &*variance];
-            let attributes = vec![float("epsilon", epsilon)];
+            let inputs = [input, &*weight, &*bias, &*mean, &*variance];
+            let attributes = vec![float("epsilon", EPSILON)];
             node(graph, "BatchNormalization", output, &inputs, attributes);
         }
-        Operation::GroupNorm { input, weight, bias, groups, epsilon } => {
+        Operation::GroupNorm { weight, bias, groups } => {
             let part = |name: &str| format!("{output}.{name}");
             let (shape, rows, apart) = (part("shape"), part("rows"), part("apart"));
             let (ones, zeros) = (part("ones"), part("zeros"));
@@ -184,38 +182,37 @@ fn add(
             whole(graph, &rows, &[0, groups, -1]);
             floats(graph, &ones, &[groups], &vec![1.0; groups as usize]);
             floats(graph, &zeros, &[groups], &vec![0.0; groups as usize]);
-            let input = &*names.of(input);
             node(graph, "Shape", &shape, &[input], vec![]);
             node(graph, "Reshape", &flat, &[input, &rows], vec![]);
-            let attributes = vec![float("epsilon", epsilon)];
+            let attributes = vec![float("epsilon", EPSILON)];
             node(graph, "InstanceNormalization", &apart, &[&flat, &ones, &zeros], attributes);
             node(graph, "Reshape", &back, &[&apart, &shape], vec![]);
             node(graph, "Mul", &weighted, &[&back, &weight], vec![]);
             node(graph, "Add", output, &[&weighted, &bias], vec![]);
         }
-        Operation::Relu { input } => node(graph, "Relu", output, &[&names.of(input)], vec![]),
-        Operation::Add { left, right } => {
-            node(graph, "Add", output, &[&names.of(left), &names.of(right)], vec![]);
+        Operation::Relu => node(graph, "Relu", output, &[input], vec![]),
+        Operation::Add { other } => {
+            node(graph, "Add", output, &[input, &names.of(other)], vec![]);
         }
-        Operation::MaxPool { input, kernel, stride, padding } => {
+        Operation::MaxPool { kernel, stride, padding } => {
             let attributes = vec![
                 ints("kernel_shape", &[kernel; 2]),
                 ints("strides", &[stride; 2]),
                 ints("pads", &[padding; 4]),
             ];
-            node(graph, "MaxPool", output, &[&names.of(input)], attributes);
+            node(graph, "MaxPool", output, &[input], attributes);
         }
-        Operation::GlobalAveragePool { input } => {
+        Operation::GlobalAveragePool => {
             let pooled = format!("{output}.pooled");
-            node(graph, "GlobalAveragePool", &pooled, &[&names.of(input)], vec![]);
+            node(graph, "GlobalAveragePool", &pooled, &[input], vec![]);
             node(graph, "Flatten", output, &[&pooled], vec![int("axis", 1)]);
         }
-        Operation::Flatten { input } => {
-            node(graph, "Flatten", output, &[&names.of(input)], vec![int("axis", 1)]);
+        Operation::Flatten => {
+            node(graph, "Flatten", output, &[input], vec![int("axis", 1)]);
         }
-        Operation::Linear { input, weight, bias } => {
+        Operation::Linear { weight, bias } => {
             let (weight, bias) = (put(graph, weight)?, put(graph, bias)?);
-            let inputs = [&names.of(input), &*weight, &*bias];
+            let inputs = [input, &*weight, &*bias];
             node(graph, "Gemm", output, &inputs, vec![int("transB", 1)]);
         }
     }
@@ -232,7 +229,7 @@ fn outputs(graph: &mut Graph, model: &Trained, names: &Names) -> Result<Vec<Stri
     output(graph, "logits", classes, "The classification head, one number per class.");
     node(graph, "Softmax", "probabilities", &["logits"], vec![int("axis", 1)]);
     output(graph, "probabilities", classes, "Softmax of the logits.");
-    let (latents, width, doc) = match (model.latents, names.operations.latents) {
+    let (latents, width, doc) = match (model.latents, model.network.latents) {
         (Latents::Anchor, Some(latents)) => {
             let width = model.network.config.latent_dim as i64;
             (latents, width, "The anchor head, scaled to length 1.")
@@ -242,7 +239,7 @@ fn outputs(graph: &mut Graph, model: &Trained, names: &Names) -> Result<Vec<Stri
                 left_out.push("anchor.*: the latents are the pooled features".to_owned());
             }
             let doc = "The pooled features, scaled to length 1.";
-            (names.operations.pooled, model.network.features_width(), doc)
+            (model.network.pooled, model.network.features_width, doc)
         }
         (Latents::Anchor, None) => {
             if model.class_means.is_some() {

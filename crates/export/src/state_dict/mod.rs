@@ -9,7 +9,7 @@ mod pickle;
 use crate::error::{Error, Result};
 use crate::numbers::{bytes_of, without_predictor};
 use crate::trained::{Exported, Trained};
-use fedanchor_engine::config::{ModelConfig, ModelName, NormKind};
+use fedanchor_engine::config::{ModelConfig, NormKind};
 use fedanchor_engine::tensors::Part;
 use pickle::Pickle;
 use std::io::{Cursor, Write};
@@ -59,7 +59,7 @@ pub fn state_dict(model: &Trained) -> Result<Exported> {
 
 /// Refuses models that torchvision lacks.
 fn fits_torchvision(config: &ModelConfig) -> Result<()> {
-    let problem = if config.name != ModelName::Resnet18 {
+    let problem = if config.name != "resnet18" {
         format!("torchvision has no network `{}`", config.name)
     } else if config.preactivation {
         "torchvision's ResNet-18 has no pre-activation blocks".to_owned()
@@ -137,7 +137,7 @@ mod tests {
     use tch::Device;
 
     fn exported(change: impl Fn(&mut ModelConfig)) -> Result<Exported> {
-        let mut config = ModelConfig { latent_dim: 4, ..ModelConfig::plain(ModelName::Resnet18) };
+        let mut config = ModelConfig { latent_dim: 4, ..ModelConfig::plain("resnet18") };
         change(&mut config);
         let heads = Heads { anchor: true, predictor: Some(2) };
         let shape = Shape { side: 16, channels: 3 };
@@ -160,7 +160,7 @@ mod tests {
         assert!(exported(|config| config.stem = Stem::Imagenet).is_ok());
         let refused = |change: fn(&mut ModelConfig)| exported(change).unwrap_err().to_string();
         assert_eq!(
-            refused(|config| config.name = ModelName::Wrn28x2),
+            refused(|config| config.name = "wrn28x2".to_owned()),
             "a state dict of torchvision cannot hold this model: torchvision has no network `wrn28x2`: \
              export it as onnx or safetensors"
         );

@@ -66,8 +66,7 @@ pub(super) fn check(
     let mut needed = COPIES * model;
     // A GPU reports when its memory is full.
     if training.device == Device::Cpu {
-        let numbers = network.operations().convolved(&network.layout, shape.side);
-        let of_image = numbers.saturating_add(*classes as u64).saturating_mul(4);
+        let of_image = network.convolved.saturating_add(*classes as u64).saturating_mul(4);
         needed = needed.saturating_add(of_image.saturating_mul(experiment.client.batch as u64));
     }
     check_memory(needed, free_memory())

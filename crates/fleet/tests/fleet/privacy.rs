@@ -127,12 +127,12 @@ fn refusals_are_these() {
     let request = request(&broadcast(&place), "ward");
     assert_eq!(refused(&node, "/v1/train", &request), (428, "join first".to_owned()));
     let mut other: Value = serde_json::from_slice(&terms).unwrap();
-    other["experiment"] = json!("method.name = \"nothing\"");
-    let words = refused(&node, "/v1/join", &other.to_string().into_bytes()).1;
-    assert!(
-        words.starts_with("cannot train this experiment: method.name: unknown method `nothing`"),
-        "{words}"
-    );
+    for kind in ["method", "model"] {
+        other["experiment"] = json!(format!("{kind}.name = \"nothing\""));
+        let words = refused(&node, "/v1/join", &other.to_string().into_bytes()).1;
+        let unknown = format!("{kind}.name: unknown {kind} `nothing`; expected one of");
+        assert!(words.starts_with(&format!("cannot train this experiment: {unknown}")), "{words}");
+    }
     other["experiment"] = json!("model.init_from = \"/etc/passwd\"");
     let words = "cannot train this experiment: model.init_from: a client does not take this setting from a \
                  coordinator"

@@ -8,7 +8,7 @@ mod rules;
 use super::anchors::Score;
 use crate::config::{read, within};
 use crate::error::{Error, Result};
-use crate::registry::Registry;
+use fedanchor_engine::registry::Registry;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -108,7 +108,7 @@ static RULES: Registry<Registration> =
 
 /// Registers a rule for the whole process: from now on, `method.threshold` may name it.
 pub fn register(rule: Registration) -> Result<()> {
-    RULES.add(rule)
+    Ok(RULES.add(rule)?)
 }
 
 /// Reads the keys of a rule.

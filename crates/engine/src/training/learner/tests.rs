@@ -14,7 +14,7 @@ fn context() -> Context {
         seed: 0,
         device: Device::Cpu,
         precision: Precision::F32,
-        model: ModelConfig { latent_dim: 8, ..ModelConfig::plain(ModelName::Small) },
+        model: ModelConfig { latent_dim: 8, ..ModelConfig::plain("small") },
         heads: Heads { anchor: true, predictor: None },
         batch_norm: BatchNormConfig {
             statistics: StatisticsSource::Average,

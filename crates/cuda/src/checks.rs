@@ -1,0 +1,171 @@
+//! What the operations ask of their arguments, checked before anything reaches C++ or a kernel: only sizes,
+//! strides, kinds, addresses and devices are looked at, never numbers on the GPU. Where tensors live is
+//! checked last, so that tests without a GPU reach every other check.
+
+use crate::error::{CudaError, Expected, either};
+use crate::shim::Result;
+use tch::{Device, Kind, Tensor};
+
+/// Bytes that kernels move at a time; a tensor that they read or write in place starts at a multiple.
+const VECTOR: usize = 16;
+/// Blocks that CUDA allows along the second and third dimension of a grid.
+pub(crate) const GRID: i64 = 65_535;
+
+/// An argument of an operation: a tensor with memory that is laid out by strides.
+#[derive(Clone, Copy)]
+pub(crate) struct Argument<'a> {
+    name: &'static str,
+    tensor: &'a Tensor,
+}
+
+impl<'a> Argument<'a> {
+    /// Refuses tensors without such memory.
+    pub(crate) fn new(name: &'static str, tensor: &'a Tensor) -> Result<Self> {
+        let expected = "a dense tensor with at least one number";
+        let refused = |got| Err(CudaError::refused(name, expected, got));
+        if !tensor.defined() {
+            return refused("an undefined one");
+        }
+        if tensor.is_sparse() || tensor.is_mkldnn() {
+            return refused("one in another memory format");
+        }
+        if tensor.numel() == 0 {
+            return refused("an empty one");
+        }
+        if tensor.data_ptr().is_null() {
+            return refused("one without memory");
+        }
+        Ok(Self { name, tensor })
+    }
+
+    pub(crate) fn size(self) -> Vec<i64> {
+        self.tensor.size()
+    }
+
+    /// Its size, if it has `N` dimensions; `what` names their number in an error.
+    pub(crate) fn dimensions<const N: usize>(self, what: &'static str) -> Result<[i64; N]> {
+        let size = self.tensor.size();
+        size.try_into().map_err(|size: Vec<i64>| CudaError::refused(what, N, size.len()))
+    }
+
+    pub(crate) fn with_size(self, expected: &[i64]) -> Result<Self> {
+        let size = self.tensor.size();
+        match size == expected {
+            true => Ok(self),
+            false => self.refused(format!("size {expected:?}"), format!("{size:?}")),
+        }
+    }
+
+    pub(crate) fn with_kind(self, expected: &[Kind]) -> Result<Self> {
+        let kind = self.kind()?;
+        match expected.contains(&kind) {
+            true => Ok(self),
+            false => self.refused(either(expected), format!("{kind:?}")),
+        }
+    }
+
+    pub(crate) fn kind(self) -> Result<Kind> {
+        self.tensor.f_kind().map_err(|error| CudaError::Failed(error.to_string()))
+    }
+
+    /// The last dimension is the innermost, without gaps.
+    pub(crate) fn contiguous(self) -> Result<Self> {
+        if self.tensor.is_contiguous() {
+            return Ok(self);
+        }
+        self.refused_strides(contiguous_strides(&self.tensor.size()))
+    }
+
+    /// The numbers of every client `[K, ...]` are one block of memory, client after client. Within a
+    /// client, dimensions may be in any order.
+    pub(crate) fn dense_by_client(self) -> Result<Self> {
+        let (size, strides) = (self.tensor.size(), self.tensor.stride());
+        let mut inner: Vec<(i64, i64)> =
+            strides.iter().copied().zip(size.iter().copied()).skip(1).collect();
+        inner.retain(|&(_, size)| size > 1);
+        inner.sort_unstable();
+        let mut block = 1;
+        let dense = inner.iter().all(|&(stride, size)| {
+            let next = stride == block;
+            block *= size;
+            next
+        });
+        if dense && (size[0] == 1 || strides[0] == block) {
+            return Ok(self);
+        }
+        self.refused_strides(contiguous_strides(&size))
+    }
+
+    /// The same order in memory as `other`, which is of the same size.
+    pub(crate) fn laid_out_like(self, other: Self) -> Result<Self> {
+        let (own, others) = (self.tensor.stride(), other.tensor.stride());
+        // The stride of a dimension of size 1 means nothing.
+        let counts = self.tensor.size().into_iter().map(|size| size > 1);
+        if own.iter().zip(&others).zip(counts).all(|((own, other), counts)| !counts || own == other)
+        {
+            return Ok(self);
+        }
+        self.refused_strides(others)
+    }
+
+    pub(crate) fn aligned(self) -> Result<Self> {
+        match self.tensor.data_ptr() as usize % VECTOR {
+            0 => Ok(self),
+            rest => self.refused(
+                format!("an address divisible by {VECTOR}"),
+                format!("a remainder of {rest}"),
+            ),
+        }
+    }
+
+    /// On `expected`.
+    pub(crate) fn on(self, expected: Device) -> Result<Self> {
+        let device = self.tensor.device();
+        match device == expected {
+            true => Ok(self),
+            false => {
+                self.refused(format!("a tensor on {expected:?}"), format!("one on {device:?}"))
+            }
+        }
+    }
+
+    fn refused_strides(self, expected: Vec<i64>) -> Result<Self> {
+        self.refused(format!("strides {expected:?}"), format!("{:?}", self.tensor.stride()))
+    }
+
+    fn refused(self, expected: String, got: String) -> Result<Self> {
+        Err(CudaError::refused(self.name, expected, got))
+    }
+}
+
+/// All on one GPU, which is the first one's.
+pub(crate) fn on_one_gpu(first: Argument, others: &[Argument]) -> Result<()> {
+    let device = first.tensor.device();
+    if !device.is_cuda() {
+        let got = format!("one on {device:?}");
+        return Err(CudaError::refused(first.name, "a tensor on a GPU", got));
+    }
+    others.iter().try_for_each(|other| other.on(device).map(drop))
+}
+
+pub(crate) fn number(what: &'static str, expected: Expected, number: i64) -> Result<()> {
+    match expected.accepts(number) {
+        true => Ok(()),
+        false => Err(CudaError::refused(what, expected, number)),
+    }
+}
+
+/// The number of a GPU, as libtorch counts them.
+pub(crate) fn gpu_number(device: usize) -> Result<std::ffi::c_int> {
+    let found = i64::try_from(device).unwrap_or(i64::MAX);
+    number("number of the GPU", Expected::Between(0, i8::MAX.into()), found)?;
+    Ok(found as std::ffi::c_int)
+}
+
+fn contiguous_strides(size: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; size.len()];
+    for at in (1..size.len()).rev() {
+        strides[at - 1] = strides[at] * size[at];
+    }
+    strides
+}

@@ -1,0 +1,81 @@
+//! From 8-bit images to the network's input.
+
+use crate::checks::{Argument, number, on_one_gpu};
+use crate::error::Expected;
+use crate::shim::*;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use tch::{Kind, Tensor};
+
+/// Channels of an image.
+const CHANNELS: i64 = 4;
+/// What the kernel counts in 32 bits.
+const COUNT: i64 = i32::MAX as i64;
+
+/// The second view of a batch of images: `lambda * first + (1 - lambda) * second`, with images like
+/// those of the first view and `lambda` of `[K, batch]`, all contiguous.
+#[derive(Debug)]
+pub struct Mixture<'a> {
+    /// 8-bit images.
+    pub first: &'a Tensor,
+    /// 8-bit images.
+    pub second: &'a Tensor,
+    /// The weight of the first.
+    pub lambda: &'a Tensor,
+}
+
+/// Converts contiguous 8-bit images `[batch, K, H, W, C]` with up to 4 channels to network input
+/// `[views * batch, K * C, H, W]`, channels last: x * scale - shift by channel, with the mixture, if
+/// given, as the second view. In half precision C is padded to eight, as [`conv_before_norm`](crate::conv_before_norm()) requires.
+pub fn images(
+    fix: &Tensor,
+    mixture: Option<&Mixture>,
+    scale: &[f32],
+    shift: &[f32],
+    half: bool,
+) -> Result<Tensor> {
+    check_images(fix, mixture, scale.len(), shift.len())?;
+    let mut out = null_mut();
+    // SAFETY: all tensors are alive and were checked, and there is one number per channel; we own the
+    // result.
+    unsafe {
+        check(fa_images(
+            raw(fix),
+            raw_option(mixture.map(|m| m.first)),
+            raw_option(mixture.map(|m| m.second)),
+            raw_option(mixture.map(|m| m.lambda)),
+            scale.as_ptr(),
+            shift.as_ptr(),
+            c_int::from(half),
+            &mut out,
+        ))?;
+        Ok(Tensor::from_ptr(out))
+    }
+}
+
+fn check_images(
+    fix: &Tensor,
+    mixture: Option<&Mixture>,
+    scales: usize,
+    shifts: usize,
+) -> Result<()> {
+    let fix = Argument::new("fix", fix)?.with_kind(&[Kind::Uint8])?;
+    let size: [i64; 5] = fix.dimensions("dimensions of fix")?;
+    let [batch, clients, height, width, channels] = size;
+    number("channels of fix", Expected::Between(1, CHANNELS), channels)?;
+    number("scales", Expected::Between(channels, channels), scales as i64)?;
+    number("shifts", Expected::Between(channels, channels), shifts as i64)?;
+    number("pixels of an image", Expected::Between(1, COUNT), height.saturating_mul(width))?;
+    number("images of fix", Expected::Between(1, COUNT), batch.saturating_mul(clients))?;
+    let fix = fix.contiguous()?;
+    let mut others = Vec::new();
+    if let Some(Mixture { first, second, lambda }) = mixture {
+        for (name, images) in [("first", first), ("second", second)] {
+            let images = Argument::new(name, images)?.with_kind(&[Kind::Uint8])?;
+            others.push(images.with_size(&size)?.contiguous()?);
+        }
+        let lambda = Argument::new("lambda", lambda)?.with_kind(&[Kind::Float])?;
+        others.push(lambda.with_size(&[clients, batch])?.contiguous()?);
+    }
+    on_one_gpu(fix, &others)
+}

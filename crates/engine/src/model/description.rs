@@ -1,0 +1,247 @@
+//! A model as a list of layers. It is described once: training and inference run this list (`forward`), exporters write
+//! it, and the layout that it fills names the tensors that are saved and sent.
+
+use crate::config::{ModelConfig, NormKind};
+use crate::error::Error;
+use crate::tensors::{Entry, Part};
+use fedanchor_data::Shape;
+
+/// The number of a value: 0 is the batch of images `[batch, C, H, W]`, and n is what layer n - 1 computes.
+pub type Value = usize;
+
+/// The batch of images.
+pub const IMAGES: Value = 0;
+
+/// Added to the variance in every norm.
+pub const EPSILON: f64 = 1e-5;
+
+/// A layer: an operation on a value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Layer {
+    /// The value that it reads.
+    pub input: Value,
+    /// What it computes.
+    pub operation: Operation,
+}
+
+/// What a layer computes. `weight`, `bias`, `mean` and `variance` are positions in the network's layout.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)] // each comment explains the fields of its operation
+pub enum Operation {
+    /// A square convolution with weight `[to, from, kernel, kernel]` and bias `[to]`; `padding` zeros on every side.
+    Conv { weight: usize, bias: Option<usize>, stride: i64, padding: i64 },
+    /// Batch norm, with one weight and bias and with running statistics per channel.
+    BatchNorm { weight: usize, bias: usize, mean: usize, variance: usize },
+    /// Group norm, with one weight and bias per channel.
+    GroupNorm { weight: usize, bias: usize, groups: i64 },
+    /// max(x, 0).
+    Relu,
+    /// The sum with another value of the same shape.
+    Add { other: Value },
+    /// The maximum over square windows; the border of `padding` pixels never is the maximum.
+    MaxPool { kernel: i64, stride: i64, padding: i64 },
+    /// The mean over all pixels: `[batch, C, H, W]` to `[batch, C]`.
+    GlobalAveragePool,
+    /// `[batch, C, H, W]` to `[batch, C * H * W]`.
+    Flatten,
+    /// `x W^T + b` with weight `[to, from]` and bias `[to]`.
+    Linear { weight: usize, bias: usize },
+}
+
+/// Collects the layers and tensors of a network while a model describes it.
+#[derive(Debug)]
+pub struct Builder<'a> {
+    /// The settings of the model.
+    pub config: &'a ModelConfig,
+    pub(super) entries: Vec<Entry>,
+    pub(super) layers: Vec<Layer>,
+    /// Channels and side of every value; side 0 for a value without pixels.
+    sizes: Vec<(i64, i64)>,
+    /// Stages that have ended.
+    pub(super) stages: usize,
+    /// The pooled output of stage `model.latent_stage`, if that stage has ended.
+    pub(super) latent_input: Option<Value>,
+    /// Numbers that all convolutions compute for one image.
+    pub(super) convolved: u64,
+    /// Why the description cannot be used.
+    pub(super) problem: Option<Error>,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(config: &'a ModelConfig, images: Shape) -> Self {
+        Self {
+            config,
+            entries: Vec::new(),
+            layers: Vec::new(),
+            sizes: vec![(images.channels as i64, images.side as i64)],
+            stages: 0,
+            latent_input: None,
+            convolved: 0,
+            problem: None,
+        }
+    }
+
+    /// The channels of a value, or its length if it has no pixels.
+    pub fn channels(&self, x: Value) -> i64 {
+        self.sizes[x].0
+    }
+
+    /// Whether a value has a height and a width.
+    pub(super) fn has_pixels(&self, x: Value) -> bool {
+        self.sizes[x].1 > 0
+    }
+
+    /// A square convolution without bias, padded so that stride 1 keeps the size.
+    pub fn conv(&mut self, name: &str, x: Value, to: i64, kernel: i64, stride: i64) -> Value {
+        let weight = self.conv_weight(name, self.channels(x), to, kernel);
+        self.conv_by(weight, None, x, stride, kernel / 2)
+    }
+
+    /// A square convolution with bias and without padding.
+    pub fn valid_conv(&mut self, name: &str, x: Value, to: i64, kernel: i64) -> Value {
+        let weight = self.conv_weight(name, self.channels(x), to, kernel);
+        let bias = self.tensor(name, "bias", &[to], Part::Backbone);
+        self.conv_by(weight, Some(bias), x, 1, 0)
+    }
+
+    pub(super) fn conv_weight(&mut self, name: &str, from: i64, to: i64, kernel: i64) -> usize {
+        self.tensor(name, "weight", &[to, from, kernel, kernel], Part::Backbone)
+    }
+
+    pub(super) fn conv_by(
+        &mut self,
+        weight: usize,
+        bias: Option<usize>,
+        x: Value,
+        stride: i64,
+        padding: i64,
+    ) -> Value {
+        let [to, _, kernel, _] = self.entries[weight].shape[..] else { unreachable!() };
+        let side = self.side_after(x, kernel, stride, padding);
+        self.convolved += (to * side * side) as u64;
+        self.layer(x, Operation::Conv { weight, bias, stride, padding }, (to, side))
+    }
+
+    /// The norm of `model.norm`. The GPU's kernels need a multiple of 8 channels.
+    pub fn norm(&mut self, name: &str, x: Value) -> Value {
+        let channels = self.channels(x);
+        if channels % 8 != 0 {
+            let problem = format!("`{name}` must have a multiple of 8 channels, got {channels}");
+            self.refuse("model.name", problem);
+        }
+        let weight = self.tensor(name, "weight", &[channels], Part::Backbone);
+        let bias = self.tensor(name, "bias", &[channels], Part::Backbone);
+        let operation = match self.config.norm {
+            NormKind::Group => {
+                let groups = channels.min(self.config.groups as i64);
+                if channels % groups != 0 {
+                    let problem = format!(
+                        "{groups} groups do not divide the {channels} channels of `{name}`"
+                    );
+                    self.refuse("model.groups", problem);
+                }
+                Operation::GroupNorm { weight, bias, groups }
+            }
+            NormKind::Batch => {
+                let mean = self.tensor(name, "running_mean", &[channels], Part::Backbone);
+                let variance = self.tensor(name, "running_var", &[channels], Part::Backbone);
+                self.entries[mean].statistic = true;
+                self.entries[variance].statistic = true;
+                Operation::BatchNorm { weight, bias, mean, variance }
+            }
+        };
+        self.layer(x, operation, self.sizes[x])
+    }
+
+    /// The norm of `model.norm`, then ReLU.
+    pub fn norm_relu(&mut self, name: &str, x: Value) -> Value {
+        let x = self.norm(name, x);
+        self.relu(x)
+    }
+
+    /// max(x, 0).
+    pub fn relu(&mut self, x: Value) -> Value {
+        self.layer(x, Operation::Relu, self.sizes[x])
+    }
+
+    /// The sum of two values of the same shape; fastest if `x` is the one computed last.
+    pub fn add(&mut self, x: Value, other: Value) -> Value {
+        self.layer(x, Operation::Add { other }, self.sizes[x])
+    }
+
+    /// The maximum over square windows.
+    pub fn max_pool(&mut self, x: Value, kernel: i64, stride: i64, padding: i64) -> Value {
+        let size = (self.channels(x), self.side_after(x, kernel, stride, padding));
+        self.layer(x, Operation::MaxPool { kernel, stride, padding }, size)
+    }
+
+    /// The mean over all pixels.
+    pub fn pool(&mut self, x: Value) -> Value {
+        self.layer(x, Operation::GlobalAveragePool, (self.channels(x), 0))
+    }
+
+    /// All pixels of all channels as one vector.
+    pub fn flatten(&mut self, x: Value) -> Value {
+        let (channels, side) = self.sizes[x];
+        self.layer(x, Operation::Flatten, (channels * side * side, 0))
+    }
+
+    /// A linear layer of a value without pixels.
+    pub fn linear(&mut self, name: &str, x: Value, to: i64) -> Value {
+        self.head(name, x, to, Part::Backbone)
+    }
+
+    /// Ends a stage, which every stage but the last must: the anchor head can read its output `x`
+    /// (`model.latent_stage`).
+    pub fn end_stage(&mut self, x: Value) {
+        self.stages += 1;
+        if self.config.latent_stage == Some(self.stages) {
+            self.latent_input = Some(self.pool(x));
+        }
+    }
+
+    pub(super) fn head(&mut self, name: &str, x: Value, to: i64, part: Part) -> Value {
+        let (weight, bias) = self.linear_tensors(name, self.channels(x), to, part);
+        self.layer(x, Operation::Linear { weight, bias }, (to, 0))
+    }
+
+    pub(super) fn linear_tensors(
+        &mut self,
+        name: &str,
+        from: i64,
+        to: i64,
+        part: Part,
+    ) -> (usize, usize) {
+        (self.tensor(name, "weight", &[to, from], part), self.tensor(name, "bias", &[to], part))
+    }
+
+    fn tensor(&mut self, name: &str, what: &str, shape: &[i64], part: Part) -> usize {
+        let (name, shape) = (format!("{name}.{what}"), shape.to_vec());
+        if self.entries.iter().any(|entry| entry.name == name) {
+            self.refuse("model.name", format!("two layers have a tensor `{name}`"));
+        }
+        self.entries.push(Entry { name, shape, part, statistic: false });
+        self.entries.len() - 1
+    }
+
+    fn layer(&mut self, input: Value, operation: Operation, size: (i64, i64)) -> Value {
+        self.layers.push(Layer { input, operation });
+        self.sizes.push(size);
+        self.layers.len()
+    }
+
+    /// Refuses the description; the first reason counts.
+    fn refuse(&mut self, key: &str, problem: String) {
+        self.problem.get_or_insert(Error::config(key, problem));
+    }
+
+    fn side_after(&mut self, x: Value, kernel: i64, stride: i64, padding: i64) -> i64 {
+        let side = (self.sizes[x].1 + 2 * padding - kernel).div_euclid(stride) + 1;
+        if side < 1 {
+            let problem =
+                format!("images of {} pixels are too small for this model", self.sizes[IMAGES].1);
+            self.refuse("data.size", problem);
+        }
+        side.max(1)
+    }
+}
