@@ -172,7 +172,7 @@ impl Run {
         self.summary.rounds >= self.summary.rounds_planned
     }
 
-    /// The run with its config in full: see [`Complete`].
+    /// The run with its config in full, with defaults for settings of later versions.
     pub fn completed(mut self, complete: Complete) -> Self {
         self.setup = self.setup.completed(complete);
         self
