@@ -1,8 +1,8 @@
 //! Follows a run while it is written, without disturbing it.
 //!
-//! A [`Follower`] looks at a run folder whenever it is asked to, reads what was appended since the last time,
-//! and holds the run as it is now. It has no clock and no thread of its own: lines in a
-//! terminal and a page in a browser each ask at their own pace.
+//! A [`Follower`] looks at a run folder whenever it is asked to, reads what was appended since the last time, and holds
+//! the run as it is now. It has neither a clock nor a thread: lines in a terminal and a page in a browser each ask at
+//! their own pace.
 
 mod folder;
 mod live_run;
