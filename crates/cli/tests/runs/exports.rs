@@ -45,7 +45,7 @@ fn a_model_is_exported_or_refused_with_the_reason() {
 
     for (arguments, reason) in [
         (&["run", "--format", "state-dict"][..], "torchvision has no network `small`"),
-        (&["run", "--format", "safetensors", "--raw-input"], "an option of --format onnx"),
+        (&["run", "--format", "safetensors", "--raw-input"], "--raw-input requires --format onnx"),
         (&[model, "--format", "onnx", "--out", model], "this is the model itself"),
         (&["none", "--format", "onnx"], "none"),
     ] {

@@ -153,10 +153,12 @@ fn prepare<'a>(experiment: &Experiment, options: RunOptions<'a>) -> Result<(Prep
     let (fingerprint, workers) = (data_fingerprint(&data), options.workers);
     let prepared = match options.clients {
         RunClients::Simulated(wrap) => {
-            Prepared::Simulation(Simulation::new(experiment.clone(), data, workers)?, wrap)
+            let simulation = Simulation::new(experiment.clone(), data, workers)?;
+            Prepared::Simulation(Box::new(simulation), wrap)
         }
         RunClients::Real(clients) => {
-            Prepared::Fleet(Federation::new(experiment, data, workers)?, clients.connect)
+            let federation = Federation::new(experiment, data, workers)?;
+            Prepared::Fleet(Box::new(federation), clients.connect)
         }
     };
     Ok((prepared, fingerprint))
@@ -165,9 +167,9 @@ fn prepare<'a>(experiment: &Experiment, options: RunOptions<'a>) -> Result<(Prep
 /// Data and network of a run.
 enum Prepared<'a> {
     /// With the clients in this process, and what is put in front of them.
-    Simulation(Simulation, &'a WrapFleet),
+    Simulation(Box<Simulation>, &'a WrapFleet),
     /// With real clients.
-    Fleet(Federation, &'a ConnectFleet),
+    Fleet(Box<Federation>, &'a ConnectFleet),
 }
 
 impl Prepared<'_> {
