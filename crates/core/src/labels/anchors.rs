@@ -1,6 +1,6 @@
 //! Labelled images of the server, their latents or class means for the clients, and scores by them.
 
-use super::outputs::{latents, outputs};
+use super::outputs::{LatentSource, latents, outputs};
 use crate::error::Result;
 use crate::messages::{Array, Arrays, undecodable};
 use fedanchor_data::ImageSet;
@@ -29,8 +29,6 @@ words! {
         /// Every anchor's latent and label.
         Latents,
     }
-    /// Where latents are read.
-    LatentSource { /** From the anchor head. */ Anchor, /** From the pooled features. */ Pooled }
 }
 
 impl Score {

@@ -1,9 +1,9 @@
 //! FedAnchor's procedure Pseudo Label (section 4.2 of the paper): labels by average cosine similarity to the
 //! anchors (eq. 3-5).
 
-use super::anchors::{AnchorPayload, Anchors, LabelledImages, LatentSource, Score};
+use super::anchors::{AnchorPayload, Anchors, LabelledImages, Score};
 use super::anchors::{class_counts, latents_of, scores_among};
-use super::outputs::{latents, probabilities};
+use super::outputs::{LatentSource, latents, probabilities};
 use super::prior::{class_shares, effective_classes, softmax};
 use super::pseudo_labels::{LocalImages, PseudoLabels};
 use super::pseudo_labels::{best, check_finite, split, summed_over_views};

@@ -8,8 +8,9 @@ mod prior;
 mod pseudo_labels;
 pub mod thresholds;
 
-pub use anchors::{AnchorPayload, Anchors, LabelledImages, LatentSource, Score};
+pub use anchors::{AnchorPayload, Anchors, LabelledImages, Score};
 pub use labelling::Labelling;
+pub use outputs::LatentSource;
 pub use pseudo_labels::{LocalImages, PseudoLabels, by_classifier};
 pub use thresholds::Threshold;
 

@@ -1,12 +1,17 @@
 //! Outputs of a model for many images.
 
-use super::LatentSource;
 use fedanchor_engine::Result;
 use fedanchor_engine::batches::View;
 use fedanchor_engine::model::{Features, Pass, Statistics};
 use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::Context;
+use fedanchor_engine::words;
 use tch::{Device, Kind, Tensor};
+
+words! {
+    /// Where latents are read.
+    LatentSource { /** From the anchor head. */ Anchor, /** From the pooled features. */ Pooled }
+}
 
 /// The results of `of` from the features of all images, `[images, ...]` each. They stay on the device: a GPU does not
 /// wait for the host between batches.

@@ -21,9 +21,9 @@ pub struct ClientTrainer<'a> {
     /// The parts that a gradient changes [default: backbone and classifier].
     pub trains: fn(Part) -> bool,
     /// Finds the parameters that each client contributes.
-    pub contributes: Option<&'a ContributionFn<'a>>,
+    pub contributes: Option<&'a Contributes<'a>>,
     /// Finds the models that a client keeps, from the trained parameters and the further networks.
-    pub keeps: Option<&'a KeepsFn<'a>>,
+    pub keeps: Option<&'a Keeps<'a>>,
     /// Whether the loss may tell a client to skip a step. It then has a second term: which clients made the step.
     pub may_skip: bool,
     /// Whether a client may keep its momentum, where `client.keep_momentum` asks for it.
@@ -33,9 +33,9 @@ pub struct ClientTrainer<'a> {
 }
 
 /// Finds the parameters that a client contributes.
-pub type ContributionFn<'a> = dyn Fn(&Client) -> Result<Contribution> + 'a;
+pub type Contributes<'a> = dyn Fn(&Client) -> Result<Contribution> + 'a;
 /// Finds the models that a client keeps.
-pub type KeepsFn<'a> = dyn Fn(&Params, &[Params]) -> Result<BTreeMap<String, Params>> + 'a;
+pub type Keeps<'a> = dyn Fn(&Params, &[Params]) -> Result<BTreeMap<String, Params>> + 'a;
 
 /// The parameters that one client contributes, K = 1 each.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! The label contrastive loss L_c (eq. 1-2) and its epoch over the anchors.
 
 use super::Server;
-use super::epochs::SUPERVISED;
 use crate::config::{Augmentation, MAX_BATCH, at_most, within};
 use crate::error::{Error, Result};
 use fedanchor_data::Purpose;
@@ -60,6 +59,9 @@ pub struct ContrastiveConfig {
     /// Whose momentum contrastive epochs use.
     pub momentum: MomentumOf,
 }
+
+/// The momentum of supervised epochs.
+pub(super) const SUPERVISED: &str = "supervised";
 
 /// Positive pairs a contrastive batch should hold: with fewer the loss collapsed to chance in
 /// trials on CIFAR-10.

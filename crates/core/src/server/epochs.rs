@@ -1,7 +1,7 @@
 //! The server's training on the anchors (section 4.4 of the paper): supervised epochs, which every method
 //! has, and label contrastive epochs.
 
-use super::contrastive::{ContrastiveConfig, Order, contrastive_epoch};
+use super::contrastive::{ContrastiveConfig, Order, SUPERVISED, contrastive_epoch};
 use super::{STEADIER, Server};
 use crate::config::{Augmentation, MixupConfig, Views};
 use crate::error::Result;
@@ -82,9 +82,6 @@ impl ServerEpochs<'_> {
         Ok(vec![fix, mix, contrasted])
     }
 }
-
-/// The momentum of supervised epochs.
-pub(super) const SUPERVISED: &str = "supervised";
 
 /// One epoch over the anchors with their labels; returns the means of the loss's terms. `others` are
 /// further networks that the loss reads.

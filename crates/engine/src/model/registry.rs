@@ -37,7 +37,8 @@ const BUILT_IN: [Registration; 4] = [
     Registration::new("cnn", "Two convolutions and two linear layers.", cnn::cnn),
 ];
 
-static MODELS: Registry<Registration> = Registry::new("model", "model.name", &BUILT_IN, |model| model.name);
+static MODELS: Registry<Registration> =
+    Registry::new("model", "model.name", &BUILT_IN, |model| model.name);
 
 /// Adds a model for the whole process: from now on `model.name` may name it.
 pub fn register(model: Registration) -> Result<()> {
