@@ -16,7 +16,6 @@ pub mod partition;
 pub mod paths;
 pub mod pictures;
 mod progress;
-pub mod sample;
 pub mod skipped;
 pub mod split;
 pub mod stream;
@@ -24,6 +23,7 @@ pub mod tables;
 pub mod thumbnail;
 
 pub use error::{DataError, Result};
+pub use formats::sample;
 pub use image_set::{DataSet, ImageSet, Normalisation, Shape, Unlabelled};
 pub use partition::Partition;
 pub use pictures::Fit;

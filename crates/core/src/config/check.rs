@@ -312,13 +312,8 @@ mod tests {
 
     #[test]
     fn values_that_contradict_each_other_are_refused() {
-        for (settings, expected) in [(
-            ["method.warm_up.rounds=5", "rounds=5"],
-            "method.warm_up.rounds: must be less than `rounds` (5), got 5",
-        )] {
-            let error = resolved(&settings).unwrap_err();
-            assert!(error.contains(expected), "{settings:?}: {error}");
-        }
+        let error = resolved(&["method.warm_up.rounds=5", "rounds=5"]).unwrap_err();
+        assert_eq!(error, "method.warm_up.rounds: must be less than `rounds` (5), got 5");
     }
 
     #[test]

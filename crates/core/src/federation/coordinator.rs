@@ -69,9 +69,15 @@ pub struct Finished {
     pub evaluation: Evaluation,
 }
 
-impl<'a> Coordinator<'a> {
+impl Federation {
     /// A coordinator before pre-training.
-    pub(super) fn new(federation: &'a Federation) -> Result<Self> {
+    pub fn coordinator(&self) -> Result<Coordinator<'_>> {
+        Coordinator::new(self)
+    }
+}
+
+impl<'a> Coordinator<'a> {
+    fn new(federation: &'a Federation) -> Result<Self> {
         let Federation { experiment, context, method, .. } = federation;
         let _queue = context.enter()?;
         let mut server = Server::new(experiment, context, &federation.anchors)?;

@@ -1,6 +1,5 @@
 //! The server's half of an experiment: settings, network, method and the server's images.
 
-use super::coordinator::Coordinator;
 use crate::config::{Experiment, FaultKind, StatisticsSource};
 use crate::error::{Error, Result};
 use crate::experiment::settle;
@@ -122,11 +121,6 @@ impl Federation {
     pub fn settled(&self) -> Result<Experiment> {
         let images = &self.context.images;
         settle(&self.experiment, images.shape(), self.classes.len(), images.flip())
-    }
-
-    /// A coordinator before pre-training.
-    pub fn coordinator(&self) -> Result<Coordinator<'_>> {
-        Coordinator::new(self)
     }
 }
 

@@ -15,6 +15,7 @@ pub mod idx;
 pub mod mat;
 pub mod npz;
 mod registry;
+pub mod sample;
 
 use crate::catalog::Published;
 use crate::error::unusable;

@@ -3,10 +3,11 @@
 
 use super::checks::{every_class, finish, same_shape};
 use super::folder::listing::superfluous_share;
+use super::sample;
 use super::{Options, check_parts, cifar, idx, mat};
 use crate::catalog::Published;
 use crate::error::unusable;
-use crate::{DataSet, ImageSet, Result, Unlabelled, sample};
+use crate::{DataSet, ImageSet, Result, Unlabelled};
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 

@@ -5,7 +5,7 @@
 //! is one zlib stream of raw pixels, one image of each class in turn, so labels follow from
 //! positions. PNG sheets were rejected: hardly smaller, and slower to decode.
 
-use crate::formats::idx::MNIST;
+use super::idx::MNIST;
 use crate::{DataError, DataSet, ImageSet, Result, Shape};
 use std::io::Read;
 
@@ -20,7 +20,7 @@ const SHAPE: Shape = Shape { side: 28, channels: 1 };
 
 /// Unpacks the sample.
 pub fn load() -> Result<DataSet> {
-    let asset = include_bytes!("../assets/mnist.zlib");
+    let asset = include_bytes!("../../assets/mnist.zlib");
     let mut pixels = flate2::read::ZlibDecoder::new(&asset[..]);
     let mut part = |per_class: usize| {
         let count = MNIST.classes.len() * per_class;
