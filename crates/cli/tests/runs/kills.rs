@@ -33,7 +33,7 @@ fn an_extended_run_is_the_longer_run() {
     let shared: Vec<&str> =
         DRAWN.iter().copied().filter(|key| !key.starts_with("method.")).collect();
     let keeps = ["client.keep_momentum=true", "server.keep_momentum=true", "server.momentum=0.5"];
-    for (name, more) in [
+    let cases = [
         ("fedanchor", &["batch_norm.statistics=static-all"][..]),
         ("fedanchor", &["method.warm_up.rounds=1"]),
         ("semifl", &["method.threshold=0.3"]),
@@ -50,10 +50,10 @@ fn an_extended_run_is_the_longer_run() {
         ),
         ("supervised", &[]),
         ("server-only", &[]),
-    ] {
+    ];
+    for (number, (name, more)) in cases.into_iter().enumerate() {
         let method = format!("method.name={name}");
         let settings = [&shared[..], &keeps, &[&method], more];
-        let number = more.len();
         let (whole, parts) = (format!("{name}-{number}-whole"), format!("{name}-{number}-parts"));
         workspace.run(&whole, &[settings[0], settings[1], settings[2], more, &["rounds=4"]]);
         workspace.run(&parts, &settings);
