@@ -36,6 +36,6 @@ fn an_experiment_names_the_model() {
     let refused = start(folder, &["run", "other.toml", "--out", "other"]);
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     let unknown =
-        "model.name: unknown model `plain4`; expected one of resnet18, wrn28x2, small, cnn, plain3";
+        "model.name: expected `resnet18`, `wrn28x2`, `small`, `cnn` or `plain3`, got \"plain4\"";
     assert!(refused.status.code() == Some(1) && words.contains(unknown), "{words}");
 }

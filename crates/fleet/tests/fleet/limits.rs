@@ -49,8 +49,16 @@ fn an_excessive_run_is_not_joined() {
         ("/normalisation/mean", json!([0.5, 0.5]), "the normalisation does not fit"),
         ("/normalisation/std", json!([0.0]), "the normalisation does not fit"),
         ("/experiment", with("client.epochs=1001"), "client.epochs: must be at most 1000"),
-        ("/experiment", with("client.batch=8193"), "client.batch: must be at most 8192"),
-        ("/experiment", with("model.latent_dim=65537"), "model.latent_dim: must be at most 65536"),
+        (
+            "/experiment",
+            with("client.batch=8193"),
+            "client.batch: must be between 2 and 8192, got 8193",
+        ),
+        (
+            "/experiment",
+            with("model.latent_dim=65537"),
+            "model.latent_dim: must be between 1 and 65536, got 65537",
+        ),
         ("/experiment", with("model.init_from=\"/etc/passwd\""), "model.init_from: a client does"),
         ("/protocol", json!(1), "with protocol 1, this node"),
     ] {

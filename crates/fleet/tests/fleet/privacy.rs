@@ -127,10 +127,12 @@ fn refusals_are_these() {
     let request = request(&broadcast(&place), "ward");
     assert_eq!(refused(&node, "/v1/train", &request), (428, "join first".to_owned()));
     let mut other: Value = serde_json::from_slice(&terms).unwrap();
-    for kind in ["method", "model"] {
+    for (kind, problem) in
+        [("method", "unknown method `nothing`;"), ("model", "expected `resnet18`,")]
+    {
         other["experiment"] = json!(format!("{kind}.name = \"nothing\""));
         let words = refused(&node, "/v1/join", &other.to_string().into_bytes()).1;
-        let unknown = format!("{kind}.name: unknown {kind} `nothing`; expected one of");
+        let unknown = format!("{kind}.name: {problem}");
         assert!(words.starts_with(&format!("cannot train this experiment: {unknown}")), "{words}");
     }
     other["experiment"] = json!("model.init_from = \"/etc/passwd\"");
