@@ -70,6 +70,23 @@ class Lines(unittest.TestCase):
         self.assertEqual([f"{page.relative_to(ROOT)}:{number}" for page, number, line in lines if len(line) > 120], [])
 
 
+class Guarantees(unittest.TestCase):
+    """Tests and files that the page on reliability names exist."""
+
+    def test_named_tests_and_files_exist(self):
+        page = (DOCS / "reliability.md").read_text()
+        folders = ["crates", "examples", "flower", "scripts", "xtask"]
+        sources = [path for name in folders for kind in ("rs", "py") for path in (ROOT / name).rglob(f"*.{kind}")]
+        sources = [path for path in sources if not {"target", "site-packages"} & set(path.parts)]
+        functions = set(re.findall(r"\b(?:fn|def) (\w+)", "".join(path.read_text() for path in sources)))
+        tests = [name for name in re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){3,})`", page)]
+        self.assertGreater(len(tests), 50)
+        self.assertEqual([name for name in tests if name not in functions], [])
+        files = re.findall(r"`((?:\w+/)+\w+\.(?:rs|py))`", page)
+        self.assertGreater(len(files), 10)
+        self.assertEqual([name for name in files if not ((ROOT / name).exists() or (ROOT / "crates" / name).exists())], [])
+
+
 class Excerpts(unittest.TestCase):
     def test_the_method_of_the_walkthrough_is_the_example(self):
         source = "".join(path.read_text() for path in sorted((ROOT / "examples/fedprox/src").glob("*.rs")))

@@ -9,7 +9,7 @@ use std::process::Command;
 fn an_experiment_names_the_data_set() {
     let folder = tempfile::tempdir().unwrap();
     let experiment = Path::new(env!("CARGO_MANIFEST_DIR")).join("stripes.toml");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_data-set"));
+    let mut command = Command::new(env!(concat!("CARGO_BIN_EXE_", env!("CARGO_PKG_NAME"))));
     command.current_dir(folder.path()).env("OMP_NUM_THREADS", "1").arg("run").arg(experiment);
     let output = command.args(["--out", "run", "--set", "rounds=1"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

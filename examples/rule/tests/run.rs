@@ -8,7 +8,7 @@ use std::process::Command;
 fn an_experiment_names_the_rules() {
     let folder = tempfile::tempdir().unwrap();
     let execute = |threshold: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rule"));
+        let mut command = Command::new(env!(concat!("CARGO_BIN_EXE_", env!("CARGO_PKG_NAME"))));
         command.current_dir(folder.path()).env("OMP_NUM_THREADS", "1");
         command.args(["run", concat!(env!("CARGO_MANIFEST_DIR"), "/rules.toml"), "--out", "run"]);
         let keys = ["--set", "rounds=1", "--set", threshold];
