@@ -13,7 +13,7 @@ mod check;
 mod differences;
 mod schema;
 
-pub use check::{MAX_SEED, at_least_one, at_most, positive, within};
+pub use check::{MAX_SEED, at_most, ensure, positive, within};
 pub use differences::{differences, fingerprint};
 pub use fedanchor_engine::config::{
     AugmentConfig, Augmentation, BatchNormConfig, Heads, LrSchedule, MixAugment, MixDraw, MixSet,

@@ -3,9 +3,9 @@
 //! `other_method`.
 
 use super::layers::{
-    DEFAULT_METHOD, check_length, check_removed, defaults_in, merge, preset_of, take_table,
+    check_length, check_removed, defaults_in, merge, name_of, preset_of, take_table,
 };
-use super::other_method::keep_shared;
+use super::other_method::lay_over;
 use crate::config::{Experiment, read};
 use crate::error::{Error, Result};
 use crate::methods::{self, Method};
@@ -59,18 +59,7 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
             *path = folder.join(&*path).to_string_lossy().into_owned();
         }
     }
-    let mut notes = Vec::new();
-    if let Some(new) = name_of(&set, "method", "name")? {
-        let old = name_of(&given, "method", "name")?.unwrap_or(DEFAULT_METHOD.to_owned());
-        if new != old
-            && let Some(Value::Table(settings)) = given.remove("method")
-        {
-            let (kept, note) = keep_shared(settings, &old, &new)?;
-            given.insert("method".to_owned(), Value::Table(kept));
-            notes.extend(note);
-        }
-    }
-    merge(&mut given, set, "")?;
+    let notes = lay_over(&mut given, set)?.into_iter().collect();
     Ok(Resolved { experiment: Experiment::from_values(given)?, notes })
 }
 
@@ -136,18 +125,6 @@ pub fn settle(
     experiment.server.batch = Some(experiment.server_batch());
     experiment.method.settings = method.settle(&experiment, classes)?;
     Ok(experiment)
-}
-
-/// What `section.key` names, if anything.
-fn name_of(table: &Table, section: &str, key: &str) -> Result<Option<String>> {
-    match table.get(section).and_then(|section| section.get(key)) {
-        None => Ok(None),
-        Some(Value::String(name)) => Ok(Some(name.clone())),
-        Some(other) => {
-            let problem = format!("expected a name, got {other}");
-            Err(Error::config(format!("{section}.{key}"), problem))
-        }
-    }
 }
 
 /// `a.b=value`: the value is TOML; a bare word is a string.

@@ -20,8 +20,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-const NAME: &str = "fedanchor";
-
 /// FedAnchor: clients label their images by similarity to the anchors (Qiu et al., 2024).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -68,14 +66,14 @@ struct FedAnchor {
 
 impl Method for FedAnchor {
     fn name(&self) -> &'static str {
-        NAME
+        "fedanchor"
     }
 
     /// Line 5: the model, and Z_anchor by it.
     fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
         let Server { context, anchors, ref params, .. } = *server;
         let sent = self.config.warm_up.sent(params, round);
-        let mut broadcast = Broadcast::new(NAME, round, sent.copy()?);
+        let mut broadcast = Broadcast::new(self.name(), round, sent.copy()?);
         broadcast.arrays = self.labelling.broadcast(context, params, anchors, round)?;
         Ok(Some(broadcast))
     }

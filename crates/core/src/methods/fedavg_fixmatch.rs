@@ -32,8 +32,6 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 use toml::Table;
 
-const NAME: &str = "fedavg-fixmatch";
-
 /// FedAvg with FixMatch: clients label every batch with their own classifier (Sohn et al., 2020).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -45,7 +43,7 @@ pub(super) struct FedAvgFixMatch {
 
 impl Method for FedAvgFixMatch {
     fn name(&self) -> &'static str {
-        NAME
+        "fedavg-fixmatch"
     }
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {

@@ -21,7 +21,7 @@
 use super::two_views::{TwoViewLoss, two_views};
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
 use super::{Properties, read_settings};
-use crate::config::{Augmentation, Heads, at_least_one, at_most, within};
+use crate::config::{Augmentation, Heads, at_most, within};
 use crate::error::Result;
 use crate::labels::PseudoLabels;
 use crate::messages::Broadcast;
@@ -39,7 +39,6 @@ use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
 use toml::Table;
 
-const NAME: &str = "fedcon";
 // Names in a client's state.
 const PREDICTOR: &str = "predictor";
 const TARGET: &str = "target";
@@ -58,7 +57,7 @@ pub(super) struct FedCon {
 
 impl Method for FedCon {
     fn name(&self) -> &'static str {
-        NAME
+        "fedcon"
     }
 
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
@@ -67,7 +66,7 @@ impl Method for FedCon {
 
     fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
         let sent = server.params.subset(|entry| entry.part != Part::Predictor);
-        Ok(Some(Broadcast::new(NAME, round, sent.copy()?)))
+        Ok(Some(Broadcast::new(self.name(), round, sent.copy()?)))
     }
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
@@ -158,8 +157,7 @@ impl FedCon {
 /// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: FedCon = read_settings(settings)?;
-    at_least_one("method.predictor", method.predictor)?;
-    at_most("method.predictor", method.predictor, 65_536)?;
+    within("method.predictor", method.predictor as f64, 1.0, 65_536.0)?;
     at_most("method.ramp_up", method.ramp_up as usize, 1_000_000)?;
     within("method.target_decay", method.target_decay, 0.0, 1.0)?;
     Ok(Box::new(method))

@@ -25,7 +25,7 @@
 use super::two_views::two_views;
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
 use super::{Properties, read_settings};
-use crate::config::{Augmentation, Experiment, at_least_one, at_most, within};
+use crate::config::{Augmentation, Experiment, at_most, ensure, within};
 use crate::error::{Error, Result};
 use crate::labels::{PseudoLabels, outputs, probabilities};
 use crate::messages::{Broadcast, ExtraModels, Update};
@@ -86,8 +86,8 @@ impl Method for FedMatch {
     fn start(&self, server: &mut Server) -> Result<()> {
         let mut psi = server.params.zeros_like()?;
         psi.assign(&server.params.subset(|entry| entry.statistic))?;
-        let sigma = server.params.copy()?;
-        server.state.models.extend([(SIGMA.to_owned(), sigma), (PSI.to_owned(), psi)]);
+        server.state.models.insert(SIGMA.to_owned(), server.params.copy()?);
+        server.state.models.insert(PSI.to_owned(), psi);
         Ok(())
     }
 
@@ -173,16 +173,11 @@ impl Method for FedMatch {
 
     /// Clients send psi, which is not a model alone.
     fn check(&self, experiment: &Experiment) -> Result<()> {
-        if experiment.checks.anchor_margin > 0.0 {
-            let problem = "must be 0 with method fedmatch: the aggregate is not a model by itself";
-            return Err(Error::config("checks.anchor_margin", problem));
-        }
-        if experiment.aggregation.rule.find()?.needs_root {
-            let problem = "method fedmatch needs a rule that uses no update of the server: only clients \
-                           train psi";
-            return Err(Error::config("aggregation.rule", problem));
-        }
-        Ok(())
+        let problem = "must be 0 with method fedmatch: the aggregate is not a model by itself";
+        ensure(experiment.checks.anchor_margin <= 0.0, "checks.anchor_margin", problem)?;
+        let problem = "method fedmatch needs a rule that uses no update of the server: only clients \
+                       train psi";
+        ensure(!experiment.aggregation.rule.find()?.needs_root, "aggregation.rule", problem)
     }
 }
 
@@ -257,8 +252,7 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: FedMatch = read_settings(settings)?;
     within("method.threshold", method.threshold, 0.0, 1.0)?;
     at_most("method.helpers", method.helpers, 16)?;
-    at_least_one("method.refresh", method.refresh as usize)?;
-    at_most("method.refresh", method.refresh as usize, 1_000_000)?;
+    within("method.refresh", method.refresh.into(), 1.0, 1e6)?;
     for (key, weight) in [
         ("method.consistency", method.consistency),
         ("method.sparsity", method.sparsity),
@@ -433,10 +427,6 @@ struct ServerLoss {
 }
 
 impl StepLoss for ServerLoss {
-    fn terms(&self) -> usize {
-        1
-    }
-
     fn loss(&self, inputs: &Inputs, pass: &Pass) -> EngineResult<Terms> {
         let w = summed(&pass.others[0], pass.weights()?)?;
         Ok(self.fix.loss(inputs, &pass.with_tensors(&w))?.times(self.weight))

@@ -30,10 +30,6 @@ pub(super) struct TwoViewLoss {
 }
 
 impl StepLoss for TwoViewLoss {
-    fn terms(&self) -> usize {
-        1
-    }
-
     fn reads_weights(&self) -> bool {
         false
     }

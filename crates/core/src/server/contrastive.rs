@@ -262,10 +262,6 @@ impl ContrastiveLoss {
 }
 
 impl StepLoss for ContrastiveLoss {
-    fn terms(&self) -> usize {
-        1
-    }
-
     fn reads_weights(&self) -> bool {
         false
     }

@@ -12,8 +12,8 @@ pub use fleet::SimulatedFleet;
 pub use load::{Assigned, assign, load, place};
 pub use samples::{Picked, PickedSample};
 
-use crate::config::{Experiment, FaultKind, StatisticsSource};
-use crate::error::{Error, Result};
+use crate::config::{Experiment, FaultKind, StatisticsSource, ensure};
+use crate::error::Result;
 use crate::federation::{Coordinator, Federation, ForClients};
 use crate::labels::PseudoLabels;
 use crate::messages::Answer;
@@ -50,12 +50,9 @@ fn check_batch(experiment: &Experiment, partition: &Partition) -> Result<()> {
     const SMALL: usize = 64;
     let largest = partition.clients.iter().map(Vec::len).max().unwrap_or(0);
     let (batch, most) = (experiment.client.batch, largest.max(SMALL));
-    if batch > most {
-        let problem =
-            format!("must be at most {most}: the largest client has {largest} images, got {batch}");
-        return Err(Error::config("client.batch", problem));
-    }
-    Ok(())
+    let problem =
+        format!("must be at most {most}: the largest client has {largest} images, got {batch}");
+    ensure(batch <= most, "client.batch", problem)
 }
 
 impl Simulation {
