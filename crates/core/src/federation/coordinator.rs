@@ -39,7 +39,7 @@ pub struct Coordinator<'a> {
     /// Clients that are asked beyond `client.per_round` [default: 0].
     pub ask: usize,
     /// Completes records with measurements that are in no message.
-    measure: Option<Box<Measure<'a>>>,
+    pub(crate) measure: Option<Box<Measure<'a>>>,
     /// Keeps this thread's work on the run's own queue of a GPU, where it can be captured.
     _queue: Option<Entered>,
 }
@@ -72,19 +72,13 @@ pub struct Finished {
 impl Federation {
     /// A coordinator before pre-training.
     pub fn coordinator(&self) -> Result<Coordinator<'_>> {
-        Coordinator::new(self)
-    }
-}
-
-impl<'a> Coordinator<'a> {
-    fn new(federation: &'a Federation) -> Result<Self> {
-        let Federation { experiment, context, method, .. } = federation;
+        let Self { experiment, context, method, anchors, .. } = self;
         let _queue = context.enter()?;
-        let mut server = Server::new(experiment, context, &federation.anchors)?;
+        let mut server = Server::new(experiment, context, anchors)?;
         method.start(&mut server)?;
-        Ok(Self {
+        Ok(Coordinator {
             server,
-            federation,
+            federation: self,
             properties: method.properties(),
             state: CoordinatorState::default(),
             deadline: None,
@@ -93,13 +87,9 @@ impl<'a> Coordinator<'a> {
             _queue,
         })
     }
+}
 
-    /// Completes every record with measurements that are in no message.
-    pub fn measured_by(mut self, measure: impl Fn(&mut RoundRecord) -> Vec<u32> + 'a) -> Self {
-        self.measure = Some(Box::new(measure));
-        self
-    }
-
+impl Coordinator<'_> {
     /// One round of Algorithm 1, lines 4 to 11, and a test.
     pub fn round(&mut self, fleet: &mut dyn Fleet, round: u32) -> Result<Finished> {
         let _span = tracing::info_span!("round", round).entered();

@@ -60,7 +60,8 @@ impl Coordinator<'_> {
     }
 
     /// The server on the anchors alone: after pre-training, after two and four times as many epochs of it, and after
-    /// pre-training and the server epochs of this many rounds. `None` if `stop` is set meanwhile.
+    /// pre-training and the server epochs of this many rounds. The best of them is the floor under a run; chosen on the
+    /// test images, it is a high one. `None` if `stop` is set meanwhile.
     pub fn train_alone(
         &mut self,
         rounds: u32,

@@ -50,19 +50,11 @@ pub(super) fn check(out: &Path, clients: RunClients, force: bool) -> Result<Opti
         (Err(_), RunClients::Real(_)) if force => return Ok(None),
         (there, _) => there?,
     };
-    match (&there, clients) {
-        (Some(file), RunClients::Simulated(_)) => {
-            let command = fleet_command(out, &file.socket);
-            let problem =
-                format!("the clients of this run are a fleet: resume it with `{command}`");
-            Err(Error::file(out, problem))
-        }
-        (None, RunClients::Real(_)) => {
-            let command = simulation_command(out);
-            let problem =
-                format!("the clients of this run are simulated: resume it with `{command}`");
-            Err(Error::file(out, problem))
-        }
-        _ => Ok(there),
-    }
+    let (are, command) = match (&there, clients) {
+        (Some(file), RunClients::Simulated(_)) => ("a fleet", fleet_command(out, &file.socket)),
+        (None, RunClients::Real(_)) => ("simulated", simulation_command(out)),
+        _ => return Ok(there),
+    };
+    let problem = format!("the clients of this run are {are}: resume it with `{command}`");
+    Err(Error::file(out, problem))
 }

@@ -3,11 +3,10 @@
 use super::command::resume_command;
 use super::disk::{self, Appended};
 use super::lock::lock;
-use crate::config::Experiment;
 use crate::error::{Error, Result};
-use fedanchor_data::tables::{csv, histogram_table};
+use fedanchor_data::tables::csv;
 use fedanchor_record::{
-    Assignment, Checksums, Manifest, RoundRecord, Summary, Timing, files, rounds_with_latents,
+    Checksums, Manifest, RoundRecord, Summary, Timing, files, rounds_with_latents,
 };
 use fs_err::File;
 use serde::{Deserialize, Serialize};
@@ -22,7 +21,8 @@ pub(crate) const CHECKPOINTS: &str = "checkpoints";
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     path: PathBuf,
-    log: Log,
+    /// The files that get a line per round.
+    pub(crate) log: Log,
     /// Checksums of what was written so far.
     written: RefCell<Manifest>,
 }
@@ -50,15 +50,11 @@ pub(crate) struct Lines {
     pub(crate) timing: String,
 }
 
-impl Lines {
-    /// Of a round, after the lines that `checksums` has seen.
-    pub(crate) fn new(
-        record: &RoundRecord,
-        timing: &Timing,
-        checksums: &mut LineChecksums,
-    ) -> Result<Self> {
-        let record = checksums.rounds.seal(&json(record)?);
-        Ok(Self { record, timing: checksums.timings.seal(&json(timing)?) })
+impl LineChecksums {
+    /// The lines of a round, after those that were sealed before.
+    pub(crate) fn seal(&mut self, record: &RoundRecord, timing: &Timing) -> Result<Lines> {
+        let record = self.rounds.seal(&json(record)?);
+        Ok(Lines { record, timing: self.timings.seal(&json(timing)?) })
     }
 }
 
@@ -264,31 +260,6 @@ impl RunFolder {
         Ok(())
     }
 
-    /// The resolved config.
-    pub(crate) fn write_config(&self, experiment: &Experiment) -> Result<()> {
-        let path = self.path.join(files::CONFIG);
-        self.write(
-            files::CONFIG,
-            toml::to_string(experiment).map_err(|error| Error::file(path, error))?,
-        )
-    }
-
-    /// Which image is where, and the class histogram of every client.
-    pub(crate) fn write_assignment(
-        &self,
-        all: &Assignment,
-        histogram: &[Vec<u32>],
-        classes: &[String],
-    ) -> Result<()> {
-        self.write(files::ASSIGNMENT, json(all)? + "\n")?;
-        self.write(files::PARTITION, histogram_table(histogram, classes))
-    }
-
-    /// Adds a round's lines.
-    pub(crate) fn append(&self, lines: &Lines) -> Result<()> {
-        self.log.append(lines)
-    }
-
     /// Removes the latents of all rounds after this one, or of all rounds, and returns the rounds whose
     /// latents stay.
     pub(crate) fn keep_latents(&self, last: Option<u32>) -> Result<Vec<u32>> {
@@ -314,11 +285,12 @@ impl RunFolder {
         self.write(name, csv([line("class", classes.to_vec())].into_iter().chain(rows)))
     }
 
-    /// The run in a few numbers.
-    pub(crate) fn write_summary(&self, summary: &Summary) -> Result<()> {
+    /// The run in a few numbers, and the checksums of all files.
+    pub(crate) fn write_summary(&self, summary: &Summary, further: &Manifest) -> Result<()> {
         let text = serde_json::to_string_pretty(summary)
             .map_err(|error| Error::file(&self.path, error))?;
-        self.write(files::SUMMARY, text + "\n")
+        self.write(files::SUMMARY, text + "\n")?;
+        self.write_manifest(further)
     }
 }
 

@@ -14,7 +14,6 @@ mod rounds;
 mod verify;
 
 pub use command::resume_command;
-pub use results::server_only;
 pub use verify::{Verification, verify};
 
 use crate::config::{Experiment, fingerprint};
@@ -31,22 +30,17 @@ use std::sync::atomic::AtomicBool;
 /// Watches a run.
 pub trait Observer {
     /// Data and network are ready; `clients` are the simulated ones with their images.
-    fn started(&mut self, federation: &Federation, clients: Option<&Partition>);
+    fn started(&mut self, _federation: &Federation, _clients: Option<&Partition>) {}
     /// A round is over; round 0 is pre-training.
-    fn round(&mut self, record: &RoundRecord, timing: &Timing);
+    fn round(&mut self, _record: &RoundRecord, _timing: &Timing) {}
     /// The comparison with the anchors alone begins.
-    fn comparing(&mut self);
+    fn comparing(&mut self) {}
     /// Something that is not an error but worth knowing.
-    fn notice(&mut self, text: &str);
+    fn notice(&mut self, _text: &str) {}
 }
 
 /// Nobody watches.
-impl Observer for () {
-    fn started(&mut self, _: &Federation, _: Option<&Partition>) {}
-    fn round(&mut self, _: &RoundRecord, _: &Timing) {}
-    fn comparing(&mut self) {}
-    fn notice(&mut self, _: &str) {}
-}
+impl Observer for () {}
 
 /// How an experiment is run.
 #[derive(Clone, Copy)]

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Fleet};
 use crate::simulation::Simulation;
 use fedanchor_data::skipped::by_reason;
+use fedanchor_data::tables::histogram_table;
 use fedanchor_engine::guard;
 use fedanchor_record::{Assignment, Build, Manifest, Summary, files};
 use std::sync::atomic::Ordering;
@@ -111,14 +112,14 @@ impl Run<'_> {
             }
             done.record.notes.append(&mut notes);
             done.timing.build = Build::current().clone();
-            let lines = Lines::new(&done.record, &done.timing, &mut checksums)?;
+            let lines = checksums.seal(&done.record, &done.timing)?;
             // Pre-training that was ended early cannot be resumed from.
             let complete = round > 0 || !stop.load(Ordering::Relaxed);
             if experiment.checkpoint.write && complete {
                 saver.save(self.checkpoint(&coordinator, &*fleet, lines, files, &progress)?)?;
             } else {
                 files.iter().try_for_each(|file| file.write(out))?;
-                self.folder.append(&lines)?;
+                self.folder.log.append(&lines)?;
             }
             observer.round(&done.record, &done.timing);
         }
@@ -126,7 +127,7 @@ impl Run<'_> {
         let seconds = seconds_before + clock.elapsed().as_secs_f64();
         let test = match test {
             Some(test) => test,
-            None => guard(|| coordinator.test(progress.rounds))?, // nothing was left to do
+            None => guard(|| coordinator.test(progress.summary.rounds))?, // nothing was left to do
         };
         self.write_results(&coordinator, &progress, &test)?;
         self.finish(&coordinator, &progress, seconds, observer)
@@ -150,7 +151,7 @@ impl Run<'_> {
         self.write_setting()?;
         self.folder.keep_lines(found.map_or(0, |found| found.meta.round as usize))?;
         if let Some(found) = found {
-            self.folder.append(&found.meta.lines)?;
+            self.folder.log.append(&found.meta.lines)?;
         }
         let (records, _) = self.folder.records(usize::MAX)?;
         let mut progress = Progress::default();
@@ -187,7 +188,9 @@ impl Run<'_> {
         if let Some(fleet) = &self.fleet_file {
             self.folder.write(files::FLEET, json(fleet)? + "\n")?;
         }
-        self.folder.write_config(&self.settled)?;
+        let config = toml::to_string(&self.settled);
+        let config = config.map_err(|error| Error::file(files::CONFIG, error))?;
+        self.folder.write(files::CONFIG, config)?;
         let mut assignment = Assignment {
             anchors: federation.split.anchors.clone(),
             validation: federation.split.validation.clone(),
@@ -200,14 +203,13 @@ impl Run<'_> {
             assignment.client_names.clone_from(&simulation.client_names);
             histogram = simulation.histogram();
         }
-        match histogram {
-            Some(rows) => self.folder.write_assignment(&assignment, &rows, &federation.classes),
-            None => {
-                let sizes = assignment.clients.iter().map(|local| vec![local.len() as u32]);
-                let unknown = ["unknown".to_owned()];
-                self.folder.write_assignment(&assignment, &sizes.collect::<Vec<_>>(), &unknown)
-            }
-        }
+        let sizes = assignment.clients.iter().map(|local| vec![local.len() as u32]);
+        let table = match histogram {
+            Some(rows) => histogram_table(&rows, &federation.classes),
+            None => histogram_table(&sizes.collect::<Vec<_>>(), &["unknown".to_owned()]),
+        };
+        self.folder.write(files::ASSIGNMENT, json(&assignment)? + "\n")?;
+        self.folder.write(files::PARTITION, table)
     }
 
     fn checkpoint(
@@ -219,8 +221,9 @@ impl Run<'_> {
         progress: &Progress,
     ) -> Result<Checkpoint> {
         let (state, server) = coordinator.save()?;
-        let clients = fleet.save_states(progress.rounds, &coordinator.server.params)?;
-        let (config, round) = (&self.prepared.federation().experiment.checkpoint, progress.rounds);
+        let (config, round) =
+            (&self.prepared.federation().experiment.checkpoint, progress.summary.rounds);
+        let clients = fleet.save_states(round, &coordinator.server.params)?;
         let meta = CheckpointMeta {
             round,
             build: Build::current().clone(),

@@ -185,17 +185,22 @@ impl<'a> Server<'a> {
             params.assign(with)?;
         }
         let statistics = evaluation_statistics(self.context);
-        let logits = all_logits(self.context, &params, statistics, &self.anchors.views())?;
-        let predicted = predicted(&logits)?;
-        let pairs = predicted.iter().zip(&self.anchors.labels);
-        let right = pairs.filter(|(found, label)| **found == i64::from(**label)).count();
-        Ok(100.0 * right as f64 / self.anchors.labels.len() as f64)
+        Ok(self.test(&params, statistics, self.anchors)?.accuracy)
     }
 
     /// Tests the global model.
     pub fn evaluate(&self, test: &LabelledImages) -> Result<Evaluation> {
+        self.test(&self.params, Statistics::Running, test)
+    }
+
+    fn test(
+        &self,
+        params: &Params,
+        statistics: Statistics,
+        test: &LabelledImages,
+    ) -> Result<Evaluation> {
         let (context, classes) = (self.context, self.context.classes);
-        let logits = all_logits(context, &self.params, Statistics::Running, &test.views())?;
+        let logits = all_logits(context, params, statistics, &test.views())?;
         let truth: Vec<i64> = test.labels.iter().map(|&label| i64::from(label)).collect();
         let target = Tensor::f_from_slice(&truth)?.f_unsqueeze(0)?.f_to_device(context.device)?;
         let each = cross_entropy_each(&logits.f_unsqueeze(0)?, &target)?;

@@ -93,7 +93,7 @@ impl Fleet for SimulatedFleet<'_> {
                 .try_for_each(&mut *take)
         };
         // Drifting clients wait for the honest ones, whose mean they send with something added.
-        let drifts = faults.kind() == FaultKind::Drift;
+        let drifts = faults.kind == FaultKind::Drift;
         let (mut mean, mut waiting) = (WeightedMean::default(), Vec::new());
         self.clients.train(&honest, broadcast, &mut |answer, labels| {
             self.simulation.measure(&answer, labels);

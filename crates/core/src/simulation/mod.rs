@@ -7,7 +7,6 @@ mod measurements;
 mod poison;
 mod samples;
 
-pub use faults::Faults;
 pub use fleet::SimulatedFleet;
 pub use load::{Assigned, assign, load, place};
 pub use samples::{Picked, PickedSample};
@@ -18,6 +17,7 @@ use crate::federation::{Coordinator, Federation, ForClients};
 use crate::labels::PseudoLabels;
 use crate::messages::Answer;
 use crate::server::Server;
+use faults::Faults;
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{DataSet, ImageSet, Partition, Purpose};
 use measurements::Measurements;
@@ -102,9 +102,11 @@ impl Simulation {
     /// The server's half, before pre-training. Its records have what only a simulation can measure.
     pub fn coordinator(&self) -> Result<Coordinator<'_>> {
         let label_counts = self.federation.experiment.record.label_counts;
-        Ok(self.federation.coordinator()?.measured_by(move |record| {
+        let mut coordinator = self.federation.coordinator()?;
+        coordinator.measure = Some(Box::new(move |record| {
             self.measurements.borrow_mut().complete(record, label_counts)
-        }))
+        }));
+        Ok(coordinator)
     }
 
     /// The clients, before their first round.
@@ -128,7 +130,7 @@ impl Simulation {
     /// The share of the test images of other classes, in percent, that a trigger turns into its class; `None` without
     /// clients that try to teach one.
     pub fn backdoor_success(&self, server: &Server) -> Result<Option<f64>> {
-        if self.faults.kind() != FaultKind::Backdoor {
+        if self.faults.kind != FaultKind::Backdoor {
             return Ok(None);
         }
         Ok(Some(server.evaluate(&triggered(&self.federation.test))?.accuracy))

@@ -31,7 +31,7 @@ impl Poison {
         images: &ImageSet,
         labels: Option<&[u16]>,
     ) -> Result<Option<Self>> {
-        if !matches!(faults.kind(), FaultKind::Labels | FaultKind::Backdoor) {
+        if !matches!(faults.kind, FaultKind::Labels | FaultKind::Backdoor) {
             return Ok(None);
         }
         let unlabelled = "the clients' images have no labels that hostile ones could change";
@@ -42,7 +42,7 @@ impl Poison {
         for (_, local) in hostile {
             for (place, &image) in local.iter().enumerate() {
                 let label = &mut labels[image as usize];
-                if faults.kind() == FaultKind::Labels {
+                if faults.kind == FaultKind::Labels {
                     *label = last - *label;
                 } else if place % 2 == 0 {
                     add_trigger(&mut images, image as usize);
