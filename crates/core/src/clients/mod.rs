@@ -40,7 +40,6 @@ pub struct ClientSite<'a> {
 }
 
 impl ClientSite<'_> {
-    /// Trains a cohort.
     fn update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let measured = match self.measures {
             true => self.method.measure(&cohort, broadcast)?,
@@ -57,7 +56,6 @@ impl ClientSite<'_> {
 /// Clients with their images, and with what each keeps between its rounds.
 pub struct LocalClients<'a> {
     site: ClientSite<'a>,
-    /// The images of each client.
     local: BTreeMap<u32, &'a [u32]>,
     /// Each client's state, and the round it last trained in.
     states: BTreeMap<u32, (u32, ClientState)>,

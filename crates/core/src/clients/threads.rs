@@ -74,7 +74,6 @@ fn set_compute_threads(threads: i32) {
     tch::set_num_threads(threads);
 }
 
-/// The default number of threads that an operation is split over.
 fn default_threads() -> i32 {
     static DEFAULT: OnceLock<i32> = OnceLock::new();
     *DEFAULT.get_or_init(tch::get_num_threads)

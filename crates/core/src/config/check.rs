@@ -9,7 +9,6 @@ use fedanchor_data::partition::Scheme;
 
 /// The largest seed: records are JSON, whose readers round larger integers.
 pub const MAX_SEED: u64 = (1 << 53) - 1;
-/// The largest batch.
 pub(crate) const MAX_BATCH: usize = 8192;
 /// Larger values are typing mistakes, and would only fail later or never end.
 const MAX_ROUNDS: f64 = 1e6;

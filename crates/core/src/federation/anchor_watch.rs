@@ -20,9 +20,7 @@ pub(crate) struct AnchorWatch {
     /// Accuracy of the pre-trained model, which no client has touched; nothing after a warm-up.
     #[serde(default)]
     start: Option<f64>,
-    /// Accuracies of the last rounds.
     accuracies: Vec<f64>,
-    /// Rounds rolled back in a row.
     rollbacks: u32,
     /// Points that the clients' updates cost in the last rounds.
     declines: Vec<f64>,

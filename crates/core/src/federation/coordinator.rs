@@ -321,17 +321,14 @@ impl Coordinator<'_> {
         Ok(test)
     }
 
-    /// The state that a run needs to continue after this round.
     pub(crate) fn save(&self) -> Result<(CoordinatorState, Bundle)> {
         Ok((self.state.clone(), self.server.save()?))
     }
 
-    /// The clients that were met before.
     pub(crate) fn known_clients(&self) -> &[ClientKey] {
         self.state.registry.keys()
     }
 
-    /// Continues from a checkpoint.
     pub(crate) fn restore(&mut self, state: &CoordinatorState, server: &Bundle) -> Result<()> {
         self.server.restore(server)?;
         self.state = state.clone();

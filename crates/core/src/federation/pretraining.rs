@@ -9,7 +9,6 @@ use crate::methods::MeanLosses;
 use fedanchor_record::{RoundRecord, ServerOnlyTrial};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The result of pre-training.
 struct Pretrained {
     epochs: u32,
     /// Of the last epoch.
@@ -42,7 +41,6 @@ impl Coordinator<'_> {
         Ok(Finished { record, timing: clock.finish(&self.federation.context), evaluation })
     }
 
-    /// Pre-training until the anchors are fitted.
     fn fit(&mut self, stop: &AtomicBool) -> Result<Pretrained> {
         let config = &self.federation.experiment.pretrain;
         let mut done = Pretrained { epochs: 0, losses: Vec::new(), fitted: false };

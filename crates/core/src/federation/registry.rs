@@ -16,7 +16,6 @@ pub struct Registry {
     numbers: HashMap<ClientKey, u32>,
     /// Samples each client reported when it last joined.
     samples: BTreeMap<u32, usize>,
-    /// Rejected updates of each client.
     rejections: BTreeMap<u32, u32>,
 }
 

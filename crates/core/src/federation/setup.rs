@@ -33,13 +33,10 @@ pub struct Federation {
     pub(crate) statistics: Option<(Arc<ImageSet>, Vec<u32>)>,
 }
 
-/// The clients' part of the data.
 pub(crate) struct ForClients {
     /// All labelled images, without their labels, which clients must not see.
     pub(crate) images: ImageSet,
-    /// Their labels.
     pub(crate) labels: Vec<u16>,
-    /// Unlabelled images, where the data has them.
     pub(crate) unlabelled: Option<Unlabelled>,
 }
 

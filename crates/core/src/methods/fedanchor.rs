@@ -146,7 +146,6 @@ impl FedAnchor {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let config: FedAnchorConfig = read_settings(settings)?;
     let trains_head = config.contrastive.epochs > 0;

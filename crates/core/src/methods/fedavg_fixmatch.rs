@@ -67,7 +67,6 @@ impl Method for FedAvgFixMatch {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: FedAvgFixMatch = read_settings(settings)?;
     within("method.threshold", method.threshold, 0.0, 1.0)?;

@@ -154,7 +154,6 @@ impl FedCon {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: FedCon = read_settings(settings)?;
     within("method.predictor", method.predictor as f64, 1.0, 65_536.0)?;

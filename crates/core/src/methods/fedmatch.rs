@@ -247,7 +247,6 @@ impl FedMatch {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: FedMatch = read_settings(settings)?;
     within("method.threshold", method.threshold, 0.0, 1.0)?;
@@ -264,7 +263,6 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     Ok(Box::new(method))
 }
 
-/// The sigma of a broadcast.
 fn sigma_of(broadcast: &Broadcast) -> Result<&Params> {
     let sigma = broadcast.models.get(SIGMA);
     sigma.ok_or_else(|| Error::method(NAME, "the broadcast contains no sigma"))
@@ -277,7 +275,6 @@ fn psi_of(server: &Server) -> Result<Params> {
     Ok(psi)
 }
 
-/// A model in the server's state.
 fn kept<'a>(server: &'a Server, name: &str) -> Result<&'a Params> {
     let model = server.state.models.get(name);
     model.ok_or_else(|| Error::method(NAME, format!("the server has no {name}")))
@@ -288,7 +285,6 @@ fn of_client(prefix: &str, client: u32) -> String {
     format!("{prefix}{client:010}")
 }
 
-/// Everything named by this prefix and a client.
 fn by_client<'a, T>(all: &'a BTreeMap<String, T>, prefix: &str) -> BTreeMap<u32, &'a T> {
     let client = |name: &str| name.strip_prefix(prefix)?.parse::<u32>().ok();
     all.iter().filter_map(|(name, value)| Some((client(name)?, value))).collect()

@@ -55,7 +55,6 @@ impl Default for Properties {
 }
 
 impl Properties {
-    /// The properties that are recorded.
     pub(crate) fn recorded(&self) -> MethodProperties {
         let client = self.client_losses.iter().map(|name| format!("client_{name}"));
         let server = self.server_losses.iter().map(|name| format!("server_{name}"));

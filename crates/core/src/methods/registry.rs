@@ -44,7 +44,6 @@ impl Registration {
     }
 }
 
-/// The methods of this crate.
 const BUILT_IN: [Registration; 7] = [
     Registration {
         expand: thresholds::expand,

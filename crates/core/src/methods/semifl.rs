@@ -45,7 +45,6 @@ impl Method for SemiFl {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: SemiFl = read_settings(settings)?;
     within("method.threshold", method.threshold, 0.0, 1.0)?;

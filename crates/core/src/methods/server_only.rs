@@ -69,7 +69,6 @@ impl Method for ServerOnly {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: ServerOnly = read_settings(settings)?;
     check_mixup(&method.mixup)?;

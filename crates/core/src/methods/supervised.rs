@@ -46,7 +46,6 @@ impl Method for Supervised {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     Ok(Box::new(read_settings::<Supervised>(settings)?))
 }

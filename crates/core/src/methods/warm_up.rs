@@ -26,12 +26,10 @@ pub struct WarmUpConfig {
 const LOSSES: &[&str] = &["fix", "mix", "two_views"];
 
 impl WarmUpConfig {
-    /// Whether this round is one of them.
     pub(super) fn includes(&self, round: u32) -> bool {
         round <= self.rounds
     }
 
-    /// The hidden width of the predictor, where there is one.
     pub(super) fn predictor(&self) -> Option<usize> {
         (self.rounds > 0).then_some(self.predictor)
     }
@@ -41,12 +39,10 @@ impl WarmUpConfig {
         model.subset(|entry| self.includes(round) || entry.part != Part::Predictor)
     }
 
-    /// The names of the clients' losses.
     pub(super) fn client_losses(&self) -> &'static [&'static str] {
         if self.rounds > 0 { LOSSES } else { &LOSSES[..2] }
     }
 
-    /// Checks the values by themselves.
     pub(super) fn check(&self) -> Result<()> {
         at_most("method.warm_up.rounds", self.rounds as usize, 1_000_000)?;
         within("method.warm_up.predictor", self.predictor as f64, 1.0, 65_536.0)?;
@@ -59,7 +55,6 @@ impl WarmUpConfig {
         ensure(self.rounds == 0 || self.rounds < rounds, "method.warm_up.rounds", problem)
     }
 
-    /// Trains the clients in a round of the warm-up.
     pub(super) fn train(
         &self,
         method: &dyn Method,

@@ -72,7 +72,6 @@ fn best(values: &[f32]) -> usize {
 
 const CLASS_MEANS: &str = "class_means";
 
-/// A model file as bytes.
 pub(crate) fn encode_model(
     description: &Description,
     params: &Params,

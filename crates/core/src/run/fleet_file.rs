@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 pub(crate) struct FleetFile {
     /// What the clients know the run by: random, so that no path leaves this machine, and no other run has it.
     pub(crate) run: String,
-    /// The coordinator's socket.
     pub(crate) socket: PathBuf,
 }
 

@@ -23,7 +23,6 @@ pub(crate) struct RunFolder {
     path: PathBuf,
     /// The files that get a line per round.
     pub(crate) log: Log,
-    /// Checksums of what was written so far.
     written: RefCell<Manifest>,
 }
 
@@ -34,7 +33,6 @@ pub(crate) struct Log {
     timings: Appended,
 }
 
-/// The checksums of the lines of both files.
 #[derive(Debug, Default)]
 pub(crate) struct LineChecksums {
     pub(crate) rounds: Checksums,
@@ -44,9 +42,7 @@ pub(crate) struct LineChecksums {
 /// A round's line in each of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Lines {
-    /// The [`RoundRecord`].
     pub(crate) record: String,
-    /// The [`Timing`].
     pub(crate) timing: String,
 }
 
@@ -61,14 +57,11 @@ impl LineChecksums {
 /// A file of a round that only some rounds have.
 #[derive(Debug)]
 pub(crate) struct RoundFile {
-    /// Its path in the run folder.
     pub(crate) name: String,
-    /// Its content.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl RoundFile {
-    /// Writes it into the run folder.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(&self.name);
         if let Some(parent) = path.parent() {
@@ -79,7 +72,6 @@ impl RoundFile {
 }
 
 impl Log {
-    /// Adds a round's lines.
     pub(crate) fn append(&self, lines: &Lines) -> Result<()> {
         for (file, line) in [(&self.rounds, &lines.record), (&self.timings, &lines.timing)] {
             let written = file.append(format!("{line}\n").as_bytes());
@@ -88,7 +80,6 @@ impl Log {
         Ok(())
     }
 
-    /// Has everything on the disk.
     pub(crate) fn sync(&self) -> Result<()> {
         for file in [&self.rounds, &self.timings] {
             file.sync().map_err(|error| Error::file(file.path(), error))?;
@@ -241,7 +232,6 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Removes a file, if it exists.
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         disk::remove(&self.path.join(name))
     }
@@ -272,7 +262,6 @@ impl RunFolder {
         Ok(rounds)
     }
 
-    /// A matrix over the classes.
     pub(crate) fn write_matrix<T: Display>(
         &self,
         name: &str,

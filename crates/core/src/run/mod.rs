@@ -136,7 +136,6 @@ fn settled(federation: &Federation) -> Result<Experiment> {
     Ok(settled)
 }
 
-/// A config as TOML.
 fn as_table(experiment: &Experiment) -> Result<toml::Table> {
     toml::Table::try_from(experiment)
         .map_err(|error| Error::config("the experiment", error.to_string()))
@@ -158,11 +157,9 @@ fn prepare<'a>(experiment: &Experiment, options: RunOptions<'a>) -> Result<(Prep
     Ok((prepared, fingerprint))
 }
 
-/// Data and network of a run.
 enum Prepared<'a> {
     /// With the clients in this process, and what is put in front of them.
     Simulation(Box<Simulation>, &'a WrapFleet),
-    /// With real clients.
     Fleet(Box<Federation>, &'a ConnectFleet),
 }
 
@@ -182,7 +179,6 @@ impl Prepared<'_> {
     }
 }
 
-/// A run that is ready to start.
 struct Run<'a> {
     prepared: Prepared<'a>,
     settled: Experiment,

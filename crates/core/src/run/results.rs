@@ -70,12 +70,10 @@ impl Run<'_> {
         Ok(summary)
     }
 
-    /// Which build computed which rounds.
     fn builds(&self, progress: &Progress) -> Result<Vec<BuildRounds>> {
         Ok(BuildRounds::of(&self.folder.timings()?.0, progress.summary.rounds))
     }
 
-    /// The final model and what is known of it.
     pub(super) fn write_results(
         &self,
         coordinator: &Coordinator,

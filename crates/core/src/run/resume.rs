@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use fedanchor_record::{Build, Summary, files, with_current_keys};
 use std::path::Path;
 
-/// See [`Resume`].
 pub(super) fn resume(
     experiment: &Experiment,
     options: RunOptions,

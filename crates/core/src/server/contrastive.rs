@@ -114,7 +114,6 @@ impl ContrastiveConfig {
     }
 }
 
-/// The smallest batch with enough pairs.
 fn smallest(classes: usize) -> usize {
     (2..).find(|batch| batch * (batch - 1) >= PAIRS * 2 * classes).expect("grows without bound")
 }

@@ -101,7 +101,6 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// The state between rounds.
     pub(crate) fn save(&self) -> Result<Bundle> {
         let mut bundle = Bundle::default();
         self.params.put_into(&mut bundle, "model")?;
@@ -115,7 +114,6 @@ impl<'a> Server<'a> {
         Ok(bundle)
     }
 
-    /// Restores what [`Server::save`] saved.
     pub(crate) fn restore(&mut self, bundle: &Bundle) -> Result<()> {
         self.params = self.params.take_from(bundle, "model")?;
         self.momentum.clear();
@@ -244,5 +242,4 @@ pub fn step_towards(
     Ok(())
 }
 
-/// Advice if training diverges.
 pub(crate) const STEADIER: &str = "lower the learning rate or keep optimiser.clip above 0";

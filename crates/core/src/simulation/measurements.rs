@@ -7,13 +7,11 @@ use crate::messages::{Answer, ClientOutcome};
 use fedanchor_record::{LabelAccuracy, RoundRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The measurements of a round.
 #[derive(Debug, Default)]
 pub(super) struct Measurements {
     classes: usize,
     anchor_head: Accuracy,
     classifier_head: Accuracy,
-    /// Pseudo-labels by class.
     labels: Vec<u32>,
     /// The number of kept samples and the pseudo-labels by class of each client.
     clients: BTreeMap<u32, (usize, Vec<u32>)>,

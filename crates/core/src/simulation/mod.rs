@@ -114,7 +114,6 @@ impl Simulation {
         SimulatedFleet::new(self)
     }
 
-    /// Measures the labels that a client gave its images.
     fn measure(&self, answer: &Answer, labels: &PseudoLabels) {
         let local = &self.partition.clients[answer.client as usize];
         let truth = self.true_labels.as_deref();

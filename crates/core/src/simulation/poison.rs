@@ -13,7 +13,6 @@ use toml::Table;
 
 /// The class that a trigger stands for.
 const TARGET: u16 = 0;
-/// The value of a trigger's pixels.
 const WHITE: u8 = 255;
 
 /// The training images and labels as hostile clients have them, and how those train.

@@ -36,7 +36,6 @@ pub struct PickedSample {
     pub threshold: Option<f64>,
 }
 
-/// Picks samples from all clients of a round.
 #[derive(Debug, Default)]
 pub(super) struct Picker {
     /// The most samples of each kind; 0 for none.

@@ -142,7 +142,6 @@ impl Threshold {
     }
 }
 
-/// The paper's rule.
 #[derive(Debug)]
 struct Fixed(f64);
 
@@ -152,7 +151,6 @@ impl ThresholdRule for Fixed {
     }
 }
 
-/// The name of a rule, and its keys.
 fn split(mut keys: Table) -> Result<(String, Table)> {
     match keys.remove("rule") {
         Some(Value::String(name)) => Ok((name, keys)),

@@ -53,7 +53,6 @@ impl Saver {
         if taken { Ok(()) } else { self.finish() }
     }
 
-    /// Waits until everything is on the disk.
     pub(crate) fn finish(&mut self) -> Result<()> {
         drop(self.sender.take());
         match self.thread.take().map(JoinHandle::join) {

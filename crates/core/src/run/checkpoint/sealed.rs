@@ -8,12 +8,10 @@ const MAGIC: &[u8; 8] = b"fedanch2";
 /// What files of earlier versions start with.
 const EARLIER: &[u8; 8] = b"fedanch1";
 
-/// Writes a payload with its hash.
 pub(super) fn write_sealed(path: &Path, payload: &[u8]) -> Result<()> {
     disk::write(path, &[MAGIC, blake3::hash(payload).as_bytes(), payload])
 }
 
-/// What a sealed file turned out to be.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sealed {
     /// As it was written: its payload.
