@@ -67,16 +67,11 @@ impl LearningWatch {
             (Note::BehindStart, self.behind_start(observed)),
             (Note::Alike, self.alike(observed)),
         ];
-        let mut notes = Vec::new();
-        for (note, text) in found {
-            if let Some(text) = text
-                && !self.noted.contains(&note)
-            {
-                self.noted.push(note);
-                notes.push(text);
-            }
-        }
-        notes
+        let found = found.into_iter().filter_map(|(note, text)| Some((note, text?)));
+        let new: Vec<(Note, String)> =
+            found.filter(|(note, _)| !self.noted.contains(note)).collect();
+        self.noted.extend(new.iter().map(|(note, _)| *note));
+        new.into_iter().map(|(_, text)| text).collect()
     }
 
     fn all_kept(&mut self, observed: &Observed) -> Option<String> {

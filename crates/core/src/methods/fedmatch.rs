@@ -217,29 +217,24 @@ impl FedMatch {
         let probes = by_client(&server.state.numbers, PROBE);
         // The same number for all, so that a cohort is one network: a helper is not its own.
         let count = self.helpers.min(psis.len().saturating_sub(1));
-        let nearest = |to: &[f32], without: Option<u32>| {
+        let mut models = ExtraModels::default();
+        if count == 0 {
+            return Ok(models);
+        }
+        let global = probe(server.context, &server.params)?;
+        let mut recipients: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for &client in clients {
+            let to = probes.get(&client).copied().unwrap_or(&global);
             let distance =
                 |probe: &[f32]| -> f32 { probe.iter().zip(to).map(|(a, b)| (a - b).powi(2)).sum() };
-            let candidates = psis.keys().filter_map(|id| Some((distance(probes.get(id)?), *id)));
-            let mut order: Vec<(f32, u32)> =
-                candidates.filter(|&(_, id)| Some(id) != without).collect();
+            let others = psis.keys().filter(|id| **id != client);
+            let others = others.filter_map(|id| Some((distance(probes.get(id)?), *id)));
+            let mut order: Vec<(f32, u32)> = others.collect();
             order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            order.into_iter().take(count).map(|(_, id)| id).collect::<Vec<u32>>()
-        };
-        let mut recipients: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-        if count > 0 {
-            let global = probe(server.context, &server.params)?;
-            for &client in clients {
-                let helpers = match probes.get(&client) {
-                    Some(own) => nearest(own, Some(client)),
-                    None => nearest(&global, None),
-                };
-                for helper in helpers {
-                    recipients.entry(helper).or_default().insert(client);
-                }
+            for (_, helper) in order.into_iter().take(count) {
+                recipients.entry(helper).or_default().insert(client);
             }
         }
-        let mut models = ExtraModels::default();
         for (helper, clients) in recipients {
             models.insert_for(of_client(HELPER, helper), psis[&helper].copy()?, clients);
         }

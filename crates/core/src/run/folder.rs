@@ -93,39 +93,23 @@ impl RunFolder {
     pub(crate) fn create(path: &Path) -> Result<Self> {
         check_free(path)?;
         disk::create_folder(path)?;
-        let open = |name: &str| {
-            let path = path.join(name);
-            Appended::create(&path).map_err(|error| Error::file(path, error))
-        };
-        let rounds = open(files::ROUNDS)?;
+        let rounds = open(path, files::ROUNDS, true)?;
         lock(path, rounds.file())?;
         // Another process may have been here since.
         check_records(path)?;
-        let timings = open(files::TIMINGS)?;
+        let timings = open(path, files::TIMINGS, true)?;
         timings.truncate(0).map_err(|error| Error::file(timings.path(), error))?;
-        Ok(Self::new(path, Log { rounds, timings }))
+        let log = Log { rounds, timings };
+        Ok(Self { path: path.to_owned(), log, written: RefCell::default() })
     }
 
     /// Opens the folder of an unfinished run to resume it; only with `force` where the records are
     /// missing.
     pub(crate) fn reopen(path: &Path, force: bool) -> Result<Self> {
-        let open = |name: &str| {
-            let path = path.join(name);
-            let opened = if force { Appended::create(&path) } else { Appended::open(&path) };
-            opened.map_err(|error| {
-                let missing = error.kind() == std::io::ErrorKind::NotFound;
-                let advice = if missing { "; --force starts without it" } else { "" };
-                Error::file(path, format!("{error}{advice}"))
-            })
-        };
-        let rounds = open(files::ROUNDS)?;
+        let rounds = open(path, files::ROUNDS, force)?;
         lock(path, rounds.file())?;
-        let timings = open(files::TIMINGS)?;
-        Ok(Self::new(path, Log { rounds, timings }))
-    }
-
-    fn new(path: &Path, log: Log) -> Self {
-        Self { path: path.to_owned(), log, written: RefCell::default() }
+        let log = Log { rounds, timings: open(path, files::TIMINGS, force)? };
+        Ok(Self { path: path.to_owned(), log, written: RefCell::default() })
     }
 
     /// The records that are whole, from round 0 on without a gap and at most this many, and their
@@ -283,6 +267,16 @@ impl RunFolder {
     }
 }
 
+fn open(folder: &Path, name: &str, create: bool) -> Result<Appended> {
+    let path = folder.join(name);
+    let opened = if create { Appended::create(&path) } else { Appended::open(&path) };
+    opened.map_err(|error| {
+        let missing = !create && error.kind() == std::io::ErrorKind::NotFound;
+        let advice = if missing { "; --force starts without it" } else { "" };
+        Error::file(path, format!("{error}{advice}"))
+    })
+}
+
 pub(super) fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::file("record", error))
 }
@@ -339,17 +333,9 @@ fn check_records(path: &Path) -> Result<()> {
     if fs_err::metadata(path.join(files::ROUNDS)).is_ok_and(|file| file.len() > 0) {
         return refused("a run already");
     }
-    if has_checkpoints(path) {
+    let is_checkpoint = |path: &PathBuf| path.extension() == Some("checkpoint".as_ref());
+    if disk::list(&path.join(CHECKPOINTS)).is_ok_and(|paths| paths.iter().any(is_checkpoint)) {
         return refused("checkpoints of a run");
     }
     Ok(())
-}
-
-fn has_checkpoints(path: &Path) -> bool {
-    let checkpoints = fs_err::read_dir(path.join(CHECKPOINTS));
-    checkpoints.is_ok_and(|mut entries| {
-        entries.any(|entry| {
-            entry.is_ok_and(|entry| entry.file_name().to_string_lossy().ends_with(".checkpoint"))
-        })
-    })
 }
