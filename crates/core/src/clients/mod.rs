@@ -85,8 +85,7 @@ impl<'a> LocalClients<'a> {
         &self.local
     }
 
-    /// Trains these clients on a broadcast and hands over their answers in order. A client that could not
-    /// train answers that it failed.
+    /// Trains these clients on a broadcast and hands over their answers in order, those of failures too.
     pub fn train(
         &mut self,
         clients: &[u32],
@@ -132,8 +131,7 @@ impl<'a> LocalClients<'a> {
         guard(|| self.site.update(cohort, broadcast))
     }
 
-    /// Hands over the answers of a cohort in order, and keeps the clients' states. A cohort that could not train answers
-    /// that it failed.
+    /// Hands over the answers of a cohort in order, those of failures too, and keeps the clients' states.
     fn finish_cohort(
         &mut self,
         clients: &[u32],

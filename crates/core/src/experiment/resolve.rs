@@ -24,8 +24,7 @@ pub struct Resolved {
     pub notes: Vec<String>,
 }
 
-/// Preset < the experiment file's text < `key=value` settings; then parsed and checked. For a file, use
-/// [`resolve_file`].
+/// Preset < the text of an experiment file < `key=value` settings; then parsed and checked.
 pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     Ok(resolve_file(file, Path::new(""), settings)?.experiment)
 }
@@ -78,8 +77,7 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     scheme.insert("kind".to_owned(), Value::String(partition));
     preset.insert("partition".to_owned(), Value::Table(scheme));
 
-    // Methods have different keys: a method's defaults come from the preset's list, or from the method's
-    // registration, once the layers have settled which one it is.
+    // Methods have different keys: a method's defaults wait until the layers have settled which one it is.
     let method = name_of(&given, "method", "name")?;
     let method = method.or(name_of(&preset, "method", "name")?).unwrap_or_default();
     let (registration, defaults) = defaults_in(&mut preset, &method)?;
@@ -108,9 +106,7 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     Ok((experiment, built))
 }
 
-/// The experiment with every choice written down that is left to the data or the model, for images of
-/// this shape, so many classes, and images that may or may not be mirrored; and with the checks that
-/// need them.
+/// The experiment with every choice written down that is left to the data or the model, checked against both.
 pub fn settle(
     experiment: &Experiment,
     shape: Shape,

@@ -58,8 +58,7 @@ pub(super) struct Admission {
     device: Device,
     /// The largest distances of the weights and of the statistics of an update; `None` for no limit.
     limit: Option<Norms>,
-    /// The usual norms of updates, and the multiple of them to which updates are clipped; `None` if there is no limit
-    /// or no earlier update.
+    /// The usual norms of updates, if there are earlier ones, and the multiple of them to which updates are clipped.
     usual: Option<(Norms, f64)>,
     bytes: u64,
     checked: bool,

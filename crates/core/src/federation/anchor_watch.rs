@@ -61,8 +61,7 @@ impl AnchorWatch {
         Ok(false)
     }
 
-    /// The mean number of points that the clients' updates cost in the last rounds, if it is worth
-    /// reporting; then the count starts again.
+    /// The mean number of points that updates cost in the last rounds, once it is worth reporting.
     pub(crate) fn decline(&mut self, before: f64, after: f64) -> Option<f64> {
         self.declines.push(before - after);
         if self.declines.len() < DECLINE_OVER {

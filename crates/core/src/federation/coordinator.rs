@@ -128,8 +128,7 @@ impl Coordinator<'_> {
         Ok(Finished { record, timing: clock.finish(&self.federation.context), evaluation })
     }
 
-    /// Line 4: clients drawn at random without replacement, by rising number; excluded ones are left
-    /// out.
+    /// Line 4: clients drawn at random without replacement, by rising number, without excluded ones.
     fn draw(&mut self, fleet: &mut dyn Fleet, round: u32) -> Result<Vec<(u32, ClientKey)>> {
         if !self.properties.clients {
             return Ok(Vec::new());
@@ -297,8 +296,7 @@ impl Coordinator<'_> {
         Ok(())
     }
 
-    /// Tests the global model, with fresh statistics if they are static. The next round broadcasts the model with
-    /// these.
+    /// Tests the global model, with fresh statistics if they are static, as the next round broadcasts it.
     pub fn test(&mut self, round: u32) -> Result<Evaluation> {
         let statistics = self.federation.statistics.as_ref();
         self.server

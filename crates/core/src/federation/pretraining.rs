@@ -18,8 +18,7 @@ struct Pretrained {
 }
 
 impl Coordinator<'_> {
-    /// Round 0: pre-training on the anchors until they are fitted, then a test. Stops after an epoch if
-    /// `stop` is set.
+    /// Round 0: pre-training until the anchors are fitted or `stop` is set, then a test.
     pub fn pretrain(&mut self, stop: &AtomicBool) -> Result<Finished> {
         let mut clock = Clock::start(0);
         let Pretrained { epochs, losses, fitted } = self.fit(stop)?;

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 /// The clients that have been met; a part of every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Registry {
-    /// Keys of the transport in the order of the numbers they were given. A fleet that numbers its
-    /// clients itself has none.
+    /// Keys of the transport, by number. A fleet that numbers its clients itself has none.
     keys: Vec<ClientKey>,
     /// Their numbers; filled when it is first needed.
     #[serde(skip)]

@@ -53,8 +53,7 @@ fn check_fleet(experiment: &Experiment) -> Result<()> {
 }
 
 impl Federation {
-    /// For clients that are elsewhere and have their images. `workers` threads augment images
-    /// [default: one per core].
+    /// For clients that are elsewhere. `workers` threads augment images [default: one per core].
     pub fn new(experiment: &Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
         check_fleet(experiment)?;
         let split = server_split(experiment, &data)?;

@@ -5,8 +5,7 @@ use crate::labels::LatentSource;
 use fedanchor_engine::tensors::Part;
 use fedanchor_record::{ClientLabels, MethodProperties};
 
-/// The properties of a method. The default is a method whose clients train backbone and classifier on pseudo-labels that pass
-/// a threshold.
+/// By default those of a method whose clients train backbone and classifier on pseudo-labels above a threshold.
 #[derive(Debug, Clone)]
 pub struct Properties {
     /// Whether it has clients.

@@ -172,8 +172,7 @@ impl Model {
         &self.context.network
     }
 
-    /// Predicts images given as pixels, `[side, side, channels]` each. Call it with some hundreds of images at
-    /// a time: memory grows with them.
+    /// Predicts images, `[side, side, channels]` each, some hundreds at a time: memory grows with them.
     pub fn predict(&self, images: &[&[u8]]) -> Result<Vec<Prediction>> {
         let (classes, means) = (self.classes().len(), self.class_means.shallow_clone());
         let anchors = Anchors::ClassMeans { means };

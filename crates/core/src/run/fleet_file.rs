@@ -19,8 +19,7 @@ pub(crate) struct FleetFile {
 }
 
 impl FleetFile {
-    /// Of a run with these clients: with the identifier that it had before, or with a new one. `None` where the clients
-    /// are simulated.
+    /// Of a run with these clients, with the identifier it had before; `None` where the clients are simulated.
     pub(super) fn of(clients: RunClients, before: Option<Self>) -> Result<Option<Self>> {
         let RunClients::Real(clients) = clients else { return Ok(None) };
         let socket = std::path::absolute(clients.socket)

@@ -103,8 +103,7 @@ impl RunFolder {
         Ok(Self { path: path.to_owned(), log, written: RefCell::default() })
     }
 
-    /// Opens the folder of an unfinished run to resume it; only with `force` where the records are
-    /// missing.
+    /// Opens the folder of an unfinished run to resume it; records may be missing only with `force`.
     pub(crate) fn reopen(path: &Path, force: bool) -> Result<Self> {
         let rounds = open(path, files::ROUNDS, force)?;
         lock(path, rounds.file())?;
@@ -112,8 +111,7 @@ impl RunFolder {
         Ok(Self { path: path.to_owned(), log, written: RefCell::default() })
     }
 
-    /// The records that are whole, from round 0 on without a gap and at most this many, and their
-    /// checksums.
+    /// The records that are whole, at most this many from round 0 on without a gap, and their checksums.
     pub(crate) fn records(&self, most: usize) -> Result<(Vec<RoundRecord>, Checksums)> {
         let text = self.text(files::ROUNDS)?;
         let (mut records, mut checksums) = (Vec::new(), Checksums::default());
@@ -234,8 +232,7 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Removes the latents of all rounds after this one, or of all rounds, and returns the rounds whose
-    /// latents stay.
+    /// Removes the latents of all rounds after this one; returns the rounds whose latents stay.
     pub(crate) fn keep_latents(&self, last: Option<u32>) -> Result<Vec<u32>> {
         let mut rounds = rounds_with_latents(&self.path)
             .map_err(|error| Error::file(self.path.join(files::LATENTS), error))?;

@@ -123,8 +123,7 @@ pub fn run(
     Run { prepared, settled, data, config, folder, options, fleet_file }.execute(None, observer)
 }
 
-/// The settled config, as it is stored: it must find the data again from any working directory, and after
-/// the folder was moved.
+/// The settled config as it is stored: it must find the data again from any working directory.
 fn settled(federation: &Federation) -> Result<Experiment> {
     let mut settled = federation.settled()?;
     settled.data.path = place(&settled.data)

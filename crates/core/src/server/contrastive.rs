@@ -63,8 +63,7 @@ pub struct ContrastiveConfig {
 /// The momentum of supervised epochs.
 pub(super) const SUPERVISED: &str = "supervised";
 
-/// Positive pairs a contrastive batch should hold: with fewer the loss collapsed to chance in
-/// trials on CIFAR-10.
+/// Positive pairs a batch should hold: with fewer the loss collapsed to chance in trials on CIFAR-10.
 const PAIRS: usize = 50;
 
 impl ContrastiveConfig {

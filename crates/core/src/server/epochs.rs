@@ -83,8 +83,7 @@ impl ServerEpochs<'_> {
     }
 }
 
-/// One epoch over the anchors with their labels; returns the means of the loss's terms. `others` are
-/// further networks that the loss reads.
+/// One epoch over the anchors; returns the means of the loss's terms. The loss also reads `others`.
 pub fn supervised_epoch(
     server: &mut Server,
     objective: &Objective,

@@ -147,8 +147,7 @@ impl<'a> Server<'a> {
         Err(Error::NotFinite { round, phase, what, advice })
     }
 
-    /// Replaces the global model by the clients' mean, if there is one, or makes a step towards it with
-    /// `server.momentum`.
+    /// Replaces the global model by the clients' mean, or makes a step towards it with `server.momentum`.
     pub fn take_mean(&mut self, mean: Option<&Params>) -> Result<()> {
         let Some(mean) = mean else { return Ok(()) };
         let momentum = self.experiment.server.momentum;

@@ -16,8 +16,7 @@ pub fn place(config: &DataConfig) -> Option<PathBuf> {
     config.path.clone().or_else(default)
 }
 
-/// Reads the data set an experiment names: a registered one, the embedded sample, or the files in `data.path`
-/// [default: `data/NAME`].
+/// Reads the data set that an experiment names: a registered one, the embedded sample, or files.
 pub fn load(experiment: &Experiment) -> Result<DataSet> {
     let config = &experiment.data;
     let options = Options {

@@ -81,8 +81,7 @@ impl Measurements {
         }
     }
 
-    /// Adds the measurements of a round to its record; returns the pseudo-labels by class. With `label_counts` the
-    /// record has them, too.
+    /// Adds the measurements of a round to its record; returns the pseudo-labels by class.
     pub(super) fn complete(&mut self, record: &mut RoundRecord, label_counts: bool) -> Vec<u32> {
         let next = Self::new(self.classes, self.picker.most);
         let mut round = std::mem::replace(self, next);

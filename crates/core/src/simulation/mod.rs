@@ -56,8 +56,7 @@ fn check_batch(experiment: &Experiment, partition: &Partition) -> Result<()> {
 }
 
 impl Simulation {
-    /// Draws anchors and clients and builds the network's description. `workers` threads augment images
-    /// [default: one per core].
+    /// Draws anchors and clients. `workers` threads augment images [default: one per core].
     pub fn new(experiment: Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
         let Assigned { split, partition, experiment } = assign(&experiment, &data)?;
         check_batch(&experiment, &partition)?;

@@ -83,8 +83,7 @@ pub struct Selection {
 pub struct Registration {
     /// The name as written in a config.
     pub name: &'static str,
-    /// Defaults of its keys, as TOML. Empty for the rules of this crate, whose defaults stand under `[thresholds]`
-    /// in the preset.
+    /// Defaults of its keys, as TOML; those of this crate's rules are in the preset, under `[thresholds]`.
     pub defaults: &'static str,
     /// Describes its keys, for the reference of the config keys.
     pub settings: fn(&mut SchemaGenerator) -> Schema,

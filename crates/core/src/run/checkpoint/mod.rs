@@ -109,8 +109,7 @@ pub(crate) struct Found {
     pub(crate) lost: Vec<(u32, PathBuf)>,
 }
 
-/// The last complete checkpoint of a run folder up to round `most`, and the rounds whose checkpoints are
-/// damaged.
+/// The last complete checkpoint up to round `most`, and the rounds whose checkpoints are damaged.
 pub(crate) fn last(folder: &Path, most: u32) -> Result<(Option<Found>, Vec<u32>)> {
     let mut broken = Vec::new();
     for round in rounds(folder)?.into_iter().rev().filter(|round| *round <= most) {

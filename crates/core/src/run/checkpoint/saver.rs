@@ -109,8 +109,7 @@ fn save(folder: &Path, checkpoint: &Checkpoint) -> Result<()> {
     write_sealed(&round_file(folder, round), &checkpoint.server.encode(&meta)?)
 }
 
-/// Removes all checkpoints but the last two and those to be kept, and client files that none of the
-/// remaining ones names.
+/// Removes all checkpoints but the last two and those to be kept, and client files that none of the others names.
 fn thin(folder: &Path, there: &mut Vec<CheckpointMeta>) -> Result<()> {
     let newest = there.len().saturating_sub(2);
     let (mut left, mut gone) = (Vec::new(), Vec::new());
