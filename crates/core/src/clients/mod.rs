@@ -140,7 +140,6 @@ impl<'a> LocalClients<'a> {
         take: &mut TakeAnswer,
     ) -> Result<()> {
         let (method, round) = (&broadcast.method, broadcast.round);
-        let answer = |client, outcome| Answer { method: method.clone(), round, client, outcome };
         let reports = reports.and_then(|reports| match reports.len() {
             count if count == clients.len() => Ok(reports),
             count => {
@@ -148,23 +147,19 @@ impl<'a> LocalClients<'a> {
                 Err(Error::method(self.site.method.name(), problem))
             }
         });
-        match reports {
-            Ok(reports) => {
-                for (&client, report) in clients.iter().zip(reports) {
-                    let ClientReport { outcome, labels, state } = report;
-                    if matches!(outcome, ClientOutcome::Update(_)) && !state.is_empty() {
-                        self.states.insert(client, (round, state));
-                    }
-                    take(answer(client, outcome), &labels)?;
-                }
+        let reports = reports.unwrap_or_else(|error| {
+            let failed = |_| {
+                let outcome = ClientOutcome::Failed { reason: error.to_string() };
+                let (labels, state) = Default::default();
+                ClientReport { outcome, labels, state }
+            };
+            clients.iter().map(failed).collect()
+        });
+        for (&client, ClientReport { outcome, labels, state }) in clients.iter().zip(reports) {
+            if matches!(outcome, ClientOutcome::Update(_)) && !state.is_empty() {
+                self.states.insert(client, (round, state));
             }
-            Err(error) => {
-                for &client in clients {
-                    let reason = error.to_string();
-                    let failed = answer(client, ClientOutcome::Failed { reason });
-                    take(failed, &PseudoLabels::default())?;
-                }
-            }
+            take(Answer { method: method.clone(), round, client, outcome }, &labels)?;
         }
         Ok(())
     }

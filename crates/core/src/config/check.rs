@@ -307,8 +307,8 @@ mod tests {
             ("fedavg-fixmatch", "client_mixup=true", "client_mixup: unknown key"),
             ("supervised", "threshold=0.5", "threshold: unknown key"),
             ("server-only", "threshold=0.5", "threshold: unknown key"),
-            ("fedcon", "predictor=0", "method.predictor: must be at least 1"),
-            ("fedmatch", "refresh=0", "method.refresh: must be at least 1"),
+            ("fedcon", "predictor=0", "method.predictor: must be between 1 and 65536, got 0"),
+            ("fedmatch", "refresh=0", "method.refresh: must be between 1 and 1000000, got 0"),
         ] {
             let name = format!("method.name={name}");
             let error = resolved(&[&name, &format!("method.{key}")]).unwrap_err();

@@ -39,8 +39,7 @@ pub struct Cell {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct File {
-    #[serde(default = "first_seed")]
-    seeds: Vec<u64>,
+    seeds: Option<Vec<u64>>,
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Any>")]
     base: Table,
@@ -55,10 +54,6 @@ struct File {
 
 /// Any value, in the schema.
 type Any = serde_json::Value;
-
-fn first_seed() -> Vec<u64> {
-    vec![0]
-}
 
 /// Reads a sweep: the cells whose names match one of `patterns`, in which `*` stands for anything, or all
 /// of them without a pattern. `settings` (`key=value`) are laid over each. For a file, use [`sweep_file`].
@@ -78,8 +73,9 @@ pub fn sweep_file(
         |error: toml::de::Error| Error::config("the sweep file", error.to_string().trim_end());
     check_keys::<File>("", &text.parse().map_err(invalid)?)?;
     let file: File = toml::from_str(text).map_err(invalid)?;
-    ensure(!file.seeds.is_empty(), "seeds", "names no seed")?;
-    for &seed in &file.seeds {
+    let seeds = file.seeds.unwrap_or_else(|| vec![0]);
+    ensure(!seeds.is_empty(), "seeds", "names no seed")?;
+    for &seed in &seeds {
         at_most("seeds", seed as usize, MAX_SEED as usize)?;
     }
     let mut cells = vec![(String::new(), Vec::new())];
@@ -99,7 +95,7 @@ pub fn sweep_file(
             .collect();
         cells = product(&cells, &choices)?;
     }
-    let seed = file.seeds[0];
+    let seed = seeds[0];
     let sets_seed = |table: &Table| table.contains_key("seed");
     let is_set = sets_seed(&file.base)
         || cells.iter().any(|(_, layers)| layers.iter().any(sets_seed))
@@ -130,7 +126,7 @@ pub fn sweep_file(
     let cells = cells.collect::<Result<_>>()?;
     notes.sort();
     notes.dedup();
-    Ok(Sweep { cells, seeds: file.seeds, notes })
+    Ok(Sweep { cells, seeds, notes })
 }
 
 /// Names must differ, and be names of folders.

@@ -19,7 +19,6 @@ use crate::server::{Evaluation, STEADIER, Server};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
 use fedanchor_engine::InPhase;
-use fedanchor_engine::tensors::Bundle;
 use fedanchor_engine::training::Entered;
 use fedanchor_record::{Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
@@ -33,7 +32,7 @@ pub struct Coordinator<'a> {
     pub server: Server<'a>,
     pub(super) federation: &'a Federation,
     pub(super) properties: Properties,
-    state: CoordinatorState,
+    pub(crate) state: CoordinatorState,
     /// How long a round waits for answers [default: until all have come].
     pub deadline: Option<Duration>,
     /// Clients that are asked beyond `client.per_round` [default: 0].
@@ -167,10 +166,8 @@ impl Coordinator<'_> {
         let Properties { client_losses, observes_updates, summand, .. } = self.properties;
         let sent = uploaded(context, &**method, &broadcast.params);
         let rule = experiment.aggregation.rule.find()?;
-        let root = match rule.needs_root {
-            true => Some(root_update(&**method, &self.server, broadcast)?),
-            false => None,
-        };
+        let root = rule.needs_root.then(|| root_update(&**method, &self.server, broadcast));
+        let root = root.transpose()?;
         clock.timing.server += clock.lap();
         let lr = experiment.lr(broadcast.round);
         let norms = self.state.norms.at(lr);
@@ -277,19 +274,15 @@ impl Coordinator<'_> {
     fn observe(&mut self, record: &mut RoundRecord, broadcast: Option<&Broadcast>) -> Result<()> {
         let classes = self.federation.context.classes;
         let measured = self.measure.as_ref().map_or(Vec::new(), |measure| measure(record));
-        let mut alike = None;
-        if let Some(broadcast) = broadcast
-            && let Some(anchors) = Anchors::take_from(&broadcast.arrays, classes)?
-        {
-            alike = anchors.mean_similarity(classes)?;
-        }
+        let anchors = broadcast.map(|sent| Anchors::take_from(&sent.arrays, classes));
+        let alike = anchors.transpose()?.flatten().map(|anchors| anchors.mean_similarity(classes));
         let observed = Observed {
             round: record.round,
             selected: self.properties.selects.then_some((record.seen, record.kept)),
             labels: if measured.is_empty() { &record.label_counts } else { &measured },
             shares: &self.server.anchors.class_shares(classes),
             anchors: record.anchor_accuracy_before.zip(record.anchor_accuracy),
-            alike,
+            alike: alike.transpose()?.flatten(),
         };
         let notes = self.state.learning.notes(&observed);
         record.notes.extend(notes);
@@ -319,17 +312,7 @@ impl Coordinator<'_> {
         Ok(test)
     }
 
-    pub(crate) fn save(&self) -> Result<(CoordinatorState, Bundle)> {
-        Ok((self.state.clone(), self.server.save()?))
-    }
-
     pub(crate) fn known_clients(&self) -> &[ClientKey] {
         self.state.registry.keys()
-    }
-
-    pub(crate) fn restore(&mut self, state: &CoordinatorState, server: &Bundle) -> Result<()> {
-        self.server.restore(server)?;
-        self.state = state.clone();
-        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use super::disk;
 use super::fleet_file::{self, FleetFile};
 use super::folder::{RunFolder, read_manifest};
 use super::{Observer, Resume, Run, RunOptions, as_table, prepare, settled};
-use crate::config::{Experiment, LrSchedule, differences, fingerprint};
+use crate::config::{Experiment, LrSchedule, differences, ensure, fingerprint};
 use crate::error::{Error, Result};
 use fedanchor_record::{Build, Summary, files, with_current_keys};
 use std::path::Path;
@@ -30,13 +30,10 @@ pub(super) fn resume(
     let (found, broken) = find(out, &folder, recorded, force)?;
     let mut other: Vec<String> =
         differences(&stored, &table).iter().map(ToString::to_string).collect();
-    if let Some(CheckpointMeta { round, build, data: seen, config: made, .. }) =
-        found.as_ref().map(|found| &found.meta)
-    {
-        if *round > experiment.rounds {
-            let problem = format!("{round} rounds are done, more than {}", experiment.rounds);
-            return Err(Error::config("rounds", problem));
-        }
+    if let Some(Found { meta, .. }) = &found {
+        let CheckpointMeta { round, build, data: seen, config: made, .. } = meta;
+        let problem = format!("{round} rounds are done, more than {}", experiment.rounds);
+        ensure(*round <= experiment.rounds, "rounds", problem)?;
         // Another build of the same version is not refused, but noted.
         let (there, now) = (&build.version, &Build::current().version);
         if there != now {
@@ -93,10 +90,9 @@ pub(super) fn resume(
 fn stored_config(out: &Path, force: bool) -> Result<toml::Table> {
     let path = out.join(files::CONFIG);
     let bytes = disk::read(&path)?;
-    if let Some(manifest) =
-        read_manifest(out).or_else(|error| if force { Ok(None) } else { Err(error) })?
+    if !force
+        && let Some(manifest) = read_manifest(out)?
         && let Err(mismatch) = manifest.check(files::CONFIG, &bytes)
-        && !force
     {
         let problem = format!("{mismatch}; --force resumes the run with the settings given now");
         return Err(Error::file(path, problem));

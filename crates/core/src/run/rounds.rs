@@ -67,10 +67,15 @@ impl Run<'_> {
         };
         if let Some(found) = &found {
             // Before anything in the folder is changed.
-            self.restore(found, &mut coordinator, &mut *fleet).map_err(|error| {
+            let restored = coordinator
+                .server
+                .restore(&found.server)
+                .and_then(|()| fleet.restore_states(&found.clients, &coordinator.server.params));
+            restored.map_err(|error| {
                 let problem = format!("the checkpoint does not fit this experiment: {error}");
                 Error::config("--resume", problem)
             })?;
+            coordinator.state = found.meta.coordinator.clone();
             fleet.expect(coordinator.known_clients());
         }
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
@@ -131,16 +136,6 @@ impl Run<'_> {
         };
         self.write_results(&coordinator, &progress, &test)?;
         self.finish(&coordinator, &progress, seconds, observer)
-    }
-
-    fn restore(
-        &self,
-        found: &Found,
-        coordinator: &mut Coordinator,
-        fleet: &mut dyn Fleet,
-    ) -> Result<()> {
-        coordinator.restore(&found.meta.coordinator, &found.server)?;
-        fleet.restore_states(&found.clients, &coordinator.server.params)
     }
 
     /// Brings the records to where the run starts or resumes: what they amount to, and their checksums.
@@ -220,7 +215,6 @@ impl Run<'_> {
         files: Vec<RoundFile>,
         progress: &Progress,
     ) -> Result<Checkpoint> {
-        let (state, server) = coordinator.save()?;
         let (config, round) =
             (&self.prepared.federation().experiment.checkpoint, progress.summary.rounds);
         let clients = fleet.save_states(round, &coordinator.server.params)?;
@@ -232,11 +226,11 @@ impl Run<'_> {
             clients: clients.trained_in,
             lasting: config.every > 0 && round > 0 && round.is_multiple_of(config.every),
             best: config.best && progress.chosen_round == round,
-            coordinator: state,
+            coordinator: coordinator.state.clone(),
             lines,
             picked: progress.picked.clone(),
             files: progress.files.clone(),
         };
-        Ok(Checkpoint { meta, server, clients: clients.bundles, files })
+        Ok(Checkpoint { meta, server: coordinator.server.save()?, clients: clients.bundles, files })
     }
 }

@@ -123,10 +123,8 @@ impl<'a> Server<'a> {
             let momentum = Momentum::take_from(bundle, epoch, &self.params)?;
             self.momentum.insert(epoch.to_owned(), momentum);
         }
-        self.velocity = match bundle.group("velocity").is_empty() {
-            false => Some(self.params.take_from(bundle, "velocity")?),
-            true => None,
-        };
+        let moved = !bundle.group("velocity").is_empty();
+        self.velocity = moved.then(|| self.params.take_from(bundle, "velocity")).transpose()?;
         self.state = MethodState::restore(bundle, &self.params)?;
         Ok(())
     }

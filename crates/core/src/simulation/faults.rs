@@ -150,8 +150,14 @@ impl Faults {
                     *params = stretched(params, sent, -factor)?;
                 }
                 FaultKind::Statistics => {
+                    // All larger by the same number, at that distance.
                     let limit = INSIDE * statistics_limit(sent, self.distance)?;
-                    *params = with_large_statistics(params, sent, limit)?;
+                    let statistics = sent.layout.iter().filter(|entry| entry.statistic);
+                    let count: usize = statistics.map(|entry| entry.numel() as usize).sum();
+                    *params = map_update(params, sent, |entry, from, to| match entry.statistic {
+                        true => from.f_add_scalar(limit / (count as f64).sqrt()),
+                        false => Ok(to.shallow_clone()),
+                    })?;
                 }
                 _ => {}
             }
@@ -165,16 +171,6 @@ fn stretched(params: &Params, sent: &Params, factor: f64) -> Result<Params> {
     Ok(map_update(params, sent, |entry, from, to| match entry.statistic {
         true => Ok(to.shallow_clone()),
         false => from.f_lerp(to, factor),
-    })?)
-}
-
-/// An update whose statistics are those that were sent, all larger by the same number, at the distance `far`.
-fn with_large_statistics(params: &Params, sent: &Params, far: f64) -> Result<Params> {
-    let count: usize = sent.layout.iter().filter(|e| e.statistic).map(|e| e.numel() as usize).sum();
-    let larger = far / (count as f64).sqrt();
-    Ok(map_update(params, sent, |entry, from, to| match entry.statistic {
-        true => from.f_add_scalar(larger),
-        false => Ok(to.shallow_clone()),
     })?)
 }
 

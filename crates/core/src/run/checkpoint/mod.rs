@@ -142,7 +142,7 @@ fn read_round(folder: &Path, round: u32) -> Result<Option<(CheckpointMeta, Bundl
     let path = round_file(folder, round);
     let payload = match read_sealed(&path)? {
         Sealed::Whole(payload) => payload,
-        Sealed::Damaged | Sealed::Missing => return Ok(None),
+        Sealed::Damaged => return Ok(None),
         Sealed::Earlier => {
             let problem = "was written by an earlier version of fedanchor, and cannot be resumed with \
                            this one: finish the run with that version, or start it again";

@@ -18,15 +18,13 @@ pub(super) enum Sealed {
     Whole(Vec<u8>),
     /// Written by an earlier version, whose checkpoints this one cannot read.
     Earlier,
-    /// Torn, changed or foreign.
+    /// Torn, changed, foreign, or not there.
     Damaged,
-    /// Not there.
-    Missing,
 }
 
 /// Reads a sealed file. That it cannot be read is an error, and says nothing about what is in it.
 pub(super) fn read_sealed(path: &Path) -> Result<Sealed> {
-    Ok(disk::read_if_exists(path)?.map_or(Sealed::Missing, unseal))
+    Ok(disk::read_if_exists(path)?.map_or(Sealed::Damaged, unseal))
 }
 
 fn unseal(mut bytes: Vec<u8>) -> Sealed {
