@@ -124,8 +124,11 @@ impl Experiment {
         self.scheduled(self.optimiser.lr, round)
     }
 
-    /// The server's learning rate in a round.
+    /// The server's learning rate in a round; round 0 is pre-training.
     pub fn server_lr(&self, round: u32) -> f64 {
+        if round == 0 {
+            return self.pretrain.lr;
+        }
         self.scheduled(self.server.lr.unwrap_or(self.optimiser.lr), round)
     }
 

@@ -234,7 +234,7 @@ impl Coordinator<'_> {
         if self.properties.warm_up == 0 {
             watch.start_at(before);
         }
-        if watch.must_roll_back(record.round, after, checks)? {
+        if watch.must_roll_back(record.round, after, checks.anchor_margin)? {
             record.outcome = Outcome::RolledBack;
         }
         record.notes.extend(watch.decline(before, after).map(|points| {

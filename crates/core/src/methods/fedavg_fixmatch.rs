@@ -47,8 +47,7 @@ impl Method for FedAvgFixMatch {
     }
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
-        let Cohort { experiment, context, round, .. } = cohort;
-        let views = two_views(context, round, experiment.client.batch, Augmentation::Strong);
+        let views = two_views(&cohort, Augmentation::Strong);
         let loss = FixMatchLoss { format: views.format(), threshold: self.threshold };
         let trainer = ClientTrainer {
             may_skip: true,

@@ -27,7 +27,7 @@ use crate::labels::PseudoLabels;
 use crate::messages::Broadcast;
 use crate::server::{Server, supervised_epoch};
 use fedanchor_engine::Result as EngineResult;
-use fedanchor_engine::batches::TwoViewFormat;
+use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
 use fedanchor_engine::model::Pass;
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch};
@@ -61,7 +61,7 @@ impl Method for FedCon {
     }
 
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
-        self.server_epoch(server, 0, epoch, server.experiment.pretrain.lr)
+        self.server_epoch(server, 0, epoch)
     }
 
     fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
@@ -70,8 +70,7 @@ impl Method for FedCon {
     }
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
-        let Cohort { experiment, context, round, .. } = cohort;
-        let model = &broadcast.params;
+        let (context, model) = (cohort.context, &broadcast.params);
         let contributes = |client: &Client| {
             let models = &client.state.models;
             if let (Some(predictor), Some(target)) = (models.get(PREDICTOR), models.get(TARGET)) {
@@ -90,7 +89,7 @@ impl Method for FedCon {
             let kept = [(PREDICTOR.to_owned(), predictor.copy()?), (TARGET.to_owned(), target)];
             Ok(BTreeMap::from(kept))
         };
-        let views = two_views(context, round, experiment.client.batch, Augmentation::Weak);
+        let views = two_views(&cohort, Augmentation::Weak);
         let target_decay = self.target_decay;
         let loss = TwoViewLoss { format: views.format(), target_decay };
         let trainer = ClientTrainer {
@@ -114,10 +113,9 @@ impl Method for FedCon {
         round: u32,
     ) -> Result<MeanLosses> {
         server.take_mean(aggregate.as_ref())?;
-        let (epochs, lr) = (server.experiment.server.epochs, server.experiment.server_lr(round));
         let mut losses = Vec::new();
-        for epoch in 0..epochs {
-            losses = self.server_epoch(server, round, epoch, lr)?;
+        for epoch in 0..server.experiment.server.epochs {
+            losses = self.server_epoch(server, round, epoch)?;
         }
         server.end_round();
         Ok(losses)
@@ -137,19 +135,15 @@ impl Method for FedCon {
 }
 
 impl FedCon {
-    fn server_epoch(
-        &self,
-        server: &mut Server,
-        round: u32,
-        epoch: u32,
-        lr: f64,
-    ) -> Result<MeanLosses> {
-        let batch = server.experiment.server_batch();
-        let views = two_views(server.context, round, batch, Augmentation::Weak);
+    fn server_epoch(&self, server: &mut Server, round: u32, epoch: u32) -> Result<MeanLosses> {
+        let context = server.context;
+        let (batch, second) = (server.experiment.server_batch(), Augmentation::Weak);
+        let (images, streams) = (&context.images, context.streams(round));
+        let views = TwoViews { images, streams, batch, second };
         let weight = ramp(round, self.ramp_up) as f32;
         let objective = Objective::new(&views, ServerLoss { format: views.format() });
         let objective = objective.with_scalars([weight]);
-        let means = supervised_epoch(server, &objective, Vec::new(), round, epoch, lr)?;
+        let means = supervised_epoch(server, &objective, Vec::new(), round, epoch)?;
         Ok(vec![means.first().copied()])
     }
 }

@@ -92,7 +92,7 @@ impl Method for FedMatch {
     }
 
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
-        self.train_sigma(server, 0, epoch..epoch + 1, server.experiment.pretrain.lr)
+        self.train_sigma(server, 0, epoch..epoch + 1)
     }
 
     fn broadcast(&self, server: &Server, round: u32, clients: &[u32]) -> Result<Option<Broadcast>> {
@@ -104,9 +104,8 @@ impl Method for FedMatch {
     }
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
-        let Cohort { experiment, context, round, .. } = cohort;
         let (psi, sigma) = (&broadcast.params, sigma_of(broadcast)?);
-        let views = two_views(context, round, experiment.client.batch, Augmentation::Strong);
+        let views = two_views(&cohort, Augmentation::Strong);
         let loss = ClientLoss { format: views.format(), method: self.clone() };
         let contributes = |client: &Client| {
             let mut others = vec![sigma.copy()?];
@@ -162,8 +161,7 @@ impl Method for FedMatch {
             }
             params.assign(&mean.subset(|entry| entry.statistic))?;
         }
-        let (epochs, lr) = (experiment.server.epochs, experiment.server_lr(round));
-        let losses = self.train_sigma(server, round, 0..epochs, lr)?;
+        let losses = self.train_sigma(server, round, 0..experiment.server.epochs)?;
         server.end_round();
         if round.is_multiple_of(self.refresh) {
             refresh_helpers(server)?;
@@ -188,7 +186,6 @@ impl FedMatch {
         server: &mut Server,
         round: u32,
         epochs: std::ops::Range<u32>,
-        lr: f64,
     ) -> Result<MeanLosses> {
         let (experiment, context) = (server.experiment, server.context);
         let sigma = kept(server, SIGMA)?.subset(|entry| !entry.statistic);
@@ -200,7 +197,7 @@ impl FedMatch {
         let mut loss = None;
         for epoch in epochs {
             let psi = kept(server, PSI)?.copy()?;
-            let means = supervised_epoch(server, &objective, vec![psi], round, epoch, lr)?;
+            let means = supervised_epoch(server, &objective, vec![psi], round, epoch)?;
             loss = means.first().copied();
         }
         let sigma = server.params.copy()?;

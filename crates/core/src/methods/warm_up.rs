@@ -61,12 +61,11 @@ impl WarmUpConfig {
         cohort: Cohort,
         model: &Params,
     ) -> Result<Vec<ClientReport>> {
-        let Cohort { experiment, context, round, .. } = cohort;
         let contributes = |_: &Client| {
             let target = model.subset(|entry| entry.part == Part::Backbone);
             Ok(Contribution { entries: None, others: vec![target.copy()?] })
         };
-        let views = two_views(context, round, experiment.client.batch, Augmentation::Strong);
+        let views = two_views(&cohort, Augmentation::Strong);
         let loss = TwoViewLoss { format: views.format(), target_decay: self.target_decay };
         let trainer = ClientTrainer {
             keeps_momentum: false, // of another loss

@@ -20,7 +20,7 @@ pub(crate) const CHECKPOINTS: &str = "checkpoints";
 /// A run folder being written.
 #[derive(Debug)]
 pub(crate) struct RunFolder {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The files that get a line per round.
     pub(crate) log: Log,
     written: RefCell<Manifest>,

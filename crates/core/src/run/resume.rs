@@ -27,7 +27,7 @@ pub(super) fn resume(
     let config = fingerprint(&table);
     let folder = RunFolder::reopen(out, force)?;
     let recorded = folder.records(usize::MAX)?.0.len() as u32; // round 0 included
-    let (found, broken) = find(out, &folder, recorded, force)?;
+    let (found, broken) = find(&folder, recorded, force)?;
     let mut other: Vec<String> =
         differences(&stored, &table).iter().map(ToString::to_string).collect();
     if let Some(Found { meta, .. }) = &found {
@@ -47,10 +47,9 @@ pub(super) fn resume(
         }
     }
     if !other.is_empty() && !force {
-        let problem = format!(
-            "the run in this folder differs in {}; --force resumes it anyway",
-            other.join(", ")
-        );
+        let other = other.join(", ");
+        let problem =
+            format!("the run in this folder differs in {other}; --force resumes it anyway");
         return Err(Error::file(out, problem));
     }
     let follows_rounds = experiment.optimiser.schedule == LrSchedule::Cosine
@@ -102,12 +101,8 @@ fn stored_config(out: &Path, force: bool) -> Result<toml::Table> {
 }
 
 /// The checkpoint to continue from, and the rounds whose checkpoints are damaged.
-fn find(
-    out: &Path,
-    folder: &RunFolder,
-    recorded: u32,
-    force: bool,
-) -> Result<(Option<Found>, Vec<u32>)> {
+fn find(folder: &RunFolder, recorded: u32, force: bool) -> Result<(Option<Found>, Vec<u32>)> {
+    let out = &folder.path;
     let (found, broken) = checkpoint::last(out, u32::MAX)?;
     let Some(round) = found.as_ref().map(|found| found.meta.round) else {
         // Round 0 alone may be pre-training that was ended early.
@@ -152,8 +147,6 @@ fn find(
         return Err(Error::file(out.join(files::ROUNDS), problem));
     }
     let (found, broken) = checkpoint::last(out, recorded.min(round.saturating_sub(1)))?;
-    match found.as_ref().map(intact).transpose()? {
-        Some(true) => Ok((found, broken)),
-        _ => Ok((None, broken)),
-    }
+    let usable = found.as_ref().map(intact).transpose()? == Some(true);
+    Ok((found.filter(|_| usable), broken))
 }

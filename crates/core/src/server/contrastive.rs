@@ -179,8 +179,8 @@ pub(super) fn contrastive_epoch(
     config: &ContrastiveConfig,
     round: u32,
     epoch: u32,
-    lr: f64,
 ) -> Result<Option<f64>> {
+    let lr = server.experiment.server_lr(round);
     let (context, anchors) = (server.context, server.anchors);
     let batch = config.batch_for(context.classes, anchors.labels.len())?;
     let batches = contrastive_batches(server, config.sampler, batch, round, epoch);

@@ -39,7 +39,7 @@ impl<'a> SimulatedFleet<'a> {
             labels: true_labels.as_deref().filter(|_| sees_labels),
             measures: true,
         };
-        let poisoned = poison.as_ref().map(|poison| with_images(poison.site(experiment, context)));
+        let poisoned = poison.as_ref().map(|poison| with_images(poison.site(federation)));
         Self { simulation, clients: with_images(site), poisoned }
     }
 

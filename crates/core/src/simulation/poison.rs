@@ -3,12 +3,12 @@
 
 use super::Faults;
 use crate::clients::ClientSite;
-use crate::config::{Experiment, FaultKind, MethodConfig};
+use crate::config::{FaultKind, MethodConfig};
 use crate::error::{Error, Result};
+use crate::federation::Federation;
 use crate::labels::LabelledImages;
 use crate::methods::{self, Method};
 use fedanchor_data::{ImageSet, Partition};
-use fedanchor_engine::training::Context;
 use toml::Table;
 
 /// The class that a trigger stands for.
@@ -55,11 +55,8 @@ impl Poison {
     }
 
     /// Where hostile clients train.
-    pub(super) fn site<'a>(
-        &'a self,
-        experiment: &'a Experiment,
-        context: &'a Context,
-    ) -> ClientSite<'a> {
+    pub(super) fn site<'a>(&'a self, federation: &'a Federation) -> ClientSite<'a> {
+        let Federation { experiment, context, .. } = federation;
         let (method, images, labels) = (&*self.method, &self.images, Some(&self.labels[..]));
         ClientSite { experiment, context, method, images, labels, measures: false }
     }
