@@ -330,8 +330,11 @@ fn check_records(path: &Path) -> Result<()> {
     if fs_err::metadata(path.join(files::ROUNDS)).is_ok_and(|file| file.len() > 0) {
         return refused("a run already");
     }
-    let is_checkpoint = |path: &PathBuf| path.extension() == Some("checkpoint".as_ref());
-    if disk::list(&path.join(CHECKPOINTS)).is_ok_and(|paths| paths.iter().any(is_checkpoint)) {
+    let name = |entry: std::io::Result<fs_err::DirEntry>| Some(entry.ok()?.path());
+    let is_checkpoint = |path: PathBuf| path.extension() == Some("checkpoint".as_ref());
+    if fs_err::read_dir(path.join(CHECKPOINTS))
+        .is_ok_and(|entries| entries.filter_map(name).any(is_checkpoint))
+    {
         return refused("checkpoints of a run");
     }
     Ok(())
