@@ -49,6 +49,6 @@ pub use methods::{Method, register};
 pub use model::Model;
 pub use run::{
     ConnectFleet, Observer, RealClients, Resume, RunClients, RunOptions, Verification, WrapFleet,
-    resume_command, run, server_only, verify,
+    resume_command, run, verify,
 };
 pub use simulation::Simulation;

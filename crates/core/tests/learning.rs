@@ -59,7 +59,8 @@ fn learns_from_clients(settings: &[&str], margin: f64, beyond: Option<f64>) {
     assert_eq!(trained > 0, simulation.federation.method.properties().clients);
     if let Some(beyond) = beyond {
         let stop = AtomicBool::new(false);
-        let alone = fedanchor::server_only(&simulation.federation, experiment.rounds, &stop);
+        let alone =
+            simulation.federation.coordinator().unwrap().train_alone(experiment.rounds, &stop);
         let alone = alone.unwrap().unwrap();
         // Beside pre-training for longer: a run as short as this one cannot beat that.
         let alone = alone.iter().find(|trial| trial.rounds > 0).unwrap().test_accuracy;

@@ -206,7 +206,7 @@ pub struct Timing {
 }
 
 /// `summary.json`: the run in a few numbers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// The build that wrote the summary. Which rounds it computed is in `builds`.
     #[serde(flatten)]

@@ -7,7 +7,7 @@ use crate::cli::LabelArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::Model;
-use fedanchor::model::{Nearest, Prediction};
+use fedanchor::model::Prediction;
 use fedanchor::simulation::{self, Assigned};
 use fedanchor_data::thumbnail::jpeg;
 use fedanchor_data::{Fit, ImageSet, Shape, paths, pictures as reading};
@@ -69,7 +69,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
 
     let order = by_doubt(&proposals);
     let mut shown = Vec::new();
-    let nearest = Nearest::new(&model, &pictures::of_set(&anchors))?;
+    let latents = model.latents(&pictures::of_set(&anchors))?;
     for chosen in order[..args.page.min(order.len())].chunks(AT_ONCE) {
         stopped()?;
         let chosen: Vec<PathBuf> = chosen.iter().map(|&at| read[at].clone()).collect();
@@ -77,7 +77,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         let pixels = pictures::read(&chosen, &model.description);
         let pixels: Vec<Vec<u8>> = pixels.into_iter().collect::<Result<_, _>>()?;
         let images: Vec<&[u8]> = pixels.iter().map(Vec::as_slice).collect();
-        for (path, near) in chosen.iter().zip(nearest.find(&model, &images, NEAREST)?) {
+        for (path, near) in chosen.iter().zip(model.nearest(&latents, &images, NEAREST)?) {
             let picture = jpeg(THUMBNAIL, &reading::read(path, THUMBNAIL, Fit::Pad)?)?;
             let labels = anchors.require_labels("anchors")?;
             let anchors = near.into_iter().map(|(at, cosine)| {

@@ -6,7 +6,7 @@
 //! length; the sum is divided by the sum of the weights. It needs no honest majority. The number of a
 //! client's samples plays no part: a client could claim any.
 
-use super::Rule;
+use super::{Rule, WeightedMean, map_update};
 use crate::error::Result;
 use fedanchor_engine::tensors::{Params, norm};
 use tch::{Kind, Tensor};
@@ -15,14 +15,13 @@ use tch::{Kind, Tensor};
 pub struct FlTrust {
     root: Option<Params>,
     /// The mean so far: changes of weights, and statistics as they are.
-    mean: Option<Vec<Tensor>>,
-    total: f64,
+    mean: WeightedMean,
 }
 
 impl FlTrust {
     /// With the server's own model as the root; without one every update has weight 0.
     pub fn new(root: Option<Params>) -> Self {
-        Self { root, mean: None, total: 0.0 }
+        Self { root, mean: WeightedMean::default() }
     }
 }
 
@@ -44,32 +43,22 @@ impl Rule for FlTrust {
         if !(trust.is_finite() && trust > 0.0) {
             return Ok(()); // opposed to the root, at a right angle to it, or one of the two did not move
         }
-        self.total += trust;
         let scaled = sent.layout.iter().zip(&change).zip(&params.tensors);
         let scaled = scaled.map(|((entry, change), value)| match entry.statistic {
             true => value.f_detach_copy(),
             false => change.f_mul_scalar(root_length / length),
         });
-        let scaled = scaled.collect::<Result<Vec<_>, _>>()?;
-        match &mut self.mean {
-            None => self.mean = Some(scaled),
-            Some(mean) => {
-                for (mean, x) in mean.iter_mut().zip(&scaled) {
-                    let _ = mean.f_lerp_(x, trust / self.total)?;
-                }
-            }
-        }
-        Ok(())
+        let tensors = scaled.collect::<Result<_, _>>()?;
+        self.mean.add(&Params { layout: sent.layout.clone(), tensors }, trust)
     }
 
     fn finish(self: Box<Self>, sent: &Params) -> Result<Option<Params>> {
-        let Some(mean) = self.mean else { return Ok(None) };
-        let tensors = sent.layout.iter().zip(&sent.tensors).zip(mean);
-        let tensors = tensors.map(|((entry, sent), mean)| match entry.statistic {
-            true => Ok(mean),
-            false => Ok(sent.f_add(&mean)?),
+        let Some(mean) = self.mean.finish() else { return Ok(None) };
+        let model = map_update(&mean, sent, |entry, sent, mean| match entry.statistic {
+            true => Ok(mean.shallow_clone()),
+            false => sent.f_add(mean),
         });
-        Ok(Some(Params { layout: sent.layout.clone(), tensors: tensors.collect::<Result<_>>()? }))
+        Ok(Some(model?))
     }
 }
 

@@ -66,7 +66,6 @@ impl Registration {
     }
 }
 
-/// The rules of this crate.
 const BUILT_IN: [Registration; 6] = [
     Registration::new("mean", "The weighted mean.", |_| Box::new(WeightedMean::default())),
     Registration::new(

@@ -40,7 +40,6 @@ pub struct ClientSite<'a> {
 }
 
 impl ClientSite<'_> {
-    /// Trains a cohort.
     fn update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let measured = match self.measures {
             true => self.method.measure(&cohort, broadcast)?,
@@ -57,7 +56,6 @@ impl ClientSite<'_> {
 /// Clients with their images, and with what each keeps between its rounds.
 pub struct LocalClients<'a> {
     site: ClientSite<'a>,
-    /// The images of each client.
     local: BTreeMap<u32, &'a [u32]>,
     /// Each client's state, and the round it last trained in.
     states: BTreeMap<u32, (u32, ClientState)>,
@@ -87,8 +85,7 @@ impl<'a> LocalClients<'a> {
         &self.local
     }
 
-    /// Trains these clients on a broadcast and hands over their answers in order. A client that could not
-    /// train answers that it failed.
+    /// Trains these clients on a broadcast and hands over their answers in order, those of failures too.
     pub fn train(
         &mut self,
         clients: &[u32],
@@ -134,8 +131,7 @@ impl<'a> LocalClients<'a> {
         guard(|| self.site.update(cohort, broadcast))
     }
 
-    /// Hands over the answers of a cohort in order, and keeps the clients' states. A cohort that could not train answers
-    /// that it failed.
+    /// Hands over the answers of a cohort in order, those of failures too, and keeps the clients' states.
     fn finish_cohort(
         &mut self,
         clients: &[u32],
@@ -144,7 +140,6 @@ impl<'a> LocalClients<'a> {
         take: &mut TakeAnswer,
     ) -> Result<()> {
         let (method, round) = (&broadcast.method, broadcast.round);
-        let answer = |client, outcome| Answer { method: method.clone(), round, client, outcome };
         let reports = reports.and_then(|reports| match reports.len() {
             count if count == clients.len() => Ok(reports),
             count => {
@@ -152,23 +147,19 @@ impl<'a> LocalClients<'a> {
                 Err(Error::method(self.site.method.name(), problem))
             }
         });
-        match reports {
-            Ok(reports) => {
-                for (&client, report) in clients.iter().zip(reports) {
-                    let ClientReport { outcome, labels, state } = report;
-                    if matches!(outcome, ClientOutcome::Update(_)) && !state.is_empty() {
-                        self.states.insert(client, (round, state));
-                    }
-                    take(answer(client, outcome), &labels)?;
-                }
+        let reports = reports.unwrap_or_else(|error| {
+            let failed = |_| {
+                let outcome = ClientOutcome::Failed { reason: error.to_string() };
+                let (labels, state) = Default::default();
+                ClientReport { outcome, labels, state }
+            };
+            clients.iter().map(failed).collect()
+        });
+        for (&client, ClientReport { outcome, labels, state }) in clients.iter().zip(reports) {
+            if matches!(outcome, ClientOutcome::Update(_)) && !state.is_empty() {
+                self.states.insert(client, (round, state));
             }
-            Err(error) => {
-                for &client in clients {
-                    let reason = error.to_string();
-                    let failed = answer(client, ClientOutcome::Failed { reason });
-                    take(failed, &PseudoLabels::default())?;
-                }
-            }
+            take(Answer { method: method.clone(), round, client, outcome }, &labels)?;
         }
         Ok(())
     }

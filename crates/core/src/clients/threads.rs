@@ -16,16 +16,14 @@ use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 /// Takes the reports of a cohort, or why it could not train.
 pub(super) type TakeReports<'a> = dyn FnMut(Vec<u32>, Result<Vec<ClientReport>>) -> Result<()> + 'a;
 
-/// Trains all cohorts, one per core at a time, and hands each one's clients and reports to `take`, in
-/// order.
+/// Trains all cohorts, one per core at a time, and hands their reports to `take` in order.
 pub(super) fn train_on_cores(
     site: ClientSite,
     cohorts: Vec<Cohort>,
     broadcast: &Broadcast,
     take: &mut TakeReports,
 ) -> Result<()> {
-    // Tensors may move between threads but not be shared: each thread gets its own broadcast, as a
-    // real client would.
+    // Tensors may move between threads but not be shared: each thread gets its own broadcast.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = cores.min(cohorts.len());
     let copies = (0..threads).map(|_| broadcast.copy()).collect::<Result<Vec<_>>>()?;
@@ -74,7 +72,6 @@ fn set_compute_threads(threads: i32) {
     tch::set_num_threads(threads);
 }
 
-/// The default number of threads that an operation is split over.
 fn default_threads() -> i32 {
     static DEFAULT: OnceLock<i32> = OnceLock::new();
     *DEFAULT.get_or_init(tch::get_num_threads)

@@ -9,7 +9,6 @@ use fedanchor_data::partition::Scheme;
 
 /// The largest seed: records are JSON, whose readers round larger integers.
 pub const MAX_SEED: u64 = (1 << 53) - 1;
-/// The largest batch.
 pub(crate) const MAX_BATCH: usize = 8192;
 /// Larger values are typing mistakes, and would only fail later or never end.
 const MAX_ROUNDS: f64 = 1e6;
@@ -72,26 +71,20 @@ impl Experiment {
         self.check_data()?;
         self.check_model()?;
         self.check_federation()?;
-        self.check_record()?;
         self.device().map(drop)
     }
 
     fn check_data(&self) -> Result<()> {
-        if let Some(share) = self.data.test_share
-            && !(share > 0.0 && share < 1.0)
-        {
+        if let Some(share) = self.data.test_share {
             let problem = format!("must be above 0 and below 1, got {share}");
-            return Err(Error::config("data.test_share", problem));
+            ensure(share > 0.0 && share < 1.0, "data.test_share", problem)?;
         }
         if let Some(Normalisation { mean, std }) = &self.data.normalisation {
-            if mean.len() != std.len() || ![1, 3].contains(&mean.len()) {
-                let problem = format!(
-                    "expected a mean and a std for 1 channel (grey) or 3 (colour), got {} and {}",
-                    mean.len(),
-                    std.len()
-                );
-                return Err(Error::config("data.normalisation", problem));
-            }
+            let (means, stds) = (mean.len(), std.len());
+            let problem = format!(
+                "expected a mean and a std for 1 channel (grey) or 3 (colour), got {means} and {stds}"
+            );
+            ensure(means == stds && [1, 3].contains(&means), "data.normalisation", problem)?;
             for &mean in mean {
                 within("data.normalisation.mean", f64::from(mean), -10.0, 10.0)?;
             }
@@ -114,80 +107,50 @@ impl Experiment {
     fn check_model(&self) -> Result<()> {
         fedanchor_engine::model::check(&self.model)?;
         // Every width of every model of this crate is a multiple of 16.
-        if ![1, 2, 4, 8, 16].contains(&self.model.groups) {
-            let problem = "must be 1, 2, 4, 8 or 16, to divide every width";
-            return Err(Error::config("model.groups", problem));
-        }
-        if self.optimiser.nesterov && self.optimiser.momentum == 0.0 {
-            return Err(Error::config("optimiser.nesterov", "needs optimiser.momentum above 0"));
-        }
-        Ok(())
+        let problem = "must be 1, 2, 4, 8 or 16, to divide every width";
+        ensure([1, 2, 4, 8, 16].contains(&self.model.groups), "model.groups", problem)?;
+        let possible = !self.optimiser.nesterov || self.optimiser.momentum != 0.0;
+        ensure(possible, "optimiser.nesterov", "needs optimiser.momentum above 0")
     }
 
     fn check_federation(&self) -> Result<()> {
-        let (per_round, clients) = (self.client.per_round, self.data.clients);
-        if per_round > clients {
-            let problem = format!("{per_round} clients per round, but data.clients is {clients}");
-            return Err(Error::config("client.per_round", problem));
-        }
-        if per_round + self.fleet.ask > clients {
-            let problem = format!(
-                "{} clients asked beyond {per_round} per round, but data.clients is {clients}",
-                self.fleet.ask
-            );
-            return Err(Error::config("fleet.ask", problem));
-        }
+        let (per_round, clients, rounds) = (self.client.per_round, self.data.clients, self.rounds);
+        let (ask, quorum) = (self.fleet.ask, self.checks.quorum);
+        let problem = format!("{per_round} clients per round, but data.clients is {clients}");
+        ensure(per_round <= clients, "client.per_round", problem)?;
+        let problem = format!(
+            "{ask} clients asked beyond {per_round} per round, but data.clients is {clients}"
+        );
+        ensure(per_round + ask <= clients, "fleet.ask", problem)?;
         self.aggregation.rule.find()?;
-        if self.checks.quorum > per_round {
-            let problem = format!(
-                "must be at most client.per_round ({per_round}), got {}",
-                self.checks.quorum
-            );
-            return Err(Error::config("checks.quorum", problem));
-        }
-        Ok(())
-    }
-
-    fn check_record(&self) -> Result<()> {
-        match self.record.latents.last() {
-            Some(&last) if last > self.rounds => {
-                let problem =
-                    format!("round {last} is after the last one: `rounds` is {}", self.rounds);
-                Err(Error::config("record.latents", problem))
-            }
-            _ => Ok(()),
-        }
+        let problem = format!("must be at most client.per_round ({per_round}), got {quorum}");
+        ensure(quorum <= per_round, "checks.quorum", problem)?;
+        let last = self.record.latents.last().copied().unwrap_or_default();
+        let problem = format!("round {last} is after the last one: `rounds` is {rounds}");
+        ensure(last <= rounds, "record.latents", problem)
     }
 }
 
-/// A number that must not be 0.
-pub fn at_least_one(key: &str, value: usize) -> Result<()> {
-    if value == 0 { Err(Error::config(key, "must be at least 1, got 0")) } else { Ok(()) }
+/// An error about a key unless something holds.
+pub fn ensure(holds: bool, key: &str, problem: impl Into<String>) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::config(key, problem)) }
 }
 
 /// A number with an upper limit.
 pub fn at_most(key: &str, value: usize, most: usize) -> Result<()> {
-    if value > most {
-        Err(Error::config(key, format!("must be at most {most}, got {value}")))
-    } else {
-        Ok(())
-    }
+    ensure(value <= most, key, format!("must be at most {most}, got {value}"))
 }
 
 /// A number above 0, and not so small or large that arithmetic with it fails.
 pub fn positive(key: &str, value: f64) -> Result<()> {
-    if value.is_finite() && (1e-6..=1e6).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::config(key, format!("must be between 1e-6 and 1e6, got {value}")))
+    let problem = format!("must be between 1e-6 and 1e6, got {value}");
+    ensure((1e-6..=1e6).contains(&value), key, problem)
 }
 
 /// A number within bounds.
 pub fn within(key: &str, value: f64, least: f64, most: f64) -> Result<()> {
-    if value.is_finite() && (least..=most).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::config(key, format!("must be between {least} and {most}, got {value}")))
+    let problem = format!("must be between {least} and {most}, got {value}");
+    ensure((least..=most).contains(&value), key, problem)
 }
 
 #[cfg(test)]
@@ -344,8 +307,8 @@ mod tests {
             ("fedavg-fixmatch", "client_mixup=true", "client_mixup: unknown key"),
             ("supervised", "threshold=0.5", "threshold: unknown key"),
             ("server-only", "threshold=0.5", "threshold: unknown key"),
-            ("fedcon", "predictor=0", "method.predictor: must be at least 1"),
-            ("fedmatch", "refresh=0", "method.refresh: must be at least 1"),
+            ("fedcon", "predictor=0", "method.predictor: must be between 1 and 65536, got 0"),
+            ("fedmatch", "refresh=0", "method.refresh: must be between 1 and 1000000, got 0"),
         ] {
             let name = format!("method.name={name}");
             let error = resolved(&[&name, &format!("method.{key}")]).unwrap_err();

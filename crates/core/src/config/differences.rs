@@ -21,8 +21,7 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// The keys in which two configs differ, without those that do not change what is learnt and without
-/// additional rounds. Another GPU is no difference.
+/// The keys in which two configs learn differently. More rounds and another GPU are no difference.
 pub fn differences(there: &Table, now: &Table) -> Vec<Difference> {
     let mut found = Vec::new();
     compare(there, now, "", &mut found);

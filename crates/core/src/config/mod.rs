@@ -13,7 +13,7 @@ mod check;
 mod differences;
 mod schema;
 
-pub use check::{MAX_SEED, at_least_one, at_most, positive, within};
+pub use check::{MAX_SEED, at_most, ensure, positive, within};
 pub use differences::{differences, fingerprint};
 pub use fedanchor_engine::config::{
     AugmentConfig, Augmentation, BatchNormConfig, Heads, LrSchedule, MixAugment, MixDraw, MixSet,
@@ -124,8 +124,11 @@ impl Experiment {
         self.scheduled(self.optimiser.lr, round)
     }
 
-    /// The server's learning rate in a round.
+    /// The server's learning rate in a round; round 0 is pre-training.
     pub fn server_lr(&self, round: u32) -> f64 {
+        if round == 0 {
+            return self.pretrain.lr;
+        }
         self.scheduled(self.server.lr.unwrap_or(self.optimiser.lr), round)
     }
 

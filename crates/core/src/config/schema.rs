@@ -19,7 +19,6 @@ pub(crate) fn read<T: DeserializeOwned + JsonSchema>(section: &str, settings: Ta
     )
 }
 
-/// Checks keys and values against the schema of `T`.
 pub(crate) fn check<T: JsonSchema>(section: &str, settings: &Table) -> Result<()> {
     let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
     Node::root(schema.as_value()).check_table(section, settings)
@@ -41,12 +40,10 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The whole schema.
     pub(crate) fn root(schema: &'a Json) -> Self {
         Self { root: schema, node: schema }
     }
 
-    /// Whether a dotted key is described.
     pub(crate) fn has(self, key: &str) -> bool {
         let (first, rest) = key.split_once('.').unwrap_or((key, ""));
         let inner =

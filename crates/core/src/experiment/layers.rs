@@ -1,5 +1,6 @@
 //! The presets, and how one table of settings is laid over another.
 
+use crate::config::ensure;
 use crate::error::{Error, Result};
 use crate::methods::{self, Registration};
 use toml::{Table, Value};
@@ -80,6 +81,18 @@ pub(super) fn defaults_in(preset: &mut Table, method: &str) -> Result<(Registrat
     Ok((registration, defaults))
 }
 
+/// What `section.key` names, if anything.
+pub(super) fn name_of(table: &Table, section: &str, key: &str) -> Result<Option<String>> {
+    match table.get(section).and_then(|section| section.get(key)) {
+        None => Ok(None),
+        Some(Value::String(name)) => Ok(Some(name.clone())),
+        Some(other) => {
+            let problem = format!("expected a name, got {other}");
+            Err(Error::config(format!("{section}.{key}"), problem))
+        }
+    }
+}
+
 /// A table's table, taken out of it; empty where there is none.
 pub(super) fn take_table(table: &mut Table, key: &str) -> Table {
     match table.remove(key) {
@@ -91,12 +104,8 @@ pub(super) fn take_table(table: &mut Table, key: &str) -> Table {
 /// Settings are parsed into some hundred times their size.
 pub(super) fn check_length(what: &str, text: &str) -> Result<()> {
     const MOST: usize = 1 << 20;
-    match text.len() {
-        length if length > MOST => {
-            Err(Error::config(what, format!("has {length} bytes; at most {MOST} are allowed")))
-        }
-        _ => Ok(()),
-    }
+    let length = text.len();
+    ensure(length <= MOST, what, format!("has {length} bytes; at most {MOST} are allowed"))
 }
 
 /// Lays `over` on `base`: tables key by key, everything else replaced. A method's table with a key `rule`

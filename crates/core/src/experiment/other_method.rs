@@ -3,19 +3,32 @@
 //! comparison of a file that sets `method.contrastive`. Keeping all would be an error for every key that
 //! the other method lacks.
 
-use super::layers::{merge, nested};
+use super::layers::{DEFAULT_METHOD, merge, name_of, nested};
 use crate::config::Node;
 use crate::error::Result;
 use crate::methods;
 use schemars::SchemaGenerator;
 use toml::{Table, Value};
 
+/// Lays a layer over those below it; returns a note about settings of their method that another method lacks.
+pub(super) fn lay_over(below: &mut Table, layer: Table) -> Result<Option<String>> {
+    let mut note = None;
+    if let Some(new) = name_of(&layer, "method", "name")? {
+        let old = name_of(below, "method", "name")?.unwrap_or(DEFAULT_METHOD.to_owned());
+        if new != old
+            && let Some(Value::Table(settings)) = below.remove("method")
+        {
+            let (kept, left) = keep_shared(settings, &old, &new)?;
+            below.insert("method".to_owned(), Value::Table(kept));
+            note = left;
+        }
+    }
+    merge(below, layer, "")?;
+    Ok(note)
+}
+
 /// The settings of `old` as settings of `new`, and a note about those that are left behind.
-pub(super) fn keep_shared(
-    settings: Table,
-    old: &str,
-    new: &str,
-) -> Result<(Table, Option<String>)> {
+fn keep_shared(settings: Table, old: &str, new: &str) -> Result<(Table, Option<String>)> {
     let schema = (methods::find(new)?.settings)(&mut SchemaGenerator::default());
     let known = Node::root(schema.as_value());
     let (mut kept, mut left) = (Table::new(), Vec::new());

@@ -3,9 +3,9 @@
 //! `other_method`.
 
 use super::layers::{
-    DEFAULT_METHOD, check_length, check_removed, defaults_in, merge, preset_of, take_table,
+    check_length, check_removed, defaults_in, merge, name_of, preset_of, take_table,
 };
-use super::other_method::keep_shared;
+use super::other_method::lay_over;
 use crate::config::{Experiment, read};
 use crate::error::{Error, Result};
 use crate::methods::{self, Method};
@@ -24,8 +24,7 @@ pub struct Resolved {
     pub notes: Vec<String>,
 }
 
-/// Preset < the experiment file's text < `key=value` settings; then parsed and checked. For a file, use
-/// [`resolve_file`].
+/// Preset < the text of an experiment file < `key=value` settings; then parsed and checked.
 pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     Ok(resolve_file(file, Path::new(""), settings)?.experiment)
 }
@@ -59,18 +58,7 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
             *path = folder.join(&*path).to_string_lossy().into_owned();
         }
     }
-    let mut notes = Vec::new();
-    if let Some(new) = name_of(&set, "method", "name")? {
-        let old = name_of(&given, "method", "name")?.unwrap_or(DEFAULT_METHOD.to_owned());
-        if new != old
-            && let Some(Value::Table(settings)) = given.remove("method")
-        {
-            let (kept, note) = keep_shared(settings, &old, &new)?;
-            given.insert("method".to_owned(), Value::Table(kept));
-            notes.extend(note);
-        }
-    }
-    merge(&mut given, set, "")?;
+    let notes = lay_over(&mut given, set)?.into_iter().collect();
     Ok(Resolved { experiment: Experiment::from_values(given)?, notes })
 }
 
@@ -89,8 +77,7 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     scheme.insert("kind".to_owned(), Value::String(partition));
     preset.insert("partition".to_owned(), Value::Table(scheme));
 
-    // Methods have different keys: a method's defaults come from the preset's list, or from the method's
-    // registration, once the layers have settled which one it is.
+    // Methods have different keys: a method's defaults wait until the layers have settled which one it is.
     let method = name_of(&given, "method", "name")?;
     let method = method.or(name_of(&preset, "method", "name")?).unwrap_or_default();
     let (registration, defaults) = defaults_in(&mut preset, &method)?;
@@ -119,9 +106,7 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     Ok((experiment, built))
 }
 
-/// The experiment with every choice written down that is left to the data or the model, for images of
-/// this shape, so many classes, and images that may or may not be mirrored; and with the checks that
-/// need them.
+/// The experiment with every choice written down that is left to the data or the model, checked against both.
 pub fn settle(
     experiment: &Experiment,
     shape: Shape,
@@ -136,18 +121,6 @@ pub fn settle(
     experiment.server.batch = Some(experiment.server_batch());
     experiment.method.settings = method.settle(&experiment, classes)?;
     Ok(experiment)
-}
-
-/// What `section.key` names, if anything.
-fn name_of(table: &Table, section: &str, key: &str) -> Result<Option<String>> {
-    match table.get(section).and_then(|section| section.get(key)) {
-        None => Ok(None),
-        Some(Value::String(name)) => Ok(Some(name.clone())),
-        Some(other) => {
-            let problem = format!("expected a name, got {other}");
-            Err(Error::config(format!("{section}.{key}"), problem))
-        }
-    }
 }
 
 /// `a.b=value`: the value is TOML; a bare word is a string.

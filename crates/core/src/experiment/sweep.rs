@@ -5,10 +5,10 @@
 //! every grid key, and is named by them; it is run once per seed. One file per cell was rejected: a
 //! reader compares cells, not files.
 
-use super::layers::{DEFAULT_METHOD, check_length, nested};
-use super::other_method::keep_shared;
+use super::layers::{check_length, nested};
+use super::other_method::lay_over;
 use super::resolve::resolve_file;
-use crate::config::{Experiment, MAX_SEED, at_most, check_keys};
+use crate::config::{Experiment, MAX_SEED, at_most, check_keys, ensure};
 use crate::error::{Error, Result};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -39,8 +39,7 @@ pub struct Cell {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct File {
-    #[serde(default = "first_seed")]
-    seeds: Vec<u64>,
+    seeds: Option<Vec<u64>>,
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Any>")]
     base: Table,
@@ -55,10 +54,6 @@ struct File {
 
 /// Any value, in the schema.
 type Any = serde_json::Value;
-
-fn first_seed() -> Vec<u64> {
-    vec![0]
-}
 
 /// Reads a sweep: the cells whose names match one of `patterns`, in which `*` stands for anything, or all
 /// of them without a pattern. `settings` (`key=value`) are laid over each. For a file, use [`sweep_file`].
@@ -78,38 +73,34 @@ pub fn sweep_file(
         |error: toml::de::Error| Error::config("the sweep file", error.to_string().trim_end());
     check_keys::<File>("", &text.parse().map_err(invalid)?)?;
     let file: File = toml::from_str(text).map_err(invalid)?;
-    if file.seeds.is_empty() {
-        return Err(Error::config("seeds", "names no seed"));
-    }
-    for &seed in &file.seeds {
+    let seeds = file.seeds.unwrap_or_else(|| vec![0]);
+    ensure(!seeds.is_empty(), "seeds", "names no seed")?;
+    for &seed in &seeds {
         at_most("seeds", seed as usize, MAX_SEED as usize)?;
     }
     let mut cells = vec![(String::new(), Vec::new())];
     for (axis, choices) in in_order(file.axes) {
         let choices = in_order(choices);
-        if choices.is_empty() {
-            return Err(Error::config(format!("axes.{axis}"), "has no choice"));
-        }
+        ensure(!choices.is_empty(), &format!("axes.{axis}"), "has no choice")?;
         cells = product(&cells, &choices)?;
     }
-    for (key, values) in grid(file.grid)? {
+    let mut grid = Vec::new();
+    for (key, value) in in_order(file.grid) {
+        flatten(&key, value, &mut grid)?;
+    }
+    for (key, values) in grid {
         let choices: Vec<(String, Table)> = values
             .into_iter()
             .map(|value| (format!("{key}={}", plain(&value)), nested(&key, value)))
             .collect();
         cells = product(&cells, &choices)?;
     }
-    let seed = file.seeds[0];
+    let seed = seeds[0];
     let sets_seed = |table: &Table| table.contains_key("seed");
-    if sets_seed(&file.base)
+    let is_set = sets_seed(&file.base)
         || cells.iter().any(|(_, layers)| layers.iter().any(sets_seed))
-        || settings.iter().any(|setting| setting.split('=').next().map(str::trim) == Some("seed"))
-    {
-        return Err(Error::config(
-            "seed",
-            "is not a key of a sweep: list them in `seeds`, or use --seeds",
-        ));
-    }
+        || settings.iter().any(|setting| setting.split('=').next().map(str::trim) == Some("seed"));
+    ensure(!is_set, "seed", "is not a key of a sweep: list them in `seeds`, or use --seeds")?;
     check_names(&cells)?;
     if let Some(pattern) =
         patterns.iter().find(|pattern| !cells.iter().any(|(name, _)| matches(pattern, name)))
@@ -122,30 +113,20 @@ pub fn sweep_file(
     let mut notes = Vec::new();
     let cells = cells.into_iter().map(|(name, layers)| {
         let mut table = file.base.clone();
-        for layer in &layers {
-            // As with `--set`.
-            let old = named_method(&table).unwrap_or(DEFAULT_METHOD.to_owned());
-            if let Some(new) = named_method(layer).filter(|new| *new != old)
-                && let Some(Value::Table(settings)) = table.remove("method")
-            {
-                let (kept, note) = keep_shared(settings, &old, &new)
-                    .map_err(|error| Error::config(format!("cell {name}"), error.to_string()))?;
-                table.insert("method".to_owned(), Value::Table(kept));
-                notes.extend(note);
-            }
-            lay(&mut table, layer);
+        let name = if name.is_empty() { "all".to_owned() } else { name };
+        let in_cell = |error: Error| Error::config(format!("cell {name}"), error.to_string());
+        for layer in layers {
+            notes.extend(lay_over(&mut table, layer).map_err(in_cell)?);
         }
         table.insert("seed".to_owned(), Value::Integer(seed as i64));
-        let name = if name.is_empty() { "all".to_owned() } else { name };
-        let resolved = resolve_file(&table.to_string(), folder, settings)
-            .map_err(|error| Error::config(format!("cell {name}"), error.to_string()))?;
+        let resolved = resolve_file(&table.to_string(), folder, settings).map_err(in_cell)?;
         notes.extend(resolved.notes);
         Ok(Cell { name, experiment: resolved.experiment })
     });
     let cells = cells.collect::<Result<_>>()?;
     notes.sort();
     notes.dedup();
-    Ok(Sweep { cells, seeds: file.seeds, notes })
+    Ok(Sweep { cells, seeds, notes })
 }
 
 /// Names must differ, and be names of folders.
@@ -169,15 +150,7 @@ fn in_order<T>(table: BTreeMap<String, Spanned<T>>) -> Vec<(String, T)> {
     entries.into_iter().map(|(name, value)| (name, value.into_inner())).collect()
 }
 
-/// Every key of the grid with its values: `client.batch = [10, 32]`, dotted or as nested tables.
-fn grid(table: BTreeMap<String, Spanned<Value>>) -> Result<Vec<(String, Vec<Value>)>> {
-    let mut flat = Vec::new();
-    for (key, value) in in_order(table) {
-        flatten(&key, value, &mut flat)?;
-    }
-    Ok(flat)
-}
-
+/// Adds the keys of the grid with their values: `client.batch = [10, 32]`, dotted or as nested tables.
 fn flatten(key: &str, value: Value, out: &mut Vec<(String, Vec<Value>)>) -> Result<()> {
     match value {
         Value::Table(table) => table
@@ -201,10 +174,8 @@ const MOST_CELLS: usize = 10_000;
 
 fn product(cells: &Layers, choices: &[(String, Table)]) -> Result<Layers> {
     let count = cells.len().saturating_mul(choices.len());
-    if count > MOST_CELLS {
-        let problem = format!("has {count} cells or more; at most {MOST_CELLS} are allowed");
-        return Err(Error::config("the sweep file", problem));
-    }
+    let problem = format!("has {count} cells or more; at most {MOST_CELLS} are allowed");
+    ensure(count <= MOST_CELLS, "the sweep file", problem)?;
     let each = cells.iter().flat_map(|(name, layers)| {
         choices.iter().map(move |(choice, keys)| {
             let joined = if name.is_empty() { choice.clone() } else { format!("{name}-{choice}") };
@@ -212,22 +183,6 @@ fn product(cells: &Layers, choices: &[(String, Table)]) -> Result<Layers> {
         })
     });
     Ok(each.collect())
-}
-
-fn named_method(table: &Table) -> Option<String> {
-    table.get("method")?.get("name")?.as_str().map(str::to_owned)
-}
-
-/// Lays `over` on `base`, key by key.
-fn lay(base: &mut Table, over: &Table) {
-    for (key, value) in over {
-        match (base.get_mut(key), value) {
-            (Some(Value::Table(base)), Value::Table(over)) => lay(base, over),
-            _ => {
-                base.insert(key.clone(), value.clone());
-            }
-        }
-    }
 }
 
 /// A value as it stands in a name.

@@ -13,7 +13,6 @@ use fedanchor_engine::training::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Tensor};
 
-/// The result of an answer that was not rejected.
 #[derive(Debug)]
 pub(super) enum Admitted {
     Update(AdmittedUpdate),
@@ -28,7 +27,6 @@ pub(super) enum Admitted {
     Repeated,
 }
 
-/// An update that passed every check.
 #[derive(Debug)]
 pub(super) struct AdmittedUpdate {
     pub(super) update: Update,
@@ -43,7 +41,6 @@ pub(super) struct AdmittedUpdate {
 /// How much further statistics may move than weights: they follow the client's images, not a step size.
 const STATISTICS: f64 = 100.0;
 
-/// Admission to one round.
 #[derive(Debug)]
 pub(super) struct Admission {
     method: String,
@@ -61,12 +58,9 @@ pub(super) struct Admission {
     device: Device,
     /// The largest distances of the weights and of the statistics of an update; `None` for no limit.
     limit: Option<Norms>,
-    /// The usual norms of updates, and the multiple of them to which updates are clipped; `None` if there is no limit
-    /// or no earlier update.
+    /// The usual norms of updates, if there are earlier ones, and the multiple of them to which updates are clipped.
     usual: Option<(Norms, f64)>,
-    /// The largest message.
     bytes: u64,
-    /// Whether anything is checked.
     checked: bool,
     pub(super) classes: usize,
 }
@@ -172,7 +166,6 @@ impl Admission {
         self.judge(client, answer)
     }
 
-    /// Checks the content of an answer.
     fn judge(&self, client: u32, answer: Answer) -> Result<Admitted, Rejection> {
         let update = match answer.outcome {
             ClientOutcome::Update(update) => update,

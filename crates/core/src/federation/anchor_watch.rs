@@ -1,7 +1,6 @@
 //! The server owns labels: what no check of a single update can see shows in the aggregated model's
 //! accuracy on the anchors.
 
-use crate::config::ChecksConfig;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +19,7 @@ pub(crate) struct AnchorWatch {
     /// Accuracy of the pre-trained model, which no client has touched; nothing after a warm-up.
     #[serde(default)]
     start: Option<f64>,
-    /// Accuracies of the last rounds.
     accuracies: Vec<f64>,
-    /// Rounds rolled back in a row.
     rollbacks: u32,
     /// Points that the clients' updates cost in the last rounds.
     declines: Vec<f64>,
@@ -43,12 +40,12 @@ impl AnchorWatch {
         &mut self,
         round: u32,
         accuracy: f64,
-        checks: &ChecksConfig,
+        margin: f64,
     ) -> Result<bool> {
         let mut sorted = self.accuracies.clone();
         sorted.sort_by(f64::total_cmp);
         let usual = sorted.get(sorted.len() / 2).copied().or(self.start);
-        if let Some(usual) = usual.filter(|usual| accuracy < usual - checks.anchor_margin) {
+        if let Some(usual) = usual.filter(|usual| accuracy < usual - margin) {
             self.rollbacks += 1;
             if self.rollbacks > ROLLBACKS {
                 return Err(Error::Collapsed { round, accuracy, usual });
@@ -63,8 +60,7 @@ impl AnchorWatch {
         Ok(false)
     }
 
-    /// The mean number of points that the clients' updates cost in the last rounds, if it is worth
-    /// reporting; then the count starts again.
+    /// The mean number of points that updates cost in the last rounds, once it is worth reporting.
     pub(crate) fn decline(&mut self, before: f64, after: f64) -> Option<f64> {
         self.declines.push(before - after);
         if self.declines.len() < DECLINE_OVER {
@@ -83,14 +79,12 @@ impl AnchorWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::resolve;
 
     #[test]
     fn a_round_is_judged_by_the_median_of_the_last_ten() {
-        let checks = resolve("", &["checks.anchor_margin=10".to_owned()]).unwrap().checks;
         let mut watch = AnchorWatch::default();
         watch.start_at(30.0);
-        let mut judge = |round, accuracy| watch.must_roll_back(round, accuracy, &checks);
+        let mut judge = |round, accuracy| watch.must_roll_back(round, accuracy, 10.0);
         // The first is compared with the start, and so is the next if that was rolled back.
         assert!(judge(1, 19.9).unwrap());
         assert!(judge(1, 19.9).unwrap());
@@ -112,12 +106,12 @@ mod tests {
         assert_eq!(usual, 90.0);
         // Without a start, nothing is usual in the first round.
         let mut watch = AnchorWatch::default();
-        assert!(!watch.must_roll_back(1, 0.0, &checks).unwrap());
+        assert!(!watch.must_roll_back(1, 0.0, 10.0).unwrap());
         // A good one in between restarts the count.
         let mut watch = AnchorWatch { accuracies: vec![90.0; 3], ..AnchorWatch::default() };
         for round in 0..20 {
             let accuracy = if round % 4 == 3 { 90.0 } else { 0.0 };
-            let rolled_back = watch.must_roll_back(round, accuracy, &checks).unwrap();
+            let rolled_back = watch.must_roll_back(round, accuracy, 10.0).unwrap();
             assert_eq!(rolled_back, round % 4 != 3);
         }
     }

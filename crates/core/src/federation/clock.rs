@@ -4,22 +4,18 @@ use fedanchor_engine::training::Context;
 use fedanchor_record::Timing;
 use std::time::Instant;
 
-/// Measures the phases of a round.
 pub(crate) struct Clock {
-    /// Seconds by phase.
     pub(crate) timing: Timing,
     start: Instant,
     last: Instant,
 }
 
 impl Clock {
-    /// Starts with a round.
     pub(crate) fn start(round: u32) -> Self {
         let now = Instant::now();
         Self { timing: Timing { round, ..Timing::default() }, start: now, last: now }
     }
 
-    /// Seconds since the last lap.
     pub(crate) fn lap(&mut self) -> f64 {
         let now = Instant::now();
         let seconds = now.duration_since(self.last).as_secs_f64();

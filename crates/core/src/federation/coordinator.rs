@@ -19,7 +19,6 @@ use crate::server::{Evaluation, STEADIER, Server};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
 use fedanchor_engine::InPhase;
-use fedanchor_engine::tensors::Bundle;
 use fedanchor_engine::training::Entered;
 use fedanchor_record::{Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
@@ -33,13 +32,13 @@ pub struct Coordinator<'a> {
     pub server: Server<'a>,
     pub(super) federation: &'a Federation,
     pub(super) properties: Properties,
-    state: CoordinatorState,
+    pub(crate) state: CoordinatorState,
     /// How long a round waits for answers [default: until all have come].
     pub deadline: Option<Duration>,
     /// Clients that are asked beyond `client.per_round` [default: 0].
     pub ask: usize,
     /// Completes records with measurements that are in no message.
-    measure: Option<Box<Measure<'a>>>,
+    pub(crate) measure: Option<Box<Measure<'a>>>,
     /// Keeps this thread's work on the run's own queue of a GPU, where it can be captured.
     _queue: Option<Entered>,
 }
@@ -72,19 +71,13 @@ pub struct Finished {
 impl Federation {
     /// A coordinator before pre-training.
     pub fn coordinator(&self) -> Result<Coordinator<'_>> {
-        Coordinator::new(self)
-    }
-}
-
-impl<'a> Coordinator<'a> {
-    fn new(federation: &'a Federation) -> Result<Self> {
-        let Federation { experiment, context, method, .. } = federation;
+        let Self { experiment, context, method, anchors, .. } = self;
         let _queue = context.enter()?;
-        let mut server = Server::new(experiment, context, &federation.anchors)?;
+        let mut server = Server::new(experiment, context, anchors)?;
         method.start(&mut server)?;
-        Ok(Self {
+        Ok(Coordinator {
             server,
-            federation,
+            federation: self,
             properties: method.properties(),
             state: CoordinatorState::default(),
             deadline: None,
@@ -93,13 +86,9 @@ impl<'a> Coordinator<'a> {
             _queue,
         })
     }
+}
 
-    /// Completes every record with measurements that are in no message.
-    pub fn measured_by(mut self, measure: impl Fn(&mut RoundRecord) -> Vec<u32> + 'a) -> Self {
-        self.measure = Some(Box::new(measure));
-        self
-    }
-
+impl Coordinator<'_> {
     /// One round of Algorithm 1, lines 4 to 11, and a test.
     pub fn round(&mut self, fleet: &mut dyn Fleet, round: u32) -> Result<Finished> {
         let _span = tracing::info_span!("round", round).entered();
@@ -138,8 +127,7 @@ impl<'a> Coordinator<'a> {
         Ok(Finished { record, timing: clock.finish(&self.federation.context), evaluation })
     }
 
-    /// Line 4: clients drawn at random without replacement, by rising number; excluded ones are left
-    /// out.
+    /// Line 4: clients drawn at random without replacement, by rising number, without excluded ones.
     fn draw(&mut self, fleet: &mut dyn Fleet, round: u32) -> Result<Vec<(u32, ClientKey)>> {
         if !self.properties.clients {
             return Ok(Vec::new());
@@ -178,10 +166,8 @@ impl<'a> Coordinator<'a> {
         let Properties { client_losses, observes_updates, summand, .. } = self.properties;
         let sent = uploaded(context, &**method, &broadcast.params);
         let rule = experiment.aggregation.rule.find()?;
-        let root = match rule.needs_root {
-            true => Some(root_update(&**method, &self.server, broadcast)?),
-            false => None,
-        };
+        let root = rule.needs_root.then(|| root_update(&**method, &self.server, broadcast));
+        let root = root.transpose()?;
         clock.timing.server += clock.lap();
         let lr = experiment.lr(broadcast.round);
         let norms = self.state.norms.at(lr);
@@ -248,7 +234,7 @@ impl<'a> Coordinator<'a> {
         if self.properties.warm_up == 0 {
             watch.start_at(before);
         }
-        if watch.must_roll_back(record.round, after, checks)? {
+        if watch.must_roll_back(record.round, after, checks.anchor_margin)? {
             record.outcome = Outcome::RolledBack;
         }
         record.notes.extend(watch.decline(before, after).map(|points| {
@@ -288,27 +274,22 @@ impl<'a> Coordinator<'a> {
     fn observe(&mut self, record: &mut RoundRecord, broadcast: Option<&Broadcast>) -> Result<()> {
         let classes = self.federation.context.classes;
         let measured = self.measure.as_ref().map_or(Vec::new(), |measure| measure(record));
-        let mut alike = None;
-        if let Some(broadcast) = broadcast
-            && let Some(anchors) = Anchors::take_from(&broadcast.arrays, classes)?
-        {
-            alike = anchors.mean_similarity(classes)?;
-        }
+        let anchors = broadcast.map(|sent| Anchors::take_from(&sent.arrays, classes));
+        let alike = anchors.transpose()?.flatten().map(|anchors| anchors.mean_similarity(classes));
         let observed = Observed {
             round: record.round,
             selected: self.properties.selects.then_some((record.seen, record.kept)),
             labels: if measured.is_empty() { &record.label_counts } else { &measured },
             shares: &self.server.anchors.class_shares(classes),
             anchors: record.anchor_accuracy_before.zip(record.anchor_accuracy),
-            alike,
+            alike: alike.transpose()?.flatten(),
         };
         let notes = self.state.learning.notes(&observed);
         record.notes.extend(notes);
         Ok(())
     }
 
-    /// Tests the global model, with fresh statistics if they are static. The next round broadcasts the model with
-    /// these.
+    /// Tests the global model, with fresh statistics if they are static, as the next round broadcasts it.
     pub fn test(&mut self, round: u32) -> Result<Evaluation> {
         let statistics = self.federation.statistics.as_ref();
         self.server
@@ -331,20 +312,7 @@ impl<'a> Coordinator<'a> {
         Ok(test)
     }
 
-    /// The state that a run needs to continue after this round.
-    pub(crate) fn save(&self) -> Result<(CoordinatorState, Bundle)> {
-        Ok((self.state.clone(), self.server.save()?))
-    }
-
-    /// The clients that were met before.
     pub(crate) fn known_clients(&self) -> &[ClientKey] {
         self.state.registry.keys()
-    }
-
-    /// Continues from a checkpoint.
-    pub(crate) fn restore(&mut self, state: &CoordinatorState, server: &Bundle) -> Result<()> {
-        self.server.restore(server)?;
-        self.state = state.clone();
-        Ok(())
     }
 }

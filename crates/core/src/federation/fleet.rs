@@ -117,8 +117,7 @@ impl Delivery {
 /// The content of a delivery.
 #[derive(Debug)]
 pub enum Arrival {
-    /// An answer of a client in this process. Its tensors may be overwritten once the delivery has been
-    /// taken.
+    /// An answer of a client in this process. Its tensors may be overwritten once it was taken.
     Answer(Answer),
     /// The bytes of an answer.
     Encoded(Vec<u8>),

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 pub(super) struct InOrder {
     /// Clients whose turn is to come, and what has arrived from each.
     waiting: VecDeque<(u32, ClientKey, Vec<Arrival>)>,
-    /// Clients whose turn is over.
     done: Vec<(u32, ClientKey)>,
 }
 

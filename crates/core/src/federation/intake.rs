@@ -12,10 +12,8 @@ use fedanchor_record::words::excerpt;
 use fedanchor_record::{ClientNote, RoundRecord};
 use std::collections::BTreeSet;
 
-/// The result of a round's answers.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
-    /// The record of the round so far.
     pub(super) record: RoundRecord,
     /// The aggregate; `None` if the model is to stay as it is.
     pub(super) aggregate: Option<Params>,
@@ -23,7 +21,6 @@ pub(super) struct Collected {
     pub(super) answers: usize,
     /// The finite losses of all clients, in the method's order.
     pub(super) losses: Vec<Vec<f64>>,
-    /// The norms of the admitted updates.
     pub(super) norms: Vec<Norms>,
     /// Clients whose update moved so far that it can hardly be an honest one's.
     pub(super) far_outside: Vec<u32>,
@@ -32,23 +29,19 @@ pub(super) struct Collected {
     /// Clients with an update, and clients with a rejection: each counts once per round.
     trained: BTreeSet<u32>,
     rejected: BTreeSet<u32>,
-    /// Samples kept by each client.
     kept: Vec<usize>,
 }
 
-/// Takes answers in, one after the other.
 pub(super) struct Intake<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) admission: Admission,
     pub(super) rule: Box<dyn Rule>,
     pub(super) registry: &'a mut Registry,
-    /// Whether the method sees single updates.
     pub(super) observes: bool,
     pub(super) collected: Collected,
 }
 
 impl Intake<'_> {
-    /// Whether an answer would count if it were taken now.
     pub(super) fn would_count(&self, client: u32, bytes: &[u8]) -> bool {
         let found = self.admission.check_encoded(client, bytes);
         matches!(found, Ok(Admitted::Update(_) | Admitted::NothingKept { .. }))
@@ -148,13 +141,11 @@ impl Intake<'_> {
         }
     }
 
-    /// Adds an update to the aggregate.
     fn add(&mut self, update: &Update) -> Result<()> {
         let weight = n_m(self.experiment.aggregation.weights, update);
         self.rule.add(&update.params, weight, &self.admission.sent)
     }
 
-    /// Ends the round.
     pub(super) fn finish(self) -> Result<Collected> {
         let mut collected = self.collected;
         collected.record.trained = collected.trained.len();

@@ -22,7 +22,6 @@ const BEHIND: f64 = 30.0;
 const ALIKE: f64 = 0.9;
 const ALIKE_FROM: u32 = 15;
 
-/// Observations of a round.
 #[derive(Debug, Default)]
 pub(super) struct Observed<'a> {
     /// The round, from 1.
@@ -49,7 +48,6 @@ pub(crate) struct LearningWatch {
     labels: Vec<Vec<u32>>,
     aggregated: Vec<f64>,
     alike: Vec<f64>,
-    /// The notes that were given already.
     noted: Vec<Note>,
 }
 
@@ -62,7 +60,6 @@ enum Note {
 }
 
 impl LearningWatch {
-    /// Notes on a finished round.
     pub(super) fn notes(&mut self, observed: &Observed) -> Vec<String> {
         let found = [
             (Note::AllKept, self.all_kept(observed)),
@@ -70,16 +67,11 @@ impl LearningWatch {
             (Note::BehindStart, self.behind_start(observed)),
             (Note::Alike, self.alike(observed)),
         ];
-        let mut notes = Vec::new();
-        for (note, text) in found {
-            if let Some(text) = text
-                && !self.noted.contains(&note)
-            {
-                self.noted.push(note);
-                notes.push(text);
-            }
-        }
-        notes
+        let found = found.into_iter().filter_map(|(note, text)| Some((note, text?)));
+        let new: Vec<(Note, String)> =
+            found.filter(|(note, _)| !self.noted.contains(note)).collect();
+        self.noted.extend(new.iter().map(|(note, _)| *note));
+        new.into_iter().map(|(_, text)| text).collect()
     }
 
     fn all_kept(&mut self, observed: &Observed) -> Option<String> {
@@ -164,7 +156,6 @@ fn push<T>(values: &mut Vec<T>, value: T) {
     }
 }
 
-/// The effective number of classes of these counts.
 fn effective(counts: &[f64]) -> f64 {
     let total: f64 = counts.iter().sum();
     effective_classes(&counts.iter().map(|count| count / total).collect::<Vec<_>>())

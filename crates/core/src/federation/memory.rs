@@ -1,7 +1,7 @@
 //! Whether a run fits into the memory, before it starts.
 
-use crate::config::Experiment;
-use crate::error::{Error, Result};
+use crate::config::{Experiment, ensure};
+use crate::error::Result;
 use fedanchor_data::formats::free_memory;
 use fedanchor_engine::Device;
 use fedanchor_engine::training::Context;
@@ -20,16 +20,14 @@ fn check_against(free: u64, experiment: &Experiment, context: &Context) -> Resul
     let server = experiment.server_batch().min(experiment.data.anchors);
     for (key, images) in [("server.batch", server), ("client.batch", experiment.client.batch)] {
         let needed = of_image.saturating_mul(images as u64);
-        if needed > free {
-            let problem = format!(
-                "training on {images} images at a time needs at least {} MB of memory, and {} MB are free: \
-                 expected at most {}, or a smaller model or data.size",
-                needed / 1_000_000,
-                free / 1_000_000,
-                free / of_image.max(1),
-            );
-            return Err(Error::config(key, problem));
-        }
+        let problem = format!(
+            "training on {images} images at a time needs at least {} MB of memory, and {} MB are free: \
+             expected at most {}, or a smaller model or data.size",
+            needed / 1_000_000,
+            free / 1_000_000,
+            free / of_image.max(1),
+        );
+        ensure(needed <= free, key, problem)?;
     }
     Ok(())
 }

@@ -16,13 +16,11 @@ const OFTEN: u32 = 5;
 pub(crate) struct UsualNorms {
     /// Those of the weights are divided by the round's learning rate, which they follow.
     rounds: VecDeque<Vec<Norms>>,
-    /// How many updates of each client were far outside.
     #[serde(default)]
     far_outside: BTreeMap<u32, u32>,
 }
 
 impl UsualNorms {
-    /// Adds those of a round.
     pub(crate) fn push(&mut self, norms: &[Norms], lr: f64) {
         if norms.is_empty() || lr <= 0.0 {
             return;

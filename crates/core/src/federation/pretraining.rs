@@ -9,21 +9,11 @@ use crate::methods::MeanLosses;
 use fedanchor_record::{RoundRecord, ServerOnlyTrial};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The result of pre-training.
-struct Pretrained {
-    epochs: u32,
-    /// Of the last epoch.
-    losses: MeanLosses,
-    /// Whether it ended because the anchors were fitted.
-    fitted: bool,
-}
-
 impl Coordinator<'_> {
-    /// Round 0: pre-training on the anchors until they are fitted, then a test. Stops after an epoch if
-    /// `stop` is set.
+    /// Round 0: pre-training until the anchors are fitted or `stop` is set, then a test.
     pub fn pretrain(&mut self, stop: &AtomicBool) -> Result<Finished> {
         let mut clock = Clock::start(0);
-        let Pretrained { epochs, losses, fitted } = self.fit(stop)?;
+        let (epochs, losses, fitted) = self.fit(stop)?;
         self.server.momentum.clear();
         clock.timing.server = clock.lap();
         let mut record = RoundRecord {
@@ -42,25 +32,25 @@ impl Coordinator<'_> {
         Ok(Finished { record, timing: clock.finish(&self.federation.context), evaluation })
     }
 
-    /// Pre-training until the anchors are fitted.
-    fn fit(&mut self, stop: &AtomicBool) -> Result<Pretrained> {
+    /// Pre-training until the anchors are fitted: its epochs, the losses of the last one, and whether they are.
+    fn fit(&mut self, stop: &AtomicBool) -> Result<(u32, MeanLosses, bool)> {
         let config = &self.federation.experiment.pretrain;
-        let mut done = Pretrained { epochs: 0, losses: Vec::new(), fitted: false };
+        let (mut epoch, mut losses, mut fitted) = (0, MeanLosses::new(), false);
         let mut cross_entropy = Vec::new();
-        while done.epochs < config.epochs && !done.fitted && !stop.load(Ordering::Relaxed) {
-            let epoch = done.epochs;
-            done.losses = self.federation.method.pretrain(&mut self.server, epoch)?;
-            done.epochs += 1;
-            let loss = done.losses.first().copied().flatten();
+        while epoch < config.epochs && !fitted && !stop.load(Ordering::Relaxed) {
+            losses = self.federation.method.pretrain(&mut self.server, epoch)?;
+            let loss = losses.first().copied().flatten();
             tracing::debug!(epoch, loss, "pre-training");
             cross_entropy.extend(loss);
-            done.fitted = is_fitted(&cross_entropy, config.fitted);
+            fitted = is_fitted(&cross_entropy, config.fitted);
+            epoch += 1;
         }
-        Ok(done)
+        Ok((epoch, losses, fitted))
     }
 
     /// The server on the anchors alone: after pre-training, after two and four times as many epochs of it, and after
-    /// pre-training and the server epochs of this many rounds. `None` if `stop` is set meanwhile.
+    /// pre-training and the server epochs of this many rounds. The best of them is the floor under a run; chosen on the
+    /// test images, it is a high one. `None` if `stop` is set meanwhile.
     pub fn train_alone(
         &mut self,
         rounds: u32,
@@ -68,7 +58,7 @@ impl Coordinator<'_> {
     ) -> Result<Option<Vec<ServerOnlyTrial>>> {
         let stopped = || stop.load(Ordering::Relaxed);
         let method = &self.federation.method;
-        let epochs = self.fit(stop)?.epochs;
+        let (epochs, ..) = self.fit(stop)?;
         let after_pretraining = self.server.save()?;
         let trial = |server: &mut Self, pretrain_epochs, rounds| -> Result<_> {
             let test_accuracy = server.test(rounds)?.accuracy;

@@ -8,15 +8,13 @@ use std::collections::{BTreeMap, HashMap};
 /// The clients that have been met; a part of every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Registry {
-    /// Keys of the transport in the order of the numbers they were given. A fleet that numbers its
-    /// clients itself has none.
+    /// Keys of the transport, by number. A fleet that numbers its clients itself has none.
     keys: Vec<ClientKey>,
     /// Their numbers; filled when it is first needed.
     #[serde(skip)]
     numbers: HashMap<ClientKey, u32>,
     /// Samples each client reported when it last joined.
     samples: BTreeMap<u32, usize>,
-    /// Rejected updates of each client.
     rejections: BTreeMap<u32, u32>,
 }
 

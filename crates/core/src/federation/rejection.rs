@@ -1,6 +1,5 @@
 //! Why an answer does not count.
 
-/// Why an answer does not count.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{reason}")]
 pub(super) struct Rejection {
@@ -20,7 +19,6 @@ impl Rejection {
         Self { reason: reason.into(), counts_as_trained: false }
     }
 
-    /// Of a message that cannot be decoded.
     pub(super) fn undecodable(problem: impl std::fmt::Display) -> Self {
         Self::of_message(format!("sent a message that cannot be decoded: {problem}"))
     }

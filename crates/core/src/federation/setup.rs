@@ -1,6 +1,6 @@
 //! The server's half of an experiment: settings, network, method and the server's images.
 
-use crate::config::{Experiment, FaultKind, StatisticsSource};
+use crate::config::{Experiment, FaultKind, StatisticsSource, ensure};
 use crate::error::{Error, Result};
 use crate::experiment::settle;
 use crate::labels::LabelledImages;
@@ -33,46 +33,37 @@ pub struct Federation {
     pub(crate) statistics: Option<(Arc<ImageSet>, Vec<u32>)>,
 }
 
-/// The clients' part of the data.
 pub(crate) struct ForClients {
     /// All labelled images, without their labels, which clients must not see.
     pub(crate) images: ImageSet,
-    /// Their labels.
     pub(crate) labels: Vec<u16>,
-    /// Unlabelled images, where the data has them.
     pub(crate) unlabelled: Option<Unlabelled>,
 }
 
 /// Refuses settings that need the clients' images or change their answers.
 fn check_fleet(experiment: &Experiment) -> Result<()> {
-    let (key, problem) = if experiment.batch_norm.statistics == StatisticsSource::StaticAll {
-        let problem = "`static-all` needs the clients' images, which do not leave them: set `static-server` \
-                       or `average`";
-        ("batch_norm.statistics", problem)
-    } else if experiment.faults.kind != FaultKind::None {
-        ("faults.kind", "must be `none` with a fleet of real clients")
-    } else if experiment.record.samples > 0 {
-        ("record.samples", "the clients' images do not leave them: set 0")
-    } else {
-        return Ok(());
-    };
-    Err(Error::config(key, problem))
+    let problem = "`static-all` needs the clients' images, which do not leave them: set `static-server` \
+                   or `average`";
+    let possible = experiment.batch_norm.statistics != StatisticsSource::StaticAll;
+    ensure(possible, "batch_norm.statistics", problem)?;
+    let none = experiment.faults.kind == FaultKind::None;
+    ensure(none, "faults.kind", "must be `none` with a fleet of real clients")?;
+    let problem = "the clients' images do not leave them: set 0";
+    ensure(experiment.record.samples == 0, "record.samples", problem)
 }
 
 impl Federation {
-    /// For clients that are elsewhere and have their images. `workers` threads augment images
-    /// [default: one per core].
+    /// For clients that are elsewhere. `workers` threads augment images [default: one per core].
     pub fn new(experiment: &Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
         check_fleet(experiment)?;
         let split = server_split(experiment, &data)?;
         let mut experiment = experiment.clone();
         experiment.data.anchors = split.anchors.len();
         let (federation, _) = Self::with_split(experiment, data, split, workers)?;
-        if federation.method.properties().labels == ClientLabels::True {
-            let name = federation.method.name();
-            let problem = format!("`{name}` trains on the clients' labels, which stay with them");
-            return Err(Error::config("method.name", problem));
-        }
+        let name = federation.method.name();
+        let problem = format!("`{name}` trains on the clients' labels, which stay with them");
+        let sees_labels = federation.method.properties().labels == ClientLabels::True;
+        ensure(!sees_labels, "method.name", problem)?;
         Ok(federation)
     }
 
@@ -90,11 +81,9 @@ impl Federation {
         let classes = train.classes.clone();
         let method = methods::build(&experiment.method)?;
         let properties = method.properties();
-        if properties.labels == ClientLabels::True && unlabelled.is_some() {
-            let problem =
-                format!("`{}` trains on the clients' labels, which have none", method.name());
-            return Err(Error::config("method.name", problem));
-        }
+        let sees_labels = properties.labels == ClientLabels::True;
+        let problem = format!("`{}` trains on the clients' labels, which have none", method.name());
+        ensure(!sees_labels || unlabelled.is_none(), "method.name", problem)?;
         let settings = experiment.training(properties.heads)?;
         let (shape, count) = (train.shape, classes.len());
         let context = Context::new(settings, shape, count, &normalisation, flip, workers)?;

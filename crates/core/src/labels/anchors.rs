@@ -66,7 +66,6 @@ impl LabelledImages {
     }
 }
 
-/// How many of these labels are of each class.
 pub(super) fn class_counts(labels: &[u16], classes: usize) -> Vec<u32> {
     let mut counts = vec![0; classes];
     labels.iter().for_each(|&label| counts[usize::from(label)] += 1);

@@ -46,7 +46,6 @@ pub struct Labelling {
 
 /// The name of the thresholds in a broadcast.
 const THRESHOLDS: &str = "thresholds";
-/// Advice if scores are not finite.
 const ADVICE: &str = "raise method.score_temperature, or lower the learning rate";
 
 impl Labelling {

@@ -77,7 +77,6 @@ impl Answer {
         Ok(self)
     }
 
-    /// The tensors and the header of the message.
     pub(super) fn content(&self) -> Result<(Vec<(String, Data<'_>)>, String)> {
         let mut tensors = Vec::new();
         let kind = match &self.outcome {

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 /// Version of the protocol. Messages of another version are refused.
 pub const PROTOCOL: u32 = 1;
 
-/// The header of every message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) protocol: u32,
@@ -18,7 +17,6 @@ pub(super) struct Header {
     pub(super) kind: Kind,
 }
 
-/// The kind of a message, with its numbers and short texts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(super) enum Kind {
@@ -78,7 +76,6 @@ pub(super) fn decode_message(bytes: &[u8]) -> Result<Decoded> {
     }
 }
 
-/// An error for a malformed message.
 pub(crate) fn undecodable(problem: impl ToString) -> Error {
     fedanchor_engine::Error::tensors(problem).into()
 }

@@ -2,8 +2,8 @@
 
 use crate::config::Experiment;
 use crate::error::Result;
-use crate::labels::{LocalImages, PseudoLabels, by_classifier};
-use crate::messages::ClientOutcome;
+use crate::labels::{Labelling, LocalImages, PseudoLabels, by_classifier};
+use crate::messages::{Broadcast, ClientOutcome};
 use crate::server::{restore_models, save_models};
 use fedanchor_data::ImageSet;
 use fedanchor_engine::tensors::{Bundle, Params};
@@ -91,6 +91,11 @@ impl<'a> Cohort<'a> {
             local: client.local,
         };
         self.clients.iter().map(local).collect()
+    }
+
+    /// Labels of the clients' images by the anchors in a broadcast.
+    pub fn label_by_anchors(&self, by: &Labelling, sent: &Broadcast) -> Result<Vec<PseudoLabels>> {
+        by.label(self.context, sent, self.experiment.progress(self.round), &self.images())
     }
 
     /// Labels of the clients' images by a model's classification head, kept if the probability is at least `threshold`.

@@ -20,8 +20,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-const NAME: &str = "fedanchor";
-
 /// FedAnchor: clients label their images by similarity to the anchors (Qiu et al., 2024).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -68,14 +66,14 @@ struct FedAnchor {
 
 impl Method for FedAnchor {
     fn name(&self) -> &'static str {
-        NAME
+        "fedanchor"
     }
 
     /// Line 5: the model, and Z_anchor by it.
     fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
         let Server { context, anchors, ref params, .. } = *server;
         let sent = self.config.warm_up.sent(params, round);
-        let mut broadcast = Broadcast::new(NAME, round, sent.copy()?);
+        let mut broadcast = Broadcast::new(self.name(), round, sent.copy()?);
         broadcast.arrays = self.labelling.broadcast(context, params, anchors, round)?;
         Ok(Some(broadcast))
     }
@@ -87,7 +85,7 @@ impl Method for FedAnchor {
         }
         // Line 7: pseudo-labels (eq. 3-4), once per round, with the broadcast model. The fix set holds
         // the samples whose score is above the threshold (eq. 5).
-        let labels = self.label(&cohort, broadcast)?;
+        let labels = cohort.label_by_anchors(&self.labelling, broadcast)?;
 
         // Line 8: E epochs of L_fix + b L_mix (eq. 6-10). The anchor head gets no gradient here.
         let Cohort { experiment, context, round, .. } = cohort;
@@ -113,7 +111,7 @@ impl Method for FedAnchor {
     /// The labels of warm-up rounds, whose training does not use them.
     fn measure(&self, cohort: &Cohort, sent: &Broadcast) -> Result<Option<Vec<PseudoLabels>>> {
         let warm_up = self.config.warm_up.includes(cohort.round);
-        warm_up.then(|| self.label(cohort, sent)).transpose()
+        warm_up.then(|| cohort.label_by_anchors(&self.labelling, sent)).transpose()
     }
 
     fn properties(&self) -> Properties {
@@ -135,26 +133,17 @@ impl Method for FedAnchor {
 
     fn settle(&self, experiment: &Experiment, classes: usize) -> Result<Table> {
         let mut config = self.config.clone();
-        config.latents = Some(self.labelling.source);
         config.contrastive.settle(classes, experiment.data.anchors)?;
         write_settings(&config)
     }
 }
 
-impl FedAnchor {
-    fn label(&self, cohort: &Cohort, broadcast: &Broadcast) -> Result<Vec<PseudoLabels>> {
-        let Cohort { experiment, context, round, .. } = *cohort;
-        self.labelling.label(context, broadcast, experiment.progress(round), &cohort.images())
-    }
-}
-
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    let config: FedAnchorConfig = read_settings(settings)?;
+    let mut config: FedAnchorConfig = read_settings(settings)?;
     let trains_head = config.contrastive.epochs > 0;
     let source = if trains_head { LatentSource::Anchor } else { LatentSource::Pooled };
     let labelling = Labelling {
-        source: config.latents.unwrap_or(source),
+        source: *config.latents.get_or_insert(source),
         send: config.send,
         score: config.score,
         temperature: config.score_temperature,

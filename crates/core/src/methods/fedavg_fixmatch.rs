@@ -32,8 +32,6 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 use toml::Table;
 
-const NAME: &str = "fedavg-fixmatch";
-
 /// FedAvg with FixMatch: clients label every batch with their own classifier (Sohn et al., 2020).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -45,12 +43,11 @@ pub(super) struct FedAvgFixMatch {
 
 impl Method for FedAvgFixMatch {
     fn name(&self) -> &'static str {
-        NAME
+        "fedavg-fixmatch"
     }
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
-        let Cohort { experiment, context, round, .. } = cohort;
-        let views = two_views(context, round, experiment.client.batch, Augmentation::Strong);
+        let views = two_views(&cohort, Augmentation::Strong);
         let loss = FixMatchLoss { format: views.format(), threshold: self.threshold };
         let trainer = ClientTrainer {
             may_skip: true,
@@ -69,7 +66,6 @@ impl Method for FedAvgFixMatch {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: FedAvgFixMatch = read_settings(settings)?;
     within("method.threshold", method.threshold, 0.0, 1.0)?;

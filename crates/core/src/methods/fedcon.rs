@@ -21,13 +21,13 @@
 use super::two_views::{TwoViewLoss, two_views};
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
 use super::{Properties, read_settings};
-use crate::config::{Augmentation, Heads, at_least_one, at_most, within};
+use crate::config::{Augmentation, Heads, at_most, within};
 use crate::error::Result;
 use crate::labels::PseudoLabels;
 use crate::messages::Broadcast;
 use crate::server::{Server, supervised_epoch};
 use fedanchor_engine::Result as EngineResult;
-use fedanchor_engine::batches::TwoViewFormat;
+use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
 use fedanchor_engine::model::Pass;
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::losses::{cross_entropy, mean_of_batch};
@@ -39,7 +39,6 @@ use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
 use toml::Table;
 
-const NAME: &str = "fedcon";
 // Names in a client's state.
 const PREDICTOR: &str = "predictor";
 const TARGET: &str = "target";
@@ -58,21 +57,20 @@ pub(super) struct FedCon {
 
 impl Method for FedCon {
     fn name(&self) -> &'static str {
-        NAME
+        "fedcon"
     }
 
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
-        self.server_epoch(server, 0, epoch, server.experiment.pretrain.lr)
+        self.server_epoch(server, 0, epoch)
     }
 
     fn broadcast(&self, server: &Server, round: u32, _: &[u32]) -> Result<Option<Broadcast>> {
         let sent = server.params.subset(|entry| entry.part != Part::Predictor);
-        Ok(Some(Broadcast::new(NAME, round, sent.copy()?)))
+        Ok(Some(Broadcast::new(self.name(), round, sent.copy()?)))
     }
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
-        let Cohort { experiment, context, round, .. } = cohort;
-        let model = &broadcast.params;
+        let (context, model) = (cohort.context, &broadcast.params);
         let contributes = |client: &Client| {
             let models = &client.state.models;
             if let (Some(predictor), Some(target)) = (models.get(PREDICTOR), models.get(TARGET)) {
@@ -91,7 +89,7 @@ impl Method for FedCon {
             let kept = [(PREDICTOR.to_owned(), predictor.copy()?), (TARGET.to_owned(), target)];
             Ok(BTreeMap::from(kept))
         };
-        let views = two_views(context, round, experiment.client.batch, Augmentation::Weak);
+        let views = two_views(&cohort, Augmentation::Weak);
         let target_decay = self.target_decay;
         let loss = TwoViewLoss { format: views.format(), target_decay };
         let trainer = ClientTrainer {
@@ -115,10 +113,9 @@ impl Method for FedCon {
         round: u32,
     ) -> Result<MeanLosses> {
         server.take_mean(aggregate.as_ref())?;
-        let (epochs, lr) = (server.experiment.server.epochs, server.experiment.server_lr(round));
         let mut losses = Vec::new();
-        for epoch in 0..epochs {
-            losses = self.server_epoch(server, round, epoch, lr)?;
+        for epoch in 0..server.experiment.server.epochs {
+            losses = self.server_epoch(server, round, epoch)?;
         }
         server.end_round();
         Ok(losses)
@@ -138,28 +135,22 @@ impl Method for FedCon {
 }
 
 impl FedCon {
-    fn server_epoch(
-        &self,
-        server: &mut Server,
-        round: u32,
-        epoch: u32,
-        lr: f64,
-    ) -> Result<MeanLosses> {
-        let batch = server.experiment.server_batch();
-        let views = two_views(server.context, round, batch, Augmentation::Weak);
+    fn server_epoch(&self, server: &mut Server, round: u32, epoch: u32) -> Result<MeanLosses> {
+        let context = server.context;
+        let (batch, second) = (server.experiment.server_batch(), Augmentation::Weak);
+        let (images, streams) = (&context.images, context.streams(round));
+        let views = TwoViews { images, streams, batch, second };
         let weight = ramp(round, self.ramp_up) as f32;
         let objective = Objective::new(&views, ServerLoss { format: views.format() });
         let objective = objective.with_scalars([weight]);
-        let means = supervised_epoch(server, &objective, Vec::new(), round, epoch, lr)?;
+        let means = supervised_epoch(server, &objective, Vec::new(), round, epoch)?;
         Ok(vec![means.first().copied()])
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: FedCon = read_settings(settings)?;
-    at_least_one("method.predictor", method.predictor)?;
-    at_most("method.predictor", method.predictor, 65_536)?;
+    within("method.predictor", method.predictor as f64, 1.0, 65_536.0)?;
     at_most("method.ramp_up", method.ramp_up as usize, 1_000_000)?;
     within("method.target_decay", method.target_decay, 0.0, 1.0)?;
     Ok(Box::new(method))

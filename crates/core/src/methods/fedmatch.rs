@@ -25,7 +25,7 @@
 use super::two_views::two_views;
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
 use super::{Properties, read_settings};
-use crate::config::{Augmentation, Experiment, at_least_one, at_most, within};
+use crate::config::{Augmentation, Experiment, at_most, ensure, within};
 use crate::error::{Error, Result};
 use crate::labels::{PseudoLabels, outputs, probabilities};
 use crate::messages::{Broadcast, ExtraModels, Update};
@@ -86,13 +86,13 @@ impl Method for FedMatch {
     fn start(&self, server: &mut Server) -> Result<()> {
         let mut psi = server.params.zeros_like()?;
         psi.assign(&server.params.subset(|entry| entry.statistic))?;
-        let sigma = server.params.copy()?;
-        server.state.models.extend([(SIGMA.to_owned(), sigma), (PSI.to_owned(), psi)]);
+        server.state.models.insert(SIGMA.to_owned(), server.params.copy()?);
+        server.state.models.insert(PSI.to_owned(), psi);
         Ok(())
     }
 
     fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<MeanLosses> {
-        self.train_sigma(server, 0, epoch..epoch + 1, server.experiment.pretrain.lr)
+        self.train_sigma(server, 0, epoch..epoch + 1)
     }
 
     fn broadcast(&self, server: &Server, round: u32, clients: &[u32]) -> Result<Option<Broadcast>> {
@@ -104,9 +104,8 @@ impl Method for FedMatch {
     }
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
-        let Cohort { experiment, context, round, .. } = cohort;
         let (psi, sigma) = (&broadcast.params, sigma_of(broadcast)?);
-        let views = two_views(context, round, experiment.client.batch, Augmentation::Strong);
+        let views = two_views(&cohort, Augmentation::Strong);
         let loss = ClientLoss { format: views.format(), method: self.clone() };
         let contributes = |client: &Client| {
             let mut others = vec![sigma.copy()?];
@@ -162,8 +161,7 @@ impl Method for FedMatch {
             }
             params.assign(&mean.subset(|entry| entry.statistic))?;
         }
-        let (epochs, lr) = (experiment.server.epochs, experiment.server_lr(round));
-        let losses = self.train_sigma(server, round, 0..epochs, lr)?;
+        let losses = self.train_sigma(server, round, 0..experiment.server.epochs)?;
         server.end_round();
         if round.is_multiple_of(self.refresh) {
             refresh_helpers(server)?;
@@ -173,16 +171,11 @@ impl Method for FedMatch {
 
     /// Clients send psi, which is not a model alone.
     fn check(&self, experiment: &Experiment) -> Result<()> {
-        if experiment.checks.anchor_margin > 0.0 {
-            let problem = "must be 0 with method fedmatch: the aggregate is not a model by itself";
-            return Err(Error::config("checks.anchor_margin", problem));
-        }
-        if experiment.aggregation.rule.find()?.needs_root {
-            let problem = "method fedmatch needs a rule that uses no update of the server: only clients \
-                           train psi";
-            return Err(Error::config("aggregation.rule", problem));
-        }
-        Ok(())
+        let problem = "must be 0 with method fedmatch: the aggregate is not a model by itself";
+        ensure(experiment.checks.anchor_margin <= 0.0, "checks.anchor_margin", problem)?;
+        let problem = "method fedmatch needs a rule that uses no update of the server: only clients \
+                       train psi";
+        ensure(!experiment.aggregation.rule.find()?.needs_root, "aggregation.rule", problem)
     }
 }
 
@@ -193,7 +186,6 @@ impl FedMatch {
         server: &mut Server,
         round: u32,
         epochs: std::ops::Range<u32>,
-        lr: f64,
     ) -> Result<MeanLosses> {
         let (experiment, context) = (server.experiment, server.context);
         let sigma = kept(server, SIGMA)?.subset(|entry| !entry.statistic);
@@ -205,7 +197,7 @@ impl FedMatch {
         let mut loss = None;
         for epoch in epochs {
             let psi = kept(server, PSI)?.copy()?;
-            let means = supervised_epoch(server, &objective, vec![psi], round, epoch, lr)?;
+            let means = supervised_epoch(server, &objective, vec![psi], round, epoch)?;
             loss = means.first().copied();
         }
         let sigma = server.params.copy()?;
@@ -222,29 +214,24 @@ impl FedMatch {
         let probes = by_client(&server.state.numbers, PROBE);
         // The same number for all, so that a cohort is one network: a helper is not its own.
         let count = self.helpers.min(psis.len().saturating_sub(1));
-        let nearest = |to: &[f32], without: Option<u32>| {
+        let mut models = ExtraModels::default();
+        if count == 0 {
+            return Ok(models);
+        }
+        let global = probe(server.context, &server.params)?;
+        let mut recipients: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for &client in clients {
+            let to = probes.get(&client).copied().unwrap_or(&global);
             let distance =
                 |probe: &[f32]| -> f32 { probe.iter().zip(to).map(|(a, b)| (a - b).powi(2)).sum() };
-            let candidates = psis.keys().filter_map(|id| Some((distance(probes.get(id)?), *id)));
-            let mut order: Vec<(f32, u32)> =
-                candidates.filter(|&(_, id)| Some(id) != without).collect();
+            let others = psis.keys().filter(|id| **id != client);
+            let others = others.filter_map(|id| Some((distance(probes.get(id)?), *id)));
+            let mut order: Vec<(f32, u32)> = others.collect();
             order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            order.into_iter().take(count).map(|(_, id)| id).collect::<Vec<u32>>()
-        };
-        let mut recipients: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-        if count > 0 {
-            let global = probe(server.context, &server.params)?;
-            for &client in clients {
-                let helpers = match probes.get(&client) {
-                    Some(own) => nearest(own, Some(client)),
-                    None => nearest(&global, None),
-                };
-                for helper in helpers {
-                    recipients.entry(helper).or_default().insert(client);
-                }
+            for (_, helper) in order.into_iter().take(count) {
+                recipients.entry(helper).or_default().insert(client);
             }
         }
-        let mut models = ExtraModels::default();
         for (helper, clients) in recipients {
             models.insert_for(of_client(HELPER, helper), psis[&helper].copy()?, clients);
         }
@@ -252,13 +239,11 @@ impl FedMatch {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: FedMatch = read_settings(settings)?;
     within("method.threshold", method.threshold, 0.0, 1.0)?;
     at_most("method.helpers", method.helpers, 16)?;
-    at_least_one("method.refresh", method.refresh as usize)?;
-    at_most("method.refresh", method.refresh as usize, 1_000_000)?;
+    within("method.refresh", method.refresh.into(), 1.0, 1e6)?;
     for (key, weight) in [
         ("method.consistency", method.consistency),
         ("method.sparsity", method.sparsity),
@@ -270,7 +255,6 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     Ok(Box::new(method))
 }
 
-/// The sigma of a broadcast.
 fn sigma_of(broadcast: &Broadcast) -> Result<&Params> {
     let sigma = broadcast.models.get(SIGMA);
     sigma.ok_or_else(|| Error::method(NAME, "the broadcast contains no sigma"))
@@ -283,7 +267,6 @@ fn psi_of(server: &Server) -> Result<Params> {
     Ok(psi)
 }
 
-/// A model in the server's state.
 fn kept<'a>(server: &'a Server, name: &str) -> Result<&'a Params> {
     let model = server.state.models.get(name);
     model.ok_or_else(|| Error::method(NAME, format!("the server has no {name}")))
@@ -294,7 +277,6 @@ fn of_client(prefix: &str, client: u32) -> String {
     format!("{prefix}{client:010}")
 }
 
-/// Everything named by this prefix and a client.
 fn by_client<'a, T>(all: &'a BTreeMap<String, T>, prefix: &str) -> BTreeMap<u32, &'a T> {
     let client = |name: &str| name.strip_prefix(prefix)?.parse::<u32>().ok();
     all.iter().filter_map(|(name, value)| Some((client(name)?, value))).collect()
@@ -433,10 +415,6 @@ struct ServerLoss {
 }
 
 impl StepLoss for ServerLoss {
-    fn terms(&self) -> usize {
-        1
-    }
-
     fn loss(&self, inputs: &Inputs, pass: &Pass) -> EngineResult<Terms> {
         let w = summed(&pass.others[0], pass.weights()?)?;
         Ok(self.fix.loss(inputs, &pass.with_tensors(&w))?.times(self.weight))

@@ -135,8 +135,7 @@ pub(crate) fn root_update(
     }
 }
 
-/// The entries of a model that clients send: of the parts that they train, and running statistics only if these are
-/// averaged.
+/// The entries that clients send: of the parts that they train, and running statistics only if they are averaged.
 pub fn uploaded(context: &Context, method: &dyn Method, params: &Params) -> Params {
     let (averaged, uploads) = (context.averages_statistics(), method.properties().uploads);
     params.subset(|entry| uploads.contains(&entry.part) && (averaged || !entry.statistic))

@@ -5,8 +5,7 @@ use crate::labels::LatentSource;
 use fedanchor_engine::tensors::Part;
 use fedanchor_record::{ClientLabels, MethodProperties};
 
-/// The properties of a method. The default is a method whose clients train backbone and classifier on pseudo-labels that pass
-/// a threshold.
+/// By default those of a method whose clients train backbone and classifier on pseudo-labels above a threshold.
 #[derive(Debug, Clone)]
 pub struct Properties {
     /// Whether it has clients.
@@ -55,7 +54,6 @@ impl Default for Properties {
 }
 
 impl Properties {
-    /// The properties that are recorded.
     pub(crate) fn recorded(&self) -> MethodProperties {
         let client = self.client_losses.iter().map(|name| format!("client_{name}"));
         let server = self.server_losses.iter().map(|name| format!("server_{name}"));

@@ -16,8 +16,7 @@ use toml::Table;
 pub struct Registration {
     /// The name as written in a config.
     pub name: &'static str,
-    /// Defaults of its settings, as TOML. Empty for the methods of this crate, whose defaults stand under
-    /// `[methods.NAME]` in the preset.
+    /// Defaults of its settings, as TOML; those of this crate's methods are in the preset, under `[methods.NAME]`.
     pub defaults: &'static str,
     /// Describes its settings, for the reference of the config keys.
     pub settings: fn(&mut SchemaGenerator) -> Schema,
@@ -37,14 +36,12 @@ impl Registration {
         Self { name, defaults, settings: |_| Schema::default(), expand: |_, _| Ok(()), build }
     }
 
-    /// The same, with its settings described by the type that [`read_settings`](super::read_settings) reads
-    /// them into.
+    /// The same, with its settings described by the type that they are read into.
     pub const fn describe<T: JsonSchema>(self) -> Self {
         Self { settings: |generator| generator.root_schema_for::<T>(), ..self }
     }
 }
 
-/// The methods of this crate.
 const BUILT_IN: [Registration; 7] = [
     Registration {
         expand: thresholds::expand,

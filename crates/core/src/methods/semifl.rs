@@ -16,8 +16,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-const NAME: &str = "semifl";
-
 /// SemiFL: clients label their images with the broadcast classifier, once per round (Diao et al., 2022).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -34,7 +32,7 @@ pub(super) struct SemiFl {
 
 impl Method for SemiFl {
     fn name(&self) -> &'static str {
-        NAME
+        "semifl"
     }
 
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
@@ -47,7 +45,6 @@ impl Method for SemiFl {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: SemiFl = read_settings(settings)?;
     within("method.threshold", method.threshold, 0.0, 1.0)?;

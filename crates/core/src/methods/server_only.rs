@@ -13,8 +13,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-const NAME: &str = "server-only";
-
 /// The server by itself, without clients: the floor that the others must exceed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -31,7 +29,7 @@ pub(super) struct ServerOnly {
 
 impl Method for ServerOnly {
     fn name(&self) -> &'static str {
-        NAME
+        "server-only"
     }
 
     fn server_epochs(&self) -> ServerEpochs<'_> {
@@ -48,7 +46,7 @@ impl Method for ServerOnly {
     }
 
     fn client_update(&self, _: Cohort, _: &Broadcast) -> Result<Vec<ClientReport>> {
-        Err(Error::method(NAME, "it has no clients"))
+        Err(Error::method(self.name(), "it has no clients"))
     }
 
     fn properties(&self) -> Properties {
@@ -71,7 +69,6 @@ impl Method for ServerOnly {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let method: ServerOnly = read_settings(settings)?;
     check_mixup(&method.mixup)?;

@@ -13,8 +13,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-const NAME: &str = "supervised";
-
 /// FedAvg with the true labels of the clients' images, for comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -25,13 +23,13 @@ pub(super) struct Supervised {
 
 impl Method for Supervised {
     fn name(&self) -> &'static str {
-        NAME
+        "supervised"
     }
 
     /// E epochs of cross entropy on all samples.
     fn client_update(&self, cohort: Cohort, broadcast: &Broadcast) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, ref clients } = cohort;
-        let unlabelled = || Error::method(NAME, "the clients' images have no labels");
+        let unlabelled = || Error::method(self.name(), "the clients' images have no labels");
         let known = |labels: &Option<Vec<u16>>| labels.clone().ok_or_else(unlabelled);
         let labels = clients.iter().map(|client| Ok(PseudoLabels::known(known(&client.labels)?)));
         let labels = labels.collect::<Result<_>>()?;
@@ -48,7 +46,6 @@ impl Method for Supervised {
     }
 }
 
-/// Makes the method, or says which setting is wrong.
 pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     Ok(Box::new(read_settings::<Supervised>(settings)?))
 }

@@ -1,23 +1,21 @@
 //! Learning without labels from two views of an image, as in BYOL: the backbone followed by a predictor must
 //! predict, from one view, the features that a slowly following target network computes from the other.
 
+use super::Cohort;
 use crate::config::Augmentation;
 use fedanchor_engine::Result;
 use fedanchor_engine::batches::{TwoViewFormat, TwoViews};
 use fedanchor_engine::model::{Pass, Statistics};
 use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::losses::{mean_of_batch, unit};
-use fedanchor_engine::training::{Context, Inputs, StepLoss, Terms};
+use fedanchor_engine::training::{Inputs, StepLoss, Terms};
 use tch::{Kind, Tensor};
 
 /// Batches of two views of each image: a weakly augmented one, and a second one with this augmentation.
-pub(super) fn two_views(
-    context: &Context,
-    round: u32,
-    batch: usize,
-    second: Augmentation,
-) -> TwoViews<'_> {
-    TwoViews { images: &context.images, streams: context.streams(round), batch, second }
+pub(super) fn two_views<'a>(cohort: &Cohort<'a>, second: Augmentation) -> TwoViews<'a> {
+    let Cohort { experiment, context, round, .. } = *cohort;
+    let (streams, batch) = (context.streams(round), experiment.client.batch);
+    TwoViews { images: &context.images, streams, batch, second }
 }
 
 /// -cos of the network's prediction from one view with the target's features of the other, both ways.
@@ -30,10 +28,6 @@ pub(super) struct TwoViewLoss {
 }
 
 impl StepLoss for TwoViewLoss {
-    fn terms(&self) -> usize {
-        1
-    }
-
     fn reads_weights(&self) -> bool {
         false
     }

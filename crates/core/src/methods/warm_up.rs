@@ -3,8 +3,8 @@
 
 use super::two_views::{TwoViewLoss, two_views};
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, Method};
-use crate::config::{Augmentation, at_least_one, at_most, within};
-use crate::error::{Error, Result};
+use crate::config::{Augmentation, at_most, ensure, within};
+use crate::error::Result;
 use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::Objective;
 use schemars::JsonSchema;
@@ -26,12 +26,10 @@ pub struct WarmUpConfig {
 const LOSSES: &[&str] = &["fix", "mix", "two_views"];
 
 impl WarmUpConfig {
-    /// Whether this round is one of them.
     pub(super) fn includes(&self, round: u32) -> bool {
         round <= self.rounds
     }
 
-    /// The hidden width of the predictor, where there is one.
     pub(super) fn predictor(&self) -> Option<usize> {
         (self.rounds > 0).then_some(self.predictor)
     }
@@ -41,41 +39,33 @@ impl WarmUpConfig {
         model.subset(|entry| self.includes(round) || entry.part != Part::Predictor)
     }
 
-    /// The names of the clients' losses.
     pub(super) fn client_losses(&self) -> &'static [&'static str] {
         if self.rounds > 0 { LOSSES } else { &LOSSES[..2] }
     }
 
-    /// Checks the values by themselves.
     pub(super) fn check(&self) -> Result<()> {
         at_most("method.warm_up.rounds", self.rounds as usize, 1_000_000)?;
-        at_least_one("method.warm_up.predictor", self.predictor)?;
-        at_most("method.warm_up.predictor", self.predictor, 65_536)?;
+        within("method.warm_up.predictor", self.predictor as f64, 1.0, 65_536.0)?;
         within("method.warm_up.target_decay", self.target_decay, 0.0, 1.0)
     }
 
     /// Checks that rounds with labels are left.
     pub(super) fn check_rounds(&self, rounds: u32) -> Result<()> {
-        if self.rounds > 0 && self.rounds >= rounds {
-            let problem = format!("must be less than `rounds` ({rounds}), got {}", self.rounds);
-            return Err(Error::config("method.warm_up.rounds", problem));
-        }
-        Ok(())
+        let problem = format!("must be less than `rounds` ({rounds}), got {}", self.rounds);
+        ensure(self.rounds == 0 || self.rounds < rounds, "method.warm_up.rounds", problem)
     }
 
-    /// Trains the clients in a round of the warm-up.
     pub(super) fn train(
         &self,
         method: &dyn Method,
         cohort: Cohort,
         model: &Params,
     ) -> Result<Vec<ClientReport>> {
-        let Cohort { experiment, context, round, .. } = cohort;
         let contributes = |_: &Client| {
             let target = model.subset(|entry| entry.part == Part::Backbone);
             Ok(Contribution { entries: None, others: vec![target.copy()?] })
         };
-        let views = two_views(context, round, experiment.client.batch, Augmentation::Strong);
+        let views = two_views(&cohort, Augmentation::Strong);
         let loss = TwoViewLoss { format: views.format(), target_decay: self.target_decay };
         let trainer = ClientTrainer {
             keeps_momentum: false, // of another loss

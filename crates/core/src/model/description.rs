@@ -52,13 +52,3 @@ impl Head {
         [Some(Self::Classifier), anchor, predictor].into_iter().flatten().collect()
     }
 }
-
-impl std::fmt::Display for Head {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Classifier => "classifier",
-            Self::Anchor => "anchor",
-            Self::Predictor => "predictor",
-        })
-    }
-}

@@ -2,13 +2,11 @@
 
 mod assessment;
 mod description;
-mod nearest;
 #[cfg(test)]
 mod tests;
 
 pub use assessment::{Assessment, Bin, Calibration, ClassScore, HeadScores, assess};
 pub use description::{Description, Head};
-pub use nearest::Nearest;
 
 use crate::config::Heads;
 use crate::error::{Error, Result};
@@ -74,7 +72,6 @@ fn best(values: &[f32]) -> usize {
 
 const CLASS_MEANS: &str = "class_means";
 
-/// A model file as bytes.
 pub(crate) fn encode_model(
     description: &Description,
     params: &Params,
@@ -129,9 +126,8 @@ impl Model {
         let heads = Heads { anchor: decoded.f32.contains_key("anchor.weight"), predictor };
         let (named, there) = (std::mem::take(&mut description.heads), Head::of(heads));
         if !named.is_empty() && named != there {
-            let list = |heads: &[Head]| {
-                heads.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-            };
+            let name = |head: &Head| format!("{head:?}").to_lowercase();
+            let list = |heads: &[Head]| heads.iter().map(name).collect::<Vec<_>>().join(", ");
             let (named, there) = (list(&named), list(&there));
             let text = format!("expected tensors of the heads {named}, found those of {there}");
             return Err(problem(&text));
@@ -176,8 +172,7 @@ impl Model {
         &self.context.network
     }
 
-    /// Predicts images given as pixels, `[side, side, channels]` each. Call it with some hundreds of images at
-    /// a time: memory grows with them.
+    /// Predicts images, `[side, side, channels]` each, some hundreds at a time: memory grows with them.
     pub fn predict(&self, images: &[&[u8]]) -> Result<Vec<Prediction>> {
         let (classes, means) = (self.classes().len(), self.class_means.shallow_clone());
         let anchors = Anchors::ClassMeans { means };
@@ -205,6 +200,27 @@ impl Model {
             Ok([unit(&latents(&self.context, self.description.latents, features, pass)?)?])
         })?;
         Ok(latents.f_to_device(Device::Cpu)?)
+    }
+
+    /// The `count` nearest to each of these images among images with these [`latents`](Self::latents): number and
+    /// cosine, the nearest first.
+    pub fn nearest(
+        &self,
+        among: &Tensor,
+        images: &[&[u8]],
+        count: usize,
+    ) -> Result<Vec<Vec<(usize, f32)>>> {
+        let count = count.min(among.size()[0] as usize);
+        if images.is_empty() || count == 0 {
+            return Ok(vec![Vec::new(); images.len()]);
+        }
+        let cosines = self.latents(images)?.f_matmul(&among.f_tr()?)?;
+        let (values, indices) = cosines.f_topk(count as i64, 1, true, true)?;
+        let values: Vec<f32> = Vec::try_from(values.f_flatten(0, -1)?)?;
+        let indices: Vec<i64> = Vec::try_from(indices.f_flatten(0, -1)?)?;
+        let pairs = indices.into_iter().zip(values);
+        let pairs: Vec<(usize, f32)> = pairs.map(|(at, value)| (at as usize, value)).collect();
+        Ok(pairs.chunks_exact(count).map(<[_]>::to_vec).collect())
     }
 
     fn outputs<const N: usize>(

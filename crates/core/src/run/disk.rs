@@ -6,12 +6,10 @@ use std::path::Path;
 
 pub(crate) use disk::Appended;
 
-/// Reads a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     disk::read(path, disk::limit(path)).map_err(|error| Error::file(path, error))
 }
 
-/// Reads a file that need not exist.
 pub(crate) fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>> {
     disk::read_if_exists(path, disk::limit(path)).map_err(|error| Error::file(path, error))
 }
@@ -21,12 +19,10 @@ pub(crate) fn write(path: &Path, parts: &[&[u8]]) -> Result<()> {
     disk::write(path, parts).map_err(|error| Error::file(path, error))
 }
 
-/// Removes a file, if it exists.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     disk::remove(path).map_err(|error| Error::file(path, error))
 }
 
-/// Creates a folder and those above it, where they do not exist yet.
 pub(crate) fn create_folder(path: &Path) -> Result<()> {
     disk::create_folder(path).map_err(|error| Error::file(path, error))
 }

@@ -14,7 +14,6 @@ use fedanchor_engine::guard;
 use fedanchor_record::{Manifest, files};
 
 impl Run<'_> {
-    /// The files of a round that has just finished.
     pub(super) fn figures(
         &self,
         coordinator: &Coordinator,

@@ -15,13 +15,11 @@ use std::path::{Path, PathBuf};
 pub(crate) struct FleetFile {
     /// What the clients know the run by: random, so that no path leaves this machine, and no other run has it.
     pub(crate) run: String,
-    /// The coordinator's socket.
     pub(crate) socket: PathBuf,
 }
 
 impl FleetFile {
-    /// Of a run with these clients: with the identifier that it had before, or with a new one. `None` where the clients
-    /// are simulated.
+    /// Of a run with these clients, with the identifier it had before; `None` where the clients are simulated.
     pub(super) fn of(clients: RunClients, before: Option<Self>) -> Result<Option<Self>> {
         let RunClients::Real(clients) = clients else { return Ok(None) };
         let socket = std::path::absolute(clients.socket)
@@ -50,19 +48,11 @@ pub(super) fn check(out: &Path, clients: RunClients, force: bool) -> Result<Opti
         (Err(_), RunClients::Real(_)) if force => return Ok(None),
         (there, _) => there?,
     };
-    match (&there, clients) {
-        (Some(file), RunClients::Simulated(_)) => {
-            let command = fleet_command(out, &file.socket);
-            let problem =
-                format!("the clients of this run are a fleet: resume it with `{command}`");
-            Err(Error::file(out, problem))
-        }
-        (None, RunClients::Real(_)) => {
-            let command = simulation_command(out);
-            let problem =
-                format!("the clients of this run are simulated: resume it with `{command}`");
-            Err(Error::file(out, problem))
-        }
-        _ => Ok(there),
-    }
+    let (are, command) = match (&there, clients) {
+        (Some(file), RunClients::Simulated(_)) => ("a fleet", fleet_command(out, &file.socket)),
+        (None, RunClients::Real(_)) => ("simulated", simulation_command(out)),
+        _ => return Ok(there),
+    };
+    let problem = format!("the clients of this run are {are}: resume it with `{command}`");
+    Err(Error::file(out, problem))
 }

@@ -3,11 +3,10 @@
 use super::command::resume_command;
 use super::disk::{self, Appended};
 use super::lock::lock;
-use crate::config::Experiment;
 use crate::error::{Error, Result};
-use fedanchor_data::tables::{csv, histogram_table};
+use fedanchor_data::tables::csv;
 use fedanchor_record::{
-    Assignment, Checksums, Manifest, RoundRecord, Summary, Timing, files, rounds_with_latents,
+    Checksums, Manifest, RoundRecord, Summary, Timing, files, rounds_with_latents,
 };
 use fs_err::File;
 use serde::{Deserialize, Serialize};
@@ -21,9 +20,9 @@ pub(crate) const CHECKPOINTS: &str = "checkpoints";
 /// A run folder being written.
 #[derive(Debug)]
 pub(crate) struct RunFolder {
-    path: PathBuf,
-    log: Log,
-    /// Checksums of what was written so far.
+    pub(crate) path: PathBuf,
+    /// The files that get a line per round.
+    pub(crate) log: Log,
     written: RefCell<Manifest>,
 }
 
@@ -34,7 +33,6 @@ pub(crate) struct Log {
     timings: Appended,
 }
 
-/// The checksums of the lines of both files.
 #[derive(Debug, Default)]
 pub(crate) struct LineChecksums {
     pub(crate) rounds: Checksums,
@@ -44,35 +42,26 @@ pub(crate) struct LineChecksums {
 /// A round's line in each of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Lines {
-    /// The [`RoundRecord`].
     pub(crate) record: String,
-    /// The [`Timing`].
     pub(crate) timing: String,
 }
 
-impl Lines {
-    /// Of a round, after the lines that `checksums` has seen.
-    pub(crate) fn new(
-        record: &RoundRecord,
-        timing: &Timing,
-        checksums: &mut LineChecksums,
-    ) -> Result<Self> {
-        let record = checksums.rounds.seal(&json(record)?);
-        Ok(Self { record, timing: checksums.timings.seal(&json(timing)?) })
+impl LineChecksums {
+    /// The lines of a round, after those that were sealed before.
+    pub(crate) fn seal(&mut self, record: &RoundRecord, timing: &Timing) -> Result<Lines> {
+        let record = self.rounds.seal(&json(record)?);
+        Ok(Lines { record, timing: self.timings.seal(&json(timing)?) })
     }
 }
 
 /// A file of a round that only some rounds have.
 #[derive(Debug)]
 pub(crate) struct RoundFile {
-    /// Its path in the run folder.
     pub(crate) name: String,
-    /// Its content.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl RoundFile {
-    /// Writes it into the run folder.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(&self.name);
         if let Some(parent) = path.parent() {
@@ -83,7 +72,6 @@ impl RoundFile {
 }
 
 impl Log {
-    /// Adds a round's lines.
     pub(crate) fn append(&self, lines: &Lines) -> Result<()> {
         for (file, line) in [(&self.rounds, &lines.record), (&self.timings, &lines.timing)] {
             let written = file.append(format!("{line}\n").as_bytes());
@@ -92,7 +80,6 @@ impl Log {
         Ok(())
     }
 
-    /// Has everything on the disk.
     pub(crate) fn sync(&self) -> Result<()> {
         for file in [&self.rounds, &self.timings] {
             file.sync().map_err(|error| Error::file(file.path(), error))?;
@@ -106,43 +93,25 @@ impl RunFolder {
     pub(crate) fn create(path: &Path) -> Result<Self> {
         check_free(path)?;
         disk::create_folder(path)?;
-        let open = |name: &str| {
-            let path = path.join(name);
-            Appended::create(&path).map_err(|error| Error::file(path, error))
-        };
-        let rounds = open(files::ROUNDS)?;
+        let rounds = open(path, files::ROUNDS, true)?;
         lock(path, rounds.file())?;
         // Another process may have been here since.
         check_records(path)?;
-        let timings = open(files::TIMINGS)?;
+        let timings = open(path, files::TIMINGS, true)?;
         timings.truncate(0).map_err(|error| Error::file(timings.path(), error))?;
-        Ok(Self::new(path, Log { rounds, timings }))
+        let log = Log { rounds, timings };
+        Ok(Self { path: path.to_owned(), log, written: RefCell::default() })
     }
 
-    /// Opens the folder of an unfinished run to resume it; only with `force` where the records are
-    /// missing.
+    /// Opens the folder of an unfinished run to resume it; records may be missing only with `force`.
     pub(crate) fn reopen(path: &Path, force: bool) -> Result<Self> {
-        let open = |name: &str| {
-            let path = path.join(name);
-            let opened = if force { Appended::create(&path) } else { Appended::open(&path) };
-            opened.map_err(|error| {
-                let missing = error.kind() == std::io::ErrorKind::NotFound;
-                let advice = if missing { "; --force starts without it" } else { "" };
-                Error::file(path, format!("{error}{advice}"))
-            })
-        };
-        let rounds = open(files::ROUNDS)?;
+        let rounds = open(path, files::ROUNDS, force)?;
         lock(path, rounds.file())?;
-        let timings = open(files::TIMINGS)?;
-        Ok(Self::new(path, Log { rounds, timings }))
+        let log = Log { rounds, timings: open(path, files::TIMINGS, force)? };
+        Ok(Self { path: path.to_owned(), log, written: RefCell::default() })
     }
 
-    fn new(path: &Path, log: Log) -> Self {
-        Self { path: path.to_owned(), log, written: RefCell::default() }
-    }
-
-    /// The records that are whole, from round 0 on without a gap and at most this many, and their
-    /// checksums.
+    /// The records that are whole, at most this many from round 0 on without a gap, and their checksums.
     pub(crate) fn records(&self, most: usize) -> Result<(Vec<RoundRecord>, Checksums)> {
         let text = self.text(files::ROUNDS)?;
         let (mut records, mut checksums) = (Vec::new(), Checksums::default());
@@ -245,7 +214,6 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Removes a file, if it exists.
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         disk::remove(&self.path.join(name))
     }
@@ -264,33 +232,7 @@ impl RunFolder {
         Ok(())
     }
 
-    /// The resolved config.
-    pub(crate) fn write_config(&self, experiment: &Experiment) -> Result<()> {
-        let path = self.path.join(files::CONFIG);
-        self.write(
-            files::CONFIG,
-            toml::to_string(experiment).map_err(|error| Error::file(path, error))?,
-        )
-    }
-
-    /// Which image is where, and the class histogram of every client.
-    pub(crate) fn write_assignment(
-        &self,
-        all: &Assignment,
-        histogram: &[Vec<u32>],
-        classes: &[String],
-    ) -> Result<()> {
-        self.write(files::ASSIGNMENT, json(all)? + "\n")?;
-        self.write(files::PARTITION, histogram_table(histogram, classes))
-    }
-
-    /// Adds a round's lines.
-    pub(crate) fn append(&self, lines: &Lines) -> Result<()> {
-        self.log.append(lines)
-    }
-
-    /// Removes the latents of all rounds after this one, or of all rounds, and returns the rounds whose
-    /// latents stay.
+    /// Removes the latents of all rounds after this one; returns the rounds whose latents stay.
     pub(crate) fn keep_latents(&self, last: Option<u32>) -> Result<Vec<u32>> {
         let mut rounds = rounds_with_latents(&self.path)
             .map_err(|error| Error::file(self.path.join(files::LATENTS), error))?;
@@ -301,7 +243,6 @@ impl RunFolder {
         Ok(rounds)
     }
 
-    /// A matrix over the classes.
     pub(crate) fn write_matrix<T: Display>(
         &self,
         name: &str,
@@ -314,12 +255,23 @@ impl RunFolder {
         self.write(name, csv([line("class", classes.to_vec())].into_iter().chain(rows)))
     }
 
-    /// The run in a few numbers.
-    pub(crate) fn write_summary(&self, summary: &Summary) -> Result<()> {
+    /// The run in a few numbers, and the checksums of all files.
+    pub(crate) fn write_summary(&self, summary: &Summary, further: &Manifest) -> Result<()> {
         let text = serde_json::to_string_pretty(summary)
             .map_err(|error| Error::file(&self.path, error))?;
-        self.write(files::SUMMARY, text + "\n")
+        self.write(files::SUMMARY, text + "\n")?;
+        self.write_manifest(further)
     }
+}
+
+fn open(folder: &Path, name: &str, create: bool) -> Result<Appended> {
+    let path = folder.join(name);
+    let opened = if create { Appended::create(&path) } else { Appended::open(&path) };
+    opened.map_err(|error| {
+        let missing = !create && error.kind() == std::io::ErrorKind::NotFound;
+        let advice = if missing { "; --force starts without it" } else { "" };
+        Error::file(path, format!("{error}{advice}"))
+    })
 }
 
 pub(super) fn json(value: &impl Serialize) -> Result<String> {
@@ -378,17 +330,12 @@ fn check_records(path: &Path) -> Result<()> {
     if fs_err::metadata(path.join(files::ROUNDS)).is_ok_and(|file| file.len() > 0) {
         return refused("a run already");
     }
-    if has_checkpoints(path) {
+    let name = |entry: std::io::Result<fs_err::DirEntry>| Some(entry.ok()?.path());
+    let is_checkpoint = |path: PathBuf| path.extension() == Some("checkpoint".as_ref());
+    if fs_err::read_dir(path.join(CHECKPOINTS))
+        .is_ok_and(|entries| entries.filter_map(name).any(is_checkpoint))
+    {
         return refused("checkpoints of a run");
     }
     Ok(())
-}
-
-fn has_checkpoints(path: &Path) -> bool {
-    let checkpoints = fs_err::read_dir(path.join(CHECKPOINTS));
-    checkpoints.is_ok_and(|mut entries| {
-        entries.any(|entry| {
-            entry.is_ok_and(|entry| entry.file_name().to_string_lossy().ends_with(".checkpoint"))
-        })
-    })
 }

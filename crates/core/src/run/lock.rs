@@ -8,8 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Who watches a run shares the lock for an instant to see whether it is free: a start in that instant tries
-/// again this often.
+/// Who watches a run shares the lock for an instant: a start in that instant tries again this often.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -14,7 +14,6 @@ mod rounds;
 mod verify;
 
 pub use command::resume_command;
-pub use results::server_only;
 pub use verify::{Verification, verify};
 
 use crate::config::{Experiment, fingerprint};
@@ -31,22 +30,17 @@ use std::sync::atomic::AtomicBool;
 /// Watches a run.
 pub trait Observer {
     /// Data and network are ready; `clients` are the simulated ones with their images.
-    fn started(&mut self, federation: &Federation, clients: Option<&Partition>);
+    fn started(&mut self, _federation: &Federation, _clients: Option<&Partition>) {}
     /// A round is over; round 0 is pre-training.
-    fn round(&mut self, record: &RoundRecord, timing: &Timing);
+    fn round(&mut self, _record: &RoundRecord, _timing: &Timing) {}
     /// The comparison with the anchors alone begins.
-    fn comparing(&mut self);
+    fn comparing(&mut self) {}
     /// Something that is not an error but worth knowing.
-    fn notice(&mut self, text: &str);
+    fn notice(&mut self, _text: &str) {}
 }
 
 /// Nobody watches.
-impl Observer for () {
-    fn started(&mut self, _: &Federation, _: Option<&Partition>) {}
-    fn round(&mut self, _: &RoundRecord, _: &Timing) {}
-    fn comparing(&mut self) {}
-    fn notice(&mut self, _: &str) {}
-}
+impl Observer for () {}
 
 /// How an experiment is run.
 #[derive(Clone, Copy)]
@@ -129,8 +123,7 @@ pub fn run(
     Run { prepared, settled, data, config, folder, options, fleet_file }.execute(None, observer)
 }
 
-/// The settled config, as it is stored: it must find the data again from any working directory, and after
-/// the folder was moved.
+/// The settled config as it is stored: it must find the data again from any working directory.
 fn settled(federation: &Federation) -> Result<Experiment> {
     let mut settled = federation.settled()?;
     settled.data.path = place(&settled.data)
@@ -142,7 +135,6 @@ fn settled(federation: &Federation) -> Result<Experiment> {
     Ok(settled)
 }
 
-/// A config as TOML.
 fn as_table(experiment: &Experiment) -> Result<toml::Table> {
     toml::Table::try_from(experiment)
         .map_err(|error| Error::config("the experiment", error.to_string()))
@@ -164,11 +156,9 @@ fn prepare<'a>(experiment: &Experiment, options: RunOptions<'a>) -> Result<(Prep
     Ok((prepared, fingerprint))
 }
 
-/// Data and network of a run.
 enum Prepared<'a> {
     /// With the clients in this process, and what is put in front of them.
     Simulation(Box<Simulation>, &'a WrapFleet),
-    /// With real clients.
     Fleet(Box<Federation>, &'a ConnectFleet),
 }
 
@@ -188,7 +178,6 @@ impl Prepared<'_> {
     }
 }
 
-/// A run that is ready to start.
 struct Run<'a> {
     prepared: Prepared<'a>,
     settled: Experiment,

@@ -3,13 +3,13 @@
 use super::progress::Progress;
 use super::{Observer, Run, RunOptions};
 use crate::error::{Error, Result};
-use crate::federation::{Coordinator, Federation, peak_memory};
+use crate::federation::{Coordinator, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
 use crate::model::{Description, Head, encode_model};
 use crate::server::Evaluation;
 use fedanchor_engine::guard;
-use fedanchor_record::{Build, BuildRounds, ServerOnlyTrial, Summary, files};
-use std::sync::atomic::{AtomicBool, Ordering};
+use fedanchor_record::{Build, BuildRounds, Summary, files};
+use std::sync::atomic::Ordering;
 
 impl Run<'_> {
     /// The summary, and the comparison where it is asked for.
@@ -36,40 +36,29 @@ impl Run<'_> {
             data_fingerprint: self.data.clone(),
             classes: federation.classes.clone(),
             rounds_planned: experiment.rounds,
-            rounds: progress.rounds,
-            final_accuracy: progress.last,
-            final_validation_accuracy: progress.last_validation,
-            best_accuracy: progress.best,
-            best_round: progress.best_round,
-            pretrained_accuracy: progress.pretrained,
-            server_only_accuracy: None,
-            server_only: Vec::new(),
-            bytes_down: progress.bytes_down,
-            bytes_up: progress.bytes_up,
             seconds,
             peak_memory: peak_memory(),
             peak_gpu_memory: federation.context.peak_gpu_memory(),
             compute_threads: tch::get_num_threads(),
-            incidents: progress.incidents,
             backdoor_success: match prepared.simulation() {
                 Some(simulation) => simulation.backdoor_success(&coordinator.server)?,
                 None => None,
             },
+            ..progress.summary.clone()
         };
-        folder.seal_records(progress.rounds)?;
-        folder.write_summary(&summary)?;
-        folder.write_manifest(&progress.files)?;
+        folder.seal_records(summary.rounds)?;
+        folder.write_summary(&summary, &progress.files)?;
         // A method without clients has nothing to be compared with.
         let compare = experiment.compare && federation.method.properties().clients;
-        if compare && progress.rounds > 0 && !stop.load(Ordering::Relaxed) {
+        if compare && summary.rounds > 0 && !stop.load(Ordering::Relaxed) {
             observer.comparing();
-            let alone = guard(|| server_only(federation, progress.rounds, stop))?;
+            let rounds = progress.summary.rounds;
+            let alone = guard(|| federation.coordinator()?.train_alone(rounds, stop))?;
             summary.server_only = alone.unwrap_or_default();
             summary.server_only_accuracy =
                 summary.best_server_only().map(|best| best.test_accuracy);
             folder.forget(files::SUMMARY, &progress.files)?;
-            folder.write_summary(&summary)?;
-            folder.write_manifest(&progress.files)?;
+            folder.write_summary(&summary, &progress.files)?;
         }
         if compare && summary.server_only_accuracy.is_none() {
             observer.notice("stopped early: not compared with the anchors alone");
@@ -81,12 +70,10 @@ impl Run<'_> {
         Ok(summary)
     }
 
-    /// Which build computed which rounds.
     fn builds(&self, progress: &Progress) -> Result<Vec<BuildRounds>> {
-        Ok(BuildRounds::of(&self.folder.timings()?.0, progress.rounds))
+        Ok(BuildRounds::of(&self.folder.timings()?.0, progress.summary.rounds))
     }
 
-    /// The final model and what is known of it.
     pub(super) fn write_results(
         &self,
         coordinator: &Coordinator,
@@ -121,15 +108,4 @@ impl Run<'_> {
 /// The build that made the model: a run that is resumed with no round left keeps the one it had.
 fn last_build(builds: &[BuildRounds]) -> Build {
     builds.last().map_or_else(|| Build::current().clone(), |last| last.build.clone())
-}
-
-/// The method's server on the anchors alone: three lengths of pre-training, and the server epochs of as many
-/// rounds. The best of them is the floor under the run; chosen on the test images, it is a high one. `None` if
-/// `stop` was set meanwhile.
-pub fn server_only(
-    federation: &Federation,
-    rounds: u32,
-    stop: &AtomicBool,
-) -> Result<Option<Vec<ServerOnlyTrial>>> {
-    federation.coordinator()?.train_alone(rounds, stop)
 }

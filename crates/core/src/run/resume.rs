@@ -7,12 +7,11 @@ use super::disk;
 use super::fleet_file::{self, FleetFile};
 use super::folder::{RunFolder, read_manifest};
 use super::{Observer, Resume, Run, RunOptions, as_table, prepare, settled};
-use crate::config::{Experiment, LrSchedule, differences, fingerprint};
+use crate::config::{Experiment, LrSchedule, differences, ensure, fingerprint};
 use crate::error::{Error, Result};
 use fedanchor_record::{Build, Summary, files, with_current_keys};
 use std::path::Path;
 
-/// See [`Resume`].
 pub(super) fn resume(
     experiment: &Experiment,
     options: RunOptions,
@@ -28,16 +27,13 @@ pub(super) fn resume(
     let config = fingerprint(&table);
     let folder = RunFolder::reopen(out, force)?;
     let recorded = folder.records(usize::MAX)?.0.len() as u32; // round 0 included
-    let (found, broken) = find(out, &folder, recorded, force)?;
+    let (found, broken) = find(&folder, recorded, force)?;
     let mut other: Vec<String> =
         differences(&stored, &table).iter().map(ToString::to_string).collect();
-    if let Some(CheckpointMeta { round, build, data: seen, config: made, .. }) =
-        found.as_ref().map(|found| &found.meta)
-    {
-        if *round > experiment.rounds {
-            let problem = format!("{round} rounds are done, more than {}", experiment.rounds);
-            return Err(Error::config("rounds", problem));
-        }
+    if let Some(Found { meta, .. }) = &found {
+        let CheckpointMeta { round, build, data: seen, config: made, .. } = meta;
+        let problem = format!("{round} rounds are done, more than {}", experiment.rounds);
+        ensure(*round <= experiment.rounds, "rounds", problem)?;
         // Another build of the same version is not refused, but noted.
         let (there, now) = (&build.version, &Build::current().version);
         if there != now {
@@ -51,10 +47,9 @@ pub(super) fn resume(
         }
     }
     if !other.is_empty() && !force {
-        let problem = format!(
-            "the run in this folder differs in {}; --force resumes it anyway",
-            other.join(", ")
-        );
+        let other = other.join(", ");
+        let problem =
+            format!("the run in this folder differs in {other}; --force resumes it anyway");
         return Err(Error::file(out, problem));
     }
     let follows_rounds = experiment.optimiser.schedule == LrSchedule::Cosine
@@ -94,10 +89,9 @@ pub(super) fn resume(
 fn stored_config(out: &Path, force: bool) -> Result<toml::Table> {
     let path = out.join(files::CONFIG);
     let bytes = disk::read(&path)?;
-    if let Some(manifest) =
-        read_manifest(out).or_else(|error| if force { Ok(None) } else { Err(error) })?
+    if !force
+        && let Some(manifest) = read_manifest(out)?
         && let Err(mismatch) = manifest.check(files::CONFIG, &bytes)
-        && !force
     {
         let problem = format!("{mismatch}; --force resumes the run with the settings given now");
         return Err(Error::file(path, problem));
@@ -107,12 +101,8 @@ fn stored_config(out: &Path, force: bool) -> Result<toml::Table> {
 }
 
 /// The checkpoint to continue from, and the rounds whose checkpoints are damaged.
-fn find(
-    out: &Path,
-    folder: &RunFolder,
-    recorded: u32,
-    force: bool,
-) -> Result<(Option<Found>, Vec<u32>)> {
+fn find(folder: &RunFolder, recorded: u32, force: bool) -> Result<(Option<Found>, Vec<u32>)> {
+    let out = &folder.path;
     let (found, broken) = checkpoint::last(out, u32::MAX)?;
     let Some(round) = found.as_ref().map(|found| found.meta.round) else {
         // Round 0 alone may be pre-training that was ended early.
@@ -157,8 +147,6 @@ fn find(
         return Err(Error::file(out.join(files::ROUNDS), problem));
     }
     let (found, broken) = checkpoint::last(out, recorded.min(round.saturating_sub(1)))?;
-    match found.as_ref().map(intact).transpose()? {
-        Some(true) => Ok((found, broken)),
-        _ => Ok((None, broken)),
-    }
+    let usable = found.as_ref().map(intact).transpose()? == Some(true);
+    Ok((found.filter(|_| usable), broken))
 }

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::federation::{Coordinator, Fleet};
 use crate::simulation::Simulation;
 use fedanchor_data::skipped::by_reason;
+use fedanchor_data::tables::histogram_table;
 use fedanchor_engine::guard;
 use fedanchor_record::{Assignment, Build, Manifest, Summary, files};
 use std::sync::atomic::Ordering;
@@ -66,10 +67,15 @@ impl Run<'_> {
         };
         if let Some(found) = &found {
             // Before anything in the folder is changed.
-            self.restore(found, &mut coordinator, &mut *fleet).map_err(|error| {
+            let restored = coordinator
+                .server
+                .restore(&found.server)
+                .and_then(|()| fleet.restore_states(&found.clients, &coordinator.server.params));
+            restored.map_err(|error| {
                 let problem = format!("the checkpoint does not fit this experiment: {error}");
                 Error::config("--resume", problem)
             })?;
+            coordinator.state = found.meta.coordinator.clone();
             fleet.expect(coordinator.known_clients());
         }
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
@@ -111,14 +117,14 @@ impl Run<'_> {
             }
             done.record.notes.append(&mut notes);
             done.timing.build = Build::current().clone();
-            let lines = Lines::new(&done.record, &done.timing, &mut checksums)?;
+            let lines = checksums.seal(&done.record, &done.timing)?;
             // Pre-training that was ended early cannot be resumed from.
             let complete = round > 0 || !stop.load(Ordering::Relaxed);
             if experiment.checkpoint.write && complete {
                 saver.save(self.checkpoint(&coordinator, &*fleet, lines, files, &progress)?)?;
             } else {
                 files.iter().try_for_each(|file| file.write(out))?;
-                self.folder.append(&lines)?;
+                self.folder.log.append(&lines)?;
             }
             observer.round(&done.record, &done.timing);
         }
@@ -126,20 +132,10 @@ impl Run<'_> {
         let seconds = seconds_before + clock.elapsed().as_secs_f64();
         let test = match test {
             Some(test) => test,
-            None => guard(|| coordinator.test(progress.rounds))?, // nothing was left to do
+            None => guard(|| coordinator.test(progress.summary.rounds))?, // nothing was left to do
         };
         self.write_results(&coordinator, &progress, &test)?;
         self.finish(&coordinator, &progress, seconds, observer)
-    }
-
-    fn restore(
-        &self,
-        found: &Found,
-        coordinator: &mut Coordinator,
-        fleet: &mut dyn Fleet,
-    ) -> Result<()> {
-        coordinator.restore(&found.meta.coordinator, &found.server)?;
-        fleet.restore_states(&found.clients, &coordinator.server.params)
     }
 
     /// Brings the records to where the run starts or resumes: what they amount to, and their checksums.
@@ -150,7 +146,7 @@ impl Run<'_> {
         self.write_setting()?;
         self.folder.keep_lines(found.map_or(0, |found| found.meta.round as usize))?;
         if let Some(found) = found {
-            self.folder.append(&found.meta.lines)?;
+            self.folder.log.append(&found.meta.lines)?;
         }
         let (records, _) = self.folder.records(usize::MAX)?;
         let mut progress = Progress::default();
@@ -187,7 +183,9 @@ impl Run<'_> {
         if let Some(fleet) = &self.fleet_file {
             self.folder.write(files::FLEET, json(fleet)? + "\n")?;
         }
-        self.folder.write_config(&self.settled)?;
+        let config = toml::to_string(&self.settled);
+        let config = config.map_err(|error| Error::file(files::CONFIG, error))?;
+        self.folder.write(files::CONFIG, config)?;
         let mut assignment = Assignment {
             anchors: federation.split.anchors.clone(),
             validation: federation.split.validation.clone(),
@@ -200,14 +198,13 @@ impl Run<'_> {
             assignment.client_names.clone_from(&simulation.client_names);
             histogram = simulation.histogram();
         }
-        match histogram {
-            Some(rows) => self.folder.write_assignment(&assignment, &rows, &federation.classes),
-            None => {
-                let sizes = assignment.clients.iter().map(|local| vec![local.len() as u32]);
-                let unknown = ["unknown".to_owned()];
-                self.folder.write_assignment(&assignment, &sizes.collect::<Vec<_>>(), &unknown)
-            }
-        }
+        let sizes = assignment.clients.iter().map(|local| vec![local.len() as u32]);
+        let table = match histogram {
+            Some(rows) => histogram_table(&rows, &federation.classes),
+            None => histogram_table(&sizes.collect::<Vec<_>>(), &["unknown".to_owned()]),
+        };
+        self.folder.write(files::ASSIGNMENT, json(&assignment)? + "\n")?;
+        self.folder.write(files::PARTITION, table)
     }
 
     fn checkpoint(
@@ -218,9 +215,9 @@ impl Run<'_> {
         files: Vec<RoundFile>,
         progress: &Progress,
     ) -> Result<Checkpoint> {
-        let (state, server) = coordinator.save()?;
-        let clients = fleet.save_states(progress.rounds, &coordinator.server.params)?;
-        let (config, round) = (&self.prepared.federation().experiment.checkpoint, progress.rounds);
+        let (config, round) =
+            (&self.prepared.federation().experiment.checkpoint, progress.summary.rounds);
+        let clients = fleet.save_states(round, &coordinator.server.params)?;
         let meta = CheckpointMeta {
             round,
             build: Build::current().clone(),
@@ -229,11 +226,11 @@ impl Run<'_> {
             clients: clients.trained_in,
             lasting: config.every > 0 && round > 0 && round.is_multiple_of(config.every),
             best: config.best && progress.chosen_round == round,
-            coordinator: state,
+            coordinator: coordinator.state.clone(),
             lines,
             picked: progress.picked.clone(),
             files: progress.files.clone(),
         };
-        Ok(Checkpoint { meta, server, clients: clients.bundles, files })
+        Ok(Checkpoint { meta, server: coordinator.server.save()?, clients: clients.bundles, files })
     }
 }

@@ -83,31 +83,23 @@ pub fn verify(folder: &Path) -> Result<Verification> {
 impl Verification {
     fn check_files(&mut self, folder: &Path, manifest: &Manifest) {
         for name in manifest.names() {
-            let content = match disk::read_if_exists(&folder.join(name)) {
-                Ok(Some(content)) => content,
+            let found = disk::read_if_exists(&folder.join(name));
+            match found.map(|content| content.map(|content| manifest.check(name, &content))) {
+                Ok(Some(Ok(()))) => self.files += 1,
+                Ok(Some(Err(mismatch))) => self.problems.push(format!("{name}: {mismatch}")),
                 Ok(None) => {
                     let problem = format!("{name}: is in {}, but missing", files::CHECKSUMS);
                     self.problems.push(problem);
-                    continue;
                 }
-                Err(error) => {
-                    self.problems.push(in_folder(folder, &error));
-                    continue;
-                }
-            };
-            match manifest.check(name, &content) {
-                Ok(()) => self.files += 1,
-                Err(mismatch) => self.problems.push(format!("{name}: {mismatch}")),
+                Err(error) => self.problems.push(in_folder(folder, &error)),
             }
         }
         // A run that says it is finished has all its files, and a checksum of each.
         let needed = if finished(folder).is_some() { &files::ALL[..] } else { &files::FIRST[..] };
-        let unlisted = needed.iter().filter(|name| !manifest.lists(name));
-        self.problems.extend(
-            unlisted.map(|name| {
-                format!("{name}: has no checksum: resume the run, which writes it again")
-            }),
-        );
+        for name in needed.iter().filter(|name| !manifest.lists(name)) {
+            let problem = "has no checksum: resume the run, which writes it again";
+            self.problems.push(format!("{name}: {problem}"));
+        }
     }
 
     /// Checks every line of a file; returns its text.

@@ -1,8 +1,8 @@
 //! The label contrastive loss L_c (eq. 1-2) and its epoch over the anchors.
 
 use super::Server;
-use crate::config::{Augmentation, MAX_BATCH, at_most, within};
-use crate::error::{Error, Result};
+use crate::config::{Augmentation, MAX_BATCH, at_most, ensure, within};
+use crate::error::Result;
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
 use fedanchor_engine::batches::{Packing, View, write};
@@ -63,8 +63,7 @@ pub struct ContrastiveConfig {
 /// The momentum of supervised epochs.
 pub(super) const SUPERVISED: &str = "supervised";
 
-/// Positive pairs a contrastive batch should hold: with fewer the loss collapsed to chance in
-/// trials on CIFAR-10.
+/// Positive pairs a batch should hold: with fewer the loss collapsed to chance in trials on CIFAR-10.
 const PAIRS: usize = 50;
 
 impl ContrastiveConfig {
@@ -84,37 +83,25 @@ impl ContrastiveConfig {
     /// The contrastive batch for this many classes and anchors: as given if it holds enough
     /// positive pairs, B(B-1)/2C on average; chosen to hold them if left out.
     pub fn batch_for(&self, classes: usize, anchors: usize) -> Result<usize> {
-        if self.epochs > 0 && !self.self_pairs && anchors <= classes {
-            return Err(Error::config(
-                "data.anchors",
-                format!(
-                    "{anchors} anchors of {classes} classes leave the contrastive loss without pairs: use \
-                     more anchors, or method.contrastive.epochs=0"
-                ),
-            ));
-        }
-        let pairs = |batch: usize| batch * (batch - 1) / (2 * classes);
-        match self.batch {
-            Some(batch) if self.epochs == 0 || batch.min(anchors) == anchors => {
-                Ok(batch.min(anchors))
-            }
-            Some(batch) if batch < 2 || pairs(batch) < PAIRS => Err(Error::config(
-                "method.contrastive.batch",
-                format!(
-                    "a batch of {batch} holds about {} pairs of one label among {classes} classes, and \
-                     with fewer than {PAIRS} pairs the loss collapses: use a batch of {} or more, or \
-                     remove the key",
-                    pairs(batch.max(1)),
-                    smallest(classes)
-                ),
-            )),
-            Some(batch) => Ok(batch),
-            None => Ok(smallest(classes).max(50).min(anchors)),
-        }
+        let problem = format!(
+            "{anchors} anchors of {classes} classes leave the contrastive loss without pairs: use more \
+             anchors, or method.contrastive.epochs=0"
+        );
+        ensure(self.epochs == 0 || self.self_pairs || anchors > classes, "data.anchors", problem)?;
+        let smallest = smallest(classes);
+        let Some(batch) = self.batch else { return Ok(smallest.max(50).min(anchors)) };
+        let pairs = batch * batch.saturating_sub(1) / (2 * classes);
+        let problem = format!(
+            "a batch of {batch} holds about {pairs} pairs of one label among {classes} classes, and with \
+             fewer than {PAIRS} pairs the loss collapses: use a batch of {smallest} or more, or remove \
+             the key"
+        );
+        let enough = self.epochs == 0 || batch >= anchors || pairs >= PAIRS;
+        ensure(enough, "method.contrastive.batch", problem)?;
+        Ok(batch.min(anchors))
     }
 }
 
-/// The smallest batch with enough pairs.
 fn smallest(classes: usize) -> usize {
     (2..).find(|batch| batch * (batch - 1) >= PAIRS * 2 * classes).expect("grows without bound")
 }
@@ -180,11 +167,10 @@ pub fn label_contrastive(
 }
 
 /// Whether a batch with these labels has a contrastive loss: a pair of one label and a pair of different ones.
-fn has_pairs(labels: &[u16], self_pairs: bool) -> bool {
-    let mut sorted = labels.to_vec();
-    sorted.sort_unstable();
-    let positive = self_pairs || sorted.windows(2).any(|pair| pair[0] == pair[1]);
-    positive && sorted.first() != sorted.last()
+fn has_pairs(mut labels: Vec<u16>, self_pairs: bool) -> bool {
+    labels.sort_unstable();
+    let positive = self_pairs || labels.windows(2).any(|pair| pair[0] == pair[1]);
+    positive && labels.first() != labels.last()
 }
 
 /// One label contrastive epoch; returns the mean of L_c, `None` if no batch had a pair.
@@ -193,8 +179,8 @@ pub(super) fn contrastive_epoch(
     config: &ContrastiveConfig,
     round: u32,
     epoch: u32,
-    lr: f64,
 ) -> Result<Option<f64>> {
+    let lr = server.experiment.server_lr(round);
     let (context, anchors) = (server.context, server.anchors);
     let batch = config.batch_for(context.classes, anchors.labels.len())?;
     let batches = contrastive_batches(server, config.sampler, batch, round, epoch);
@@ -214,8 +200,7 @@ pub(super) fn contrastive_epoch(
     let label = |anchor: u32| anchors.labels[anchor as usize];
     // A batch without a pair of one label and one of two has no loss.
     let has_loss = |batch: &[u32]| {
-        let labels: Vec<u16> = batch.iter().map(|&anchor| label(anchor)).collect();
-        has_pairs(&labels, config.self_pairs)
+        has_pairs(batch.iter().map(|&anchor| label(anchor)).collect(), config.self_pairs)
     };
     let batches: Vec<_> = batches.iter().enumerate().filter(|(_, b)| has_loss(b)).collect();
     let loss = ContrastiveLoss { batch, config: config.clone() };
@@ -262,10 +247,6 @@ impl ContrastiveLoss {
 }
 
 impl StepLoss for ContrastiveLoss {
-    fn terms(&self) -> usize {
-        1
-    }
-
     fn reads_weights(&self) -> bool {
         false
     }
@@ -376,10 +357,10 @@ mod tests {
 
     #[test]
     fn batches_without_pairs_are_recognised_and_harmless() {
-        assert!(has_pairs(&[0, 1, 0], false));
-        assert!(!has_pairs(&[0, 0], false)); // no different pair
-        assert!(!has_pairs(&[0, 1], false)); // no pair of one label
-        assert!(has_pairs(&[0, 1], true));
+        assert!(has_pairs(vec![0, 1, 0], false));
+        assert!(!has_pairs(vec![0, 0], false)); // no different pair
+        assert!(!has_pairs(vec![0, 1], false)); // no pair of one label
+        assert!(has_pairs(vec![0, 1], true));
         let latents =
             Tensor::from_slice(&[1f32, 0.0, 0.0, 1.0]).reshape([1, 2, 2]).set_requires_grad(true);
         let labels = Tensor::from_slice(&[0i64, 1]).reshape([1, 2]);

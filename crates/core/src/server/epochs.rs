@@ -37,18 +37,17 @@ impl ServerEpochs<'_> {
     /// An epoch before round 1; returns the losses `fix`, `mix` and `contrastive`. It is followed by a contrastive
     /// epoch, since round 1 already labels by the anchor head.
     pub fn pretrain(&self, server: &mut Server, epoch: u32) -> Result<Vec<Option<f64>>> {
-        let pretrain = &server.experiment.pretrain;
-        let contrasts = pretrain.contrastive && self.contrastive.is_some_and(|c| c.epochs > 0);
+        let contrasts = server.experiment.pretrain.contrastive
+            && self.contrastive.is_some_and(|contrastive| contrastive.epochs > 0);
         let epochs = (epoch..epoch + 1, epoch..epoch + u32::from(contrasts));
-        self.run(server, 0, epochs, pretrain.lr)
+        self.run(server, 0, epochs)
     }
 
     /// The epochs of a round; returns the same losses.
     pub fn round(&self, server: &mut Server, round: u32) -> Result<Vec<Option<f64>>> {
-        let experiment = server.experiment;
         let contrastive = self.contrastive.map_or(0, |contrastive| contrastive.epochs);
-        let epochs = (0..experiment.server.epochs, 0..contrastive);
-        let losses = self.run(server, round, epochs, experiment.server_lr(round))?;
+        let epochs = (0..server.experiment.server.epochs, 0..contrastive);
+        let losses = self.run(server, round, epochs)?;
         server.end_round();
         Ok(losses)
     }
@@ -58,7 +57,6 @@ impl ServerEpochs<'_> {
         server: &mut Server,
         round: u32,
         (supervised, contrastive): (Range<u32>, Range<u32>),
-        lr: f64,
     ) -> Result<Vec<Option<f64>>> {
         let augment = self.augment.unwrap_or(server.experiment.server.augment);
         let batch = server.experiment.server_batch();
@@ -70,12 +68,12 @@ impl ServerEpochs<'_> {
             if !contrast {
                 for epoch in supervised.clone() {
                     let objective = loss.objective();
-                    let means = supervised_epoch(server, &objective, Vec::new(), round, epoch, lr)?;
+                    let means = supervised_epoch(server, &objective, Vec::new(), round, epoch)?;
                     (fix, mix) = (means.first().copied(), means.get(1).copied());
                 }
             } else if let Some(config) = self.contrastive {
                 for epoch in contrastive.clone() {
-                    contrasted = contrastive_epoch(server, config, round, epoch, lr)?;
+                    contrasted = contrastive_epoch(server, config, round, epoch)?;
                 }
             }
         }
@@ -83,16 +81,15 @@ impl ServerEpochs<'_> {
     }
 }
 
-/// One epoch over the anchors with their labels; returns the means of the loss's terms. `others` are
-/// further networks that the loss reads.
+/// One epoch over the anchors; returns the means of the loss's terms. The loss also reads `others`.
 pub fn supervised_epoch(
     server: &mut Server,
     objective: &Objective,
     others: Vec<Params>,
     round: u32,
     epoch: u32,
-    lr: f64,
 ) -> Result<Vec<f64>> {
+    let lr = server.experiment.server_lr(round);
     let (context, anchors) = (server.context, server.anchors);
     let all: Vec<u32> = (0..anchors.labels.len() as u32).collect();
     let tasks = [Task {

@@ -101,7 +101,6 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// The state between rounds.
     pub(crate) fn save(&self) -> Result<Bundle> {
         let mut bundle = Bundle::default();
         self.params.put_into(&mut bundle, "model")?;
@@ -115,7 +114,6 @@ impl<'a> Server<'a> {
         Ok(bundle)
     }
 
-    /// Restores what [`Server::save`] saved.
     pub(crate) fn restore(&mut self, bundle: &Bundle) -> Result<()> {
         self.params = self.params.take_from(bundle, "model")?;
         self.momentum.clear();
@@ -125,10 +123,8 @@ impl<'a> Server<'a> {
             let momentum = Momentum::take_from(bundle, epoch, &self.params)?;
             self.momentum.insert(epoch.to_owned(), momentum);
         }
-        self.velocity = match bundle.group("velocity").is_empty() {
-            false => Some(self.params.take_from(bundle, "velocity")?),
-            true => None,
-        };
+        let moved = !bundle.group("velocity").is_empty();
+        self.velocity = moved.then(|| self.params.take_from(bundle, "velocity")).transpose()?;
         self.state = MethodState::restore(bundle, &self.params)?;
         Ok(())
     }
@@ -149,8 +145,7 @@ impl<'a> Server<'a> {
         Err(Error::NotFinite { round, phase, what, advice })
     }
 
-    /// Replaces the global model by the clients' mean, if there is one, or makes a step towards it with
-    /// `server.momentum`.
+    /// Replaces the global model by the clients' mean, or makes a step towards it with `server.momentum`.
     pub fn take_mean(&mut self, mean: Option<&Params>) -> Result<()> {
         let Some(mean) = mean else { return Ok(()) };
         let momentum = self.experiment.server.momentum;
@@ -185,17 +180,22 @@ impl<'a> Server<'a> {
             params.assign(with)?;
         }
         let statistics = evaluation_statistics(self.context);
-        let logits = all_logits(self.context, &params, statistics, &self.anchors.views())?;
-        let predicted = predicted(&logits)?;
-        let pairs = predicted.iter().zip(&self.anchors.labels);
-        let right = pairs.filter(|(found, label)| **found == i64::from(**label)).count();
-        Ok(100.0 * right as f64 / self.anchors.labels.len() as f64)
+        Ok(self.test(&params, statistics, self.anchors)?.accuracy)
     }
 
     /// Tests the global model.
     pub fn evaluate(&self, test: &LabelledImages) -> Result<Evaluation> {
+        self.test(&self.params, Statistics::Running, test)
+    }
+
+    fn test(
+        &self,
+        params: &Params,
+        statistics: Statistics,
+        test: &LabelledImages,
+    ) -> Result<Evaluation> {
         let (context, classes) = (self.context, self.context.classes);
-        let logits = all_logits(context, &self.params, Statistics::Running, &test.views())?;
+        let logits = all_logits(context, params, statistics, &test.views())?;
         let truth: Vec<i64> = test.labels.iter().map(|&label| i64::from(label)).collect();
         let target = Tensor::f_from_slice(&truth)?.f_unsqueeze(0)?.f_to_device(context.device)?;
         let each = cross_entropy_each(&logits.f_unsqueeze(0)?, &target)?;
@@ -239,5 +239,4 @@ pub fn step_towards(
     Ok(())
 }
 
-/// Advice if training diverges.
 pub(crate) const STEADIER: &str = "lower the learning rate or keep optimiser.clip above 0";

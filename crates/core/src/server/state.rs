@@ -17,7 +17,6 @@ pub struct MethodState {
 const MODEL: &str = "state.";
 const NUMBERS: &str = "numbers.";
 
-/// Adds a method's models to a checkpoint.
 pub(crate) fn save_models(models: &BTreeMap<String, Params>, bundle: &mut Bundle) -> Result<()> {
     for (name, params) in models {
         params.put_into(bundle, &format!("{MODEL}{name}"))?;
@@ -34,7 +33,6 @@ pub(crate) fn restore_models(bundle: &Bundle, like: &Params) -> Result<BTreeMap<
 }
 
 impl MethodState {
-    /// Adds the state to a checkpoint.
     pub(super) fn save(&self, bundle: &mut Bundle) -> Result<()> {
         save_models(&self.models, bundle)?;
         for (name, values) in &self.numbers {
@@ -43,7 +41,6 @@ impl MethodState {
         Ok(())
     }
 
-    /// Reads the state from a checkpoint; `like` is a model of the network.
     pub(super) fn restore(bundle: &Bundle, like: &Params) -> Result<Self> {
         let mut numbers = BTreeMap::new();
         for name in bundle.groups(NUMBERS) {

@@ -5,7 +5,7 @@ use crate::aggregation::{Norms, map_update};
 use crate::config::{Experiment, FaultKind};
 use crate::error::Result;
 use crate::federation::{Arrival, statistics_limit};
-use crate::messages::{Answer, ClientOutcome};
+use crate::messages::{Answer, ClientOutcome, Update};
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{Purpose, Stream};
 use fedanchor_engine::tensors::{Entry, Params, norm};
@@ -25,7 +25,7 @@ const DRIFT: f64 = 0.2;
 /// The faulty clients of a run.
 #[derive(Debug)]
 pub struct Faults {
-    kind: FaultKind,
+    pub(super) kind: FaultKind,
     factor: f64,
     /// The largest distance that is not rejected, as a multiple of the broadcast model's norm.
     distance: f64,
@@ -55,11 +55,6 @@ impl Faults {
             seed: experiment.seed,
             clients,
         }
-    }
-
-    /// The kind of fault.
-    pub fn kind(&self) -> FaultKind {
-        self.kind
     }
 
     /// Whether a client is faulty.
@@ -101,7 +96,7 @@ impl Faults {
             }
             ClientOutcome::Failed { .. } => {}
         }
-        match (self.kind, &mut answer.outcome) {
+        match (self.kind, &answer.outcome) {
             (FaultKind::DropOut, _) => return Ok(vec![Arrival::Absent]),
             (FaultKind::Late, ClientOutcome::Update(_)) => return Ok(vec![Arrival::Late]),
             (FaultKind::Late, _) => return Ok(vec![Arrival::Absent]),
@@ -110,54 +105,62 @@ impl Faults {
                 let bytes = answer.encode()?;
                 return Ok(vec![Arrival::Encoded(bytes.clone()), Arrival::Encoded(bytes)]);
             }
-            (FaultKind::Conflicting, ClientOutcome::Update(update)) => {
-                let other = stretched(&update.params, sent, 0.5)?;
-                let first = std::mem::replace(&mut update.params, other);
-                let second = answer.encode()?;
-                if let ClientOutcome::Update(update) = &mut answer.outcome {
-                    update.params = first;
+            _ => {}
+        }
+        if let ClientOutcome::Update(Update { params, .. }) = &mut answer.outcome {
+            match self.kind {
+                FaultKind::Conflicting => {
+                    let other = stretched(params, sent, 0.5)?;
+                    let first = answer.encode()?;
+                    if let ClientOutcome::Update(update) = &mut answer.outcome {
+                        update.params = other;
+                    }
+                    return Ok(vec![Arrival::Encoded(first), Arrival::Encoded(answer.encode()?)]);
                 }
-                return Ok(vec![Arrival::Encoded(answer.encode()?), Arrival::Encoded(second)]);
-            }
-            (FaultKind::NonFinite, ClientOutcome::Update(update)) => {
-                update.params = update.params.copy()?;
-                if let Some(tensor) = update.params.tensors.first() {
-                    let _ = tensor.f_flatten(0, -1)?.f_narrow(0, 0, 1)?.f_fill_(f64::NAN)?;
+                FaultKind::NonFinite => {
+                    *params = params.copy()?;
+                    if let Some(tensor) = params.tensors.first() {
+                        let _ = tensor.f_flatten(0, -1)?.f_narrow(0, 0, 1)?.f_fill_(f64::NAN)?;
+                    }
                 }
-            }
-            (FaultKind::Shape, ClientOutcome::Update(update)) => {
-                let mut layout: Vec<Entry> = update.params.layout.to_vec();
-                let tensors = &mut update.params.tensors;
-                if let (Some(tensor), Some(entry)) = (tensors.last_mut(), layout.last_mut()) {
-                    *tensor = tensor.f_flatten(1, -1)?.f_narrow(1, 0, 1)?;
-                    entry.shape = vec![1];
+                FaultKind::Shape => {
+                    let mut layout: Vec<Entry> = params.layout.to_vec();
+                    if let (Some(tensor), Some(entry)) =
+                        (params.tensors.last_mut(), layout.last_mut())
+                    {
+                        *tensor = tensor.f_flatten(1, -1)?.f_narrow(1, 0, 1)?;
+                        entry.shape = vec![1];
+                    }
+                    params.layout = Arc::new(layout);
                 }
-                update.params.layout = Arc::new(layout);
+                FaultKind::Scale | FaultKind::Labels | FaultKind::Backdoor => {
+                    *params = stretched(params, sent, self.factor)?;
+                }
+                FaultKind::Sign => *params = stretched(params, sent, -self.factor)?,
+                FaultKind::Noise => {
+                    let stream =
+                        Stream::new(self.seed, Purpose::Faults, answer.round, answer.client);
+                    let random = random_change(params, sent, &mut stream.rng())?;
+                    *params = stretched(&random, sent, self.factor)?;
+                }
+                FaultKind::Inside => {
+                    let length = Norms::of(params, sent)?.weights;
+                    let limit = INSIDE * self.distance * norm(sent.weights())?;
+                    let factor = if length > 0.0 { limit / length } else { 0.0 };
+                    *params = stretched(params, sent, -factor)?;
+                }
+                FaultKind::Statistics => {
+                    // All larger by the same number, at that distance.
+                    let limit = INSIDE * statistics_limit(sent, self.distance)?;
+                    let statistics = sent.layout.iter().filter(|entry| entry.statistic);
+                    let count: usize = statistics.map(|entry| entry.numel() as usize).sum();
+                    *params = map_update(params, sent, |entry, from, to| match entry.statistic {
+                        true => from.f_add_scalar(limit / (count as f64).sqrt()),
+                        false => Ok(to.shallow_clone()),
+                    })?;
+                }
+                _ => {}
             }
-            (
-                FaultKind::Scale | FaultKind::Labels | FaultKind::Backdoor,
-                ClientOutcome::Update(update),
-            ) => update.params = stretched(&update.params, sent, self.factor)?,
-            (FaultKind::Sign, ClientOutcome::Update(update)) => {
-                update.params = stretched(&update.params, sent, -self.factor)?;
-            }
-            (FaultKind::Noise, ClientOutcome::Update(update)) => {
-                let stream = Stream::new(self.seed, Purpose::Faults, answer.round, answer.client);
-                let random = random_change(&update.params, sent, &mut stream.rng())?;
-                update.params = stretched(&random, sent, self.factor)?;
-            }
-            (FaultKind::Inside, ClientOutcome::Update(update)) => {
-                let length = Norms::of(&update.params, sent)?.weights;
-                let limit = INSIDE * self.distance * norm(sent.weights())?;
-                let factor = if length > 0.0 { limit / length } else { 0.0 };
-                update.params = stretched(&update.params, sent, -factor)?;
-            }
-            (FaultKind::Statistics, ClientOutcome::Update(update)) => {
-                let limit = INSIDE * statistics_limit(sent, self.distance)?;
-                update.params = with_large_statistics(&update.params, sent, limit)?;
-            }
-            (_, ClientOutcome::NothingKept { .. } | ClientOutcome::Failed { .. }) => {}
-            (FaultKind::None | FaultKind::Drift, _) => {}
         }
         Ok(vec![Arrival::Answer(answer)])
     }
@@ -168,16 +171,6 @@ fn stretched(params: &Params, sent: &Params, factor: f64) -> Result<Params> {
     Ok(map_update(params, sent, |entry, from, to| match entry.statistic {
         true => Ok(to.shallow_clone()),
         false => from.f_lerp(to, factor),
-    })?)
-}
-
-/// An update whose statistics are those that were sent, all larger by the same number, at the distance `far`.
-fn with_large_statistics(params: &Params, sent: &Params, far: f64) -> Result<Params> {
-    let count: usize = sent.layout.iter().filter(|e| e.statistic).map(|e| e.numel() as usize).sum();
-    let larger = far / (count as f64).sqrt();
-    Ok(map_update(params, sent, |entry, from, to| match entry.statistic {
-        true => from.f_add_scalar(larger),
-        false => Ok(to.shallow_clone()),
     })?)
 }
 

@@ -25,8 +25,11 @@ impl<'a> SimulatedFleet<'a> {
     pub(super) fn new(simulation: &'a Simulation) -> Self {
         let Simulation { federation, partition, images, true_labels, poison, .. } = simulation;
         let Federation { experiment, context, method, .. } = federation;
-        let mut poisoned =
-            poison.as_ref().map(|poison| LocalClients::new(poison.site(experiment, context)));
+        let with_images = |site| {
+            let mut clients = LocalClients::new(site);
+            (0..).zip(&partition.clients).for_each(|(client, local)| clients.add(client, local));
+            clients
+        };
         let sees_labels = method.properties().labels == ClientLabels::True;
         let site = ClientSite {
             experiment,
@@ -36,14 +39,8 @@ impl<'a> SimulatedFleet<'a> {
             labels: true_labels.as_deref().filter(|_| sees_labels),
             measures: true,
         };
-        let mut clients = LocalClients::new(site);
-        for (client, local) in (0..).zip(&partition.clients) {
-            clients.add(client, local);
-            if let Some(poisoned) = &mut poisoned {
-                poisoned.add(client, local);
-            }
-        }
-        Self { simulation, clients, poisoned }
+        let poisoned = poison.as_ref().map(|poison| with_images(poison.site(federation)));
+        Self { simulation, clients: with_images(site), poisoned }
     }
 
     /// The simulation whose clients these are.
@@ -93,7 +90,7 @@ impl Fleet for SimulatedFleet<'_> {
                 .try_for_each(&mut *take)
         };
         // Drifting clients wait for the honest ones, whose mean they send with something added.
-        let drifts = faults.kind() == FaultKind::Drift;
+        let drifts = faults.kind == FaultKind::Drift;
         let (mut mean, mut waiting) = (WeightedMean::default(), Vec::new());
         self.clients.train(&honest, broadcast, &mut |answer, labels| {
             self.simulation.measure(&answer, labels);

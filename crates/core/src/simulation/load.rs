@@ -1,6 +1,6 @@
 //! From a config's `[data]` to images, anchors and clients.
 
-use crate::config::{DataConfig, Experiment, Unreadable};
+use crate::config::{DataConfig, Experiment, Unreadable, ensure};
 use crate::error::{Error, Result};
 use crate::federation::server_split;
 use fedanchor_data::formats::Options;
@@ -16,8 +16,7 @@ pub fn place(config: &DataConfig) -> Option<PathBuf> {
     config.path.clone().or_else(default)
 }
 
-/// Reads the data set an experiment names: a registered one, the embedded sample, or the files in `data.path`
-/// [default: `data/NAME`].
+/// Reads the data set that an experiment names: a registered one, the embedded sample, or files.
 pub fn load(experiment: &Experiment) -> Result<DataSet> {
     let config = &experiment.data;
     let options = Options {
@@ -32,14 +31,10 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
         return normalised(data?, config);
     }
     let Some(path) = place(config) else {
-        if config.size.is_some_and(|size| size != 28) {
-            let problem = "the embedded sample has 28 pixels per side: remove the key";
-            return Err(Error::config("data.size", problem));
-        }
-        if config.test_share.is_some() {
-            let problem = "the embedded sample has a test part: remove the key";
-            return Err(Error::config("data.test_share", problem));
-        }
+        let problem = "the embedded sample has 28 pixels per side: remove the key";
+        ensure(config.size.is_none_or(|size| size == 28), "data.size", problem)?;
+        let problem = "the embedded sample has a test part: remove the key";
+        ensure(config.test_share.is_none(), "data.test_share", problem)?;
         return normalised(sample::load()?, config);
     };
     if !path.exists() {
@@ -64,12 +59,10 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
 fn normalised(mut data: DataSet, config: &DataConfig) -> Result<DataSet> {
     if let Some(normalisation) = &config.normalisation {
         let (expected, found) = (data.train.shape.channels, normalisation.mean.len());
-        if expected != found {
-            let problem = format!(
-                "expected as many values as the images have channels, {expected}, found {found}"
-            );
-            return Err(Error::config("data.normalisation", problem));
-        }
+        let problem = format!(
+            "expected as many values as the images have channels, {expected}, found {found}"
+        );
+        ensure(expected == found, "data.normalisation", problem)?;
         data.normalisation.clone_from(normalisation);
     }
     Ok(data)
@@ -97,21 +90,17 @@ pub fn assign(experiment: &Experiment, data: &DataSet) -> Result<Assigned> {
     experiment.data.anchors = split.anchors.len();
     experiment.data.clients = partition.clients.len();
     let (per_round, clients) = (experiment.client.per_round, experiment.data.clients);
-    if per_round > clients {
-        let problem = format!("{per_round} clients per round, but the data has {clients}");
-        return Err(Error::config("client.per_round", problem));
-    }
+    let problem = format!("{per_round} clients per round, but the data has {clients}");
+    ensure(per_round <= clients, "client.per_round", problem)?;
     Ok(Assigned { split, partition, experiment })
 }
 
 /// Every image is labelled: anchors are drawn, and the others are the clients'.
 fn deal(experiment: &Experiment, data: &DataSet) -> Result<(Split, Partition)> {
     let DataConfig { anchors, validation, choice, clients, .. } = experiment.data;
-    if anchors == 0 {
-        let problem = "0 takes every labelled image, which leaves none for the clients: set the number \
-                       of anchors, or bring unlabelled images";
-        return Err(Error::config("data.anchors", problem));
-    }
+    let problem = "0 takes every labelled image, which leaves none for the clients: set the number \
+                   of anchors, or bring unlabelled images";
+    ensure(anchors > 0, "data.anchors", problem)?;
     let labels =
         data.train.require_labels("drawing anchors and dealing images to simulated clients")?;
     let split = split(&data.train, anchors, validation, choice, experiment.seed)?;

@@ -7,13 +7,11 @@ use crate::messages::{Answer, ClientOutcome};
 use fedanchor_record::{LabelAccuracy, RoundRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The measurements of a round.
 #[derive(Debug, Default)]
 pub(super) struct Measurements {
     classes: usize,
     anchor_head: Accuracy,
     classifier_head: Accuracy,
-    /// Pseudo-labels by class.
     labels: Vec<u32>,
     /// The number of kept samples and the pseudo-labels by class of each client.
     clients: BTreeMap<u32, (usize, Vec<u32>)>,
@@ -83,8 +81,7 @@ impl Measurements {
         }
     }
 
-    /// Adds the measurements of a round to its record; returns the pseudo-labels by class. With `label_counts` the
-    /// record has them, too.
+    /// Adds the measurements of a round to its record; returns the pseudo-labels by class.
     pub(super) fn complete(&mut self, record: &mut RoundRecord, label_counts: bool) -> Vec<u32> {
         let next = Self::new(self.classes, self.picker.most);
         let mut round = std::mem::replace(self, next);

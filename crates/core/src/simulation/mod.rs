@@ -7,17 +7,17 @@ mod measurements;
 mod poison;
 mod samples;
 
-pub use faults::Faults;
 pub use fleet::SimulatedFleet;
 pub use load::{Assigned, assign, load, place};
 pub use samples::{Picked, PickedSample};
 
-use crate::config::{Experiment, FaultKind, StatisticsSource};
-use crate::error::{Error, Result};
+use crate::config::{Experiment, FaultKind, StatisticsSource, ensure};
+use crate::error::Result;
 use crate::federation::{Coordinator, Federation, ForClients};
 use crate::labels::PseudoLabels;
 use crate::messages::Answer;
 use crate::server::Server;
+use faults::Faults;
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{DataSet, ImageSet, Partition, Purpose};
 use measurements::Measurements;
@@ -50,17 +50,13 @@ fn check_batch(experiment: &Experiment, partition: &Partition) -> Result<()> {
     const SMALL: usize = 64;
     let largest = partition.clients.iter().map(Vec::len).max().unwrap_or(0);
     let (batch, most) = (experiment.client.batch, largest.max(SMALL));
-    if batch > most {
-        let problem =
-            format!("must be at most {most}: the largest client has {largest} images, got {batch}");
-        return Err(Error::config("client.batch", problem));
-    }
-    Ok(())
+    let problem =
+        format!("must be at most {most}: the largest client has {largest} images, got {batch}");
+    ensure(batch <= most, "client.batch", problem)
 }
 
 impl Simulation {
-    /// Draws anchors and clients and builds the network's description. `workers` threads augment images
-    /// [default: one per core].
+    /// Draws anchors and clients. `workers` threads augment images [default: one per core].
     pub fn new(experiment: Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
         let Assigned { split, partition, experiment } = assign(&experiment, &data)?;
         check_batch(&experiment, &partition)?;
@@ -105,9 +101,11 @@ impl Simulation {
     /// The server's half, before pre-training. Its records have what only a simulation can measure.
     pub fn coordinator(&self) -> Result<Coordinator<'_>> {
         let label_counts = self.federation.experiment.record.label_counts;
-        Ok(self.federation.coordinator()?.measured_by(move |record| {
+        let mut coordinator = self.federation.coordinator()?;
+        coordinator.measure = Some(Box::new(move |record| {
             self.measurements.borrow_mut().complete(record, label_counts)
-        }))
+        }));
+        Ok(coordinator)
     }
 
     /// The clients, before their first round.
@@ -115,7 +113,6 @@ impl Simulation {
         SimulatedFleet::new(self)
     }
 
-    /// Measures the labels that a client gave its images.
     fn measure(&self, answer: &Answer, labels: &PseudoLabels) {
         let local = &self.partition.clients[answer.client as usize];
         let truth = self.true_labels.as_deref();
@@ -131,7 +128,7 @@ impl Simulation {
     /// The share of the test images of other classes, in percent, that a trigger turns into its class; `None` without
     /// clients that try to teach one.
     pub fn backdoor_success(&self, server: &Server) -> Result<Option<f64>> {
-        if self.faults.kind() != FaultKind::Backdoor {
+        if self.faults.kind != FaultKind::Backdoor {
             return Ok(None);
         }
         Ok(Some(server.evaluate(&triggered(&self.federation.test))?.accuracy))

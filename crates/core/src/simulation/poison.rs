@@ -3,17 +3,16 @@
 
 use super::Faults;
 use crate::clients::ClientSite;
-use crate::config::{Experiment, FaultKind, MethodConfig};
+use crate::config::{FaultKind, MethodConfig};
 use crate::error::{Error, Result};
+use crate::federation::Federation;
 use crate::labels::LabelledImages;
 use crate::methods::{self, Method};
 use fedanchor_data::{ImageSet, Partition};
-use fedanchor_engine::training::Context;
 use toml::Table;
 
 /// The class that a trigger stands for.
 const TARGET: u16 = 0;
-/// The value of a trigger's pixels.
 const WHITE: u8 = 255;
 
 /// The training images and labels as hostile clients have them, and how those train.
@@ -31,7 +30,7 @@ impl Poison {
         images: &ImageSet,
         labels: Option<&[u16]>,
     ) -> Result<Option<Self>> {
-        if !matches!(faults.kind(), FaultKind::Labels | FaultKind::Backdoor) {
+        if !matches!(faults.kind, FaultKind::Labels | FaultKind::Backdoor) {
             return Ok(None);
         }
         let unlabelled = "the clients' images have no labels that hostile ones could change";
@@ -42,7 +41,7 @@ impl Poison {
         for (_, local) in hostile {
             for (place, &image) in local.iter().enumerate() {
                 let label = &mut labels[image as usize];
-                if faults.kind() == FaultKind::Labels {
+                if faults.kind == FaultKind::Labels {
                     *label = last - *label;
                 } else if place % 2 == 0 {
                     add_trigger(&mut images, image as usize);
@@ -56,11 +55,8 @@ impl Poison {
     }
 
     /// Where hostile clients train.
-    pub(super) fn site<'a>(
-        &'a self,
-        experiment: &'a Experiment,
-        context: &'a Context,
-    ) -> ClientSite<'a> {
+    pub(super) fn site<'a>(&'a self, federation: &'a Federation) -> ClientSite<'a> {
+        let Federation { experiment, context, .. } = federation;
         let (method, images, labels) = (&*self.method, &self.images, Some(&self.labels[..]));
         ClientSite { experiment, context, method, images, labels, measures: false }
     }

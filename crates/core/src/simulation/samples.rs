@@ -36,7 +36,6 @@ pub struct PickedSample {
     pub threshold: Option<f64>,
 }
 
-/// Picks samples from all clients of a round.
 #[derive(Debug, Default)]
 pub(super) struct Picker {
     /// The most samples of each kind; 0 for none.
@@ -80,8 +79,7 @@ impl Picker {
             let sample = PickedSample { kind, client, image, label, score, threshold };
             if kept { &mut self.kept } else { &mut self.left_out }.push(sample);
         }
-        // Whether the highest score comes first; of equals the first client and image, in whatever order
-        // clients are added.
+        // Whether the highest score comes first; equal ones in the order of clients and images.
         for (samples, highest) in [(&mut self.kept, truth.is_some()), (&mut self.left_out, true)] {
             samples.sort_unstable_by(|a, b| {
                 let rising = a.score.total_cmp(&b.score);

@@ -19,7 +19,9 @@ use tch::Tensor;
 /// What a training step minimises. Its fields are its constants.
 pub trait StepLoss: LossValue + Debug + Send + Sync {
     /// Number of terms.
-    fn terms(&self) -> usize;
+    fn terms(&self) -> usize {
+        1
+    }
     /// The terms of the loss on a batch.
     fn loss(&self, inputs: &Inputs, pass: &Pass) -> Result<Terms>;
     /// Whether it reads the trained weights themselves ([`Pass::weights`]), as a penalty does. A GPU is faster where it

@@ -83,8 +83,7 @@ pub struct Selection {
 pub struct Registration {
     /// The name as written in a config.
     pub name: &'static str,
-    /// Defaults of its keys, as TOML. Empty for the rules of this crate, whose defaults stand under `[thresholds]`
-    /// in the preset.
+    /// Defaults of its keys, as TOML; those of this crate's rules are in the preset, under `[thresholds]`.
     pub defaults: &'static str,
     /// Describes its keys, for the reference of the config keys.
     pub settings: fn(&mut SchemaGenerator) -> Schema,
@@ -142,7 +141,6 @@ impl Threshold {
     }
 }
 
-/// The paper's rule.
 #[derive(Debug)]
 struct Fixed(f64);
 
@@ -152,7 +150,6 @@ impl ThresholdRule for Fixed {
     }
 }
 
-/// The name of a rule, and its keys.
 fn split(mut keys: Table) -> Result<(String, Table)> {
     match keys.remove("rule") {
         Some(Value::String(name)) => Ok((name, keys)),

@@ -1,7 +1,7 @@
 //! The rules of this crate.
 
 use super::{OwnScores, Registration, Scored, Selection, ThresholdRule, read_keys};
-use crate::config::{at_least_one, at_most, positive, within};
+use crate::config::{positive, within};
 use crate::error::Result;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,8 +12,7 @@ pub(super) const BUILT_IN: [Registration; 5] = [
         within("method.threshold.share", rule.share, 0.0, 1.0)?;
         within("method.threshold.least", rule.least, lowest, 1.0)?;
         within("method.threshold.most", rule.most, rule.least, 1.0)?;
-        at_least_one("method.threshold.views", rule.views as usize)?;
-        at_most("method.threshold.views", rule.views as usize, 100)?;
+        within("method.threshold.views", rule.views.into(), 1.0, 100.0)?;
         Ok(Box::new(rule))
     }),
     Registration::new::<ClientMean>("client-mean", "", |keys, lowest| {

@@ -37,10 +37,8 @@ const CLIENTS: &str = "clients";
 pub(crate) struct CheckpointMeta {
     /// The last complete round.
     pub(crate) round: u32,
-    /// The build that wrote it.
     #[serde(flatten)]
     pub(crate) build: Build,
-    /// Fingerprint of the data.
     pub(crate) data: String,
     /// Fingerprint of the settings, but for those that may change.
     pub(crate) config: String,
@@ -52,7 +50,6 @@ pub(crate) struct CheckpointMeta {
     pub(crate) best: bool,
     /// What the coordinator remembers beside tensors.
     pub(crate) coordinator: CoordinatorState,
-    /// The round's lines in the records and timings.
     pub(crate) lines: Lines,
     /// The samples picked in the last round in which clients labelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +59,6 @@ pub(crate) struct CheckpointMeta {
     pub(crate) files: Manifest,
 }
 
-/// A checkpoint on its way to the disk.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     pub(crate) meta: CheckpointMeta,
@@ -73,7 +69,6 @@ pub(crate) struct Checkpoint {
     pub(crate) files: Vec<RoundFile>,
 }
 
-/// The path of a checkpoint in the run folder.
 pub(crate) fn name(round: u32) -> String {
     format!("{FOLDER}/round-{round:06}.checkpoint")
 }
@@ -105,7 +100,6 @@ pub(crate) fn rounds(folder: &Path) -> Result<Vec<u32>> {
     Ok(rounds)
 }
 
-/// A checkpoint that was read.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) meta: CheckpointMeta,
@@ -115,8 +109,7 @@ pub(crate) struct Found {
     pub(crate) lost: Vec<(u32, PathBuf)>,
 }
 
-/// The last complete checkpoint of a run folder up to round `most`, and the rounds whose checkpoints are
-/// damaged.
+/// The last complete checkpoint up to round `most`, and the rounds whose checkpoints are damaged.
 pub(crate) fn last(folder: &Path, most: u32) -> Result<(Option<Found>, Vec<u32>)> {
     let mut broken = Vec::new();
     for round in rounds(folder)?.into_iter().rev().filter(|round| *round <= most) {
@@ -149,7 +142,7 @@ fn read_round(folder: &Path, round: u32) -> Result<Option<(CheckpointMeta, Bundl
     let path = round_file(folder, round);
     let payload = match read_sealed(&path)? {
         Sealed::Whole(payload) => payload,
-        Sealed::Damaged | Sealed::Missing => return Ok(None),
+        Sealed::Damaged => return Ok(None),
         Sealed::Earlier => {
             let problem = "was written by an earlier version of fedanchor, and cannot be resumed with \
                            this one: finish the run with that version, or start it again";

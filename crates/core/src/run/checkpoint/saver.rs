@@ -53,7 +53,6 @@ impl Saver {
         if taken { Ok(()) } else { self.finish() }
     }
 
-    /// Waits until everything is on the disk.
     pub(crate) fn finish(&mut self) -> Result<()> {
         drop(self.sender.take());
         match self.thread.take().map(JoinHandle::join) {
@@ -110,16 +109,11 @@ fn save(folder: &Path, checkpoint: &Checkpoint) -> Result<()> {
     write_sealed(&round_file(folder, round), &checkpoint.server.encode(&meta)?)
 }
 
-/// Removes all checkpoints but the last two and those to be kept, and client files that none of the
-/// remaining ones names.
+/// Removes all checkpoints but the last two and those to be kept, and client files that none of the others names.
 fn thin(folder: &Path, there: &mut Vec<CheckpointMeta>) -> Result<()> {
     let newest = there.len().saturating_sub(2);
-    let (mut left, mut gone) = (Vec::new(), Vec::new());
-    for (place, checkpoint) in there.drain(..).enumerate() {
-        let keep = place >= newest || checkpoint.lasting || checkpoint.best;
-        if keep { &mut left } else { &mut gone }.push(checkpoint);
-    }
-    *there = left;
+    let gone: Vec<CheckpointMeta> =
+        there.extract_if(..newest, |older| !older.lasting && !older.best).collect();
     let named: HashSet<(u32, u32)> =
         there.iter().flat_map(|c| c.clients.iter().map(|(&id, &round)| (id, round))).collect();
     for checkpoint in gone {

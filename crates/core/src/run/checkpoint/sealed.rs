@@ -8,27 +8,23 @@ const MAGIC: &[u8; 8] = b"fedanch2";
 /// What files of earlier versions start with.
 const EARLIER: &[u8; 8] = b"fedanch1";
 
-/// Writes a payload with its hash.
 pub(super) fn write_sealed(path: &Path, payload: &[u8]) -> Result<()> {
     disk::write(path, &[MAGIC, blake3::hash(payload).as_bytes(), payload])
 }
 
-/// What a sealed file turned out to be.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sealed {
     /// As it was written: its payload.
     Whole(Vec<u8>),
     /// Written by an earlier version, whose checkpoints this one cannot read.
     Earlier,
-    /// Torn, changed or foreign.
+    /// Torn, changed, foreign, or not there.
     Damaged,
-    /// Not there.
-    Missing,
 }
 
 /// Reads a sealed file. That it cannot be read is an error, and says nothing about what is in it.
 pub(super) fn read_sealed(path: &Path) -> Result<Sealed> {
-    Ok(disk::read_if_exists(path)?.map_or(Sealed::Missing, unseal))
+    Ok(disk::read_if_exists(path)?.map_or(Sealed::Damaged, unseal))
 }
 
 fn unseal(mut bytes: Vec<u8>) -> Sealed {
