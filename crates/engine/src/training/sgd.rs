@@ -94,9 +94,7 @@ impl Momentum {
         }
         Ok(())
     }
-}
 
-impl Momentum {
     /// Copies another's buffers into these, allocating those that are missing as large as `full`, and
     /// returns views of the first `clients`.
     pub(crate) fn take_over(

@@ -97,7 +97,7 @@ fn check(model: &Trained) -> Result<()> {
 }
 
 fn mismatch<T>(problem: String) -> Result<T> {
-    Err(Error::Mismatch(problem))
+    Err(Error::Unfit(problem))
 }
 
 /// Adds the normalisation of 8-bit pixels, as in training.
