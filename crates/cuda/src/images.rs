@@ -15,12 +15,10 @@ const COUNT: i64 = i32::MAX as i64;
 /// The second view of a batch of images: `lambda * first + (1 - lambda) * second`, with images like
 /// those of the first view and `lambda` of `[K, batch]`, all contiguous.
 #[derive(Debug)]
+#[allow(missing_docs)]
 pub struct Mixture<'a> {
-    /// 8-bit images.
     pub first: &'a Tensor,
-    /// 8-bit images.
     pub second: &'a Tensor,
-    /// The weight of the first.
     pub lambda: &'a Tensor,
 }
 

@@ -14,53 +14,44 @@ use tch::{Kind, Tensor};
 
 /// How fix and mix batches are made in a round.
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)] // the types have comments
 pub struct FixMixBatches<'a> {
-    /// How images become inputs.
     pub images: &'a ImagePipeline,
-    /// The round's random streams.
     pub streams: RoundStreams,
     /// Augmentation of the fix view.
     pub augment: Augmentation,
-    /// How mixtures are made, where there are any.
     pub mixup: Option<&'a MixupConfig>,
-    /// How a step reads them.
     pub format: FixMixFormat,
 }
 
-/// What a step must know to read such a batch: the constants of its layout.
+/// What a step must know to read such a batch: samples per client, whether there is a mixture, whether samples have weights,
+/// and the numbers per client that are added to its logits, one per class; 0 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct FixMixFormat {
-    /// Samples per client.
     pub batch: usize,
-    /// Whether there is a mixture.
     pub mixed: bool,
-    /// Whether samples have weights.
     pub weighted: bool,
-    /// Numbers per client that are added to its logits, one per class; 0 for none.
     pub adjustments: usize,
 }
 
-/// A batch on the device. Labels, weights and lambda are `[K, batch]`, images 8-bit `[batch, K, H, W, C]`.
+/// A batch on the device, with the labels and weights of the fix samples. Labels, weights and lambda are `[K, batch]`,
+/// images 8-bit `[batch, K, H, W, C]`; the adjustment, `[K, 1, C]`, is added to the logits.
 #[derive(Debug)]
+#[allow(missing_docs)]
 pub struct FixMixBatch {
-    /// Labels of the fix samples.
     pub labels: Tensor,
-    /// Their weights, where samples have any.
     pub weights: Option<Tensor>,
-    /// What is added to the logits, where anything is: `[K, 1, C]`.
     pub adjustment: Option<Tensor>,
-    /// The fix view.
     pub fix: Tensor,
-    /// The mixture, where there is one.
     pub mix: Option<Mix>,
 }
 
-/// The mixture of a batch on the device.
+/// The mixture of a batch on the device, with the labels and weights of the mix samples.
 #[derive(Debug)]
+#[allow(missing_docs)]
 pub struct Mix {
-    /// Labels of the mix samples.
     pub labels: Tensor,
-    /// Their weights, where samples have any.
     pub weights: Option<Tensor>,
     /// The share of the fix sample in each mixture.
     pub lambda: Tensor,

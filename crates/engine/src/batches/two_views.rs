@@ -12,10 +12,9 @@ use tch::{Kind, Tensor};
 
 /// How the batches of a round are made.
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)] // the types have comments
 pub struct TwoViews<'a> {
-    /// How images become inputs.
     pub images: &'a ImagePipeline,
-    /// The round's random streams.
     pub streams: RoundStreams,
     /// Samples per client in a batch.
     pub batch: usize,

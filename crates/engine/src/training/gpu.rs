@@ -28,8 +28,9 @@ const AHEAD: usize = 8;
 /// The GPU's side of a run. Shared between threads, used by one at a time.
 #[derive(Debug)]
 pub(crate) struct Gpu {
-    device: usize,
-    queue: Queue,
+    pub(crate) device: usize,
+    /// The run's queue.
+    pub(crate) queue: Queue,
     state: Mutex<GpuState>,
 }
 
@@ -110,24 +111,9 @@ impl Gpu {
         Ok(Some(Self { device: index, queue: Queue::new(index)?, state: Mutex::new(state) }))
     }
 
-    /// Makes the run's queue current on this thread.
-    pub(crate) fn enter(&self) -> Result<cuda::Entered> {
-        Ok(self.queue.enter()?)
-    }
-
     /// What changes from step to step.
     pub(crate) fn lock(&self) -> MutexGuard<'_, GpuState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Most memory held on the GPU so far.
-    pub(crate) fn peak_memory(&self) -> Option<u64> {
-        cuda::peak_memory(self.device).ok()
-    }
-
-    /// Something the user should know, once.
-    pub(crate) fn take_notice(&self) -> Option<String> {
-        self.lock().steps.take_notice()
     }
 
     /// Makes `steps` steps. `fill` prepares the bytes of a step, at most `room`, and says how many
@@ -168,7 +154,7 @@ impl Gpu {
             })();
             drop(give_back);
             match feeder.join() {
-                Ok(free) => state.keep_uploads(free),
+                Ok(free) => state.uploads.extend(free.try_iter()),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
             done
@@ -182,7 +168,7 @@ impl Gpu {
         state.workspaces.clear();
         state.inputs.clear();
         state.outputs.clear();
-        state.steps.notice(format!(
+        state.steps.notices.push_back(format!(
             "the clients of a round do not fit into GPU memory together: training {clients} at a time"
         ));
         Ok(cuda::empty_cache()?)
@@ -318,11 +304,6 @@ impl GpuState {
             uploads.push(Upload::new(self.index, room)?);
         }
         Ok(uploads)
-    }
-
-    /// Takes it back for the next time.
-    pub(crate) fn keep_uploads(&mut self, free: mpsc::Receiver<Upload>) {
-        self.uploads.extend(free.try_iter());
     }
 
     /// Uploads a prepared batch to its fixed address, after what was queued before.
