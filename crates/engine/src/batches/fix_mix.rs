@@ -4,7 +4,7 @@
 use super::Batches;
 use super::images::{ImagePipeline, View};
 use super::packing::{Packing, write};
-use super::plan::{Sample, Task, mix_partner};
+use super::plan::{Sample, Task, by_client, mix_partner};
 use super::streams::RoundStreams;
 use crate::config::{Augmentation, MixAugment, MixDraw, MixupConfig};
 use crate::error::Result;
@@ -161,12 +161,10 @@ impl Batches for FixMixBatches<'_> {
         let stream = |purpose, sample: &Sample| {
             self.streams.of(purpose, tasks[sample.task].client).epoch(sample.epoch)
         };
-        // Samples come row by row, one of every client; labels are kept client by client.
-        let by_client =
-            || (0..active).flat_map(|slot| (0..format.batch).map(move |row| row * active + slot));
+        let by_client = || by_client(samples, active);
         let labels = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32| {
             let label = |s: &Sample| i64::from(tasks[s.task].labels[of(s) as usize]);
-            write(part, by_client().map(|at| label(&samples[at]).to_ne_bytes()));
+            write(part, by_client().map(|s| label(s).to_ne_bytes()));
         };
         let fix_view = samples.iter().map(|s| {
             let image = tasks[s.task].image(s.fix);
@@ -174,7 +172,7 @@ impl Batches for FixMixBatches<'_> {
         });
         let weights = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32| {
             let weight = |s: &Sample| tasks[s.task].weights[of(s) as usize];
-            write(part, by_client().map(|at| weight(&samples[at]).to_ne_bytes()));
+            write(part, by_client().map(|s| weight(s).to_ne_bytes()));
         };
         labels(parts[FIX_LABELS], &|s| s.fix);
         if format.weighted {
@@ -209,7 +207,7 @@ impl Batches for FixMixBatches<'_> {
             };
             augment::mixup_lambda(mixup.alpha, &mut stream(Purpose::MixLambda, s).at(at))
         };
-        write(parts[LAMBDA], by_client().map(|at| lambda(&samples[at]).to_ne_bytes()));
+        write(parts[LAMBDA], by_client().map(|s| lambda(s).to_ne_bytes()));
         weak(parts[WEAK_FIX], &|s| s.fix, Purpose::Weak);
         weak(parts[WEAK_MIX], &partner, mix_purpose);
     }

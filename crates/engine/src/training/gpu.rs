@@ -37,7 +37,6 @@ pub(crate) struct Gpu {
 #[derive(Debug)]
 pub(crate) struct GpuState {
     device: Device,
-    index: usize,
     copies: Queue,
     workspaces: Vec<Workspace>,
     pub(crate) steps: Steps<Graph>,
@@ -98,16 +97,9 @@ impl Gpu {
         };
         cuda::setup(index, cache_folder().as_deref(), kernels)?;
         cuda::set_math_mode(precision == Precision::Bf16, true)?;
-        let state = GpuState {
-            device,
-            index,
-            copies: Queue::new(index)?,
-            workspaces: Vec::new(),
-            steps: Steps::default(),
-            inputs: HashMap::new(),
-            outputs: HashMap::new(),
-            uploads: Vec::new(),
-        };
+        let (workspaces, steps, inputs, outputs, uploads) = Default::default();
+        let copies = Queue::new(index)?;
+        let state = GpuState { device, copies, workspaces, steps, inputs, outputs, uploads };
         Ok(Some(Self { device: index, queue: Queue::new(index)?, state: Mutex::new(state) }))
     }
 
@@ -126,7 +118,12 @@ impl Gpu {
         mut step: impl FnMut(&mut GpuState, usize, Tensor) -> Result<()>,
     ) -> Result<()> {
         let mut state = self.lock();
-        let uploads = state.take_uploads(room)?;
+        // Pinned memory for prepared batches.
+        let mut uploads = std::mem::take(&mut state.uploads);
+        uploads.retain(|upload| upload.size() >= room);
+        while uploads.len() < AHEAD {
+            uploads.push(Upload::new(self.device, room)?);
+        }
         let (full, prepared) = mpsc::sync_channel(AHEAD);
         let (give_back, free) = mpsc::channel();
         for upload in uploads {
@@ -223,22 +220,16 @@ impl GpuState {
             at = None;
         }
         if at.is_none() {
-            let full = params.like()?;
+            let (number, params) = (self.steps.number(), params.like()?);
             let shadow = |(entry, tensor): (&Entry, &Tensor)| {
                 let wanted = half && entry.shape.len() == 4;
                 wanted.then(|| tensor.f_to_kind(Kind::BFloat16)).transpose()
             };
-            let shadows = params.layout.iter().zip(&full.tensors).map(shadow);
-            self.workspaces.push(Workspace {
-                name,
-                number: self.steps.number(),
-                shadows: shadows.collect::<std::result::Result<_, _>>()?,
-                momentum: Momentum::default(),
-                others: Vec::new(),
-                sums: Vec::new(),
-                lr: Tensor::f_zeros([1], (Kind::Float, self.device))?,
-                params: full,
-            });
+            let shadows = params.entries().map(shadow).collect::<std::result::Result<_, _>>()?;
+            let lr = Tensor::f_zeros([1], (Kind::Float, self.device))?;
+            let (momentum, others, sums) = Default::default();
+            let space = Workspace { name, number, params, shadows, momentum, others, sums, lr };
+            self.workspaces.push(space);
         }
         let at = at.unwrap_or(self.workspaces.len() - 1);
         Ok(&mut self.workspaces[at])
@@ -294,16 +285,6 @@ impl GpuState {
             Ok(here)
         });
         Ok((moved.collect::<Result<_>>()?, number))
-    }
-
-    /// Pinned memory for prepared batches of up to `room` bytes.
-    pub(crate) fn take_uploads(&mut self, room: usize) -> Result<Vec<Upload>> {
-        let mut uploads = std::mem::take(&mut self.uploads);
-        uploads.retain(|upload| upload.size() >= room);
-        while uploads.len() < AHEAD {
-            uploads.push(Upload::new(self.index, room)?);
-        }
-        Ok(uploads)
     }
 
     /// Uploads a prepared batch to its fixed address, after what was queued before.

@@ -81,14 +81,8 @@ pub(crate) enum Next<'a, C> {
 
 impl<C> Default for Steps<C> {
     fn default() -> Self {
-        Self {
-            kinds: HashMap::new(),
-            steps: HashMap::new(),
-            numbers: FORWARD,
-            dropped: false,
-            notices: VecDeque::new(),
-            reasons: HashSet::new(),
-        }
+        let (kinds, steps, notices, reasons) = Default::default();
+        Self { kinds, steps, numbers: FORWARD, dropped: false, notices, reasons }
     }
 }
 

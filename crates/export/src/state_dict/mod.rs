@@ -29,7 +29,7 @@ pub fn state_dict(model: &Trained) -> Result<Exported> {
     fits_torchvision(&model.network.config)?;
     let params = model.params;
     let mut items = Vec::new();
-    for (entry, tensor) in params.layout.iter().zip(&params.tensors) {
+    for (entry, tensor) in params.entries() {
         let name = match entry.part {
             Part::Backbone => entry.name.clone(),
             Part::Classifier => entry.name.replace("classifier.", "fc."),
