@@ -64,15 +64,25 @@ impl DataError {
         path: impl AsRef<Path>,
         place: impl Into<String>,
         expected: impl Into<String>,
-        found: impl Into<String>,
+        found: impl ToString,
     ) -> Self {
         Self::Malformed {
             path: path.as_ref().to_owned(),
             place: place.into(),
             expected: expected.into(),
-            found: found.into(),
+            found: found.to_string(),
         }
     }
+}
+
+/// A content error as a result: which file, where in it, what was expected, what was found.
+pub(crate) fn malformed<T>(
+    path: impl AsRef<Path>,
+    place: impl Into<String>,
+    expected: impl Into<String>,
+    found: impl ToString,
+) -> Result<T> {
+    Err(DataError::malformed(path, place, expected, found))
 }
 
 /// Any other problem, as a result.

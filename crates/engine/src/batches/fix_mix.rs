@@ -79,7 +79,7 @@ const WEAK_MIX: usize = 5;
 impl FixMixFormat {
     fn packing(&self, images: &ImagePipeline, active: usize) -> Packing {
         let samples = active * self.batch;
-        let (labels, images) = (samples * 8, samples * images.image_bytes());
+        let (labels, images) = (samples * 8, samples * images.shape().bytes());
         let mut parts = vec![labels, images];
         if self.mixed {
             parts.extend([labels, samples * 4, images, images]);

@@ -43,7 +43,7 @@ pub struct TwoViewBatch {
 impl TwoViewFormat {
     fn packing(&self, images: &ImagePipeline, active: usize) -> Packing {
         let samples = active * self.batch;
-        let images = samples * images.image_bytes();
+        let images = samples * images.shape().bytes();
         Packing::new(&[samples * 8, images, images])
     }
 

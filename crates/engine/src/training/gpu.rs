@@ -182,8 +182,7 @@ fn kernels(asked: &str, any: bool) -> Result<Option<cuda::Kernels>> {
         "general" => Ok(any.then_some(cuda::Kernels::General)),
         "none" => Ok(None),
         other => {
-            let problem = format!("expected `general` or `none`, got `{other}`");
-            Err(Error::config(KERNELS, problem))
+            Err(Error::config(KERNELS, format!("expected `general` or `none`, got `{other}`")))
         }
     }
 }
