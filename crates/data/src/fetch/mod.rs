@@ -43,16 +43,13 @@ pub enum Phase {
     Unpacking,
 }
 
-/// The progress of a step.
+/// The progress of a step of a file, in bytes; a resumed download starts at the bytes received before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Progress<'a> {
-    /// The step.
     pub phase: Phase,
-    /// The name of the file.
     pub file: &'a str,
-    /// Bytes processed; a resumed download starts at the bytes received before.
     pub done: u64,
-    /// Bytes in total.
     pub total: u64,
 }
 

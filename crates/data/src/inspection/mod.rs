@@ -80,15 +80,13 @@ impl Spread {
     }
 }
 
-/// The location of a picture in a data set.
+/// The location of a picture in a data set; a class if it has a label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
 pub struct Location {
-    /// The file.
     #[serde(serialize_with = "paths::serialize")]
     pub path: PathBuf,
-    /// The name of its part.
     pub part: &'static str,
-    /// The name of its class, if it has a label.
     pub class: Option<String>,
 }
 

@@ -17,10 +17,9 @@ pub const EPSILON: f64 = 1e-5;
 
 /// A layer: an operation on a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)]
 pub struct Layer {
-    /// The value that it reads.
     pub input: Value,
-    /// What it computes.
     pub operation: Operation,
 }
 

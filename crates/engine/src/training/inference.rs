@@ -68,14 +68,14 @@ impl Context {
     fn measure_captured(&self, gpu: &Gpu, params: &Params, views: &[View]) -> Result<()> {
         let bytes = BATCH * self.images.shape().bytes();
         let batches: Vec<&[View]> = views.chunks(BATCH).collect();
-        let (tensors, measured, workspace) = {
+        let (tensors, workspace) = {
             let mut state = gpu.lock();
             let space = state.move_in("statistics", params, self.half())?;
-            (space.tensors(), space.params.shallow_copy(), space.number)
+            (space.tensors(), space.number)
         };
         let statistic = |at: &usize| params.layout[*at].statistic;
         let statistics: Vec<usize> = (0..params.layout.len()).filter(statistic).collect();
-        let sums = statistics.iter().map(|&at| measured.tensors[at].f_zeros_like());
+        let sums = statistics.iter().map(|&at| tensors[at].f_zeros_like());
         let mut sums: Vec<Tensor> = sums.collect::<Result<_, _>>()?;
         let pass = self.pass(&tensors, Statistics::Update(1.0));
         let key = StepKey { workspace, kind: FORWARD, active: 1, bytes };
@@ -86,7 +86,7 @@ impl Context {
         gpu.run_steps(batches.len(), bytes, fill, |state, _, input| {
             state.run(key, || self.features_of(&input, BATCH, &pass).map(drop))?;
             for (sum, &at) in sums.iter_mut().zip(&statistics) {
-                let _ = sum.f_add_(&measured.tensors[at])?;
+                let _ = sum.f_add_(&tensors[at])?;
             }
             Ok(())
         })?;
