@@ -38,6 +38,16 @@ impl<'a> Argument<'a> {
         Ok(Self { name, tensor })
     }
 
+    /// An argument of this kind and size, contiguous.
+    pub(crate) fn dense(
+        name: &'static str,
+        tensor: &'a Tensor,
+        kind: Kind,
+        size: &[i64],
+    ) -> Result<Self> {
+        Self::new(name, tensor)?.with_kind(&[kind])?.with_size(size)?.contiguous()
+    }
+
     pub(crate) fn size(self) -> Vec<i64> {
         self.tensor.size()
     }

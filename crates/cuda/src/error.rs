@@ -5,20 +5,14 @@ use std::fmt;
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // each comment explains the fields of its error
 pub enum CudaError {
     /// libtorch or CUDA failed.
     #[error("{0}")]
     Failed(String),
-    /// An argument is refused before anything reaches the GPU.
+    /// An argument, or what is counted of it, is refused before anything reaches the GPU.
     #[error("{argument}: expected {expected}, got {got}")]
-    Refused {
-        /// The argument, or what is counted of it.
-        argument: String,
-        /// What it must be.
-        expected: String,
-        /// What it is.
-        got: String,
-    },
+    Refused { argument: String, expected: String, got: String },
 }
 
 impl CudaError {

@@ -4,6 +4,7 @@ use crate::CudaError;
 use crate::shim::*;
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::null_mut;
 
 /// Work that was captured once and can be replayed with one call. It keeps the memory alive that the
@@ -84,36 +85,19 @@ fn bracketed<T, E: From<CudaError>>(
     discard: impl FnOnce(),
 ) -> std::result::Result<T, E> {
     begin()?;
-    let open = Open(Some(discard));
-    let value = work()?;
-    open.close();
-    end()?;
-    Ok(value)
-}
-
-/// Something begun that is undone when dropped.
-struct Open<D: FnOnce()>(Option<D>);
-
-impl<D: FnOnce()> Open<D> {
-    /// Leaves its end to the caller.
-    fn close(mut self) {
-        self.0 = None;
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    if let Ok(Ok(value)) = outcome {
+        end()?;
+        return Ok(value);
     }
-}
-
-impl<D: FnOnce()> Drop for Open<D> {
-    fn drop(&mut self) {
-        if let Some(discard) = self.0.take() {
-            discard();
-        }
-    }
+    discard();
+    outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::cell::RefCell;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// What a capture of `work` calls, with a `begin` and an `end` that return these.
     fn calls<T>(

@@ -53,8 +53,7 @@ pub fn head(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     number("outputs of weight", Expected::Between(1, OUTPUTS), outputs)?;
     number("batch of x", Expected::Between(1, NUMBERS / outputs), batch)?;
     let weights = weights.with_size(&[clients, outputs, inputs])?.contiguous()?;
-    let biases = Argument::new("bias", bias)?.with_kind(&[Kind::Float])?;
-    let biases = biases.with_size(&[clients, outputs])?.contiguous()?;
+    let biases = Argument::dense("bias", bias, Kind::Float, &[clients, outputs])?;
     on_one_gpu(input, &[weights, biases])?;
     let mut out = null_mut();
     // SAFETY: all tensors are alive and were checked; we own the result.

@@ -15,12 +15,10 @@ const COUNT: i64 = i32::MAX as i64;
 /// The second view of a batch of images: `lambda * first + (1 - lambda) * second`, with images like
 /// those of the first view and `lambda` of `[K, batch]`, all contiguous.
 #[derive(Debug)]
+#[allow(missing_docs)]
 pub struct Mixture<'a> {
-    /// 8-bit images.
     pub first: &'a Tensor,
-    /// 8-bit images.
     pub second: &'a Tensor,
-    /// The weight of the first.
     pub lambda: &'a Tensor,
 }
 
@@ -34,7 +32,7 @@ pub fn images(
     shift: &[f32],
     half: bool,
 ) -> Result<Tensor> {
-    check_images(fix, mixture, scale.len(), shift.len())?;
+    check_images(fix, mixture, [scale.len(), shift.len()])?;
     let mut out = null_mut();
     // SAFETY: all tensors are alive and were checked, and there is one number per channel; we own the
     // result.
@@ -53,29 +51,24 @@ pub fn images(
     }
 }
 
-fn check_images(
-    fix: &Tensor,
-    mixture: Option<&Mixture>,
-    scales: usize,
-    shifts: usize,
-) -> Result<()> {
+/// Checks the images and the numbers of scales and shifts.
+fn check_images(fix: &Tensor, mixture: Option<&Mixture>, numbers: [usize; 2]) -> Result<()> {
     let fix = Argument::new("fix", fix)?.with_kind(&[Kind::Uint8])?;
     let size: [i64; 5] = fix.dimensions("dimensions of fix")?;
     let [batch, clients, height, width, channels] = size;
     number("channels of fix", Expected::Between(1, CHANNELS), channels)?;
-    number("scales", Expected::Between(channels, channels), scales as i64)?;
-    number("shifts", Expected::Between(channels, channels), shifts as i64)?;
+    for (what, found) in ["scales", "shifts"].into_iter().zip(numbers) {
+        number(what, Expected::Between(channels, channels), found as i64)?;
+    }
     number("pixels of an image", Expected::Between(1, COUNT), height.saturating_mul(width))?;
     number("images of fix", Expected::Between(1, COUNT), batch.saturating_mul(clients))?;
     let fix = fix.contiguous()?;
     let mut others = Vec::new();
     if let Some(Mixture { first, second, lambda }) = mixture {
         for (name, images) in [("first", first), ("second", second)] {
-            let images = Argument::new(name, images)?.with_kind(&[Kind::Uint8])?;
-            others.push(images.with_size(&size)?.contiguous()?);
+            others.push(Argument::dense(name, images, Kind::Uint8, &size)?);
         }
-        let lambda = Argument::new("lambda", lambda)?.with_kind(&[Kind::Float])?;
-        others.push(lambda.with_size(&[clients, batch])?.contiguous()?);
+        others.push(Argument::dense("lambda", lambda, Kind::Float, &[clients, batch])?);
     }
     on_one_gpu(fix, &others)
 }

@@ -84,12 +84,7 @@ impl FixMixLoss<'_> {
         number("rows of logits", Expected::Between(1, COUNT), rows)?;
         number("clients of logits", Expected::Between(1, COUNT), clients)?;
         number("classes of logits", Expected::Between(1, COUNT), classes)?;
-        let by_sample = |name, tensor, kind| {
-            Argument::new(name, tensor)?
-                .with_kind(&[kind])?
-                .with_size(&[clients, batch])?
-                .contiguous()
-        };
+        let by_sample = |name, tensor, kind| Argument::dense(name, tensor, kind, &[clients, batch]);
         let mut others = vec![by_sample("labels", self.fix.labels, Kind::Int64)?];
         if let Some(weights) = self.fix.weights {
             others.push(by_sample("weights", weights, Kind::Float)?);
@@ -102,8 +97,8 @@ impl FixMixLoss<'_> {
             }
         }
         if let Some(adjustment) = self.adjustment {
-            let adjustment = Argument::new("adjustment", adjustment)?.with_kind(&[Kind::Float])?;
-            others.push(adjustment.with_size(&[clients, 1, classes])?.contiguous()?);
+            let size = [clients, 1, classes];
+            others.push(Argument::dense("adjustment", adjustment, Kind::Float, &size)?);
         }
         on_one_gpu(logits, &others)
     }

@@ -28,18 +28,15 @@ pub enum Statistics {
 /// `x` is `[views * batch, columns, H, W]`, in single precision or bfloat16, with columns in eights;
 /// the parameters are `[columns]`, contiguous, in single precision.
 #[derive(Debug)]
+#[allow(missing_docs)] // of what the name says
 pub struct Norm<'a> {
-    /// Weight.
     pub weight: &'a Tensor,
-    /// Bias.
     pub bias: &'a Tensor,
-    /// Running mean.
+    /// The running mean.
     pub mean: &'a Tensor,
-    /// Running variance.
+    /// The running variance.
     pub variance: &'a Tensor,
-    /// How the statistics are used.
     pub statistics: Statistics,
-    /// Equal parts of the batch.
     pub views: i64,
     /// Added to the variance.
     pub epsilon: f64,
@@ -59,12 +56,7 @@ impl Norm<'_> {
         number("batch of x", Expected::MultipleOf(self.views), batch)?;
         number("columns of x", Expected::MultipleOf(8), columns)?;
         number("columns of x", Expected::Between(8, COLUMNS), columns)?;
-        let parameter = |name, tensor| {
-            Argument::new(name, tensor)?
-                .with_kind(&[Kind::Float])?
-                .with_size(&[columns])?
-                .contiguous()
-        };
+        let parameter = |name, tensor| Argument::dense(name, tensor, Kind::Float, &[columns]);
         let mut sums = None;
         if let Some(Sums(found)) = self.sums {
             let found = Argument::new("sums", found)?.with_kind(&[Kind::Float])?;
@@ -86,7 +78,9 @@ impl Norm<'_> {
         on_one_gpu(x, &others)
     }
 
-    fn call(
+    /// act(norm(x)), or act(norm(x) + residual) with a `residual` of the size and kind of `x`; and the same values once more
+    /// with a separate gradient, so that two consumers need no addition of gradients, or `x` if it `passes`.
+    pub fn forward(
         &self,
         x: &Tensor,
         residual: Option<&Tensor>,
@@ -121,21 +115,5 @@ impl Norm<'_> {
             ))?;
             Ok((Tensor::from_ptr(first), Tensor::from_ptr(second)))
         }
-    }
-
-    /// act(norm(x)), twice: the same values with separate gradients, so that two consumers need no
-    /// addition of gradients.
-    pub fn forward(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.call(x, None, false)
-    }
-
-    /// act(norm(x) + residual), twice as in [`Self::forward`]; `residual` is of the size and kind of `x`.
-    pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.call(x, Some(residual), false)
-    }
-
-    /// act(norm(x)), and x again with a separate gradient.
-    pub fn forward_passing(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.call(x, None, true)
     }
 }

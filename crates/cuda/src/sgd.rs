@@ -24,16 +24,13 @@ pub struct SgdEntry<'a> {
     pub shadow: Option<&'a Tensor>,
 }
 
-/// The settings of an SGD step.
+/// The settings of an SGD step. `clip` is the largest norm of a client's gradient; 0 for no limit.
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct Sgd {
-    /// Momentum.
     pub momentum: f64,
-    /// Weight decay.
     pub decay: f64,
-    /// The largest norm of a client's gradient; 0 for no limit.
     pub clip: f64,
-    /// Nesterov momentum.
     pub nesterov: bool,
 }
 

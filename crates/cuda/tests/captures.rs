@@ -191,7 +191,7 @@ fn a_graph_holds_the_memory_it_uses() {
             relu: false,
             sums: None,
         };
-        let (y, _) = norm.forward(&x)?; // 0 * weight + 1, and the running mean becomes 1
+        let (y, _) = norm.forward(&x, None, false)?; // 0 * weight + 1, and the running mean becomes 1
         let gradient =
             Tensor::run_backward(&[(&y * &x).sum(Kind::Float)], &[&weight], false, false);
         out.shallow_clone().copy_(&(&y + &x + gradient[0].sum(Kind::Float)).detach());

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 /// An error in a data set, a download or a partition.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // each comment explains the fields of its error
 pub enum DataError {
     /// A file could not be opened, read or written. The system's error is part of the text, hence no `source`.
     #[error("{}: {}", in_message(.0), .1)]
     Io(PathBuf, std::io::Error),
-    /// The content of a file does not match its format.
+    /// The content of a file does not match its format at a place: a byte offset, an image number, a field name.
     #[error(
         "{}: {}: expected {}, found {}",
         in_message(path),
@@ -20,16 +21,7 @@ pub enum DataError {
         escaped(expected),
         escaped(found)
     )]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// Where in the file: a byte offset, an image number, a field name.
-        place: String,
-        /// What was expected.
-        expected: String,
-        /// What was found.
-        found: String,
-    },
+    Malformed { path: PathBuf, place: String, expected: String, found: String },
     /// Pictures of a data set cannot be read.
     #[error("{}", counted(.0))]
     Pictures(Vec<Skipped>),
@@ -72,15 +64,25 @@ impl DataError {
         path: impl AsRef<Path>,
         place: impl Into<String>,
         expected: impl Into<String>,
-        found: impl Into<String>,
+        found: impl ToString,
     ) -> Self {
         Self::Malformed {
             path: path.as_ref().to_owned(),
             place: place.into(),
             expected: expected.into(),
-            found: found.into(),
+            found: found.to_string(),
         }
     }
+}
+
+/// A content error as a result: which file, where in it, what was expected, what was found.
+pub(crate) fn malformed<T>(
+    path: impl AsRef<Path>,
+    place: impl Into<String>,
+    expected: impl Into<String>,
+    found: impl ToString,
+) -> Result<T> {
+    Err(DataError::malformed(path, place, expected, found))
 }
 
 /// Any other problem, as a result.

@@ -22,6 +22,7 @@ pub struct Skipped {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
+#[allow(missing_docs)] // each comment explains the fields of its reason
 pub enum Reason {
     /// Its name is not that of a picture, for example `notes.txt`. Not an error.
     #[error("not a picture (by its name)")]
@@ -29,22 +30,13 @@ pub enum Reason {
     /// Its name is that of a picture in a format that cannot be read, for example `scan.tif`. Not an
     /// error: cameras write such files in addition to others of the same picture.
     #[error("{format} is not supported: convert it to {}", FORMATS)]
-    Unsupported {
-        /// The format.
-        format: String,
-    },
-    /// It cannot be opened or read.
+    Unsupported { format: String },
+    /// It cannot be opened or read, by the error of the operating system.
     #[error("cannot be opened: {why}")]
-    NotOpened {
-        /// The error of the operating system.
-        why: String,
-    },
-    /// Its name is that of a picture, but the content is something else or damaged.
+    NotOpened { why: String },
+    /// Its name is that of a picture, but the content is something else or damaged, as the decoder says.
     #[error("unreadable: {why}")]
-    Unreadable {
-        /// The problem that the decoder found.
-        why: String,
-    },
+    Unreadable { why: String },
     /// It ends before its picture does.
     #[error("truncated: the file ends before the picture does")]
     Truncated,
@@ -53,22 +45,12 @@ pub enum Reason {
         "too large: expected at most {} megapixels and {MAX_PICTURE_SIDE} pixels per side, found {width} x {height} pixels",
         MAX_PIXELS / 1_000_000
     )]
-    TooLarge {
-        /// Width in pixels.
-        width: u32,
-        /// Height in pixels.
-        height: u32,
-    },
+    TooLarge { width: u32, height: u32 },
     /// It has fewer pixels than a picture needs.
     #[error(
         "too small: expected at least {MIN_PICTURE_SIDE} pixels per side, found {width} x {height}"
     )]
-    TooSmall {
-        /// Width in pixels.
-        width: u32,
-        /// Height in pixels.
-        height: u32,
-    },
+    TooSmall { width: u32, height: u32 },
 }
 
 /// The most pixels of a picture.

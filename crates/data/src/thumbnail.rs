@@ -29,9 +29,9 @@ pub fn write_png(shape: Shape, pixels: &[u8], path: &Path) -> Result<()> {
 fn encode(shape: Shape, pixels: &[u8], encoder: impl ImageEncoder) -> Result<()> {
     let colour = if shape.channels == 1 { ExtendedColorType::L8 } else { ExtendedColorType::Rgb8 };
     let side = shape.side as u32;
-    encoder.write_image(pixels, side, side, colour).map_err(|error| {
-        DataError::malformed("thumbnail", "image", "pixels of its shape", error.to_string())
-    })
+    encoder
+        .write_image(pixels, side, side, colour)
+        .map_err(|error| DataError::malformed("thumbnail", "image", "pixels of its shape", error))
 }
 
 #[cfg(test)]

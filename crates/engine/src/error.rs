@@ -6,46 +6,27 @@ use std::path::PathBuf;
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // each comment explains the fields of its error
 pub enum Error {
-    /// A setting that cannot be used.
+    /// A setting that cannot be used: its key as in an experiment file, what is wrong and what would be right.
     #[error("{key}: {problem}")]
-    Config {
-        /// The key as written in an experiment file, for example `model.latent_stage`.
-        key: String,
-        /// What is wrong and what would be right.
-        problem: String,
-    },
-    /// Memory ran out.
+    Config { key: String, problem: String },
+    /// Memory ran out in a phase, as in "while training clients"; with the first line of libtorch's message.
     #[error(
         "out of memory while {phase}: use a smaller batch, fewer clients per round or a smaller \
          model ({message})"
     )]
-    OutOfMemory {
-        /// What was being done, as in "while training clients".
-        phase: &'static str,
-        /// The first line of libtorch's message.
-        message: String,
-    },
-    /// Any other failure reported by libtorch.
+    OutOfMemory { phase: &'static str, message: String },
+    /// Any other failure that libtorch reports, likewise.
     #[error("libtorch failed while {phase}: {message}")]
-    Torch {
-        /// What was being done, as in "while training clients".
-        phase: &'static str,
-        /// The first line of libtorch's message.
-        message: String,
-    },
+    Torch { phase: &'static str, message: String },
     /// Invalid tensors: a file or message that cannot be decoded, or entries that do not belong to the
     /// network.
     #[error("{0}")]
     Tensors(String),
     /// A file that could not be read or written.
     #[error("{}: {problem}", in_message(path))]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    File { path: PathBuf, problem: String },
 }
 
 /// Shorthand for results of this crate.

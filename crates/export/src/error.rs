@@ -4,17 +4,9 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The form cannot hold the model.
-    #[error("{form} cannot hold this model: {problem}")]
-    Unsupported {
-        /// The form, as in "a state dict of torchvision".
-        form: &'static str,
-        /// The problem, and what to do instead.
-        problem: String,
-    },
-    /// A part of the model does not fit the others.
+    /// The model does not fit the format, or a part of it the others.
     #[error("{0}")]
-    Mismatch(String),
+    Unfit(String),
     /// The tensors could not be read.
     #[error(transparent)]
     Engine(#[from] fedanchor_engine::Error),

@@ -12,11 +12,6 @@ pub(crate) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The numbers of a list.
-pub(crate) fn bytes_of_list(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
-}
-
 /// The note on a predictor, which no form contains.
 pub(crate) fn without_predictor(model: &Trained) -> Option<String> {
     let mut names = model.params.layout.iter().map(|entry| &entry.name);

@@ -7,22 +7,17 @@ use tch::Tensor;
 
 /// A trained model and its metadata.
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)] // the types have comments
 pub struct Trained<'a> {
-    /// The network's description.
     pub network: &'a Network,
     /// Its parameters, K = 1.
     pub params: &'a Params,
-    /// The shape of its images.
     pub shape: Shape,
-    /// Names of the classes.
     pub classes: &'a [String],
-    /// The normalisation of the network input.
     pub normalisation: &'a Normalisation,
-    /// How pictures of other sizes are resized.
     pub fit: Fit,
     /// The version and commit of the program that trained it.
     pub version: &'a str,
-    /// The source of the latents.
     pub latents: Latents,
     /// The mean unit latent of each class's anchors, `[C, D]`.
     pub class_means: Option<&'a Tensor>,

@@ -164,12 +164,8 @@ impl Mailbox {
     pub fn undeliverable(&self, long: Duration) -> Vec<u64> {
         let inner = self.lock();
         let is_missing = |r: &Request| r.missing.is_some_and(|since| since.elapsed() >= long);
-        inner
-            .requests
-            .iter()
-            .filter(|(_, r)| !r.taken && is_missing(r))
-            .map(|(id, _)| *id)
-            .collect()
+        let missing = inner.requests.iter().filter(|(_, r)| !r.taken && is_missing(r));
+        missing.map(|(id, _)| *id).collect()
     }
 
     /// The connected nodes.

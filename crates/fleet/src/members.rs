@@ -53,15 +53,12 @@ pub(crate) struct Client {
 
 #[derive(Debug)]
 pub(crate) enum NodeState {
-    Joining {
-        request: u64,
-        until: Instant,
-    },
+    /// It was asked to join.
+    Joining { request: u64, until: Instant },
+    /// Its clients are known.
     Joined,
     /// It failed, and is asked to join again later.
-    Suspended {
-        until: Instant,
-    },
+    Suspended { until: Instant },
 }
 
 impl MemberList {

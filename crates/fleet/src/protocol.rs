@@ -33,10 +33,8 @@ pub struct JoinRequest {
     pub build: Build,
     /// The run's random identifier. Clients keep their states under it.
     pub run: String,
-    /// The settings of the experiment that clients train by, as TOML: see [`client_settings`]. Their precision applies
-    /// to all nodes, so that these train what a simulation would.
-    ///
-    /// [`client_settings`]: fedanchor::experiment::client_settings
+    /// The settings that clients train by, from [`client_settings`](fedanchor::experiment::client_settings), as TOML.
+    /// Their precision applies to all nodes, so that these train what a simulation would.
     pub experiment: String,
     /// Number of classes.
     pub classes: usize,

@@ -166,7 +166,7 @@ fn check_before_norm(case: BeforeNorm) {
             relu: true,
             sums,
         };
-        (norm.forward(x).unwrap().0, mean, variance)
+        (norm.forward(x, None, false).unwrap().0, mean, variance)
     };
     let (sum, found_sums) =
         conv_before_norm(&x, &w, 1, 1, adds.then_some(&add), Some(views)).unwrap();

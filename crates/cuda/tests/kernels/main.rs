@@ -209,7 +209,7 @@ fn addresses_between_vectors_are_read_from_a_copy() {
                 relu: true,
                 sums: None,
             };
-            let (y, _) = norm.forward_residual(&x, other).unwrap();
+            let (y, _) = norm.forward(&x, Some(other), false).unwrap();
             // The gradient is a part of a larger one, so it starts anywhere.
             let all = Tensor::cat(
                 &[Tensor::ones([1], (kind, GPU)), y.permute([0, 2, 3, 1]).flatten(0, -1)],
@@ -257,7 +257,7 @@ fn a_refused_call_leaves_the_device_usable() {
             relu: false,
             sums: None,
         }
-        .forward(&x)
+        .forward(&x, None, false)
     };
     let device = |tensor| CudaError::refused(tensor, format!("a tensor on {GPU:?}"), "one on Cpu");
     assert_eq!(forward(&host(&[8]), &here(&[8]), 1).unwrap_err(), device("weight"));

@@ -48,9 +48,9 @@ fn check_norm(case: &Case) {
         sums: None,
     };
     let (y, second) = match (passes, residual) {
-        (true, _) => norm.forward_passing(&fx).unwrap(),
-        (_, true) => norm.forward_residual(&fx, &other_leaf).unwrap(),
-        _ => norm.forward(&fx).unwrap(),
+        (true, _) => norm.forward(&fx, None, true).unwrap(),
+        (_, true) => norm.forward(&fx, Some(&other_leaf), false).unwrap(),
+        _ => norm.forward(&fx, None, false).unwrap(),
     };
     let leaves = if residual { vec![&fx, &other_leaf, &fw, &fb] } else { vec![&fx, &fw, &fb] };
     let total = (y.to_kind(Kind::Float) * g1.to_kind(Kind::Float)).sum(Kind::Float)
@@ -170,8 +170,8 @@ fn running_statistics_are_used_as_they_are() {
             false,
         )
         .relu();
-    assert_close(&norm.forward(&x).unwrap().0, &plain, 1e-5, "evaluation");
-    assert_close(&norm.forward_passing(&x).unwrap().1, &x, 0.0, "passed on in evaluation");
+    assert_close(&norm.forward(&x, None, false).unwrap().0, &plain, 1e-5, "evaluation");
+    assert_close(&norm.forward(&x, None, true).unwrap().1, &x, 0.0, "passed on in evaluation");
 }
 
 /// A consumer of one of the two outputs alone.
@@ -199,12 +199,12 @@ fn an_output_that_nobody_uses_has_no_gradient() {
     let gradient = |y: &Tensor| {
         Tensor::run_backward(&[(y * &share).sum(Kind::Float)], &[&x], false, false).remove(0)
     };
-    let passed = norm.forward_passing(&x).unwrap().1;
+    let passed = norm.forward(&x, None, true).unwrap().1;
     assert_close(&gradient(&passed), &share, 0.0, "of what was passed on");
-    let expected = gradient(&norm.forward(&x).unwrap().0);
+    let expected = gradient(&norm.forward(&x, None, false).unwrap().0);
     let found = [
-        norm.forward_passing(&x).unwrap().0, // nobody uses what was passed on
-        norm.forward(&x).unwrap().1,
+        norm.forward(&x, None, true).unwrap().0, // nobody uses what was passed on
+        norm.forward(&x, None, false).unwrap().1,
     ];
     for y in found {
         assert_close(&gradient(&y), &expected, 1e-6, "of the norm");

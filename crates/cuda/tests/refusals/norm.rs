@@ -49,9 +49,9 @@ impl NormCase {
     fn is_refused(&self, expected: CudaError) {
         let norm = self.norm();
         for refused in [
-            norm.forward(&self.x),
-            norm.forward_residual(&self.x, &self.other),
-            norm.forward_passing(&self.x),
+            norm.forward(&self.x, None, false),
+            norm.forward(&self.x, Some(&self.other), false),
+            norm.forward(&self.x, None, true),
         ] {
             assert_eq!(refused.unwrap_err(), expected);
         }
@@ -124,7 +124,7 @@ fn a_norm_refuses_residuals_that_are_not_like_its_input() {
     for statistics in [Statistics::Update(0.1), Statistics::Batch, Statistics::Running] {
         let is_refused = |other: Tensor, expected: CudaError| {
             let case = NormCase { other, statistics, ..NormCase::default() };
-            let refused = case.norm().forward_residual(&case.x, &case.other);
+            let refused = case.norm().forward(&case.x, Some(&case.other), false);
             assert_eq!(refused.unwrap_err(), expected);
         };
         let (name, size) = ("residual", [4, 8, 3, 3]);

@@ -14,65 +14,38 @@ use crate::Shape;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub(super) enum Op {
+    /// Changes nothing.
     Identity,
     /// Stretches each channel so that its darkest value becomes 0 and its brightest 255.
     AutoContrast,
     /// Maps each channel so that its values are distributed evenly.
     Equalize,
+    /// Inverts each value.
     Invert,
     /// Keeps the highest 1 to 8 bits of each value.
-    Posterize {
-        bits: u8,
-    },
+    Posterize { bits: u8 },
     /// Inverts the values at or above a threshold: 0 inverts all, 256 none.
-    Solarize {
-        threshold: u16,
-    },
+    Solarize { threshold: u16 },
     /// Blends the image with black.
-    Brightness {
-        factor: f32,
-    },
+    Brightness { factor: f32 },
     /// Blends the image with its grey version; no change to grey images.
-    Color {
-        factor: f32,
-    },
+    Color { factor: f32 },
     /// Blends the image with its mean grey.
-    Contrast {
-        factor: f32,
-    },
+    Contrast { factor: f32 },
     /// Blends the image with its smoothed version; the outermost pixels do not change.
-    Sharpness {
-        factor: f32,
-    },
+    Sharpness { factor: f32 },
     /// Rotates the image counter-clockwise about its centre; nearest pixel.
-    Rotate {
-        degrees: f64,
-    },
+    Rotate { degrees: f64 },
     /// Shifts each row to the left by `slope` pixels more than the row above it.
-    ShearX {
-        slope: f64,
-        filter: Filter,
-    },
+    ShearX { slope: f64, filter: Filter },
     /// Shifts each column upwards by `slope` pixels more than the column to its left.
-    ShearY {
-        slope: f64,
-        filter: Filter,
-    },
+    ShearY { slope: f64, filter: Filter },
     /// Shifts the image to the left.
-    TranslateX {
-        pixels: i32,
-    },
+    TranslateX { pixels: i32 },
     /// Shifts the image upwards.
-    TranslateY {
-        pixels: i32,
-    },
+    TranslateY { pixels: i32 },
     /// Paints a box gray (127), up to but excluding `right` and `bottom`, which may be outside the image.
-    Cutout {
-        left: usize,
-        top: usize,
-        right: usize,
-        bottom: usize,
-    },
+    Cutout { left: usize, top: usize, right: usize, bottom: usize },
 }
 
 impl Op {
@@ -88,6 +61,7 @@ impl Op {
     }
 
     fn apply_to<const C: usize>(&self, side: usize, pixels: &mut [[u8; C]], scratch: &mut Vec<u8>) {
+        let mut map = |matrix, filter| affine(matrix, filter, side, copy(pixels, scratch), pixels);
         match *self {
             Self::Identity => {}
             Self::AutoContrast => auto_contrast(pixels),
@@ -114,24 +88,11 @@ impl Op {
                 let src = copy(pixels, scratch).as_flattened();
                 sharpness(factor, side * C, C, src, pixels.as_flattened_mut());
             }
-            Self::Rotate { degrees } => {
-                let matrix = rotation(degrees, side);
-                affine(matrix, Filter::Nearest, side, copy(pixels, scratch), pixels);
-            }
-            Self::ShearX { slope, filter } => {
-                let matrix = [1.0, slope, 0.0, 0.0, 1.0, 0.0];
-                affine(matrix, filter, side, copy(pixels, scratch), pixels);
-            }
-            Self::ShearY { slope, filter } => {
-                let matrix = [1.0, 0.0, 0.0, slope, 1.0, 0.0];
-                affine(matrix, filter, side, copy(pixels, scratch), pixels);
-            }
-            Self::TranslateX { pixels: dx } => {
-                translate(dx, 0, side, copy(pixels, scratch), pixels);
-            }
-            Self::TranslateY { pixels: dy } => {
-                translate(0, dy, side, copy(pixels, scratch), pixels);
-            }
+            Self::Rotate { degrees } => map(rotation(degrees, side), Filter::Nearest),
+            Self::ShearX { slope, filter } => map([1.0, slope, 0.0, 0.0, 1.0, 0.0], filter),
+            Self::ShearY { slope, filter } => map([1.0, 0.0, 0.0, slope, 1.0, 0.0], filter),
+            Self::TranslateX { pixels: x } => translate(x, 0, side, copy(pixels, scratch), pixels),
+            Self::TranslateY { pixels: y } => translate(0, y, side, copy(pixels, scratch), pixels),
             Self::Cutout { left, top, right, bottom } => {
                 cutout([left, top, right, bottom], side, pixels);
             }

@@ -12,7 +12,7 @@ mod transfer;
 mod unpack;
 
 use crate::catalog::{File, Published};
-use crate::error::unusable;
+use crate::error::{malformed, unusable};
 use crate::{DataError, Result};
 use fedanchor_disk::Appended;
 use sha2::{Digest, Sha256};
@@ -43,16 +43,13 @@ pub enum Phase {
     Unpacking,
 }
 
-/// The progress of a step.
+/// The progress of a step of a file, in bytes; a resumed download starts at the bytes received before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Progress<'a> {
-    /// The step.
     pub phase: Phase,
-    /// The name of the file.
     pub file: &'a str,
-    /// Bytes processed; a resumed download starts at the bytes received before.
     pub done: u64,
-    /// Bytes in total.
     pub total: u64,
 }
 
@@ -159,8 +156,7 @@ fn recognise(
         let refused = |found: String| {
             let files = data.files.iter();
             let expected = files.map(|file| describe(file.name, file.bytes, file.sha256));
-            let expected = expected.collect::<Vec<_>>().join(" or ");
-            Err(DataError::malformed(&path, "whole file", expected, found))
+            malformed(&path, "whole file", expected.collect::<Vec<_>>().join(" or "), found)
         };
         let length = at(&path, |path| fedanchor_disk::open(path)?.metadata())?.len();
         // Its length is known at once, while reading it may take hours.

@@ -6,6 +6,7 @@
 //! whole decompressed stream, headers included, is limited by the size of the archive.
 
 use super::{PIECE, Phase, Progress, at};
+use crate::error::malformed;
 use crate::{DataError, Result};
 use flate2::bufread::GzDecoder;
 use std::fs;
@@ -42,14 +43,18 @@ pub fn unpack(archive: &Path, into: &Path, progress: &mut dyn FnMut(Progress)) -
         drained.map(drop).map_err(|error| damaged(archive, "end", &error))
     });
     if stream.limit() == 0 {
-        let expected = format!("at most {max} bytes unpacked");
-        return Err(DataError::malformed(archive, "whole archive", expected, "more"));
+        return malformed(
+            archive,
+            "whole archive",
+            format!("at most {max} bytes unpacked"),
+            "more",
+        );
     }
     outcome
 }
 
 fn damaged(archive: &Path, place: &str, error: &io::Error) -> DataError {
-    DataError::malformed(archive, place, "an intact tar.gz archive", error.to_string())
+    DataError::malformed(archive, place, "an intact tar.gz archive", error)
 }
 
 fn extract(stream: impl Read, archive: &Path, into: &Path, report: &mut dyn FnMut()) -> Result<()> {
@@ -61,14 +66,12 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, report: &mut dyn FnMu
         let length = entry.path_bytes().len();
         if length > MAX_NAME {
             let expected = format!("a name of at most {MAX_NAME} bytes");
-            let place = format!("entry {number}");
-            return Err(DataError::malformed(archive, place, expected, length.to_string()));
+            return malformed(archive, format!("entry {number}"), expected, length);
         }
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let place = format!("entry `{name}`");
         if number >= MAX_ENTRIES {
-            let expected = format!("at most {MAX_ENTRIES} entries");
-            return Err(DataError::malformed(archive, place, expected, "more"));
+            return malformed(archive, place, format!("at most {MAX_ENTRIES} entries"), "more");
         }
         let kind = entry.header().entry_type();
         if kind == EntryType::XGlobalHeader {
@@ -78,7 +81,7 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, report: &mut dyn FnMu
         let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
         if !path.components().all(inside) {
             let expected = "a relative path inside the target folder";
-            return Err(DataError::malformed(archive, place, expected, "a path outside it"));
+            return malformed(archive, place, expected, "a path outside it");
         }
         let path = into.join(path);
         match kind {
@@ -95,7 +98,7 @@ fn extract(stream: impl Read, archive: &Path, into: &Path, report: &mut dyn FnMu
                     EntryType::Block | EntryType::Char => "a device".to_owned(),
                     other => format!("entry type {:#04x}", other.as_byte()),
                 };
-                return Err(DataError::malformed(archive, place, "a file or folder", found));
+                return malformed(archive, place, "a file or folder", found);
             }
         }
     }
@@ -115,7 +118,7 @@ fn write(
     }
     let mut file = match fs::File::create_new(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            return Err(DataError::malformed(archive, place, "unique paths", "a duplicate"));
+            return malformed(archive, place, "unique paths", "a duplicate");
         }
         file => file.map_err(cannot_write)?,
     };

@@ -4,6 +4,7 @@
 //! the same mistake gives the same message in every format. Sizes stored in a file are not trusted:
 //! buffers grow with the bytes read.
 
+use crate::error::malformed;
 use crate::{DataError, ImageSet, Result, Shape};
 use rayon::prelude::*;
 use std::fmt;
@@ -29,10 +30,10 @@ pub(super) fn shape(path: &Path, height: usize, width: usize, channels: usize) -
     let found = format!("{height} x {width} with {channels} channels");
     if height != width || !(1..=MAX_SIDE).contains(&height) {
         let expected = format!("square images of 1 to {MAX_SIDE} pixels per side");
-        return Err(DataError::malformed(path, "image size", expected, found));
+        return malformed(path, "image size", expected, found);
     }
     if !matches!(channels, 1 | 3) {
-        return Err(DataError::malformed(path, "image size", "1 or 3 channels", found));
+        return malformed(path, "image size", "1 or 3 channels", found);
     }
     Ok(Shape { side: height, channels })
 }
@@ -47,19 +48,16 @@ pub(super) fn finish(
 ) -> Result<ImageSet> {
     if pixels.is_empty() || !pixels.len().is_multiple_of(shape.bytes()) {
         let expected = format!("one or more images of {} bytes", shape.bytes());
-        let found = format!("{} bytes", pixels.len());
-        return Err(DataError::malformed(path, "images", expected, found));
+        return malformed(path, "images", expected, format!("{} bytes", pixels.len()));
     }
     if let Some(labels) = &labels {
         let count = pixels.len() / shape.bytes();
         if labels.len() != count {
-            let expected = format!("{count}, one per image");
-            return Err(DataError::malformed(path, "labels", expected, labels.len().to_string()));
+            return malformed(path, "labels", format!("{count}, one per image"), labels.len());
         }
         if let Some(index) = labels.iter().position(|&label| usize::from(label) >= classes.len()) {
-            let place = format!("label of image {index}");
             let expected = format!("a class number below {}", classes.len());
-            return Err(DataError::malformed(path, place, expected, labels[index].to_string()));
+            return malformed(path, format!("label of image {index}"), expected, labels[index]);
         }
     }
     Ok(ImageSet { shape, pixels, labels, classes })
@@ -71,7 +69,7 @@ pub(super) fn every_class(path: &Path, set: ImageSet) -> Result<ImageSet> {
         && let Some(class) = set.class_counts().iter().position(|&count| count == 0)
     {
         let place = format!("class {class} ({})", set.classes[class]);
-        return Err(DataError::malformed(path, place, "at least one image", "none"));
+        return malformed(path, place, "at least one image", "none");
     }
     Ok(set)
 }
@@ -82,7 +80,7 @@ pub(super) fn same_shape(path: &Path, train: Shape, part: &str, found: Shape) ->
         return Ok(());
     }
     let expected = format!("{train}, as for training (to resize them, set data.size or --size)");
-    Err(DataError::malformed(path, part, expected, found.to_string()))
+    malformed(path, part, expected, found)
 }
 
 /// The content of a file.
@@ -100,7 +98,7 @@ pub(super) struct Section<'a> {
 }
 
 impl Section<'_> {
-    pub(super) fn error(&self, expected: impl Into<String>, found: impl Into<String>) -> DataError {
+    pub(super) fn error(&self, expected: impl Into<String>, found: impl ToString) -> DataError {
         DataError::malformed(self.path, self.name, expected, found)
     }
 
@@ -110,7 +108,7 @@ impl Section<'_> {
         let max = file.saturating_mul(MAX_RATIO).saturating_add(MAX_EXTRA);
         if bytes > max {
             let expected = format!("at most {max} bytes unpacked from {file} ({advice})");
-            return Err(self.error(expected, bytes.to_string()));
+            return Err(self.error(expected, bytes));
         }
         Ok(())
     }
@@ -154,7 +152,7 @@ pub(super) fn volume(path: &Path, place: &str, dims: &[usize]) -> Result<usize> 
             let expected = format!("at most the {} MB of free memory", free / 1_000_000);
             let found =
                 format!("{} MB: use a smaller size (data.size, --size)", product / 1_000_000);
-            Err(DataError::malformed(path, place, expected, found))
+            malformed(path, place, expected, found)
         }
         _ => Ok(product),
     }
@@ -248,8 +246,7 @@ pub(super) fn integers(
         {
             return Ok(label as u16);
         }
-        let place = format!("label of image {index}");
-        Err(DataError::malformed(path, place, expected, label.to_string()))
+        malformed(path, format!("label of image {index}"), expected, label)
     };
     labels.enumerate().map(convert).collect()
 }

@@ -5,7 +5,8 @@
 
 use super::checks::{finish, interleave, read_file};
 use crate::catalog::{File, Published};
-use crate::{DataError, ImageSet, Result, Shape};
+use crate::error::malformed;
+use crate::{ImageSet, Result, Shape};
 use std::path::{Path, PathBuf};
 
 const SHAPE: Shape = Shape { side: 32, channels: 3 };
@@ -89,7 +90,7 @@ impl Edition {
     fn read(&self, folder: &Path, published: &Published) -> Result<[ImageSet; 2]> {
         if let Some(name) = self.files.iter().find(|name| !folder.join(name).is_file()) {
             let expected = format!("all files of {}", published.title);
-            return Err(DataError::malformed(folder, *name, expected, "no such file"));
+            return malformed(folder, *name, expected, "no such file");
         }
         let read = |name: &&str| {
             let path = folder.join(name);
@@ -98,7 +99,7 @@ impl Edition {
                 return Ok(batch);
             }
             let found = format!("images with {} classes", batch.classes.len());
-            Err(DataError::malformed(path, "file", published.title, found))
+            malformed(path, "file", published.title, found)
         };
         let mut batches = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
         let test = batches.pop().expect("every edition has a test file");
@@ -137,8 +138,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
     if !fits(label_bytes) {
         let expected = format!("records of {record} bytes");
         let found = format!("{} bytes after the last complete one", bytes.len() % record);
-        let place = format!("record {}", bytes.len() / record);
-        return Err(DataError::malformed(path, place, expected, found));
+        return malformed(path, format!("record {}", bytes.len() / record), expected, found);
     }
     let mut planar = Vec::with_capacity(bytes.len());
     let mut labels = Vec::with_capacity(bytes.len() / record);

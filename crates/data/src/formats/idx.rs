@@ -7,6 +7,7 @@
 
 use super::checks::{Section, finish, read_file, shape, volume};
 use crate::catalog::{File, Published};
+use crate::error::malformed;
 use crate::{DataError, ImageSet, Result};
 use flate2::read::MultiGzDecoder;
 use std::io::Read;
@@ -110,7 +111,7 @@ fn read_parts(folder: &Path, published: &Published) -> Result<[ImageSet; 2]> {
 pub fn read(images: &Path, labels: Option<&Path>, published: &Published) -> Result<ImageSet> {
     let (dims, pixels) = decode(images, &read_file(images)?, 3)?;
     if dims[0] == 0 {
-        return Err(DataError::malformed(images, "header", "one or more images", "none"));
+        return malformed(images, "header", "one or more images", "none");
     }
     let shape = shape(images, dims[1], dims[2], 1)?;
     let read_labels = |path: &Path| {
@@ -152,7 +153,7 @@ fn decode(path: &Path, bytes: &[u8], rank: usize) -> Result<(Vec<usize>, Vec<u8>
     if magic != [0, 0, 8, rank as u8] {
         let expected = format!("00 00 08 {rank:02x} (bytes in {rank} dimensions)");
         let found = format!("{:02x} {:02x} {:02x} {:02x}", magic[0], magic[1], magic[2], magic[3]);
-        return Err(DataError::malformed(path, "magic number", expected, found));
+        return malformed(path, "magic number", expected, found);
     }
     let big_endian = |size: &[u8]| size.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
     let dims: Vec<usize> = sizes.chunks_exact(4).map(big_endian).collect();

@@ -9,6 +9,7 @@
 use super::checks::{Number, Section, finish, integers, interleave, read_file, shape, volume};
 use super::idx::DIGITS;
 use crate::catalog::{File, Published};
+use crate::error::malformed;
 use crate::{DataError, ImageSet, Result};
 use flate2::read::ZlibDecoder;
 use std::io::Read;
@@ -66,7 +67,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
         let name = format!("element at byte {}", bytes.len() - rest.len());
         let section = Section { path, name: &name, file_bytes: bytes.len() as u64 };
         let tag = Tag::read(section, &mut rest)?;
-        let fail = || section.error(format!("{} bytes", tag.size), rest.len().to_string());
+        let fail = || section.error(format!("{} bytes", tag.size), rest.len());
         let (body, after) = rest.split_at_checked(tag.size).ok_or_else(fail)?;
         let variable = match tag.kind {
             COMPRESSED => {
@@ -99,7 +100,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
 }
 
 fn check_header(path: &Path, bytes: &[u8]) -> Result<()> {
-    let fail = |found: &str| Err(DataError::malformed(path, "header", "a MATLAB 5 file", found));
+    let fail = |found: &str| malformed(path, "header", "a MATLAB 5 file", found);
     match bytes.get(..HEADER) {
         None => fail("a shorter file"),
         Some(header) if header.starts_with(b"MATLAB 7.3") => {
@@ -117,12 +118,11 @@ fn check_header(path: &Path, bytes: &[u8]) -> Result<()> {
 fn assemble(path: &Path, images: &Variable, labels: &Variable) -> Result<ImageSet> {
     // MATLAB drops a trailing dimension of 1, so a single image has three dimensions.
     let &[height, width, channels, ref count @ ..] = images.dims.as_slice() else {
-        let found = format!("{:?}", images.dims);
-        return Err(DataError::malformed(path, "X", "[side, side, channels, count]", found));
+        return malformed(path, "X", "[side, side, channels, count]", format!("{:?}", images.dims));
     };
     if count.len() > 1 || images.number != Number::BYTE {
         let found = format!("{} in dimensions {:?}", images.number, images.dims);
-        return Err(DataError::malformed(path, "X", "uint8 in 4 dimensions", found));
+        return malformed(path, "X", "uint8 in 4 dimensions", found);
     }
     let shape = shape(path, height, width, channels)?;
     // The first index, the row, is the fastest.
@@ -151,7 +151,7 @@ impl Tag {
             size @ 1..=4 => {
                 Ok(Self { kind: first & 0xffff, size: size as usize, within: Some(word(4)) })
             }
-            size => Err(section.error("at most 4 bytes in a small element", size.to_string())),
+            size => Err(section.error("at most 4 bytes in a small element", size)),
         }
     }
 
@@ -186,7 +186,7 @@ impl Tag {
         // Some writers omit the last padding.
         let mut padding = reader.take(self.padding() as u64);
         let skipped = std::io::copy(&mut padding, &mut std::io::sink());
-        skipped.map_err(|error| section.error("padding", error.to_string()))?;
+        skipped.map_err(|error| section.error("padding", error))?;
         Ok(data)
     }
 }
@@ -224,7 +224,7 @@ impl Variable {
         let bytes = volume(section.path, section.name, &dims)?.saturating_mul(number.size);
         if tag.size != bytes {
             let expected = format!("{bytes} bytes for the dimensions {dims:?} of {name}");
-            return Err(section.error(expected, tag.size.to_string()));
+            return Err(section.error(expected, tag.size));
         }
         section.check_unpacked(bytes as u64, "save it with the option -v6")?;
         let data = tag.data(section, reader)?;

@@ -18,7 +18,7 @@ mod registry;
 pub mod sample;
 
 use crate::catalog::Published;
-use crate::error::unusable;
+use crate::error::{malformed, unusable};
 use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Progress, Result, pictures};
 pub use checks::{MAX_SIDE, free_memory};
 use checks::{every_class, same_shape};
@@ -155,7 +155,7 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
         Some("bin") => cifar::read(path)?,
         _ => {
             let expected = "a .bin, .mat, .npz, IDX or image file, or a folder of images";
-            return Err(DataError::malformed(path, "file name", expected, name));
+            return malformed(path, "file name", expected, name);
         }
     };
     every_class(path, options.resize(set)?)
@@ -184,7 +184,7 @@ impl Source {
         if !metadata.is_dir() {
             let expected =
                 "a folder with a training and a test part, or a .csv file that lists pictures";
-            return Err(DataError::malformed(path, "path", expected, "a file"));
+            return malformed(path, "path", expected, "a file");
         }
         let mut sources = Self::all(path);
         match sources.len() {
@@ -195,13 +195,13 @@ impl Source {
                     PUBLISHED.map(|published| published.title).join(", ")
                 );
                 let found = cifar::python_edition(path).unwrap_or("none of them".to_owned());
-                Err(DataError::malformed(path, "folder", expected, found))
+                malformed(path, "folder", expected, found)
             }
             1 => Ok(sources.remove(0)),
             _ => {
                 let titles: Vec<&str> = sources.iter().map(Self::title).collect();
                 let expected = "one data set (put each in its own folder)";
-                Err(DataError::malformed(path, "folder", expected, titles.join(" and ")))
+                malformed(path, "folder", expected, titles.join(" and "))
             }
         }
     }
@@ -246,14 +246,13 @@ fn check_parts(path: &Path, train: &ImageSet, test: &ImageSet) -> Result<()> {
     for (part, set) in [("training part", train), ("test part", test)] {
         if set.labels.is_none() {
             let expected = "labels (one subfolder per class, or an array y)";
-            return Err(DataError::malformed(path, part, expected, "images without labels"));
+            return malformed(path, part, expected, "images without labels");
         }
     }
     same_shape(path, train.shape, "test part", test.shape)?;
     if train.classes != test.classes {
         let expected = "the classes of the training part";
-        let found = difference(&train.classes, &test.classes);
-        return Err(DataError::malformed(path, "test part", expected, found));
+        return malformed(path, "test part", expected, difference(&train.classes, &test.classes));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 //! was rejected: it would replace this header alone, and does not limit its length.
 
 use super::checks::{Number, Section, finish, integers, interleave, shape, volume};
+use crate::error::malformed;
 use crate::{DataError, ImageSet, Result, Shape};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -36,10 +37,9 @@ pub fn read(path: &Path, classes: Option<&[String]>) -> Result<ImageSet> {
 fn parse(path: &Path, mut file: impl Read + Seek, classes: Option<&[String]>) -> Result<ImageSet> {
     let size = file.seek(SeekFrom::End(0)).map_err(|source| DataError::io(path, source))?;
     let zip = ZipArchive::new(file);
-    let mut zip =
-        zip.map_err(|error| DataError::malformed(path, "file", "a zip file", error.to_string()))?;
+    let mut zip = zip.map_err(|error| DataError::malformed(path, "file", "a zip file", error))?;
     let Some(images) = array(path, size, &mut zip, "X")? else {
-        return Err(DataError::malformed(path, "arrays", "X, the images", "no such array"));
+        return malformed(path, "arrays", "X, the images", "no such array");
     };
     let (shape, pixels) = arrange(path, images)?;
     let labels = array(path, size, &mut zip, "y")?;
@@ -58,8 +58,7 @@ fn parse(path: &Path, mut file: impl Read + Seek, classes: Option<&[String]>) ->
 /// Checks the images and moves their channels last.
 fn arrange(path: &Path, images: Array) -> Result<(Shape, Vec<u8>)> {
     if images.number != Number::BYTE {
-        let found = images.number.to_string();
-        return Err(DataError::malformed(path, "X", "bytes (uint8)", found));
+        return malformed(path, "X", "bytes (uint8)", images.number);
     }
     let (height, width, channels, channels_first) = match images.dims[..] {
         [_, height, width] => (height, width, 1, false),
@@ -67,7 +66,7 @@ fn arrange(path: &Path, images: Array) -> Result<(Shape, Vec<u8>)> {
         [_, channels @ (1 | 3), height, width] => (height, width, channels, true),
         _ => {
             let expected = "[count, side, side] or [count, side, side, 1 or 3]";
-            return Err(DataError::malformed(path, "X", expected, format!("{:?}", images.dims)));
+            return malformed(path, "X", expected, format!("{:?}", images.dims));
         }
     };
     let shape = shape(path, height, width, channels)?;
@@ -80,8 +79,7 @@ fn arrange(path: &Path, images: Array) -> Result<(Shape, Vec<u8>)> {
 /// The labels, from `[count]` or `[count, 1]`.
 fn flatten(path: &Path, labels: &Array) -> Result<Vec<u16>> {
     if !matches!(labels.dims[..], [_] | [_, 1]) {
-        let found = format!("{:?}", labels.dims);
-        return Err(DataError::malformed(path, "y", "[count] or [count, 1]", found));
+        return malformed(path, "y", "[count] or [count, 1]", format!("{:?}", labels.dims));
     }
     let expected = "a class number: 0, 1, 2 and so on";
     integers(path, labels.number.decode(&labels.data), 0..=u16::MAX, expected)
@@ -105,7 +103,7 @@ fn array(
     match zip.by_name(&format!("{name}.npy")) {
         Ok(mut entry) => npy(section, &mut entry).map(Some),
         Err(zip::result::ZipError::FileNotFound) => Ok(None),
-        Err(error) => Err(section.error("a zip entry", error.to_string())),
+        Err(error) => Err(section.error("a zip entry", error)),
     }
 }
 
@@ -119,14 +117,12 @@ fn npy(section: Section, reader: &mut dyn Read) -> Result<Array> {
     let length = section.read_exactly(reader, length_bytes)?;
     let length = length.iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
     if length > MAX_HEADER {
-        let expected = format!("a header of at most {MAX_HEADER} bytes");
-        return Err(section.error(expected, length.to_string()));
+        return Err(section.error(format!("a header of at most {MAX_HEADER} bytes"), length));
     }
     let header = section.read_exactly(reader, length)?;
     let header = String::from_utf8_lossy(&header);
     let (descr, order, dims) = fields(&header).ok_or_else(|| {
-        let expected = "a numpy header with descr, fortran_order and shape";
-        section.error(expected, header.trim_end())
+        section.error("a numpy header with descr, fortran_order and shape", header.trim_end())
     })?;
     let mut code = descr.chars(); // the byte order, the kind of number, its size
     let (big_endian, kind) = (code.next() == Some('>'), code.next());

@@ -49,10 +49,9 @@ pub struct Duplicates {
 
 /// Two pictures that look the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
 pub struct NearPair {
-    /// One of them.
     pub first: Location,
-    /// The other.
     pub second: Location,
 }
 

@@ -50,9 +50,9 @@ pub struct Part {
     pub by_class: Vec<usize>,
     /// Readable pictures of every client, by name; empty if clients have no folders.
     pub by_client: Vec<(String, usize)>,
-    /// Widths in pixels.
+    /// In pixels.
     pub width: Option<Spread>,
-    /// Heights in pixels.
+    /// In pixels.
     pub height: Option<Spread>,
     /// Width divided by height.
     pub aspect: Option<Spread>,
@@ -62,14 +62,12 @@ pub struct Part {
     pub grey: usize,
 }
 
-/// The range of some measurements.
+/// The range of some measurements, and their median, or the lower of the two in the middle.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[allow(missing_docs)]
 pub struct Spread {
-    /// The smallest.
     pub smallest: f64,
-    /// The median, or the lower of the two in the middle.
     pub median: f64,
-    /// The largest.
     pub largest: f64,
 }
 
@@ -82,15 +80,13 @@ impl Spread {
     }
 }
 
-/// The location of a picture in a data set.
+/// The location of a picture in a data set; a class if it has a label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
 pub struct Location {
-    /// The file.
     #[serde(serialize_with = "paths::serialize")]
     pub path: PathBuf,
-    /// The name of its part.
     pub part: &'static str,
-    /// The name of its class, if it has a label.
     pub class: Option<String>,
 }
 

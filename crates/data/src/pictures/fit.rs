@@ -32,11 +32,7 @@ impl std::str::FromStr for Fit {
 
 impl std::fmt::Display for Fit {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Stretch => "stretch",
-            Self::Crop => "crop",
-            Self::Pad => "pad",
-        })
+        self.serialize(f)
     }
 }
 

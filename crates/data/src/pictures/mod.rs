@@ -72,6 +72,13 @@ pub fn decode(bytes: &[u8], name: &Path, shape: Shape, fit: Fit) -> Result<Vec<u
     try_decode(bytes, shape, fit).map_err(|reason| DataError::picture(name, reason))
 }
 
+/// [`decode`] with an error that lacks the path.
+fn try_decode(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
+    let header = open(Cursor::new(bytes))?.header;
+    let _share = budget::take(pixels(&header));
+    unpack(bytes, shape, fit)
+}
+
 /// The header of a picture file.
 pub(crate) fn header(path: &Path) -> Result<Header, Reason> {
     let length = length(path)?;
@@ -97,13 +104,6 @@ pub(crate) fn try_read_and<T>(
     let bytes = fedanchor_disk::read(path, u64::MAX).map_err(|error| io(&error))?;
     let pixels = unpack(&bytes, shape, fit)?;
     Ok((also(&bytes), pixels))
-}
-
-/// [`decode`] with an error that lacks the path.
-fn try_decode(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
-    let header = open(Cursor::new(bytes))?.header;
-    let _share = budget::take(pixels(&header));
-    unpack(bytes, shape, fit)
 }
 
 /// Decodes within the caller's share of the budget.

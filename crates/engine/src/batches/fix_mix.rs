@@ -4,7 +4,7 @@
 use super::Batches;
 use super::images::{ImagePipeline, View};
 use super::packing::{Packing, write};
-use super::plan::{Sample, Task, mix_partner};
+use super::plan::{Sample, Task, by_client, mix_partner};
 use super::streams::RoundStreams;
 use crate::config::{Augmentation, MixAugment, MixDraw, MixupConfig};
 use crate::error::Result;
@@ -14,53 +14,44 @@ use tch::{Kind, Tensor};
 
 /// How fix and mix batches are made in a round.
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)] // the types have comments
 pub struct FixMixBatches<'a> {
-    /// How images become inputs.
     pub images: &'a ImagePipeline,
-    /// The round's random streams.
     pub streams: RoundStreams,
     /// Augmentation of the fix view.
     pub augment: Augmentation,
-    /// How mixtures are made, where there are any.
     pub mixup: Option<&'a MixupConfig>,
-    /// How a step reads them.
     pub format: FixMixFormat,
 }
 
-/// What a step must know to read such a batch: the constants of its layout.
+/// What a step must know to read such a batch: samples per client, whether there is a mixture, whether samples have weights,
+/// and the numbers per client that are added to its logits, one per class; 0 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct FixMixFormat {
-    /// Samples per client.
     pub batch: usize,
-    /// Whether there is a mixture.
     pub mixed: bool,
-    /// Whether samples have weights.
     pub weighted: bool,
-    /// Numbers per client that are added to its logits, one per class; 0 for none.
     pub adjustments: usize,
 }
 
-/// A batch on the device. Labels, weights and lambda are `[K, batch]`, images 8-bit `[batch, K, H, W, C]`.
+/// A batch on the device, with the labels and weights of the fix samples. Labels, weights and lambda are `[K, batch]`,
+/// images 8-bit `[batch, K, H, W, C]`; the adjustment, `[K, 1, C]`, is added to the logits.
 #[derive(Debug)]
+#[allow(missing_docs)]
 pub struct FixMixBatch {
-    /// Labels of the fix samples.
     pub labels: Tensor,
-    /// Their weights, where samples have any.
     pub weights: Option<Tensor>,
-    /// What is added to the logits, where anything is: `[K, 1, C]`.
     pub adjustment: Option<Tensor>,
-    /// The fix view.
     pub fix: Tensor,
-    /// The mixture, where there is one.
     pub mix: Option<Mix>,
 }
 
-/// The mixture of a batch on the device.
+/// The mixture of a batch on the device, with the labels and weights of the mix samples.
 #[derive(Debug)]
+#[allow(missing_docs)]
 pub struct Mix {
-    /// Labels of the mix samples.
     pub labels: Tensor,
-    /// Their weights, where samples have any.
     pub weights: Option<Tensor>,
     /// The share of the fix sample in each mixture.
     pub lambda: Tensor,
@@ -88,7 +79,7 @@ const WEAK_MIX: usize = 5;
 impl FixMixFormat {
     fn packing(&self, images: &ImagePipeline, active: usize) -> Packing {
         let samples = active * self.batch;
-        let (labels, images) = (samples * 8, samples * images.image_bytes());
+        let (labels, images) = (samples * 8, samples * images.shape().bytes());
         let mut parts = vec![labels, images];
         if self.mixed {
             parts.extend([labels, samples * 4, images, images]);
@@ -170,12 +161,10 @@ impl Batches for FixMixBatches<'_> {
         let stream = |purpose, sample: &Sample| {
             self.streams.of(purpose, tasks[sample.task].client).epoch(sample.epoch)
         };
-        // Samples come row by row, one of every client; labels are kept client by client.
-        let by_client =
-            || (0..active).flat_map(|slot| (0..format.batch).map(move |row| row * active + slot));
+        let by_client = || by_client(samples, active);
         let labels = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32| {
             let label = |s: &Sample| i64::from(tasks[s.task].labels[of(s) as usize]);
-            write(part, by_client().map(|at| label(&samples[at]).to_ne_bytes()));
+            write(part, by_client().map(|s| label(s).to_ne_bytes()));
         };
         let fix_view = samples.iter().map(|s| {
             let image = tasks[s.task].image(s.fix);
@@ -183,7 +172,7 @@ impl Batches for FixMixBatches<'_> {
         });
         let weights = |part: &mut [u8], of: &dyn Fn(&Sample) -> u32| {
             let weight = |s: &Sample| tasks[s.task].weights[of(s) as usize];
-            write(part, by_client().map(|at| weight(&samples[at]).to_ne_bytes()));
+            write(part, by_client().map(|s| weight(s).to_ne_bytes()));
         };
         labels(parts[FIX_LABELS], &|s| s.fix);
         if format.weighted {
@@ -218,7 +207,7 @@ impl Batches for FixMixBatches<'_> {
             };
             augment::mixup_lambda(mixup.alpha, &mut stream(Purpose::MixLambda, s).at(at))
         };
-        write(parts[LAMBDA], by_client().map(|at| lambda(&samples[at]).to_ne_bytes()));
+        write(parts[LAMBDA], by_client().map(|s| lambda(s).to_ne_bytes()));
         weak(parts[WEAK_FIX], &|s| s.fix, Purpose::Weak);
         weak(parts[WEAK_MIX], &partner, mix_purpose);
     }

@@ -97,15 +97,10 @@ impl ImagePipeline {
         self.flip
     }
 
-    /// Bytes of an image.
-    pub fn image_bytes(&self) -> usize {
-        self.shape.bytes()
-    }
-
     /// Makes the images of a batch on the host: `views` holds sample 0 of every client, then
     /// sample 1 of every client, and so on. The result is 8-bit: `[batch, K, H, W, C]`.
     pub fn render(&self, views: &[View], out: &mut [u8]) {
-        let bytes = self.image_bytes();
+        let bytes = self.shape.bytes();
         let (shape, flip, strong) = (self.shape, self.flip, self.strong);
         self.workers.install(|| {
             out.par_chunks_exact_mut(bytes).zip(views).for_each(|(out, view)| match *view {
@@ -201,7 +196,7 @@ mod tests {
             Some(1),
         )
         .unwrap();
-        let images = batch * clients * pipeline.image_bytes();
+        let images = batch * clients * pipeline.shape().bytes();
         let packing = Packing::new(&[images, images, 4 * batch * clients, images]);
         let bytes = Tensor::zeros([packing.total() as i64], (Kind::Uint8, Device::Cpu));
         let view = |part| pipeline.view(&bytes, &packing, part, batch, clients).unwrap();

@@ -122,6 +122,11 @@ impl StepPlan {
     }
 }
 
+/// The samples of a step client by client; [`StepPlan::step`] gives them row by row, one of every client.
+pub(super) fn by_client(samples: &[Sample], active: usize) -> impl Iterator<Item = &Sample> {
+    (0..active).flat_map(move |slot| samples[slot..].iter().step_by(active))
+}
+
 /// The partner of a fix sample in the mix set (eq. 6): a draw with replacement from all local
 /// samples, fresh for every place of every epoch, or from a set drawn once per round.
 pub fn mix_partner(streams: RoundStreams, task: &Task, sample: &Sample, mix_set: MixSet) -> u32 {

@@ -3,7 +3,7 @@
 use super::Batches;
 use super::images::{ImagePipeline, View};
 use super::packing::{Packing, write};
-use super::plan::{Sample, Task};
+use super::plan::{Sample, Task, by_client};
 use super::streams::RoundStreams;
 use crate::config::Augmentation;
 use crate::error::Result;
@@ -12,10 +12,9 @@ use tch::{Kind, Tensor};
 
 /// How the batches of a round are made.
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)] // the types have comments
 pub struct TwoViews<'a> {
-    /// How images become inputs.
     pub images: &'a ImagePipeline,
-    /// The round's random streams.
     pub streams: RoundStreams,
     /// Samples per client in a batch.
     pub batch: usize,
@@ -44,7 +43,7 @@ pub struct TwoViewBatch {
 impl TwoViewFormat {
     fn packing(&self, images: &ImagePipeline, active: usize) -> Packing {
         let samples = active * self.batch;
-        let images = samples * images.image_bytes();
+        let images = samples * images.shape().bytes();
         Packing::new(&[samples * 8, images, images])
     }
 
@@ -85,15 +84,13 @@ impl Batches for TwoViews<'_> {
     fn fill(&self, tasks: &[Task], samples: &[Sample], out: &mut [u8]) {
         let active = samples.len() / self.batch;
         let mut parts = self.format().packing(self.images, active).split(out);
-        let by_client =
-            (0..active).flat_map(|slot| (0..self.batch).map(move |row| row * active + slot));
-        let label = |at: usize| {
-            let sample = &samples[at];
-            i64::from(tasks[sample.task].labels[sample.fix as usize])
-        };
-        write(parts[0], by_client.map(|at| label(at).to_ne_bytes()));
+        let label = |s: &Sample| i64::from(tasks[s.task].labels[s.fix as usize]);
+        write(parts[0], by_client(samples, active).map(|s| label(s).to_ne_bytes()));
+        // A second weak view needs separate draws.
+        let strong = self.second == Augmentation::Strong;
+        let second = if strong { Purpose::Strong } else { Purpose::MixWeak };
         for (part, purpose, augment) in
-            [(1, Purpose::Weak, Augmentation::Weak), (2, second_purpose(self.second), self.second)]
+            [(1, Purpose::Weak, Augmentation::Weak), (2, second, self.second)]
         {
             let views = samples.iter().map(|sample| {
                 let task = &tasks[sample.task];
@@ -103,9 +100,4 @@ impl Batches for TwoViews<'_> {
             self.images.render(&views.collect::<Vec<_>>(), parts[part]);
         }
     }
-}
-
-/// A second weak view needs separate draws.
-fn second_purpose(second: Augmentation) -> Purpose {
-    if second == Augmentation::Strong { Purpose::Strong } else { Purpose::MixWeak }
 }

@@ -17,10 +17,9 @@ pub const EPSILON: f64 = 1e-5;
 
 /// A layer: an operation on a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)]
 pub struct Layer {
-    /// The value that it reads.
     pub input: Value,
-    /// What it computes.
     pub operation: Operation,
 }
 
@@ -56,7 +55,7 @@ pub struct Builder<'a> {
     pub(super) entries: Vec<Entry>,
     pub(super) layers: Vec<Layer>,
     /// Channels and side of every value; side 0 for a value without pixels.
-    sizes: Vec<(i64, i64)>,
+    pub(super) sizes: Vec<(i64, i64)>,
     /// Stages that have ended.
     pub(super) stages: usize,
     /// The pooled output of stage `model.latent_stage`, if that stage has ended.
@@ -69,26 +68,14 @@ pub struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     pub(super) fn new(config: &'a ModelConfig, images: Shape) -> Self {
-        Self {
-            config,
-            entries: Vec::new(),
-            layers: Vec::new(),
-            sizes: vec![(images.channels as i64, images.side as i64)],
-            stages: 0,
-            latent_input: None,
-            convolved: 0,
-            problem: None,
-        }
+        let (entries, layers, latent_input, problem) = Default::default();
+        let sizes = vec![(images.channels as i64, images.side as i64)];
+        Self { config, entries, layers, sizes, stages: 0, latent_input, convolved: 0, problem }
     }
 
     /// The channels of a value, or its length if it has no pixels.
     pub fn channels(&self, x: Value) -> i64 {
         self.sizes[x].0
-    }
-
-    /// Whether a value has a height and a width.
-    pub(super) fn has_pixels(&self, x: Value) -> bool {
-        self.sizes[x].1 > 0
     }
 
     /// A square convolution without bias, padded so that stride 1 keeps the size.

@@ -318,14 +318,11 @@ impl<'a> Run<'a> {
     ) -> Result<Computed> {
         let once = self.plan.readers[value] < 2;
         if let (true, None, Some(rest)) = (norm.relu && once, shortcut, &mut self.values[input]) {
-            let (y, again) = norm.forward_passing(x)?;
+            let (y, again) = norm.forward(x, None, true)?;
             rest.x = again;
             return Ok(y.into());
         }
-        let (x, again) = match shortcut {
-            Some(shortcut) => norm.forward_residual(x, shortcut)?,
-            None => norm.forward(x)?,
-        };
+        let (x, again) = norm.forward(x, shortcut, false)?;
         Ok(Computed { x, again: (!once).then_some(again), sums: None })
     }
 }

@@ -132,7 +132,7 @@ impl Network {
         check(config)?;
         let mut builder = Builder::new(config, shape);
         let pooled = (registry::find(&config.name)?.describe)(&mut builder);
-        if builder.has_pixels(pooled) {
+        if builder.sizes[pooled].1 > 0 {
             let problem = format!("the features of `{}` must be pooled or flattened", config.name);
             return Err(Error::config("model.name", problem));
         }

@@ -101,7 +101,7 @@ pub fn encoded_len(tensors: &[(String, Data)], header: &str) -> Result<u64> {
 }
 
 /// Named tensors and their header, decoded. Names, types and shapes are still to be judged.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Decoded {
     /// The header; empty where a foreign file has none.
     pub header: String,
@@ -119,12 +119,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(Error::tensors)?;
     let header = metadata.metadata().as_ref().and_then(|all| all.get(HEADER)).cloned();
     let file = SafeTensors::deserialize(bytes).map_err(Error::tensors)?;
-    let mut decoded = Decoded {
-        header: header.unwrap_or_default(),
-        f32: BTreeMap::new(),
-        f64: BTreeMap::new(),
-        u16: BTreeMap::new(),
-    };
+    let mut decoded = Decoded { header: header.unwrap_or_default(), ..Decoded::default() };
     for (name, view) in file.tensors() {
         let list = || match view.shape() {
             [_] => Ok(view.data()),
@@ -137,13 +132,11 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded> {
                 decoded.f32.insert(name, tensor);
             }
             Dtype::F64 => {
-                let values =
-                    list()?.as_chunks::<8>().0.iter().map(|&chunk| f64::from_le_bytes(chunk));
+                let values = list()?.as_chunks().0.iter().copied().map(f64::from_le_bytes);
                 decoded.f64.insert(name, values.collect());
             }
             Dtype::U16 => {
-                let values =
-                    list()?.as_chunks::<2>().0.iter().map(|&chunk| u16::from_le_bytes(chunk));
+                let values = list()?.as_chunks().0.iter().copied().map(u16::from_le_bytes);
                 decoded.u16.insert(name, values.collect());
             }
             other => {

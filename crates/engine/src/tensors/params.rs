@@ -63,6 +63,11 @@ impl Params {
         self.tensors.first().map_or(0, |tensor| tensor.size()[0])
     }
 
+    /// Every entry with its tensor.
+    pub fn entries(&self) -> impl Iterator<Item = (&Entry, &Tensor)> {
+        self.layout.iter().zip(&self.tensors)
+    }
+
     /// Where the tensors live.
     pub fn device(&self) -> Device {
         self.tensors.first().map_or(Device::Cpu, Tensor::device)
@@ -127,12 +132,10 @@ impl Params {
     /// These entries and `other`'s, in the order of `layout`: all entries of it, and no others. `other`'s are taken
     /// where both have one.
     pub fn with(self, other: Params, layout: Layout) -> Result<Params> {
-        let named = |params: Params| {
-            let names: Vec<String> = params.layout.iter().map(|entry| entry.name.clone()).collect();
-            names.into_iter().zip(params.tensors).collect::<Vec<_>>()
-        };
-        let mut all: HashMap<String, Tensor> = named(self).into_iter().collect();
-        all.extend(named(other));
+        let mut all = HashMap::new();
+        for Params { layout, tensors } in [self, other] {
+            all.extend(layout.iter().map(|entry| entry.name.clone()).zip(tensors));
+        }
         let tensors = layout.iter().map(|entry| {
             let missing = || Error::tensors(format!("`{}` is missing", entry.name));
             all.remove(&entry.name).ok_or_else(missing)
@@ -148,20 +151,15 @@ impl Params {
 
     /// The entries that `keep` accepts, as views.
     pub fn subset(&self, keep: impl Fn(&Entry) -> bool) -> Params {
-        let (layout, tensors) = self
-            .layout
-            .iter()
-            .zip(&self.tensors)
-            .filter(|(entry, _)| keep(entry))
-            .map(|(entry, tensor)| (entry.clone(), tensor.shallow_clone()))
-            .unzip();
+        let kept = self.entries().filter(|(entry, _)| keep(entry));
+        let (layout, tensors) = kept.map(|(entry, t)| (entry.clone(), t.shallow_clone())).unzip();
         Params { layout: Arc::new(layout), tensors }
     }
 
     /// Moves every entry towards the entry of the same name in `other`, keeping a share of `decay`.
     pub fn follow(&self, other: &Params, decay: f64) -> Result<()> {
-        let mut at = other.layout.iter().zip(&other.tensors);
-        for (entry, tensor) in self.layout.iter().zip(&self.tensors) {
+        let mut at = other.entries();
+        for (entry, tensor) in self.entries() {
             // Both are in the layers' order, and `other` has every entry.
             let Some((_, to)) = at.by_ref().find(|(other, _)| other.name == entry.name) else {
                 break;
@@ -173,21 +171,18 @@ impl Params {
 
     /// The tensors that are not running statistics.
     pub fn weights(&self) -> impl Iterator<Item = &Tensor> {
-        let entries = self.layout.iter().zip(&self.tensors);
-        entries.filter(|(entry, _)| !entry.statistic).map(|(_, tensor)| tensor)
+        self.entries().filter(|(entry, _)| !entry.statistic).map(|(_, tensor)| tensor)
     }
 
     /// Adds the tensors to a bundle under `group`.
     pub fn put_into(&self, bundle: &mut Bundle, group: &str) -> Result<()> {
-        let mut entries = self.layout.iter().zip(&self.tensors);
-        entries
-            .try_for_each(|(entry, tensor)| bundle.put(format!("{group}/{}", entry.name), tensor))
+        self.entries().try_for_each(|(entry, t)| bundle.put(format!("{group}/{}", entry.name), t))
     }
 
     /// The same entries from a bundle, on this device and in this order in memory.
     pub fn take_from(&self, bundle: &Bundle, group: &str) -> Result<Params> {
         let found = bundle.group(group);
-        let tensors = self.layout.iter().zip(&self.tensors).map(|(entry, like)| {
+        let tensors = self.entries().map(|(entry, like)| {
             let tensor = found.get(entry.name.as_str()).filter(|t| t.size() == like.size());
             let tensor = tensor.ok_or_else(|| {
                 Error::tensors(format!("{group}/{} is missing or has another shape", entry.name))
@@ -207,13 +202,10 @@ impl Params {
 
     /// Overwrites the entries that `other` has, by name, in place.
     pub fn assign(&mut self, other: &Params) -> Result<()> {
-        let position: HashMap<&str, usize> =
-            self.layout.iter().enumerate().map(|(i, entry)| (entry.name.as_str(), i)).collect();
-        for (entry, tensor) in other.layout.iter().zip(&other.tensors) {
-            let index = position
-                .get(entry.name.as_str())
-                .ok_or_else(|| Error::tensors(format!("the network has no `{}`", entry.name)))?;
-            self.tensors[*index].f_copy_(tensor)?;
+        for (Entry { name, .. }, tensor) in other.entries() {
+            let index = self.layout.iter().position(|own| own.name == *name);
+            let missing = || Error::tensors(format!("the network has no `{name}`"));
+            self.tensors[index.ok_or_else(missing)?].f_copy_(tensor)?;
         }
         Ok(())
     }
@@ -244,8 +236,7 @@ impl Params {
 
     /// The tensors of one client under `group`, without the cohort axis, to be encoded.
     pub fn data(&self, group: &str) -> impl Iterator<Item = (String, Data<'_>)> {
-        let entries = self.layout.iter().zip(&self.tensors);
-        entries.map(move |(entry, tensor)| {
+        self.entries().map(move |(entry, tensor)| {
             (format!("{group}/{}", entry.name), Data::F32(tensor, &entry.shape))
         })
     }
@@ -281,8 +272,8 @@ impl Params {
 
     /// Every entry under its name, for [`encode`]; K = 1.
     pub fn named(&self) -> Vec<(String, Data<'_>)> {
-        let entries = self.layout.iter().zip(&self.tensors);
-        entries.map(|(entry, t)| (entry.name.clone(), Data::F32(t, &entry.shape))).collect()
+        let named = self.entries().map(|(e, t)| (e.name.clone(), Data::F32(t, &e.shape)));
+        named.collect()
     }
 
     /// The same if no entry of `layout` is missing, otherwise an error that names the first.
@@ -317,12 +308,10 @@ pub fn channels_last(tensor: &Tensor) -> Result<Tensor, tch::TchError> {
 /// The Euclidean norm of some tensors taken together.
 pub fn norm<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<f64> {
     let norms = tensors.map(|tensor| tensor.f_norm()?.f_to_kind(Kind::Double));
-    let norms = norms.collect::<Result<Vec<_>, _>>()?;
-    Ok(if norms.is_empty() {
-        0.0
-    } else {
-        Tensor::f_stack(&norms, 0)?.f_norm()?.f_double_value(&[])?
-    })
+    match &norms.collect::<Result<Vec<_>, _>>()?[..] {
+        [] => Ok(0.0),
+        norms => Ok(Tensor::f_stack(norms, 0)?.f_norm()?.f_double_value(&[])?),
+    }
 }
 
 #[cfg(test)]

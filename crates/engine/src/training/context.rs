@@ -19,43 +19,31 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
 
-/// The settings of a cohort's training.
+/// The settings of a cohort's training. Everything random follows from the seed.
 #[derive(Debug, Clone)]
+#[allow(missing_docs)] // the types have comments
 pub struct Settings {
-    /// Everything random follows from it.
     pub seed: u64,
-    /// Where tensors live.
     pub device: Device,
-    /// Number format of activations.
     pub precision: Precision,
-    /// The network.
     pub model: ModelConfig,
-    /// Its heads.
     pub heads: Heads,
-    /// Batch norm's running statistics.
     pub batch_norm: BatchNormConfig,
-    /// Augmentation.
     pub augment: AugmentConfig,
-    /// SGD.
     pub optimiser: OptimiserConfig,
 }
 
 /// Everything that stays the same from round to round.
 #[derive(Debug)]
+#[allow(missing_docs)] // the types have comments
 pub struct Context {
-    /// The seed of the run.
     pub seed: u64,
-    /// The network's description.
     pub network: Network,
-    /// The way from pixels to inputs.
     pub images: ImagePipeline,
-    /// Where tensors live.
     pub device: Device,
-    /// Number of classes C.
+    /// The number of classes.
     pub classes: usize,
-    /// SGD.
     pub optimiser: OptimiserConfig,
-    /// Batch norm's running statistics.
     pub batch_norm: BatchNormConfig,
     precision: Precision,
     /// Notices for the user about the device and the initial model.
@@ -166,14 +154,14 @@ impl Context {
     /// Puts this thread's work on the run's own queue of the GPU, until the guard is dropped. Rounds
     /// on a GPU need it: work on the common queue cannot be captured.
     pub fn enter(&self) -> Result<Option<cuda::Entered>> {
-        self.gpu.as_ref().map(Gpu::enter).transpose()
+        Ok(self.gpu.as_ref().map(|gpu| gpu.queue.enter()).transpose()?)
     }
 
     /// Something that the user should know about the initial model or the GPU; each is reported once.
     pub fn take_notice(&self) -> Option<String> {
         let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
-        let steps = || self.gpu.as_ref()?.take_notice();
-        notices.pop_front().or_else(steps).or_else(|| self.recorder()?.take_notice())
+        let steps = || self.gpu.as_ref()?.lock().steps.notices.pop_front();
+        notices.pop_front().or_else(steps).or_else(|| self.recorder()?.steps.notices.pop_front())
     }
 
     /// On a CPU, captures training steps and replays them by the rule for a GPU: a test can see there whether a replayed
@@ -202,7 +190,7 @@ impl Context {
 
     /// Most memory held on the GPU so far, in bytes.
     pub fn peak_gpu_memory(&self) -> Option<u64> {
-        self.gpu.as_ref()?.peak_memory()
+        cuda::peak_memory(self.gpu.as_ref()?.device).ok()
     }
 
     /// Whether a learner trains a copy on the GPU rather than the parameters it was given.

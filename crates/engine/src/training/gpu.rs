@@ -28,15 +28,15 @@ const AHEAD: usize = 8;
 /// The GPU's side of a run. Shared between threads, used by one at a time.
 #[derive(Debug)]
 pub(crate) struct Gpu {
-    device: usize,
-    queue: Queue,
+    pub(crate) device: usize,
+    /// The run's queue.
+    pub(crate) queue: Queue,
     state: Mutex<GpuState>,
 }
 
 #[derive(Debug)]
 pub(crate) struct GpuState {
     device: Device,
-    index: usize,
     copies: Queue,
     workspaces: Vec<Workspace>,
     pub(crate) steps: Steps<Graph>,
@@ -97,37 +97,15 @@ impl Gpu {
         };
         cuda::setup(index, cache_folder().as_deref(), kernels)?;
         cuda::set_math_mode(precision == Precision::Bf16, true)?;
-        let state = GpuState {
-            device,
-            index,
-            copies: Queue::new(index)?,
-            workspaces: Vec::new(),
-            steps: Steps::default(),
-            inputs: HashMap::new(),
-            outputs: HashMap::new(),
-            uploads: Vec::new(),
-        };
+        let (workspaces, steps, inputs, outputs, uploads) = Default::default();
+        let copies = Queue::new(index)?;
+        let state = GpuState { device, copies, workspaces, steps, inputs, outputs, uploads };
         Ok(Some(Self { device: index, queue: Queue::new(index)?, state: Mutex::new(state) }))
-    }
-
-    /// Makes the run's queue current on this thread.
-    pub(crate) fn enter(&self) -> Result<cuda::Entered> {
-        Ok(self.queue.enter()?)
     }
 
     /// What changes from step to step.
     pub(crate) fn lock(&self) -> MutexGuard<'_, GpuState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Most memory held on the GPU so far.
-    pub(crate) fn peak_memory(&self) -> Option<u64> {
-        cuda::peak_memory(self.device).ok()
-    }
-
-    /// Something the user should know, once.
-    pub(crate) fn take_notice(&self) -> Option<String> {
-        self.lock().steps.take_notice()
     }
 
     /// Makes `steps` steps. `fill` prepares the bytes of a step, at most `room`, and says how many
@@ -140,7 +118,12 @@ impl Gpu {
         mut step: impl FnMut(&mut GpuState, usize, Tensor) -> Result<()>,
     ) -> Result<()> {
         let mut state = self.lock();
-        let uploads = state.take_uploads(room)?;
+        // Pinned memory for prepared batches.
+        let mut uploads = std::mem::take(&mut state.uploads);
+        uploads.retain(|upload| upload.size() >= room);
+        while uploads.len() < AHEAD {
+            uploads.push(Upload::new(self.device, room)?);
+        }
         let (full, prepared) = mpsc::sync_channel(AHEAD);
         let (give_back, free) = mpsc::channel();
         for upload in uploads {
@@ -168,7 +151,7 @@ impl Gpu {
             })();
             drop(give_back);
             match feeder.join() {
-                Ok(free) => state.keep_uploads(free),
+                Ok(free) => state.uploads.extend(free.try_iter()),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
             done
@@ -182,7 +165,7 @@ impl Gpu {
         state.workspaces.clear();
         state.inputs.clear();
         state.outputs.clear();
-        state.steps.notice(format!(
+        state.steps.notices.push_back(format!(
             "the clients of a round do not fit into GPU memory together: training {clients} at a time"
         ));
         Ok(cuda::empty_cache()?)
@@ -199,8 +182,7 @@ fn kernels(asked: &str, any: bool) -> Result<Option<cuda::Kernels>> {
         "general" => Ok(any.then_some(cuda::Kernels::General)),
         "none" => Ok(None),
         other => {
-            let problem = format!("expected `general` or `none`, got `{other}`");
-            Err(Error::config(KERNELS, problem))
+            Err(Error::config(KERNELS, format!("expected `general` or `none`, got `{other}`")))
         }
     }
 }
@@ -237,22 +219,16 @@ impl GpuState {
             at = None;
         }
         if at.is_none() {
-            let full = params.like()?;
+            let (number, params) = (self.steps.number(), params.like()?);
             let shadow = |(entry, tensor): (&Entry, &Tensor)| {
                 let wanted = half && entry.shape.len() == 4;
                 wanted.then(|| tensor.f_to_kind(Kind::BFloat16)).transpose()
             };
-            let shadows = params.layout.iter().zip(&full.tensors).map(shadow);
-            self.workspaces.push(Workspace {
-                name,
-                number: self.steps.number(),
-                shadows: shadows.collect::<std::result::Result<_, _>>()?,
-                momentum: Momentum::default(),
-                others: Vec::new(),
-                sums: Vec::new(),
-                lr: Tensor::f_zeros([1], (Kind::Float, self.device))?,
-                params: full,
-            });
+            let shadows = params.entries().map(shadow).collect::<std::result::Result<_, _>>()?;
+            let lr = Tensor::f_zeros([1], (Kind::Float, self.device))?;
+            let (momentum, others, sums) = Default::default();
+            let space = Workspace { name, number, params, shadows, momentum, others, sums, lr };
+            self.workspaces.push(space);
         }
         let at = at.unwrap_or(self.workspaces.len() - 1);
         Ok(&mut self.workspaces[at])
@@ -308,21 +284,6 @@ impl GpuState {
             Ok(here)
         });
         Ok((moved.collect::<Result<_>>()?, number))
-    }
-
-    /// Pinned memory for prepared batches of up to `room` bytes.
-    pub(crate) fn take_uploads(&mut self, room: usize) -> Result<Vec<Upload>> {
-        let mut uploads = std::mem::take(&mut self.uploads);
-        uploads.retain(|upload| upload.size() >= room);
-        while uploads.len() < AHEAD {
-            uploads.push(Upload::new(self.index, room)?);
-        }
-        Ok(uploads)
-    }
-
-    /// Takes it back for the next time.
-    pub(crate) fn keep_uploads(&mut self, free: mpsc::Receiver<Upload>) {
-        self.uploads.extend(free.try_iter());
     }
 
     /// Uploads a prepared batch to its fixed address, after what was queued before.

@@ -35,9 +35,9 @@ impl Context {
         if let (Some(gpu), Statistics::Running) = (&self.gpu, statistics(0)) {
             return self.for_each_captured(gpu, params, views, take);
         }
-        let mut pixels = vec![0; BATCH.min(views.len()) * self.images.image_bytes()];
+        let mut pixels = vec![0; BATCH.min(views.len()) * self.images.shape().bytes()];
         for (index, batch) in views.chunks(BATCH).enumerate() {
-            let pixels = &mut pixels[..batch.len() * self.images.image_bytes()];
+            let pixels = &mut pixels[..batch.len() * self.images.shape().bytes()];
             self.images.render(batch, pixels);
             let bytes = Tensor::f_from_slice(pixels)?.f_to_device(self.device)?;
             let pass = self.pass(&params.tensors, statistics(index));
@@ -66,16 +66,16 @@ impl Context {
 
     /// The same for full batches: a captured pass leaves a batch's own statistics, which are added up.
     fn measure_captured(&self, gpu: &Gpu, params: &Params, views: &[View]) -> Result<()> {
-        let bytes = BATCH * self.images.image_bytes();
+        let bytes = BATCH * self.images.shape().bytes();
         let batches: Vec<&[View]> = views.chunks(BATCH).collect();
-        let (tensors, measured, workspace) = {
+        let (tensors, workspace) = {
             let mut state = gpu.lock();
             let space = state.move_in("statistics", params, self.half())?;
-            (space.tensors(), space.params.shallow_copy(), space.number)
+            (space.tensors(), space.number)
         };
         let statistic = |at: &usize| params.layout[*at].statistic;
         let statistics: Vec<usize> = (0..params.layout.len()).filter(statistic).collect();
-        let sums = statistics.iter().map(|&at| measured.tensors[at].f_zeros_like());
+        let sums = statistics.iter().map(|&at| tensors[at].f_zeros_like());
         let mut sums: Vec<Tensor> = sums.collect::<Result<_, _>>()?;
         let pass = self.pass(&tensors, Statistics::Update(1.0));
         let key = StepKey { workspace, kind: FORWARD, active: 1, bytes };
@@ -86,7 +86,7 @@ impl Context {
         gpu.run_steps(batches.len(), bytes, fill, |state, _, input| {
             state.run(key, || self.features_of(&input, BATCH, &pass).map(drop))?;
             for (sum, &at) in sums.iter_mut().zip(&statistics) {
-                let _ = sum.f_add_(&measured.tensors[at])?;
+                let _ = sum.f_add_(&tensors[at])?;
             }
             Ok(())
         })?;
@@ -98,7 +98,7 @@ impl Context {
     }
 
     fn features_of(&self, bytes: &Tensor, count: usize, pass: &Pass) -> Result<Features> {
-        let packing = Packing::new(&[count * self.images.image_bytes()]);
+        let packing = Packing::new(&[count * self.images.shape().bytes()]);
         let images = self.images.view(bytes, &packing, 0, count, 1)?;
         self.network.features(&self.images.input(&images)?, pass)
     }
@@ -111,9 +111,9 @@ impl Context {
         mut take: impl FnMut(Range<usize>, &Pass, Features) -> Result<()>,
     ) -> Result<()> {
         // Few sizes, since each is captured by itself.
-        let most = (GPU_BYTES / self.images.image_bytes()).clamp(1, GPU_BATCH);
+        let most = (GPU_BYTES / self.images.shape().bytes()).clamp(1, GPU_BATCH);
         let size = views.len().next_power_of_two().min(most);
-        let bytes = size * self.images.image_bytes();
+        let bytes = size * self.images.shape().bytes();
         let batches: Vec<&[View]> = views.chunks(size).collect();
         let (tensors, workspace) = {
             let mut state = gpu.lock();

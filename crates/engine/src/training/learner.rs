@@ -98,14 +98,10 @@ impl<'a> Learner<'a> {
             true => Statistics::Update(context.batch_norm.momentum),
             false => Statistics::Batch,
         };
-        let configuration = Configuration {
-            optimiser: context.optimiser.clone(),
-            trained,
-            statistics,
-            may_skip: false,
-            others: 0,
-            scalars: 0,
-        };
+        let optimiser = context.optimiser.clone();
+        let (may_skip, others, scalars) = Default::default();
+        let configuration =
+            Configuration { optimiser, trained, statistics, may_skip, others, scalars };
         let (others, sums, gpu) = (Vec::new(), Vec::new(), None);
         let mut learner =
             Self { context, name, params, momentum, others, configuration, sums, gpu };

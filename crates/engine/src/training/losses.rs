@@ -19,9 +19,8 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
 
 /// L_mix (eq. 9): `lambda` `[K, batch]` weighs the fix label, 1 - lambda the mix label.
 pub fn mix_loss(logits: &Tensor, fix: &Tensor, mix: &Tensor, lambda: &Tensor) -> Result<Tensor> {
-    let to_fix = cross_entropy_each(logits, fix)?;
-    let to_mix = cross_entropy_each(logits, mix)?;
-    mean_of_batch(&mixed(&to_fix, &to_mix, lambda)?)
+    let [to_fix, to_mix] = [fix, mix].map(|labels| cross_entropy_each(logits, labels));
+    mean_of_batch(&mixed(&to_fix?, &to_mix?, lambda)?)
 }
 
 /// lambda of the loss with the fix label, the rest of that with the mix label.

@@ -41,7 +41,7 @@ impl Momentum {
     pub fn take_from(bundle: &Bundle, group: &str, like: &Params) -> Result<Self> {
         let found = bundle.group(group);
         let mut buffers = HashMap::new();
-        for (index, (entry, tensor)) in like.layout.iter().zip(&like.tensors).enumerate() {
+        for (index, (entry, tensor)) in like.entries().enumerate() {
             if let Some(saved) = found.get(entry.name.as_str()) {
                 let mut buffer = tensor.f_zeros_like()?;
                 buffer.f_copy_(saved)?;
@@ -76,10 +76,8 @@ impl Momentum {
         let Some(known) = all.iter().flatten().next() else { return Ok(Momentum::default()) };
         let stacked = known.buffers.iter().map(|(index, like)| {
             let zeros = like.f_zeros_like()?;
-            let parts: Vec<&Tensor> = all
-                .iter()
-                .map(|one| one.and_then(|m| m.buffers.get(index)).unwrap_or(&zeros))
-                .collect();
+            let parts = all.iter().map(|one| one.and_then(|one| one.buffers.get(index)));
+            let parts: Vec<&Tensor> = parts.map(|part| part.unwrap_or(&zeros)).collect();
             Ok((*index, Tensor::f_cat(&parts, 0)?))
         });
         Ok(Momentum { buffers: stacked.collect::<Result<_>>()? })
@@ -94,9 +92,7 @@ impl Momentum {
         }
         Ok(())
     }
-}
 
-impl Momentum {
     /// Copies another's buffers into these, allocating those that are missing as large as `full`, and
     /// returns views of the first `clients`.
     pub(crate) fn take_over(

@@ -56,7 +56,7 @@ pub(crate) struct Steps<C> {
     /// Whether a kind has been dropped.
     dropped: bool,
     /// What the user should know, in order.
-    notices: VecDeque<String>,
+    pub(crate) notices: VecDeque<String>,
     /// Why steps could not be captured, so that each reason is reported once.
     reasons: HashSet<String>,
 }
@@ -81,14 +81,8 @@ pub(crate) enum Next<'a, C> {
 
 impl<C> Default for Steps<C> {
     fn default() -> Self {
-        Self {
-            kinds: HashMap::new(),
-            steps: HashMap::new(),
-            numbers: FORWARD,
-            dropped: false,
-            notices: VecDeque::new(),
-            reasons: HashSet::new(),
-        }
+        let (kinds, steps, notices, reasons) = Default::default();
+        Self { kinds, steps, numbers: FORWARD, dropped: false, notices, reasons }
     }
 }
 
@@ -167,23 +161,13 @@ impl<C> Steps<C> {
         self.kinds.clear();
         self.steps.clear();
     }
-
-    /// Adds something that the user should know.
-    pub(crate) fn notice(&mut self, text: String) {
-        self.notices.push_back(text);
-    }
-
-    /// The oldest of what the user should know.
-    pub(crate) fn take_notice(&mut self) -> Option<String> {
-        self.notices.pop_front()
-    }
 }
 
 /// Stands in for CUDA graphs on a CPU, so that tests can run what a GPU would replay: a captured step is its kind at
 /// the time of the capture, and replaying it is running that kind again, whatever is asked for by then.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    steps: Steps<Arc<dyn StepKind>>,
+    pub(crate) steps: Steps<Arc<dyn StepKind>>,
     workspaces: Vec<(&'static str, Layout, u64)>,
     /// Steps that were replayed so far.
     pub(crate) replayed: u64,
@@ -222,11 +206,6 @@ impl Recorder {
             self.workspaces.push((name, layout.clone(), number));
             number
         })
-    }
-
-    /// Something that the user should know.
-    pub(crate) fn take_notice(&mut self) -> Option<String> {
-        self.steps.take_notice()
     }
 }
 
@@ -277,12 +256,12 @@ mod tests {
         // One that cannot be captured runs as it is, and costs no other its capture; the reason is reported once.
         steps.refuse(key(1, 3), "no memory");
         steps.refuse(key(1, 4), "no memory");
-        steps.notice("something else".to_owned());
+        steps.notices.push_back("something else".to_owned());
         assert_eq!(captured(&mut steps, key(1, 3)), "run");
         assert_eq!(captured(&mut steps, key(1, 2)), "first");
-        assert!(steps.take_notice().unwrap().ends_with("one operation at a time: no memory"));
-        assert_eq!(steps.take_notice().unwrap(), "something else");
-        assert_eq!(steps.take_notice(), None);
+        assert!(steps.notices.pop_front().unwrap().ends_with("one operation at a time: no memory"));
+        assert_eq!(steps.notices.pop_front().unwrap(), "something else");
+        assert_eq!(steps.notices.pop_front(), None);
     }
 
     #[test]
@@ -296,8 +275,8 @@ mod tests {
         }
         assert_eq!(steps.steps.len(), KINDS);
         assert!(matches!(steps.next(key(oldest, 1)), Next::Run));
-        let notice = steps.take_notice().unwrap();
+        let notice = steps.notices.pop_front().unwrap();
         assert!(notice.contains("`Objective::with_scalars` (Weighted(0.0))"), "{notice}");
-        assert_eq!(steps.take_notice(), None);
+        assert_eq!(steps.notices.pop_front(), None);
     }
 }

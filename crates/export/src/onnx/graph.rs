@@ -5,7 +5,7 @@ use super::proto::{
     ValueInfo,
 };
 use crate::error::Result;
-use crate::numbers::{bytes_of, bytes_of_list};
+use crate::numbers::bytes_of;
 use tch::Tensor;
 
 /// An integer attribute.
@@ -49,7 +49,8 @@ pub(super) fn tensor(graph: &mut Graph, name: &str, dims: &[i64], tensor: &Tenso
 
 /// Adds floating-point numbers.
 pub(super) fn floats(graph: &mut Graph, name: &str, dims: &[i64], values: &[f32]) {
-    constant(graph, name, dims, FLOAT, bytes_of_list(values));
+    let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    constant(graph, name, dims, FLOAT, bytes);
 }
 
 /// Adds integers, such as a shape.

@@ -54,14 +54,13 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
             normalise(&mut graph, model);
         }
     }
-    let names = Names { logits: model.network.logits, source: source(input) };
     for (layer, value) in model.network.layers.iter().zip(1..) {
         // Without an untrained anchor head.
         if model.latents == Latents::Anchor || model.network.latents != Some(value) {
-            add(&mut graph, model, &names, value, *layer)?;
+            add(&mut graph, model, input, value, *layer)?;
         }
     }
-    let left_out = outputs(&mut graph, model, &names)?;
+    let left_out = outputs(&mut graph, model)?;
     let file = Model {
         ir_version: IR_VERSION,
         producer_name: "fedanchor".to_owned(),
@@ -97,7 +96,7 @@ fn check(model: &Trained) -> Result<()> {
 }
 
 fn mismatch<T>(problem: String) -> Result<T> {
-    Err(Error::Mismatch(problem))
+    Err(Error::Unfit(problem))
 }
 
 /// Adds the normalisation of 8-bit pixels, as in training.
@@ -114,31 +113,24 @@ fn normalise(graph: &mut Graph, model: &Trained) {
     node(graph, "Transpose", source(Input::Raw), &["pixel.normalised"], order);
 }
 
-/// The names of values in the graph.
-struct Names {
-    logits: Value,
-    source: &'static str,
-}
-
-impl Names {
-    fn of(&self, value: Value) -> String {
-        match value {
-            IMAGES => self.source.to_owned(),
-            value if value == self.logits => "logits".to_owned(),
-            value => format!("value{value}"),
-        }
-    }
+/// The name of a value of a layer in the graph.
+fn name_of(value: Value, model: &Trained) -> String {
+    if value == model.network.logits { "logits".to_owned() } else { format!("value{value}") }
 }
 
 /// Adds a layer and the tensors that it needs.
 fn add(
     graph: &mut Graph,
     model: &Trained,
-    names: &Names,
+    images: Input,
     value: Value,
     Layer { input, operation }: Layer,
 ) -> Result<()> {
-    let (input, output) = (&*names.of(input), &*names.of(value));
+    let name = |value| match value {
+        IMAGES => source(images).to_owned(),
+        value => name_of(value, model),
+    };
+    let (input, output) = (&*name(input), &*name(value));
     let put = |graph: &mut Graph, index: usize| -> Result<String> {
         let entry = &model.params.layout[index];
         tensor(graph, &entry.name, &entry.shape, &model.params.tensors[index])?;
@@ -192,7 +184,7 @@ fn add(
         }
         Operation::Relu => node(graph, "Relu", output, &[input], vec![]),
         Operation::Add { other } => {
-            node(graph, "Add", output, &[input, &names.of(other)], vec![]);
+            node(graph, "Add", output, &[input, &name(other)], vec![]);
         }
         Operation::MaxPool { kernel, stride, padding } => {
             let attributes = vec![
@@ -220,7 +212,7 @@ fn add(
 }
 
 /// Adds the outputs and the nodes after the heads. Returns the parts that are left out.
-fn outputs(graph: &mut Graph, model: &Trained, names: &Names) -> Result<Vec<String>> {
+fn outputs(graph: &mut Graph, model: &Trained) -> Result<Vec<String>> {
     let mut left_out = Vec::from_iter(without_predictor(model));
     let classes = model.classes.len() as i64;
     let output = |graph: &mut Graph, name: &str, size: i64, doc: &str| {
@@ -251,7 +243,7 @@ fn outputs(graph: &mut Graph, model: &Trained, names: &Names) -> Result<Vec<Stri
     };
 
     // A zero vector stays zero, as in training.
-    let raw = &*names.of(latents);
+    let raw = &*name_of(latents, model);
     floats(graph, "latents.least", &[], &[1e-12]);
     let along = vec![ints("axes", &[1]), int("keepdims", 1)];
     node(graph, "ReduceL2", "latents.norm", &[raw], along);

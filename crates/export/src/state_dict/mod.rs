@@ -11,7 +11,7 @@ use crate::numbers::{bytes_of, without_predictor};
 use crate::trained::{Exported, Trained};
 use fedanchor_engine::config::{ModelConfig, NormKind};
 use fedanchor_engine::tensors::Part;
-use pickle::Pickle;
+use pickle::{FALSE, MARK, PERSISTENT_ID, Pickle, REDUCE, SET_ITEMS, STOP, TUPLE};
 use std::io::{Cursor, Write};
 use zip::write::SimpleFileOptions;
 
@@ -29,7 +29,7 @@ pub fn state_dict(model: &Trained) -> Result<Exported> {
     fits_torchvision(&model.network.config)?;
     let params = model.params;
     let mut items = Vec::new();
-    for (entry, tensor) in params.layout.iter().zip(&params.tensors) {
+    for (entry, tensor) in params.entries() {
         let name = match entry.part {
             Part::Backbone => entry.name.clone(),
             Part::Classifier => entry.name.replace("classifier.", "fc."),
@@ -68,39 +68,37 @@ fn fits_torchvision(config: &ModelConfig) -> Result<()> {
     } else {
         return Ok(());
     };
-    let problem = format!("{problem}: export it as onnx or safetensors");
-    Err(Error::Unsupported { form: "a state dict of torchvision", problem })
+    Err(Error::Unfit(format!(
+        "a state dict of torchvision cannot hold this model: {problem}: export it as onnx or safetensors"
+    )))
 }
 
 /// The description of the tensors: what `torch.save` of an ordered dict would write.
 fn describe(items: &[Item]) -> Vec<u8> {
     let mut pickle = Pickle::new();
     pickle.ordered_dict();
-    pickle.mark();
+    pickle.add(&[MARK]);
     for (number, item) in items.iter().enumerate() {
         pickle.text(&item.name);
         pickle.global("torch._utils", "_rebuild_tensor_v2");
-        pickle.mark();
-        // The storage: its type, entry, device and length.
-        pickle.mark();
+        // In the arguments, first the storage: its type, entry, device and length.
+        pickle.add(&[MARK, MARK]);
         pickle.text("storage");
         pickle.global("torch", item.storage);
         pickle.text(&number.to_string());
         pickle.text("cpu");
         pickle.int(item.shape.iter().product());
-        pickle.tuple();
-        pickle.persistent_id();
+        pickle.add(&[TUPLE, PERSISTENT_ID]);
         // The tensor's offset, shape and strides; no gradient, no hooks.
         pickle.int(0);
         pickle.ints(&item.shape);
         pickle.ints(&strides(&item.shape));
-        pickle.no_gradient();
+        pickle.add(&[FALSE]);
         pickle.ordered_dict();
-        pickle.tuple();
-        pickle.call();
+        pickle.add(&[TUPLE, REDUCE]);
     }
-    pickle.set_items();
-    pickle.finish()
+    pickle.add(&[SET_ITEMS, STOP]);
+    pickle.0
 }
 
 /// Strides of a tensor whose last axis is the fastest.

@@ -3,16 +3,22 @@
 
 /// A pickle under construction.
 #[derive(Debug)]
-pub(super) struct Pickle(Vec<u8>);
+pub(super) struct Pickle(pub(super) Vec<u8>);
 
-const MARK: u8 = b'(';
-const STOP: u8 = b'.';
-const REDUCE: u8 = b'R';
-const TUPLE: u8 = b't';
+/// Starts the items of a dict, or of a tuple.
+pub(super) const MARK: u8 = b'(';
+/// Ends the pickle.
+pub(super) const STOP: u8 = b'.';
+/// Calls the function before the last tuple with the tuple's values.
+pub(super) const REDUCE: u8 = b'R';
+/// Makes a tuple of the values since the mark.
+pub(super) const TUPLE: u8 = b't';
+/// Adds the keys and values since the mark to the dict before it.
+pub(super) const SET_ITEMS: u8 = b'u';
+/// Replaces the last value by the object outside the pickle that it identifies.
+pub(super) const PERSISTENT_ID: u8 = b'Q';
+pub(super) const FALSE: u8 = 0x89;
 const EMPTY_TUPLE: u8 = b')';
-const SET_ITEMS: u8 = b'u';
-const PERSISTENT_ID: u8 = b'Q';
-const FALSE: u8 = 0x89;
 const GLOBAL: u8 = b'c';
 const TEXT: u8 = b'X';
 const INT: u8 = b'J';
@@ -28,29 +34,9 @@ impl Pickle {
         self.0.extend([EMPTY_TUPLE, REDUCE]);
     }
 
-    /// Starts the items of a dict, or of a tuple.
-    pub(super) fn mark(&mut self) {
-        self.0.push(MARK);
-    }
-
-    /// Adds the keys and values since the mark to the dict before it.
-    pub(super) fn set_items(&mut self) {
-        self.0.push(SET_ITEMS);
-    }
-
-    /// Makes a tuple of the values since the mark.
-    pub(super) fn tuple(&mut self) {
-        self.0.push(TUPLE);
-    }
-
-    /// Calls the function before the last tuple with the tuple's values.
-    pub(super) fn call(&mut self) {
-        self.0.push(REDUCE);
-    }
-
-    /// Replaces the last value by the object outside the pickle that it identifies.
-    pub(super) fn persistent_id(&mut self) {
-        self.0.push(PERSISTENT_ID);
+    /// Adds instructions without arguments.
+    pub(super) fn add(&mut self, instructions: &[u8]) {
+        self.0.extend(instructions);
     }
 
     /// A function or class by name.
@@ -71,17 +57,8 @@ impl Pickle {
     }
 
     pub(super) fn ints(&mut self, values: &[i32]) {
-        self.mark();
+        self.0.push(MARK);
         values.iter().for_each(|&value| self.int(value));
-        self.tuple();
-    }
-
-    pub(super) fn no_gradient(&mut self) {
-        self.0.push(FALSE);
-    }
-
-    pub(super) fn finish(mut self) -> Vec<u8> {
-        self.0.push(STOP);
-        self.0
+        self.0.push(TUPLE);
     }
 }

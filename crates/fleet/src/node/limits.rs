@@ -109,8 +109,7 @@ pub(super) fn check_task<'a>(
     let local: Option<Vec<_>> = clients.iter().map(local).collect();
     let local = local.ok_or_else(|| Refusal::new(404, "unknown client in train request"))?;
     if let Some(number) = numbers.last().filter(|number| **number as usize >= CLIENTS) {
-        let problem = format!("client number {number} is not below {CLIENTS}");
-        return Err(Refusal::new(400, problem));
+        return Err(Refusal::new(400, format!("client number {number} is not below {CLIENTS}")));
     }
     let rounds = site.experiment.rounds;
     if !(1..=rounds).contains(&round) {

@@ -1,11 +1,12 @@
 //! From the files of a part to its pixels.
 
+use crate::error::malformed;
 use crate::formats::Options;
 use crate::formats::checks::{shape, volume};
 use crate::pictures::{self, Fit, Header};
 use crate::progress::Count;
 use crate::skipped::{Reason, Skipped};
-use crate::{DataError, ImageSet, Result, Shape};
+use crate::{ImageSet, Result, Shape};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -115,7 +116,7 @@ fn common_shape(
              --size)"
         );
         let found = format!("{} x {}", other.width, other.height);
-        return Err(DataError::malformed(file, "image size", expected, found));
+        return malformed(file, "image size", expected, found);
     }
     shape(file, side as usize, side as usize, channels)
 }

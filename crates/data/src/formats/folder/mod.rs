@@ -21,6 +21,7 @@ pub use relabel::{Relabelled, relabelled, seen_from};
 
 use super::Options;
 use super::checks::{every_class, finish, same_shape};
+use crate::error::malformed;
 use crate::progress::Count;
 use crate::skipped::Skipped;
 use crate::{DataError, DataSet, ImageSet, Result, Unlabelled, pictures};
@@ -107,7 +108,7 @@ fn images(
     classes: Vec<String>,
 ) -> Result<ImageSet> {
     if decoded.pixels.is_empty() {
-        return Err(DataError::malformed(path, "pictures", "at least one readable one", "none"));
+        return malformed(path, "pictures", "at least one readable one", "none");
     }
     let labels = labels.map(|labels| decoded.readable(&labels));
     finish(path, decoded.shape, decoded.pixels, labels, classes)
@@ -127,7 +128,7 @@ fn clients(path: &Path, part: Part, decoded: Decoded) -> Result<Unlabelled> {
     }
     if let Some(client) = clients.iter().position(Vec::is_empty) {
         let place = format!("client {}", part.client_names[client]);
-        return Err(DataError::malformed(path, place, "at least one readable picture", "none"));
+        return malformed(path, place, "at least one readable picture", "none");
     }
     let images = images(path, None, decoded, Vec::new())?;
     Ok(Unlabelled { images, clients, client_names: part.client_names })

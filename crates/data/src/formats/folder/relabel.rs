@@ -1,6 +1,6 @@
 //! Joins the labels that a person has reviewed with the pictures of a data set.
 
-use crate::error::unusable;
+use crate::error::{malformed, unusable};
 use crate::formats::{Options, list_pictures};
 use crate::tables::{cell, csv, from_cell};
 use crate::{DataError, Result, paths};
@@ -28,7 +28,7 @@ pub fn relabelled(
     let options = Options { test_share, ..Options::default() };
     let Some(listing) = list_pictures(path, &options)? else {
         let expected = "labelled and unlabelled pictures";
-        return Err(DataError::malformed(path, "folder", expected, "files of many images each"));
+        return malformed(path, "folder", expected, "files of many images each");
     };
     let Some(unlabelled) = &listing.unlabelled else {
         return unusable(format!("{}: there are no unlabelled pictures", listing.root.display()));
@@ -56,7 +56,7 @@ pub fn relabelled(
             Some((line, label)) if !listing.classes.contains(&label) => {
                 let expected = format!("one of {}", listing.classes.join(", "));
                 let place = format!("line {line}: label");
-                return Err(DataError::malformed(labels, place, expected, format!("`{label}`")));
+                return malformed(labels, place, expected, format!("`{label}`"));
             }
             Some((_, label)) => {
                 row(path, &label, "", "train");
@@ -67,32 +67,30 @@ pub fn relabelled(
     }
     DataError::all(problems)?;
     if let Some((path, (line, _))) = given.iter().min_by_key(|(_, (line, _))| *line) {
-        let place = format!("line {line}: path");
         let expected = format!("an unlabelled picture of {}", listing.root.display());
-        return Err(DataError::malformed(labels, place, expected, path.display().to_string()));
+        return malformed(labels, format!("line {line}: path"), expected, path.display());
     }
     if count == 0 {
         let expected = "a label in at least one row (review the proposals first, or accept the sure ones \
                         with `fedanchor label --accept`)";
-        return Err(DataError::malformed(labels, "column `label`", expected, "none"));
+        return malformed(labels, "column `label`", expected, "none");
     }
     if count == unlabelled.files.len() {
         let expected = "pictures that stay unlabelled, for the clients: clear labels that have not been \
                         reviewed";
-        let found = "a label for every picture";
-        return Err(DataError::malformed(labels, "column `label`", expected, found));
+        return malformed(labels, "column `label`", expected, "a label for every picture");
     }
     Ok(Relabelled { text: csv(rows), labelled: count })
 }
 
 /// The labels of a CSV file by picture, with their lines.
 fn read(labels: &Path) -> Result<HashMap<PathBuf, (u64, String)>> {
-    let malformed =
+    let broken =
         |place: String, found: String| DataError::malformed(labels, place, "a CSV file", found);
     let text = fedanchor_disk::read(labels, fedanchor_disk::limit(labels));
     let text = text.map_err(|error| DataError::io(labels, error))?;
     let mut reader = csv::Reader::from_reader(text.as_slice());
-    let head = reader.headers().map_err(|error| malformed("head".to_owned(), error.to_string()))?;
+    let head = reader.headers().map_err(|error| broken("head".to_owned(), error.to_string()))?;
     let column = |name: &str| {
         head.iter().position(|field| field == name).ok_or_else(|| {
             let found = head.iter().collect::<Vec<_>>().join(", ");
@@ -103,7 +101,7 @@ fn read(labels: &Path) -> Result<HashMap<PathBuf, (u64, String)>> {
     let folder = labels.parent().unwrap_or(Path::new(""));
     let mut found = HashMap::new();
     for record in reader.records() {
-        let record = record.map_err(|error| malformed("row".to_owned(), error.to_string()))?;
+        let record = record.map_err(|error| broken("row".to_owned(), error.to_string()))?;
         let line = record.position().map_or(0, csv::Position::line);
         let (path, label) = (from_cell(&record[path]), from_cell(&record[label]));
         if label.is_empty() {
@@ -111,12 +109,10 @@ fn read(labels: &Path) -> Result<HashMap<PathBuf, (u64, String)>> {
         }
         let picture = folder.join(path);
         let picture = absolute(&picture)
-            .map_err(|error| malformed(format!("line {line}: path"), error.to_string()))?;
+            .map_err(|error| broken(format!("line {line}: path"), error.to_string()))?;
         if let Some((first, _)) = found.insert(picture, (line, label.to_owned())) {
-            let place = format!("line {line}: path");
-            let expected = "every picture once";
             let found = format!("{path}, which line {first} has too");
-            return Err(DataError::malformed(labels, place, expected, found));
+            return malformed(labels, format!("line {line}: path"), "every picture once", found);
         }
     }
     Ok(found)

@@ -6,7 +6,7 @@
 use super::listing::{Listing, Part, superfluous_share};
 use super::names::natural;
 use crate::DataError;
-use crate::error::listed;
+use crate::error::{listed, malformed};
 use crate::formats::Options;
 use crate::paths::{escaped, in_message};
 use crate::tables::from_cell;
@@ -108,8 +108,7 @@ impl Listing {
 
 /// The usable lines, each picture once.
 fn rows(file: &Path, root: &Path, bad: &mut BadLines) -> Result<Vec<(u64, Row)>, DataError> {
-    let broken =
-        |error: &csv::Error| DataError::malformed(file, "table", "a CSV file", error.to_string());
+    let broken = |error: &csv::Error| DataError::malformed(file, "table", "a CSV file", error);
     let content = fedanchor_disk::open(file).map_err(|error| DataError::io(file, error))?;
     let mut reader =
         csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(content);
@@ -118,7 +117,7 @@ fn rows(file: &Path, root: &Path, bad: &mut BadLines) -> Result<Vec<(u64, Row)>,
     let Some(path) = column("path") else {
         let found = head.iter().collect::<Vec<_>>().join(",");
         let expected = "the columns path,label,client,split (all but the first may be absent)";
-        return Err(DataError::malformed(file, "line 1", expected, format!("`{found}`")));
+        return malformed(file, "line 1", expected, format!("`{found}`"));
     };
     let [label, client, split] = ["label", "client", "split"].map(column);
     let mut rows: Vec<(u64, Row)> = Vec::new();
