@@ -159,7 +159,7 @@ impl Heat {
                 }
             }
         }
-        svg.frame(plane);
+        plane.frame(svg);
     }
 
     /// The scale, to the right of the plane.

@@ -108,7 +108,7 @@ impl Lines {
         }
         svg.finish(
             [560.0, plane.bottom() + 48.0],
-            &plane,
+            plane.top,
             &keys,
             &format!("data-x=\"{}\"", escape::markup(&self.x.label)),
         )

@@ -38,7 +38,7 @@ impl Points {
         };
         let (x, y) = (range(0), range(1));
         let place = |point: [f64; 2]| [plane.x(&x, point[0]), plane.y(&y, point[1])];
-        svg.frame(&plane);
+        plane.frame(&mut svg);
         let mut keys = Vec::new();
         let colours = class_colours(self.classes.len());
         let drawn = self.classes.iter().zip(&colours).filter(|(class, _)| !class.points.is_empty());
@@ -66,7 +66,7 @@ impl Points {
                 escape::markup(&class.name)
             ));
         }
-        svg.finish([560.0, plane.bottom() + MARGIN], &plane, &keys, "")
+        svg.finish([560.0, plane.bottom() + MARGIN], plane.top, &keys, "")
     }
 }
 
