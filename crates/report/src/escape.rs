@@ -90,6 +90,24 @@ pub(crate) fn latex_table<'a>(
     )
 }
 
+/// A line per row, with columns two spaces apart.
+pub(crate) fn aligned(
+    rows: &[impl AsRef<[String]>],
+    is_right: impl Fn(usize) -> bool,
+) -> Vec<String> {
+    let width = |column: usize| rows.iter().map(|row| row.as_ref()[column].chars().count()).max();
+    let widths: Vec<usize> =
+        (0..rows[0].as_ref().len()).map(|column| width(column).unwrap_or_default()).collect();
+    let lines = rows.iter().map(|row| {
+        let cells = row.as_ref().iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            let cell = one_line(cell);
+            if is_right(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    });
+    lines.collect()
+}
+
 /// Text that must stay on one line: in plain text, or after a comment sign.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")

@@ -158,6 +158,13 @@ impl History {
         self.timings.truncate(kept);
     }
 
+    /// Mean seconds of a round without pre-training, in all or in a phase.
+    pub fn mean_seconds(&self, of: impl Fn(&Timing) -> f64) -> Option<f64> {
+        let rounds: Vec<f64> =
+            self.timings.iter().filter(|timing| timing.round > 0).map(of).collect();
+        (!rounds.is_empty()).then(|| rounds.iter().sum::<f64>() / rounds.len() as f64)
+    }
+
     pub fn last(&self) -> &RoundRecord {
         &self.rounds[self.rounds.len() - 1]
     }
