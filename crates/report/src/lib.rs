@@ -40,7 +40,7 @@ mod write;
 
 pub use compare::{Comparison, Evidence, Reached, compare, comparison_text};
 pub use error::{ReportError, Result};
-pub use figures::{Embedding, Options};
+pub use figures::Options;
 pub use follow::{Follower, Followers, LiveRun, Status};
 pub use heading::{Heading, Partition};
 pub use history::read_histories;

@@ -209,10 +209,10 @@ fn json(table: &Table) -> String {
         notes: Vec<&'a str>,
     }
     let rows = table.rows.iter().map(|row| {
-        let notes = row.notes.iter().filter_map(|&number| table.remark(number));
+        let notes = row.notes.iter().map(|&number| table.remarks[number - 1].as_str());
         WithNotes { row, notes: notes.collect() }
     });
-    let whole = Whole { rows: rows.collect(), left_out: table.left_out() };
+    let whole = Whole { rows: rows.collect(), left_out: &table.left_out };
     serde_json::to_string_pretty(&whole).expect("plain structs have a JSON form") + "\n"
 }
 

@@ -44,8 +44,7 @@ pub struct Shown {
     pub anchors: Vec<(Vec<u8>, String, f64)>,
 }
 
-/// Sorts proposals by doubt: first those on which the heads differ, and among equals the smallest margin
-/// first. Returns the order.
+/// The order by doubt: first proposals on which the heads differ, and among equals the smallest margin first.
 pub fn by_doubt(proposals: &[Proposal]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..proposals.len()).collect();
     order.sort_by(|&a, &b| {

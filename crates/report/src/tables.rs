@@ -202,8 +202,7 @@ fn only_method<'a>(
     (key.starts_with("method.") && own).then(|| method(first))
 }
 
-/// What went wrong in the rounds of a section, if anything did: rejected updates, failed and excluded
-/// clients, rounds without effect.
+/// What went wrong in the rounds of a section, if anything did.
 fn events(section: &Section) -> Option<TextTable> {
     let mut table = TextTable::new(
         format!("{}-events", section.id),

@@ -2,7 +2,7 @@
 
 use super::interrupt::{Interrupted, stop_on_interrupt, this_command};
 use super::pictures::{self, AT_ONCE};
-use super::{counted, grouped};
+use super::{counted, grouped, write};
 use crate::cli::LabelArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -88,12 +88,9 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         }
     }
     let sorted: Vec<Proposal> = order.iter().map(|&at| proposals[at].clone()).collect();
-    let write = |path: &Path, text: String| {
-        fedanchor_disk::write(path, &[text.as_bytes()]).with_context(|| path.display().to_string())
-    };
-    write(&csv, review_csv(&sorted))?;
+    write(&csv, &review_csv(&sorted))?;
     let title = format!("Labels for {}", args.folder.display());
-    write(&html, review_page(&title, model.classes(), &sorted, &shown))?;
+    write(&html, &review_page(&title, model.classes(), &sorted, &shown))?;
     let differ = sorted.iter().filter(|proposal| !proposal.agrees()).count();
     printer.line(format!(
         "{}, {} on which the heads differ, {} accepted; wrote {} and {}",

@@ -96,12 +96,12 @@ impl Lines {
             keys.push(Key { name: line.name.clone(), sample, shown: line.shown });
         }
         for (reference, dash) in self.references.iter().zip(REFERENCE_DASHES.iter().cycle()) {
-            let (name, value) =
-                (format!("{} ({:.2})", reference.name, reference.value), reference.value);
+            let Reference { name, value } = reference;
+            let name = format!("{name} ({value:.2})");
             let stroke = format!(
                 "class=\"reference\" stroke=\"#666666\" stroke-width=\"1.3\" stroke-dasharray=\"{dash}\""
             );
-            let (left, at, right) = (plane.left, plane.y(&y, value), px(plane.right()));
+            let (left, at, right) = (plane.left, plane.y(&y, *value), px(plane.right()));
             svg.group(&name, true, &stroke);
             svg.add(format_args!("<path d=\"M{left} {at}L{right} {at}\"/></g>\n"));
             let sample = format!("<path d=\"M0 0h24\" {stroke}/>");

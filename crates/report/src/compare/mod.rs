@@ -55,8 +55,7 @@ pub struct ChangedSetting {
 }
 
 /// Compares the experiments in two folders, each a run folder or one that contains the runs of one experiment.
-/// `accuracy` is the percentage whose costs are compared [default: the lower of both final accuracies, rounded
-/// down].
+/// `accuracy` is described at [`Comparison::accuracy_given`].
 pub fn compare(
     a: &Path,
     b: &Path,

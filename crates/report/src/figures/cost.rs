@@ -7,7 +7,7 @@ use crate::study::{Experiment, Section};
 use fedanchor_record::Timing;
 
 /// Test accuracy against the bytes sent so far.
-pub(super) fn traffic(section: &Section, options: Options) -> Option<Figure> {
+pub(super) fn traffic(section: &Section, options: &Options) -> Option<Figure> {
     let sends = |one: &&Experiment| {
         one.runs[0].rounds.iter().any(|round| round.bytes_down + round.bytes_up > 0)
     };

@@ -29,7 +29,8 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
                 .collect()
         });
         let values = shares.collect();
-        Some(heat(matrix, values, ["true class", "predicted class"], "% of the true class", 0))
+        let names = ["true class", "predicted class"];
+        Some(Chart::Heat(heat(matrix, values, names, "% of the true class", 0)))
     };
     let caption =
         "Test images of each true class by the class that the final model predicts, in percent.";
@@ -40,8 +41,7 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
 pub(super) fn similarity(section: &Section) -> Option<Figure> {
     let draw = |run: &History| {
         let matrix = run.similarity.as_ref()?;
-        let chart = heat(matrix, matrix.values.clone(), ["class", "class"], "cosine", 2);
-        let Chart::Heat(heat) = chart else { return None };
+        let heat = heat(matrix, matrix.values.clone(), ["class", "class"], "cosine", 2);
         Some(Chart::Heat(Heat { scale: Scale::Signed, ..heat }))
     };
     let caption = "Cosine between the mean latents of the classes' anchors, final model. Classes that share \
@@ -63,7 +63,7 @@ pub(super) fn partition(section: &Section) -> Option<Figure> {
         matrix.rows = matrix.rows.into_iter().step_by(every).collect();
         matrix.values = matrix.values.into_iter().step_by(every).collect();
         let values = matrix.values.clone();
-        Some(heat(&matrix, values, ["client", "class"], "samples", 0))
+        Some(Chart::Heat(heat(&matrix, values, ["client", "class"], "samples", 0)))
     };
     let caption =
         "Samples of each client by class. Of more than 200 clients, evenly spaced ones are shown.";
@@ -76,8 +76,8 @@ fn heat(
     [y, x]: [&str; 2],
     label: &str,
     decimals: usize,
-) -> Chart {
-    Chart::Heat(Heat {
+) -> Heat {
+    Heat {
         x: x.to_owned(),
         y: y.to_owned(),
         columns: matrix.columns.clone(),
@@ -86,7 +86,7 @@ fn heat(
         label: label.to_owned(),
         scale: Scale::Sequential,
         decimals,
-    })
+    }
 }
 
 /// Real images: labelled wrongly with a high score, and left out.

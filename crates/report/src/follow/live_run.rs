@@ -60,12 +60,6 @@ impl LiveRun {
         self.rounds.last()
     }
 
-    /// The round with the best test accuracy.
-    pub fn best(&self) -> Option<&RoundRecord> {
-        // The first of equals, as in the summary.
-        self.rounds.iter().rev().max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy))
-    }
-
     /// The timing of a round.
     pub fn timing(&self, round: u32) -> Option<&Timing> {
         self.timings.iter().rev().find(|timing| timing.round == round)
