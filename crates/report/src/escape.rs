@@ -1,9 +1,13 @@
 //! Escaping text for other formats.
 
-/// Lines of a CSV file.
-pub(crate) fn csv(lines: impl IntoIterator<Item = Vec<String>>) -> String {
+/// A CSV file.
+pub(crate) fn csv(
+    head: impl IntoIterator<Item: Into<String>>,
+    lines: impl Iterator<Item = Vec<String>>,
+) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    for line in lines {
+    let head = head.into_iter().map(Into::into).collect();
+    for line in std::iter::once(head).chain(lines) {
         // Writing to memory cannot fail.
         let _ = writer.write_record(line);
     }
@@ -121,7 +125,7 @@ mod tests {
     fn csv_quotes_only_where_needed() {
         let cells = ["LDA 0.1", "a=1, b=2", "the \"small\" one", "two\nlines"].map(str::to_owned);
         let line = "LDA 0.1,\"a=1, b=2\",\"the \"\"small\"\" one\",\"two\nlines\"\n";
-        assert_eq!(csv([cells.to_vec()]), line);
+        assert_eq!(csv(cells, std::iter::empty()), line);
     }
 
     #[test]

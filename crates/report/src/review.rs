@@ -113,7 +113,7 @@ pub fn review_csv(proposals: &[Proposal]) -> String {
             [one.score, one.margin, one.confidence].map(|number| number.to_string());
         vec![path, label, proposal, score, margin, classifier, confidence]
     });
-    escape::csv(std::iter::once(HEAD.split(',').map(str::to_owned).collect()).chain(lines))
+    escape::csv(HEAD.split(','), lines)
 }
 
 fn data_url(jpeg: &[u8]) -> String {

@@ -7,7 +7,7 @@ use crate::published::{Published, published};
 use crate::setup::{differing, group};
 use crate::table::Average;
 use fedanchor_record::Summary;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 /// A section with more experiments than this is divided by the sweeps that its runs come from.
@@ -92,7 +92,8 @@ impl Study {
         let mut sections: Vec<Section> = Vec::new();
         for task in tasks {
             let many = group(task.iter().map(|run| &run.setup)).len() > MOST_EXPERIMENTS;
-            for (sweep, runs) in if many { by_sweep(task) } else { vec![(None, task)] } {
+            let sweeps = if many { by_sweep(task) } else { BTreeMap::from([(None, task)]) };
+            for (sweep, runs) in sweeps {
                 let mut section = Section::new(runs, sweep, &mut problems);
                 let taken = |id: &str| sections.iter().any(|other| other.id == id);
                 if taken(&section.id) {
@@ -107,17 +108,13 @@ impl Study {
 }
 
 /// Divides runs by the folder of their sweep, `SWEEP/CELL/seedN`, in the order of its name.
-fn by_sweep(runs: Vec<History>) -> Vec<(Option<String>, Vec<History>)> {
-    let mut sweeps: Vec<(Option<String>, Vec<History>)> = Vec::new();
+fn by_sweep(runs: Vec<History>) -> BTreeMap<Option<String>, Vec<History>> {
+    let mut sweeps: BTreeMap<Option<String>, Vec<History>> = BTreeMap::new();
     for run in runs {
         let sweep =
             is_seed(&run.setup.path).then(|| name_of(run.setup.path.parent()?.parent()?)).flatten();
-        match sweeps.iter_mut().find(|(name, _)| *name == sweep) {
-            Some((_, runs)) => runs.push(run),
-            None => sweeps.push((sweep, vec![run])),
-        }
+        sweeps.entry(sweep).or_default().push(run);
     }
-    sweeps.sort_by(|(a, _), (b, _)| a.cmp(b));
     sweeps
 }
 

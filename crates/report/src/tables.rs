@@ -49,23 +49,22 @@ impl TextTable {
 
     /// As comma-separated values with a header. Mean and deviation have separate columns.
     pub fn csv(&self) -> String {
-        let averaged = |column: usize| self.averages.contains(&self.columns[column].as_str());
-        let titles =
-            self.columns.iter().enumerate().flat_map(|(place, title)| match averaged(place) {
-                true => vec![format!("{title} mean"), format!("{title} deviation")],
-                false => vec![title.clone()],
-            });
-        let rows = self.rows.iter().map(|row| {
-            let cells = row.iter().enumerate().flat_map(|(place, cell)| match averaged(place) {
-                true => {
-                    let (mean, deviation) = cell.split_once(BETWEEN).unwrap_or((cell, ""));
-                    vec![mean.to_owned(), deviation.to_owned()]
+        let line = |cells: &[String], split: &dyn Fn(&str) -> [String; 2]| -> Vec<String> {
+            let cells = cells.iter().zip(&self.columns).flat_map(|(cell, title)| {
+                match self.averages.contains(&title.as_str()) {
+                    true => split(cell).to_vec(),
+                    false => vec![cell.clone()],
                 }
-                false => vec![cell.clone()],
             });
             cells.collect()
-        });
-        escape::csv(std::iter::once(titles.collect()).chain(rows))
+        };
+        let head = ["mean", "deviation"];
+        let head = line(&self.columns, &|title| head.map(|which| format!("{title} {which}")));
+        let parts = |cell: &str| {
+            let (mean, deviation) = cell.split_once(BETWEEN).unwrap_or((cell, ""));
+            [mean, deviation].map(str::to_owned)
+        };
+        escape::csv(head, self.rows.iter().map(|row| line(row, &parts)))
     }
 
     /// As a `tabular` for the package `booktabs`.

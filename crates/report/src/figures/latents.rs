@@ -5,7 +5,7 @@
 
 use super::series::short;
 use super::{Figure, Frame, MOST_MODELS, Options};
-use crate::chart::{Chart, ClassPoints, Points};
+use crate::chart::{Chart, ClassPoints};
 use crate::study::Section;
 use bhtsne::tSNE;
 use fedanchor_record::Latents;
@@ -33,7 +33,7 @@ pub(super) fn plane(section: &Section, options: &Options) -> Option<Figure> {
                 let own = own.filter(|(_, label)| usize::from(**label) == class);
                 ClassPoints { name, points: own.map(|(point, _)| *point).collect() }
             });
-            let chart = Chart::Points(Points { classes: classes.collect() });
+            let chart = Chart::Points(classes.collect());
             frames.push(Frame { name: format!("{}, round {round}", experiment.name), chart });
         }
     }
