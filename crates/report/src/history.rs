@@ -179,7 +179,7 @@ impl History {
     pub fn last_ten(&self) -> f64 {
         let trained = &self.rounds[self.rounds.len().min(2) - 1..];
         let last = &trained[trained.len().saturating_sub(10)..];
-        last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
+        Average::of(last.iter().map(|round| round.test_accuracy)).mean
     }
 }
 

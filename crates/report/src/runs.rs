@@ -201,13 +201,11 @@ fn check_records(run: &RunFiles, summary: &Summary) -> Result<()> {
     // First line by line, which says more.
     let text = RunFiles::unchecked(&run.folder).text(files::ROUNDS)?;
     let mut checksums = Checksums::default();
-    match text.lines().position(|line| !checksums.accepts(line)) {
-        None => run.bytes(files::ROUNDS).map(drop)?,
-        Some(index) => {
-            let problem = format!("line {} does not match its checksum", index + 1);
-            return Err(ReportError::malformed(file, problem));
-        }
+    if let Some(index) = text.lines().position(|line| !checksums.accepts(line)) {
+        let problem = format!("line {} does not match its checksum", index + 1);
+        return Err(ReportError::malformed(file, problem));
     }
+    run.bytes(files::ROUNDS)?;
     let last = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
     match last.and_then(|last| summary.contradiction(&last)) {
         Some(problem) => Err(ReportError::malformed(run.path(files::SUMMARY), problem)),

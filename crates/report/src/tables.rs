@@ -24,8 +24,8 @@ pub struct TextTable {
 }
 
 impl TextTable {
-    fn new(id: String, title: &str, columns: &[&str]) -> Self {
-        let columns = columns.iter().map(|&column| column.to_owned()).collect();
+    fn new(id: String, title: &str, columns: &str) -> Self {
+        let columns = columns.split(',').map(str::to_owned).collect();
         Self { id, title: title.to_owned(), columns, rows: Vec::new(), averages: &[] }
     }
 
@@ -82,22 +82,8 @@ fn summary(section: &Section) -> TextTable {
     let mut table = TextTable::new(
         format!("{}-summary", section.id),
         "Test accuracy (%): mean ± standard deviation over seeds",
-        &[
-            "experiment",
-            "preset",
-            "seeds",
-            "rounds",
-            "last ten",
-            "final",
-            "best",
-            "validation",
-            "anchors alone",
-            "published",
-            "megabytes",
-            "seconds per round",
-            "build",
-            "state",
-        ],
+        "experiment,preset,seeds,rounds,last ten,final,best,validation,anchors alone,published,megabytes,\
+         seconds per round,build,state",
     );
     table.averages = &["last ten", "final", "best", "validation", "anchors alone", "published"];
     for experiment in &section.experiments {
@@ -180,10 +166,8 @@ fn differences(section: &Section) -> Option<TextTable> {
         let column = |place: usize| rows.iter().map(|row| row[place].clone()).collect();
         rows = (0..rows[0].len()).map(column).collect();
     }
-    let mut table = TextTable::new(format!("{}-differences", section.id), &title, &[]);
-    table.columns = rows.remove(0);
-    table.rows = rows;
-    Some(table)
+    let id = format!("{}-differences", section.id);
+    Some(TextTable { columns: rows.remove(0), rows, ..TextTable::new(id, &title, "") })
 }
 
 /// The method of all experiments that have a setting, if they have the same value and others have none.
@@ -206,7 +190,7 @@ fn events(section: &Section) -> Option<TextTable> {
     let mut table = TextTable::new(
         format!("{}-events", section.id),
         "Rejected updates, failed and excluded clients, and rounds that changed nothing",
-        &["experiment", "seed", "rejected", "failed", "excluded", "no quorum", "rolled back"],
+        "experiment,seed,rejected,failed,excluded,no quorum,rolled back",
     );
     for experiment in &section.experiments {
         for run in &experiment.runs {

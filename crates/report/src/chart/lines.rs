@@ -41,9 +41,7 @@ pub struct Line {
 /// A value to compare lines with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference {
-    /// Its name.
     pub name: String,
-    /// The value.
     pub value: f64,
 }
 

@@ -93,21 +93,12 @@ mod tests {
         let references = vec![Reference { name: name(), value: 61.5 }];
         let series = vec![Series { name: name(), values: vec![Some(1.0)], style: 0 }];
         let (columns, rows, values) = (vec![name()], vec![name()], vec![vec![1.0]]);
-        let (scale, decimals) = (Scale::Signed, 1);
+        let scale = Scale::Signed;
         let picture = Picture { png: String::new(), caption: vec![name()] };
         let charts = [
             Chart::Lines(Lines { x: axis(), y: axis(), lines: vec![line], references }),
             Chart::Bars(Bars { axis: axis(), groups: vec![name()], series, stacked: false }),
-            Chart::Heat(Heat {
-                x: name(),
-                y: name(),
-                columns,
-                rows,
-                values,
-                label: name(),
-                scale,
-                decimals,
-            }),
+            Chart::Heat(Heat { x: name(), y: name(), columns, rows, values, label: name(), scale }),
             Chart::Points(vec![ClassPoints { name: name(), points: vec![[0.0, 1.0]] }]),
             Chart::Sheet(Sheet { columns: 1, rows: vec![(name(), vec![picture])] }),
         ];

@@ -30,7 +30,7 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
         });
         let values = shares.collect();
         let names = ["true class", "predicted class"];
-        Some(Chart::Heat(heat(matrix, values, names, "% of the true class", 0)))
+        Some(Chart::Heat(heat(matrix, values, names, "% of the true class")))
     };
     let caption =
         "Test images of each true class by the class that the final model predicts, in percent.";
@@ -41,7 +41,7 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
 pub(super) fn similarity(section: &Section) -> Option<Figure> {
     let draw = |run: &History| {
         let matrix = run.similarity.as_ref()?;
-        let heat = heat(matrix, matrix.values.clone(), ["class", "class"], "cosine", 2);
+        let heat = heat(matrix, matrix.values.clone(), ["class", "class"], "cosine");
         Some(Chart::Heat(Heat { scale: Scale::Signed, ..heat }))
     };
     let caption = "Cosine between the mean latents of the classes' anchors, final model. Classes that share \
@@ -63,20 +63,14 @@ pub(super) fn partition(section: &Section) -> Option<Figure> {
         matrix.rows = matrix.rows.into_iter().step_by(every).collect();
         matrix.values = matrix.values.into_iter().step_by(every).collect();
         let values = matrix.values.clone();
-        Some(Chart::Heat(heat(&matrix, values, ["client", "class"], "samples", 0)))
+        Some(Chart::Heat(heat(&matrix, values, ["client", "class"], "samples")))
     };
     let caption =
         "Samples of each client by class. Of more than 200 clients, evenly spaced ones are shown.";
     Figure::new(section, "partition", "Partition (samples)", caption).by_run(section, draw)
 }
 
-fn heat(
-    matrix: &Matrix,
-    values: Vec<Vec<f64>>,
-    [y, x]: [&str; 2],
-    label: &str,
-    decimals: usize,
-) -> Heat {
+fn heat(matrix: &Matrix, values: Vec<Vec<f64>>, [y, x]: [&str; 2], label: &str) -> Heat {
     Heat {
         x: x.to_owned(),
         y: y.to_owned(),
@@ -85,7 +79,6 @@ fn heat(
         values,
         label: label.to_owned(),
         scale: Scale::Sequential,
-        decimals,
     }
 }
 

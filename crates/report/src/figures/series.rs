@@ -51,9 +51,8 @@ fn smoothed(run: &History, smooth: usize, of: Of) -> Vec<(u32, f64)> {
     (0..numbers.len())
         .map(|end| {
             let start = (end + 1).saturating_sub(window);
-            let part = &numbers[start..=end];
-            let sum: f64 = part.iter().map(|(_, value)| value).sum();
-            (numbers[end].0, sum / part.len() as f64)
+            let part = numbers[start..=end].iter().map(|(_, value)| *value);
+            (numbers[end].0, Average::of(part).mean)
         })
         .collect()
 }
