@@ -125,12 +125,8 @@ fn last_common(a: &[History], b: &[History], notes: &mut Vec<String>) -> Option<
     let last = all().map(|run| run.last().round).min()?;
     notes.push(format!("not all runs are finished: all are compared up to round {last}"));
     notes.extend(unfinished.iter().map(|run| {
-        format!(
-            "unfinished: {}: {} of {} rounds",
-            run.setup.path.display(),
-            run.last().round,
-            run.planned()
-        )
+        let (path, last, planned) = (run.setup.path.display(), run.last().round, run.planned());
+        format!("unfinished: {path}: {last} of {planned} rounds")
     }));
     Some(last)
 }

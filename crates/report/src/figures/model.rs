@@ -53,11 +53,16 @@ pub(super) fn similarity(section: &Section) -> Option<Figure> {
 /// Samples by client and class.
 pub(super) fn partition(section: &Section) -> Option<Figure> {
     let draw = |run: &History| {
-        let (mut matrix, sizes) = run.partition.clone()?.split_off("size");
+        let mut matrix = run.partition.clone()?;
+        let place = matrix.columns.iter().position(|column| column == "size");
+        let sizes = place.map(|place| {
+            matrix.columns.remove(place);
+            matrix.values.iter_mut().map(|row| vec![row.remove(place)]).collect()
+        });
         if matrix.columns.len() < 2 {
             // The classes are unknown: only the sizes.
             matrix.columns = vec!["any".to_owned()];
-            matrix.values = sizes?.into_iter().map(|size| vec![size]).collect();
+            matrix.values = sizes?;
         }
         let every = matrix.rows.len().div_ceil(MOST_CLIENTS).max(1);
         matrix.rows = matrix.rows.into_iter().step_by(every).collect();

@@ -82,25 +82,25 @@ pub(super) fn beginning(wall_time: f64) -> Vec<u8> {
     [event(version), event(start)].concat()
 }
 
-/// The scalars and texts of one step.
+/// The scalars of one step, and a text.
 pub(super) fn values(
     wall_time: f64,
     step: u32,
     scalars: &[(&str, f64)],
-    texts: &[(&str, String)],
+    text: Option<(&str, String)>,
 ) -> Vec<u8> {
     let scalars = scalars.iter().map(|(tag, value)| Value {
         tag: (*tag).to_owned(),
         simple_value: Some(*value as f32), // what the format has for scalars
         ..Value::default()
     });
-    let texts = texts.iter().map(|(tag, text)| Value {
-        tag: (*tag).to_owned(),
-        tensor: Some(Tensor { dtype: TEXT, shape: Some(()), string_val: vec![text.clone()] }),
+    let text = text.map(|(tag, text)| Value {
+        tag: tag.to_owned(),
+        tensor: Some(Tensor { dtype: TEXT, shape: Some(()), string_val: vec![text] }),
         metadata: Some(Metadata { plugin_data: Some(TEXT_PLUGIN.to_owned()) }),
         ..Value::default()
     });
-    let content = Some(Content::Summary(Summary { value: scalars.chain(texts).collect() }));
+    let content = Some(Content::Summary(Summary { value: scalars.chain(text).collect() }));
     record(&Event { wall_time, step: step.into(), content })
 }
 
