@@ -46,7 +46,7 @@ pub use heading::{Heading, Partition};
 pub use history::read_histories;
 pub use page::{PageData, page};
 pub use render::{Format, render};
-pub use review::{Proposal, Shown, by_doubt, review_csv, review_page};
+pub use review::{Proposal, Shown, review_csv, review_page};
 pub use runs::{LeftOut, Run, Runs, find_folders, find_runs};
 pub use serve::{Server, Site};
 pub use study::Study;
