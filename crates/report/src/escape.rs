@@ -1,9 +1,13 @@
 //! Escaping text for other formats.
 
-/// Lines of a CSV file.
-pub(crate) fn csv(lines: impl IntoIterator<Item = Vec<String>>) -> String {
+/// A CSV file.
+pub(crate) fn csv(
+    head: impl IntoIterator<Item: Into<String>>,
+    lines: impl Iterator<Item = Vec<String>>,
+) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    for line in lines {
+    let head = head.into_iter().map(Into::into).collect();
+    for line in std::iter::once(head).chain(lines) {
         // Writing to memory cannot fail.
         let _ = writer.write_record(line);
     }
@@ -90,6 +94,24 @@ pub(crate) fn latex_table<'a>(
     )
 }
 
+/// A line per row, with columns two spaces apart.
+pub(crate) fn aligned(
+    rows: &[impl AsRef<[String]>],
+    is_right: impl Fn(usize) -> bool,
+) -> Vec<String> {
+    let width = |column: usize| rows.iter().map(|row| row.as_ref()[column].chars().count()).max();
+    let widths: Vec<usize> =
+        (0..rows[0].as_ref().len()).map(|column| width(column).unwrap_or_default()).collect();
+    let lines = rows.iter().map(|row| {
+        let cells = row.as_ref().iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            let cell = one_line(cell);
+            if is_right(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    });
+    lines.collect()
+}
+
 /// Text that must stay on one line: in plain text, or after a comment sign.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
@@ -103,7 +125,7 @@ mod tests {
     fn csv_quotes_only_where_needed() {
         let cells = ["LDA 0.1", "a=1, b=2", "the \"small\" one", "two\nlines"].map(str::to_owned);
         let line = "LDA 0.1,\"a=1, b=2\",\"the \"\"small\"\" one\",\"two\nlines\"\n";
-        assert_eq!(csv([cells.to_vec()]), line);
+        assert_eq!(csv(cells, std::iter::empty()), line);
     }
 
     #[test]

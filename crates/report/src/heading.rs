@@ -91,14 +91,10 @@ impl Heading {
 
     /// Compares two headings by the order of rows.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
-        let method = |heading: &Self| METHODS.iter().position(|name| *name == heading.method);
         (&self.data, &self.model, self.anchors)
             .cmp(&(&other.data, &other.model, other.anchors))
             .then_with(|| self.partition.order(&other.partition))
-            .then_with(|| {
-                let last = METHODS.len();
-                method(self).unwrap_or(last).cmp(&method(other).unwrap_or(last))
-            })
+            .then_with(|| self.style().cmp(&other.style()))
             .then_with(|| (&self.method, &self.preset).cmp(&(&other.method, &other.preset)))
     }
 

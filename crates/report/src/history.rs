@@ -9,6 +9,7 @@ use crate::records::{complete_lines, read_rounds, read_timings};
 use crate::run_files::RunFiles;
 use crate::runs::{Folders, LeftOut, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
+use crate::table::Average;
 use fedanchor_record::{
     BuildRounds, Latents, RoundRecord, Samples, Summary, Timing, files, missing_timings,
     rounds_with_latents,
@@ -54,15 +55,22 @@ pub fn read_histories(dirs: &[PathBuf], complete: Complete) -> Result<Histories>
     let Folders { folders, damaged } = find_folders(dirs)?;
     let mut all = Histories { damaged, ..Histories::default() };
     for path in folders {
-        match History::read(&path, false) {
-            Ok(mut history) => {
-                history.setup = history.setup.completed(complete);
-                all.runs.push(history);
-            }
-            Err(error) => all.damaged.push(LeftOut { path, problem: error.in_run_folder() }),
-        }
+        all.add(path, false, complete);
     }
     Ok(all)
+}
+
+impl Histories {
+    /// Reads the run in a folder, whose config is completed.
+    pub(crate) fn add(&mut self, path: PathBuf, in_progress: bool, complete: Complete) {
+        match History::read(&path, in_progress) {
+            Ok(history) => {
+                let setup = history.setup.completed(complete);
+                self.runs.push(History { setup, ..history });
+            }
+            Err(error) => self.damaged.push(LeftOut { path, problem: error.in_run_folder() }),
+        }
+    }
 }
 
 impl History {
@@ -74,7 +82,7 @@ impl History {
             problems.push(error.in_run_folder());
             RunFiles::unchecked(folder)
         });
-        let setup = Setup::read(&run)?;
+        let mut setup = Setup::read(&run)?;
         let rounds = rounds(&run, in_progress, &mut problems)?;
         let timings = timings(&run, in_progress, rounds.len(), &mut problems);
         let latents = latents(&run, &mut problems);
@@ -89,10 +97,9 @@ impl History {
             serde_json::from_slice(&run.bytes(files::SAMPLES)?)
                 .map_err(|error| ReportError::malformed(run.path(files::SAMPLES), error))
         });
-        let setup = match &summary {
-            Some(summary) => setup.with_fingerprint(&summary.data_fingerprint),
-            None => setup,
-        };
+        if let Some(summary) = &summary {
+            setup.add_fingerprint(&summary.data_fingerprint);
+        }
         let mut history = Self {
             setup,
             summary,
@@ -158,6 +165,12 @@ impl History {
         self.timings.truncate(kept);
     }
 
+    /// Mean seconds of a round without pre-training, in all or in a phase.
+    pub fn mean_seconds(&self, of: impl Fn(&Timing) -> f64) -> Option<f64> {
+        let rounds = self.timings.iter().filter(|timing| timing.round > 0);
+        Average::of_all(rounds.map(|timing| Some(of(timing)))).map(|average| average.mean)
+    }
+
     pub fn last(&self) -> &RoundRecord {
         &self.rounds[self.rounds.len() - 1]
     }
@@ -166,7 +179,7 @@ impl History {
     pub fn last_ten(&self) -> f64 {
         let trained = &self.rounds[self.rounds.len().min(2) - 1..];
         let last = &trained[trained.len().saturating_sub(10)..];
-        last.iter().map(|round| round.test_accuracy).sum::<f64>() / last.len() as f64
+        Average::of(last.iter().map(|round| round.test_accuracy)).mean
     }
 }
 
@@ -226,7 +239,7 @@ fn latents(run: &RunFiles, problems: &mut Vec<String>) -> Vec<(u32, Latents)> {
         Vec::new()
     });
     let mut files = Optional { run, problems };
-    let mut read = |round| {
+    let read = |round| {
         let name = files::latents(round);
         let latents = files.read(&name, || {
             Latents::decode(&run.bytes(&name)?)
@@ -234,7 +247,7 @@ fn latents(run: &RunFiles, problems: &mut Vec<String>) -> Vec<(u32, Latents)> {
         });
         Some((round, latents?))
     };
-    rounds.into_iter().filter_map(&mut read).collect()
+    rounds.into_iter().filter_map(read).collect()
 }
 
 /// Files that a run need not have.

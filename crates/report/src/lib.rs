@@ -40,13 +40,13 @@ mod write;
 
 pub use compare::{Comparison, Evidence, Reached, compare, comparison_text};
 pub use error::{ReportError, Result};
-pub use figures::{Embedding, Options};
+pub use figures::Options;
 pub use follow::{Follower, Followers, LiveRun, Status};
 pub use heading::{Heading, Partition};
 pub use history::read_histories;
 pub use page::{PageData, page};
 pub use render::{Format, render};
-pub use review::{Proposal, Shown, by_doubt, review_csv, review_page};
+pub use review::{Proposal, Shown, review_csv, review_page};
 pub use runs::{LeftOut, Run, Runs, find_folders, find_runs};
 pub use serve::{Server, Site};
 pub use study::Study;

@@ -35,14 +35,4 @@ impl Matrix {
         }
         Ok(matrix)
     }
-
-    /// The matrix without its column of this name, which is returned.
-    pub(crate) fn split_off(mut self, name: &str) -> (Self, Option<Vec<f64>>) {
-        let Some(place) = self.columns.iter().position(|column| column == name) else {
-            return (self, None);
-        };
-        self.columns.remove(place);
-        let taken = self.values.iter_mut().map(|row| row.remove(place)).collect();
-        (self, Some(taken))
-    }
 }

@@ -130,33 +130,20 @@ fn text(table: &Table) -> String {
         let cells = &column.cells;
         task && cells.len() > 1 && cells.iter().all(|cell| *cell == cells[0])
     });
-    let width = |text: &str| text.chars().count();
-    let widths: Vec<usize> = columns
-        .iter()
-        .map(|column| {
-            let cells = column.cells.iter().map(|cell| width(cell));
-            cells.chain([width(column.title)]).max().unwrap_or_default()
-        })
-        .collect();
-    let line = |cell: &dyn Fn(&Column) -> String| {
-        let padded = columns.iter().zip(&widths).map(|(column, &width)| {
-            let cell = escape::one_line(&cell(column));
-            if column.right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
+    let titles = columns.iter().map(|column| column.title.to_owned()).collect();
+    let row = |index: usize| columns.iter().map(|column| column.cells[index].clone()).collect();
+    let rows: Vec<Vec<String>> =
+        std::iter::once(titles).chain((0..table.rows.len()).map(row)).collect();
+    let mut lines = escape::aligned(&rows, |column| columns[column].right);
+    let whole = lines.iter().map(|line| line.chars().count()).max().unwrap_or_default();
+    lines.insert(1, "-".repeat(whole));
     let mut text = String::new();
     if !shared.is_empty() {
         let named = shared.iter().map(|column| format!("{} {}", column.title, column.cells[0]));
         let named = named.collect::<Vec<_>>().join(", ");
         text += &format!("same in all rows: {}\n\n", escape::one_line(&named));
     }
-    text += &line(&|column| column.title.to_owned());
-    let whole = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
-    text += &("-".repeat(whole) + "\n");
-    for index in 0..table.rows.len() {
-        text += &line(&|column| column.cells[index].clone());
-    }
+    text += &(lines.join("\n") + "\n");
     text.push('\n');
     for note in legend(table, Some("*")).into_iter().chain(table.notes()) {
         text += &(escape::one_line(&note) + "\n");
@@ -222,10 +209,10 @@ fn json(table: &Table) -> String {
         notes: Vec<&'a str>,
     }
     let rows = table.rows.iter().map(|row| {
-        let notes = row.notes.iter().filter_map(|&number| table.remark(number));
+        let notes = row.notes.iter().map(|&number| table.remarks[number - 1].as_str());
         WithNotes { row, notes: notes.collect() }
     });
-    let whole = Whole { rows: rows.collect(), left_out: table.left_out() };
+    let whole = Whole { rows: rows.collect(), left_out: &table.left_out };
     serde_json::to_string_pretty(&whole).expect("plain structs have a JSON form") + "\n"
 }
 
@@ -259,5 +246,5 @@ fn csv(table: &Table) -> String {
             numbers(row, " "),
         ]
     });
-    escape::csv(std::iter::once(head.split(',').map(str::to_owned).collect()).chain(rows))
+    escape::csv(head.split(','), rows)
 }

@@ -7,6 +7,7 @@ use crate::page::fill;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
+use std::cmp::Ordering;
 use std::fmt::Write;
 
 /// One picture and what a model says about it.
@@ -33,6 +34,11 @@ impl Proposal {
     pub fn agrees(&self) -> bool {
         self.proposal == self.classifier
     }
+
+    /// The order by doubt: first proposals on which the heads differ, and among equals the smallest margin first.
+    pub fn by_doubt(&self, other: &Self) -> Ordering {
+        self.agrees().cmp(&other.agrees()).then(self.margin.total_cmp(&other.margin))
+    }
 }
 
 /// A picture on the page.
@@ -42,18 +48,6 @@ pub struct Shown {
     pub picture: Vec<u8>,
     /// The nearest anchors: JPEG file, class and cosine.
     pub anchors: Vec<(Vec<u8>, String, f64)>,
-}
-
-/// Sorts proposals by doubt: first those on which the heads differ, and among equals the smallest margin
-/// first. Returns the order.
-pub fn by_doubt(proposals: &[Proposal]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..proposals.len()).collect();
-    order.sort_by(|&a, &b| {
-        let (first, second) = (&proposals[a], &proposals[b]);
-        let differ = first.agrees().cmp(&second.agrees());
-        differ.then(first.margin.total_cmp(&second.margin)).then(a.cmp(&b))
-    });
-    order
 }
 
 /// The page: `shown` are the first of the proposals, which are sorted by doubt.
@@ -114,7 +108,7 @@ pub fn review_csv(proposals: &[Proposal]) -> String {
             [one.score, one.margin, one.confidence].map(|number| number.to_string());
         vec![path, label, proposal, score, margin, classifier, confidence]
     });
-    escape::csv(std::iter::once(HEAD.split(',').map(str::to_owned).collect()).chain(lines))
+    escape::csv(HEAD.split(','), lines)
 }
 
 fn data_url(jpeg: &[u8]) -> String {
@@ -138,12 +132,13 @@ mod tests {
 
     #[test]
     fn the_most_doubtful_come_first() {
-        let all = [
+        let mut all = [
             proposal("sure", "cat", 0.5, "cat"),
             proposal("close", "cat", 0.1, "cat"),
             proposal("differ", "cat", 0.4, "dog"),
         ];
-        assert_eq!(by_doubt(&all), [2, 1, 0]);
+        all.sort_by(Proposal::by_doubt);
+        assert_eq!(all.map(|one| one.path), ["differ", "close", "sure"]);
     }
 
     #[test]

@@ -66,9 +66,8 @@ impl RunFiles {
     /// It is an error if a finished run has checksums, but not of one of these files.
     pub(crate) fn check_listed(&self, names: &[&str]) -> Result<()> {
         let Some(manifest) = &self.manifest else { return Ok(()) };
-        match names.iter().find(|name| !manifest.lists(name)) {
-            Some(name) => Err(ReportError::malformed(self.path(name), "has no checksum")),
-            None => Ok(()),
-        }
+        let unlisted = names.iter().find(|name| !manifest.lists(name));
+        let problem = |name: &&str| ReportError::malformed(self.path(name), "has no checksum");
+        unlisted.map_or(Ok(()), |name| Err(problem(name)))
     }
 }

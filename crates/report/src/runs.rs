@@ -56,22 +56,17 @@ pub fn find_runs(dirs: &[PathBuf]) -> Result<Runs> {
     let Folders { folders, damaged } = find_folders(dirs)?;
     let mut runs = Runs { damaged, ..Runs::default() };
     for path in folders {
-        let unfinished = match path.join(files::SUMMARY).try_exists() {
-            Ok(true) => match Run::read(path.clone()) {
-                Ok(run) if run.is_finished() => {
-                    runs.finished.push(run);
-                    continue;
-                }
-                Ok(Run { summary: Summary { rounds, rounds_planned, .. }, .. }) => {
-                    Ok(format!("stopped after {rounds} of {rounds_planned} rounds"))
-                }
-                Err(error) => Err(error),
-            },
-            Ok(false) => Ok(format!("{} is missing: still running, or failed", files::SUMMARY)),
-            Err(error) => Err(error.into()),
-        };
-        match unfinished {
-            Ok(problem) => runs.unfinished.push(LeftOut { path, problem }),
+        match Run::read(&path) {
+            Ok(Some(run)) if run.is_finished() => runs.finished.push(run),
+            Ok(run) => {
+                let problem = match run.map(|run| run.summary) {
+                    Some(Summary { rounds, rounds_planned, .. }) => {
+                        format!("stopped after {rounds} of {rounds_planned} rounds")
+                    }
+                    None => format!("{} is missing: still running, or failed", files::SUMMARY),
+                };
+                runs.unfinished.push(LeftOut { path, problem });
+            }
             Err(error) => runs.damaged.push(LeftOut { path, problem: error.in_run_folder() }),
         }
     }
@@ -85,8 +80,7 @@ pub struct Folders {
     pub damaged: Vec<LeftOut>,
 }
 
-/// Finds all run folders in these folders. One below them that cannot be searched is named, and the others are still
-/// used.
+/// Finds all run folders in these folders, and names folders below them that cannot be searched.
 pub fn find_folders(dirs: &[PathBuf]) -> Result<Folders> {
     let mut search = Search::default();
     for dir in dirs {
@@ -158,14 +152,10 @@ impl Search {
 }
 
 impl Run {
-    /// The run in this folder, if there is one and it completed all its rounds. A damaged run is an
-    /// error.
+    /// The run in this folder, if there is one with all its rounds. A damaged run is an error.
     pub fn finished(folder: &Path) -> Result<Option<Self>> {
-        let is_there = |name| folder.join(name).try_exists();
-        if !is_there(files::CONFIG)? || !is_there(files::SUMMARY)? {
-            return Ok(None);
-        }
-        Ok(Some(Self::read(folder.to_owned())?).filter(Self::is_finished))
+        let run = folder.join(files::CONFIG).try_exists()?.then(|| Self::read(folder));
+        Ok(run.transpose()?.flatten().filter(Self::is_finished))
     }
 
     fn is_finished(&self) -> bool {
@@ -178,18 +168,21 @@ impl Run {
         self
     }
 
-    /// Reads the run in a folder that has a summary, and checks its records if it is finished.
-    fn read(path: PathBuf) -> Result<Self> {
-        let files = RunFiles::open(&path)?;
-        let setup = Setup::read(&files)?;
+    /// Reads the run in a folder, if that has a summary, and checks its records if it is finished.
+    fn read(folder: &Path) -> Result<Option<Self>> {
+        if !folder.join(files::SUMMARY).try_exists()? {
+            return Ok(None);
+        }
+        let files = RunFiles::open(folder)?;
+        let mut setup = Setup::read(&files)?;
         let summary = read_summary(&files)?;
-        let setup = setup.with_fingerprint(&summary.data_fingerprint);
+        setup.add_fingerprint(&summary.data_fingerprint);
         let run = Self { setup, summary };
         if run.is_finished() {
             files.check_listed(&files::ALL)?;
             check_records(&files, &run.summary)?;
         }
-        Ok(run)
+        Ok(Some(run))
     }
 }
 
@@ -199,8 +192,7 @@ pub(crate) fn read_summary(run: &RunFiles) -> Result<Summary> {
         .map_err(|error| ReportError::malformed(run.path(files::SUMMARY), error))
 }
 
-/// Checks every line of a `rounds.jsonl` against its checksum, and the summary against the last. Lines of older versions
-/// have none.
+/// Checks every line of a `rounds.jsonl` against its checksum, if it has one, and the summary against the last.
 fn check_records(run: &RunFiles, summary: &Summary) -> Result<()> {
     let file = run.path(files::ROUNDS);
     if !file.try_exists()? {
@@ -209,13 +201,11 @@ fn check_records(run: &RunFiles, summary: &Summary) -> Result<()> {
     // First line by line, which says more.
     let text = RunFiles::unchecked(&run.folder).text(files::ROUNDS)?;
     let mut checksums = Checksums::default();
-    match text.lines().position(|line| !checksums.accepts(line)) {
-        None => run.bytes(files::ROUNDS).map(drop)?,
-        Some(index) => {
-            let problem = format!("line {} does not match its checksum", index + 1);
-            return Err(ReportError::malformed(file, problem));
-        }
+    if let Some(index) = text.lines().position(|line| !checksums.accepts(line)) {
+        let problem = format!("line {} does not match its checksum", index + 1);
+        return Err(ReportError::malformed(file, problem));
     }
+    run.bytes(files::ROUNDS)?;
     let last = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
     match last.and_then(|last| summary.contradiction(&last)) {
         Some(problem) => Err(ReportError::malformed(run.path(files::SUMMARY), problem)),

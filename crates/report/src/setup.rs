@@ -41,10 +41,9 @@ impl Setup {
 
     /// Adds the fingerprint of the data. Another machine may have other images under the same name, and
     /// `data.path` cannot tell: a data set that was moved is the same.
-    pub(crate) fn with_fingerprint(mut self, fingerprint: &str) -> Self {
+    pub(crate) fn add_fingerprint(&mut self, fingerprint: &str) {
         let short = fingerprint.chars().take(12).collect();
         self.settings.push((FINGERPRINT.to_owned(), short));
-        self
     }
 
     /// The setup with its config in full: a setting added by a later version has its default there
@@ -113,8 +112,7 @@ fn same(one: &BTreeMap<&str, &str>, other: &BTreeMap<&str, &str>) -> bool {
 }
 
 impl Group<'_> {
-    /// The settings in which the groups with this one's heading differ: `key=value` of this group, in the
-    /// order of the config.
+    /// The settings in which the groups with this one's heading differ: `key=value` of this group.
     pub(crate) fn distinction(&self, all: &[Group]) -> String {
         let peers: Vec<&Group> = all.iter().filter(|other| other.heading == self.heading).collect();
         let shown = differing(&peers)

@@ -4,10 +4,10 @@
 use crate::heading::Heading;
 use crate::history::{Histories, History};
 use crate::published::{Published, published};
-use crate::setup::{Group, differing, group};
+use crate::setup::{differing, group};
 use crate::table::Average;
 use fedanchor_record::Summary;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 /// A section with more experiments than this is divided by the sweeps that its runs come from.
@@ -57,8 +57,7 @@ impl Experiment {
 
     /// A number averaged over the runs that have it.
     pub fn average(&self, of: impl Fn(&History) -> Option<f64>) -> Option<Average> {
-        let values: Vec<f64> = self.runs.iter().filter_map(of).collect();
-        (!values.is_empty()).then(|| Average::of(values.into_iter()))
+        Average::of_all(self.runs.iter().map(of).filter(Option::is_some))
     }
 
     /// Whether every run has completed all its rounds.
@@ -93,7 +92,8 @@ impl Study {
         let mut sections: Vec<Section> = Vec::new();
         for task in tasks {
             let many = group(task.iter().map(|run| &run.setup)).len() > MOST_EXPERIMENTS;
-            for (sweep, runs) in if many { by_sweep(task) } else { vec![(None, task)] } {
+            let sweeps = if many { by_sweep(task) } else { BTreeMap::from([(None, task)]) };
+            for (sweep, runs) in sweeps {
                 let mut section = Section::new(runs, sweep, &mut problems);
                 let taken = |id: &str| sections.iter().any(|other| other.id == id);
                 if taken(&section.id) {
@@ -108,17 +108,13 @@ impl Study {
 }
 
 /// Divides runs by the folder of their sweep, `SWEEP/CELL/seedN`, in the order of its name.
-fn by_sweep(runs: Vec<History>) -> Vec<(Option<String>, Vec<History>)> {
-    let mut sweeps: Vec<(Option<String>, Vec<History>)> = Vec::new();
+fn by_sweep(runs: Vec<History>) -> BTreeMap<Option<String>, Vec<History>> {
+    let mut sweeps: BTreeMap<Option<String>, Vec<History>> = BTreeMap::new();
     for run in runs {
         let sweep =
             is_seed(&run.setup.path).then(|| name_of(run.setup.path.parent()?.parent()?)).flatten();
-        match sweeps.iter_mut().find(|(name, _)| *name == sweep) {
-            Some((_, runs)) => runs.push(run),
-            None => sweeps.push((sweep, vec![run])),
-        }
+        sweeps.entry(sweep).or_default().push(run);
     }
-    sweeps.sort_by(|(a, _), (b, _)| a.cmp(b));
     sweeps
 }
 
@@ -147,19 +143,14 @@ fn given_name(path: &Path) -> String {
 impl Section {
     fn new(runs: Vec<History>, sweep: Option<String>, problems: &mut Vec<String>) -> Self {
         let heading = runs[0].setup.heading.clone();
-        let (members, differences) = {
-            let groups = group(runs.iter().map(|run| &run.setup));
-            let all: Vec<&Group> = groups.iter().collect();
-            let differences: Vec<(String, Vec<Option<String>>)> = differing(&all)
-                .into_iter()
-                .map(|key| {
-                    let values = groups.iter().map(|group| group.settings.get(key));
-                    (key.to_owned(), values.map(|value| value.map(|v| (*v).to_owned())).collect())
-                })
-                .collect();
-            let members: Vec<Vec<usize>> = groups.into_iter().map(|group| group.members).collect();
-            (members, differences)
-        };
+        let groups = group(runs.iter().map(|run| &run.setup));
+        let keys = differing(&groups.iter().collect::<Vec<_>>()).into_iter();
+        let differences = keys.map(|key| {
+            let values = groups.iter().map(|group| group.settings.get(key));
+            (key.to_owned(), values.map(|value| value.map(|v| (*v).to_owned())).collect())
+        });
+        let differences = differences.collect();
+        let members: Vec<Vec<usize>> = groups.into_iter().map(|group| group.members).collect();
         let mut runs: Vec<Option<History>> = runs.into_iter().map(Some).collect();
         let mut experiments: Vec<Experiment> = members
             .into_iter()
@@ -228,10 +219,7 @@ fn name_experiments(experiments: &mut [Experiment]) {
 /// Gives experiments of different methods the styles of their methods, and others one style each.
 fn style_experiments(experiments: &mut [Experiment]) {
     let mut styles: Vec<usize> = experiments.iter().map(|one| one.heading().style()).collect();
-    let mut distinct = styles.clone();
-    distinct.sort_unstable();
-    distinct.dedup();
-    if distinct.len() < styles.len() {
+    if BTreeSet::from_iter(&styles).len() < styles.len() {
         styles = (0..experiments.len()).collect();
     }
     for (experiment, style) in experiments.iter_mut().zip(styles) {

@@ -19,9 +19,9 @@ pub struct Table {
     /// One row per experiment, in the order of the paper's tables.
     pub rows: Vec<Row>,
     /// Notes that rows refer to by number, from 1.
-    remarks: Vec<String>,
+    pub(crate) remarks: Vec<String>,
     /// Runs that are in no row, and why.
-    left_out: Vec<String>,
+    pub(crate) left_out: Vec<String>,
 }
 
 /// An experiment and its accuracies.
@@ -39,8 +39,7 @@ pub struct Row {
     /// Test accuracy after the last round, in percent.
     #[serde(rename = "final")]
     pub last: Average,
-    /// Test accuracy of the best round, in percent: optimistic, since the round is chosen on the
-    /// test images.
+    /// Test accuracy of the best round, in percent: optimistic, as it is chosen on the test images.
     pub best: Average,
     /// The best test accuracy on the anchors alone, over the runs that were compared with it.
     #[serde(rename = "anchors_alone")]
@@ -65,11 +64,18 @@ pub struct Average {
 }
 
 impl Average {
-    pub(crate) fn of(numbers: impl Iterator<Item = f64> + Clone) -> Self {
+    /// Of one number or more.
+    pub fn of(numbers: impl Iterator<Item = f64> + Clone) -> Self {
         let count = numbers.clone().count() as f64;
         let mean = numbers.clone().sum::<f64>() / count;
         let squares: f64 = numbers.map(|number| (number - mean).powi(2)).sum();
         Self { mean, std: (count > 1.0).then(|| (squares / (count - 1.0)).sqrt()) }
+    }
+
+    /// Of numbers that must all be there: a mean over some would be taken for one over all.
+    pub(crate) fn of_all(numbers: impl Iterator<Item = Option<f64>>) -> Option<Self> {
+        let numbers: Vec<f64> = numbers.collect::<Option<_>>()?;
+        (!numbers.is_empty()).then(|| Self::of(numbers.into_iter()))
     }
 }
 
@@ -104,16 +110,6 @@ impl Table {
         let unfinished = runs.unfinished.iter().map(ToString::to_string);
         let left_out = unfinished.chain(runs.damaged.iter().map(ToString::to_string)).collect();
         Self { rows, remarks, left_out }
-    }
-
-    /// The note of this number, counted from 1.
-    pub(crate) fn remark(&self, number: usize) -> Option<&str> {
-        self.remarks.get(number.checked_sub(1)?).map(String::as_str)
-    }
-
-    /// The runs that are in no row, and why.
-    pub(crate) fn left_out(&self) -> &[String] {
-        &self.left_out
     }
 
     /// The text below the table: the numbered notes, then the runs that are in no row.
@@ -169,7 +165,7 @@ fn row(group: &Group, all: &[Group], runs: &[Run]) -> (Row, Vec<String>) {
         seeds: seeds.len(),
         last,
         best: Average::of(seeds.iter().map(|run| run.summary.best_accuracy)),
-        floor: floor(&seeds),
+        floor: Average::of_all(seeds.iter().map(|run| run.summary.server_only_accuracy)),
         published: published.first().copied(),
         difference: published.first().map(|published| last.mean - published.mean),
         leads: false,
@@ -178,15 +174,7 @@ fn row(group: &Group, all: &[Group], runs: &[Run]) -> (Row, Vec<String>) {
     (row, notes)
 }
 
-/// The floor under these runs, if each of them was compared with it.
-fn floor(runs: &[&Run]) -> Option<Average> {
-    let each = runs.iter().map(|run| run.summary.server_only_accuracy);
-    let all: Vec<f64> = each.collect::<Option<_>>()?;
-    Some(Average::of(all.into_iter()))
-}
-
-/// Marks the best rows of every task. Supervised training is excluded, and so is a row without
-/// another to compare it with.
+/// Marks the best rows of every task, without supervised training and rows that are alone in their task.
 fn mark_leaders(rows: &mut [Row]) {
     let leads: Vec<bool> = rows
         .iter()

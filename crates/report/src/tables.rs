@@ -5,6 +5,7 @@ use crate::history::History;
 use crate::render::shown;
 use crate::study::{Experiment, Section};
 use crate::table::Average;
+use fedanchor_record::{Outcome, RoundRecord};
 use std::collections::BTreeSet;
 
 /// What stands between a mean and its deviation.
@@ -23,8 +24,8 @@ pub struct TextTable {
 }
 
 impl TextTable {
-    fn new(id: String, title: &str, columns: &[&str]) -> Self {
-        let columns = columns.iter().map(|&column| column.to_owned()).collect();
+    fn new(id: String, title: &str, columns: &str) -> Self {
+        let columns = columns.split(',').map(str::to_owned).collect();
         Self { id, title: title.to_owned(), columns, rows: Vec::new(), averages: &[] }
     }
 
@@ -48,23 +49,22 @@ impl TextTable {
 
     /// As comma-separated values with a header. Mean and deviation have separate columns.
     pub fn csv(&self) -> String {
-        let averaged = |column: usize| self.averages.contains(&self.columns[column].as_str());
-        let titles =
-            self.columns.iter().enumerate().flat_map(|(place, title)| match averaged(place) {
-                true => vec![format!("{title} mean"), format!("{title} deviation")],
-                false => vec![title.clone()],
-            });
-        let rows = self.rows.iter().map(|row| {
-            let cells = row.iter().enumerate().flat_map(|(place, cell)| match averaged(place) {
-                true => {
-                    let (mean, deviation) = cell.split_once(BETWEEN).unwrap_or((cell, ""));
-                    vec![mean.to_owned(), deviation.to_owned()]
+        let line = |cells: &[String], split: &dyn Fn(&str) -> [String; 2]| -> Vec<String> {
+            let cells = cells.iter().zip(&self.columns).flat_map(|(cell, title)| {
+                match self.averages.contains(&title.as_str()) {
+                    true => split(cell).to_vec(),
+                    false => vec![cell.clone()],
                 }
-                false => vec![cell.clone()],
             });
             cells.collect()
-        });
-        escape::csv(std::iter::once(titles.collect()).chain(rows))
+        };
+        let head = ["mean", "deviation"];
+        let head = line(&self.columns, &|title| head.map(|which| format!("{title} {which}")));
+        let parts = |cell: &str| {
+            let (mean, deviation) = cell.split_once(BETWEEN).unwrap_or((cell, ""));
+            [mean, deviation].map(str::to_owned)
+        };
+        escape::csv(head, self.rows.iter().map(|row| line(row, &parts)))
     }
 
     /// As a `tabular` for the package `booktabs`.
@@ -82,22 +82,8 @@ fn summary(section: &Section) -> TextTable {
     let mut table = TextTable::new(
         format!("{}-summary", section.id),
         "Test accuracy (%): mean ± standard deviation over seeds",
-        &[
-            "experiment",
-            "preset",
-            "seeds",
-            "rounds",
-            "last ten",
-            "final",
-            "best",
-            "validation",
-            "anchors alone",
-            "published",
-            "megabytes",
-            "seconds per round",
-            "build",
-            "state",
-        ],
+        "experiment,preset,seeds,rounds,last ten,final,best,validation,anchors alone,published,megabytes,\
+         seconds per round,build,state",
     );
     table.averages = &["last ten", "final", "best", "validation", "anchors alone", "published"];
     for experiment in &section.experiments {
@@ -111,11 +97,7 @@ fn summary(section: &Section) -> TextTable {
             let bytes: u64 = run.rounds.iter().map(|round| round.bytes_down + round.bytes_up).sum();
             Some(bytes as f64 / 1e6)
         };
-        let pace = |run: &History| {
-            let rounds: Vec<f64> =
-                run.timings.iter().filter(|one| one.round > 0).map(|one| one.total).collect();
-            (!rounds.is_empty()).then(|| rounds.iter().sum::<f64>() / rounds.len() as f64)
-        };
+        let pace = |run: &History| run.mean_seconds(|timing| timing.total);
         let rounds = experiment.runs.iter().map(|run| run.last().round);
         let (least, most) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
         let number = |average: Option<Average>, decimals: usize| {
@@ -171,29 +153,21 @@ fn differences(section: &Section) -> Option<TextTable> {
         let what = if count == 1 { "setting" } else { "settings" };
         title += &format!(", and {count} {what} that only {method} has");
     }
-    let id = format!("{}-differences", section.id);
     let names = section.experiments.iter().map(|one| one.name.clone());
-    let cell = |value: &Option<String>| value.clone().unwrap_or_default();
-    let experiments = section.experiments.len();
-    if experiments > shown.len() {
-        let mut table = TextTable::new(id, &title, &["experiment"]);
-        table.columns.extend(shown.iter().map(|(key, _)| key.clone()));
-        table.rows = names
-            .enumerate()
-            .map(|(place, name)| {
-                let cells = shown.iter().map(|(_, values)| cell(&values[place]));
-                [name].into_iter().chain(cells).collect()
-            })
-            .collect();
-        return Some(table);
-    }
-    let mut table = TextTable::new(id, &title, &["setting"]);
-    table.columns.extend(names);
+    let title_row = std::iter::once("setting".to_owned()).chain(names).collect();
     let row = |(key, values): &(String, Vec<Option<String>>)| {
-        [key.clone()].into_iter().chain(values.iter().map(cell)).collect()
+        let cells = values.iter().map(|value| value.clone().unwrap_or_default());
+        std::iter::once(key.clone()).chain(cells).collect()
     };
-    table.rows = shown.into_iter().map(row).collect();
-    Some(table)
+    let mut rows: Vec<Vec<String>> = vec![title_row];
+    rows.extend(shown.iter().map(|difference| row(difference)));
+    if section.experiments.len() > shown.len() {
+        rows[0][0] = "experiment".to_owned();
+        let column = |place: usize| rows.iter().map(|row| row[place].clone()).collect();
+        rows = (0..rows[0].len()).map(column).collect();
+    }
+    let id = format!("{}-differences", section.id);
+    Some(TextTable { columns: rows.remove(0), rows, ..TextTable::new(id, &title, "") })
 }
 
 /// The method of all experiments that have a setting, if they have the same value and others have none.
@@ -211,27 +185,23 @@ fn only_method<'a>(
     (key.starts_with("method.") && own).then(|| method(first))
 }
 
-/// What went wrong in the rounds of a section, if anything did: rejected updates, failed and excluded
-/// clients, rounds without effect.
+/// What went wrong in the rounds of a section, if anything did.
 fn events(section: &Section) -> Option<TextTable> {
-    use fedanchor_record::Outcome;
     let mut table = TextTable::new(
         format!("{}-events", section.id),
         "Rejected updates, failed and excluded clients, and rounds that changed nothing",
-        &["experiment", "seed", "rejected", "failed", "excluded", "no quorum", "rolled back"],
+        "experiment,seed,rejected,failed,excluded,no quorum,rolled back",
     );
     for experiment in &section.experiments {
         for run in &experiment.runs {
-            let count = |of: &dyn Fn(&fedanchor_record::RoundRecord) -> usize| -> usize {
-                run.rounds.iter().map(of).sum()
-            };
-            let counts = [
-                count(&|round| round.rejected.len()),
-                count(&|round| round.failed.len()),
-                count(&|round| round.excluded.len()),
-                count(&|round| usize::from(round.outcome == Outcome::NoQuorum)),
-                count(&|round| usize::from(round.outcome == Outcome::RolledBack)),
+            let kinds: [fn(&RoundRecord) -> usize; 5] = [
+                |round| round.rejected.len(),
+                |round| round.failed.len(),
+                |round| round.excluded.len(),
+                |round| usize::from(round.outcome == Outcome::NoQuorum),
+                |round| usize::from(round.outcome == Outcome::RolledBack),
             ];
+            let counts = kinds.map(|of| run.rounds.iter().map(of).sum::<usize>());
             if counts.iter().any(|&count| count > 0) {
                 let counts = counts.iter().map(usize::to_string);
                 let names = [experiment.name.clone(), run.seed().to_string()];
@@ -247,15 +217,10 @@ pub(crate) fn notes(section: &Section) -> Vec<String> {
     let mut notes = Vec::new();
     for experiment in &section.experiments {
         for run in &experiment.runs {
+            let name = format!("{}, seed {}", experiment.name, run.seed());
             for round in &run.rounds {
-                notes.extend(round.notes.iter().map(|note| {
-                    format!(
-                        "{}, seed {}, round {}: {note}",
-                        experiment.name,
-                        run.seed(),
-                        round.round
-                    )
-                }));
+                let of_round = round.notes.iter();
+                notes.extend(of_round.map(|note| format!("{name}, round {}: {note}", round.round)));
             }
         }
     }

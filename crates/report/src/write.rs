@@ -2,7 +2,7 @@
 
 use crate::chart::{Chart, png};
 use crate::error::{ReportError, Result};
-use crate::figures::{self, Embedding, Figure, Options};
+use crate::figures::{self, Figure, Options};
 use crate::page::{PageData, page};
 use crate::study::Study;
 use fedanchor_record::words::printable;
@@ -16,14 +16,8 @@ const MARK: &str = "· fedanchor report</title>";
 /// Pixels per unit of an SVG.
 const SCALE: f32 = 2.0;
 
-/// Writes the report of a study into a folder, which is created, and returns the path of its page. Files of
-/// an earlier report of other runs are removed.
-pub fn write_report(
-    study: &Study,
-    options: Options,
-    embedding: &Embedding,
-    folder: &Path,
-) -> Result<PathBuf> {
+/// Writes the report of a study into a folder, in the place of an earlier one, and returns the path of its page.
+pub fn write_report(study: &Study, options: &Options, folder: &Path) -> Result<PathBuf> {
     if study.sections.is_empty() {
         let problems = study.problems.iter().map(|problem| format!("\n{}", printable(problem)));
         let problems: String = problems.collect();
@@ -31,7 +25,7 @@ pub fn write_report(
     }
     figures::check_round(study, options)?;
     check_folder(folder)?;
-    let data = PageData::new(study, options, embedding);
+    let data = PageData::new(study, options);
     let (figure_folder, table_folder) = (folder.join("figures"), folder.join("tables"));
     for folder in [&figure_folder, &table_folder] {
         if folder.exists() {
@@ -70,8 +64,7 @@ fn check_folder(folder: &Path) -> Result<()> {
     Err(ReportError::about(folder, problem))
 }
 
-/// Name, title and content of each file of a figure. Of bars, only the chosen frame: its frames are one
-/// per round.
+/// Name, title and content of each file of a figure. Of bars, only the chosen frame: there is one per round.
 fn files(figure: &Figure) -> Vec<(String, String, &Chart)> {
     let frames = figure.frames.iter().enumerate();
     let files = frames.filter_map(|(place, frame)| {

@@ -7,10 +7,6 @@ use fedanchor_report::{compare as compared, comparison_text};
 
 pub fn compare(args: &CompareArgs, printer: &Printer) -> Result<()> {
     let comparison = compared(&args.a, &args.b, args.accuracy, &super::complete)?;
-    if args.output.json {
-        printer.json(&comparison);
-    } else {
-        printer.text(&comparison_text(&comparison));
-    }
+    args.output.print(printer, &comparison, || printer.text(&comparison_text(&comparison)));
     Ok(())
 }

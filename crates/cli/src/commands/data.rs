@@ -128,7 +128,7 @@ pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
              (change this with --size and --fit)"
         ));
     }
-    let Read { about, parts, unreadable } =
+    let (about, parts, unreadable) =
         watched(printer, "decoding", &options, |options| read(&args.data, options))?;
     let (_, images) = &parts[0];
     let counted = parts.iter().map(|(name, images)| {
@@ -154,12 +154,8 @@ pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
     Ok(())
 }
 
-/// A data set with its parts, or the images of a single file or folder.
-struct Read {
-    about: String,
-    parts: Vec<(&'static str, ImageSet)>,
-    unreadable: usize,
-}
+/// A data set in words, its parts and the number of unreadable files, or the same of a single file or folder.
+type Read = (String, Vec<(&'static str, ImageSet)>, usize);
 
 fn read(args: &PathArgs, options: &formats::Options) -> Result<Read> {
     let data = if is_sample(args) {
@@ -168,13 +164,12 @@ fn read(args: &PathArgs, options: &formats::Options) -> Result<Read> {
         formats::open(&args.path, options)?
     } else {
         let images = formats::open_images(&args.path, options)?;
-        let about = describe_images(&images);
-        return Ok(Read { about, parts: vec![("images", images)], unreadable: 0 });
+        return Ok((describe_images(&images), vec![("images", images)], 0));
     };
     let (about, unreadable) = (describe(&data), unreadable(&data));
     let mut parts = vec![("train", data.train), ("test", data.test)];
     parts.extend(data.unlabelled.map(|unlabelled| ("unlabelled", unlabelled.images)));
-    Ok(Read { about, parts, unreadable })
+    Ok((about, parts, unreadable))
 }
 
 fn is_sample(args: &PathArgs) -> bool {

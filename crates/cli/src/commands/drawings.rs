@@ -49,7 +49,6 @@ pub fn partition(
         values: shown.iter().map(|(_, row)| row.iter().map(|&one| one.into()).collect()).collect(),
         label: "samples".to_owned(),
         scale: Scale::Sequential,
-        decimals: 0,
     };
     write(&Chart::Heat(heat), title, SHARP, path)
 }

@@ -48,10 +48,7 @@ fn by_name(labels: &[u16], there: &[String], model: &[String], data: &str) -> Re
 
 fn show(assessment: &Assessment, names: &[String], printer: &Printer) {
     let Assessment { images, classifier, anchors, calibration } = assessment;
-    let percent = |value: Option<f64>| match value {
-        Some(value) => format!("{value:.1}"),
-        None => "-".to_owned(),
-    };
+    let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
     printer.line(format!(
         "{} images: accuracy {:.2} %, by the nearest anchors {:.2} %, calibration error {:.1} points",
         grouped(*images),

@@ -4,11 +4,11 @@ mod answers;
 mod file;
 
 use super::pictures::watched;
-use super::{counted, findings, quoted_path, same_file};
+use super::{counted, findings, quoted_path, same_file, write};
 use crate::cli::InitArgs;
 use crate::printer::Printer;
 use answers::{Answers, Terminal};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail, ensure};
 use fedanchor::Simulation;
 use fedanchor_data::formats::{self, Options};
 use fedanchor_data::inspection::{Inspection, Part, survey};
@@ -22,12 +22,7 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     let printer = &printer.for_json(json);
     // With --json, standard output has only the findings.
     let say = |text: String| if json { printer.status(text) } else { printer.line(text) };
-    if args.out.exists() && !args.force {
-        bail!(
-            "{}: already exists: choose another name with --out, or overwrite it with --force",
-            args.out.display()
-        );
-    }
+    check_free(&args.out, args.force)?;
     let path = match &args.labels {
         None => args.folder.clone(),
         Some(labels) => with_labels(args, labels, &say)?,
@@ -70,11 +65,16 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     // Fails here if a run would fail.
     let experiment = fedanchor::resolve(&text, &[])?;
     Simulation::new(experiment, data, None)?.federation.settled()?;
-    fedanchor_disk::write(&args.out, &[text.as_bytes()])
-        .with_context(|| args.out.display().to_string())?;
+    write(&args.out, &text)?;
     let out = args.out.display();
     say(format!("wrote {out}"));
     printer.status(format!("next: fedanchor run {}", quoted_path(&args.out)));
+    Ok(())
+}
+
+fn check_free(out: &Path, force: bool) -> Result<()> {
+    let advice = "choose another name with --out, or overwrite it with --force";
+    ensure!(force || !out.exists(), "{}: already exists: {advice}", out.display());
     Ok(())
 }
 
@@ -93,16 +93,10 @@ fn with_labels(args: &InitArgs, labels: &Path, say: &dyn Fn(String)) -> Result<P
             table.display()
         );
     }
-    if table.exists() && !args.force {
-        bail!(
-            "{}: already exists: choose another name with --out, or overwrite it with --force",
-            table.display()
-        );
-    }
+    check_free(&table, args.force)?;
     let share = test_share(args, &args.folder)?;
     let relabelled = formats::relabelled(&args.folder, labels, &table, share)?;
-    fedanchor_disk::write(&table, &[relabelled.text.as_bytes()])
-        .with_context(|| table.display().to_string())?;
+    write(&table, &relabelled.text)?;
     say(format!(
         "wrote {}: {} newly labelled by {}",
         table.display(),

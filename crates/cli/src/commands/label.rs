@@ -2,7 +2,7 @@
 
 use super::interrupt::{Interrupted, stop_on_interrupt, this_command};
 use super::pictures::{self, AT_ONCE};
-use super::{counted, grouped};
+use super::{counted, grouped, write};
 use crate::cli::LabelArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -11,7 +11,7 @@ use fedanchor::model::Prediction;
 use fedanchor::simulation::{self, Assigned};
 use fedanchor_data::thumbnail::jpeg;
 use fedanchor_data::{Fit, ImageSet, Shape, paths, pictures as reading};
-use fedanchor_report::{Proposal, Shown, by_doubt, review_csv, review_page};
+use fedanchor_report::{Proposal, Shown, review_csv, review_page};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -32,8 +32,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     let model = args.model.load()?;
     let anchors = anchors(args, &model, printer)?;
     let paths = pictures::find(std::slice::from_ref(&args.folder), printer)?;
-    let (mut read, mut proposals) = (Vec::new(), Vec::new());
-    let mut failed = 0;
+    let (mut labelled, mut failed) = (Vec::new(), 0);
     let bar = printer.bar(paths.len() as u64, "labelling [{bar:30}] {pos} of {len} pictures");
     let stop = stop_on_interrupt(bar.clone(), *printer, "stopping after these pictures")?;
     let stopped = || -> Result<()> {
@@ -61,20 +60,19 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         if args.accept.is_some_and(|margin| proposal.margin >= margin) && proposal.agrees() {
             proposal.label.clone_from(&proposal.proposal);
         }
-        proposals.push(proposal);
-        read.push(path.clone());
+        labelled.push((path.clone(), proposal));
         Ok(())
     })?;
     bar.finish_and_clear();
 
-    let order = by_doubt(&proposals);
+    labelled.sort_by(|(_, one), (_, other)| one.by_doubt(other));
+    let (read, sorted): (Vec<PathBuf>, Vec<Proposal>) = labelled.into_iter().unzip();
     let mut shown = Vec::new();
     let latents = model.latents(&pictures::of_set(&anchors))?;
-    for chosen in order[..args.page.min(order.len())].chunks(AT_ONCE) {
+    for chosen in read[..args.page.min(read.len())].chunks(AT_ONCE) {
         stopped()?;
-        let chosen: Vec<PathBuf> = chosen.iter().map(|&at| read[at].clone()).collect();
         // All were readable before.
-        let pixels = pictures::read(&chosen, &model.description);
+        let pixels = pictures::read(chosen, &model.description);
         let pixels: Vec<Vec<u8>> = pixels.into_iter().collect::<Result<_, _>>()?;
         let images: Vec<&[u8]> = pixels.iter().map(Vec::as_slice).collect();
         for (path, near) in chosen.iter().zip(model.nearest(&latents, &images, NEAREST)?) {
@@ -87,13 +85,9 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
             shown.push(Shown { picture, anchors: anchors.collect::<Result<_>>()? });
         }
     }
-    let sorted: Vec<Proposal> = order.iter().map(|&at| proposals[at].clone()).collect();
-    let write = |path: &Path, text: String| {
-        fedanchor_disk::write(path, &[text.as_bytes()]).with_context(|| path.display().to_string())
-    };
-    write(&csv, review_csv(&sorted))?;
+    write(&csv, &review_csv(&sorted))?;
     let title = format!("Labels for {}", args.folder.display());
-    write(&html, review_page(&title, model.classes(), &sorted, &shown))?;
+    write(&html, &review_page(&title, model.classes(), &sorted, &shown))?;
     let differ = sorted.iter().filter(|proposal| !proposal.agrees()).count();
     printer.line(format!(
         "{}, {} on which the heads differ, {} accepted; wrote {} and {}",

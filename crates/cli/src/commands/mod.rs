@@ -95,6 +95,11 @@ fn read_toml(path: &Path) -> Result<String> {
     fedanchor_disk::read_text(path, LONGEST).with_context(|| path.display().to_string())
 }
 
+/// Writes a text file.
+fn write(path: &Path, text: &str) -> Result<()> {
+    fedanchor_disk::write(path, &[text.as_bytes()]).with_context(|| path.display().to_string())
+}
+
 /// Whether two paths lead to the same existing file.
 fn same_file(one: &Path, other: &Path) -> bool {
     let other = other.canonicalize();

@@ -3,13 +3,13 @@
 use crate::cli::ReportArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result};
-use fedanchor_report::{Embedding, Options, Study, read_histories, write_report};
+use fedanchor_report::{Options, Study, read_histories, write_report};
 
 pub fn report(args: &ReportArgs, printer: &Printer) -> Result<()> {
     let study = Study::new(read_histories(&args.folders, &super::complete)?);
-    let options = Options { smooth: args.smooth.into(), round: args.round };
-    let embedding = Embedding { cache: fedanchor_data::formats::cache_folder("t-sne") };
-    let page = write_report(&study, options, &embedding, &args.out)?;
+    let cache = fedanchor_data::formats::cache_folder("t-sne");
+    let options = Options { smooth: args.smooth.into(), round: args.round, cache };
+    let page = write_report(&study, &options, &args.out)?;
     study.problems.iter().for_each(|problem| printer.status(format!("note: {problem}")));
     let runs: usize = study
         .sections

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use fedanchor::config::Precision;
 use fedanchor::{Experiment, Resume, RunOptions};
 use fedanchor_record::{ServerOnlyTrial, Summary, files};
+use fedanchor_report::Average;
 use indicatif::ProgressBar;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -105,15 +106,11 @@ fn run_seeds(
         let done = format!("{} of {} seeds finished", accuracies.len(), runs.len());
         return Err(Interrupted { done, advice: advice.join(", and ") }.into());
     }
-    if let [_, _, ..] = accuracies[..] {
-        let count = accuracies.len() as f64;
-        let mean = accuracies.iter().sum::<f64>() / count;
-        let squares: f64 = accuracies.iter().map(|accuracy| (accuracy - mean).powi(2)).sum();
-        let deviation = (squares / (count - 1.0)).sqrt();
-        printer.line(format!(
-            "mean of {} seeds: {mean:.2} %, standard deviation {deviation:.2}",
-            accuracies.len()
-        ));
+    let Average { mean, std } = Average::of(accuracies.iter().copied());
+    if let Some(deviation) = std {
+        let count = accuracies.len();
+        printer
+            .line(format!("mean of {count} seeds: {mean:.2} %, standard deviation {deviation:.2}"));
     }
     match failed {
         Some(error) => Err(error).context("not all seeds finished"),

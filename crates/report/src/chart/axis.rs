@@ -131,6 +131,15 @@ impl Plane {
         px(self.bottom() - range.share(value) * self.height)
     }
 
+    /// Draws a frame around the plane.
+    pub(super) fn frame(&self, svg: &mut Svg) {
+        let [x, y, width, height] = [self.left, self.top, self.width, self.height].map(px);
+        svg.add(format_args!(
+            "<rect class=\"axis\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
+             stroke=\"#808080\"/>\n"
+        ));
+    }
+
     /// Draws the horizontal axis, with lines through the plane if wanted.
     pub(super) fn draw_x(&self, svg: &mut Svg, axis: &Axis, range: &Range, grid: bool) {
         let (top, bottom) = (px(self.top), px(self.bottom()));

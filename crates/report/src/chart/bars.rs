@@ -79,7 +79,7 @@ impl Bars {
             keys.push(Key { name: series.name.clone(), sample, shown: true });
         }
         svg.line("axis", [left, plane.top], [left, px(plane.bottom())]);
-        svg.finish([plane.right() + 24.0, plane.bottom() + 48.0], &plane, &keys, "")
+        svg.finish([plane.right() + 24.0, plane.bottom() + 48.0], plane.top, &keys, "")
     }
 }
 

@@ -1,6 +1,7 @@
 //! A table of coloured cells.
 
 use super::axis::Plane;
+use super::palette::hex;
 use super::svg::{Svg, px, shortened, text_width};
 use crate::escape;
 use std::collections::BTreeMap;
@@ -37,16 +38,14 @@ pub struct Heat {
     pub label: String,
     /// The colours.
     pub scale: Scale,
-    /// Decimals of the values.
-    pub decimals: usize,
 }
 
 /// The colours of a table of cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// From 0 to the greatest value.
+    /// From 0 to the greatest value; without decimals.
     Sequential,
-    /// From -1 over 0 to 1.
+    /// From -1 over 0 to 1; with two decimals.
     Signed,
 }
 
@@ -60,6 +59,11 @@ impl Heat {
             }
             Scale::Signed => [-1.0, 1.0],
         }
+    }
+
+    /// Decimals of the values.
+    fn decimals(&self) -> usize {
+        if self.scale == Scale::Signed { 2 } else { 0 }
     }
 
     /// The colour of a share of the scale. Black text can be read on all of them.
@@ -150,7 +154,7 @@ impl Heat {
                 for (column, value) in values.iter().enumerate() {
                     let x = px(left + (column as f64 + 0.5) * width);
                     let y = px(top + (row as f64 + 0.5) * height + 3.5);
-                    let text = format!("{value:.*}", self.decimals);
+                    let text = format!("{value:.*}", self.decimals());
                     svg.text(
                         [x, y],
                         "class=\"cell\" font-size=\"10\" text-anchor=\"middle\"",
@@ -159,7 +163,7 @@ impl Heat {
                 }
             }
         }
-        svg.frame(plane);
+        plane.frame(svg);
     }
 
     /// The scale, to the right of the plane.
@@ -178,7 +182,8 @@ impl Heat {
         let [low, high] = self.ends();
         for (share, value) in [(0.0, high), (0.5, (low + high) / 2.0), (1.0, low)] {
             let y = px(plane.top + share * (height - 8.0) + 8.0);
-            let decimals = if (high - low) < 4.0 { self.decimals.max(1) } else { self.decimals };
+            let decimals =
+                if (high - low) < 4.0 { self.decimals().max(1) } else { self.decimals() };
             svg.text([x + 18.0, y], "", &format!("{value:.decimals$}"));
         }
         svg.upright([px(plane.right() + 84.0), px(plane.top + height / 2.0)], &self.label);
@@ -193,11 +198,10 @@ fn thinned(names: &[String]) -> impl Iterator<Item = (usize, String)> {
 
 /// A colour between two.
 fn mixed(from: [u8; 3], to: [u8; 3], share: f64) -> String {
-    let [red, green, blue] = [0, 1, 2].map(|channel| {
+    hex([0, 1, 2].map(|channel| {
         let (from, to) = (f64::from(from[channel]), f64::from(to[channel]));
         (from + share * (to - from)).round() as u8
-    });
-    format!("#{red:02x}{green:02x}{blue:02x}")
+    }))
 }
 
 #[cfg(test)]
@@ -214,7 +218,6 @@ mod tests {
             values: vec![vec![0.0, 50.0], vec![0.0, 100.0]],
             label: "%".to_owned(),
             scale: Scale::Sequential,
-            decimals: 0,
         };
         let svg = heat.svg("title");
         for wanted in [

@@ -41,9 +41,7 @@ pub struct Line {
 /// A value to compare lines with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference {
-    /// Its name.
     pub name: String,
-    /// The value.
     pub value: f64,
 }
 
@@ -92,15 +90,16 @@ impl Lines {
         for line in lines {
             let place = |point: [f64; 2]| [plane.x(&x, point[0]), plane.y(&y, point[1])];
             line.draw(&mut svg, place);
-            keys.push(Key { name: line.name.clone(), sample: line.sample(), shown: line.shown });
+            let sample = format!("<path d=\"M0 0h24\" {}/>", line.stroke());
+            keys.push(Key { name: line.name.clone(), sample, shown: line.shown });
         }
         for (reference, dash) in self.references.iter().zip(REFERENCE_DASHES.iter().cycle()) {
-            let (name, value) =
-                (format!("{} ({:.2})", reference.name, reference.value), reference.value);
+            let Reference { name, value } = reference;
+            let name = format!("{name} ({value:.2})");
             let stroke = format!(
                 "class=\"reference\" stroke=\"#666666\" stroke-width=\"1.3\" stroke-dasharray=\"{dash}\""
             );
-            let (left, at, right) = (plane.left, plane.y(&y, value), px(plane.right()));
+            let (left, at, right) = (plane.left, plane.y(&y, *value), px(plane.right()));
             svg.group(&name, true, &stroke);
             svg.add(format_args!("<path d=\"M{left} {at}L{right} {at}\"/></g>\n"));
             let sample = format!("<path d=\"M0 0h24\" {stroke}/>");
@@ -108,7 +107,7 @@ impl Lines {
         }
         svg.finish(
             [560.0, plane.bottom() + 48.0],
-            &plane,
+            plane.top,
             &keys,
             &format!("data-x=\"{}\"", escape::markup(&self.x.label)),
         )
@@ -122,38 +121,24 @@ impl Line {
         format!("stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dash}\"")
     }
 
-    fn sample(&self) -> String {
-        format!("<path d=\"M0 0h24\" {}/>", self.stroke())
-    }
-
     /// Draws the line and its band, with its values as attributes for the page.
     fn draw(&self, svg: &mut Svg, place: impl Fn([f64; 2]) -> [f64; 2]) {
-        let joined = |values: &mut dyn Iterator<Item = f64>| {
-            values.map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
-        };
-        let path = |points: &mut dyn Iterator<Item = [f64; 2]>| {
-            points
-                .map(|point| place(point).map(|at| at.to_string()).join(","))
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
+        let axis = |axis: usize| joined(self.points.iter().map(|point| point[axis].to_string()));
+        let place = |point: [f64; 2]| place(point).map(|at| at.to_string());
+        let corner = |point: [f64; 2]| place(point).join(",");
         let colour = line_colour(self.style);
-        let mut values = format!(
-            "data-x=\"{}\" data-y=\"{}\"",
-            joined(&mut self.points.iter().map(|point| point[0])),
-            joined(&mut self.points.iter().map(|point| point[1])),
-        );
+        let mut values = format!("data-x=\"{}\" data-y=\"{}\"", axis(0), axis(1));
         if !self.band.is_empty() {
             let spread =
                 self.band.iter().map(|[low, high]| ((high - low) * 500.0).round() / 1000.0);
-            values += &format!(" data-spread=\"{}\"", joined(&mut { spread }));
+            values += &format!(" data-spread=\"{}\"", joined(spread.map(|one| one.to_string())));
         }
         svg.group(&self.name, self.shown, &values);
         if !self.band.is_empty() {
             let ends = || self.points.iter().zip(&self.band);
             let low = ends().map(|(point, ends)| [point[0], ends[0]]);
             let high = ends().rev().map(|(point, ends)| [point[0], ends[1]]);
-            let around = path(&mut low.chain(high));
+            let around = joined(low.chain(high).map(corner));
             svg.add(format_args!(
                 "<polygon points=\"{around}\" fill=\"{colour}\" fill-opacity=\"0.16\"/>"
             ));
@@ -162,9 +147,13 @@ impl Line {
             let [x, y] = place(point);
             svg.add(format_args!("<circle cx=\"{x}\" cy=\"{y}\" r=\"4\" fill=\"{colour}\"/>"));
         }
-        let (points, stroke) = (path(&mut self.points.iter().copied()), self.stroke());
+        let (points, stroke) = (joined(self.points.iter().copied().map(corner)), self.stroke());
         svg.add(format_args!("<polyline points=\"{points}\" fill=\"none\" {stroke}/></g>\n"));
     }
+}
+
+fn joined(texts: impl Iterator<Item = String>) -> String {
+    texts.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

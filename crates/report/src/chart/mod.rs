@@ -36,7 +36,7 @@ pub use heat::{Heat, Scale};
 pub(crate) use lines::Reference;
 pub use lines::{Line, Lines};
 pub use png::png;
-pub(crate) use points::{ClassPoints, Points};
+pub(crate) use points::ClassPoints;
 pub use sheet::{Picture, Sheet};
 
 /// A chart.
@@ -49,7 +49,7 @@ pub enum Chart {
     /// A table of coloured cells.
     Heat(Heat),
     /// Points in a plane, by class.
-    Points(Points),
+    Points(Vec<ClassPoints>),
     /// Pictures in rows.
     Sheet(Sheet),
 }
@@ -63,7 +63,7 @@ impl Chart {
                 bars.series.iter().all(|one| one.values.iter().all(Option::is_none))
             }
             Self::Heat(heat) => heat.values.iter().all(Vec::is_empty),
-            Self::Points(points) => points.classes.iter().all(|class| class.points.is_empty()),
+            Self::Points(classes) => classes.iter().all(|class| class.points.is_empty()),
             Self::Sheet(sheet) => sheet.rows.iter().all(|(_, pictures)| pictures.is_empty()),
         }
     }
@@ -74,7 +74,7 @@ impl Chart {
             Self::Lines(lines) => lines.svg(title),
             Self::Bars(bars) => bars.svg(title),
             Self::Heat(heat) => heat.svg(title),
-            Self::Points(points) => points.svg(title),
+            Self::Points(classes) => ClassPoints::svg(classes, title),
             Self::Sheet(sheet) => sheet.svg(title),
         }
     }
@@ -93,24 +93,13 @@ mod tests {
         let references = vec![Reference { name: name(), value: 61.5 }];
         let series = vec![Series { name: name(), values: vec![Some(1.0)], style: 0 }];
         let (columns, rows, values) = (vec![name()], vec![name()], vec![vec![1.0]]);
-        let (scale, decimals) = (Scale::Signed, 1);
+        let scale = Scale::Signed;
         let picture = Picture { png: String::new(), caption: vec![name()] };
         let charts = [
             Chart::Lines(Lines { x: axis(), y: axis(), lines: vec![line], references }),
             Chart::Bars(Bars { axis: axis(), groups: vec![name()], series, stacked: false }),
-            Chart::Heat(Heat {
-                x: name(),
-                y: name(),
-                columns,
-                rows,
-                values,
-                label: name(),
-                scale,
-                decimals,
-            }),
-            Chart::Points(Points {
-                classes: vec![ClassPoints { name: name(), points: vec![[0.0, 1.0]] }],
-            }),
+            Chart::Heat(Heat { x: name(), y: name(), columns, rows, values, label: name(), scale }),
+            Chart::Points(vec![ClassPoints { name: name(), points: vec![[0.0, 1.0]] }]),
             Chart::Sheet(Sheet { columns: 1, rows: vec![(name(), vec![picture])] }),
         ];
         for chart in charts {

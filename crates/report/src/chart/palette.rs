@@ -27,8 +27,11 @@ pub(super) fn line_colour(style: usize) -> &'static str {
 /// One colour per class, as `#rrggbb`: a palette, and after it always the colour that is farthest from all
 /// before, as people see distances.
 pub(super) fn class_colours(classes: usize) -> Vec<String> {
-    let hex = |[red, green, blue]: [u8; 3]| format!("#{red:02x}{green:02x}{blue:02x}");
     farthest_colours(classes).into_iter().map(hex).collect()
+}
+
+pub(super) fn hex([red, green, blue]: [u8; 3]) -> String {
+    format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
 fn farthest_colours(classes: usize) -> Vec<[u8; 3]> {

@@ -6,8 +6,7 @@ use resvg::usvg::{Options, Tree};
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// Draws SVG as PNG, `scale` pixels per unit, on white. Text is set in DejaVu Sans, never in a font of the
-/// machine.
+/// Draws SVG as PNG, `scale` pixels per unit, on white, with text in an embedded font.
 pub fn png(svg: &str, scale: f32) -> Result<Vec<u8>> {
     let mut options = Options { font_family: "DejaVu Sans".to_owned(), ..Options::default() };
     let fonts = Arc::make_mut(&mut options.fontdb);

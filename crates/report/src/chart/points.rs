@@ -6,12 +6,6 @@ use super::svg::{Key, MARGIN, Svg, px};
 use crate::escape;
 use std::f64::consts::TAU;
 
-/// Points in a plane, by class.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Points {
-    pub classes: Vec<ClassPoints>,
-}
-
 /// The points of one class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClassPoints {
@@ -25,23 +19,20 @@ impl ClassPoints {
         let count = self.points.len().max(1) as f64;
         [0, 1].map(|axis| self.points.iter().map(|point| point[axis]).sum::<f64>() / count)
     }
-}
 
-impl Points {
-    pub(super) fn svg(&self, title: &str) -> String {
+    pub(super) fn svg(classes: &[Self], title: &str) -> String {
         let mut svg = Svg::new(title, "");
         let plane = Plane { left: MARGIN, top: svg.head + 4.0, width: 528.0, height: 420.0 };
         let range = |axis: usize| {
-            let values =
-                self.classes.iter().flat_map(|class| &class.points).map(|point| point[axis]);
+            let values = classes.iter().flat_map(|class| &class.points).map(|point| point[axis]);
             Range::of(&Axis::new(""), values, true)
         };
         let (x, y) = (range(0), range(1));
         let place = |point: [f64; 2]| [plane.x(&x, point[0]), plane.y(&y, point[1])];
-        svg.frame(&plane);
+        plane.frame(&mut svg);
         let mut keys = Vec::new();
-        let colours = class_colours(self.classes.len());
-        let drawn = self.classes.iter().zip(&colours).filter(|(class, _)| !class.points.is_empty());
+        let colours = class_colours(classes.len());
+        let drawn = classes.iter().zip(&colours).filter(|(class, _)| !class.points.is_empty());
         for (ClassPoints { name, points }, colour) in drawn.clone() {
             // Lines of hardly any length with round ends, in one path: thousands of circles would be ten times as long.
             let dots: String = points
@@ -66,7 +57,7 @@ impl Points {
                 escape::markup(&class.name)
             ));
         }
-        svg.finish([560.0, plane.bottom() + MARGIN], &plane, &keys, "")
+        svg.finish([560.0, plane.bottom() + MARGIN], plane.top, &keys, "")
     }
 }
 

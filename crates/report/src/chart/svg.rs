@@ -1,6 +1,5 @@
 //! An SVG that is being written: its title, texts, lines and legend.
 
-use super::axis::Plane;
 use crate::escape;
 use std::fmt::Write;
 
@@ -75,15 +74,6 @@ impl Svg {
         ));
     }
 
-    /// Adds a frame around a plane.
-    pub(super) fn frame(&mut self, plane: &Plane) {
-        let [x, y, width, height] = [plane.left, plane.top, plane.width, plane.height].map(px);
-        self.add(format_args!(
-            "<rect class=\"axis\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
-             stroke=\"#808080\"/>\n"
-        ));
-    }
-
     /// Begins the group of a line, a colour of bars or a class, which can be switched on and off.
     pub(super) fn group(&mut self, name: &str, shown: bool, attributes: &str) {
         let (name, hidden) = (escape::markup(name), display(shown));
@@ -111,16 +101,16 @@ impl Svg {
         shown.div_ceil(rows) as f64 * column
     }
 
-    /// The whole SVG: `width` and `height` are those of the plane with its axes. The page leaves out the title, and has
-    /// the legend elsewhere.
+    /// The whole SVG: `width` and `height` are those of the plane with its axes, `top` is where the plane begins. The
+    /// page leaves out the title, and has the legend elsewhere.
     pub(super) fn finish(
         mut self,
         [width, height]: [f64; 2],
-        plane: &Plane,
+        top: f64,
         keys: &[Key],
         attributes: &str,
     ) -> String {
-        let legend = self.legend(keys, [width, plane.top], height - plane.top);
+        let legend = self.legend(keys, [width, top], height - top);
         self.whole([(width + legend).ceil(), height.ceil()], width.ceil(), attributes)
     }
 

@@ -55,8 +55,7 @@ pub struct ChangedSetting {
 }
 
 /// Compares the experiments in two folders, each a run folder or one that contains the runs of one experiment.
-/// `accuracy` is the percentage whose costs are compared [default: the lower of both final accuracies, rounded
-/// down].
+/// `accuracy` is described at [`Comparison::accuracy_given`].
 pub fn compare(
     a: &Path,
     b: &Path,
@@ -126,12 +125,8 @@ fn last_common(a: &[History], b: &[History], notes: &mut Vec<String>) -> Option<
     let last = all().map(|run| run.last().round).min()?;
     notes.push(format!("not all runs are finished: all are compared up to round {last}"));
     notes.extend(unfinished.iter().map(|run| {
-        format!(
-            "unfinished: {}: {} of {} rounds",
-            run.setup.path.display(),
-            run.last().round,
-            run.planned()
-        )
+        let (path, last, planned) = (run.setup.path.display(), run.last().round, run.planned());
+        format!("unfinished: {path}: {last} of {planned} rounds")
     }));
     Some(last)
 }

@@ -57,16 +57,10 @@ impl Side {
         let method = runs[0].setup.heading.method.clone();
         let runs: Vec<Outcome> = runs.iter().map(|run| Outcome::of(run, accuracy)).collect();
         let each = |value: fn(&Outcome) -> f64| Average::of(runs.iter().map(value));
-        // A mean over some of the runs would be taken for one over all.
-        let every = |value: fn(&Outcome) -> Option<f64>| {
-            let values: Option<Vec<f64>> = runs.iter().map(value).collect();
-            values.map(|values| Average::of(values.into_iter()))
-        };
+        let every = |value: fn(&Outcome) -> Option<f64>| Average::of_all(runs.iter().map(value));
         let reached: Vec<Reached> = runs.iter().filter_map(|run| run.reached).collect();
-        let to_accuracy = |value: fn(&Reached) -> Option<f64>| {
-            let values: Vec<f64> = reached.iter().map(value).collect::<Option<_>>()?;
-            (!values.is_empty()).then(|| Average::of(values.into_iter()))
-        };
+        let to_accuracy =
+            |value: fn(&Reached) -> Option<f64>| Average::of_all(reached.iter().map(value));
         Self {
             folder: folder.to_owned(),
             method,

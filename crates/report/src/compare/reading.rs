@@ -5,6 +5,7 @@ use crate::error::{ReportError, Result};
 use crate::history::{Histories, History, read_histories};
 use crate::setup::{Complete, FINGERPRINT, Group, differing, group};
 use fedanchor_record::{KeyRole, files};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Experiments that an error names.
@@ -125,7 +126,6 @@ pub(super) fn changed_settings(a: &[History], b: &[History]) -> Vec<ChangedSetti
     for key in machine.filter(|key| KeyRole::of(key) == KeyRole::Machine) {
         let [a, b] = [a, b].map(|runs| values(runs, key));
         if a != b {
-            let [a, b] = [a, b].map(|values| (!values.is_empty()).then(|| values.join(", ")));
             changed.push(ChangedSetting { key: key.clone(), a, b });
         }
     }
@@ -133,11 +133,9 @@ pub(super) fn changed_settings(a: &[History], b: &[History]) -> Vec<ChangedSetti
 }
 
 /// The values of a setting in these runs, each once.
-fn values<'a>(runs: &'a [History], key: &str) -> Vec<&'a str> {
+fn values(runs: &[History], key: &str) -> Option<String> {
     let settings = runs.iter().flat_map(|run| &run.setup.settings);
-    let mut found: Vec<&str> =
-        settings.filter(|(other, _)| other == key).map(|(_, value)| value.as_str()).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+    let values = settings.filter(|(other, _)| other == key).map(|(_, value)| value.as_str());
+    let values = Vec::from_iter(BTreeSet::from_iter(values));
+    (!values.is_empty()).then(|| values.join(", "))
 }

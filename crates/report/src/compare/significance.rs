@@ -11,8 +11,7 @@
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Chance of the confidence intervals to miss the true difference, and limit of p for a difference that is
-/// more than the seeds' spread.
+/// Chance of the confidence intervals to miss the true difference, and limit of p for a significant one.
 pub(super) const LEVEL: f64 = 0.05;
 /// Standard errors below this, in percentage points, come from rounding alone.
 const ROUNDING: f64 = 1e-9;

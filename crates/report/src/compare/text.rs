@@ -1,7 +1,7 @@
 //! A comparison as text for people.
 
 use super::{ChangedSetting, Comparison, Difference, Evidence, Side};
-use crate::escape::one_line;
+use crate::escape::{self, one_line};
 use crate::render::{shown, signed};
 use crate::table::Average;
 
@@ -204,21 +204,10 @@ fn bytes(count: f64) -> String {
     fitting.map(|(rest, unit)| format!("{rest:.2} {unit}")).unwrap_or_default()
 }
 
-fn seconds(count: f64) -> String {
-    if count < 100.0 { format!("{count:.2} s") } else { format!("{count:.0} s") }
+fn aligned(rows: &[impl AsRef<[String]>]) -> String {
+    escape::aligned(rows, |_| false).join("\n") + "\n"
 }
 
-/// Columns aligned to the left, two spaces apart.
-fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
-    let rows: Vec<[String; N]> =
-        rows.iter().map(|row| std::array::from_fn(|column| one_line(&row[column]))).collect();
-    let width = |text: &String| text.chars().count();
-    let widths: [usize; N] = std::array::from_fn(|column| {
-        rows.iter().map(|row| width(&row[column])).max().unwrap_or_default()
-    });
-    let line = |row: &[String; N]| {
-        let padded = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
+fn seconds(count: f64) -> String {
+    if count < 100.0 { format!("{count:.2} s") } else { format!("{count:.0} s") }
 }

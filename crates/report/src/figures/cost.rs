@@ -7,8 +7,11 @@ use crate::study::{Experiment, Section};
 use fedanchor_record::Timing;
 
 /// Test accuracy against the bytes sent so far.
-pub(super) fn traffic(section: &Section, options: Options) -> Option<Figure> {
-    let experiments = section.experiments.iter().filter(|one| sends(one)).enumerate();
+pub(super) fn traffic(section: &Section, options: &Options) -> Option<Figure> {
+    let sends = |one: &&Experiment| {
+        one.runs[0].rounds.iter().any(|round| round.bytes_down + round.bytes_up > 0)
+    };
+    let experiments = section.experiments.iter().filter(sends).enumerate();
     let lines = experiments.map(|(place, experiment)| {
         let mut line = line(experiment, place, options.smooth, &|round| Some(round.test_accuracy));
         let mut sent = 0;
@@ -28,10 +31,6 @@ pub(super) fn traffic(section: &Section, options: Options) -> Option<Figure> {
     let caption =
         "Test accuracy against the encoded size of all messages so far (of the first seed).";
     Figure::new(section, "traffic", "Accuracy against traffic", caption).single(Chart::Lines(lines))
-}
-
-fn sends(experiment: &Experiment) -> bool {
-    experiment.runs[0].rounds.iter().any(|round| round.bytes_down + round.bytes_up > 0)
 }
 
 /// Mean seconds per round by phase.
@@ -55,7 +54,10 @@ pub(super) fn phases(section: &Section) -> Option<Figure> {
     experiments.truncate(MOST_MODELS);
     let series = phases.into_iter().enumerate().map(|(style, (name, of))| Series {
         name: name.to_owned(),
-        values: experiments.iter().map(|one| mean_seconds(one, of)).collect(),
+        values: experiments
+            .iter()
+            .map(|one| Some(short(one.average(|run| run.mean_seconds(of))?.mean)))
+            .collect(),
         style,
     });
     let bars = Bars {
@@ -68,15 +70,6 @@ pub(super) fn phases(section: &Section) -> Option<Figure> {
                    pseudo-labels. Times of runs on other machines, or of runs that shared one, are not comparable.";
     let figure = Figure::new(section, "phases", "Time per round by phase", caption);
     figure.limited(experiments.len(), all).single(Chart::Bars(bars))
-}
-
-fn mean_seconds(experiment: &Experiment, of: fn(&Timing) -> f64) -> Option<f64> {
-    let average = experiment.average(|run| {
-        let rounds: Vec<f64> =
-            run.timings.iter().filter(|timing| timing.round > 0).map(of).collect();
-        (!rounds.is_empty()).then(|| rounds.iter().sum::<f64>() / rounds.len() as f64)
-    });
-    average.map(|average| short(average.mean))
 }
 
 /// Rejected updates by round, where there are any.

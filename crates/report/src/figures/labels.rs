@@ -5,6 +5,7 @@ use super::{Figure, Frame, Options};
 use crate::chart::{Axis, Bars, Chart, Line, Lines, Series};
 use crate::study::{Section, Study};
 use fedanchor_record::{LabelAccuracy, RoundRecord};
+use std::collections::BTreeSet;
 
 /// Rounds between which a reader of the bars can choose.
 const MOST_ROUNDS: usize = 40;
@@ -19,7 +20,7 @@ fn of_head(head: &LabelAccuracy, kept: bool) -> Option<f64> {
 }
 
 /// Accuracy of the pseudo-labels by round, of the kept samples or of all.
-pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Option<Figure> {
+pub(super) fn accuracy(section: &Section, kept: bool, options: &Options) -> Option<Figure> {
     let mut lines = Vec::new();
     let mut heads = section.experiments.iter().map(|one| one.style + 1).max().unwrap_or(0)..;
     let labelling = section.experiments.iter().filter(|one| one.heading().has_labels());
@@ -54,11 +55,8 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: Options) -> Optio
 pub(super) const LAST: &str = "last";
 
 /// The rounds at which any run has pseudo-labels whose accuracy is known, in order.
-pub(super) fn rounds(study: &Study) -> Vec<u32> {
-    let mut rounds: Vec<u32> = study.sections.iter().flat_map(known_rounds).collect();
-    rounds.sort_unstable();
-    rounds.dedup();
-    rounds
+pub(super) fn rounds(study: &Study) -> BTreeSet<u32> {
+    study.sections.iter().flat_map(known_rounds).collect()
 }
 
 fn known_rounds(section: &Section) -> impl Iterator<Item = u32> {
@@ -68,13 +66,11 @@ fn known_rounds(section: &Section) -> impl Iterator<Item = u32> {
 }
 
 /// Accuracy of all pseudo-labels, method by section: at the last round of each section, and at one round.
-pub(super) fn bars(study: &Study, options: Options) -> Option<Figure> {
+pub(super) fn bars(study: &Study, options: &Options) -> Option<Figure> {
     let rounds = rounds(study);
     let every = rounds.len().div_ceil(MOST_ROUNDS).max(1);
-    let mut shown: Vec<u32> = rounds.iter().copied().step_by(every).collect();
+    let mut shown: BTreeSet<u32> = rounds.iter().copied().step_by(every).collect();
     shown.extend(rounds.last().copied().into_iter().chain(options.round));
-    shown.sort_unstable();
-    shown.dedup();
     let mut frames = vec![frame(study, None)];
     frames.extend(shown.into_iter().map(|round| frame(study, Some(round))));
     let caption = "Share of correct pseudo-labels among all samples of the clients of a round, mean over seeds. Of \
@@ -97,13 +93,11 @@ fn frame(study: &Study, round: Option<u32>) -> Frame {
         .filter_map(|section| Some((section, at(section)?)))
         .filter(|&(section, round)| known_rounds(section).any(|known| known == round))
         .collect();
-    let mut methods: Vec<(usize, &str)> = sections
+    let methods: BTreeSet<(usize, &str)> = sections
         .iter()
         .flat_map(|(section, _)| &section.experiments)
         .map(|one| (one.heading().style(), one.heading().method.as_str()))
         .collect();
-    methods.sort_unstable();
-    methods.dedup();
     let series = methods.into_iter().map(|(style, method)| {
         let values = sections.iter().map(|&(section, round)| value(section, method, round));
         Series { name: method.to_owned(), values: values.collect(), style }

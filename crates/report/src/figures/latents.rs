@@ -4,12 +4,12 @@
 //! cache: 2,000 latents take seconds.
 
 use super::series::short;
-use super::{Figure, Frame, MOST_MODELS};
-use crate::chart::{Chart, ClassPoints, Points};
+use super::{Figure, Frame, MOST_MODELS, Options};
+use crate::chart::{Chart, ClassPoints};
 use crate::study::Section;
 use bhtsne::tSNE;
 use fedanchor_record::Latents;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// With fewer points there is nothing to see.
 const FEWEST: usize = 12;
@@ -18,16 +18,8 @@ const EPOCHS: usize = 750;
 /// How exact the forces between far points are: smaller is more exact.
 const THETA: f32 = 0.5;
 
-/// How latents are laid out in a plane.
-#[derive(Debug, Clone, Default)]
-pub struct Embedding {
-    /// Folder in which results are kept; without one they are computed every time.
-    pub cache: Option<PathBuf>,
-}
-
-/// Latents of test images by t-SNE, one frame per experiment and saved round, of the first seed that has
-/// them.
-pub(super) fn plane(section: &Section, embedding: &Embedding) -> Option<Figure> {
+/// Latents of test images by t-SNE, one frame per experiment and saved round, of the first seed with latents.
+pub(super) fn plane(section: &Section, options: &Options) -> Option<Figure> {
     let mut frames = Vec::new();
     let saved = section.experiments.iter().filter_map(|experiment| {
         Some((experiment, experiment.runs.iter().find(|run| !run.latents.is_empty())?))
@@ -35,13 +27,13 @@ pub(super) fn plane(section: &Section, embedding: &Embedding) -> Option<Figure> 
     let all = saved.clone().count();
     for (experiment, run) in saved.take(MOST_MODELS) {
         for (round, latents) in &run.latents {
-            let points = embedding.points(latents);
+            let points = points(latents, options.cache.as_deref());
             let classes = run.classes().into_iter().enumerate().map(|(class, name)| {
                 let own = points.iter().zip(&latents.labels);
                 let own = own.filter(|(_, label)| usize::from(**label) == class);
                 ClassPoints { name, points: own.map(|(point, _)| *point).collect() }
             });
-            let chart = Chart::Points(Points { classes: classes.collect() });
+            let chart = Chart::Points(classes.collect());
             frames.push(Frame { name: format!("{}, round {round}", experiment.name), chart });
         }
     }
@@ -54,33 +46,30 @@ pub(super) fn plane(section: &Section, embedding: &Embedding) -> Option<Figure> 
     Some(figure)
 }
 
-impl Embedding {
-    /// A point per latent; none if there are too few of them.
-    fn points(&self, latents: &Latents) -> Vec<[f64; 2]> {
-        let count = latents.labels.len();
-        if count < FEWEST {
-            return Vec::new();
-        }
-        let file = self.cache.as_ref().map(|folder| folder.join(format!("{}.json", key(latents))));
-        let read = |file: &PathBuf| fedanchor_disk::read(file, fedanchor_disk::limit(file)).ok();
-        let kept = file.as_ref().and_then(read);
-        let kept: Option<Vec<[f64; 2]>> =
-            kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        if let Some(points) = kept.filter(|points| points.len() == count) {
-            return points;
-        }
-        let points = embed(latents);
-        if let Some(file) = file {
-            // A cache that cannot be written costs time, nothing else.
-            let _ = keep(&file, &points);
-        }
-        points
+/// A point per latent; none if there are too few of them.
+fn points(latents: &Latents, cache: Option<&Path>) -> Vec<[f64; 2]> {
+    let count = latents.labels.len();
+    if count < FEWEST {
+        return Vec::new();
     }
+    let file = cache.map(|folder| folder.join(format!("{}.json", key(latents))));
+    let kept = file.as_ref().and_then(|file| {
+        let bytes = fedanchor_disk::read(file, fedanchor_disk::limit(file)).ok()?;
+        serde_json::from_slice::<Vec<[f64; 2]>>(&bytes).ok()
+    });
+    if let Some(points) = kept.filter(|points| points.len() == count) {
+        return points;
+    }
+    let points = embed(latents);
+    if let Some(file) = file {
+        // A cache that cannot be written costs time, nothing else.
+        let _ = keep(&file, &points);
+    }
+    points
 }
 
-fn keep(file: &std::path::Path, points: &[[f64; 2]]) -> std::io::Result<()> {
-    let folder = file.parent().unwrap_or(file);
-    fs_err::create_dir_all(folder)?;
+fn keep(file: &Path, points: &[[f64; 2]]) -> std::io::Result<()> {
+    fs_err::create_dir_all(file.parent().unwrap_or(file))?;
     fedanchor_disk::write(file, &[&serde_json::to_vec(points)?])
 }
 
@@ -151,7 +140,7 @@ mod tests {
 
     #[test]
     fn classes_that_point_elsewhere_are_apart() {
-        let points = Embedding::default().points(&bundles());
+        let points = points(&bundles(), None);
         assert_eq!(points.len(), 120);
         let of_class = |class: usize| points.iter().copied().skip(class).step_by(2).collect();
         let [first, second] =
@@ -171,22 +160,22 @@ mod tests {
     #[test]
     fn results_are_kept_and_damaged_ones_computed_anew() {
         let cache = tempfile::tempdir().unwrap();
-        let embedding = Embedding { cache: Some(cache.path().to_owned()) };
+        let points = |latents: &Latents| points(latents, Some(cache.path()));
         let latents = bundles();
-        let first = embedding.points(&latents);
+        let first = points(&latents);
         let file = cache.path().join(format!("{}.json", key(&latents)));
         let text = fs_err::read_to_string(&file).unwrap();
         assert_eq!(serde_json::from_str::<Vec<[f64; 2]>>(&text).unwrap(), first);
         fs_err::write(&file, format!("[{}]", vec!["[1.0,2.0]"; 120].join(","))).unwrap();
-        assert_eq!(embedding.points(&latents)[7], [1.0, 2.0]);
+        assert_eq!(points(&latents)[7], [1.0, 2.0]);
         fs_err::write(&file, "[[1.0,2.0]]").unwrap();
-        assert_eq!(embedding.points(&latents).len(), 120);
+        assert_eq!(points(&latents).len(), 120);
     }
 
     #[test]
     fn few_points_are_no_picture() {
         let few =
             Latents { width: 2, latents: vec![0.0; 6], labels: vec![0; 3], ..Latents::default() };
-        assert!(Embedding::default().points(&few).is_empty());
+        assert!(points(&few, None).is_empty());
     }
 }

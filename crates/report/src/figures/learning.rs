@@ -16,7 +16,7 @@ fn lines(section: &Section, smooth: usize, y: Axis, of: super::series::Of) -> Li
 }
 
 /// Test accuracy by round, with what the paper reports and the bounds that are known.
-pub(super) fn accuracy(section: &Section, options: Options) -> Option<Figure> {
+pub(super) fn accuracy(section: &Section, options: &Options) -> Option<Figure> {
     let y = Axis::new("test accuracy (%)");
     let mut lines = lines(section, options.smooth, y, &|round| Some(round.test_accuracy));
     lines.references = references(section);
@@ -45,8 +45,7 @@ fn references(section: &Section) -> Vec<Reference> {
     references
 }
 
-/// The published number of each experiment. Where a method has several, the settings that decide between
-/// them are named.
+/// The published number of each experiment, with the deciding settings where a method has several numbers.
 fn published(section: &Section) -> impl Iterator<Item = Reference> {
     section.experiments.iter().enumerate().filter_map(|(place, experiment)| {
         let value = experiment.published?.mean;
@@ -75,7 +74,7 @@ fn published(section: &Section) -> impl Iterator<Item = Reference> {
 }
 
 /// Validation accuracy by round, where images are held out for it.
-pub(super) fn validation(section: &Section, options: Options) -> Option<Figure> {
+pub(super) fn validation(section: &Section, options: &Options) -> Option<Figure> {
     let y = Axis::new("validation accuracy (%)");
     let lines = lines(section, options.smooth, y, &|round| round.validation_accuracy);
     let caption =
@@ -91,22 +90,19 @@ pub(super) fn kept(section: &Section) -> Option<Figure> {
         (round.seen > 0).then(|| round.kept as f64 / accepted as f64)
     };
     let y = Axis::new("kept samples per client").from_zero();
-    let mut lines = lines(section, 1, y, &per_client);
-    for ((place, experiment), shown) in section.experiments.iter().enumerate().zip(&mut lines.lines)
-    {
-        let spread =
-            line(experiment, place, 1, &|round| per_client(round).and(round.kept_deviation));
+    let experiments = section.experiments.iter().enumerate();
+    let lines = experiments.filter(|(_, one)| one.heading().has_labels()).map(|(place, one)| {
+        let mut shown = line(one, place, 1, &per_client);
+        let spread = line(one, place, 1, &|round| per_client(round).and(round.kept_deviation));
         // Records of earlier versions do not have it: the spread over seeds stays.
         if spread.points.len() == shown.points.len() {
             let ends = shown.points.iter().zip(&spread.points);
-            shown.band = ends
-                .map(|(at, by)| [short(at[1] - by[1]).max(0.0), short(at[1] + by[1])])
-                .collect();
+            let ends = ends.map(|(at, by)| [short(at[1] - by[1]).max(0.0), short(at[1] + by[1])]);
+            shown.band = ends.collect();
         }
-    }
-    let selects = section.experiments.iter().map(|one| one.heading().has_labels());
-    let mut selects = selects.collect::<Vec<bool>>().into_iter();
-    lines.lines.retain(|_| selects.next().unwrap_or(true));
+        shown
+    });
+    let lines = Lines::by_round(y, lines.collect());
     let caption = "Samples per client whose score passed the threshold: mean over the clients of a round and \
                    over seeds. Bands are one standard deviation over clients where the records have it, \
                    otherwise over seeds.";

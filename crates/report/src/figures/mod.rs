@@ -7,11 +7,10 @@ mod learning;
 mod model;
 mod series;
 
-pub use latents::Embedding;
-
 use crate::chart::Chart;
 use crate::error::{ReportError, Result};
 use crate::study::{Experiment, Section, Study};
+use std::path::PathBuf;
 
 /// Experiments whose models are shown one by one at most.
 const MOST_MODELS: usize = 24;
@@ -41,12 +40,14 @@ pub struct Frame {
 }
 
 /// How figures are drawn.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Rounds over which accuracies are averaged: 1 or 0 for none. The paper's figure 4 has 5.
     pub smooth: usize,
     /// The round of the bars of pseudo-label accuracy; the last one of each section by default.
     pub round: Option<u32>,
+    /// Folder in which layouts of latents are kept; without one they are computed every time.
+    pub cache: Option<PathBuf>,
 }
 
 impl Figure {
@@ -120,11 +121,7 @@ impl Figure {
 }
 
 /// The figures of a section.
-pub(crate) fn of_section(
-    section: &Section,
-    options: Options,
-    embedding: &Embedding,
-) -> Vec<Figure> {
+pub(crate) fn of_section(section: &Section, options: &Options) -> Vec<Figure> {
     let figures = [
         learning::accuracy(section, options),
         learning::validation(section, options),
@@ -132,7 +129,7 @@ pub(crate) fn of_section(
         labels::accuracy(section, true, options),
         labels::accuracy(section, false, options),
         learning::losses(section),
-        latents::plane(section, embedding),
+        latents::plane(section, options),
         model::confusion(section),
         model::similarity(section),
         model::partition(section),
@@ -145,21 +142,21 @@ pub(crate) fn of_section(
 }
 
 /// Fails if a round was chosen at which no run has pseudo-labels.
-pub(crate) fn check_round(study: &Study, options: Options) -> Result<()> {
+pub(crate) fn check_round(study: &Study, options: &Options) -> Result<()> {
     let Some(round) = options.round else { return Ok(()) };
     let known = labels::rounds(study);
-    if known.binary_search(&round).is_ok() {
+    if known.contains(&round) {
         return Ok(());
     }
-    let hint = match &known[..] {
-        [first, .., last] => format!("`--round` can be {first} to {last}"),
-        [only] => format!("`--round` can be {only}"),
-        [] => "leave out `--round`, since no round has any".to_owned(),
+    let hint = match (known.first(), known.last()) {
+        (Some(first), Some(last)) if first < last => format!("`--round` can be {first} to {last}"),
+        (Some(only), _) => format!("`--round` can be {only}"),
+        (None, _) => "leave out `--round`, since no round has any".to_owned(),
     };
     Err(ReportError::Other(format!("no run has pseudo-labels at round {round}: {hint}")))
 }
 
 /// The figures over all sections.
-pub(crate) fn of_study(study: &Study, options: Options) -> Vec<Figure> {
+pub(crate) fn of_study(study: &Study, options: &Options) -> Vec<Figure> {
     labels::bars(study, options).into_iter().collect()
 }

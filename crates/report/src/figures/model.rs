@@ -29,7 +29,8 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
                 .collect()
         });
         let values = shares.collect();
-        Some(heat(matrix, values, ["true class", "predicted class"], "% of the true class", 0))
+        let names = ["true class", "predicted class"];
+        Some(Chart::Heat(heat(matrix, values, names, "% of the true class")))
     };
     let caption =
         "Test images of each true class by the class that the final model predicts, in percent.";
@@ -40,8 +41,7 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
 pub(super) fn similarity(section: &Section) -> Option<Figure> {
     let draw = |run: &History| {
         let matrix = run.similarity.as_ref()?;
-        let chart = heat(matrix, matrix.values.clone(), ["class", "class"], "cosine", 2);
-        let Chart::Heat(heat) = chart else { return None };
+        let heat = heat(matrix, matrix.values.clone(), ["class", "class"], "cosine");
         Some(Chart::Heat(Heat { scale: Scale::Signed, ..heat }))
     };
     let caption = "Cosine between the mean latents of the classes' anchors, final model. Classes that share \
@@ -53,31 +53,30 @@ pub(super) fn similarity(section: &Section) -> Option<Figure> {
 /// Samples by client and class.
 pub(super) fn partition(section: &Section) -> Option<Figure> {
     let draw = |run: &History| {
-        let (mut matrix, sizes) = run.partition.clone()?.split_off("size");
+        let mut matrix = run.partition.clone()?;
+        let place = matrix.columns.iter().position(|column| column == "size");
+        let sizes = place.map(|place| {
+            matrix.columns.remove(place);
+            matrix.values.iter_mut().map(|row| vec![row.remove(place)]).collect()
+        });
         if matrix.columns.len() < 2 {
             // The classes are unknown: only the sizes.
             matrix.columns = vec!["any".to_owned()];
-            matrix.values = sizes?.into_iter().map(|size| vec![size]).collect();
+            matrix.values = sizes?;
         }
         let every = matrix.rows.len().div_ceil(MOST_CLIENTS).max(1);
         matrix.rows = matrix.rows.into_iter().step_by(every).collect();
         matrix.values = matrix.values.into_iter().step_by(every).collect();
         let values = matrix.values.clone();
-        Some(heat(&matrix, values, ["client", "class"], "samples", 0))
+        Some(Chart::Heat(heat(&matrix, values, ["client", "class"], "samples")))
     };
     let caption =
         "Samples of each client by class. Of more than 200 clients, evenly spaced ones are shown.";
     Figure::new(section, "partition", "Partition (samples)", caption).by_run(section, draw)
 }
 
-fn heat(
-    matrix: &Matrix,
-    values: Vec<Vec<f64>>,
-    [y, x]: [&str; 2],
-    label: &str,
-    decimals: usize,
-) -> Chart {
-    Chart::Heat(Heat {
+fn heat(matrix: &Matrix, values: Vec<Vec<f64>>, [y, x]: [&str; 2], label: &str) -> Heat {
+    Heat {
         x: x.to_owned(),
         y: y.to_owned(),
         columns: matrix.columns.clone(),
@@ -85,8 +84,7 @@ fn heat(
         values,
         label: label.to_owned(),
         scale: Scale::Sequential,
-        decimals,
-    })
+    }
 }
 
 /// Real images: labelled wrongly with a high score, and left out.

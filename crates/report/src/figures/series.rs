@@ -6,6 +6,7 @@ use crate::history::History;
 use crate::study::Experiment;
 use crate::table::Average;
 use fedanchor_record::RoundRecord;
+use std::collections::BTreeMap;
 
 /// A number of a round.
 pub(super) type Of<'a> = &'a dyn Fn(&RoundRecord) -> Option<f64>;
@@ -26,20 +27,13 @@ pub(super) fn line(experiment: &Experiment, place: usize, smooth: usize, of: Of)
 
 /// The average of several lines.
 pub(super) fn averaged(name: &str, place: usize, runs: &[Vec<(u32, f64)>]) -> Line {
-    let mut rounds: Vec<u32> = runs.iter().flatten().map(|(round, _)| *round).collect();
-    rounds.sort_unstable();
-    rounds.dedup();
-    let mut ends = vec![0; runs.len()];
+    let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for (round, value) in runs.iter().flatten() {
+        rounds.entry(*round).or_default().push(*value);
+    }
     let mut line = Line { style: place, shown: place < MOST_LINES, ..Line::new(name, Vec::new()) };
-    for round in rounds {
-        let mut values = Vec::with_capacity(runs.len());
-        for (run, end) in runs.iter().zip(&mut ends) {
-            if run.get(*end).is_some_and(|(other, _)| *other == round) {
-                values.push(run[*end].1);
-                *end += 1;
-            }
-        }
-        let average = Average::of(values.iter().copied());
+    for (round, values) in rounds {
+        let average = Average::of(values.into_iter());
         line.points.push([f64::from(round), short(average.mean)]);
         if runs.len() > 1 {
             let std = average.std.unwrap_or(0.0);
@@ -57,9 +51,8 @@ fn smoothed(run: &History, smooth: usize, of: Of) -> Vec<(u32, f64)> {
     (0..numbers.len())
         .map(|end| {
             let start = (end + 1).saturating_sub(window);
-            let part = &numbers[start..=end];
-            let sum: f64 = part.iter().map(|(_, value)| value).sum();
-            (numbers[end].0, sum / part.len() as f64)
+            let part = numbers[start..=end].iter().map(|(_, value)| *value);
+            (numbers[end].0, Average::of(part).mean)
         })
         .collect()
 }

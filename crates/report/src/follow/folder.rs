@@ -2,12 +2,12 @@
 
 use super::{Follower, Status};
 use crate::error::ReportError;
-use crate::history::{Histories, History};
-use crate::runs::{Folders, LeftOut, find_folders};
+use crate::history::Histories;
+use crate::runs::{Folders, find_folders};
 use crate::setup::Complete;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Looks at the runs in progress between two searches for new ones, which cost more.
 const LOOKS: u32 = 4;
@@ -15,10 +15,12 @@ const LOOKS: u32 = 4;
 /// The runs in a folder, which need not exist yet.
 #[derive(Debug)]
 pub struct Followers {
-    folder: PathBuf,
-    /// The one that was started last comes first.
-    runs: Vec<Follower>,
-    problem: Option<String>,
+    /// The folder.
+    pub folder: PathBuf,
+    /// The runs, the one that was started last first.
+    pub runs: Vec<Follower>,
+    /// Why the folder could not be searched the last time.
+    pub problem: Option<String>,
     looks: u32,
 }
 
@@ -28,39 +30,15 @@ impl Followers {
         Self { folder, runs: Vec::new(), problem: None, looks: 0 }
     }
 
-    /// The folder.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// The runs, the one that was started last first.
-    pub fn runs(&self) -> &[Follower] {
-        &self.runs
-    }
-
-    /// Why the folder could not be searched the last time.
-    pub fn problem(&self) -> Option<&str> {
-        self.problem.as_deref()
-    }
-
     /// The runs as they are now, for a report. Runs that have not completed a round yet are left out.
     pub fn histories(&self, complete: Complete) -> Histories {
         let mut all = Histories::default();
-        for run in self.runs.iter().map(Follower::run) {
+        for run in self.runs.iter().map(|follower| &follower.run) {
             let waiting = matches!(run.status, Status::Running | Status::Missing);
             if waiting && run.rounds.is_empty() && run.problems.is_empty() {
                 continue;
             }
-            match History::read(&run.path, run.status == Status::Running) {
-                Ok(mut history) => {
-                    history.setup = history.setup.completed(complete);
-                    all.runs.push(history);
-                }
-                Err(error) => {
-                    let (path, problem) = (run.path.clone(), error.in_run_folder());
-                    all.damaged.push(LeftOut { path, problem });
-                }
-            }
+            all.add(run.path.clone(), run.status == Status::Running, complete);
         }
         all
     }
@@ -76,14 +54,13 @@ impl Followers {
         self.looks += 1;
         for follower in &mut self.runs {
             // A run that has ended can be resumed, but not often.
-            if search || matches!(follower.run().status, Status::Running | Status::Missing) {
+            if search || matches!(follower.run.status, Status::Running | Status::Missing) {
                 changed |= follower.poll();
             }
         }
         if changed {
-            let order = |follower: &Follower| {
-                (Reverse(follower.run().started), follower.run().path.clone())
-            };
+            let order =
+                |follower: &Follower| (Reverse(follower.run.started), follower.run.path.clone());
             self.runs.sort_by_cached_key(order);
         }
         changed
@@ -106,7 +83,7 @@ impl Followers {
         };
         let mut found = BTreeSet::from_iter(found);
         let before = self.runs.len();
-        self.runs.retain(|follower| found.remove(&follower.run().path));
+        self.runs.retain(|follower| found.remove(&follower.run.path));
         let gone = self.runs.len() < before;
         let changed = gone || !found.is_empty() || problem != self.problem;
         self.runs.extend(found.into_iter().map(Follower::new));

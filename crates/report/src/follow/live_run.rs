@@ -1,6 +1,7 @@
 //! A run as far as it was written when it was last looked at.
 
 use crate::heading::Heading;
+use crate::table::Average;
 use fedanchor_record::{RoundRecord, Summary, Timing};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -60,12 +61,6 @@ impl LiveRun {
         self.rounds.last()
     }
 
-    /// The round with the best test accuracy.
-    pub fn best(&self) -> Option<&RoundRecord> {
-        // The first of equals, as in the summary.
-        self.rounds.iter().rev().max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy))
-    }
-
     /// The timing of a round.
     pub fn timing(&self, round: u32) -> Option<&Timing> {
         self.timings.iter().rev().find(|timing| timing.round == round)
@@ -95,15 +90,8 @@ impl LiveRun {
             return None;
         }
         // Pre-training says nothing about the rounds.
-        let last: Vec<f64> = self
-            .timings
-            .iter()
-            .rev()
-            .take(PACE)
-            .filter(|t| t.round > 0)
-            .map(Self::seconds)
-            .collect();
-        let each = last.iter().sum::<f64>() / last.len() as f64;
+        let last = self.timings.iter().rev().take(PACE).filter(|timing| timing.round > 0);
+        let each = Average::of(last.map(Self::seconds)).mean;
         let all = Duration::try_from_secs_f64(each * f64::from(to_do)).ok()?;
         Some(all.saturating_sub(self.since_last_round(now)))
     }

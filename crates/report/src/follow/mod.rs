@@ -30,7 +30,8 @@ const FILES: [&str; 4] = [files::CONFIG, files::ROUNDS, files::TIMINGS, files::S
 /// Follows the run in one folder, which need not exist yet.
 #[derive(Debug)]
 pub struct Follower {
-    run: LiveRun,
+    /// The run as it was at the last look.
+    pub run: LiveRun,
     stamps: [Found; 4],
     /// What is wrong with each file.
     problems: [Option<String>; 4],
@@ -59,11 +60,6 @@ impl Follower {
             is_torn: false,
             writer: Writer::default(),
         }
-    }
-
-    /// The run as it was at the last look.
-    pub fn run(&self) -> &LiveRun {
-        &self.run
     }
 
     /// Looks at the folder; whether anything has changed.

@@ -5,7 +5,7 @@
 //! run come through nevertheless, it cannot execute anything: the page's policy allows this one script, by its hash.
 
 use crate::escape::markup;
-use crate::figures::{self, Embedding, Figure, Options};
+use crate::figures::{self, Figure, Options};
 use crate::study::Study;
 use crate::tables::{self, TextTable};
 use base64::Engine;
@@ -47,13 +47,13 @@ pub struct SectionData {
 
 impl PageData {
     /// Computes everything that a page over a study shows.
-    pub fn new(study: &Study, options: Options, embedding: &Embedding) -> Self {
+    pub fn new(study: &Study, options: &Options) -> Self {
         let sections = study.sections.iter().map(|section| SectionData {
             id: section.id.clone(),
             title: section.title.clone(),
             tables: tables::of_section(section),
             notes: tables::notes(section),
-            figures: figures::of_section(section, options, embedding),
+            figures: figures::of_section(section, options),
         });
         Self {
             title: match &study.sections[..] {
@@ -83,11 +83,8 @@ impl PageData {
             return String::new();
         }
         let link = |section: &SectionData| {
-            format!(
-                "<li><a href=\"#{}\">{}</a></li>\n",
-                markup(&section.id),
-                markup(&section.title)
-            )
+            let [id, title] = [&section.id, &section.title].map(|text| markup(text));
+            format!("<li><a href=\"#{id}\">{title}</a></li>\n")
         };
         format!("<ul>{}</ul>", self.sections.iter().map(link).collect::<String>())
     }

@@ -30,8 +30,9 @@ enum Content {
     FileVersion(String),
     #[prost(message, tag = "5")]
     Summary(Summary),
+    /// Of which only the status, its first field, is there.
     #[prost(message, tag = "7")]
-    SessionLog(SessionLog),
+    SessionLog(i32),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -60,66 +61,46 @@ struct Tensor {
     dtype: i32,
     /// Empty: not a list.
     #[prost(message, optional, tag = "2")]
-    shape: Option<TensorShape>,
+    shape: Option<()>,
     #[prost(string, repeated, tag = "8")]
     string_val: Vec<String>,
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct TensorShape {}
-
 /// `SummaryMetadata`: who shows a value.
 #[derive(Clone, PartialEq, Message)]
 struct Metadata {
+    /// `PluginData`, of which only the name, its first field, is there.
     #[prost(message, optional, tag = "1")]
-    plugin_data: Option<PluginData>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct PluginData {
-    #[prost(string, tag = "1")]
-    plugin_name: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct SessionLog {
-    #[prost(int32, tag = "1")]
-    status: i32,
+    plugin_data: Option<String>,
 }
 
 /// How a file begins.
 pub(super) fn beginning(wall_time: f64) -> Vec<u8> {
     let version = Content::FileVersion(VERSION.to_owned());
-    let start = Content::SessionLog(SessionLog { status: START });
+    let start = Content::SessionLog(START);
     let event = |content| record(&Event { wall_time, step: 0, content: Some(content) });
     [event(version), event(start)].concat()
 }
 
-/// The scalars and texts of one step.
+/// The scalars of one step, and a text.
 pub(super) fn values(
     wall_time: f64,
     step: u32,
     scalars: &[(&str, f64)],
-    texts: &[(&str, String)],
+    text: Option<(&str, String)>,
 ) -> Vec<u8> {
     let scalars = scalars.iter().map(|(tag, value)| Value {
         tag: (*tag).to_owned(),
         simple_value: Some(*value as f32), // what the format has for scalars
         ..Value::default()
     });
-    let texts = texts.iter().map(|(tag, text)| Value {
-        tag: (*tag).to_owned(),
-        tensor: Some(Tensor {
-            dtype: TEXT,
-            shape: Some(TensorShape {}),
-            string_val: vec![text.clone()],
-        }),
-        metadata: Some(Metadata {
-            plugin_data: Some(PluginData { plugin_name: TEXT_PLUGIN.to_owned() }),
-        }),
+    let text = text.map(|(tag, text)| Value {
+        tag: tag.to_owned(),
+        tensor: Some(Tensor { dtype: TEXT, shape: Some(()), string_val: vec![text] }),
+        metadata: Some(Metadata { plugin_data: Some(TEXT_PLUGIN.to_owned()) }),
         ..Value::default()
     });
-    let content = Some(Content::Summary(Summary { value: scalars.chain(texts).collect() }));
+    let content = Some(Content::Summary(Summary { value: scalars.chain(text).collect() }));
     record(&Event { wall_time, step: step.into(), content })
 }
 

@@ -159,8 +159,7 @@ fn event(
     let build = timing.map(|timing| timing.build.clone()).unwrap_or_default();
     let new = (last.as_ref() != Some(&build)).then(|| ("build", build.to_string()));
     *last = Some(build);
-    let texts: Vec<(&str, String)> = new.into_iter().collect();
-    format::values(*time, record.round, &scalars(record, timing), &texts)
+    format::values(*time, record.round, &scalars(record, timing), new)
 }
 
 /// The scalars of a round, without those that it does not have.

@@ -73,11 +73,11 @@ fn a_run_is_followed_from_before_its_start_to_its_end() {
     let folders = Folders::new();
     let mut follower = Follower::new(folders.path("run"));
     assert!(!follower.poll());
-    assert_eq!(follower.run(), &LiveRun::new(folders.path("run")));
+    assert_eq!(follower.run, LiveRun::new(folders.path("run")));
 
     let mut writer = Writer::start(&folders, "run");
     assert!(follower.poll());
-    let run = follower.run();
+    let run = &follower.run;
     assert_eq!((run.status, run.seed, run.planned), (Status::Running, Some(0), Some(500)));
     assert_eq!(run.heading.as_ref().unwrap().method, "fedanchor");
     assert!(run.rounds.is_empty() && run.remaining(SystemTime::now()).is_none());
@@ -86,12 +86,12 @@ fn a_run_is_followed_from_before_its_start_to_its_end() {
     writer.round(0);
     writer.round(1);
     assert!(follower.poll());
-    assert_eq!(rounds(follower.run()), [0, 1]);
+    assert_eq!(rounds(&follower.run), [0, 1]);
     writer.round(2);
     assert!(follower.poll());
-    let run = follower.run();
+    let run = &follower.run;
     assert_eq!(rounds(run), [0, 1, 2]);
-    assert_eq!((run.last(), run.best()), (Some(&record(2)), Some(&record(2))));
+    assert_eq!(run.last(), Some(&record(2)));
     assert_eq!(run.timing(1).map(|timing| timing.total), Some(2.0));
     // Three times two seconds, and four in the round that is not done; 498 rounds are left.
     let now = run.recorded.unwrap() + Duration::from_secs(4);
@@ -100,7 +100,7 @@ fn a_run_is_followed_from_before_its_start_to_its_end() {
 
     writer.finish(&folders, "run");
     assert!(follower.poll());
-    let run = follower.run();
+    let run = &follower.run;
     assert_eq!((run.status, rounds(run)), (Status::Finished, vec![0, 1, 2]));
     assert_eq!((run.elapsed(now), run.remaining(now)), (Duration::from_secs(1), None));
     assert!(run.problems.is_empty(), "{:?}", run.problems);
@@ -116,8 +116,8 @@ fn a_run_whose_process_has_ended_is_stopped() {
     follower.poll();
     drop(writer);
     assert!(follower.poll());
-    assert_eq!(follower.run().status, Status::Stopped);
-    assert!(follower.run().remaining(SystemTime::now()).is_none());
+    assert_eq!(follower.run.status, Status::Stopped);
+    assert!(follower.run.remaining(SystemTime::now()).is_none());
     // A follower does not prevent a resume.
     let mut writer = Writer::start(&folders, "run");
     writer
@@ -125,7 +125,7 @@ fn a_run_whose_process_has_ended_is_stopped() {
         .accepts(fs_err::read_to_string(folders.path("run/rounds.jsonl")).unwrap().trim_end());
     writer.round(1);
     assert!(follower.poll());
-    assert_eq!((follower.run().status, rounds(follower.run())), (Status::Running, vec![0, 1]));
+    assert_eq!((follower.run.status, rounds(&follower.run)), (Status::Running, vec![0, 1]));
 }
 
 #[test]
@@ -137,16 +137,16 @@ fn half_a_line_is_waited_for() {
     let line = writer.checksums.seal(&serde_json::to_string(&record(1)).unwrap());
     writer.write(&line[..40]);
     follower.poll();
-    assert_eq!(rounds(follower.run()), [0]);
-    assert!(follower.run().problems.is_empty());
+    assert_eq!(rounds(&follower.run), [0]);
+    assert!(follower.run.problems.is_empty());
     writer.write(format!("{}\n", &line[40..]));
     assert!(follower.poll());
-    assert_eq!(rounds(follower.run()), [0, 1]);
+    assert_eq!(rounds(&follower.run), [0, 1]);
     // Of a run that was killed, the other half will not come.
     writer.write("{\"round\":2,");
     drop(writer);
     follower.poll();
-    assert_eq!(follower.run().problems, ["rounds.jsonl: the last line is incomplete"]);
+    assert_eq!(follower.run.problems, ["rounds.jsonl: the last line is incomplete"]);
 }
 
 #[test]
@@ -161,20 +161,20 @@ fn a_resumed_run_is_read_again_where_it_differs() {
     let two: usize = text.split_inclusive('\n').take(2).map(str::len).sum();
     writer.records.set_len(two as u64).unwrap();
     assert!(follower.poll());
-    assert_eq!(rounds(follower.run()), [0, 1]);
+    assert_eq!(rounds(&follower.run), [0, 1]);
     writer.checksums = Checksums::default();
     assert!(text.lines().take(2).all(|line| writer.checksums.accepts(line)));
     writer.round(2);
     assert!(follower.poll());
-    assert_eq!(rounds(follower.run()), [0, 1, 2]);
+    assert_eq!(rounds(&follower.run), [0, 1, 2]);
     // Another run in its place.
     drop(writer);
     fs_err::remove_dir_all(folders.path("run")).unwrap();
     let mut other = Writer::start(&folders, "run");
     other.round(0);
     assert!(follower.poll());
-    assert_eq!(rounds(follower.run()), [0]);
-    assert_eq!(follower.run().timings.len(), 1);
+    assert_eq!(rounds(&follower.run), [0]);
+    assert_eq!(follower.run.timings.len(), 1);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_folder_that_is_removed_is_missing() {
     follower.poll();
     fs_err::remove_dir_all(folders.path("run")).unwrap();
     assert!(follower.poll());
-    assert_eq!(follower.run(), &LiveRun::new(folders.path("run")));
+    assert_eq!(follower.run, LiveRun::new(folders.path("run")));
     assert!(!follower.poll());
 }
 
@@ -203,15 +203,15 @@ fn damage_is_named_and_what_is_before_it_is_shown() {
     fs_err::write(folders.path("run/config.toml"), "seed = 1\n[data").unwrap();
     fs_err::write(folders.path("run/summary.json"), "{}").unwrap();
     assert!(follower.poll());
-    assert_eq!(rounds(follower.run()), [0]);
-    assert_eq!(follower.run().timings.len(), 2);
+    assert_eq!(rounds(&follower.run), [0]);
+    assert_eq!(follower.run.timings.len(), 2);
     let starts = [
         "config.toml: line 2: ",
         "rounds.jsonl: line 2: missing field `test_accuracy`",
         "timings.jsonl: line 3 is incomplete",
         "summary.json: missing field",
     ];
-    let problems = &follower.run().problems;
+    let problems = &follower.run.problems;
     assert_eq!(problems.len(), starts.len(), "{problems:?}");
     for (problem, start) in problems.iter().zip(starts) {
         assert!(problem.starts_with(start), "{problem}");
@@ -221,7 +221,7 @@ fn damage_is_named_and_what_is_before_it_is_shown() {
     // A repaired file is read again.
     fs_err::remove_file(folders.path("run/summary.json")).unwrap();
     assert!(follower.poll());
-    assert_eq!(follower.run().problems.len(), 3);
+    assert_eq!(follower.run.problems.len(), 3);
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn a_folder_in_place_of_a_file_is_named() {
     fs_err::create_dir_all(folders.path("run/config.toml")).unwrap();
     let mut follower = Follower::new(folders.path("run"));
     assert!(follower.poll());
-    let problems = &follower.run().problems;
+    let problems = &follower.run.problems;
     assert!(problems[0].ends_with("config.toml: not a file"), "{problems:?}");
     assert!(problems[1].ends_with("rounds.jsonl: not a file"), "{problems:?}");
     assert!(!follower.poll());
@@ -250,7 +250,7 @@ fn the_runs_of_a_sweep_appear_as_they_start() {
     let mut followers = Followers::new(folders.path("sweep"));
     assert!(!followers.poll());
     let names = |followers: &Followers| -> Vec<String> {
-        let paths = followers.runs().iter().map(|follower| follower.run().path.clone());
+        let paths = followers.runs.iter().map(|follower| follower.run.path.clone());
         paths.map(|path| folders.relative(&path.display().to_string())).collect()
     };
     let mut first = Writer::start(&folders, "sweep/a/seed0");
@@ -266,14 +266,14 @@ fn the_runs_of_a_sweep_appear_as_they_start() {
     let _second = Writer::start(&folders, "sweep/a/seed1");
     look(&mut followers);
     assert_eq!(names(&followers), ["RUNS/sweep/a/seed1", "RUNS/sweep/a/seed0"]);
-    let status: Vec<Status> = followers.runs().iter().map(|run| run.run().status).collect();
+    let status: Vec<Status> = followers.runs.iter().map(|run| run.run.status).collect();
     assert_eq!(status, [Status::Running, Status::Finished]);
     fs_err::remove_dir_all(folders.path("sweep/a/seed1")).unwrap();
     look(&mut followers);
     assert_eq!(names(&followers), ["RUNS/sweep/a/seed0"]);
     fs_err::remove_dir_all(folders.path("sweep")).unwrap();
     look(&mut followers);
-    assert!(followers.runs().is_empty() && followers.problem().is_none());
+    assert!(followers.runs.is_empty() && followers.problem.is_none());
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn what_cannot_be_searched_is_named() {
     fs_err::write(folders.path("file"), "").unwrap();
     let mut followers = Followers::new(folders.path("file"));
     assert!(followers.poll());
-    assert!(followers.problem().unwrap().contains("/file"), "{:?}", followers.problem());
+    assert!(followers.problem.as_ref().unwrap().contains("/file"), "{:?}", followers.problem);
     assert!(!followers.poll());
 }
 
@@ -301,7 +301,7 @@ proptest! {
         let bytes = fs_err::read(folders.path("whole/rounds.jsonl")).unwrap();
         let mut whole = Follower::new(folders.path("whole"));
         whole.poll();
-        prop_assert!(whole.run().rounds.len() >= start);
+        prop_assert!(whole.run.rounds.len() >= start);
 
         let mut writer = Writer::start(&folders, "pieces");
         let mut pieces = Follower::new(folders.path("pieces"));
@@ -312,7 +312,7 @@ proptest! {
             writer.write(&bytes[pair[0]..pair[1]]);
             pieces.poll();
         }
-        prop_assert_eq!(&pieces.run().rounds, &whole.run().rounds);
-        prop_assert_eq!(&pieces.run().problems, &whole.run().problems);
+        prop_assert_eq!(&pieces.run.rounds, &whole.run.rounds);
+        prop_assert_eq!(&pieces.run.problems, &whole.run.problems);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::folders::{Folders, Made};
 use fedanchor_record::{Checksums, files};
-use fedanchor_report::{Embedding, Options, PageData, Study, page, read_histories, write_report};
+use fedanchor_report::{Options, PageData, Study, page, read_histories, write_report};
 use std::path::Path;
 
 /// A line of `rounds.jsonl` with a test accuracy.
@@ -26,7 +26,7 @@ fn study(folders: &Folders) -> Study {
 }
 
 fn data(folders: &Folders) -> PageData {
-    PageData::new(&study(folders), Options::default(), &Embedding::default())
+    PageData::new(&study(folders), &Options::default())
 }
 
 const FEW: &[(&str, &str)] = &[("rounds = 500", "rounds = 3")];
@@ -139,13 +139,13 @@ fn bars_show_the_last_round_of_each_section_and_name_it() {
     assert_eq!(own.style, shown.series[0].style);
 
     let of = |round| Options { round: Some(round), ..Options::default() };
-    let only = PageData::new(&study(&folders), of(2), &Embedding::default());
+    let only = PageData::new(&study(&folders), &of(2));
     assert_eq!(bars(&only).groups.len(), 1, "only one section has round 2");
     let out = folders.path("report");
-    write_report(&study(&folders), of(2), &Embedding::default(), &out).unwrap();
+    write_report(&study(&folders), &of(2), &out).unwrap();
     let svg = fs_err::read_to_string(out.join("figures/labels-bars.svg")).unwrap();
     assert!(svg.contains("Pseudo-labels by method and data set, round 2"), "{svg}");
-    let error = write_report(&study(&folders), of(99), &Embedding::default(), &out).unwrap_err();
+    let error = write_report(&study(&folders), &of(99), &out).unwrap_err();
     let wanted = "no run has pseudo-labels at round 99: `--round` can be 0 to 2";
     assert_eq!(error.to_string(), wanted);
 }
@@ -156,7 +156,7 @@ fn a_report_without_a_run_is_an_error_that_names_the_folders() {
     folders.run("broken", 0, 86.0, FEW);
     fs_err::write(folders.path("broken").join(files::ROUNDS), "").unwrap();
     let out = folders.path("report");
-    let written = write_report(&study(&folders), Options::default(), &Embedding::default(), &out);
+    let written = write_report(&study(&folders), &Options::default(), &out);
     let error = written.unwrap_err().to_string();
     assert!(error.starts_with("there is no run to show\nnot shown: "), "{error}");
     assert!(error.contains("broken: rounds.jsonl: no round was recorded"), "{error}");
@@ -280,7 +280,7 @@ fn names_with_markup_stay_text() {
     let drawings = html.split("<svg ").skip(1).map(|part| part.split("</svg>").next().unwrap());
     let mut drawings: Vec<String> = drawings.map(|inner| format!("<svg {inner}</svg>")).collect();
     let out = folders.path("report");
-    write_report(&study(&folders), Options::default(), &Embedding::default(), &out).unwrap();
+    write_report(&study(&folders), &Options::default(), &out).unwrap();
     for file in fs_err::read_dir(out.join("figures")).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|kind| kind == "svg") {
@@ -305,10 +305,10 @@ fn every_figure_and_table_of_the_page_is_a_file() {
     rounds(&folders.path("runs/x"), &[60.0, 80.0, 84.0, 86.0]);
     let study = Study::new(read_histories(&[folders.path("runs")], &|_| None).unwrap());
     let out = folders.path("report");
-    let index = write_report(&study, Options::default(), &Embedding::default(), &out).unwrap();
+    let index = write_report(&study, &Options::default(), &out).unwrap();
     let html = fs_err::read_to_string(&index).unwrap();
     assert!(html.starts_with("<!doctype html>"));
-    let data = PageData::new(&study, Options::default(), &Embedding::default());
+    let data = PageData::new(&study, &Options::default());
     assert!(data.figures().count() >= 6);
     for figure in data.figures() {
         for kind in ["svg", "png"] {
@@ -322,9 +322,8 @@ fn every_figure_and_table_of_the_page_is_a_file() {
         assert!(out.join("tables").join(format!("{}.tex", table.id)).exists());
     }
     // Again into the same folder, but never over something else.
-    write_report(&study, Options::default(), &Embedding::default(), &out).unwrap();
-    let error =
-        write_report(&study, Options::default(), &Embedding::default(), &folders.path("runs/x"));
+    write_report(&study, &Options::default(), &out).unwrap();
+    let error = write_report(&study, &Options::default(), &folders.path("runs/x"));
     assert!(error.unwrap_err().to_string().contains("not a report"));
     assert!(folders.path("runs/x").join(files::ROUNDS).exists());
 }
@@ -377,7 +376,7 @@ mod any_folder {
             }
             let study = Study::new(read_histories(&[folders.path("")], &|_| None).unwrap());
             prop_assert!(!study.sections.is_empty() || !study.problems.is_empty());
-            let data = PageData::new(&study, Options::default(), &Embedding::default());
+            let data = PageData::new(&study, &Options::default());
             prop_assert!(page(&data).contains("</html>"));
             for figure in data.figures() {
                 let svg = figure.frames[0].chart.svg(&figure.title);

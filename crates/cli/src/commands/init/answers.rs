@@ -29,28 +29,19 @@ impl Answers {
         terminal: &mut Terminal,
     ) -> Result<Self> {
         let Some(labelled) = labelled(inspection) else { bail!("no labelled pictures") };
-        let size = Question {
-            text: "Pixels per side of the network's images",
-            flag: "--size",
-            likely: likely_size(labelled).to_string(),
-        };
-        let size = terminal.ask(args.size, &size, |answer| integer(answer, MIN_SIDE, MAX_SIDE))?;
+        let likely = likely_size(labelled).to_string();
+        let size = ["Pixels per side of the network's images", "--size", &likely];
+        let size = terminal.ask(args.size, size, |answer| integer(answer, MIN_SIDE, MAX_SIDE))?;
         let is_square = inspection.parts.iter().all(|part| part.square == part.pictures);
-        let fit = Question {
-            text: "Pictures that are not square: stretch, crop or pad",
-            flag: "--fit",
-            likely: Fit::Pad.to_string(),
-        };
+        let likely = Fit::Pad.to_string();
+        let fit = ["Pictures that are not square: stretch, crop or pad", "--fit", &likely];
         let known = args.fit.or(is_square.then_some(Fit::Stretch));
-        let fit = terminal.ask(known, &fit, |answer| {
+        let fit = terminal.ask(known, fit, |answer| {
             answer.parse().map_err(|error: DataError| error.to_string())
         })?;
-        let mirror = Question {
-            text: "Does a mirrored picture have the same class, unlike text, digits or signs: yes or no",
-            flag: "--mirror",
-            likely: "no".to_owned(),
-        };
-        let mirror = terminal.ask(args.mirror, &mirror, yes_or_no)?;
+        let mirror =
+            "Does a mirrored picture have the same class, unlike text, digits or signs: yes or no";
+        let mirror = terminal.ask(args.mirror, [mirror, "--mirror", "no"], yes_or_no)?;
         let unlabelled = part(inspection, "unlabelled");
         let (pictures, anchors) = match unlabelled {
             Some(part) => (part.pictures, 0),
@@ -65,13 +56,11 @@ impl Answers {
         };
         let folders = unlabelled.map_or(0, |part| part.by_client.len());
         let most = pictures.max(1);
-        let clients = Question {
-            text: "Simulated clients that share the unlabelled pictures",
-            flag: "--clients",
-            likely: (pictures / 150).clamp(2, 20).min(most).to_string(),
-        };
+        let likely = (pictures / 150).clamp(2, 20).min(most).to_string();
+        let clients =
+            ["Simulated clients that share the unlabelled pictures", "--clients", &likely];
         let known = if folders > 0 { Some(folders) } else { args.clients };
-        let clients = terminal.ask(known, &clients, |answer| integer(answer, 1, most))?;
+        let clients = terminal.ask(known, clients, |answer| integer(answer, 1, most))?;
         Ok(Self { size, fit, mirror, clients, anchors })
     }
 }
@@ -104,14 +93,6 @@ fn likely_size(part: &Part) -> usize {
     }
 }
 
-struct Question<'a> {
-    text: &'a str,
-    /// The flag that answers it in advance.
-    flag: &'a str,
-    /// The answer for an empty line, and without a terminal.
-    likely: String,
-}
-
 /// Asks questions if a person is at the terminal.
 pub(super) struct Terminal<'a> {
     printer: &'a Printer,
@@ -126,14 +107,14 @@ impl<'a> Terminal<'a> {
         Self { printer, input }
     }
 
-    /// The known answer, or one to the question, which is repeated until `read` accepts the answer.
+    /// The known answer, or one to the question, which is repeated until `read` accepts the answer. `likely` is the answer
+    /// for an empty line, and without a terminal; `flag` answers the question in advance.
     fn ask<T>(
         &mut self,
         known: Option<T>,
-        question: &Question,
+        [text, flag, likely]: [&str; 3],
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Result<T> {
-        let Question { text, flag, likely } = question;
         if let Some(known) = known {
             return Ok(known);
         }
@@ -198,8 +179,8 @@ mod tests {
         let printer = Printer::new(true);
         let mut left = typed.as_bytes();
         let mut terminal = Terminal { printer: &printer, input: Some(Box::new(&mut left)) };
-        let question = Question { text: "Size", flag: "--size", likely: "32".to_owned() };
-        let answer = terminal.ask(None, &question, |answer| integer(answer, 16, 100));
+        let question = ["Size", "--size", "32"];
+        let answer = terminal.ask(None, question, |answer| integer(answer, 16, 100));
         drop(terminal);
         (answer, String::from_utf8(left.to_vec()).unwrap())
     }

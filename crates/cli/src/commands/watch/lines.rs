@@ -29,8 +29,8 @@ pub(super) fn follow(mut followers: Followers, printer: &Printer) -> Result<()> 
     bar.finish_and_clear();
     loop {
         let now = SystemTime::now();
-        let runs: Vec<&LiveRun> = followers.runs().iter().map(|follower| follower.run()).collect();
-        let lines = log.news(followers.folder(), &runs, now);
+        let runs: Vec<&LiveRun> = followers.runs.iter().map(|follower| &follower.run).collect();
+        let lines = log.news(&followers.folder, &runs, now);
         let read = bar.suspend(|| {
             lines.into_iter().all(|line| match line {
                 Line::Result(text) => printer.try_line(&text),
@@ -42,7 +42,7 @@ pub(super) fn follow(mut followers: Followers, printer: &Printer) -> Result<()> 
         });
         show(&bar, &runs, now);
         // The reader of the lines may have gone away.
-        if !read || log.is_over(followers.folder(), &runs)? {
+        if !read || log.is_over(&followers.folder, &runs)? {
             return Ok(());
         }
         std::thread::sleep(POLL);
@@ -308,7 +308,7 @@ mod tests {
             std::fs::write(folder.path().join("timings.jsonl"), &bytes).unwrap();
             let mut follower = Follower::new(folder.path().to_owned());
             follower.poll();
-            let run = follower.run();
+            let run = &follower.run;
             prop_assert!(run.rounds.len() >= good as usize);
             let lines = news(&mut Log::default(), &[run]);
             prop_assert!(!lines.iter().any(|line| line.contains(char::is_control)), "{lines:?}");

@@ -22,7 +22,7 @@ pub fn watch(args: &WatchArgs, printer: &Printer) -> Result<()> {
     let mut followers = Followers::new(args.folder.clone());
     followers.poll();
     // A file of that name, for example, will not go away by waiting.
-    if let (Some(problem), []) = (followers.problem(), followers.runs()) {
+    if let (Some(problem), []) = (&followers.problem, &followers.runs[..]) {
         bail!("{problem}");
     }
     match &args.web {
@@ -34,16 +34,16 @@ pub fn watch(args: &WatchArgs, printer: &Printer) -> Result<()> {
 
 /// Prints the current state of every run.
 fn once(followers: &Followers, printer: &Printer) -> Result<()> {
-    if followers.runs().is_empty() {
-        let folder = followers.folder().display();
+    if followers.runs.is_empty() {
+        let folder = followers.folder.display();
         bail!(
             "{folder}: contains no run: give a folder written by `fedanchor run` or `fedanchor sweep`"
         );
     }
     // The runs that were found are shown all the same.
-    followers.problem().iter().for_each(|problem| printer.status(format!("note: {problem}")));
-    for follower in followers.runs() {
-        let run = follower.run();
+    followers.problem.iter().for_each(|problem| printer.status(format!("note: {problem}")));
+    for follower in &followers.runs {
+        let run = &follower.run;
         printer.line(text::state_line(run, SystemTime::now()));
         for problem in &run.problems {
             printer.status(format!("note: {}: {problem}", run.path.display()));

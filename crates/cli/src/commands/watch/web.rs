@@ -6,9 +6,7 @@ use super::text::{progress, state};
 use crate::printer::Printer;
 use anyhow::{Context, Result};
 use fedanchor_record::words::printable;
-use fedanchor_report::{
-    Embedding, Followers, LiveRun, Options, PageData, Server, Site, Status, Study, page,
-};
+use fedanchor_report::{Followers, LiveRun, Options, PageData, Server, Site, Status, Study, page};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -28,7 +26,7 @@ pub(super) fn serve(followers: Followers, address: &str, printer: &Printer) -> R
     std::thread::spawn(move || signals.forever().try_for_each(|signal| send.send(signal)));
     let bound = Server::bind(address).and_then(|server| Ok((server.address()?, server)));
     let (local, server) = bound.with_context(|| format!("cannot serve at {address}"))?;
-    let folder = printable(&followers.folder().display().to_string());
+    let folder = printable(&followers.folder.display().to_string());
     let mut live = LivePage::new(followers);
     let _serving = server.start(Arc::clone(&live.site)).context("cannot serve")?;
     printer.line(format!("watching {folder} at {}", url(local)));
@@ -65,15 +63,16 @@ fn url(address: SocketAddr) -> String {
 /// The page of the runs in a folder.
 struct LivePage {
     followers: Followers,
-    embedding: Embedding,
+    options: Options,
     site: Arc<Site>,
 }
 
 impl LivePage {
     fn new(followers: Followers) -> Self {
-        let embedding = Embedding { cache: fedanchor_data::formats::cache_folder("t-sne") };
-        let data = data(&followers, &embedding);
-        Self { site: Arc::new(Site::new(page(&data))), followers, embedding }
+        let cache = fedanchor_data::formats::cache_folder("t-sne");
+        let options = Options { cache, ..Options::default() };
+        let data = data(&followers, &options);
+        Self { site: Arc::new(Site::new(page(&data))), followers, options }
     }
 
     /// Looks at the runs; whether the page was rebuilt.
@@ -81,20 +80,20 @@ impl LivePage {
         if !self.followers.poll() {
             return false;
         }
-        let data = data(&self.followers, &self.embedding);
+        let data = data(&self.followers, &self.options);
         self.site.publish(page(&data));
         true
     }
 }
 
-fn data(followers: &Followers, embedding: &Embedding) -> PageData {
+fn data(followers: &Followers, options: &Options) -> PageData {
     let study = Study::new(followers.histories(&crate::commands::complete));
-    let mut data = PageData::new(&study, Options::default(), embedding);
+    let mut data = PageData::new(&study, options);
     if study.sections.is_empty() {
-        data.title = followers.folder().display().to_string();
+        data.title = followers.folder.display().to_string();
     }
-    data.problems.extend(followers.problem().map(str::to_owned));
-    let runs: Vec<&LiveRun> = followers.runs().iter().map(|follower| follower.run()).collect();
+    data.problems.extend(followers.problem.clone());
+    let runs: Vec<&LiveRun> = followers.runs.iter().map(|follower| &follower.run).collect();
     data.live = Some(states(&runs));
     data
 }
@@ -135,7 +134,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run");
         let mut live = LivePage::new(Followers::new(run.clone()));
-        let state = |live: &LivePage| data(&live.followers, &live.embedding);
+        let state = |live: &LivePage| data(&live.followers, &live.options);
         let looks = |live: &mut LivePage| (0..5).filter(|_| live.poll()).count();
         assert_eq!((looks(&mut live), state(&live).live.unwrap()), (0, "waiting for a run".into()));
         assert_eq!(state(&live).title, run.display().to_string());

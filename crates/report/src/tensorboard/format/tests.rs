@@ -18,7 +18,7 @@ pub(in super::super) fn read(bytes: &[u8]) -> Vec<Read> {
 pub(in super::super) fn read_texts(bytes: &[u8]) -> Vec<(i64, String, String)> {
     let texts = read_values(bytes).into_iter().flat_map(|(step, _, values)| {
         values.into_iter().filter_map(move |one| {
-            let shown_by = one.metadata?.plugin_data?.plugin_name;
+            let shown_by = one.metadata?.plugin_data?;
             assert_eq!(shown_by, TEXT_PLUGIN);
             Some((step, one.tag, one.tensor?.string_val.concat()))
         })
@@ -42,7 +42,7 @@ fn read_values(mut bytes: &[u8]) -> Vec<(i64, f64, Vec<Value>)> {
         let Event { wall_time, step, content } = Event::decode(event).unwrap();
         match (index, content) {
             (0, Some(Content::FileVersion(version))) => assert_eq!(version, VERSION),
-            (1, Some(Content::SessionLog(log))) => assert_eq!((step, log.status), (0, START)),
+            (1, Some(Content::SessionLog(log))) => assert_eq!((step, log), (0, START)),
             (_, Some(Content::Summary(Summary { value }))) => {
                 found.push((step, wall_time, value));
             }
@@ -67,5 +67,5 @@ const SCALARS: &[u8] = b"5\0\0\0\0\0\0\0\xd6\xc5]\xe6\t\0\0\0\0\0\0\x04@\x10\x03
 fn records_are_framed_as_tensorboard_does() {
     assert_eq!(beginning(1.5), BEGINNING);
     let scalars = [("accuracy/test", 92.5), ("loss/test", 0.0)];
-    assert_eq!(values(2.5, 3, &scalars, &[]), SCALARS);
+    assert_eq!(values(2.5, 3, &scalars, None), SCALARS);
 }
