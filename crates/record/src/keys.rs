@@ -34,7 +34,8 @@ impl KeyRole {
 const RENAMED: [(&str, &str, &str); 1] = [("checks", "length", "clip")];
 
 /// Keys that were removed, with the value that had no effect, as TOML.
-const REMOVED: [(&str, &str, &str); 5] = [
+const REMOVED: [(&str, &str, &str); 6] = [
+    ("aggregation", "weight_limit", "0.0"),
     ("server", "average", "0.0"),
     ("method", "agreement", "false"),
     ("method", "alignment", "0.0"),

@@ -41,6 +41,11 @@ pub struct Losses(
 );
 
 impl Losses {
+    /// The names of the losses.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// A loss by name.
     pub fn get(&self, name: &str) -> Option<f64> {
         *self.0.get(name)?

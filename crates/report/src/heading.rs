@@ -9,7 +9,7 @@ use toml::{Table, Value};
 const METHODS: [&str; 7] =
     ["supervised", "server-only", "fedcon", "fedavg-fixmatch", "fedmatch", "semifl", "fedanchor"];
 
-/// Methods whose clients do not train on pseudo-labels.
+/// Methods of earlier versions whose clients did not train on pseudo-labels; later records tell.
 const WITHOUT_LABELS: [&str; 3] = ["supervised", "server-only", "fedcon"];
 
 /// The settings that identify an experiment to a reader.
@@ -98,8 +98,8 @@ impl Heading {
             .then_with(|| (&self.method, &self.preset).cmp(&(&other.method, &other.preset)))
     }
 
-    /// Whether its clients train on pseudo-labels.
-    pub(crate) fn has_labels(&self) -> bool {
+    /// Whether its clients trained on pseudo-labels, in records of earlier versions.
+    pub(crate) fn had_labels(&self) -> bool {
         !WITHOUT_LABELS.contains(&self.method.as_str())
     }
 

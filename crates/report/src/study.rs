@@ -6,7 +6,7 @@ use crate::history::{Histories, History};
 use crate::published::{Published, published};
 use crate::setup::{differing, group};
 use crate::table::Average;
-use fedanchor_record::Summary;
+use fedanchor_record::{ClientLabels, MethodProperties, Summary};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
@@ -53,6 +53,22 @@ impl Experiment {
     /// The settings that identify it to a reader.
     pub fn heading(&self) -> &Heading {
         &self.runs[0].setup.heading
+    }
+
+    /// Whether its clients train on pseudo-labels.
+    pub fn has_labels(&self) -> bool {
+        let recorded = self.method().map(|method| method.labels == ClientLabels::Pseudo);
+        recorded.unwrap_or_else(|| self.heading().had_labels())
+    }
+
+    /// Whether its clients train on some of their samples only, by a threshold.
+    pub fn selects(&self) -> bool {
+        self.method().map_or_else(|| self.heading().had_labels(), |method| method.selects)
+    }
+
+    /// Properties of its method; `None` in records of earlier versions.
+    fn method(&self) -> Option<&MethodProperties> {
+        self.runs.iter().find_map(|run| run.rounds.first()?.method.as_ref())
     }
 
     /// A number averaged over the runs that have it.

@@ -82,6 +82,7 @@ impl Method for FedProx {
             labels: ClientLabels::True,
             selects: false,
             client_losses: &["fix", "proximal"],
+            server_losses: &["fix"],
             ..Properties::default()
         }
     }

@@ -32,7 +32,7 @@ use crate::cli::{Cli, Command, DataCommand};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::Experiment;
-use fedanchor::experiment::{Resolved, resolve_file};
+use fedanchor::experiment::{Resolved, resolve_file, resolve_stored};
 use fedanchor_data::DataSet;
 use fedanchor_record::{files, with_current_keys};
 use indicatif::{HumanBytes, HumanCount};
@@ -84,8 +84,13 @@ fn experiment(file: Option<&Path>, settings: &[String], printer: &Printer) -> Re
     };
     let origin = if settings.is_empty() { name } else { format!("{name} with --set") };
     let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
-    let Resolved { experiment, notes, .. } =
-        resolve_file(&text, folder, settings).with_context(|| origin)?;
+    let of_run = file.is_some_and(|path| path.ends_with(files::CONFIG))
+        && folder.join(files::ROUNDS).exists();
+    let resolved = match of_run {
+        true => resolve_stored(&text, settings),
+        false => resolve_file(&text, folder, settings),
+    };
+    let Resolved { experiment, notes, .. } = resolved.with_context(|| origin)?;
     notes.iter().for_each(|note| printer.status(format!("note: {note}")));
     Ok(experiment)
 }

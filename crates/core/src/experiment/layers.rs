@@ -29,9 +29,9 @@ const REMOVED: [(&str, &str, &str); 7] = [
     ),
     ("checks", "length", "was renamed: use checks.clip"),
     ("server", "average", "was removed: delete it"),
-    ("method", "alignment", "was removed: delete it, or use method.local_prior"),
+    ("method", "alignment", "was removed: delete it or use method.local_prior instead"),
     ("method", "agreement", "was removed: delete it"),
-    ("method", "confidence", "was removed: delete it, and set method.score_temperature"),
+    ("method", "confidence", "was removed: use method.score_temperature instead"),
     ("method", "labelled_by", "was removed: delete it; the global model labels"),
 ];
 
@@ -118,9 +118,15 @@ pub(super) fn merge(base: &mut Table, over: Table, path: &str) -> Result<()> {
         match (base.get_mut(&key), value) {
             (Some(base), Value::Table(over)) if rule(&over) => *base = Value::Table(over),
             (Some(Value::Table(base)), Value::Table(over)) => merge(base, over, &path)?,
-            (Some(base @ Value::String(_)), Value::Table(mut over)) => {
+            (Some(base @ Value::String(_)), Value::Table(mut over))
+                if path.starts_with("method.") =>
+            {
                 over.insert("rule".to_owned(), base.clone());
                 *base = Value::Table(over);
+            }
+            (Some(base), Value::Table(_)) => {
+                let problem = format!("expected a value such as {base}, got a table of keys");
+                return Err(Error::config(path, problem));
             }
             (Some(Value::Table(base)), other) if !rule(base) => {
                 let problem = format!("expected a table of keys, got {other}");

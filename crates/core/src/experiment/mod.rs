@@ -9,5 +9,5 @@ mod sweep;
 
 pub use for_clients::{client_settings, resolve_client_settings};
 pub use layers::{PRESETS, preset};
-pub use resolve::{Resolved, resolve, resolve_file, settle};
+pub use resolve::{Resolved, resolve, resolve_file, resolve_stored, settle};
 pub use sweep::{Cell, Sweep, sweep, sweep_file};

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::methods::{self, Method};
 use fedanchor_data::Shape;
 use fedanchor_engine::model::Network;
+use fedanchor_record::with_current_keys;
 use serde::Serialize;
 use std::path::Path;
 use toml::{Table, Value};
@@ -29,16 +30,27 @@ pub fn resolve(file: &str, settings: &[String]) -> Result<Experiment> {
     Ok(resolve_file(file, Path::new(""), settings)?.experiment)
 }
 
+/// [`resolve_file`] for the config of a run folder, which may have keys of earlier versions.
+pub fn resolve_stored(config: &str, settings: &[String]) -> Result<Resolved> {
+    match config.parse() {
+        Ok(table) => resolve_file(&with_current_keys(table).to_string(), Path::new(""), settings),
+        Err(_) => resolve_file(config, Path::new(""), settings), // which says what is wrong
+    }
+}
+
 impl Experiment {
     /// An experiment from values that a program sets: a table (`toml::toml!`), or anything else that serde writes as one.
     /// The preset fills in the rest.
     pub fn from_values(values: impl Serialize) -> Result<Self> {
-        let values = Table::try_from(values)
-            .map_err(|error| Error::config("the experiment", error.to_string()))?;
-        let (experiment, method) = assemble(values)?;
-        method.check(&experiment)?;
-        Ok(experiment)
+        let values = Table::try_from(values);
+        checked(values.map_err(|error| Error::config("the experiment", error.to_string()))?)
     }
+}
+
+fn checked(values: Table) -> Result<Experiment> {
+    let (experiment, method) = assemble(values)?;
+    method.check(&experiment)?;
+    Ok(experiment)
 }
 
 /// [`resolve`] for the text of a file in `folder`, to which its `data.path` and `model.init_from` are relative;
@@ -59,7 +71,7 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
         }
     }
     let notes = lay_over(&mut given, set)?.into_iter().collect();
-    Ok(Resolved { experiment: Experiment::from_values(given)?, notes })
+    Ok(Resolved { experiment: checked(given)?, notes })
 }
 
 /// What is given over its preset, parsed and checked, and the method.
@@ -136,7 +148,7 @@ fn parse_setting(setting: &str) -> Result<Table> {
     let quoted = || format!("{key} = \"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""));
     format!("{key} = {value}")
         .parse()
-        .or_else(|_| quoted().parse())
+        .or_else(|error| if value.parse::<f64>().is_ok() { Err(error) } else { quoted().parse() })
         .map_err(|_| Error::config(key, format!("cannot read `{value}` as a value")))
 }
 

@@ -74,14 +74,14 @@ pub fn sweep_file(
     check_keys::<File>("", &text.parse().map_err(invalid)?)?;
     let file: File = toml::from_str(text).map_err(invalid)?;
     let seeds = file.seeds.unwrap_or_else(|| vec![0]);
-    ensure(!seeds.is_empty(), "seeds", "names no seed")?;
+    ensure(!seeds.is_empty(), "seeds", "must list at least one seed")?;
     for &seed in &seeds {
         at_most("seeds", seed as usize, MAX_SEED as usize)?;
     }
     let mut cells = vec![(String::new(), Vec::new())];
     for (axis, choices) in in_order(file.axes) {
         let choices = in_order(choices);
-        ensure(!choices.is_empty(), &format!("axes.{axis}"), "has no choice")?;
+        ensure(!choices.is_empty(), &format!("axes.{axis}"), "must have at least one choice")?;
         cells = product(&cells, &choices)?;
     }
     let mut grid = Vec::new();
@@ -100,7 +100,7 @@ pub fn sweep_file(
     let is_set = sets_seed(&file.base)
         || cells.iter().any(|(_, layers)| layers.iter().any(sets_seed))
         || settings.iter().any(|setting| setting.split('=').next().map(str::trim) == Some("seed"));
-    ensure(!is_set, "seed", "is not a key of a sweep: list them in `seeds`, or use --seeds")?;
+    ensure(!is_set, "seed", "not allowed in a sweep: list seeds in `seeds`, or use --seeds")?;
     check_names(&cells)?;
     if let Some(pattern) =
         patterns.iter().find(|pattern| !cells.iter().any(|(name, _)| matches(pattern, name)))
@@ -133,7 +133,7 @@ pub fn sweep_file(
 fn check_names(cells: &Layers) -> Result<()> {
     for (index, (name, _)) in cells.iter().enumerate() {
         let problem = match name {
-            name if cells[..index].iter().any(|(other, _)| other == name) => "is given twice",
+            name if cells[..index].iter().any(|(other, _)| other == name) => "is a duplicate",
             name if name.contains(['/', '\\']) || name.starts_with('.') => {
                 "cannot be a folder's name"
             }
@@ -161,7 +161,7 @@ fn flatten(key: &str, value: Value, out: &mut Vec<(String, Vec<Value>)>) -> Resu
             Ok(())
         }
         other => {
-            let problem = format!("expected a list of values, got {other}");
+            let problem = format!("expected a non-empty list of values, got {other}");
             Err(Error::config(format!("grid.{key}"), problem))
         }
     }
@@ -266,13 +266,16 @@ client.batch = [10, 32]
     fn mistakes_are_named() {
         let problem = |text: &str| sweep(text, &[], &[]).unwrap_err().to_string();
         assert!(problem("seed = [1]").contains("unknown key"));
-        assert!(problem("seeds = []").contains("names no seed"));
+        assert!(problem("seeds = []").contains("must list at least one seed"));
         assert!(
             problem("seeds = [0, 9007199254740992]")
                 .contains("seeds: must be at most 9007199254740991")
         );
-        assert!(problem("[grid]\nrounds = 3").contains("grid.rounds: expected a list of values"));
-        assert!(problem("[axes.a]").contains("axes.a: has no choice"));
+        assert!(
+            problem("[grid]\nrounds = 3")
+                .contains("grid.rounds: expected a non-empty list of values")
+        );
+        assert!(problem("[axes.a]").contains("axes.a: must have at least one choice"));
         let cell = problem("[axes.a]\nx = { rounds = 0 }");
         assert!(cell.contains("cell x") && cell.contains("rounds: must be between 1"), "{cell}");
         assert!(problem("[grid]\nseed = [1, 2]").contains("list them in `seeds`"));

@@ -6,7 +6,7 @@ use super::clock::Clock;
 use super::fleet::{Arrival, ClientKey, Delivery, Fleet, RoundTask};
 use super::in_order::InOrder;
 use super::intake::{Collected, Intake};
-use super::learning_watch::{LearningWatch, Observed};
+use super::learning_watch::{LearningWatch, RoundFacts};
 use super::norms::UsualNorms;
 use super::registry::Registry;
 use super::setup::Federation;
@@ -276,7 +276,7 @@ impl Coordinator<'_> {
         let measured = self.measure.as_ref().map_or(Vec::new(), |measure| measure(record));
         let anchors = broadcast.map(|sent| Anchors::take_from(&sent.arrays, classes));
         let alike = anchors.transpose()?.flatten().map(|anchors| anchors.mean_similarity(classes));
-        let observed = Observed {
+        let observed = RoundFacts {
             round: record.round,
             selected: self.properties.selects.then_some((record.seen, record.kept)),
             labels: if measured.is_empty() { &record.label_counts } else { &measured },

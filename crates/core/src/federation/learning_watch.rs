@@ -23,7 +23,7 @@ const ALIKE: f64 = 0.9;
 const ALIKE_FROM: u32 = 15;
 
 #[derive(Debug, Default)]
-pub(super) struct Observed<'a> {
+pub(super) struct RoundFacts<'a> {
     /// The round, from 1.
     pub(super) round: u32,
     /// Samples seen and kept, where the method selects.
@@ -60,7 +60,7 @@ enum Note {
 }
 
 impl LearningWatch {
-    pub(super) fn notes(&mut self, observed: &Observed) -> Vec<String> {
+    pub(super) fn notes(&mut self, observed: &RoundFacts) -> Vec<String> {
         let found = [
             (Note::AllKept, self.all_kept(observed)),
             (Note::FewClasses, self.few_classes(observed)),
@@ -74,7 +74,7 @@ impl LearningWatch {
         new.into_iter().map(|(_, text)| text).collect()
     }
 
-    fn all_kept(&mut self, observed: &Observed) -> Option<String> {
+    fn all_kept(&mut self, observed: &RoundFacts) -> Option<String> {
         let (seen, kept) = observed.selected.filter(|(seen, _)| *seen > 0)?;
         let before = if observed.round == 1 { Some(0) } else { self.all_kept };
         let all = kept as f64 >= ALL * seen as f64;
@@ -88,7 +88,7 @@ impl LearningWatch {
         })
     }
 
-    fn few_classes(&mut self, observed: &Observed) -> Option<String> {
+    fn few_classes(&mut self, observed: &RoundFacts) -> Option<String> {
         if observed.labels.iter().all(|&count| count == 0) {
             return None;
         }
@@ -109,7 +109,7 @@ impl LearningWatch {
         })
     }
 
-    fn behind_start(&mut self, observed: &Observed) -> Option<String> {
+    fn behind_start(&mut self, observed: &RoundFacts) -> Option<String> {
         let (before, after) = observed.anchors?;
         let start = *self.start.get_or_insert(before);
         push(&mut self.aggregated, after);
@@ -124,7 +124,7 @@ impl LearningWatch {
         })
     }
 
-    fn alike(&mut self, observed: &Observed) -> Option<String> {
+    fn alike(&mut self, observed: &RoundFacts) -> Option<String> {
         let alike = observed.alike.filter(|_| observed.round >= ALIKE_FROM)?;
         push(&mut self.alike, alike);
         let least = self.alike.iter().copied().fold(f64::INFINITY, f64::min);
@@ -171,7 +171,7 @@ mod tests {
             let mut watch = LearningWatch::default();
             let notes = (1..=20).map(|round| {
                 let selected = Some((1000, kept(round)));
-                watch.notes(&Observed { round, selected, ..Observed::default() }).len()
+                watch.notes(&RoundFacts { round, selected, ..RoundFacts::default() }).len()
             });
             notes.collect::<Vec<_>>()
         };
@@ -187,7 +187,7 @@ mod tests {
         assert!((effective(&[5.0, 0.0]) - 1.0).abs() < 1e-9);
         let noted = |labels: &[u32], shares: &[f64]| {
             let mut watch = LearningWatch::default();
-            let observed = |round| Observed { round, labels, shares, ..Observed::default() };
+            let observed = |round| RoundFacts { round, labels, shares, ..RoundFacts::default() };
             (1..=6).map(|round| watch.notes(&observed(round)).len()).sum::<usize>()
         };
         let even = [0.25; 4];
@@ -203,7 +203,7 @@ mod tests {
         let noted = |after: f64| {
             let mut watch = LearningWatch::default();
             let observed =
-                |round| Observed { round, anchors: Some((98.0, after)), ..Observed::default() };
+                |round| RoundFacts { round, anchors: Some((98.0, after)), ..RoundFacts::default() };
             (1..=6).map(|round| watch.notes(&observed(round)).len()).sum::<usize>()
         };
         assert_eq!((noted(67.0), noted(69.0)), (1, 0));
@@ -213,7 +213,7 @@ mod tests {
     fn classes_that_stay_alike_are_noted_after_the_first_rounds() {
         let mut watch = LearningWatch::default();
         let mut at = |round, alike| {
-            watch.notes(&Observed { round, alike: Some(alike), ..Observed::default() }).len()
+            watch.notes(&RoundFacts { round, alike: Some(alike), ..RoundFacts::default() }).len()
         };
         assert_eq!((1..=18).map(|round| at(round, 0.95)).sum::<usize>(), 0);
         assert_eq!((at(19, 0.95), at(20, 0.95)), (1, 0));

@@ -28,4 +28,4 @@ pub use setup::Federation;
 pub(crate) use admission::statistics_limit;
 pub(crate) use coordinator::CoordinatorState;
 pub(crate) use intake::kept_deviation;
-pub(crate) use setup::{ForClients, server_split};
+pub(crate) use setup::server_split;

@@ -6,7 +6,7 @@ use crate::experiment::settle;
 use crate::labels::LabelledImages;
 use crate::methods::{self, Method};
 use fedanchor_data::split::{Split, split, split_all};
-use fedanchor_data::{DataSet, ImageSet, Skipped, Unlabelled};
+use fedanchor_data::{DataSet, ImageSet, Skipped};
 use fedanchor_engine::training::Context;
 use fedanchor_record::ClientLabels;
 use std::sync::Arc;
@@ -33,13 +33,6 @@ pub struct Federation {
     pub(crate) statistics: Option<(Arc<ImageSet>, Vec<u32>)>,
 }
 
-pub(crate) struct ForClients {
-    /// All labelled images, without their labels, which clients must not see.
-    pub(crate) images: ImageSet,
-    pub(crate) labels: Vec<u16>,
-    pub(crate) unlabelled: Option<Unlabelled>,
-}
-
 /// Refuses settings that need the clients' images or change their answers.
 fn check_fleet(experiment: &Experiment) -> Result<()> {
     let problem = "`static-all` needs the clients' images, which do not leave them: set `static-server` \
@@ -59,7 +52,7 @@ impl Federation {
         let split = server_split(experiment, &data)?;
         let mut experiment = experiment.clone();
         experiment.data.anchors = split.anchors.len();
-        let (federation, _) = Self::with_split(experiment, data, split, workers)?;
+        let federation = Self::with_split(experiment, &data, split, workers)?;
         let name = federation.method.name();
         let problem = format!("`{name}` trains on the clients' labels, which stay with them");
         let sees_labels = federation.method.properties().labels == ClientLabels::True;
@@ -67,16 +60,15 @@ impl Federation {
         Ok(federation)
     }
 
-    /// With anchors that are already drawn; also returns the clients' part of the data.
+    /// With anchors that are already drawn.
     pub(crate) fn with_split(
         experiment: Experiment,
-        data: DataSet,
+        data: &DataSet,
         split: Split,
         workers: Option<usize>,
-    ) -> Result<(Self, ForClients)> {
-        let DataSet { mut train, unlabelled, test, normalisation, flip, skipped, .. } = data;
-        let labels = train.require_labels("drawing anchors")?.to_vec();
-        train.labels = None;
+    ) -> Result<Self> {
+        let DataSet { train, unlabelled, test, normalisation, flip, skipped, .. } = data;
+        let labels = train.require_labels("drawing anchors")?;
         let test_labels = test.require_labels("testing")?.to_vec();
         let classes = train.classes.clone();
         let method = methods::build(&experiment.method)?;
@@ -86,24 +78,23 @@ impl Federation {
         ensure(!sees_labels || unlabelled.is_none(), "method.name", problem)?;
         let settings = experiment.training(properties.heads)?;
         let (shape, count) = (train.shape, classes.len());
-        let context = Context::new(settings, shape, count, &normalisation, flip, workers)?;
+        let context = Context::new(settings, shape, count, normalisation, *flip, workers)?;
         super::memory::check(&experiment, &context)?;
         if experiment.model.init_from.is_some() {
             context.initial()?; // a file that does not fit is found before a run folder is made
         }
-        let federation = Self {
+        Ok(Self {
             context,
             method,
-            anchors: LabelledImages::select(&train, &labels, &split.anchors),
-            validation: LabelledImages::select(&train, &labels, &split.validation),
-            test: LabelledImages { images: test, labels: test_labels },
+            anchors: LabelledImages::select(train, labels, &split.anchors),
+            validation: LabelledImages::select(train, labels, &split.validation),
+            test: LabelledImages { images: test.clone(), labels: test_labels },
             split,
             classes,
-            skipped,
+            skipped: skipped.clone(),
             statistics: None,
             experiment,
-        };
-        Ok((federation, ForClients { images: train, labels, unlabelled }))
+        })
     }
 
     /// The experiment, complete with the settings that depend on the data.

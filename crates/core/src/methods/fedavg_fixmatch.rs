@@ -62,7 +62,11 @@ impl Method for FedAvgFixMatch {
     }
 
     fn properties(&self) -> Properties {
-        Properties { client_losses: &["fixmatch"], ..Properties::default() }
+        Properties {
+            client_losses: &["fixmatch"],
+            server_losses: &["fix"],
+            ..Properties::default()
+        }
     }
 }
 

@@ -129,7 +129,7 @@ impl Model {
             let name = |head: &Head| format!("{head:?}").to_lowercase();
             let list = |heads: &[Head]| heads.iter().map(name).collect::<Vec<_>>().join(", ");
             let (named, there) = (list(&named), list(&there));
-            let text = format!("expected tensors of the heads {named}, found those of {there}");
+            let text = format!("expected tensors of the heads {named}, got those of {there}");
             return Err(problem(&text));
         }
         description.heads = there;
@@ -230,7 +230,7 @@ impl Model {
     ) -> Result<[Tensor; N]> {
         let (shape, bytes) = (self.description.shape, self.description.shape.bytes());
         if let Some(image) = images.iter().find(|image| image.len() != bytes) {
-            let problem = format!("expected {shape}, {bytes} bytes each, found {}", image.len());
+            let problem = format!("expected {shape}, {bytes} bytes each, got {}", image.len());
             return Err(Error::config("image", problem));
         }
         let views: Vec<View> = images.iter().map(|image| View::Raw(image)).collect();

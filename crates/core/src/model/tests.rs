@@ -58,9 +58,7 @@ fn a_file_names_its_heads() {
     header["heads"] = json!(["classifier"]);
     let why = load(&header).unwrap_err().to_string();
     assert!(
-        why.ends_with(
-            "expected tensors of the heads classifier, found those of classifier, anchor"
-        ),
+        why.ends_with("expected tensors of the heads classifier, got those of classifier, anchor"),
         "{why}"
     );
 }

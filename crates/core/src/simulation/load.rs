@@ -59,9 +59,8 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
 fn normalised(mut data: DataSet, config: &DataConfig) -> Result<DataSet> {
     if let Some(normalisation) = &config.normalisation {
         let (expected, found) = (data.train.shape.channels, normalisation.mean.len());
-        let problem = format!(
-            "expected as many values as the images have channels, {expected}, found {found}"
-        );
+        let problem =
+            format!("expected as many values as the images have channels, {expected}, got {found}");
         ensure(expected == found, "data.normalisation", problem)?;
         data.normalisation.clone_from(normalisation);
     }
@@ -149,7 +148,7 @@ mod tests {
         assert_eq!((given.mean, given.std), (vec![0.5], vec![0.25]));
         let colour = "data.normalisation={mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2]}";
         let error = loaded(&[colour]).unwrap_err().to_string();
-        assert!(error.contains("as the images have channels, 1, found 3"), "{error}");
+        assert!(error.contains("as the images have channels, 1, got 3"), "{error}");
         let error = loaded(&["data.test_share=0.2"]).unwrap_err().to_string();
         assert!(error.contains("the embedded sample has a test part"), "{error}");
     }

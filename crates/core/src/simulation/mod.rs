@@ -13,7 +13,7 @@ pub use samples::{Picked, PickedSample};
 
 use crate::config::{Experiment, FaultKind, StatisticsSource, ensure};
 use crate::error::Result;
-use crate::federation::{Coordinator, Federation, ForClients};
+use crate::federation::{Coordinator, Federation};
 use crate::labels::PseudoLabels;
 use crate::messages::Answer;
 use crate::server::Server;
@@ -60,11 +60,12 @@ impl Simulation {
     pub fn new(experiment: Experiment, data: DataSet, workers: Option<usize>) -> Result<Self> {
         let Assigned { split, partition, experiment } = assign(&experiment, &data)?;
         check_batch(&experiment, &partition)?;
-        let (mut federation, ForClients { mut images, labels, unlabelled }) =
-            Federation::with_split(experiment, data, split, workers)?;
+        let mut federation = Federation::with_split(experiment, &data, split, workers)?;
+        let DataSet { train: mut images, unlabelled, .. } = data;
+        let labels = images.labels.take();
         let faults = Faults::new(&federation.experiment);
         let (true_labels, client_names) = match unlabelled {
-            None => (Some(labels), Vec::new()),
+            None => (labels, Vec::new()),
             Some(unlabelled) => {
                 images.pixels.extend(unlabelled.images.pixels);
                 (None, unlabelled.client_names)

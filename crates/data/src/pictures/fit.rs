@@ -25,7 +25,7 @@ impl std::str::FromStr for Fit {
     fn from_str(word: &str) -> Result<Self> {
         let fits = [Self::Stretch, Self::Crop, Self::Pad];
         fits.into_iter().find(|fit| fit.to_string() == word).ok_or_else(|| {
-            DataError::Unusable(format!("expected `stretch`, `crop` or `pad`, found `{word}`"))
+            DataError::Unusable(format!("expected `stretch`, `crop` or `pad`, got `{word}`"))
         })
     }
 }

@@ -23,7 +23,7 @@ fn of_head(head: &LabelAccuracy, kept: bool) -> Option<f64> {
 pub(super) fn accuracy(section: &Section, kept: bool, options: &Options) -> Option<Figure> {
     let mut lines = Vec::new();
     let mut heads = section.experiments.iter().map(|one| one.style + 1).max().unwrap_or(0)..;
-    let labelling = section.experiments.iter().filter(|one| one.heading().has_labels());
+    let labelling = section.experiments.iter().filter(|one| one.has_labels());
     for (place, experiment) in labelling.enumerate() {
         lines.push(line(experiment, place, options.smooth, &|round| used(round, kept)));
         // The other head, on the same samples.
@@ -60,7 +60,7 @@ pub(super) fn rounds(study: &Study) -> BTreeSet<u32> {
 }
 
 fn known_rounds(section: &Section) -> impl Iterator<Item = u32> {
-    let labelling = section.experiments.iter().filter(|one| one.heading().has_labels());
+    let labelling = section.experiments.iter().filter(|one| one.has_labels());
     let rounds = labelling.flat_map(|one| &one.runs).flat_map(|run| &run.rounds);
     rounds.filter(|round| used(round, false).is_some()).map(|round| round.round)
 }
@@ -120,10 +120,8 @@ fn frame(study: &Study, round: Option<u32>) -> Frame {
 }
 
 fn value(section: &Section, method: &str, round: u32) -> Option<f64> {
-    let mut same = section
-        .experiments
-        .iter()
-        .filter(|one| one.heading().method == method && one.heading().has_labels());
+    let mut same =
+        section.experiments.iter().filter(|one| one.heading().method == method && one.has_labels());
     same.find_map(|experiment| {
         let average = experiment
             .average(|run| used(run.rounds.iter().find(|other| other.round == round)?, false));

@@ -91,7 +91,7 @@ pub(super) fn kept(section: &Section) -> Option<Figure> {
     };
     let y = Axis::new("kept samples per client").from_zero();
     let experiments = section.experiments.iter().enumerate();
-    let lines = experiments.filter(|(_, one)| one.heading().has_labels()).map(|(place, one)| {
+    let lines = experiments.filter(|(_, one)| one.selects()).map(|(place, one)| {
         let mut shown = line(one, place, 1, &per_client);
         let spread = line(one, place, 1, &|round| per_client(round).and(round.kept_deviation));
         // Records of earlier versions do not have it: the spread over seeds stays.
@@ -111,17 +111,18 @@ pub(super) fn kept(section: &Section) -> Option<Figure> {
 
 /// Losses by round, one frame per experiment.
 pub(super) fn losses(section: &Section) -> Option<Figure> {
-    let parts: [(&str, super::series::Of); 5] = [
-        ("clients, fixed labels", &|round| round.losses.get("client_fix")),
-        ("clients, mixup", &|round| round.losses.get("client_mix")),
-        ("server, cross entropy", &|round| round.losses.get("server_fix")),
-        ("server, mixup", &|round| round.losses.get("server_mix")),
-        ("server, contrastive", &|round| round.losses.get("server_contrastive")),
-    ];
     let draw = |experiment: &Experiment| {
-        let lines = parts.iter().enumerate().map(|(place, (name, of))| {
-            let line = line(experiment, place, 1, of);
-            Line { name: (*name).to_owned(), style: place, ..line }
+        let rounds = experiment.runs.iter().flat_map(|run| &run.rounds);
+        let mut names: Vec<&str> = Vec::new();
+        for name in rounds.flat_map(|round| round.losses.names()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let lines = names.into_iter().enumerate().map(|(place, loss)| {
+            let line = line(experiment, place, 1, &|round| round.losses.get(loss));
+            let name = loss.replacen("client_", "clients, ", 1).replacen("server_", "server, ", 1);
+            Line { name: name.replace('_', " "), style: place, ..line }
         });
         let lines = lines.filter(|line| !line.points.is_empty()).collect();
         Some(Chart::Lines(Lines::by_round(Axis::new("loss"), lines)))

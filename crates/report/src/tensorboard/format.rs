@@ -86,11 +86,11 @@ pub(super) fn beginning(wall_time: f64) -> Vec<u8> {
 pub(super) fn values(
     wall_time: f64,
     step: u32,
-    scalars: &[(&str, f64)],
+    scalars: &[(String, f64)],
     text: Option<(&str, String)>,
 ) -> Vec<u8> {
     let scalars = scalars.iter().map(|(tag, value)| Value {
-        tag: (*tag).to_owned(),
+        tag: tag.clone(),
         simple_value: Some(*value as f32), // what the format has for scalars
         ..Value::default()
     });

@@ -163,19 +163,16 @@ fn event(
 }
 
 /// The scalars of a round, without those that it does not have.
-fn scalars(record: &RoundRecord, timing: Option<&Timing>) -> Vec<(&'static str, f64)> {
+fn scalars(record: &RoundRecord, timing: Option<&Timing>) -> Vec<(String, f64)> {
     let RoundRecord { anchor_head, classifier_head, losses, .. } = record;
     let kept = 100.0 * record.kept as f64 / record.seen as f64;
     let seconds = |of: fn(&Timing) -> f64| timing.map(of);
-    let all = [
+    let tests = [
         ("accuracy/test", Some(record.test_accuracy)),
         ("accuracy/validation", record.validation_accuracy),
         ("loss/test", Some(record.test_loss)),
-        ("loss/client_fix", losses.get("client_fix")),
-        ("loss/client_mix", losses.get("client_mix")),
-        ("loss/server_fix", losses.get("server_fix")),
-        ("loss/server_mix", losses.get("server_mix")),
-        ("loss/server_contrastive", losses.get("server_contrastive")),
+    ];
+    let others = [
         ("pseudo_labels/kept_percent", (record.seen > 0).then_some(kept)),
         ("pseudo_labels/anchor_head_all", anchor_head.all),
         ("pseudo_labels/anchor_head_kept", anchor_head.kept),
@@ -190,5 +187,8 @@ fn scalars(record: &RoundRecord, timing: Option<&Timing>) -> Vec<(&'static str, 
         ("seconds/test", seconds(|timing| timing.test)),
         ("seconds/total", seconds(|timing| timing.total)),
     ];
-    all.into_iter().filter_map(|(tag, value)| Some((tag, value?))).collect()
+    let losses = losses.names().map(|name| (format!("loss/{name}"), losses.get(name)));
+    let named = |(tag, value): (&str, Option<f64>)| (tag.to_owned(), value);
+    let all = tests.into_iter().map(named).chain(losses).chain(others.into_iter().map(named));
+    all.filter_map(|(tag, value)| Some((tag, value?))).collect()
 }

@@ -155,7 +155,7 @@ fn split(mut keys: Table) -> Result<(String, Table)> {
         Some(Value::String(name)) => Ok((name, keys)),
         other => {
             let found = other.map_or("none".to_owned(), |value| value.to_string());
-            let problem = format!("expected the name of a rule, found {found}");
+            let problem = format!("expected the name of a rule, got {found}");
             Err(Error::config("method.threshold.rule", problem))
         }
     }

@@ -67,5 +67,6 @@ const SCALARS: &[u8] = b"5\0\0\0\0\0\0\0\xd6\xc5]\xe6\t\0\0\0\0\0\0\x04@\x10\x03
 fn records_are_framed_as_tensorboard_does() {
     assert_eq!(beginning(1.5), BEGINNING);
     let scalars = [("accuracy/test", 92.5), ("loss/test", 0.0)];
+    let scalars = scalars.map(|(tag, value)| (tag.to_owned(), value));
     assert_eq!(values(2.5, 3, &scalars, None), SCALARS);
 }
