@@ -3,7 +3,7 @@
 
     python3 benches/predict.py [PICTURES]        [default: 10000]
 
-WRN-28-2 in single precision on colour pictures of 32 x 32 pixels, as PNG files. Both programs start anew, read all files, decode
+WRN-28-2 in single precision on colour pictures of 32 x 32 pixels, as PNG files. Both programs are started fresh, read all files, decode
 and predict them in batches of 250, and write a line per picture; PyTorch decodes with Pillow in as many processes as there are
 cores. They alternate, three times each; the output is the median of each and of the ratios of neighbours, the time of PyTorch's
 forward passes alone, and the peak memory of `predict` for a tenth of the pictures and for all.
