@@ -213,6 +213,12 @@ mod tests {
                 "server.x: unknown key; expected one of augment, batch, epochs, keep_momentum, lr, momentum",
             ),
             ("method.mixup.x=1", "method.mixup.x: unknown key; expected one of"),
+            ("model.name.x=1", "model.name: expected `resnet18`, "),
+            ("rounds=1979-05-27", "rounds: expected a non-negative integer, got 1979-05-27"),
+            (
+                "rounds=99999999999999999999",
+                "rounds: cannot read `99999999999999999999` as a value",
+            ),
             ("partition.alpha=\"x\"", "partition.alpha: expected a number, got \"x\""),
         ] {
             let error = resolve("", &[setting.to_owned()]).unwrap_err().to_string();
@@ -291,6 +297,7 @@ mod tests {
                     let settings = [start.clone(), format!("{key}={value}")];
                     let Err(error) = resolve("", &settings) else { continue };
                     let error = error.to_string();
+                    assert!(!error.contains("$__toml"), "{settings:?}: {error}");
                     let allowed = error.replace("`f32`", "").replace("f32 or bf16", "");
                     if names_a_type(&allowed).is_some() {
                         wrong.push(format!("{settings:?}: {error}"));

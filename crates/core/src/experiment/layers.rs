@@ -124,7 +124,7 @@ pub(super) fn merge(base: &mut Table, over: Table, path: &str) -> Result<()> {
                 over.insert("rule".to_owned(), base.clone());
                 *base = Value::Table(over);
             }
-            (Some(base), Value::Table(_)) => {
+            (Some(base), Value::Table(_)) if path.starts_with("method.") => {
                 let problem = format!("expected a value such as {base}, got a table of keys");
                 return Err(Error::config(path, problem));
             }

@@ -278,7 +278,7 @@ client.batch = [10, 32]
         assert!(problem("[axes.a]").contains("axes.a: must have at least one choice"));
         let cell = problem("[axes.a]\nx = { rounds = 0 }");
         assert!(cell.contains("cell x") && cell.contains("rounds: must be between 1"), "{cell}");
-        assert!(problem("[grid]\nseed = [1, 2]").contains("list them in `seeds`"));
+        assert!(problem("[grid]\nseed = [1, 2]").contains("list seeds in `seeds`"));
         // A key that only some methods have may be set where only those are chosen.
         let only = |pattern: &str| {
             sweep(FILE, &[pattern.to_owned()], &["method.score=softmax".to_owned()]).is_ok()

@@ -94,31 +94,13 @@ impl Coordinator<'_> {
         let _span = tracing::info_span!("round", round).entered();
         let mut clock = Clock::start(round);
         let drawn = self.draw(fleet, round)?;
-        let numbers: Vec<u32> = drawn.iter().map(|(number, _)| *number).collect();
-        // Line 5: the message to the drawn clients.
-        let broadcast = self.federation.method.broadcast(&self.server, round, &numbers)?;
+        let broadcast = self.broadcast(round, &drawn)?;
         clock.timing.broadcast = clock.lap();
-        if round == self.properties.warm_up + 1 {
-            (self.state.watch, self.state.norms) = Default::default(); // the clients' loss changes
-        }
-        let mut collected = match &broadcast {
-            Some(broadcast) => self.collect(fleet, broadcast, &drawn, &mut clock)?,
-            None => Collected::default(),
-        };
-        let mut record = std::mem::take(&mut collected.record);
-        record.round = round;
-        record.excluded = numbers.iter().copied().filter(|&id| self.is_excluded(id)).collect();
-        if broadcast.is_some() {
-            record.clients = numbers;
-            self.judge(&mut collected, &mut record)?;
-        }
+        let mut collected = self.collect(fleet, broadcast.as_ref(), &drawn, &mut clock)?;
+        let mut record = self.open_record(round, &drawn, &mut collected);
+        self.judge(&mut collected, &mut record)?;
         let losses = self.update(&record, &mut collected)?;
-        let mean = |losses: &Vec<f64>| {
-            let sum = losses.iter().fold(0.0, |sum, loss| sum + loss);
-            (!losses.is_empty()).then(|| sum / losses.len() as f64)
-        };
-        let of_clients: Vec<_> = collected.losses.iter().map(mean).collect();
-        record.losses = self.losses(&of_clients, &losses);
+        record.losses = self.losses(&collected.mean_losses(), &losses);
         clock.timing.server += clock.lap();
         let evaluation = self.test_and_record(&mut record)?;
         clock.timing.test = clock.lap();
@@ -150,6 +132,15 @@ impl Coordinator<'_> {
         Ok(drawn.into_iter().map(|at| (numbers[at], members[at].key.clone())).collect())
     }
 
+    /// Line 5: the message to the drawn clients; `None` for a method without clients.
+    fn broadcast(&mut self, round: u32, drawn: &[(u32, ClientKey)]) -> Result<Option<Broadcast>> {
+        if round == self.properties.warm_up + 1 {
+            (self.state.watch, self.state.norms) = Default::default(); // the clients' loss changes
+        }
+        let numbers: Vec<u32> = drawn.iter().map(|(number, _)| *number).collect();
+        self.federation.method.broadcast(&self.server, round, &numbers)
+    }
+
     fn is_excluded(&self, client: u32) -> bool {
         self.state.registry.is_excluded(client, &self.federation.experiment.checks)
     }
@@ -158,10 +149,11 @@ impl Coordinator<'_> {
     fn collect(
         &mut self,
         fleet: &mut dyn Fleet,
-        broadcast: &Broadcast,
+        broadcast: Option<&Broadcast>,
         clients: &[(u32, ClientKey)],
         clock: &mut Clock,
     ) -> Result<Collected> {
+        let Some(broadcast) = broadcast else { return Ok(Collected::default()) };
         let Federation { experiment, context, method, .. } = self.federation;
         let Properties { client_losses, observes_updates, summand, .. } = self.properties;
         let sent = uploaded(context, &**method, &broadcast.params);
@@ -181,6 +173,7 @@ impl Coordinator<'_> {
         let hostile = experiment.aggregation.hostile;
         let rule = (rule.build)(RuleInputs { hostile, root, norms });
         let mut collected = Collected::default();
+        collected.asked = true;
         collected.losses.resize(client_losses.len(), Vec::new());
         let observes = observes_updates;
         let intake = Intake { experiment, admission, rule, registry, observes, collected };
@@ -216,10 +209,26 @@ impl Coordinator<'_> {
         Ok(collected)
     }
 
+    /// The record of the answers.
+    fn open_record(
+        &self,
+        round: u32,
+        drawn: &[(u32, ClientKey)],
+        collected: &mut Collected,
+    ) -> RoundRecord {
+        let numbers = || drawn.iter().map(|(number, _)| *number);
+        RoundRecord {
+            round,
+            clients: numbers().filter(|_| collected.asked).collect(),
+            excluded: numbers().filter(|&id| self.is_excluded(id)).collect(),
+            ..std::mem::take(&mut collected.record)
+        }
+    }
+
     /// Whether the aggregate becomes the model: enough clients have answered, and the anchors do not contradict it.
     fn judge(&mut self, collected: &mut Collected, record: &mut RoundRecord) -> Result<()> {
         let checks = &self.federation.experiment.checks;
-        if collected.answers < checks.quorum {
+        if collected.asked && collected.answers < checks.quorum {
             collected.aggregate = None;
             record.outcome = Outcome::NoQuorum;
         }

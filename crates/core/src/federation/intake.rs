@@ -7,6 +7,7 @@ use crate::aggregation::{Norms, Rule};
 use crate::config::{Experiment, Weights, WithoutSamples};
 use crate::error::Result;
 use crate::messages::Update;
+use crate::methods::MeanLosses;
 use fedanchor_engine::tensors::Params;
 use fedanchor_record::words::excerpt;
 use fedanchor_record::{ClientNote, RoundRecord};
@@ -14,6 +15,8 @@ use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]
 pub(super) struct Collected {
+    /// Whether clients were asked.
+    pub(super) asked: bool,
     pub(super) record: RoundRecord,
     /// The aggregate; `None` if the model is to stay as it is.
     pub(super) aggregate: Option<Params>,
@@ -30,6 +33,17 @@ pub(super) struct Collected {
     trained: BTreeSet<u32>,
     rejected: BTreeSet<u32>,
     kept: Vec<usize>,
+}
+
+impl Collected {
+    /// The mean of every loss over the clients that have it.
+    pub(super) fn mean_losses(&self) -> MeanLosses {
+        let mean = |losses: &Vec<f64>| {
+            let sum = losses.iter().fold(0.0, |sum, loss| sum + loss);
+            (!losses.is_empty()).then(|| sum / losses.len() as f64)
+        };
+        self.losses.iter().map(mean).collect()
+    }
 }
 
 pub(super) struct Intake<'a> {
