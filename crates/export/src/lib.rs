@@ -3,7 +3,7 @@
 //! [`onnx()`] writes the network as a graph with both heads; [`state_dict()`] writes the weights of a
 //! ResNet-18 under torchvision's names. Both return the bytes of a file and a list of the parts that
 //! it lacks. No network is described here: the graph is written from
-//! [`fedanchor_engine::model::Network::operations`].
+//! the layers of [`fedanchor_engine::model::Network`].
 
 mod error;
 mod numbers;

@@ -1,5 +1,5 @@
 //! Aggregation of the updates of a round (Algorithm 1, line 10). A rule of this crate is one file and one entry in
-//! [`BUILT_IN`]; a rule from elsewhere is one call of [`register`].
+//! `BUILT_IN`; a rule from elsewhere is one call of [`register`].
 
 mod fltrust;
 mod mean;

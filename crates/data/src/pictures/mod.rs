@@ -5,7 +5,7 @@
 //! is refused, although most decoders fill the rest with grey: half a photograph is
 //! a wrong sample that nobody would notice.
 //!
-//! A header may announce up to [`MAX_PIXELS`]. No limit depends on the size of the file, since
+//! A header may announce up to `MAX_PIXELS` pixels. No limit depends on the size of the file, since
 //! a plain scan compresses a thousand times and more. Memory is bounded by `budget` instead, which
 //! all pictures share that are decoded at the same time.
 
