@@ -266,7 +266,9 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         quick = folder / "quick/index.html"
-        subprocess.run([program, "-q", "report", REPOSITORY / "results/quick-table", "--out", quick.parent], check=True, stdout=subprocess.DEVNULL)
+        # A relative path: the page shows it.
+        command = [program, "-q", "report", "results/quick-table", "--out", quick.parent]
+        subprocess.run(command, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
         if arguments.screenshots:
             return screenshots({"quick": quick}, arguments.screenshots)
         run = folder / "run"
