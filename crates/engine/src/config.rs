@@ -38,7 +38,7 @@ words! {
     LrSchedule { /** Not at all. */ Constant, /** Along half a cosine, down to 0. */ Cosine }
     /// How an image is augmented before it is trained on.
     Augmentation {
-        /// Not at all.
+        /// No augmentation.
         None,
         /// Shifted by a few pixels and, with `augment.flip`, mirrored.
         Weak,
@@ -126,7 +126,7 @@ pub struct Heads {
     pub predictor: Option<usize>,
 }
 
-/// What happens to batch norm's running statistics.
+/// Treatment of batch norm's running statistics.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchNormConfig {

@@ -204,7 +204,7 @@ pub struct DataConfig {
     // Like the next one, omitted if it is the default, so that configs of earlier runs stay equal.
     #[serde(default, skip_serializing_if = "is_default")]
     pub fit: Fit,
-    /// What to do with pictures that cannot be read.
+    /// How to treat pictures that cannot be read.
     #[serde(default, skip_serializing_if = "is_default")]
     pub unreadable: Unreadable,
     /// If the data has no test part: the share of the labelled pictures of every class to test on
@@ -385,9 +385,9 @@ words! {
         /// 1 for every client.
         Uniform,
     }
-    /// What a faulty client does.
+    /// The behaviour of a faulty client.
     FaultKind {
-        /// None: there are no faulty clients.
+        /// No faulty clients.
         None,
         /// Sends no answer.
         DropOut,
@@ -401,7 +401,7 @@ words! {
         Scale,
         /// Sends the opposite of its change, multiplied by `faults.factor`.
         Sign,
-        /// Sends a random change with the norm of its own, multiplied by `faults.factor`.
+        /// Sends a random change with the norm of its own change, multiplied by `faults.factor`.
         Noise,
         /// Sends the opposite of its change, as large as `checks.distance` accepts.
         Inside,
@@ -421,5 +421,5 @@ words! {
         Stale,
     }
     /// How to treat clients with an empty fix set.
-    WithoutSamples { /** Nothing: it is skipped. */ Skip, /** An unchanged model. */ Unchanged }
+    WithoutSamples { /** The client is skipped. */ Skip, /** It counts as an unchanged model. */ Unchanged }
 }

@@ -15,14 +15,14 @@ use std::collections::BTreeSet;
 use tch::{Device, Kind, Tensor};
 
 words! {
-    /// What the threshold is compared with.
+    /// The number that is compared with the threshold.
     Score {
         /// The average cosine with the anchors of the best class.
         Cosine,
         /// The softmax of these cosines over the classes.
         Softmax,
     }
-    /// What is broadcast of the anchors.
+    /// The form in which the anchors are broadcast.
     AnchorPayload {
         /// The mean of the unit latents of every class, which gives the same labels and scores.
         ClassMeans,

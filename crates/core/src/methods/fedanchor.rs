@@ -27,11 +27,11 @@ pub struct FedAnchorConfig {
     /// A sample is kept if its score is above this number, t of eq. 5; or the name of a rule, or a table with
     /// `rule` and some of its keys.
     pub threshold: Threshold,
-    /// What the threshold is compared with.
+    /// The number that is compared with the threshold.
     pub score: Score,
     /// Temperature of the score `softmax` and of `method.local_prior`.
     pub score_temperature: f64,
-    /// What is broadcast of the anchors.
+    /// The form in which the anchors are broadcast.
     pub send: AnchorPayload,
     /// Where latents are read [default: `anchor`, or `pooled` if no contrastive loss trains the anchor head].
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ pub struct FedAnchorConfig {
     /// holds is counted as the number of equally frequent classes with the same entropy. 0: never, 1: always.
     pub local_prior: f64,
     /// Weight of the log of the frequencies of all the client's pseudo-labels, which is added to its logits in
-    /// training, so that rare classes are not unlearnt; 0 for none.
+    /// training, so that rare classes are not forgotten; 0 for none.
     pub logit_adjustment: f64,
     /// Weakly augmented views that vote on a label; 0 for the image as it is.
     pub label_views: u32,

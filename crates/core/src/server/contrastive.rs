@@ -19,11 +19,11 @@ use tch::{Kind, Tensor};
 words! {
     /// How contrastive batches are drawn.
     Sampler { /** From the shuffled anchors. */ Shuffled, /** The same number of each class. */ Balanced }
-    /// What a contrastive epoch updates.
+    /// The parameters that a contrastive epoch updates.
     Trains { /** Backbone and anchor head. */ All, /** The anchor head alone. */ Head }
     /// Which pairs of different labels are in eq. 1's denominator.
     Denominator { /** All in the batch. */ Batch, /** Those with an image of class c. */ Class }
-    /// What eq. 2's sum is divided by.
+    /// The divisor of eq. 2.
     DivideBy { /** The classes with a pair in the batch. */ Present, /** All classes. */ All }
     /// When the contrastive epoch runs.
     Order { /** After the supervised epochs. */ Last, /** Before them. */ First }
@@ -46,13 +46,13 @@ pub struct ContrastiveConfig {
     pub sampler: Sampler,
     /// Augmentation of the anchors in contrastive epochs.
     pub augment: Augmentation,
-    /// What a contrastive epoch updates.
+    /// The parameters that a contrastive epoch updates.
     pub trains: Trains,
     /// Count the pair of an image with itself in eq. 1's numerator.
     pub self_pairs: bool,
     /// Which pairs of different labels are in eq. 1's denominator.
     pub denominator: Denominator,
-    /// What the sum over classes in eq. 2 is divided by.
+    /// The divisor of the sum over classes in eq. 2.
     pub divide_by: DivideBy,
     /// When the contrastive epochs of a round run.
     pub order: Order,
