@@ -2,7 +2,6 @@
 //! is rejected with its reason; too many rejections exclude a client. One client's NaN or wrong shape ends no run and
 //! enters no model.
 
-use super::rejection::Rejection;
 use super::rows::{Measured, Pair, SentRows, is_variance};
 use crate::aggregation::Norms;
 use crate::config::ChecksConfig;
@@ -13,29 +12,47 @@ use fedanchor_engine::training::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Tensor};
 
+/// An answer that passed the checks.
 #[derive(Debug)]
-pub(super) enum Admitted {
-    Update(AdmittedUpdate),
-    NothingKept {
-        samples: usize,
-        labels: Vec<u32>,
-    },
-    Failed {
-        reason: String,
-    },
-    /// The same answer again: a message delivered twice.
-    Repeated,
-}
-
-#[derive(Debug)]
-pub(super) struct AdmittedUpdate {
-    pub(super) update: Update,
-    /// How far it moves the model, if that was measured.
+pub(super) struct Admitted {
+    pub(super) outcome: ClientOutcome,
+    /// How far an update moves the model, if that was measured.
     pub(super) norms: Option<Norms>,
     /// Whether it moved further than is usual and was clipped.
     pub(super) clipped: bool,
     /// Whether it moved so far that it can hardly be an honest client's.
     pub(super) far_outside: bool,
+}
+
+/// Why an answer does not count.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{reason}")]
+pub(super) struct Rejection {
+    reason: String,
+    /// Whether the client counts as trained: the answer was an update, as far as can be told.
+    pub(super) counts_as_trained: bool,
+}
+
+impl Rejection {
+    fn of_update(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), counts_as_trained: true }
+    }
+
+    /// Of a message that need not be an update.
+    fn of_message(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), counts_as_trained: false }
+    }
+
+    fn undecodable(problem: impl std::fmt::Display) -> Self {
+        Self::of_message(format!("sent a message that cannot be decoded: {problem}"))
+    }
+}
+
+/// Tensors that cannot even be computed with are no update.
+impl From<tch::TchError> for Rejection {
+    fn from(error: tch::TchError) -> Self {
+        Self::undecodable(fedanchor_engine::Error::from(error))
+    }
 }
 
 /// How much further statistics may move than weights: they follow the client's images, not a step size.
@@ -124,18 +141,18 @@ impl Admission {
         &mut self,
         client: u32,
         bytes: &[u8],
-    ) -> Result<Admitted, Rejection> {
+    ) -> Result<Option<Admitted>, Rejection> {
         let answer = self.decode(bytes)?;
         self.admit(client, answer, Some(blake3::hash(bytes)))
     }
 
-    /// The result of a client's first answer, without admitting it.
-    pub(super) fn check_encoded(&self, client: u32, bytes: &[u8]) -> Result<Admitted, Rejection> {
-        let answer = self.decode(bytes)?;
-        if self.checked {
+    /// Whether a client's first answer would count, without admitting it.
+    pub(super) fn would_count(&self, client: u32, bytes: &[u8]) -> bool {
+        let judged = self.decode(bytes).and_then(|answer| {
             self.check_header(client, &answer)?;
-        }
-        self.judge(client, answer)
+            self.judge(client, answer.outcome)
+        });
+        judged.is_ok_and(|found| !matches!(found.outcome, ClientOutcome::Failed { .. }))
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<Answer, Rejection> {
@@ -147,54 +164,49 @@ impl Admission {
     }
 
     /// Admits an answer. `client` is the sender according to the transport, `digest` the one of the answer's bytes.
+    /// `None` is the same answer again: a message delivered twice.
     pub(super) fn admit(
         &mut self,
         client: u32,
         answer: Answer,
         digest: Option<blake3::Hash>,
-    ) -> Result<Admitted, Rejection> {
+    ) -> Result<Option<Admitted>, Rejection> {
+        self.check_header(client, &answer)?;
         if self.checked {
-            self.check_header(client, &answer)?;
             if let Some(first) = self.answered.get(&client) {
                 return match first.is_some() && *first == digest {
-                    true => Ok(Admitted::Repeated),
+                    true => Ok(None),
                     false => Err(Rejection::of_message("sent two different answers")),
                 };
             }
             self.answered.insert(client, digest);
         }
-        self.judge(client, answer)
+        self.judge(client, answer.outcome).map(Some)
     }
 
-    fn judge(&self, client: u32, answer: Answer) -> Result<Admitted, Rejection> {
-        let update = match answer.outcome {
-            ClientOutcome::Update(update) => update,
-            ClientOutcome::NothingKept { samples, labels } => {
-                if self.checked {
-                    self.check_counts(client, samples, 0, &labels)?;
+    fn judge(&self, client: u32, outcome: ClientOutcome) -> Result<Admitted, Rejection> {
+        let mut admitted = Admitted { outcome, norms: None, clipped: false, far_outside: false };
+        match &mut admitted.outcome {
+            _ if !self.checked => {}
+            ClientOutcome::Update(update) => {
+                let norms = self.check_tensors(&update.params)?;
+                self.check_counts(client, update.samples, update.kept, &update.labels)?;
+                admitted.norms = Some(norms);
+                if let Some((usual, factor)) = self.usual {
+                    let most = usual.times(factor);
+                    if let Some(clipped) = norms.clip(&update.params, &self.sent, most)? {
+                        (update.params, admitted.clipped) = (clipped, true);
+                        admitted.far_outside = norms.is_far_outside(usual);
+                    }
+                    admitted.norms = Some(norms.at_most(most));
                 }
-                return Ok(Admitted::NothingKept { samples, labels });
             }
-            ClientOutcome::Failed { reason } => return Ok(Admitted::Failed { reason }),
-        };
-        let mut admitted =
-            AdmittedUpdate { update, norms: None, clipped: false, far_outside: false };
-        if !self.checked {
-            return Ok(Admitted::Update(admitted));
-        }
-        let update = &admitted.update;
-        let norms = self.check_tensors(&update.params)?;
-        self.check_counts(client, update.samples, update.kept, &update.labels)?;
-        admitted.norms = Some(norms);
-        if let Some((usual, factor)) = self.usual {
-            let most = usual.times(factor);
-            if let Some(clipped) = norms.clip(&update.params, &self.sent, most)? {
-                (admitted.update.params, admitted.clipped) = (clipped, true);
-                admitted.far_outside = norms.is_far_outside(usual);
+            ClientOutcome::NothingKept { samples, labels } => {
+                self.check_counts(client, *samples, 0, labels)?;
             }
-            admitted.norms = Some(norms.at_most(most));
+            ClientOutcome::Failed { .. } => {}
         }
-        Ok(Admitted::Update(admitted))
+        Ok(admitted)
     }
 
     /// A client has at least one sample, and at most as many as when it joined. Label counts are one number per class
@@ -222,6 +234,9 @@ impl Admission {
 
     fn check_header(&self, client: u32, answer: &Answer) -> Result<(), Rejection> {
         let Answer { method, round, client: claimed, .. } = answer;
+        if !self.checked {
+            return Ok(());
+        }
         if !self.asked.contains_key(&client) {
             return Err(Rejection::of_message("was not drawn in this round"));
         }
@@ -278,8 +293,8 @@ impl Admission {
             let tensor = there.remove(name.as_str());
             let tensor = tensor.ok_or_else(|| Rejection::of_update(format!("sent no `{name}`")))?;
             if tensor.size() != sent.size() || tensor.kind() != sent.kind() {
-                let reason = format!("sent `{name}` with another shape or number type");
-                return Err(Rejection::of_update(reason));
+                let what = format!("sent `{name}` with another shape or number type");
+                return Err(Rejection::of_update(what));
             }
             pairs.push((entry, tensor, sent));
         }

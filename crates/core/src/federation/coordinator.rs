@@ -155,7 +155,7 @@ impl Coordinator<'_> {
     ) -> Result<Collected> {
         let Some(broadcast) = broadcast else { return Ok(Collected::default()) };
         let Federation { experiment, context, method, .. } = self.federation;
-        let Properties { client_losses, observes_updates, summand, .. } = self.properties;
+        let Properties { client_losses, observes_updates: observes, summand, .. } = self.properties;
         let sent = uploaded(context, &**method, &broadcast.params);
         let rule = experiment.aggregation.rule.find()?;
         let root = rule.needs_root.then(|| root_update(&**method, &self.server, broadcast));
@@ -175,10 +175,10 @@ impl Coordinator<'_> {
         let mut collected = Collected::default();
         collected.asked = true;
         collected.losses.resize(client_losses.len(), Vec::new());
-        let observes = observes_updates;
         let intake = Intake { experiment, admission, rule, registry, observes, collected };
         let intake = RefCell::new(intake);
-        let counts = |client: u32, bytes: &[u8]| intake.borrow().would_count(client, bytes);
+        let counts =
+            |client: u32, bytes: &[u8]| intake.borrow().admission.would_count(client, bytes);
         let enough = experiment.client.per_round;
         // Starts with the clients' training, not with the round.
         let deadline = self.deadline.map(|wait| Instant::now() + wait);

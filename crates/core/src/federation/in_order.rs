@@ -2,47 +2,50 @@
 
 use super::fleet::{Arrival, ClientKey, Delivery};
 use crate::error::Result;
-use std::collections::VecDeque;
+use std::cmp::Ordering;
 
 /// Brings the deliveries of a round into canonical order.
 pub(super) struct InOrder {
-    /// Clients whose turn is to come, and what has arrived from each.
-    waiting: VecDeque<(u32, ClientKey, Vec<Arrival>)>,
-    done: Vec<(u32, ClientKey)>,
+    /// All clients, and what has arrived from each before its turn.
+    clients: Vec<(u32, ClientKey, Vec<Arrival>)>,
+    /// Whose turn it is.
+    turn: usize,
 }
 
 pub(super) type Take<'a> = dyn FnMut(u32, Arrival) -> Result<()> + 'a;
 
 impl InOrder {
     pub(super) fn new(clients: &[(u32, ClientKey)]) -> Self {
-        let waiting = clients.iter().map(|(number, key)| (*number, key.clone(), Vec::new()));
-        Self { waiting: waiting.collect(), done: Vec::new() }
+        let clients = clients.iter().map(|(number, key)| (*number, key.clone(), Vec::new()));
+        Self { clients: clients.collect(), turn: 0 }
     }
 
     pub(super) fn push(&mut self, delivery: Delivery, take: &mut Take) -> Result<()> {
         let Delivery { from, arrival, .. } = delivery;
-        if let Some((number, _)) = self.done.iter().find(|(_, key)| *key == from) {
-            return take(*number, arrival); // a further answer
-        }
-        match self.waiting.iter().position(|(_, key, _)| *key == from) {
-            None => tracing::warn!(%from, "a message from a client that was not drawn, ignored"),
-            Some(0) => {
-                take(self.waiting[0].0, arrival)?;
-                self.next();
+        let Some(at) = self.clients.iter().position(|(_, key, _)| *key == from) else {
+            tracing::warn!(%from, "a message from a client that was not drawn, ignored");
+            return Ok(());
+        };
+        let (number, _, early) = &mut self.clients[at];
+        match at.cmp(&self.turn) {
+            Ordering::Less => take(*number, arrival)?, // a further answer
+            Ordering::Equal => {
+                take(*number, arrival)?;
+                self.turn += 1;
                 // Those who came before their turn and have it now.
-                while self.waiting.front().is_some_and(|(_, _, arrived)| !arrived.is_empty()) {
-                    let (number, _, arrived) = &mut self.waiting[0];
-                    let (number, arrived) = (*number, std::mem::take(arrived));
-                    arrived.into_iter().try_for_each(|arrival| take(number, arrival))?;
-                    self.next();
+                while let Some((number, _, early)) = self.clients.get_mut(self.turn)
+                    && !early.is_empty()
+                {
+                    early.drain(..).try_for_each(|arrival| take(*number, arrival))?;
+                    self.turn += 1;
                 }
             }
             // More than an answer and one that contradicts it tells nothing new.
-            Some(at) if self.waiting[at].2.len() >= 2 => {
+            Ordering::Greater if early.len() >= 2 => {
                 tracing::debug!(%from, "a further message, ignored");
             }
             // An answer of this process has views that do not last.
-            Some(at) => self.waiting[at].2.push(match arrival {
+            Ordering::Greater => early.push(match arrival {
                 Arrival::Answer(answer) => Arrival::Answer(answer.into_owned()?),
                 other => other,
             }),
@@ -50,19 +53,13 @@ impl InOrder {
         Ok(())
     }
 
-    fn next(&mut self) {
-        if let Some((number, key, _)) = self.waiting.pop_front() {
-            self.done.push((number, key));
-        }
-    }
-
     /// The round is over: whatever still waits, in order.
     pub(super) fn finish(self, take: &mut Take) -> Result<()> {
-        for (number, _, arrived) in self.waiting {
-            if arrived.is_empty() {
+        for (number, _, early) in self.clients.into_iter().skip(self.turn) {
+            if early.is_empty() {
                 take(number, Arrival::Absent)?;
             }
-            arrived.into_iter().try_for_each(|arrival| take(number, arrival))?;
+            early.into_iter().try_for_each(|arrival| take(number, arrival))?;
         }
         Ok(())
     }

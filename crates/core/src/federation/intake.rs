@@ -6,7 +6,7 @@ use super::registry::Registry;
 use crate::aggregation::{Norms, Rule};
 use crate::config::{Experiment, Weights, WithoutSamples};
 use crate::error::Result;
-use crate::messages::Update;
+use crate::messages::{ClientOutcome, Update};
 use crate::methods::MeanLosses;
 use fedanchor_engine::tensors::Params;
 use fedanchor_record::words::excerpt;
@@ -56,16 +56,10 @@ pub(super) struct Intake<'a> {
 }
 
 impl Intake<'_> {
-    pub(super) fn would_count(&self, client: u32, bytes: &[u8]) -> bool {
-        let found = self.admission.check_encoded(client, bytes);
-        matches!(found, Ok(Admitted::Update(_) | Admitted::NothingKept { .. }))
-    }
-
     pub(super) fn take(&mut self, client: u32, arrival: Arrival) -> Result<()> {
-        let Collected { record, trained, rejected, norms, far_outside, losses, .. } =
-            &mut self.collected;
+        let Collected { record, trained, rejected, losses, .. } = &mut self.collected;
         let note = |reason: &str| ClientNote { client, reason: excerpt(reason) };
-        let answer = match arrival {
+        let admitted = match arrival {
             Arrival::Absent => {
                 record.absent.push(client);
                 return Ok(());
@@ -92,40 +86,12 @@ impl Intake<'_> {
                 self.admission.admit_encoded(client, &bytes)
             }
         };
-        match answer {
-            Ok(Admitted::Update(admitted)) => {
-                trained.insert(client);
-                norms.extend(admitted.norms);
-                if admitted.clipped {
-                    record.clipped.push(client);
-                }
-                if admitted.far_outside {
-                    far_outside.push(client);
-                }
-                let mut update = admitted.update;
-                for (all, loss) in losses.iter_mut().zip(&update.losses) {
-                    all.extend(loss.filter(|loss| loss.is_finite()));
-                }
-                self.count(update.samples, update.kept, &update.labels);
-                self.add(&update)?;
-                if self.observes {
-                    // Kept beyond this delivery, whose tensors may be views of memory that is used again.
-                    update.params = update.params.copy()?;
-                    self.collected.observed.push((client, update));
-                }
+        let Admitted { outcome, norms, clipped, far_outside } = match admitted {
+            Ok(Some(admitted)) => admitted,
+            Ok(None) => {
+                tracing::debug!(client, "the same answer again, ignored");
+                return Ok(());
             }
-            Ok(Admitted::NothingKept { samples, labels }) => {
-                self.count(samples, 0, &labels);
-                if self.experiment.aggregation.without_samples == WithoutSamples::Unchanged {
-                    self.add(&self.admission.unchanged(samples)?)?;
-                }
-            }
-            Ok(Admitted::Failed { reason }) => {
-                let note = note(&reason);
-                tracing::warn!(client, reason = note.reason, "client failed");
-                record.failed.push(note);
-            }
-            Ok(Admitted::Repeated) => tracing::debug!(client, "the same answer again, ignored"),
             Err(rejection) => {
                 tracing::warn!(client, %rejection, "answer rejected");
                 if rejection.counts_as_trained {
@@ -136,6 +102,36 @@ impl Intake<'_> {
                     self.registry.reject(client);
                     record.rejected.push(note(&rejection.to_string()));
                 }
+                return Ok(());
+            }
+        };
+        match outcome {
+            ClientOutcome::Update(mut update) => {
+                trained.insert(client);
+                record.clipped.extend(clipped.then_some(client));
+                for (all, loss) in losses.iter_mut().zip(&update.losses) {
+                    all.extend(loss.filter(|loss| loss.is_finite()));
+                }
+                self.collected.norms.extend(norms);
+                self.collected.far_outside.extend(far_outside.then_some(client));
+                self.count(update.samples, update.kept, &update.labels);
+                self.add(&update)?;
+                if self.observes {
+                    // Kept beyond this delivery, whose tensors may be views of memory that is used again.
+                    update.params = update.params.copy()?;
+                    self.collected.observed.push((client, update));
+                }
+            }
+            ClientOutcome::NothingKept { samples, labels } => {
+                self.count(samples, 0, &labels);
+                if self.experiment.aggregation.without_samples == WithoutSamples::Unchanged {
+                    self.add(&self.admission.unchanged(samples)?)?;
+                }
+            }
+            ClientOutcome::Failed { reason } => {
+                let note = note(&reason);
+                tracing::warn!(client, reason = note.reason, "client failed");
+                record.failed.push(note);
             }
         }
         Ok(())

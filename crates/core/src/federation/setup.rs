@@ -5,8 +5,10 @@ use crate::error::{Error, Result};
 use crate::experiment::settle;
 use crate::labels::LabelledImages;
 use crate::methods::{self, Method};
+use fedanchor_data::formats::free_memory;
 use fedanchor_data::split::{Split, split, split_all};
 use fedanchor_data::{DataSet, ImageSet, Skipped};
+use fedanchor_engine::Device;
 use fedanchor_engine::training::Context;
 use fedanchor_record::ClientLabels;
 use std::sync::Arc;
@@ -79,7 +81,7 @@ impl Federation {
         let settings = experiment.training(properties.heads)?;
         let (shape, count) = (train.shape, classes.len());
         let context = Context::new(settings, shape, count, normalisation, *flip, workers)?;
-        super::memory::check(&experiment, &context)?;
+        check_memory(&experiment, &context)?;
         if experiment.model.init_from.is_some() {
             context.initial()?; // a file that does not fit is found before a run folder is made
         }
@@ -120,5 +122,61 @@ pub(crate) fn server_split(experiment: &Experiment, data: &DataSet) -> Result<Sp
             Err(Error::config("data.anchors", problem))
         }
         _ => Ok(split(&data.train, anchors, validation, config.choice, seed)?),
+    }
+}
+
+/// Refuses batches whose training cannot fit into the memory that is free. What is counted is the least: what
+/// convolutions compute for one view of one batch, in single precision. A GPU says itself when its memory is full.
+fn check_memory(experiment: &Experiment, context: &Context) -> Result<()> {
+    match free_memory() {
+        Some(free) if context.device == Device::Cpu => {
+            check_memory_against(free, experiment, context)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_memory_against(free: u64, experiment: &Experiment, context: &Context) -> Result<()> {
+    let of_image = context.network.convolved * size_of::<f32>() as u64;
+    let server = experiment.server_batch().min(experiment.data.anchors);
+    for (key, images) in [("server.batch", server), ("client.batch", experiment.client.batch)] {
+        let needed = of_image.saturating_mul(images as u64);
+        let problem = format!(
+            "training on {images} images at a time needs at least {} MB of memory, and {} MB are free: \
+             expected at most {}, or a smaller model or data.size",
+            needed / 1_000_000,
+            free / 1_000_000,
+            free / of_image.max(1),
+        );
+        ensure(needed <= free, key, problem)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::resolve;
+    use fedanchor_data::sample;
+
+    #[test]
+    fn a_batch_that_cannot_fit_is_refused_with_the_number() {
+        let keys = ["model.name=wrn28x2", "data.name=sample", "server.batch=40", "client.batch=20"];
+        let experiment = resolve("preset = \"paper\"", &keys.map(str::to_owned)).unwrap();
+        let federation = Federation::new(&experiment, sample::load().unwrap(), Some(1)).unwrap();
+        let Federation { experiment, context, .. } = &federation;
+        let image = 4 * context.network.convolved;
+        check_memory_against(40 * image, experiment, context).unwrap();
+        let refused =
+            check_memory_against(40 * image - 1, experiment, context).unwrap_err().to_string();
+        let problem = "server.batch: training on 40 images at a time needs at least";
+        assert!(refused.starts_with(problem) && refused.contains("at most 39, or"), "{refused}");
+        let experiment = Experiment {
+            server: crate::config::ServerConfig { batch: Some(1), ..experiment.server.clone() },
+            ..experiment.clone()
+        };
+        let refused =
+            check_memory_against(20 * image - 1, &experiment, context).unwrap_err().to_string();
+        assert!(refused.starts_with("client.batch: training on 20 images"), "{refused}");
     }
 }

@@ -132,10 +132,10 @@ fn a_message_may_arrive_twice_but_an_answer_not() {
     let first = answer(1, update(GOOD)).encode().unwrap();
     let second = answer(1, Update { kept: 6, ..update(GOOD) }).encode().unwrap();
     let mut admit = |bytes: &[u8]| admission.admit_encoded(1, bytes);
-    assert!(matches!(admit(&first), Ok(Admitted::Update(_))));
-    assert!(matches!(admit(&first), Ok(Admitted::Repeated)));
+    assert!(matches!(admit(&first).unwrap().unwrap().outcome, ClientOutcome::Update(_)));
+    assert!(matches!(admit(&first), Ok(None)));
     assert_eq!(admit(&second).unwrap_err().to_string(), "sent two different answers");
-    assert!(matches!(admit(&first), Ok(Admitted::Repeated)));
+    assert!(matches!(admit(&first), Ok(None)));
 }
 
 #[test]
@@ -173,16 +173,14 @@ fn what_is_longer_than_usual_is_clipped() {
     let admit = |setting: &str, usual: Option<Norms>| {
         let mut admission = admission_with(setting, SENT, None, usual);
         let far: Values = &[("a", &[3.0, 14.0]), ("mean", &[2.0]), ("var", &[2.0])];
-        match admission.admit(1, answer(1, update(far)), None).unwrap() {
-            Admitted::Update(update) => update,
-            other => panic!("{other:?}"),
-        }
+        admission.admit(1, answer(1, update(far)), None).unwrap().unwrap()
     };
     let short = admit("checks={distance=2, clip=2}", Some(usual)); // 10 is more than twice 2
     assert!(short.clipped && !short.far_outside);
     assert_eq!(short.norms, Some(Norms { weights: 4.0, statistics: 1.0 }));
     let expected: Values = &[("a", &[3.0, 8.0]), ("mean", &[2.0]), ("var", &[2.0])];
-    assert_eq!(short.update.params.tensors, params(expected).tensors);
+    let ClientOutcome::Update(update) = short.outcome else { panic!("{short:?}") };
+    assert_eq!(update.params.tensors, params(expected).tensors);
     // Nothing is usual in the first round, and 0 is no limit.
     for (length, usual) in [("2", None), ("0", Some(usual)), ("5", Some(usual))] {
         let settings = format!("checks={{distance=2, clip={length}}}");
@@ -210,13 +208,10 @@ fn a_claimed_number_of_samples_buys_nothing() {
         for (client, value, samples) in [(1, 4.0, 10), (2, 4.0, 10), (5, 9.0, CLAIMED)] {
             let there: Values = &[("a", &[3.0, value])];
             let update = Update { samples, kept: samples, ..update(there) };
-            match admission.admit(client, answer(client, update), None).unwrap() {
-                Admitted::Update(AdmittedUpdate { update, .. }) => {
-                    let weight = n_m(config.weights, &update);
-                    rule.add(&update.params, weight, &admission.sent).unwrap();
-                }
-                other => panic!("{other:?}"),
-            }
+            let admitted = admission.admit(client, answer(client, update), None).unwrap();
+            let ClientOutcome::Update(update) = admitted.unwrap().outcome else { panic!() };
+            let weight = n_m(config.weights, &update);
+            rule.add(&update.params, weight, &admission.sent).unwrap();
         }
         let mean = rule.finish(&admission.sent).unwrap().unwrap();
         mean.tensors[0].double_value(&[0, 1])
@@ -233,6 +228,6 @@ fn a_claimed_number_of_samples_buys_nothing() {
 fn without_checks_everything_counts() {
     let mut admission = admission("checks.updates=false", SENT, None);
     let nothing: Values = &[("a", &[f32::NAN])];
-    let admitted = admission.admit(9, answer(9, update(nothing)), None);
-    assert!(matches!(admitted, Ok(Admitted::Update(_))));
+    let admitted = admission.admit(9, answer(9, update(nothing)), None).unwrap().unwrap();
+    assert!(matches!(admitted.outcome, ClientOutcome::Update(_)));
 }
