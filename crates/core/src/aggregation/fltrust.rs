@@ -9,7 +9,7 @@
 use super::{Rule, WeightedMean, map_update};
 use crate::error::Result;
 use fedanchor_engine::tensors::{Params, norm};
-use tch::{Kind, Tensor};
+use tch::Kind;
 
 /// The mean of updates by their agreement with the root, as a fold.
 pub struct FlTrust {
@@ -28,28 +28,22 @@ impl FlTrust {
 impl Rule for FlTrust {
     fn add(&mut self, params: &Params, _: f64, sent: &Params) -> Result<()> {
         let Some(root) = &self.root else { return Ok(()) };
-        let (root, change) = (change(root, sent)?, change(params, sent)?);
-        let weights = |tensors: &'_ [Tensor]| {
-            let entries = sent.layout.iter().zip(tensors).filter(|(entry, _)| !entry.statistic);
-            entries.map(|(_, tensor)| tensor.shallow_clone()).collect::<Vec<_>>()
-        };
-        let (root, own) = (weights(&root), weights(&change));
-        let (root_length, length) = (norm(root.iter())?, norm(own.iter())?);
+        let change = |to: &Params| map_update(to, sent, |_, from, to| to.f_sub(from));
+        let (root, change) = (change(root)?, change(params)?);
+        let (root_length, length) = (norm(root.weights())?, norm(change.weights())?);
         let mut product = 0.0;
-        for (a, b) in root.iter().zip(&own) {
+        for (a, b) in root.weights().zip(change.weights()) {
             product += a.f_mul(b)?.f_sum(Kind::Double)?.f_double_value(&[])?;
         }
         let trust = (product / (root_length * length)).max(0.0);
         if !(trust.is_finite() && trust > 0.0) {
             return Ok(()); // opposed to the root, at a right angle to it, or one of the two did not move
         }
-        let scaled = sent.layout.iter().zip(&change).zip(&params.tensors);
-        let scaled = scaled.map(|((entry, change), value)| match entry.statistic {
+        let scaled = map_update(params, &change, |entry, change, value| match entry.statistic {
             true => value.f_detach_copy(),
             false => change.f_mul_scalar(root_length / length),
         });
-        let tensors = scaled.collect::<Result<_, _>>()?;
-        self.mean.add(&Params { layout: sent.layout.clone(), tensors }, trust)
+        self.mean.add(&scaled?, trust)
     }
 
     fn finish(self: Box<Self>, sent: &Params) -> Result<Option<Params>> {
@@ -60,9 +54,4 @@ impl Rule for FlTrust {
         });
         Ok(Some(model?))
     }
-}
-
-fn change(params: &Params, sent: &Params) -> Result<Vec<Tensor>> {
-    let pairs = params.tensors.iter().zip(&sent.tensors);
-    Ok(pairs.map(|(to, from)| to.f_sub(from)).collect::<Result<_, _>>()?)
 }
