@@ -9,6 +9,7 @@ use std::path::PathBuf;
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // each comment explains the fields of its error
 pub enum Error {
     /// A setting that cannot be used; found before any work starts.
     #[error("{key}: {problem}")]
@@ -30,7 +31,6 @@ pub enum Error {
         phase: &'static str,
         /// A loss or a parameter, by name.
         what: String,
-        /// What to change.
         advice: &'static str,
     },
     /// The aggregated model lost too much accuracy on the anchors, several times in a row.
@@ -40,7 +40,6 @@ pub enum Error {
          aggregation.rule, or raise checks.anchor_margin"
     )]
     Collapsed {
-        /// The round.
         round: u32,
         /// Accuracy on the anchors with the updates, in percent.
         accuracy: f64,
@@ -52,31 +51,16 @@ pub enum Error {
         "{}: {problem}: nothing else may write to the folder of a run in progress",
         in_message(path)
     )]
-    Changed {
-        /// The file.
-        path: PathBuf,
-        /// What happened to it.
-        problem: String,
-    },
+    Changed { path: PathBuf, problem: String },
     /// A run whose rounds all left the model as it was: its accuracy is that of the anchors alone.
     #[error(
         "none of {rounds} rounds changed the model ({incidents}): check the clients, checks.quorum and \
          checks.anchor_margin; the records say what happened in each round"
     )]
-    WithoutEffect {
-        /// How many.
-        rounds: u32,
-        /// What happened in them.
-        incidents: Incidents,
-    },
+    WithoutEffect { rounds: u32, incidents: Incidents },
     /// A method that cannot do what it was asked to.
     #[error("method {method}: {problem}")]
-    Method {
-        /// The method's name.
-        method: String,
-        /// What is wrong.
-        problem: String,
-    },
+    Method { method: String, problem: String },
     /// Someone asked to stop while a round waited for its clients: the round has not happened.
     #[error("stopped while waiting for clients")]
     Stopped,
@@ -88,12 +72,7 @@ pub enum Error {
     Engine(fedanchor_engine::Error),
     /// A file that could not be written or read.
     #[error("{}: {problem}", in_message(path))]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    File { path: PathBuf, problem: String },
 }
 
 /// Shorthand for results of this crate.

@@ -29,6 +29,7 @@
 pub mod aggregation;
 pub mod clients;
 pub mod config;
+mod disk;
 mod error;
 pub mod experiment;
 pub mod federation;

@@ -133,7 +133,7 @@ fn check_model_and_bytes(workspace: &Workspace, experiment: &Experiment, records
         let round = record.round;
         let mut broadcast = Broadcast::new("fedanchor", round, params.shallow_copy());
         let means = Tensor::zeros([10, 128], (Kind::Float, device));
-        Anchors::ClassMeans { means }.put_into(&mut broadcast.arrays);
+        Anchors::ClassMeans(means).put_into(&mut broadcast.arrays);
         let down = record.clients.iter().map(|&client| broadcast.encode(client).unwrap().len());
         assert_eq!(record.bytes_down, down.sum::<usize>() as u64);
         // The losses' digits are not known here.

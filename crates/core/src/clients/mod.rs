@@ -24,12 +24,10 @@ const GPU_COHORT: usize = 64;
 
 /// The common properties of the clients of a machine.
 #[derive(Clone, Copy)]
+#[allow(missing_docs)] // the types have comments
 pub struct ClientSite<'a> {
-    /// The settings of the run.
     pub experiment: &'a Experiment,
-    /// The network and how to train it.
     pub context: &'a Context,
-    /// The method.
     pub method: &'a dyn Method,
     /// The images of all these clients.
     pub images: &'a ImageSet,

@@ -3,7 +3,6 @@
 
 mod for_clients;
 mod layers;
-mod other_method;
 mod resolve;
 mod sweep;
 

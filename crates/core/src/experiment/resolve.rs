@@ -1,11 +1,9 @@
 //! Layers of TOML become one checked [`Experiment`]: the preset, its `[methods.NAME]`, the experiment file, and
-//! `--set`, each over the one before. Where a layer names another method than the one below, see
-//! `other_method`.
+//! `--set`, each over the one before.
 
 use super::layers::{
-    check_length, check_removed, defaults_in, merge, name_of, preset_of, take_table,
+    check_length, check_removed, defaults_in, lay_over, merge, name_of, preset_of, take_table,
 };
-use super::other_method::lay_over;
 use crate::config::{Experiment, read};
 use crate::error::{Error, Result};
 use crate::methods::{self, Method};

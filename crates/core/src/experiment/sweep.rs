@@ -5,8 +5,7 @@
 //! every grid key, and is named by them; it is run once per seed. One file per cell was rejected: a
 //! reader compares cells, not files.
 
-use super::layers::{check_length, nested};
-use super::other_method::lay_over;
+use super::layers::{check_length, lay_over, nested};
 use super::resolve::resolve_file;
 use crate::config::{Experiment, MAX_SEED, at_most, check_keys, ensure};
 use crate::error::{Error, Result};

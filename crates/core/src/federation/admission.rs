@@ -310,8 +310,7 @@ impl Admission {
 
 /// The largest distance of an update's statistics from those that were sent.
 pub(crate) fn statistics_limit(sent: &Params, distance: f64) -> Result<f64> {
-    let statistics = sent.layout.iter().zip(&sent.tensors);
-    let statistics = statistics.filter(|(entry, _)| entry.statistic).map(|(_, tensor)| tensor);
+    let statistics = sent.entries().filter(|(entry, _)| entry.statistic).map(|(_, tensor)| tensor);
     Ok(STATISTICS * distance * (1.0 + norm(statistics)?))
 }
 

@@ -59,12 +59,10 @@ pub(crate) struct CoordinatorState {
 
 /// A finished round.
 #[derive(Debug)]
+#[allow(missing_docs)] // the types have comments
 pub struct Finished {
-    /// The results of the algorithm.
     pub record: RoundRecord,
-    /// Time and memory.
     pub timing: Timing,
-    /// The test.
     pub evaluation: Evaluation,
 }
 
@@ -322,6 +320,6 @@ impl Coordinator<'_> {
     }
 
     pub(crate) fn known_clients(&self) -> &[ClientKey] {
-        self.state.registry.keys()
+        &self.state.registry.keys
     }
 }

@@ -89,11 +89,8 @@ impl Coordinator<'_> {
 
 /// Whether the anchors are fitted: over the last ten epochs, so that one lucky epoch does not end it.
 fn is_fitted(cross_entropy: &[f64], enough: f64) -> bool {
-    const EPOCHS: usize = 10;
-    cross_entropy.len() >= EPOCHS && {
-        let last = &cross_entropy[cross_entropy.len() - EPOCHS..];
-        last.iter().sum::<f64>() / EPOCHS as f64 <= enough
-    }
+    let last = cross_entropy.last_chunk::<10>();
+    last.is_some_and(|last| last.iter().sum::<f64>() / last.len() as f64 <= enough)
 }
 
 #[cfg(test)]

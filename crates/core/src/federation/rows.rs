@@ -32,8 +32,7 @@ pub(super) struct Measured {
 impl SentRows {
     pub(super) fn new(sent: &Params) -> Result<Self, TchError> {
         let row = |statistic: bool| {
-            let entries = sent.layout.iter().zip(&sent.tensors);
-            let tensors = entries.filter(|(entry, _)| entry.statistic == statistic);
+            let tensors = sent.entries().filter(|(entry, _)| entry.statistic == statistic);
             let parts = in_a_row(tensors.map(|(_, tensor)| tensor))?;
             if parts.is_empty() {
                 return Ok(None);

@@ -14,12 +14,10 @@ use fedanchor_record::ClientLabels;
 use std::sync::Arc;
 
 /// The server's half of an experiment. The clients may be anywhere.
+#[allow(missing_docs)] // the types have comments
 pub struct Federation {
-    /// The settings of the run.
     pub experiment: Experiment,
-    /// The network and how to train it.
     pub context: Context,
-    /// The method.
     pub method: Box<dyn Method>,
     /// The anchors and the held out images among the labelled images.
     pub split: Split,

@@ -8,7 +8,6 @@ use fedanchor_data::stream::SERVER;
 use fedanchor_engine::InPhase;
 use fedanchor_engine::batches::View;
 use fedanchor_engine::model::{Pass, Statistics};
-use fedanchor_engine::training::Context;
 use fedanchor_record::Latents;
 use rand::seq::index::sample;
 use tch::{Device, Kind};
@@ -22,7 +21,11 @@ impl Coordinator<'_> {
     pub fn test_latents(&self) -> Result<Latents> {
         let (context, source) = (self.server.context, self.properties.latents);
         let test = &self.federation.test;
-        let images = drawn(context, test.labels.len());
+        // The same images in every round and for every method.
+        let mut rng = context.streams(0).of(Purpose::TestLatents, SERVER).rng();
+        let drawn = sample(&mut rng, test.labels.len(), test.labels.len().min(MOST)).into_iter();
+        let mut images: Vec<u32> = drawn.map(|at| at as u32).collect();
+        images.sort_unstable();
         let views = images.iter().map(|&at| View::Raw(test.images.image(at as usize)));
         let views: Vec<View> = views.collect();
         let both = |features: &_, pass: &Pass| {
@@ -40,13 +43,4 @@ impl Coordinator<'_> {
             images,
         })
     }
-}
-
-/// The drawn test images, the same in every round and for every method.
-fn drawn(context: &Context, all: usize) -> Vec<u32> {
-    let mut rng = context.streams(0).of(Purpose::TestLatents, SERVER).rng();
-    let drawn = sample(&mut rng, all, all.min(MOST)).into_iter();
-    let mut drawn: Vec<u32> = drawn.map(|at| at as u32).collect();
-    drawn.sort_unstable();
-    drawn
 }

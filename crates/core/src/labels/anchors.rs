@@ -85,10 +85,7 @@ pub enum Anchors {
     /// The mean of the unit latents of each class `[C, D]`. The average of cosines is linear in unit
     /// vectors, so these give the same scores (eq. 3) as all latents, for C instead of S vectors
     /// and without showing a client any single anchor.
-    ClassMeans {
-        /// One mean per class.
-        means: Tensor,
-    },
+    ClassMeans(Tensor),
 }
 
 /// Names in a broadcast.
@@ -109,9 +106,7 @@ impl Anchors {
         let all = Anchors::Latents { latents, labels: anchors.labels.clone() };
         Ok(match payload {
             AnchorPayload::Latents => all,
-            AnchorPayload::ClassMeans => {
-                Anchors::ClassMeans { means: all.class_means(context.classes)? }
-            }
+            AnchorPayload::ClassMeans => Anchors::ClassMeans(all.class_means(context.classes)?),
         })
     }
 
@@ -122,7 +117,7 @@ impl Anchors {
                 arrays.insert(LATENTS.to_owned(), Array::f32(latents));
                 arrays.insert(LABELS.to_owned(), Array::U16(labels));
             }
-            Anchors::ClassMeans { means } => {
+            Anchors::ClassMeans(means) => {
                 arrays.insert(MEANS.to_owned(), Array::f32(means));
             }
         }
@@ -134,7 +129,7 @@ impl Anchors {
             (None, None, None) => Ok(None),
             (Some(Array::F32(means, _)), None, None) => match means.size()[..] {
                 [rows, _] if rows == classes as i64 => {
-                    Ok(Some(Anchors::ClassMeans { means: means.shallow_clone() }))
+                    Ok(Some(Anchors::ClassMeans(means.shallow_clone())))
                 }
                 _ => Err(undecodable(format!("`{MEANS}` is not one row per class"))),
             },
@@ -156,7 +151,7 @@ impl Anchors {
     /// The mean of the unit latents of each class, `[C, D]`.
     pub fn class_means(&self, classes: usize) -> Result<Tensor> {
         Ok(match self {
-            Anchors::ClassMeans { means } => means.shallow_clone(),
+            Anchors::ClassMeans(means) => means.shallow_clone(),
             Anchors::Latents { latents, labels } => {
                 class_average(labels, classes, latents.device())?.f_matmul(&unit(latents)?)?
             }
@@ -167,7 +162,7 @@ impl Anchors {
     pub fn scores(&self, latents: &Tensor, classes: usize) -> EngineResult<Tensor> {
         let z = unit(latents)?;
         Ok(match self {
-            Anchors::ClassMeans { means } => z.f_matmul(&means.f_tr()?)?,
+            Anchors::ClassMeans(means) => z.f_matmul(&means.f_tr()?)?,
             Anchors::Latents { latents: anchors, labels } => {
                 let cosines = z.f_matmul(&unit(anchors)?.f_tr()?)?; // [N, S]
                 cosines.f_matmul(&class_average(labels, classes, z.device())?.f_tr()?)?
@@ -261,7 +256,7 @@ mod tests {
         // (3, 4)/5: cosines .6 and .8 with class 0, -.6 with class 1. (0, -1): 0 and -1; 0.
         let expected = [0.7, -0.6, -0.5, 0.0];
         let means = latents().class_means(2).unwrap();
-        for anchors in [latents(), Anchors::ClassMeans { means }] {
+        for anchors in [latents(), Anchors::ClassMeans(means)] {
             let found = rows(&anchors.scores(&z, 2).unwrap());
             assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
         }
@@ -279,7 +274,7 @@ mod tests {
         tch::manual_seed(4);
         let full = all();
         tch::manual_seed(4);
-        let means = Anchors::ClassMeans { means: all().class_means(10).unwrap() };
+        let means = Anchors::ClassMeans(all().class_means(10).unwrap());
         let z = Tensor::randn([300, 128], options);
         let (a, b) = (full.scores(&z, 10).unwrap(), means.scores(&z, 10).unwrap());
         assert!((&a - &b).abs().max().double_value(&[]) < 1e-6);
@@ -302,7 +297,7 @@ mod tests {
             assert!(error.contains(problem), "{error}");
         };
         let means = Tensor::from_slice(&[1f32, 2.0, 3.0]).view([3, 1]);
-        refused(Anchors::ClassMeans { means }, "not one row per class");
+        refused(Anchors::ClassMeans(means), "not one row per class");
         let latents = Tensor::from_slice(&[1f32, 2.0]).view([2, 1]);
         refused(Anchors::Latents { latents, labels: vec![0, 2] }, "does not fit");
     }

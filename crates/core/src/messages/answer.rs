@@ -8,19 +8,18 @@ use tch::Device;
 
 /// The answer of a client to a broadcast.
 #[derive(Debug)]
+#[allow(missing_docs)] // of what the name says
 pub struct Answer {
-    /// The method's name.
     pub method: String,
-    /// The round it is for.
     pub round: u32,
     /// The client's number, as the client claims it.
     pub client: u32,
-    /// The result of the client's round.
     pub outcome: ClientOutcome,
 }
 
 /// The result of a client's round.
 #[derive(Debug)]
+#[allow(missing_docs)] // of what the name says
 pub enum ClientOutcome {
     /// It trained.
     Update(Update),
@@ -32,10 +31,7 @@ pub enum ClientOutcome {
         labels: Vec<u32>,
     },
     /// It could not train.
-    Failed {
-        /// Why.
-        reason: String,
-    },
+    Failed { reason: String },
 }
 
 /// Trained parameters, and a few numbers about them.

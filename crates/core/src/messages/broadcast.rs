@@ -1,6 +1,5 @@
 //! The message to the clients of a round.
 
-use super::arrays::{Array, Arrays};
 use super::header::{Header, Kind, PROTOCOL, decode_message, undecodable};
 use crate::error::Result;
 use fedanchor_engine::tensors::{Data, Layout, Params, Part, encode, encoded_len};
@@ -143,6 +142,44 @@ impl Broadcast {
             models.insert(name, decode_model(layout, tensors, device)?);
         }
         Ok((Self { method, round, params, models, arrays }, client))
+    }
+}
+
+/// Arrays by name, which a method sends with the models. Only the method knows their meaning.
+pub type Arrays = BTreeMap<String, Array>;
+
+/// One array.
+#[derive(Debug)]
+pub enum Array {
+    /// A tensor in single precision, with its shape.
+    F32(Tensor, Vec<i64>),
+    /// Numbers in double precision, which arrive exactly.
+    F64(Vec<f64>),
+    /// Labels.
+    U16(Vec<u16>),
+}
+
+impl Array {
+    /// A tensor in single precision.
+    pub fn f32(tensor: Tensor) -> Self {
+        let shape = tensor.size();
+        Self::F32(tensor, shape)
+    }
+
+    fn data(&self) -> Data<'_> {
+        match self {
+            Self::F32(tensor, shape) => Data::F32(tensor, shape),
+            Self::F64(numbers) => Data::F64(numbers),
+            Self::U16(labels) => Data::U16(labels),
+        }
+    }
+
+    fn copy(&self) -> Result<Self> {
+        Ok(match self {
+            Self::F32(tensor, _) => Self::f32(tensor.f_detach_copy()?),
+            Self::F64(numbers) => Self::F64(numbers.clone()),
+            Self::U16(labels) => Self::U16(labels.clone()),
+        })
     }
 }
 

@@ -5,15 +5,13 @@
 //! size is the length of its encoding. Pseudo-labels, true labels and a client's state are in no message.
 
 mod answer;
-mod arrays;
 mod broadcast;
 mod header;
 #[cfg(test)]
 mod tests;
 
 pub use answer::{Answer, ClientOutcome, Update};
-pub use arrays::{Array, Arrays};
-pub use broadcast::{Broadcast, ExtraModels};
+pub use broadcast::{Array, Arrays, Broadcast, ExtraModels};
 pub use header::PROTOCOL;
 
 pub(crate) use header::undecodable;

@@ -71,14 +71,12 @@ impl ClientState {
 
 /// The clients that are trained together, as one network.
 #[derive(Debug)]
+#[allow(missing_docs)] // the types have comments
 pub struct Cohort<'a> {
-    /// The settings of the run.
     pub experiment: &'a Experiment,
-    /// The network and how to train it.
     pub context: &'a Context,
     /// The round, from 1.
     pub round: u32,
-    /// The clients.
     pub clients: Vec<Client<'a>>,
 }
 

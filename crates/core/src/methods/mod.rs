@@ -13,7 +13,6 @@ mod properties;
 mod registry;
 mod semifl;
 mod server_only;
-mod settings;
 mod supervised;
 mod two_views;
 mod warm_up;
@@ -22,16 +21,18 @@ pub use client::{Client, ClientReport, ClientState, Cohort};
 pub use client_trainer::{ClientTrainer, Contribution};
 pub use properties::Properties;
 pub use registry::{Registration, build, find, names, register};
-pub use settings::{check_mixup, read_settings, write_settings};
 
-use crate::config::{Augmentation, Experiment};
-use crate::error::Result;
+use crate::config::{Augmentation, Experiment, MixupConfig, positive, read, within};
+use crate::error::{Error, Result};
 use crate::labels::PseudoLabels;
 use crate::messages::{Broadcast, ClientOutcome, Update};
 use crate::server::{Server, ServerEpochs};
 use fedanchor_data::stream::ROOT;
 use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::{Context, FixMix};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// Mean losses in the order of the method's names for them; `None` for a loss that was not computed.
 pub type MeanLosses = Vec<Option<f64>>;
@@ -130,7 +131,7 @@ pub(crate) fn root_update(
         Some(ClientOutcome::Update(update)) => Ok(update.params.copy()?),
         other => {
             let problem = format!("the server made no update: {other:?}");
-            Err(crate::Error::method(method.name(), problem))
+            Err(Error::method(method.name(), problem))
         }
     }
 }
@@ -139,4 +140,20 @@ pub(crate) fn root_update(
 pub fn uploaded(context: &Context, method: &dyn Method, params: &Params) -> Params {
     let (averaged, uploads) = (context.averages_statistics(), method.properties().uploads);
     params.subset(|entry| uploads.contains(&entry.part) && (averaged || !entry.statistic))
+}
+
+/// Reads a method's settings; an error names the key.
+pub fn read_settings<T: DeserializeOwned + JsonSchema>(settings: &toml::Table) -> Result<T> {
+    read("method", settings.clone())
+}
+
+/// A method's settings as a table.
+pub fn write_settings(settings: &impl Serialize) -> Result<toml::Table> {
+    toml::Table::try_from(settings).map_err(|error| Error::config("method", error.to_string()))
+}
+
+/// Checks the keys of `method.mixup`.
+pub fn check_mixup(mixup: &MixupConfig) -> Result<()> {
+    positive("method.mixup.alpha", mixup.alpha)?;
+    within("method.mixup.weight", mixup.weight, 0.0, 1e6)
 }

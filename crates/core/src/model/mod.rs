@@ -9,6 +9,7 @@ pub use assessment::{Assessment, Bin, Calibration, ClassScore, HeadScores, asses
 pub use description::{Description, Head};
 
 use crate::config::Heads;
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::labels::{Anchors, latents, outputs, probabilities};
 use fedanchor_engine::batches::View;
@@ -17,7 +18,7 @@ use fedanchor_engine::model::{Features, Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Data, Params, decode, encode};
 use fedanchor_engine::training::Context;
 use fedanchor_engine::training::losses::unit;
-use fedanchor_record::{Manifest, files};
+use fedanchor_record::files;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -91,13 +92,7 @@ fn check(path: &Path, bytes: &[u8]) -> Result<()> {
     else {
         return Ok(());
     };
-    let checksums = folder.join(files::CHECKSUMS);
-    let problem = |problem: &dyn ToString| Error::file(&checksums, problem.to_string());
-    let text = fedanchor_disk::read_if_exists(&checksums, fedanchor_disk::limit(&checksums))
-        .map_err(|error| problem(&error))?;
-    let Some(text) = text else { return Ok(()) };
-    let manifest =
-        Manifest::parse(&String::from_utf8_lossy(&text)).map_err(|error| problem(&error))?;
+    let Some(manifest) = disk::read_manifest(folder)? else { return Ok(()) };
     manifest.check(files::MODEL, bytes).map_err(|mismatch| {
         Error::file(path, format!("{mismatch}; a copy outside of the run folder is used unchecked"))
     })
@@ -175,7 +170,7 @@ impl Model {
     /// Predicts images, `[side, side, channels]` each, some hundreds at a time: memory grows with them.
     pub fn predict(&self, images: &[&[u8]]) -> Result<Vec<Prediction>> {
         let (classes, means) = (self.classes().len(), self.class_means.shallow_clone());
-        let anchors = Anchors::ClassMeans { means };
+        let anchors = Anchors::ClassMeans(means);
         let [probabilities, scores] = self.outputs(images, |features, pass| {
             let latents = latents(&self.context, self.description.latents, features, pass)?;
             let probabilities = probabilities(&self.context, features, pass)?;

@@ -3,10 +3,10 @@
 //! The files of a round are written once its checkpoint is complete, and before its lines: a round on record
 //! has them, and they can be written again from the checkpoint after a kill in between.
 
-use super::disk;
 use super::folder::{RoundFile, json};
-use super::progress::Progress;
+use super::results::Progress;
 use super::{Observer, Run};
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::federation::Coordinator;
 use crate::simulation::Picked;

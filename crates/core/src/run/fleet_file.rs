@@ -1,9 +1,8 @@
-//! What a run folder says of a fleet of real clients. The folder of a simulation has no such file, so that the two are
-//! not taken for one another when a run is resumed.
+//! What a run folder says of a fleet of real clients, and how its run is resumed. The folder of a simulation has no such
+//! file, so that the two are not taken for one another.
 
 use super::RunClients;
-use super::command::{fleet_command, simulation_command};
-use super::disk;
+use crate::disk;
 use crate::error::{Error, Result};
 use fedanchor_record::files;
 use serde::{Deserialize, Serialize};
@@ -55,4 +54,29 @@ pub(super) fn check(out: &Path, clients: RunClients, force: bool) -> Result<Opti
     };
     let problem = format!("the clients of this run are {are}: resume it with `{command}`");
     Err(Error::file(out, problem))
+}
+
+/// The command that resumes the run in a folder, for a shell.
+pub fn resume_command(out: &Path) -> String {
+    match read(out) {
+        Ok(None) => simulation_command(out),
+        Ok(Some(file)) => fleet_command(out, &file.socket),
+        // Whose socket it was cannot be told.
+        Err(_) => fleet_command(out, Path::new("PATH")),
+    }
+}
+
+/// The same where the clients are simulated.
+fn simulation_command(out: &Path) -> String {
+    format!("fedanchor run --resume {}", quoted(out))
+}
+
+/// The same where they are not.
+fn fleet_command(out: &Path, socket: &Path) -> String {
+    format!("fedanchor coordinator --resume {} --socket {}", quoted(out), quoted(socket))
+}
+
+fn quoted(path: &Path) -> String {
+    // A path contains no NUL, the one thing that cannot be quoted.
+    shlex::try_quote(&path.to_string_lossy()).unwrap_or_default().into_owned()
 }

@@ -1,8 +1,8 @@
 //! The run folder: everything a later table or figure needs, without the data or the model.
 
-use super::command::resume_command;
-use super::disk::{self, Appended};
+use super::fleet_file::resume_command;
 use super::lock::lock;
+use crate::disk::{self, Appended};
 use crate::error::{Error, Result};
 use fedanchor_data::tables::csv;
 use fedanchor_record::{
@@ -276,14 +276,6 @@ fn open(folder: &Path, name: &str, create: bool) -> Result<Appended> {
 
 pub(super) fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::file("record", error))
-}
-
-/// The checksums of the files in a run folder; `None` for a run of an earlier version.
-pub(crate) fn read_manifest(folder: &Path) -> Result<Option<Manifest>> {
-    let path = folder.join(files::CHECKSUMS);
-    let Some(bytes) = disk::read_if_exists(&path)? else { return Ok(None) };
-    let text = String::from_utf8_lossy(&bytes);
-    Manifest::parse(&text).map(Some).map_err(|error| Error::file(path, error))
 }
 
 /// Whether a run may be started in this folder: it does not exist, is empty, or is that of a run that failed

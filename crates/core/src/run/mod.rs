@@ -1,19 +1,16 @@
 //! A run: rounds until they are done or someone asks to stop, every one of them recorded.
 
 mod checkpoint;
-mod command;
-mod disk;
 mod figures;
 mod fleet_file;
 mod folder;
 mod lock;
-mod progress;
 mod results;
 mod resume;
 mod rounds;
 mod verify;
 
-pub use command::resume_command;
+pub use fleet_file::resume_command;
 pub use verify::{Verification, verify};
 
 use crate::config::{Experiment, fingerprint};

@@ -3,11 +3,11 @@
 //! `--force` asks for it.
 
 use super::checkpoint::{self, CheckpointMeta, Found};
-use super::disk;
 use super::fleet_file::{self, FleetFile};
-use super::folder::{RunFolder, read_manifest};
+use super::folder::RunFolder;
 use super::{Observer, Resume, Run, RunOptions, as_table, prepare, settled};
 use crate::config::{Experiment, LrSchedule, differences, ensure, fingerprint};
+use crate::disk::{self, read_manifest};
 use crate::error::{Error, Result};
 use fedanchor_record::{Build, Summary, files, with_current_keys};
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use super::checkpoint::{Checkpoint, CheckpointMeta, Found, Saver};
 use super::folder::{LineChecksums, Lines, RoundFile, json};
-use super::progress::Progress;
+use super::results::Progress;
 use super::{Observer, Prepared, Run, RunOptions, resume_command};
 use crate::clients::ComputeThreads;
 use crate::config::FleetConfig;

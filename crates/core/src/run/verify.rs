@@ -1,8 +1,7 @@
 //! Whether a run folder is what was written.
 
 use super::checkpoint;
-use super::disk;
-use super::folder::read_manifest;
+use crate::disk::{self, read_manifest};
 use crate::error::{Error, Result};
 use fedanchor_record::{BuildRounds, Checksums, Manifest, Summary, Timing, files, missing_timings};
 use serde::Serialize;
@@ -55,7 +54,10 @@ pub fn verify(folder: &Path) -> Result<Verification> {
         ));
     }
     let rounds = found.check_lines(folder, files::ROUNDS).unwrap_or_default();
-    found.check_summary(folder, rounds.lines().last());
+    // The summary of a finished run, also where nothing has a checksum.
+    let last = rounds.lines().last().and_then(|line| serde_json::from_str(line).ok());
+    let contradiction = finished(folder).zip(last).and_then(|(all, last)| all.contradiction(&last));
+    found.problems.extend(contradiction.map(|text| format!("{}: {text}", files::SUMMARY)));
     // Records that were kept for their results, without the rest of the folder, have no timings.
     let timings = folder.join(files::TIMINGS);
     if manifest.is_none() && !timings.try_exists().map_err(|error| Error::file(&timings, error))? {
@@ -126,15 +128,6 @@ impl Verification {
             self.rounds = lines;
         }
         Some(text)
-    }
-
-    /// The summary of a finished run against its records, also where nothing has a checksum.
-    fn check_summary(&mut self, folder: &Path, last: Option<&str>) {
-        let last = last.and_then(|line| serde_json::from_str(line).ok());
-        if let (Some(summary), Some(last)) = (finished(folder), last) {
-            let problem = summary.contradiction(&last);
-            self.problems.extend(problem.map(|text| format!("{}: {text}", files::SUMMARY)));
-        }
     }
 }
 

@@ -212,11 +212,7 @@ pub(super) fn contrastive_epoch(
         let views = chosen.iter().enumerate().map(|(row, &anchor)| {
             let image = anchors.images.image(anchor as usize);
             let position = (number * batch + row) as u64;
-            match config.augment {
-                Augmentation::None => View::Raw(image),
-                Augmentation::Weak => View::Weak(image, stream, position),
-                Augmentation::Strong => View::Strong(image, stream, position),
-            }
+            View::new(config.augment, image, stream, position)
         });
         context.images.render(&views.collect::<Vec<_>>(), parts[1]);
         (1, packing.total())

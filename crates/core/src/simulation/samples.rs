@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 /// The samples of a round that a person should see.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // of what the name says
 pub struct Picked {
-    /// The round.
     pub round: u32,
     /// The samples, by kind, the most telling first.
     pub samples: Vec<PickedSample>,
@@ -21,18 +21,15 @@ pub struct Picked {
 
 /// A sample that a person should see.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // of what the name says
 pub struct PickedSample {
-    /// Why it was picked.
     pub kind: SampleKind,
-    /// The client that has it.
     pub client: u32,
     /// Its index among the training images.
     pub image: u32,
     /// Its pseudo-label.
     pub label: u16,
-    /// The score of that label.
     pub score: f32,
-    /// The threshold of its score.
     pub threshold: Option<f64>,
 }
 

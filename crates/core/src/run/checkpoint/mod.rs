@@ -18,8 +18,8 @@ mod sealed;
 
 pub(crate) use saver::Saver;
 
-use super::disk;
 use super::folder::{CHECKPOINTS as FOLDER, Lines, RoundFile};
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::federation::{ClientStates, CoordinatorState};
 use crate::simulation::Picked;

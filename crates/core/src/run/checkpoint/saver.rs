@@ -1,10 +1,10 @@
 //! The thread that writes checkpoints, so that the next round need not wait for the disk.
 
-use super::super::disk::{self, remove};
 use super::super::folder::Log;
 use super::sealed::write_sealed;
 use super::{CLIENTS, Checkpoint, CheckpointMeta, FOLDER};
 use super::{client_file, client_name, read_client, read_round, round_file, rounds};
+use crate::disk::{self, remove};
 use crate::error::{Error, Result};
 use std::collections::HashSet;
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 //! The files that checkpoints are made of: a payload after its hash.
 
-use super::super::disk;
+use crate::disk;
 use crate::error::Result;
 use std::path::Path;
 

@@ -1,8 +1,9 @@
-//! File access of a run, with the path in every error.
+//! File access with the path in every error.
 
 use crate::error::{Error, Result};
 use fedanchor_disk as disk;
-use std::path::Path;
+use fedanchor_record::{Manifest, files};
+use std::path::{Path, PathBuf};
 
 pub(crate) use disk::Appended;
 
@@ -28,6 +29,14 @@ pub(crate) fn create_folder(path: &Path) -> Result<()> {
 }
 
 /// The paths of everything in a folder, sorted.
-pub(crate) fn list(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+pub(crate) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     disk::list(folder).map_err(|error| Error::file(folder, error))
+}
+
+/// The checksums of the files in a run folder; `None` for a run of an earlier version.
+pub(crate) fn read_manifest(folder: &Path) -> Result<Option<Manifest>> {
+    let path = folder.join(files::CHECKSUMS);
+    let Some(bytes) = read_if_exists(&path)? else { return Ok(None) };
+    let text = String::from_utf8_lossy(&bytes);
+    Manifest::parse(&text).map(Some).map_err(|error| Error::file(path, error))
 }
