@@ -49,7 +49,7 @@ pub use federation::{Coordinator, Federation, Fleet};
 pub use methods::{Method, register};
 pub use model::Model;
 pub use run::{
-    ConnectFleet, Observer, RealClients, Resume, RunClients, RunOptions, Verification, WrapFleet,
+    ConnectFleet, Observer, Resume, RunClients, RunOptions, Verification, WrapFleet,
     resume_command, run, verify,
 };
 pub use simulation::Simulation;

@@ -7,7 +7,7 @@ use super::run::print_summary;
 use crate::cli::{CoordinatorArgs, NodeArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
-use fedanchor::{ConnectFleet, RealClients, Resume, RunClients, RunOptions};
+use fedanchor::{ConnectFleet, Resume, RunClients, RunOptions};
 use fedanchor_fleet::node::{Clients, Node, Settings, Source};
 use fedanchor_fleet::{Bound, Mailbox, RemoteFleet, coordinator};
 use fedanchor_record::files;
@@ -84,7 +84,7 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
         let (mailbox, stop) = (there.clone(), asked.clone());
         Ok(Box::new(RemoteFleet::new(mailbox, stop, federation, run)?))
     };
-    let clients = RunClients::Real(RealClients { socket: &args.socket, connect });
+    let clients = RunClients::Real { socket: &args.socket, connect };
     let workers = training.workers();
     let options = RunOptions { out: &out, resume, workers, stop: &stop, clients };
     let done = fedanchor::run(&experiment, options, &mut progress);

@@ -1,5 +1,6 @@
 //! Whether two configs are the same experiment.
 
+use super::schema::dotted;
 use fedanchor_record::KeyRole;
 use toml::{Table, Value};
 
@@ -31,7 +32,7 @@ pub fn differences(there: &Table, now: &Table) -> Vec<Difference> {
 fn compare(there: &Table, now: &Table, path: &str, out: &mut Vec<Difference>) {
     let keys: std::collections::BTreeSet<&String> = there.keys().chain(now.keys()).collect();
     for key in keys {
-        let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let name = dotted(path, key);
         if KeyRole::of(&name) == KeyRole::Neutral {
             continue;
         }
@@ -62,7 +63,7 @@ pub fn fingerprint(settled: &Table) -> String {
 
 fn relevant(table: &Table, path: &str) -> Table {
     let kept = table.iter().filter_map(|(key, value)| {
-        let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let name = dotted(path, key);
         let value = match value {
             Value::Table(inner) => Value::Table(relevant(inner, &name)),
             value => value.clone(),

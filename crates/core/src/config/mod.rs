@@ -21,7 +21,7 @@ pub use fedanchor_engine::config::{
 };
 
 pub(crate) use check::MAX_BATCH;
-pub(crate) use schema::{Node, check as check_keys, read};
+pub(crate) use schema::{Node, check as check_keys, dotted, read};
 
 use crate::aggregation::RuleName;
 use crate::error::{Error, Result};

@@ -24,7 +24,8 @@ pub(crate) fn check<T: JsonSchema>(section: &str, settings: &Table) -> Result<()
     Node::root(schema.as_value()).check_table(section, settings)
 }
 
-fn dotted(section: &str, key: &str) -> String {
+/// The name of a key in a section.
+pub(crate) fn dotted(section: &str, key: &str) -> String {
     match (section, key) {
         ("", key) => key.to_owned(),
         (section, "") => section.to_owned(),

@@ -1,6 +1,6 @@
 //! The presets, and how one layer of settings is laid over another.
 
-use crate::config::{Node, ensure};
+use crate::config::{Node, dotted, ensure};
 use crate::error::{Error, Result};
 use crate::methods::{self, Registration};
 use schemars::SchemaGenerator;
@@ -114,7 +114,7 @@ pub(super) fn check_length(what: &str, text: &str) -> Result<()> {
 /// is the table with that rule.
 pub(super) fn merge(base: &mut Table, over: Table, path: &str) -> Result<()> {
     for (key, value) in over {
-        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let path = dotted(path, &key);
         let rule = |table: &Table| path.starts_with("method.") && table.contains_key("rule");
         match (base.get_mut(&key), value) {
             (Some(base), Value::Table(over)) if rule(&over) => *base = Value::Table(over),
@@ -198,7 +198,7 @@ fn another_meaning(key: &str, old: &str, new: &str) -> bool {
 /// The settings one by one, by dotted keys. A table with a `rule` is one setting.
 fn leaves(table: Table, path: &str) -> Vec<(String, Value)> {
     let each = table.into_iter().flat_map(|(key, value)| {
-        let key = if path.is_empty() { key } else { format!("{path}.{key}") };
+        let key = dotted(path, &key);
         match value {
             Value::Table(inner) if !inner.contains_key("rule") => leaves(inner, &key),
             value => vec![(key, value)],

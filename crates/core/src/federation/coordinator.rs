@@ -49,7 +49,7 @@ pub type Measure<'a> = dyn Fn(&mut RoundRecord) -> Vec<u32> + 'a;
 /// The coordinator's state without tensors; a part of every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CoordinatorState {
-    registry: Registry,
+    pub(crate) registry: Registry,
     watch: AnchorWatch,
     #[serde(default, alias = "lengths")]
     norms: UsualNorms,
@@ -317,9 +317,5 @@ impl Coordinator<'_> {
             record.validation_accuracy = Some(found.accuracy);
         }
         Ok(test)
-    }
-
-    pub(crate) fn known_clients(&self) -> &[ClientKey] {
-        &self.state.registry.keys
     }
 }

@@ -79,7 +79,7 @@ impl Federation {
         let settings = experiment.training(properties.heads)?;
         let (shape, count) = (train.shape, classes.len());
         let context = Context::new(settings, shape, count, normalisation, *flip, workers)?;
-        check_memory(&experiment, &context)?;
+        check_memory(free_memory(), &experiment, &context)?;
         if experiment.model.init_from.is_some() {
             context.initial()?; // a file that does not fit is found before a run folder is made
         }
@@ -125,16 +125,8 @@ pub(crate) fn server_split(experiment: &Experiment, data: &DataSet) -> Result<Sp
 
 /// Refuses batches whose training cannot fit into the memory that is free. What is counted is the least: what
 /// convolutions compute for one view of one batch, in single precision. A GPU says itself when its memory is full.
-fn check_memory(experiment: &Experiment, context: &Context) -> Result<()> {
-    match free_memory() {
-        Some(free) if context.device == Device::Cpu => {
-            check_memory_against(free, experiment, context)
-        }
-        _ => Ok(()),
-    }
-}
-
-fn check_memory_against(free: u64, experiment: &Experiment, context: &Context) -> Result<()> {
+fn check_memory(free: Option<u64>, experiment: &Experiment, context: &Context) -> Result<()> {
+    let Some(free) = free.filter(|_| context.device == Device::Cpu) else { return Ok(()) };
     let of_image = context.network.convolved * size_of::<f32>() as u64;
     let server = experiment.server_batch().min(experiment.data.anchors);
     for (key, images) in [("server.batch", server), ("client.batch", experiment.client.batch)] {
@@ -164,9 +156,9 @@ mod tests {
         let federation = Federation::new(&experiment, sample::load().unwrap(), Some(1)).unwrap();
         let Federation { experiment, context, .. } = &federation;
         let image = 4 * context.network.convolved;
-        check_memory_against(40 * image, experiment, context).unwrap();
+        check_memory(Some(40 * image), experiment, context).unwrap();
         let refused =
-            check_memory_against(40 * image - 1, experiment, context).unwrap_err().to_string();
+            check_memory(Some(40 * image - 1), experiment, context).unwrap_err().to_string();
         let problem = "server.batch: training on 40 images at a time needs at least";
         assert!(refused.starts_with(problem) && refused.contains("at most 39, or"), "{refused}");
         let experiment = Experiment {
@@ -174,7 +166,7 @@ mod tests {
             ..experiment.clone()
         };
         let refused =
-            check_memory_against(20 * image - 1, &experiment, context).unwrap_err().to_string();
+            check_memory(Some(20 * image - 1), &experiment, context).unwrap_err().to_string();
         assert!(refused.starts_with("client.batch: training on 20 images"), "{refused}");
     }
 }

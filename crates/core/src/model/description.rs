@@ -8,25 +8,21 @@ use serde::{Deserialize, Serialize};
 
 /// The description in a model file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // of what the name says
 pub struct Description {
     /// The build that wrote it.
     #[serde(flatten)]
     pub build: Build,
-    /// The method that trained it.
     pub method: String,
-    /// The network.
     pub model: ModelConfig,
     /// Its heads. Files of earlier versions do not name them; the reader adds them.
     #[serde(default)]
     pub heads: Vec<Head>,
-    /// The shape of its images.
     #[serde(flatten)]
     pub shape: Shape,
     /// How pictures of another shape are fitted.
     pub fit: Fit,
-    /// The normalisation of its input.
     pub normalisation: Normalisation,
-    /// Names of the classes.
     pub classes: Vec<String>,
     /// Where the latents are read that the class means belong to.
     pub latents: LatentSource,

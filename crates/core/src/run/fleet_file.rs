@@ -20,9 +20,8 @@ pub(crate) struct FleetFile {
 impl FleetFile {
     /// Of a run with these clients, with the identifier it had before; `None` where the clients are simulated.
     pub(super) fn of(clients: RunClients, before: Option<Self>) -> Result<Option<Self>> {
-        let RunClients::Real(clients) = clients else { return Ok(None) };
-        let socket = std::path::absolute(clients.socket)
-            .map_err(|error| Error::file(clients.socket, error))?;
+        let RunClients::Real { socket, .. } = clients else { return Ok(None) };
+        let socket = std::path::absolute(socket).map_err(|error| Error::file(socket, error))?;
         Ok(Some(Self { run: before.map_or_else(random, |before| before.run), socket }))
     }
 }
@@ -44,12 +43,12 @@ pub(super) fn read(out: &Path) -> Result<Option<FleetFile>> {
 /// damaged is replaced.
 pub(super) fn check(out: &Path, clients: RunClients, force: bool) -> Result<Option<FleetFile>> {
     let there = match (read(out), clients) {
-        (Err(_), RunClients::Real(_)) if force => return Ok(None),
+        (Err(_), RunClients::Real { .. }) if force => return Ok(None),
         (there, _) => there?,
     };
     let (are, command) = match (&there, clients) {
         (Some(file), RunClients::Simulated(_)) => ("a fleet", fleet_command(out, &file.socket)),
-        (None, RunClients::Real(_)) => ("simulated", simulation_command(out)),
+        (None, RunClients::Real { .. }) => ("simulated", simulation_command(out)),
         _ => return Ok(there),
     };
     let problem = format!("the clients of this run are {are}: resume it with `{command}`");

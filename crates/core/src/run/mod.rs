@@ -80,21 +80,17 @@ pub enum Resume {
 pub enum RunClients<'a> {
     /// Simulated ones, perhaps behind another fleet, for example one that encodes every message.
     Simulated(&'a WrapFleet),
-    /// Real ones.
-    Real(RealClients<'a>),
+    /// Real ones, which have images of their own.
+    Real {
+        /// The coordinator's socket, to tell how the run can be resumed.
+        socket: &'a Path,
+        /// Makes their fleet.
+        connect: &'a ConnectFleet,
+    },
 }
 
 /// Puts another fleet in front of the simulated one.
 pub type WrapFleet = dyn for<'a> Fn(SimulatedFleet<'a>) -> Result<Box<dyn Fleet + 'a>> + Sync;
-
-/// Clients that have images of their own.
-#[derive(Clone, Copy)]
-pub struct RealClients<'a> {
-    /// The coordinator's socket, to tell how the run can be resumed.
-    pub socket: &'a Path,
-    /// Makes their fleet.
-    pub connect: &'a ConnectFleet,
-}
 
 /// Makes a fleet of real clients from the server's half of an experiment and the run's own identifier, which does not
 /// change when it is resumed: what clients keep from round to round belongs to it.
@@ -145,9 +141,9 @@ fn prepare<'a>(experiment: &Experiment, options: RunOptions<'a>) -> Result<(Prep
             let simulation = Simulation::new(experiment.clone(), data, workers)?;
             Prepared::Simulation(Box::new(simulation), wrap)
         }
-        RunClients::Real(clients) => {
+        RunClients::Real { connect, .. } => {
             let federation = Federation::new(experiment, data, workers)?;
-            Prepared::Fleet(Box::new(federation), clients.connect)
+            Prepared::Fleet(Box::new(federation), connect)
         }
     };
     Ok((prepared, fingerprint))

@@ -76,7 +76,7 @@ impl Run<'_> {
                 Error::config("--resume", problem)
             })?;
             coordinator.state = found.meta.coordinator.clone();
-            fleet.expect(coordinator.known_clients());
+            fleet.expect(&coordinator.state.registry.keys);
         }
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
         let last = found.as_ref().map(|found| found.meta.round);
@@ -186,20 +186,18 @@ impl Run<'_> {
         let config = toml::to_string(&self.settled);
         let config = config.map_err(|error| Error::file(files::CONFIG, error))?;
         self.folder.write(files::CONFIG, config)?;
-        let mut assignment = Assignment {
+        let simulation = self.prepared.simulation();
+        let clients =
+            simulation.map(|one| (one.partition.clients.clone(), one.client_names.clone()));
+        let (clients, client_names) = clients.unwrap_or_default();
+        let assignment = Assignment {
             anchors: federation.split.anchors.clone(),
             validation: federation.split.validation.clone(),
-            clients: Vec::new(),
-            client_names: Vec::new(),
+            clients,
+            client_names,
         };
-        let mut histogram = Some(Vec::new());
-        if let Some(simulation) = self.prepared.simulation() {
-            assignment.clients.clone_from(&simulation.partition.clients);
-            assignment.client_names.clone_from(&simulation.client_names);
-            histogram = simulation.histogram();
-        }
         let sizes = assignment.clients.iter().map(|local| vec![local.len() as u32]);
-        let table = match histogram {
+        let table = match simulation.map_or(Some(Vec::new()), Simulation::histogram) {
             Some(rows) => histogram_table(&rows, &federation.classes),
             None => histogram_table(&sizes.collect::<Vec<_>>(), &["unknown".to_owned()]),
         };

@@ -9,7 +9,7 @@ mod privacy;
 mod transport;
 
 use axum::body::Bytes;
-use fedanchor::{ConnectFleet, RealClients, Resume, RunClients, RunOptions};
+use fedanchor::{ConnectFleet, Resume, RunClients, RunOptions};
 use fedanchor_data::sample;
 use fedanchor_data::thumbnail::write_png;
 use fedanchor_fleet::node::{Clients, Node, Settings, Source};
@@ -142,7 +142,7 @@ fn coordinate_with_heartbeats(
         Ok(Box::new(fleet))
     };
     let resume = if resume { Resume::Yes } else { Resume::No };
-    let clients = RunClients::Real(RealClients { socket: socket.path(), connect });
+    let clients = RunClients::Real { socket: socket.path(), connect };
     let options = RunOptions { out, resume, workers: Some(1), stop: &stop, clients };
     let done = fedanchor::run(&experiment, options, &mut ());
     mailbox.end(done.is_ok(), String::new(), Duration::from_secs(10));
