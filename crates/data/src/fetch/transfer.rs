@@ -81,7 +81,8 @@ fn receive(url: &str, file: &File, part: &Path, have: u64, progress: Report) -> 
     if done == total {
         return Ok(());
     }
-    if done == have && have > 0 && (code == RANGE_ERROR || outcome.status.success()) {
+    let (complete, range) = (outcome.status.success(), [RANGE_ERROR, TOO_LARGE].contains(&code));
+    if done == have && have > 0 && (complete || range) {
         at(part, fs::remove_file)?;
         return receive(url, file, part, 0, progress);
     }
@@ -92,7 +93,7 @@ fn receive(url: &str, file: &File, part: &Path, have: u64, progress: Report) -> 
     if done > total || code == TOO_LARGE {
         return other_file("more than");
     }
-    if outcome.status.success() {
+    if complete {
         return other_file(&format!("only {done} of"));
     }
     let message = String::from_utf8_lossy(&outcome.stderr);
