@@ -1,7 +1,7 @@
 //! Faults for tests: a call that fails, and a power cut.
 
 use crate::call::Call;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -82,12 +82,13 @@ impl Drop for Injector {
 
 /// The error that a test injects here, if any.
 pub(crate) fn before(call: Call) -> Result<()> {
-    for watched in watched().iter_mut().filter(|watched| path_of(call).starts_with(&watched.folder))
-    {
+    let (act, path) = parts(call);
+    for watched in watched().iter_mut().filter(|watched| path.starts_with(&watched.folder)) {
         if let Some((at, error)) = watched.fails
             && at == watched.calls.len()
         {
-            watched.calls.push(Done { name: format!("{} fails", name(call)), change: None });
+            let name = format!("{act} {} fails", path.display());
+            watched.calls.push(Done { name, change: None });
             return Err(Error::from_raw_os_error(error));
         }
     }
@@ -96,43 +97,36 @@ pub(crate) fn before(call: Call) -> Result<()> {
 
 /// Records a call that succeeded.
 pub(crate) fn after(call: Call) {
-    for watched in watched().iter_mut().filter(|watched| path_of(call).starts_with(&watched.folder))
-    {
-        watched.calls.push(Done { name: name(call), change: Some(change(call)) });
+    let (act, path) = parts(call);
+    for watched in watched().iter_mut().filter(|watched| path.starts_with(&watched.folder)) {
+        let name = format!("{act} {}", path.display());
+        watched.calls.push(Done { name, change: Some(change(call)) });
     }
 }
 
-fn path_of(call: Call<'_>) -> &Path {
+/// What a call does, and to which path.
+fn parts(call: Call<'_>) -> (&'static str, &Path) {
     match call {
-        Call::Read(path) | Call::List(path) | Call::Create(path) | Call::Append(path, _) => path,
-        Call::Truncate(path, _) | Call::Sync(path) | Call::Rename(_, path) => path,
-        Call::Remove(path) | Call::CreateFolder(path) | Call::SyncFolder(path) => path,
-    }
-}
-
-fn name(call: Call) -> String {
-    let path = path_of(call).display();
-    match call {
-        Call::Read(_) => format!("read {path}"),
-        Call::List(_) => format!("list {path}"),
-        Call::Create(_) => format!("create {path}"),
-        Call::Append(_, bytes) => format!("append {} bytes to {path}", bytes.len()),
-        Call::Truncate(_, length) => format!("truncate {path} to {length}"),
-        Call::Sync(_) => format!("sync {path}"),
-        Call::Rename(from, _) => format!("rename {} to {path}", from.display()),
-        Call::Remove(_) => format!("remove {path}"),
-        Call::CreateFolder(_) => format!("create folder {path}"),
-        Call::SyncFolder(_) => format!("sync folder {path}"),
+        Call::Read(path) => ("read", path),
+        Call::List(path) => ("list", path),
+        Call::Create(path) => ("create", path),
+        Call::Append(path, _) => ("append to", path),
+        Call::Truncate(path, _) => ("truncate", path),
+        Call::Sync(path) => ("sync", path),
+        Call::Rename(_, path) => ("rename to", path),
+        Call::Remove(path) => ("remove", path),
+        Call::CreateFolder(path) => ("create folder", path),
+        Call::SyncFolder(path) => ("sync folder", path),
     }
 }
 
 /// The effect of a call that succeeded.
 fn change(call: Call) -> Change {
-    let path = path_of(call).to_owned();
+    let path = parts(call).1.to_owned();
     match call {
         Call::Read(_) | Call::List(_) => Box::new(|_| ()),
         Call::Create(_) => Box::new(move |disk| {
-            disk.names.insert(path.clone(), disk.contents.len());
+            disk.names.insert(path.clone(), Some(disk.contents.len()));
             disk.contents.push(Content::default());
         }),
         Call::Append(_, bytes) => {
@@ -155,7 +149,7 @@ fn change(call: Call) -> Change {
             })
         }
         Call::Remove(_) => Box::new(move |disk| _ = disk.names.remove(&path)),
-        Call::CreateFolder(_) => Box::new(move |disk| _ = disk.folders.insert(path.clone())),
+        Call::CreateFolder(_) => Box::new(move |disk| _ = disk.names.insert(path.clone(), None)),
         Call::SyncFolder(_) => Box::new(move |disk| disk.sync_folder(&path)),
     }
 }
@@ -171,11 +165,9 @@ struct Content {
 #[derive(Debug, Clone, Default)]
 struct Disk {
     contents: Vec<Content>,
-    /// The index of each file's content.
-    names: BTreeMap<PathBuf, usize>,
-    synced_names: BTreeMap<PathBuf, usize>,
-    folders: BTreeSet<PathBuf>,
-    synced_folders: BTreeSet<PathBuf>,
+    /// The index of each file's content; folders have none.
+    names: BTreeMap<PathBuf, Option<usize>>,
+    synced_names: BTreeMap<PathBuf, Option<usize>>,
 }
 
 impl Disk {
@@ -184,19 +176,19 @@ impl Disk {
         let mut disk = Self::default();
         let mut waiting = vec![folder.to_owned()];
         while let Some(folder) = waiting.pop() {
-            disk.folders.insert(folder.clone());
             for entry in fs_err::read_dir(&folder)? {
                 let path = entry?.path();
                 if path.is_dir() {
                     waiting.push(path);
                 } else {
                     let now = fs_err::read(&path)?;
-                    disk.names.insert(path, disk.contents.len());
+                    disk.names.insert(path, Some(disk.contents.len()));
                     disk.contents.push(Content { synced: now.clone(), now });
                 }
             }
+            disk.names.insert(folder, None);
         }
-        (disk.synced_names, disk.synced_folders) = (disk.names.clone(), disk.folders.clone());
+        disk.synced_names = disk.names.clone();
         Ok(disk)
     }
 
@@ -205,28 +197,22 @@ impl Disk {
         self.synced_names.retain(|path, _| !inside(path));
         let names = self.names.iter().filter(|(path, _)| inside(path));
         self.synced_names.extend(names.map(|(path, &content)| (path.clone(), content)));
-        let folders = self.folders.iter().filter(|path| inside(path));
-        self.synced_folders.extend(folders.cloned());
     }
 
     fn content(&mut self, path: &Path) -> &mut Content {
-        let index = *self.names.get(path).expect("a file that was opened");
-        &mut self.contents[index]
+        let index = self.names.get(path).copied().flatten();
+        &mut self.contents[index.expect("a file that was opened")]
     }
 
     fn write_survivors(&self, root: &Path, copy: &Path) -> Result<()> {
         let place = |path: &Path| copy.join(path.strip_prefix(root).expect("below the root"));
-        for folder in self.synced_folders.iter().filter(|path| path.starts_with(root)) {
-            let survives =
-                |above: &Path| !above.starts_with(root) || self.synced_folders.contains(above);
-            if folder.ancestors().all(survives) {
-                fs_err::create_dir_all(place(folder))?;
-            }
-        }
-        for (path, &content) in &self.synced_names {
+        // A folder comes before what is in it.
+        for (path, content) in &self.synced_names {
             let at = place(path);
-            if at.parent().is_some_and(Path::is_dir) {
-                fs_err::write(at, &self.contents[content].synced)?;
+            match content {
+                _ if path != root && !at.parent().is_some_and(Path::is_dir) => {}
+                None => fs_err::create_dir_all(at)?,
+                Some(content) => fs_err::write(at, &self.contents[*content].synced)?,
             }
         }
         Ok(())

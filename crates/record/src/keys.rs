@@ -30,9 +30,6 @@ impl KeyRole {
     }
 }
 
-/// Keys of earlier versions: section, key, and the key that replaced it.
-const RENAMED: [(&str, &str, &str); 1] = [("checks", "length", "clip")];
-
 /// Keys that were removed, with the value that had no effect, as TOML.
 const REMOVED: [(&str, &str, &str); 6] = [
     ("aggregation", "weight_limit", "0.0"),
@@ -45,12 +42,10 @@ const REMOVED: [(&str, &str, &str); 6] = [
 
 /// A recorded config with the keys of today. Removed keys that had an effect stay.
 pub fn with_current_keys(mut config: Table) -> Table {
-    for (name, old, new) in RENAMED {
-        if let Some(Value::Table(section)) = config.get_mut(name)
-            && let Some(value) = section.remove(old)
-        {
-            section.insert(new.to_owned(), value);
-        }
+    if let Some(Value::Table(checks)) = config.get_mut("checks")
+        && let Some(value) = checks.remove("length")
+    {
+        checks.insert("clip".to_owned(), value);
     }
     for (name, key, without_effect) in REMOVED {
         if let Some(Value::Table(section)) = config.get_mut(name)

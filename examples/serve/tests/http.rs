@@ -6,6 +6,8 @@ use fedanchor::engine::Device;
 use fedanchor::{Model, RunOptions};
 use fedanchor_data::sample;
 use fedanchor_data::thumbnail::write_png;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 
 #[test]
 fn answers_are_the_models() {
@@ -24,30 +26,38 @@ fn answers_are_the_models() {
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap();
     runtime.spawn(async move { axum::serve(listener, serve::service(model)).await });
 
-    let classes: Vec<String> = {
-        let mut answer = ureq::get(format!("{address}/classes")).call().unwrap();
-        serde_json::from_str(&answer.body_mut().read_to_string().unwrap()).unwrap()
-    };
+    let (status, text) = ask(address, "GET /classes", b"");
+    assert_eq!(status, 200, "{text}");
+    let classes: Vec<String> = serde_json::from_str(&text).unwrap();
     assert_eq!(classes, names);
 
     let picture = folder.path().join("picture.png");
     write_png(images.shape, images.image(0), &picture).unwrap();
-    let post = |bytes: &[u8]| {
-        let agent: ureq::Agent =
-            ureq::Agent::config_builder().http_status_as_error(false).build().into();
-        let mut answer = agent.post(format!("{address}/predict")).send(bytes).unwrap();
-        (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
-    };
-    let (status, text) = post(&std::fs::read(&picture).unwrap());
+    let (status, text) = ask(address, "POST /predict", &std::fs::read(&picture).unwrap());
     assert_eq!(status, 200, "{text}");
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(answer["class"], names[expected.class()].as_str());
     assert_eq!(answer["nearest"], names[expected.anchor_class()].as_str());
     let confidence = answer["confidence"].as_f64().unwrap() as f32;
     assert!((confidence - expected.confidence()).abs() < 1e-5, "{text}");
-    let (status, text) = post(b"not a picture");
+    let (status, text) = ask(address, "POST /predict", b"not a picture");
     assert!(status == 422 && text.contains("picture"), "{status}: {text}");
+}
+
+/// The status and the text of an answer.
+fn ask(address: SocketAddr, request: &str, body: &[u8]) -> (u16, String) {
+    let mut connection = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let head = format!(
+        "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    );
+    connection.write_all(head.as_bytes()).unwrap();
+    connection.write_all(body).unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), text.to_owned())
 }

@@ -1,7 +1,8 @@
-//! Downloads one file over HTTP: resumable, limited to the published size, and verified.
+//! Downloads one file with the system's `curl`: resumable, limited to the published size, and verified.
 //!
 //! Size and checksum are known beforehand, so nothing depends on the server honouring a range,
-//! stopping in time or sending the right bytes.
+//! stopping in time or sending the right bytes. `curl` writes to a pipe, not to the file: it ends with this process, however
+//! that ends, and never writes more than is expected. A library was rejected: with TLS it is a tenth of the build.
 
 use super::{Checksum, PIECE, Phase, Progress, Report, at, describe};
 use crate::catalog::File;
@@ -10,14 +11,19 @@ use crate::{DataError, Result};
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
-use std::time::Duration;
-use ureq::Body;
-use ureq::http::Response;
+use std::process::{Child, Command, Stdio};
 
 const ALTERNATIVES: &str = "use another address (--mirror) or a local copy (--from)";
 
-/// The time limit for a response, and for each piece of it.
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// The time limit in seconds for a connection, and for a transfer that stalls.
+const TIMEOUT: &str = "60";
+
+/// Of curl: the server responded with an error.
+const HTTP_ERROR: Option<i32> = Some(22);
+/// Of curl: the server cannot resume at this byte.
+const RANGE_ERROR: Option<i32> = Some(33);
+/// Of curl: the server offers more than the limit.
+const TOO_LARGE: Option<i32> = Some(63);
 
 /// Downloads the file to `to`, unless it exists. Only a verified file gets that name, and an existing file is verified
 /// again.
@@ -58,106 +64,99 @@ fn failed<T>(url: &str, reason: &str) -> Result<T> {
 
 /// Downloads the rest of the part after its first `have` bytes.
 fn receive(url: &str, file: &File, part: &Path, have: u64, progress: Report) -> Result<()> {
-    let response = request(url, have)?;
-    let status = response.status().as_u16();
-    let begins = match status {
-        200 => 0,
-        206 => range_start(&response).unwrap_or(u64::MAX),
-        416 => u64::MAX,
-        _ => {
-            let status = response.status();
-            return failed(url, &format!("the server responded with {status}; {ALTERNATIVES}"));
+    let mut curl = match curl(url, have, file.bytes - have).spawn() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let by_hand = part.with_file_name(file.name);
+            let by_hand = format!("or download this file by hand to {}", by_hand.display());
+            return failed(url, &format!("curl is not installed: install it, {by_hand}"));
         }
+        curl => curl.map_err(|error| DataError::io("curl", error))?,
     };
-    if begins != 0 && begins != have {
-        // The server cannot resume at this byte.
-        return match have {
-            0 => failed(url, &format!("the server responded with {status} to a plain request")),
-            _ => receive(url, file, part, 0, progress),
-        };
+    let stored = store(&mut curl, file, part, have, progress);
+    if !matches!(stored, Ok(done) if done <= file.bytes) {
+        let _ = curl.kill(); // it may wait for the server
     }
-    if let Some(rest) = response.body().content_length()
-        && begins.checked_add(rest) != Some(file.bytes)
-    {
-        let (all, problem) = (file.bytes, "this is another file");
-        let offer = format!("the server offers {rest} bytes starting at byte {begins}");
-        return failed(url, &format!("{offer}, but the file has {all}: {problem}"));
+    let outcome = curl.wait_with_output().map_err(|error| DataError::io("curl", error))?;
+    let (done, code, total) = (stored?, outcome.status.code(), file.bytes);
+    if done == total {
+        return Ok(());
     }
-    store(response, url, file, part, begins, progress)
-}
-
-fn request(url: &str, have: u64) -> Result<Response<Body>> {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .user_agent(concat!("fedanchor/", env!("CARGO_PKG_VERSION")))
-        .http_status_as_error(false)
-        .timeout_connect(Some(TIMEOUT))
-        .timeout_recv_response(Some(TIMEOUT))
-        .timeout_per_read(Some(TIMEOUT))
-        .proxy(if is_loopback(url) { None } else { ureq::Proxy::try_from_env() })
-        .build()
-        .into();
-    let mut request = agent.get(url);
-    if have > 0 {
-        request = request.header("Range", format!("bytes={have}-"));
+    let (complete, range) = (outcome.status.success(), [RANGE_ERROR, TOO_LARGE].contains(&code));
+    if done == have && have > 0 && (complete || range) {
+        at(part, fs::remove_file)?;
+        return receive(url, file, part, 0, progress);
     }
-    request.call().or_else(|error| failed(url, &format!("no response ({error}); {ALTERNATIVES}")))
-}
-
-/// Whether the server is on this machine: requests to it bypass the proxy.
-fn is_loopback(url: &str) -> bool {
-    ["127.0.0.1", "localhost", "[::1]"]
-        .iter()
-        .filter_map(|host| url.strip_prefix("http://")?.strip_prefix(host))
-        .any(|rest| rest.starts_with([':', '/']))
-}
-
-/// The number of the first byte in a header such as `Content-Range: bytes 100-199/200`.
-fn range_start(response: &Response<Body>) -> Option<u64> {
-    let value = response.headers().get("Content-Range")?.to_str().ok()?;
-    value.trim().strip_prefix("bytes")?.trim_start().split('-').next()?.parse().ok()
-}
-
-/// Writes the body to the part, starting at byte `begins`.
-fn store(
-    response: Response<Body>,
-    url: &str,
-    file: &File,
-    part: &Path,
-    begins: u64,
-    progress: Report,
-) -> Result<()> {
-    let cannot_write = |error| DataError::io(part, error);
-    let mut options = fs::OpenOptions::new();
-    let options = options.create(true);
-    let mut to = if begins > 0 { options.append(true) } else { options.write(true).truncate(true) }
-        .open(part)
-        .map_err(cannot_write)?;
-    // One byte more than expected is enough to detect too many.
-    let mut body = response.into_body().into_reader().take(file.bytes - begins + 1);
-    let mut piece = vec![0; PIECE];
-    let mut done = begins;
-    let interruption = loop {
-        let total = file.bytes;
-        progress(Progress { phase: Phase::Downloading, file: file.name, done, total });
-        let count = match body.read(&mut piece) {
-            Ok(0) => break "the connection was closed".into(),
-            Ok(count) => count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) => break error.to_string(),
-        };
-        done += count as u64;
-        if done > file.bytes {
-            drop(to);
-            at(part, fs::remove_file)?;
-            let more = format!("more than the expected {total} bytes: not this file");
-            return failed(url, &format!("the server sent {more}"));
-        }
-        to.write_all(&piece[..count]).map_err(cannot_write)?;
+    let other_file = |found: &str| {
+        at(part, fs::remove_file)?;
+        failed(url, &format!("{found} the expected {total} bytes: this is another file"))
     };
-    if done == file.bytes {
-        // Before it gets its name.
-        return to.sync_all().map_err(cannot_write);
+    if done > total || code == TOO_LARGE {
+        return other_file("more than");
+    }
+    if complete {
+        return other_file(&format!("only {done} of"));
+    }
+    let message = String::from_utf8_lossy(&outcome.stderr);
+    let reason = message.lines().next().unwrap_or("the connection was closed");
+    if code == HTTP_ERROR {
+        let status = reason.rsplit(": ").next().unwrap_or(reason);
+        return failed(url, &format!("the server responded with {status}; {ALTERNATIVES}"));
+    }
+    if done == have {
+        return failed(url, &format!("no response ({reason}); {ALTERNATIVES}"));
     }
     let advice = "run the same command again to resume";
-    failed(url, &format!("{interruption} after {done} of {} bytes: {advice}", file.bytes))
+    failed(url, &format!("{reason} after {done} of {total} bytes: {advice}"))
+}
+
+/// The command that writes the file without its first `have` bytes, at most `rest`, to its output.
+fn curl(url: &str, have: u64, rest: u64) -> Command {
+    let mut curl = Command::new("curl");
+    // Not the user's settings, which could change the output.
+    curl.args(["--disable", "--silent", "--show-error", "--fail", "--location", "--globoff"]);
+    curl.args(["--connect-timeout", TIMEOUT, "--speed-time", TIMEOUT, "--speed-limit", "1"]);
+    curl.args(["--user-agent", concat!("fedanchor/", env!("CARGO_PKG_VERSION"))]);
+    // Where the address has TLS, a redirection has it too.
+    let protocols = if url.starts_with("https://") { "=https" } else { "=http,https" };
+    curl.args(["--proto", protocols, "--proto-redir", protocols, "--proto-default", "https"]);
+    if ["127.0.0.1", "localhost", "[::1]"].iter().any(|host| url.contains(&format!("://{host}"))) {
+        curl.args(["--noproxy", "*"]);
+    }
+    if have > 0 {
+        curl.args(["--continue-at", &have.to_string()]);
+    }
+    curl.args(["--max-filesize", &rest.to_string(), "--url", url]);
+    curl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    curl
+}
+
+/// Appends what curl writes to the part, which has `done` bytes, until it ends or there is too much. Returns the new
+/// number of bytes.
+fn store(
+    curl: &mut Child,
+    file: &File,
+    part: &Path,
+    mut done: u64,
+    progress: Report,
+) -> Result<u64> {
+    let cannot_write = |error| DataError::io(part, error);
+    let opened = fs::OpenOptions::new().create(true).append(true).open(part);
+    let mut to = opened.map_err(cannot_write)?;
+    let mut body = curl.stdout.take().expect("the output is a pipe");
+    let mut piece = vec![0; PIECE];
+    loop {
+        let (name, total) = (file.name, file.bytes);
+        progress(Progress { phase: Phase::Downloading, file: name, done, total });
+        let count = match body.read(&mut piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            count => count.map_err(|error| DataError::io("curl", error))?,
+        };
+        done += count as u64;
+        if count == 0 || done > total {
+            // Before it gets its name.
+            to.sync_all().map_err(cannot_write)?;
+            return Ok(done);
+        }
+        to.write_all(&piece[..count]).map_err(cannot_write)?;
+    }
 }

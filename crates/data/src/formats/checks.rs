@@ -83,7 +83,6 @@ pub(super) fn same_shape(path: &Path, train: Shape, part: &str, found: Shape) ->
     malformed(path, part, expected, found)
 }
 
-/// The content of a file.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     fedanchor_disk::read(path, MAX_BYTES).map_err(|source| DataError::io(path, source))
 }

@@ -10,7 +10,6 @@ use crate::{ImageSet, Result, Shape};
 use std::path::{Path, PathBuf};
 
 const SHAPE: Shape = Shape { side: 32, channels: 3 };
-/// Bytes per image.
 const IMAGE: usize = 32 * 32 * 3;
 const BASE_URL: &str = "https://www.cs.toronto.edu/~kriz";
 const TERMS: &str = "no licence stated; free for research, cite Krizhevsky 2009";

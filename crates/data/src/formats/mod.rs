@@ -87,8 +87,8 @@ impl Options {
 pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
     options.check()?;
     let (folder, read, published) = match Source::find(path)? {
-        Source::Arrays { folder, read, published, .. } => (folder, read, published),
-        Source::Pictures { list, .. } => return folder::open(path, list(path, options), options),
+        Source::Arrays { folder, read, published } => (folder, read, published),
+        Source::Pictures(list) => return folder::open(path, list(path, options), options),
     };
     if options.test_share.is_some() {
         return Err(superfluous_share(path));
@@ -108,7 +108,7 @@ pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
 /// The picture files of a data set, or `None` if it is of another kind.
 pub(crate) fn list_pictures(path: &Path, options: &Options) -> Result<Option<Listing>> {
     Ok(match Source::find(path)? {
-        Source::Pictures { list, .. } => Some(list(path, options)),
+        Source::Pictures(list) => Some(list(path, options)),
         Source::Arrays { .. } => None,
     })
 }
@@ -161,17 +161,16 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
     every_class(path, options.resize(set)?)
 }
 
-/// The data set at a path, with its title for messages.
+/// The data set at a path.
 enum Source {
     /// Files of many images each: the reader and its folder, and the published data set, if it is one.
     Arrays {
-        title: String,
         folder: PathBuf,
         read: fn(&Path) -> Result<[ImageSet; 2]>,
         published: Option<&'static Published>,
     },
     /// Picture files.
-    Pictures { title: &'static str, list: fn(&Path, &Options) -> Listing },
+    Pictures(fn(&Path, &Options) -> Listing),
 }
 
 impl Source {
@@ -179,7 +178,7 @@ impl Source {
     fn find(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|source| DataError::io(path, source))?;
         if is_table(path) && metadata.is_file() {
-            return Ok(Self::Pictures { title: "a CSV file", list: Listing::table });
+            return Ok(Self::Pictures(Listing::table));
         }
         if !metadata.is_dir() {
             let expected =
@@ -197,47 +196,41 @@ impl Source {
                 let found = cifar::python_edition(path).unwrap_or("none of them".to_owned());
                 malformed(path, "folder", expected, found)
             }
-            1 => Ok(sources.remove(0)),
+            1 => Ok(sources.remove(0).1),
             _ => {
-                let titles: Vec<&str> = sources.iter().map(Self::title).collect();
+                let titles: Vec<String> = sources.into_iter().map(|(title, _)| title).collect();
                 let expected = "one data set (put each in its own folder)";
                 malformed(path, "folder", expected, titles.join(" and "))
             }
         }
     }
 
-    /// All data sets in the folder, complete or not.
-    fn all(path: &Path) -> Vec<Self> {
+    /// All data sets in the folder, complete or not, with their titles for messages.
+    fn all(path: &Path) -> Vec<(String, Self)> {
         let mut found = Vec::new();
         for published in PUBLISHED {
             if let Some(folder) = (published.locate)(path) {
                 let title = format!("{} in {}", published.title, folder.display());
                 let (read, published) = (published.read, Some(published));
-                found.push(Self::Arrays { title, folder, read, published });
+                found.push((title, Self::Arrays { folder, read, published }));
             }
         }
         if npz::FILES.iter().any(|name| path.join(name).is_file()) {
-            let (title, folder) = ("numpy archives (train.npz)".to_owned(), path.to_owned());
-            found.push(Self::Arrays { title, folder, read: npz::read_parts, published: None });
+            let (folder, read) = (path.to_owned(), npz::read_parts);
+            let arrays = Self::Arrays { folder, read, published: None };
+            found.push(("numpy archives (train.npz)".to_owned(), arrays));
         }
         let [train, labelled, unlabelled, test, val] =
             ["train", "labelled", "unlabelled", "test", "val"].map(|name| path.join(name).is_dir());
         if labelled || unlabelled {
-            let (title, list) = ("`labelled` and `unlabelled`", Listing::labelled_and_unlabelled);
-            found.push(Self::Pictures { title, list });
+            let pictures = Self::Pictures(Listing::labelled_and_unlabelled);
+            found.push(("`labelled` and `unlabelled`".to_owned(), pictures));
         }
         if train || !(labelled || unlabelled) && (test || val) {
-            let (title, list) = ("class folders in `train`", Listing::train_and_test);
-            found.push(Self::Pictures { title, list });
+            let pictures = Self::Pictures(Listing::train_and_test);
+            found.push(("class folders in `train`".to_owned(), pictures));
         }
         found
-    }
-
-    fn title(&self) -> &str {
-        match self {
-            Self::Arrays { title, .. } => title,
-            Self::Pictures { title, .. } => title,
-        }
     }
 }
 

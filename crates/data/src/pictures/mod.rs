@@ -24,7 +24,7 @@ use crate::skipped::{FORMATS, MAX_PICTURE_SIDE, MAX_PIXELS, MIN_PICTURE_SIDE, Re
 use crate::{DataError, Result, Shape};
 use image::error::ImageError;
 use image::metadata::Orientation;
-use image::{ColorType, DynamicImage, GrayImage, ImageDecoder, ImageReader, Limits, RgbImage};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageReader, Limits, Rgba};
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Seek};
 use std::path::Path;
 
@@ -74,17 +74,16 @@ pub fn decode(bytes: &[u8], name: &Path, shape: Shape, fit: Fit) -> Result<Vec<u
 
 /// [`decode`] with an error that lacks the path.
 fn try_decode(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
-    let header = open(Cursor::new(bytes))?.header;
+    let (header, ..) = open(Cursor::new(bytes))?;
     let _share = budget::take(pixels(&header));
     unpack(bytes, shape, fit)
 }
 
-/// The header of a picture file.
 pub(crate) fn header(path: &Path) -> Result<Header, Reason> {
     let length = length(path)?;
     let _share = budget::take(budget::of_file(length));
     let file = fedanchor_disk::open(path).map_err(|error| io(&error))?;
-    open(BufReader::new(file)).map(|opened| opened.header)
+    open(BufReader::new(file)).map(|(header, _, _)| header)
 }
 
 /// [`read`] with an error that lacks the path.
@@ -108,7 +107,7 @@ pub(crate) fn try_read_and<T>(
 
 /// Decodes within the caller's share of the budget.
 fn unpack(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
-    let Opened { mut decoder, orientation, .. } = open(Cursor::new(bytes))?;
+    let (_, mut decoder, orientation) = open(Cursor::new(bytes))?;
     let truncated = match bytes {
         [0xff, 0xd8, ..] => !jpeg::is_complete(bytes),
         [b'R', b'I', b'F', b'F', a, b, c, d, rest @ ..] => {
@@ -134,16 +133,10 @@ fn unpack(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
     Ok(self::fit::fit(shape, fit, width, height, picture.into_bytes()))
 }
 
-/// A picture with its header read.
-struct Opened<D> {
-    decoder: D,
-    header: Header,
-    orientation: Orientation,
-}
-
+/// Reads a header; returns also the decoder for the pixels, and how the picture is to be turned.
 fn open<'a>(
     mut content: impl BufRead + Seek + 'a,
-) -> Result<Opened<impl ImageDecoder + 'a>, Reason> {
+) -> Result<(Header, impl ImageDecoder + 'a, Orientation), Reason> {
     let foreign = foreign::by_content(content.fill_buf().map_err(|error| io(&error))?);
     let mut reader = ImageReader::new(content).with_guessed_format().map_err(|error| io(&error))?;
     if foreign.is_some() || reader.format().is_none() {
@@ -178,7 +171,7 @@ fn open<'a>(
         decoder.color_type(),
         ColorType::L8 | ColorType::La8 | ColorType::L16 | ColorType::La16
     );
-    Ok(Opened { decoder, header: Header { width, height, grey }, orientation })
+    Ok((Header { width, height, grey }, decoder, orientation))
 }
 
 /// The picture over white, with 8 bits per channel if it was transparent.
@@ -186,30 +179,15 @@ fn opaque(picture: DynamicImage) -> DynamicImage {
     if !picture.color().has_alpha() {
         return picture;
     }
-    let (width, height) = (picture.width(), picture.height());
-    let complete = "one byte per pixel and colour is left";
-    if picture.color().has_color() {
-        let bytes = over_white(picture.into_rgba8().into_raw(), 3);
-        RgbImage::from_raw(width, height, bytes).expect(complete).into()
-    } else {
-        let bytes = over_white(picture.into_luma_alpha8().into_raw(), 1);
-        GrayImage::from_raw(width, height, bytes).expect(complete).into()
-    }
-}
-
-/// Replaces pixels with opacity by their colours over white, in place.
-fn over_white(mut bytes: Vec<u8>, colours: usize) -> Vec<u8> {
-    let count = bytes.len() / (colours + 1);
-    for pixel in 0..count {
-        let from = pixel * (colours + 1);
-        let opacity = u32::from(bytes[from + colours]);
-        for colour in 0..colours {
-            let mixed = u32::from(bytes[from + colour]) * opacity + 255 * (255 - opacity);
-            bytes[pixel * colours + colour] = ((mixed + 127) / 255) as u8;
+    let mut picture = picture.into_rgba8();
+    for Rgba([colours @ .., opacity]) in picture.pixels_mut() {
+        let opacity = u32::from(std::mem::replace(opacity, u8::MAX));
+        for colour in colours {
+            let mixed = u32::from(*colour) * opacity + 255 * (255 - opacity);
+            *colour = ((mixed + 127) / 255) as u8;
         }
     }
-    bytes.truncate(count * colours);
-    bytes
+    picture.into()
 }
 
 fn pixels(header: &Header) -> u64 {

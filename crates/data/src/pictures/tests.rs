@@ -1,7 +1,7 @@
 //! Pictures of every format, turned, transparent, damaged and large.
 
 use super::*;
-use image::{ImageEncoder, ImageFormat, Luma, LumaA, Rgb, Rgba, RgbaImage};
+use image::{GrayImage, ImageEncoder, ImageFormat, Luma, LumaA, Rgb, RgbImage, RgbaImage};
 
 const FOUR: Shape = Shape { side: 4, channels: 3 };
 const NAME: &str = "a.png";
@@ -96,6 +96,9 @@ fn transparency_is_laid_over_white() {
     let bytes = encode(grey, ImageFormat::Png);
     assert_eq!(pixels_of(&bytes, Shape { side: 4, channels: 1 }), [204; 16]);
     assert_eq!(pixels_of(&bytes, FOUR), [204; 48]);
+    let greys = image::GrayAlphaImage::from_fn(16, 16, |x, y| LumaA([(16 * y + x) as u8, 255]));
+    let pixels = pixels_of(&encode(greys, ImageFormat::Png), Shape { side: 16, channels: 1 });
+    assert!(pixels.into_iter().eq(0..=255));
 }
 
 /// EXIF data with nothing but an orientation.

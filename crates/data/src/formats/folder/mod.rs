@@ -8,15 +8,13 @@
 mod cache;
 mod decode;
 pub(crate) mod listing;
-mod names;
 mod relabel;
-mod share;
 mod table;
 
 pub use cache::{cache_folder, default_cache};
 pub(super) use decode::resize_set;
+pub use listing::natural;
 pub(crate) use listing::{Listing, Part};
-pub use names::natural;
 pub use relabel::{Relabelled, relabelled, seen_from};
 
 use super::Options;

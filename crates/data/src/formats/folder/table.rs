@@ -3,8 +3,7 @@
 //! A picture with a label is the server's (or a test picture, by `split`), one without is a
 //! client's. If no picture is without a label, the labelled ones serve both, as in `train/CLASS`.
 
-use super::listing::{Listing, Part, superfluous_share};
-use super::names::natural;
+use super::listing::{Listing, Part, natural, superfluous_share};
 use crate::DataError;
 use crate::error::{listed, malformed};
 use crate::formats::Options;
