@@ -1,7 +1,6 @@
 //! How right the pseudo-labels are. Known only where the true labels of the clients' images are.
 
-use super::series::{line, short};
-use super::{Figure, Frame, Options};
+use super::{Figure, Frame, MOST_LINES, Options, line, short};
 use crate::chart::{Axis, Bars, Chart, Line, Lines, Series};
 use crate::study::{Section, Study};
 use fedanchor_record::{LabelAccuracy, RoundRecord};
@@ -37,7 +36,7 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: &Options) -> Opti
     }
     // The heads count as lines too.
     let drawn = lines.iter_mut().filter(|line| line.shown && !line.points.is_empty());
-    drawn.skip(super::MOST_LINES).for_each(|line| line.shown = false);
+    drawn.skip(MOST_LINES).for_each(|line| line.shown = false);
     let lines = Lines::by_round(Axis::new("correct pseudo-labels (%)"), lines);
     let (name, title, which) = match kept {
         true => ("labels-kept", "Pseudo-labels of kept samples", "the kept samples"),
