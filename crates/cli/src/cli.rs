@@ -247,9 +247,6 @@ pub struct RunArgs {
     pub seeds: Vec<u64>,
     #[command(flatten)]
     pub resume: ResumeArgs,
-    /// Number format of activations: `f32` or `bf16` [default: the experiment's]
-    #[arg(long)]
-    pub precision: Option<String>,
     #[command(flatten)]
     pub training: TrainingArgs,
 }
