@@ -2,7 +2,6 @@
 
 mod data;
 mod drawings;
-mod eval;
 mod export;
 mod findings;
 mod fleet;
@@ -57,7 +56,7 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Command::Compare(args) => results::compare(&args, printer),
         Command::Report(args) => results::report(&args, printer),
         Command::Verify(args) => results::verify(&args, printer),
-        Command::Eval(args) => eval::eval(&args, printer),
+        Command::Eval(args) => predict::eval(&args, printer),
         Command::Predict(args) => predict::predict(&args, printer),
         Command::Label(args) => label::label(&args, printer),
         Command::Export(args) => export::export(&args, printer),

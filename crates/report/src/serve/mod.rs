@@ -77,14 +77,15 @@ impl Content {
     }
 }
 
+/// Headers of a request, and bytes in all of them.
+const HEADER_COUNT: usize = 64;
+const HEADER_BYTES: usize = 16 << 10;
+
 /// What one connection may take. Each has one request.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     /// Connections at the same time.
     connections: usize,
-    /// Headers of a request, and bytes in all of them.
-    headers: usize,
-    header_bytes: usize,
     /// Time until the headers are there, and for the whole connection.
     header_time: Duration,
     time: Duration,
@@ -92,8 +93,6 @@ struct Limits {
 
 const LIMITS: Limits = Limits {
     connections: 256,
-    headers: 64,
-    header_bytes: 16 << 10,
     header_time: Duration::from_secs(10),
     time: Duration::from_secs(60),
 };
@@ -158,8 +157,8 @@ where
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .keep_alive(false)
-        .max_headers(limits.headers)
-        .max_header_size(limits.header_bytes)
+        .max_headers(HEADER_COUNT)
+        .max_header_size(HEADER_BYTES)
         .header_read_timeout(limits.header_time);
     let mut open: VecDeque<Connection> = VecDeque::new(); // the oldest first
     loop {
