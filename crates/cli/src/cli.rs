@@ -467,9 +467,6 @@ pub struct ReportArgs {
     /// Average accuracies over this many rounds (5 in the paper)
     #[arg(long, default_value_t = 1, value_name = "ROUNDS", value_parser = value_parser!(u16).range(1..100))]
     pub smooth: u16,
-    /// Round at which to compare the methods' pseudo-labels [default: the last]
-    #[arg(long, value_name = "N")]
-    pub round: Option<u32>,
 }
 
 #[derive(Debug, Args)]

@@ -7,7 +7,6 @@ mod learning;
 mod model;
 
 use crate::chart::{Chart, Line};
-use crate::error::{ReportError, Result};
 use crate::history::History;
 use crate::study::{Experiment, Section, Study};
 use crate::table::Average;
@@ -47,8 +46,6 @@ pub struct Frame {
 pub struct Options {
     /// Rounds over which accuracies are averaged: 1 or 0 for none. The paper's figure 4 has 5.
     pub smooth: usize,
-    /// The round of the bars of pseudo-label accuracy; the last one of each section by default.
-    pub round: Option<u32>,
     /// Folder in which layouts of latents are kept; without one they are computed every time.
     pub cache: Option<PathBuf>,
 }
@@ -144,24 +141,9 @@ pub(crate) fn of_section(section: &Section, options: &Options) -> Vec<Figure> {
     figures.into_iter().flatten().collect()
 }
 
-/// Fails if a round was chosen at which no run has pseudo-labels.
-pub(crate) fn check_round(study: &Study, options: &Options) -> Result<()> {
-    let Some(round) = options.round else { return Ok(()) };
-    let known = labels::rounds(study);
-    if known.contains(&round) {
-        return Ok(());
-    }
-    let hint = match (known.first(), known.last()) {
-        (Some(first), Some(last)) if first < last => format!("`--round` can be {first} to {last}"),
-        (Some(only), _) => format!("`--round` can be {only}"),
-        (None, _) => "leave out `--round`, since no round has any".to_owned(),
-    };
-    Err(ReportError::Other(format!("no run has pseudo-labels at round {round}: {hint}")))
-}
-
 /// The figures over all sections.
-pub(crate) fn of_study(study: &Study, options: &Options) -> Vec<Figure> {
-    labels::bars(study, options).into_iter().collect()
+pub(crate) fn of_study(study: &Study) -> Vec<Figure> {
+    labels::bars(study).into_iter().collect()
 }
 
 /// A number of a round.

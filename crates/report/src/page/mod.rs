@@ -70,7 +70,7 @@ impl PageData {
                 [only] => only.title.clone(),
                 all => format!("{} tasks", all.len()),
             },
-            overview: figures::of_study(study, options),
+            overview: figures::of_study(study),
             sections: sections.collect(),
             problems: study.problems.clone(),
             live: None,
@@ -207,7 +207,6 @@ pub fn write_report(study: &Study, options: &Options, folder: &Path) -> Result<P
         let problems: String = problems.collect();
         return Err(ReportError::Other(format!("there is no run to show{problems}")));
     }
-    figures::check_round(study, options)?;
     check_folder(folder)?;
     let data = PageData::new(study, options);
     let (figure_folder, table_folder) = (folder.join("figures"), folder.join("tables"));
