@@ -83,7 +83,7 @@ def main(program):
                 [drawn] = (report / "figures").glob(f"*-{figure}.svg")
                 (IMAGES / f"{name}.svg").write_bytes(drawn.read_bytes())
         fedanchor("data", "partition", "--set", "partition.alpha=0.1", "--out", Path(folder) / "partition")
-        (IMAGES / "report-partition.png").write_bytes((Path(folder) / "partition.png").read_bytes())
+        (IMAGES / "report-partition.svg").write_bytes((Path(folder) / "partition.svg").read_bytes())
 
 
 if __name__ == "__main__":

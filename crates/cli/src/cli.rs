@@ -17,7 +17,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Results", &["table", "compare", "report", "verify"]),
     ("Trained models", &["eval", "predict", "label", "export"]),
     ("Fleets of real clients", &["coordinator", "node"]),
-    ("Other commands", &["model", "overhead", "completions", "man", "help"]),
+    ("Other commands", &["model", "completions", "man", "help"]),
 ];
 
 /// The version with the commit.
@@ -93,8 +93,6 @@ pub enum Command {
     Node(NodeArgs),
     /// Print a model's layers and number of parameters
     Model(ModelArgs),
-    /// Print the communication cost of the anchors
-    Overhead(JsonArgs),
     /// Print the completions for a shell
     Completions {
         /// Shell
@@ -249,9 +247,6 @@ pub struct RunArgs {
     pub seeds: Vec<u64>,
     #[command(flatten)]
     pub resume: ResumeArgs,
-    /// Number format of activations: `f32` or `bf16` [default: the experiment's]
-    #[arg(long)]
-    pub precision: Option<String>,
     #[command(flatten)]
     pub training: TrainingArgs,
 }
@@ -472,9 +467,6 @@ pub struct ReportArgs {
     /// Average accuracies over this many rounds (5 in the paper)
     #[arg(long, default_value_t = 1, value_name = "ROUNDS", value_parser = value_parser!(u16).range(1..100))]
     pub smooth: u16,
-    /// Round at which to compare the methods' pseudo-labels [default: the last]
-    #[arg(long, value_name = "N")]
-    pub round: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -517,7 +509,7 @@ pub enum DataCommand {
     Example(ExampleArgs),
     /// Read a data set and report its contents and problems
     Check(PathArgs),
-    /// Print the class counts and write a contact sheet (PNG)
+    /// Print the class counts and write a contact sheet (SVG)
     Show(ShowArgs),
     /// Partition a data set as an experiment does, and show the clients' class counts
     Partition(PartitionArgs),
@@ -563,7 +555,7 @@ pub struct ShowArgs {
     #[command(flatten)]
     pub data: PathArgs,
     /// Contact sheet to write
-    #[arg(long, default_value = "contact-sheet.png", value_name = "PNG")]
+    #[arg(long, default_value = "contact-sheet.svg", value_name = "SVG")]
     pub out: PathBuf,
 }
 
@@ -574,7 +566,7 @@ pub struct PartitionArgs {
     /// Override a key of the file, for example `--set partition.alpha=0.1`; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// Name of the histogram's files, without `.csv` and `.png`
+    /// Name of the histogram's files, without `.csv` and `.svg`
     #[arg(long, default_value = "partition", value_name = "NAME")]
     pub out: PathBuf,
     #[command(flatten)]

@@ -31,6 +31,9 @@ pub enum ReportError {
     /// Anything else; the text names the file or folder.
     #[error("{0}")]
     Other(String),
+    /// A file or folder that cannot be read or written.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
 }
 
 /// A path as it may stand in a message.
@@ -62,11 +65,5 @@ impl ReportError {
             }
             other => other.to_string(),
         }
-    }
-}
-
-impl From<std::io::Error> for ReportError {
-    fn from(error: std::io::Error) -> Self {
-        Self::Other(error.to_string())
     }
 }

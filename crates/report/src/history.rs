@@ -4,9 +4,7 @@
 //! while it wrote a line: files and lines that are missing or damaged are named and skipped.
 
 use crate::error::{ReportError, Result};
-use crate::matrix::Matrix;
-use crate::records::{complete_lines, read_rounds, read_timings};
-use crate::run_files::RunFiles;
+use crate::run_files::{Matrix, RunFiles, complete_lines, read_rounds, read_timings};
 use crate::runs::{Folders, LeftOut, find_folders, read_summary};
 use crate::setup::{Complete, Setup};
 use crate::table::Average;
@@ -86,14 +84,13 @@ impl History {
         let rounds = rounds(&run, in_progress, &mut problems)?;
         let timings = timings(&run, in_progress, rounds.len(), &mut problems);
         let latents = latents(&run, &mut problems);
-        let mut files = Optional { run: &run, problems: &mut problems };
-        let summary = files.read(files::SUMMARY, || read_summary(&run));
+        let summary = optional(&run, files::SUMMARY, &mut problems, || read_summary(&run));
         // No figure shows it, but a run that was changed is not the run that was recorded.
-        files.read(files::ASSIGNMENT, || run.bytes(files::ASSIGNMENT));
-        let mut matrix = |name| files.read(name, || Matrix::read(&run, name));
+        optional(&run, files::ASSIGNMENT, &mut problems, || run.bytes(files::ASSIGNMENT));
+        let mut matrix = |name| optional(&run, name, &mut problems, || Matrix::read(&run, name));
         let (partition, confusion) = (matrix(files::PARTITION), matrix(files::CONFUSION));
         let similarity = matrix(files::SIMILARITY);
-        let samples = files.read(files::SAMPLES, || {
+        let samples = optional(&run, files::SAMPLES, &mut problems, || {
             serde_json::from_slice(&run.bytes(files::SAMPLES)?)
                 .map_err(|error| ReportError::malformed(run.path(files::SAMPLES), error))
         });
@@ -218,7 +215,7 @@ fn timings(
     problems: &mut Vec<String>,
 ) -> Vec<Timing> {
     let name = files::TIMINGS;
-    let bytes = Optional { run, problems }.read(name, || run.bytes(name));
+    let bytes = optional(run, name, problems, || run.bytes(name));
     let Some(bytes) = bytes else { return Vec::new() };
     let (read, problem) = read_timings(&lines(&bytes, in_progress));
     if let Some(problem) = problem {
@@ -238,10 +235,9 @@ fn latents(run: &RunFiles, problems: &mut Vec<String>) -> Vec<(u32, Latents)> {
         problems.push(format!("{}: {error}", files::LATENTS));
         Vec::new()
     });
-    let mut files = Optional { run, problems };
     let read = |round| {
         let name = files::latents(round);
-        let latents = files.read(&name, || {
+        let latents = optional(run, &name, problems, || {
             Latents::decode(&run.bytes(&name)?)
                 .map_err(|problem| ReportError::Other(format!("{name}: {problem}")))
         });
@@ -250,19 +246,16 @@ fn latents(run: &RunFiles, problems: &mut Vec<String>) -> Vec<(u32, Latents)> {
     rounds.into_iter().filter_map(read).collect()
 }
 
-/// Files that a run need not have.
-struct Optional<'a> {
-    run: &'a RunFiles,
-    problems: &'a mut Vec<String>,
-}
-
-impl Optional<'_> {
-    /// Reads a file if it is there, and notes if it is damaged.
-    fn read<T>(&mut self, name: &str, read: impl FnOnce() -> Result<T>) -> Option<T> {
-        let found = if self.run.exists(name) { read().map(Some) } else { Ok(None) };
-        found.unwrap_or_else(|error| {
-            self.problems.push(error.in_run_folder());
-            None
-        })
-    }
+/// Reads a file that a run need not have, and notes if it is damaged.
+fn optional<T>(
+    run: &RunFiles,
+    name: &str,
+    problems: &mut Vec<String>,
+    read: impl FnOnce() -> Result<T>,
+) -> Option<T> {
+    let found = if run.exists(name) { read().map(Some) } else { Ok(None) };
+    found.unwrap_or_else(|error| {
+        problems.push(error.in_run_folder());
+        None
+    })
 }

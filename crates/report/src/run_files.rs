@@ -1,8 +1,10 @@
-//! The files of a run folder, checked against its checksums as they are read.
+//! The files of a run folder, checked against its checksums as they are read: its records, as far as they are intact,
+//! and its tables of numbers.
 
 use crate::error::{ReportError, Result};
 use fedanchor_disk::limit;
-use fedanchor_record::{Manifest, files};
+use fedanchor_record::{Checksums, Manifest, RoundRecord, Timing, files};
+use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
 /// A run folder and the checksums in it.
@@ -70,4 +72,83 @@ impl RunFiles {
         let problem = |name: &&str| ReportError::malformed(self.path(name), "has no checksum");
         unlisted.map_or(Ok(()), |name| Err(problem(name)))
     }
+}
+
+/// A table with names for its rows and columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Matrix {
+    pub rows: Vec<String>,
+    pub columns: Vec<String>,
+    pub values: Vec<Vec<f64>>,
+}
+
+impl Matrix {
+    /// Reads a CSV file whose first line and first column are names.
+    pub(crate) fn read(run: &RunFiles, name: &str) -> Result<Self> {
+        let malformed = |problem: String| ReportError::malformed(run.path(name), problem);
+        let bytes = run.bytes(name)?;
+        let mut reader = csv::Reader::from_reader(bytes.as_slice());
+        let invalid = |error: csv::Error| malformed(error.to_string());
+        let columns: Vec<String> =
+            reader.headers().map_err(invalid)?.iter().skip(1).map(str::to_owned).collect();
+        let mut matrix = Self { rows: Vec::new(), columns, values: Vec::new() };
+        for (index, record) in reader.records().enumerate() {
+            let record = record.map_err(invalid)?;
+            matrix.rows.push(record.get(0).unwrap_or_default().to_owned());
+            let values = record.iter().skip(1).map(|cell| match cell.parse() {
+                Ok(value) if f64::is_finite(value) => Ok(value),
+                _ => Err(malformed(format!("line {}: `{cell}` is not a number", index + 2))),
+            });
+            matrix.values.push(values.collect::<Result<_>>()?);
+        }
+        if matrix.rows.is_empty() || matrix.columns.is_empty() {
+            return Err(malformed("the table is empty".to_owned()));
+        }
+        Ok(matrix)
+    }
+}
+
+/// The lines that are complete, and whether there is the beginning of another. Damaged bytes need not be text: the check
+/// of each record finds them.
+pub(crate) fn complete_lines(bytes: &[u8]) -> (String, bool) {
+    let end = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+    (String::from_utf8_lossy(&bytes[..end]).into_owned(), end < bytes.len())
+}
+
+/// The records in the lines of a `rounds.jsonl`, up to the first line that is damaged, and what is wrong with that.
+pub(crate) fn read_rounds(text: &str) -> (Vec<RoundRecord>, Option<String>) {
+    read_lines(text, |last: &RoundRecord, next| next.round > last.round)
+}
+
+/// The same of a `timings.jsonl`.
+pub(crate) fn read_timings(text: &str) -> (Vec<Timing>, Option<String>) {
+    read_lines(text, |_, _| true)
+}
+
+fn read_lines<T: DeserializeOwned>(
+    text: &str,
+    follows: impl Fn(&T, &T) -> bool,
+) -> (Vec<T>, Option<String>) {
+    let (mut records, mut checksums) = (Vec::new(), Checksums::default());
+    for (number, line) in (1..).zip(text.lines()) {
+        let problem = match serde_json::from_str::<T>(line) {
+            Ok(record)
+                if records.last().is_none_or(|last| follows(last, &record))
+                    && checksums.accepts(line) =>
+            {
+                records.push(record);
+                continue;
+            }
+            Ok(_) => format!("line {number} does not match its checksum"),
+            Err(error) if error.is_eof() => format!("line {number} is incomplete"),
+            Err(error) => {
+                // The parser counts from the start of the line.
+                let text = error.to_string();
+                let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+                format!("line {number}: {what}")
+            }
+        };
+        return (records, Some(problem));
+    }
+    (records, None)
 }

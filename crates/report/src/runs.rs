@@ -13,7 +13,6 @@ use crate::run_files::RunFiles;
 use crate::setup::{Complete, Setup};
 use fedanchor_record::{Checksums, Summary, files};
 use std::collections::HashSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// The runs in the given folders, each list sorted by path.
@@ -37,18 +36,13 @@ pub struct Run {
 }
 
 /// A run that is not used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {problem}", path.display())]
 pub struct LeftOut {
     /// Its folder.
     pub path: PathBuf,
     /// Why it is not used: the file and its problem, or how far the run came.
     pub problem: String,
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.problem)
-    }
 }
 
 /// Finds all runs in these folders, each a run folder or one that contains run folders.

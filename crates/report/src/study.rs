@@ -215,15 +215,11 @@ impl Experiment {
 /// Names experiments by their method. Where that is not enough, the name that a person gave tells them
 /// apart, and where even that is the same, a number.
 fn name_experiments(experiments: &mut [Experiment]) {
-    let mut methods: HashMap<String, usize> = HashMap::new();
-    for experiment in experiments.iter() {
-        *methods.entry(experiment.heading().method.clone()).or_default() += 1;
-    }
+    let methods: Vec<String> = experiments.iter().map(|one| one.heading().method.clone()).collect();
     let mut taken: HashMap<String, usize> = HashMap::new();
-    for experiment in experiments {
-        let method = &experiment.heading().method;
-        let name = match methods.get(method) {
-            Some(1) => method.clone(),
+    for (experiment, method) in experiments.iter_mut().zip(&methods) {
+        let name = match methods.iter().filter(|other| *other == method).count() {
+            1 => method.clone(),
             _ => given_name(&experiment.runs[0].setup.path),
         };
         let count = taken.entry(name.clone()).or_default();

@@ -1,17 +1,20 @@
-//! `fedanchor data list | get | check | show`.
+//! `fedanchor data list | get | example | check | show`.
 
 use super::pictures::watched;
-use super::{bytes, counted, drawings, findings, grouped};
-use crate::cli::{GetArgs, JsonArgs, PathArgs, ShowArgs};
+use super::{bytes, counted, drawings, findings, grouped, quoted_path};
+use crate::cli::{ExampleArgs, GetArgs, JsonArgs, PathArgs, ShowArgs};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor_data::fetch::{self, Phase, Source};
-use fedanchor_data::inspection;
-use fedanchor_data::{DataSet, Fit, ImageSet, formats, paths, sample};
+use fedanchor_data::thumbnail::write_png;
+use fedanchor_data::{DataSet, Fit, ImageSet, formats, inspection, paths, sample};
 use serde::Serialize;
 
 /// Pixels per side on a contact sheet of pictures of different sizes.
 const THUMBNAIL: usize = 64;
+/// Digits that are often confused, so that there is something to learn.
+const EXAMPLE: [(u16, &str); 5] =
+    [(3, "three"), (4, "four"), (5, "five"), (8, "eight"), (9, "nine")];
 
 /// A line of `data list`.
 #[derive(Serialize)]
@@ -65,6 +68,48 @@ pub fn get(args: GetArgs, printer: &Printer) -> Result<()> {
     bar.finish_and_clear();
     let data = formats::open(&path, &formats::Options::default())?;
     printer.line(format!("{}: {}", path.display(), describe(&data)));
+    Ok(())
+}
+
+pub fn example(args: &ExampleArgs, printer: &Printer) -> Result<()> {
+    let out = &args.out;
+    if out.exists() {
+        bail!("{}: already exists: choose another name", out.display());
+    }
+    let data = sample::load()?;
+    let (mut labelled, mut unlabelled, mut test) = ([0; EXAMPLE.len()], 0, 0);
+    for (images, is_test) in [(&data.train, false), (&data.test, true)] {
+        for (index, label) in images.labels.iter().flatten().enumerate() {
+            let Some(class) = EXAMPLE.iter().position(|(digit, _)| digit == label) else {
+                continue;
+            };
+            let name = EXAMPLE[class].1;
+            let folder = if is_test {
+                test += 1;
+                out.join("test").join(name)
+            } else if labelled[class] < args.labelled {
+                labelled[class] += 1;
+                out.join("labelled").join(name)
+            } else {
+                let client = args.clients.map(|clients| unlabelled % usize::from(clients));
+                unlabelled += 1;
+                let client = client.map_or(String::new(), |client| format!("client-{client}"));
+                out.join("unlabelled").join(client)
+            };
+            fs_err::create_dir_all(&folder)?;
+            let path = folder.join(format!("{index:04}.png"));
+            write_png(images.shape, images.image(index), &path)?;
+        }
+    }
+    printer.line(format!(
+        "wrote {}: {} labelled pictures of {} classes, {} unlabelled, {} to test on",
+        out.display(),
+        grouped(labelled.iter().sum::<usize>()),
+        EXAMPLE.len(),
+        grouped(unlabelled),
+        grouped(test),
+    ));
+    printer.status(format!("next: fedanchor init {}", quoted_path(out)));
     Ok(())
 }
 

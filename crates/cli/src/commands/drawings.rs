@@ -1,12 +1,10 @@
-//! Pictures of data as PNG files: images by class, and who holds what.
+//! Pictures of data as SVG files: images by class, and who holds what.
 
 use anyhow::{Context, Result, ensure};
 use fedanchor_data::{ImageSet, thumbnail};
-use fedanchor_report::chart::{Chart, Heat, Picture, Scale, Sheet, png};
+use fedanchor_report::chart::{Chart, Heat, Picture, Scale, Sheet};
 use std::path::Path;
 
-/// Pixels per unit of a drawing.
-const SHARP: f32 = 2.0;
 /// Clients in the picture of a partition at most.
 const MOST_CLIENTS: usize = 200;
 
@@ -23,8 +21,7 @@ pub fn contact_sheet(title: &str, images: &ImageSet, columns: usize, path: &Path
         }
         rows.push((name, pictures));
     }
-    // Pictures are small on a sheet of many: one pixel per unit would blur none of them.
-    write(&Chart::Sheet(Sheet { columns, rows }), title, 1.0, path)
+    write(&Chart::Sheet(Sheet { columns, rows }), title, path)
 }
 
 /// Writes how many samples of each class every client holds.
@@ -50,12 +47,11 @@ pub fn partition(
         label: "samples".to_owned(),
         scale: Scale::Sequential,
     };
-    write(&Chart::Heat(heat), title, SHARP, path)
+    write(&Chart::Heat(heat), title, path)
 }
 
-fn write(chart: &Chart, title: &str, scale: f32, path: &Path) -> Result<()> {
-    let bytes = png(&chart.svg(title), scale)?;
-    fedanchor_disk::write(path, &[&bytes])
+fn write(chart: &Chart, title: &str, path: &Path) -> Result<()> {
+    fedanchor_disk::write(path, &[chart.svg(title).as_bytes()])
         .with_context(|| format!("{}: cannot be written", path.display()))
 }
 
@@ -94,6 +90,13 @@ mod tests {
         }
     }
 
+    /// An SVG file, which must be well-formed.
+    fn drawn(path: &Path) -> String {
+        let svg = std::fs::read_to_string(path).unwrap();
+        roxmltree::Document::parse(&svg).unwrap();
+        svg
+    }
+
     #[test]
     fn a_sheet_has_one_row_per_class() {
         let images = four(Some(vec![1, 0, 1, 1]));
@@ -103,9 +106,9 @@ mod tests {
         assert_eq!(spread(&[4, 5, 6, 7, 8, 9, 10], 3), [4, 6, 8]);
         assert_eq!(spread(&[4, 5], 3), [4, 5]);
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("sheet.png");
+        let path = dir.path().join("sheet.svg");
         contact_sheet("Pets", &images, 2, &path).unwrap();
-        assert!(std::fs::read(&path).unwrap().starts_with(b"\x89PNG"));
+        assert_eq!(drawn(&path).matches("<image ").count(), 3);
         let empty = ImageSet { pixels: vec![], ..four(None) };
         let why = contact_sheet("", &empty, 2, &path).unwrap_err();
         assert_eq!(why.to_string(), "no images to draw");
@@ -114,9 +117,9 @@ mod tests {
     #[test]
     fn of_many_clients_a_subset_is_drawn() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("partition.png");
+        let path = dir.path().join("partition.svg");
         partition("Many", &vec![vec![1]; 100_000], &["only".to_owned()], &path).unwrap();
-        assert!(std::fs::read(&path).unwrap().starts_with(b"\x89PNG"));
+        assert_eq!(drawn(&path).matches("M0 ").count(), 200);
         assert!(partition("None", &[], &[], &path).is_err());
     }
 }

@@ -1,10 +1,7 @@
-//! One file per subcommand.
+//! The subcommands.
 
-mod compare;
 mod data;
 mod drawings;
-mod eval;
-mod example;
 mod export;
 mod findings;
 mod fleet;
@@ -12,18 +9,14 @@ mod init;
 mod interrupt;
 mod label;
 mod model;
-mod overhead;
 mod partition;
 mod pictures;
 mod predict;
 mod progress;
-mod report;
-mod rounds;
+mod results;
 mod run;
 mod shell;
 mod sweep;
-mod table;
-mod verify;
 mod watch;
 
 pub use interrupt::Interrupted;
@@ -54,23 +47,22 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
         Command::Sweep(args) => sweep::sweep(args, printer),
         Command::Watch(args) => watch::watch(&args, printer),
         Command::Data(DataCommand::List(args)) => data::list(args, printer),
-        Command::Data(DataCommand::Example(args)) => example::example(&args, printer),
+        Command::Data(DataCommand::Example(args)) => data::example(&args, printer),
         Command::Data(DataCommand::Get(args)) => data::get(args, printer),
         Command::Data(DataCommand::Check(args)) => data::check(&args, printer),
         Command::Data(DataCommand::Show(args)) => data::show(&args, printer),
         Command::Data(DataCommand::Partition(args)) => partition::partition(&args, printer),
-        Command::Table(args) => table::table(&args, printer),
-        Command::Compare(args) => compare::compare(&args, printer),
-        Command::Report(args) => report::report(&args, printer),
-        Command::Verify(args) => verify::verify(&args, printer),
-        Command::Eval(args) => eval::eval(&args, printer),
+        Command::Table(args) => results::table(&args, printer),
+        Command::Compare(args) => results::compare(&args, printer),
+        Command::Report(args) => results::report(&args, printer),
+        Command::Verify(args) => results::verify(&args, printer),
+        Command::Eval(args) => predict::eval(&args, printer),
         Command::Predict(args) => predict::predict(&args, printer),
         Command::Label(args) => label::label(&args, printer),
         Command::Export(args) => export::export(&args, printer),
         Command::Coordinator(args) => fleet::coordinator(args, printer),
         Command::Node(args) => fleet::node(args, printer),
         Command::Model(args) => model::model(&args, printer),
-        Command::Overhead(args) => overhead::overhead(args, printer),
         Command::Completions { shell } => shell::completions(shell, printer),
         Command::Man { out } => shell::man(&out, printer),
     }

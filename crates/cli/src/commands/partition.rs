@@ -55,12 +55,12 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
         clients: clients.map(|(all, by_class)| Client { size: all.len(), by_class }).collect(),
     };
     args.output.print(printer, &dealt, || print(&dealt, &histogram, printer));
-    let (csv, png) = (args.out.with_added_extension("csv"), args.out.with_added_extension("png"));
+    let (csv, svg) = (args.out.with_added_extension("csv"), args.out.with_added_extension("svg"));
     fedanchor_disk::write(&csv, &[histogram_table(&histogram, classes).as_bytes()])?;
     let scheme =
         toml::to_string(&experiment.partition)?.trim().replace('\n', ", ").replace('"', "");
-    drawings::partition(&format!("{}: {scheme}", data.name), &histogram, classes, &png)?;
-    printer.status(format!("wrote {} and {}", csv.display(), png.display()));
+    drawings::partition(&format!("{}: {scheme}", data.name), &histogram, classes, &svg)?;
+    printer.status(format!("wrote {} and {}", csv.display(), svg.display()));
     Ok(())
 }
 

@@ -1,12 +1,19 @@
-//! `fedanchor predict`: the classes of pictures by a trained model.
+//! `fedanchor predict` and `fedanchor eval`: a trained model on pictures, and how right it is on labelled ones.
 
-use super::{pictures, width};
-use crate::cli::{PredictArgs, PredictFormat};
+use super::{grouped, pictures, width};
+use crate::cli::{EvalArgs, PredictArgs, PredictFormat};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
+use fedanchor::model::{Assessment, assess};
 use fedanchor_data::paths::shown;
 use fedanchor_data::tables::csv;
 use serde::Serialize;
+use std::cmp::Reverse;
+
+/// With more classes, the confusion matrix is wider than a terminal.
+const MATRIX: usize = 12;
+/// Confusions listed instead of the matrix.
+const LISTED: usize = 15;
 
 /// One line of the output.
 #[derive(Serialize)]
@@ -84,4 +91,112 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
         bail!("{failed} of {} pictures could not be read", paths.len());
     }
     Ok(())
+}
+
+pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
+    let model = args.model.load()?;
+    let (set, name) = match &args.data {
+        Some(path) => (pictures::read_set(path, &model.description)?, path.display().to_string()),
+        None => {
+            let (_, data) = super::data_of_run(&args.model.run, printer)?;
+            (data.test, data.name)
+        }
+    };
+    let labels = set.require_labels("an evaluation")?;
+    let labels = by_name(labels, &set.classes, model.classes(), &name)?;
+    let assessment = assess(&model.predict(&pictures::of_set(&set))?, &labels, model.classes());
+    args.output.print(printer, &assessment, || show(&assessment, model.classes(), printer));
+    Ok(())
+}
+
+/// Labels as the model numbers its classes, which are matched by name.
+fn by_name(labels: &[u16], there: &[String], model: &[String], data: &str) -> Result<Vec<u16>> {
+    let numbers: Vec<Option<u16>> = there
+        .iter()
+        .map(|name| model.iter().position(|known| known == name).map(|class| class as u16))
+        .collect();
+    let unknown = there.iter().zip(&numbers).filter(|(_, number)| number.is_none());
+    let unknown: Vec<&str> = unknown.map(|(name, _)| name.as_str()).take(5).collect();
+    if !unknown.is_empty() {
+        bail!(
+            "{data}: unknown class `{}`: the model has {}",
+            unknown.join("`, `"),
+            model.join(", ")
+        );
+    }
+    Ok(labels.iter().filter_map(|&label| numbers[usize::from(label)]).collect())
+}
+
+fn show(assessment: &Assessment, names: &[String], printer: &Printer) {
+    let Assessment { images, classifier, anchors, calibration } = assessment;
+    let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
+    printer.line(format!(
+        "{} images: accuracy {:.2} %, by the nearest anchors {:.2} %, calibration error {:.1} points",
+        grouped(*images),
+        classifier.accuracy,
+        anchors.accuracy,
+        calibration.error
+    ));
+    let width = width(names, 5);
+    printer.line("");
+    printer.line(format!("{:width$}   images  precision   recall", "class"));
+    for score in &classifier.classes {
+        printer.line(format!(
+            "{:width$}  {:>7}  {:>9}  {:>7}",
+            score.class,
+            grouped(score.images),
+            percent(score.precision),
+            percent(score.recall)
+        ));
+    }
+    if names.len() <= MATRIX {
+        // A precision cuts the name.
+        let cell = width.min(10);
+        let head: Vec<String> = names.iter().map(|name| format!("{name:>cell$.cell$}")).collect();
+        printer.line("");
+        printer.line(format!("{:width$}  {}", "truth", head.join(" ")));
+        for (name, row) in names.iter().zip(&classifier.confusion) {
+            let row: Vec<String> = row.iter().map(|count| format!("{count:>cell$}")).collect();
+            printer.line(format!("{name:width$}  {}", row.join(" ")));
+        }
+    } else {
+        let all = classifier.confusion.iter().enumerate().flat_map(|(truth, row)| {
+            row.iter().enumerate().map(move |(class, &count)| (count, truth, class))
+        });
+        let mut wrong: Vec<_> =
+            all.filter(|&(count, truth, class)| truth != class && count > 0).collect();
+        wrong.sort_by_key(|&(count, truth, class)| (Reverse(count), truth, class));
+        printer.line("");
+        printer.line("most frequent confusions (`--json` has all)");
+        for (count, truth, class) in wrong.iter().take(LISTED) {
+            printer.line(format!("{count:>7}  {} predicted as {}", names[*truth], names[*class]));
+        }
+    }
+    printer.line("");
+    printer.line("confidence    images  mean confidence  accuracy");
+    for bin in calibration.bins.iter().filter(|bin| bin.images > 0) {
+        printer.line(format!(
+            "{:>3.0} to {:>3.0} %  {:>7}  {:>15}  {:>8}",
+            bin.from,
+            bin.to,
+            grouped(bin.images),
+            percent(bin.confidence),
+            percent(bin.accuracy)
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_matched_by_name() {
+        let names = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let model = names(&["cat", "cow", "dog"]);
+        let found = by_name(&[0, 1, 0], &names(&["dog", "cat"]), &model, "pets").unwrap();
+        assert_eq!(found, [2, 0, 2]);
+        let error = by_name(&[0], &names(&["bird"]), &model, "pets").unwrap_err().to_string();
+        assert_eq!(error, "pets: unknown class `bird`: the model has cat, cow, dog");
+    }
 }

@@ -17,11 +17,9 @@ use std::sync::atomic::Ordering;
 
 pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     let (training, resume) = (&args.training, args.resume);
-    let mut settings = training.settings();
-    settings.extend(args.precision.map(|precision| format!("precision={precision}")));
     let file = args.experiment.as_deref();
     let stored = resume.resume.as_ref().map(|folder| folder.join(files::CONFIG));
-    let experiment = experiment(file.or(stored.as_deref()), &settings, printer)?;
+    let experiment = experiment(file.or(stored.as_deref()), &training.settings(), printer)?;
     if !args.seeds.is_empty() {
         check_seeds(&args.seeds)?;
         let runs = args.seeds.iter().map(|&seed| {

@@ -85,7 +85,7 @@ fn nothing_is_written_through_a_link() {
     std::fs::create_dir(workspace.at("labels")).unwrap();
     for (link, arguments) in [
         ("labels/labels.html", &["label", "run", "drawn/test", "--out", "labels"][..]),
-        ("sheet.png", &["data", "show", "drawn", "--out", "sheet.png"]),
+        ("sheet.svg", &["data", "show", "drawn", "--out", "sheet.svg"]),
     ] {
         std::os::unix::fs::symlink(&precious, workspace.at(link)).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fedanchor"));

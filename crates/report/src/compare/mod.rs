@@ -5,22 +5,23 @@
 //! all of them are compared up to the last round that all have: an early round compared with a late one would say
 //! nothing about the settings.
 
-mod outcome;
-mod reading;
 mod significance;
 mod text;
 
-pub use outcome::{Outcome, Reached, Side};
 pub use significance::{Difference, Evidence};
 pub use text::comparison_text;
 
 use crate::error::{ReportError, Result};
-use crate::history::History;
-use crate::setup::{Complete, FINGERPRINT};
+use crate::history::{Histories, History, read_histories};
+use crate::setup::{Complete, FINGERPRINT, Group, differing, group};
 use crate::table::Average;
-use reading::{changed_settings, check_apart, read};
+use fedanchor_record::{KeyRole, Timing, files};
 use serde::Serialize;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Experiments that an error names.
+const NAMED: usize = 8;
 
 /// A comparison of two experiments.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,6 +53,51 @@ pub struct ChangedSetting {
     /// Its value in the first experiment; `None` if it has no such setting.
     pub a: Option<String>,
     pub b: Option<String>,
+}
+
+/// An experiment in a comparison, with averages over its runs. Accuracies are in percent, times in seconds; traffic is in
+/// both directions; time per round is without pre-training.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Side {
+    pub folder: PathBuf,
+    pub method: String,
+    pub runs: Vec<Outcome>,
+    pub last_ten: Average,
+    pub final_accuracy: Average,
+    /// How many of its runs reached the accuracy. The next three are over these.
+    pub runs_with_accuracy: usize,
+    pub rounds_to_accuracy: Option<Average>,
+    pub bytes_to_accuracy: Option<Average>,
+    pub seconds_to_accuracy: Option<Average>,
+    pub bytes: Average,
+    pub seconds_per_round: Option<Average>,
+    pub seconds: Option<Average>,
+}
+
+/// One run of an experiment, up to the last round that is compared.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    pub path: PathBuf,
+    pub seed: u64,
+    pub rounds: u32,
+    pub finished: bool,
+    pub last_ten: f64,
+    pub final_accuracy: f64,
+    pub reached: Option<Reached>,
+    pub bytes: u64,
+    pub seconds_per_round: Option<f64>,
+    pub seconds: Option<f64>,
+}
+
+/// The first round with the accuracy, and what the run took up to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Reached {
+    /// The round.
+    pub round: u32,
+    /// Bytes in both directions.
+    pub bytes: u64,
+    /// Seconds, where they are known.
+    pub seconds: Option<f64>,
 }
 
 /// Compares the experiments in two folders, each a run folder or one that contains the runs of one experiment.
@@ -109,6 +155,131 @@ pub fn compare(
     })
 }
 
+/// The runs in a folder, one per seed and sorted by it. They must be of one experiment.
+fn read(folder: &Path, complete: Complete, notes: &mut Vec<String>) -> Result<Vec<History>> {
+    let Histories { runs, damaged } = read_histories(&[folder.to_owned()], complete)?;
+    let mut problems: Vec<String> = damaged.iter().map(ToString::to_string).collect();
+    let (mut runs, incomplete): (Vec<_>, Vec<_>) =
+        runs.into_iter().partition(|run| run.rounds[0].round == 0);
+    problems.extend(
+        incomplete.iter().map(|run| {
+            format!("{}: {}: round 0 is missing", run.setup.path.display(), files::ROUNDS)
+        }),
+    );
+    if runs.is_empty() {
+        let problem = format!("no run in it can be compared: {}", problems.join("; "));
+        return Err(ReportError::about(folder, problem));
+    }
+    let groups = group(runs.iter().map(|run| &run.setup));
+    if groups.len() > 1 {
+        let problem = format!(
+            "contains runs of {} experiments: give a folder with the runs of one; found {}",
+            groups.len(),
+            names(&groups, &runs)
+        );
+        return Err(ReportError::about(folder, problem));
+    }
+    notes.extend(problems.into_iter().map(|problem| format!("left out: {problem}")));
+    let mut seeds: Vec<History> = Vec::new();
+    // Of two runs of a seed, the one that is whole.
+    runs.sort_by_key(|run| (!run.problems.is_empty(), !run.is_finished));
+    for run in runs {
+        let path = run.setup.path.display();
+        notes.extend(run.problems.iter().map(|problem| format!("{path}: {problem}")));
+        match seeds.iter().find(|other| other.seed() == run.seed()) {
+            None => seeds.push(run),
+            Some(first) => notes.push(format!(
+                "left out: {path}: {} is a run of the same experiment and seed",
+                first.setup.path.display()
+            )),
+        }
+    }
+    seeds.sort_by_key(History::seed);
+    Ok(seeds)
+}
+
+/// Each experiment in a few words, and where its first run is; of many, the first few.
+fn names(groups: &[Group], runs: &[History]) -> String {
+    let words = |group: &Group| {
+        let heading = &runs[group.members[0]].setup.heading;
+        [
+            heading.method.clone(),
+            heading.data.clone(),
+            heading.model.clone(),
+            format!("{} anchors", heading.anchors),
+            heading.partition.to_string(),
+            format!("preset {}", heading.preset),
+            group.distinction(groups),
+        ]
+    };
+    let all: Vec<[String; 7]> = groups.iter().map(words).collect();
+    let differs = |column: usize| all.iter().any(|one| one[column] != all[0][column]);
+    let name = |(group, words): (&Group, &[String; 7])| {
+        let shown = words
+            .iter()
+            .enumerate()
+            .filter(|(column, word)| !word.is_empty() && (*column == 0 || differs(*column)));
+        let shown: Vec<&str> = shown.map(|(_, word)| word.as_str()).collect();
+        let path = runs[group.members[0]].setup.path.display();
+        let more = match group.members.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{} ({path}{more})", shown.join(", "))
+    };
+    let mut names: Vec<String> = groups.iter().zip(&all).take(NAMED).map(name).collect();
+    if groups.len() > NAMED {
+        names.push(format!("and {} more", groups.len() - NAMED));
+    }
+    names.join("; ")
+}
+
+/// No run may be in both experiments, under whatever path.
+fn check_apart(a: &[History], b: &[History]) -> Result<()> {
+    for run in b {
+        let path = &run.setup.path;
+        let real = fs_err::canonicalize(path)?;
+        for other in a {
+            if fs_err::canonicalize(&other.setup.path)? == real {
+                let problem = "is on both sides of the comparison: give two different folders";
+                return Err(ReportError::about(path, problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The settings that differ; also where the runs were computed, which explains different seconds.
+fn changed_settings(a: &[History], b: &[History]) -> Vec<ChangedSetting> {
+    let [group_a, group_b] = [a, b].map(|runs| group(runs.iter().map(|run| &run.setup)));
+    let ([group_a], [group_b]) = (&group_a[..], &group_b[..]) else { return Vec::new() };
+    let mut changed = Vec::new();
+    for key in differing(&[group_a, group_b]) {
+        let [a, b] = [group_a, group_b]
+            .map(|group| group.settings.get(key).map(|value| (*value).to_owned()));
+        // A run that was not finished has no fingerprint.
+        if key != FINGERPRINT || (a.is_some() && b.is_some()) {
+            changed.push(ChangedSetting { key: key.to_owned(), a, b });
+        }
+    }
+    let machine = a[0].setup.settings.iter().map(|(key, _)| key);
+    for key in machine.filter(|key| KeyRole::of(key) == KeyRole::Machine) {
+        let [a, b] = [a, b].map(|runs| values(runs, key));
+        if a != b {
+            changed.push(ChangedSetting { key: key.clone(), a, b });
+        }
+    }
+    changed
+}
+
+/// The values of a setting in these runs, each once.
+fn values(runs: &[History], key: &str) -> Option<String> {
+    let settings = runs.iter().flat_map(|run| &run.setup.settings);
+    let values = settings.filter(|(other, _)| other == key).map(|(_, value)| value.as_str());
+    let values = Vec::from_iter(BTreeSet::from_iter(values));
+    (!values.is_empty()).then(|| values.join(", "))
+}
+
 /// The last round of all runs, if not all are finished.
 fn last_common(a: &[History], b: &[History], notes: &mut Vec<String>) -> Option<u32> {
     let all = || a.iter().chain(b);
@@ -150,4 +321,77 @@ fn unpaired(a: &Side, b: &Side, evidence: &Evidence) -> Vec<String> {
         })
     };
     [("A", a), ("B", b)].into_iter().filter_map(note).collect()
+}
+
+impl Side {
+    /// Of an experiment's runs, at least one.
+    fn of(folder: &Path, runs: &[History], accuracy: f64) -> Self {
+        let method = runs[0].setup.heading.method.clone();
+        let runs: Vec<Outcome> = runs.iter().map(|run| Outcome::of(run, accuracy)).collect();
+        let each = |value: fn(&Outcome) -> f64| Average::of(runs.iter().map(value));
+        let every = |value: fn(&Outcome) -> Option<f64>| Average::of_all(runs.iter().map(value));
+        let reached: Vec<Reached> = runs.iter().filter_map(|run| run.reached).collect();
+        let to_accuracy =
+            |value: fn(&Reached) -> Option<f64>| Average::of_all(reached.iter().map(value));
+        Self {
+            folder: folder.to_owned(),
+            method,
+            last_ten: each(|run| run.last_ten),
+            final_accuracy: each(|run| run.final_accuracy),
+            runs_with_accuracy: reached.len(),
+            rounds_to_accuracy: to_accuracy(|reached| Some(reached.round.into())),
+            bytes_to_accuracy: to_accuracy(|reached| Some(reached.bytes as f64)),
+            seconds_to_accuracy: to_accuracy(|reached| reached.seconds),
+            bytes: each(|run| run.bytes as f64),
+            seconds_per_round: every(|run| run.seconds_per_round),
+            seconds: every(|run| run.seconds),
+            runs,
+        }
+    }
+}
+
+impl Outcome {
+    fn of(run: &History, accuracy: f64) -> Self {
+        let (rounds, last) = (&run.rounds, run.last().round);
+        let timings = timings(run);
+        // Both up to and including a round.
+        let bytes = |last: u32| -> u64 {
+            let rounds = rounds.iter().filter(|record| record.round <= last);
+            rounds.map(|record| record.bytes_down + record.bytes_up).sum()
+        };
+        let seconds = |last: u32| -> Option<f64> {
+            let timings = timings.as_ref()?.iter().filter(|timing| timing.round <= last);
+            Some(timings.map(|timing| timing.total).sum())
+        };
+        let per_round = || -> Option<f64> {
+            let without_pretraining = seconds(last)? - seconds(0)?;
+            (last > 0).then(|| without_pretraining / f64::from(last))
+        };
+        // Records without timings have a total in the summary.
+        let summary = run.summary.as_ref().filter(|_| run.is_finished);
+        let reached = rounds.iter().find(|record| record.test_accuracy >= accuracy);
+        Self {
+            path: run.setup.path.clone(),
+            seed: run.seed(),
+            rounds: last,
+            finished: run.is_finished,
+            last_ten: run.last_ten(),
+            final_accuracy: run.last().test_accuracy,
+            reached: reached.map(|record| Reached {
+                round: record.round,
+                bytes: bytes(record.round),
+                seconds: seconds(record.round),
+            }),
+            bytes: bytes(last),
+            seconds_per_round: per_round(),
+            seconds: seconds(last).or_else(|| summary.map(|summary| summary.seconds)),
+        }
+    }
+}
+
+/// The timings of the rounds, if there are timings of all.
+fn timings(run: &History) -> Option<&[Timing]> {
+    let timings = run.timings.get(..run.rounds.len())?;
+    let same = timings.iter().zip(&run.rounds).all(|(timing, record)| timing.round == record.round);
+    same.then_some(timings)
 }

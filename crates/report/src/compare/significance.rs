@@ -8,6 +8,7 @@
 //! agrees with SciPy to twelve digits. The incomplete beta function and its inverse would be more code here
 //! than everything else about the comparison.
 
+use crate::table::Average;
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -73,21 +74,24 @@ impl Difference {
             })
             .collect();
         if let [_, _, ..] = pairs[..] {
-            let sample = Sample::of(pairs.iter().map(|(_, difference)| *difference));
-            let error = sample.squared_error.sqrt();
-            let result = TTest::new(sample.mean, error, sample.count - 1.0);
+            let Average { mean, std } =
+                Average::of(pairs.iter().map(|(_, difference)| *difference));
+            let count = pairs.len() as f64;
+            let result = TTest::new(mean, std.unwrap_or_default() / count.sqrt(), count - 1.0);
             let seeds = pairs.into_iter().map(|(seed, _)| seed).collect();
-            return Self { mean: sample.mean, evidence: Evidence::Paired { seeds, result } };
+            return Self { mean, evidence: Evidence::Paired { seeds, result } };
         }
-        let [first, second] = [a, b].map(|runs| Sample::of(runs.iter().map(|(_, value)| *value)));
+        let [first, second] = [a, b].map(|runs| Average::of(runs.iter().map(|(_, value)| *value)));
         let mean = second.mean - first.mean;
-        if first.count < 2.0 || second.count < 2.0 {
+        let (Some(first), Some(second)) = (first.std, second.std) else {
             return Self { mean, evidence: Evidence::TooFewRuns };
-        }
-        let squared = first.squared_error + second.squared_error;
-        let share = |sample: &Sample| sample.squared_error.powi(2) / (sample.count - 1.0);
-        let degrees = squared.powi(2) / (share(&first) + share(&second));
-        let result = TTest::new(mean, squared.sqrt(), degrees);
+        };
+        let [count_a, count_b] = [a, b].map(|runs| runs.len() as f64);
+        // Squares of the standard errors of both means.
+        let (of_a, of_b) = (first.powi(2) / count_a, second.powi(2) / count_b);
+        let squared = of_a + of_b;
+        let shares = of_a.powi(2) / (count_a - 1.0) + of_b.powi(2) / (count_b - 1.0);
+        let result = TTest::new(mean, squared.sqrt(), squared.powi(2) / shares);
         Self { mean, evidence: Evidence::Welch { result } }
     }
 
@@ -112,22 +116,6 @@ impl TTest {
         let reach = distribution.inverse_cdf(1.0 - LEVEL / 2.0) * error;
         let (low, high) = (difference - reach, difference + reach);
         Some(Self { t, degrees, p, low, high, significant: p < LEVEL })
-    }
-}
-
-struct Sample {
-    count: f64,
-    mean: f64,
-    /// Square of the mean's standard error; not a number for a single value.
-    squared_error: f64,
-}
-
-impl Sample {
-    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
-        let count = values.clone().count() as f64;
-        let mean = values.clone().sum::<f64>() / count;
-        let squares: f64 = values.map(|value| (value - mean).powi(2)).sum();
-        Self { count, mean, squared_error: squares / (count - 1.0) / count }
     }
 }
 

@@ -1,7 +1,6 @@
 //! What a run costs: traffic, time, and rounds or updates that were lost.
 
-use super::series::{line, short};
-use super::{Figure, MOST_MODELS, Options};
+use super::{Figure, MOST_MODELS, Options, line, short};
 use crate::chart::{Axis, Bars, Chart, Lines, Series};
 use crate::study::{Experiment, Section};
 use fedanchor_record::Timing;

@@ -1,7 +1,6 @@
 //! How right the pseudo-labels are. Known only where the true labels of the clients' images are.
 
-use super::series::{line, short};
-use super::{Figure, Frame, Options};
+use super::{Figure, Frame, MOST_LINES, Options, line, short};
 use crate::chart::{Axis, Bars, Chart, Line, Lines, Series};
 use crate::study::{Section, Study};
 use fedanchor_record::{LabelAccuracy, RoundRecord};
@@ -37,7 +36,7 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: &Options) -> Opti
     }
     // The heads count as lines too.
     let drawn = lines.iter_mut().filter(|line| line.shown && !line.points.is_empty());
-    drawn.skip(super::MOST_LINES).for_each(|line| line.shown = false);
+    drawn.skip(MOST_LINES).for_each(|line| line.shown = false);
     let lines = Lines::by_round(Axis::new("correct pseudo-labels (%)"), lines);
     let (name, title, which) = match kept {
         true => ("labels-kept", "Pseudo-labels of kept samples", "the kept samples"),
@@ -54,11 +53,7 @@ pub(super) fn accuracy(section: &Section, kept: bool, options: &Options) -> Opti
 /// The name of the frame with the last round of each section.
 pub(super) const LAST: &str = "last";
 
-/// The rounds at which any run has pseudo-labels whose accuracy is known, in order.
-pub(super) fn rounds(study: &Study) -> BTreeSet<u32> {
-    study.sections.iter().flat_map(known_rounds).collect()
-}
-
+/// The rounds at which any run has pseudo-labels whose accuracy is known.
 fn known_rounds(section: &Section) -> impl Iterator<Item = u32> {
     let labelling = section.experiments.iter().filter(|one| one.has_labels());
     let rounds = labelling.flat_map(|one| &one.runs).flat_map(|run| &run.rounds);
@@ -66,11 +61,11 @@ fn known_rounds(section: &Section) -> impl Iterator<Item = u32> {
 }
 
 /// Accuracy of all pseudo-labels, method by section: at the last round of each section, and at one round.
-pub(super) fn bars(study: &Study, options: &Options) -> Option<Figure> {
-    let rounds = rounds(study);
+pub(super) fn bars(study: &Study) -> Option<Figure> {
+    let rounds: BTreeSet<u32> = study.sections.iter().flat_map(known_rounds).collect();
     let every = rounds.len().div_ceil(MOST_ROUNDS).max(1);
     let mut shown: BTreeSet<u32> = rounds.iter().copied().step_by(every).collect();
-    shown.extend(rounds.last().copied().into_iter().chain(options.round));
+    shown.extend(rounds.last());
     let mut frames = vec![frame(study, None)];
     frames.extend(shown.into_iter().map(|round| frame(study, Some(round))));
     let caption = "Share of correct pseudo-labels among all samples of the clients of a round, mean over seeds. Of \
@@ -79,8 +74,6 @@ pub(super) fn bars(study: &Study, options: &Options) -> Option<Figure> {
     let figure = Figure::new(study.sections.first()?, "labels-bars", title, caption);
     let mut figure = figure.framed("round", frames)?;
     figure.id = "labels-bars".to_owned();
-    let wanted = options.round.map_or(LAST.to_owned(), |round| round.to_string());
-    figure.chosen = figure.frames.iter().position(|frame| frame.name == wanted).unwrap_or(0);
     Some(figure)
 }
 

@@ -3,8 +3,7 @@
 //! The start is fixed, so that the same latents give about the same picture, and the result is kept in a
 //! cache: 2,000 latents take seconds.
 
-use super::series::short;
-use super::{Figure, Frame, MOST_MODELS, Options};
+use super::{Figure, Frame, MOST_MODELS, Options, short};
 use crate::chart::{Chart, ClassPoints};
 use crate::study::Section;
 use bhtsne::tSNE;

@@ -1,7 +1,6 @@
 //! How well a model learns, by round.
 
-use super::series::{line, short};
-use super::{Figure, Options};
+use super::{Figure, Of, Options, line, short};
 use crate::chart::{Axis, Chart, Line, Lines, Reference};
 use crate::published::SWITCHES;
 use crate::study::{Experiment, Section};
@@ -9,7 +8,7 @@ use fedanchor_record::RoundRecord;
 
 const OVER_SEEDS: &str = "Lines are means over seeds, bands one standard deviation.";
 
-fn lines(section: &Section, smooth: usize, y: Axis, of: super::series::Of) -> Lines {
+fn lines(section: &Section, smooth: usize, y: Axis, of: Of) -> Lines {
     let experiments = section.experiments.iter().enumerate();
     let lines = experiments.map(|(place, one)| line(one, place, smooth, of)).collect();
     Lines::by_round(y, lines)

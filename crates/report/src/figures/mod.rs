@@ -5,11 +5,13 @@ mod labels;
 mod latents;
 mod learning;
 mod model;
-mod series;
 
-use crate::chart::Chart;
-use crate::error::{ReportError, Result};
+use crate::chart::{Chart, Line};
+use crate::history::History;
 use crate::study::{Experiment, Section, Study};
+use crate::table::Average;
+use fedanchor_record::RoundRecord;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Experiments whose models are shown one by one at most.
@@ -44,8 +46,6 @@ pub struct Frame {
 pub struct Options {
     /// Rounds over which accuracies are averaged: 1 or 0 for none. The paper's figure 4 has 5.
     pub smooth: usize,
-    /// The round of the bars of pseudo-label accuracy; the last one of each section by default.
-    pub round: Option<u32>,
     /// Folder in which layouts of latents are kept; without one they are computed every time.
     pub cache: Option<PathBuf>,
 }
@@ -141,22 +141,73 @@ pub(crate) fn of_section(section: &Section, options: &Options) -> Vec<Figure> {
     figures.into_iter().flatten().collect()
 }
 
-/// Fails if a round was chosen at which no run has pseudo-labels.
-pub(crate) fn check_round(study: &Study, options: &Options) -> Result<()> {
-    let Some(round) = options.round else { return Ok(()) };
-    let known = labels::rounds(study);
-    if known.contains(&round) {
-        return Ok(());
-    }
-    let hint = match (known.first(), known.last()) {
-        (Some(first), Some(last)) if first < last => format!("`--round` can be {first} to {last}"),
-        (Some(only), _) => format!("`--round` can be {only}"),
-        (None, _) => "leave out `--round`, since no round has any".to_owned(),
-    };
-    Err(ReportError::Other(format!("no run has pseudo-labels at round {round}: {hint}")))
+/// The figures over all sections.
+pub(crate) fn of_study(study: &Study) -> Vec<Figure> {
+    labels::bars(study).into_iter().collect()
 }
 
-/// The figures over all sections.
-pub(crate) fn of_study(study: &Study, options: &Options) -> Vec<Figure> {
-    labels::bars(study, options).into_iter().collect()
+/// A number of a round.
+type Of<'a> = &'a dyn Fn(&RoundRecord) -> Option<f64>;
+
+/// Digits that a figure can show; more would only make the page larger.
+fn short(value: f64) -> f64 {
+    if value.abs() >= 1000.0 { value.round() } else { (value * 1000.0).round() / 1000.0 }
+}
+
+/// An experiment as a line: the mean over the runs that have a round, with a band of one standard
+/// deviation where there are several. `place` is its place in the section and decides whether it is shown at
+/// first.
+fn line(experiment: &Experiment, place: usize, smooth: usize, of: Of) -> Line {
+    let runs: Vec<Vec<(u32, f64)>> =
+        experiment.runs.iter().map(|run| smoothed(run, smooth, of)).collect();
+    Line { style: experiment.style, ..averaged(&experiment.name, place, &runs) }
+}
+
+/// The average of several lines.
+fn averaged(name: &str, place: usize, runs: &[Vec<(u32, f64)>]) -> Line {
+    let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for (round, value) in runs.iter().flatten() {
+        rounds.entry(*round).or_default().push(*value);
+    }
+    let mut line = Line { style: place, shown: place < MOST_LINES, ..Line::new(name, Vec::new()) };
+    for (round, values) in rounds {
+        let average = Average::of(values.into_iter());
+        line.points.push([f64::from(round), short(average.mean)]);
+        if runs.len() > 1 {
+            let std = average.std.unwrap_or(0.0);
+            line.band.push([short(average.mean - std), short(average.mean + std)]);
+        }
+    }
+    line
+}
+
+/// The rounds that have a number, each averaged with those before it.
+fn smoothed(run: &History, smooth: usize, of: Of) -> Vec<(u32, f64)> {
+    let numbers = run.rounds.iter().filter_map(|round| Some((round.round, of(round)?)));
+    let numbers: Vec<(u32, f64)> = numbers.filter(|(_, value)| value.is_finite()).collect();
+    let window = smooth.max(1);
+    (0..numbers.len())
+        .map(|end| {
+            let start = (end + 1).saturating_sub(window);
+            let part = numbers[start..=end].iter().map(|(_, value)| *value);
+            (numbers[end].0, Average::of(part).mean)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_averaged_where_runs_have_a_round() {
+        let runs = [vec![(0, 70.0), (1, 80.0), (2, 90.0)], vec![(0, 74.0), (1, 82.0)]];
+        let line = averaged("x", 1, &runs);
+        assert_eq!(line.points, [[0.0, 72.0], [1.0, 81.0], [2.0, 90.0]]);
+        let deviation = 8.0_f64.sqrt();
+        assert_eq!(line.band[0], [short(72.0 - deviation), short(72.0 + deviation)]);
+        assert_eq!(line.band[2], [90.0, 90.0]);
+        assert!(averaged("x", 1, &runs[..1]).band.is_empty());
+        assert!(line.shown && !averaged("x", MOST_LINES, &runs).shown);
+    }
 }

@@ -1,10 +1,9 @@
 //! What the final model and the data look like, one frame per experiment, of its first seed.
 
-use super::Figure;
-use super::series::short;
+use super::{Figure, short};
 use crate::chart::{Chart, Heat, Picture, Scale, Sheet};
 use crate::history::History;
-use crate::matrix::Matrix;
+use crate::run_files::Matrix;
 use crate::study::Section;
 use fedanchor_record::SampleKind;
 

@@ -1,23 +1,22 @@
-//! Follows a run while it is written, without disturbing it.
+//! Follows runs while they are written, without disturbing them: one run, or all in a folder, as a sweep writes it.
 //!
 //! A [`Follower`] looks at a run folder when it is polled. If a file has changed, it reads all records again, which takes
 //! milliseconds. Reading only the appended lines was rejected: it needs checks of whether a resumed run has truncated or
 //! replaced a file. A follower has neither clock nor thread: lines in a terminal and a page in a browser poll at their
 //! own pace.
 
-mod folder;
-mod live_run;
 mod writer;
 
-pub use folder::Followers;
-pub use live_run::{LiveRun, Status};
-
-use crate::error::Result;
-use crate::records::{complete_lines, read_rounds, read_timings};
-use crate::run_files::RunFiles;
-use crate::runs::read_summary;
-use crate::setup::Setup;
-use fedanchor_record::files;
+use crate::error::{ReportError, Result};
+use crate::heading::Heading;
+use crate::history::Histories;
+use crate::run_files::{RunFiles, complete_lines, read_rounds, read_timings};
+use crate::runs::{Folders, find_folders, read_summary};
+use crate::setup::{Complete, Setup};
+use crate::table::Average;
+use fedanchor_record::{RoundRecord, Summary, Timing, files};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -26,6 +25,110 @@ use writer::Writer;
 
 /// The files that are read.
 const FILES: [&str; 4] = [files::CONFIG, files::ROUNDS, files::TIMINGS, files::SUMMARY];
+/// Rounds whose mean time tells how long the others will take.
+const PACE: usize = 10;
+/// Looks at the runs in progress between two searches for new ones, which cost more.
+const LOOKS: u32 = 4;
+
+/// A run as far as it was written when it was last looked at.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LiveRun {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Whether it is running.
+    pub status: Status,
+    /// The settings that identify it to a reader, if its config could be read.
+    pub heading: Option<Heading>,
+    /// Its seed.
+    pub seed: Option<u64>,
+    /// Rounds planned.
+    pub planned: Option<u32>,
+    /// When it was started or resumed.
+    pub started: Option<SystemTime>,
+    /// When its last round was recorded.
+    pub recorded: Option<SystemTime>,
+    /// Its rounds, from round 0.
+    pub rounds: Vec<RoundRecord>,
+    /// Seconds by phase, from round 0; may be behind the rounds by one.
+    pub timings: Vec<Timing>,
+    /// Its summary, written when the rounds end.
+    pub summary: Option<Summary>,
+    /// What cannot be read, and was skipped.
+    pub problems: Vec<String>,
+}
+
+/// Whether a run is running.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Status {
+    /// There is no run in the folder, or not yet.
+    #[default]
+    Missing,
+    /// A process writes to the folder.
+    Running,
+    /// All rounds are done.
+    Finished,
+    /// Rounds are left, and no process runs them.
+    Stopped,
+}
+
+impl LiveRun {
+    /// A run of which nothing is known yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, ..Self::default() }
+    }
+
+    /// The last round.
+    pub fn last(&self) -> Option<&RoundRecord> {
+        self.rounds.last()
+    }
+
+    /// The timing of a round.
+    pub fn timing(&self, round: u32) -> Option<&Timing> {
+        self.timings.iter().rev().find(|timing| timing.round == round)
+    }
+
+    /// Whether all rounds are done, but not the comparison with the anchors alone.
+    pub fn is_comparing(&self) -> bool {
+        let done = |summary: &Summary| summary.rounds >= summary.rounds_planned;
+        self.status == Status::Running && self.summary.as_ref().is_some_and(done)
+    }
+
+    /// Time spent on the rounds until now, without the time between a stop and a resume.
+    pub fn elapsed(&self, now: SystemTime) -> Duration {
+        let rounds: f64 = self.timings.iter().map(Self::seconds).sum();
+        let total = match &self.summary {
+            Some(summary) if self.status != Status::Running => summary.seconds,
+            _ => rounds,
+        };
+        let total = Duration::try_from_secs_f64(total).unwrap_or_default();
+        total.saturating_add(self.since_last_round(now))
+    }
+
+    /// Time that the rounds to come will take; `None` if that cannot be told.
+    pub fn remaining(&self, now: SystemTime) -> Option<Duration> {
+        let to_do = self.planned?.checked_sub(self.last()?.round).filter(|&rounds| rounds > 0)?;
+        if self.status != Status::Running {
+            return None;
+        }
+        // Pre-training says nothing about the rounds.
+        let last = self.timings.iter().rev().take(PACE).filter(|timing| timing.round > 0);
+        let each = Average::of(last.map(Self::seconds)).mean;
+        let all = Duration::try_from_secs_f64(each * f64::from(to_do)).ok()?;
+        Some(all.saturating_sub(self.since_last_round(now)))
+    }
+
+    fn since_last_round(&self, now: SystemTime) -> Duration {
+        let since = self.recorded.max(self.started);
+        let since = since.filter(|_| self.status == Status::Running && !self.is_comparing());
+        // A clock that was set back, or that of another machine.
+        since.and_then(|since| now.duration_since(since).ok()).unwrap_or_default()
+    }
+
+    /// The seconds of a round; 0 if the record is absurd.
+    fn seconds(timing: &Timing) -> f64 {
+        if timing.total > 0.0 { timing.total } else { 0.0 }
+    }
+}
 
 /// Follows the run in one folder, which need not exist yet.
 #[derive(Debug)]
@@ -168,5 +271,85 @@ fn read<T>(found: &Found, read: impl FnOnce() -> Result<T>) -> (Option<T>, Optio
             Err(error) => (None, Some(error.in_run_folder())),
         },
         Err(problem) => (None, Some(problem.clone())),
+    }
+}
+
+/// The runs in a folder, which need not exist yet.
+#[derive(Debug)]
+pub struct Followers {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The runs, the one that was started last first.
+    pub runs: Vec<Follower>,
+    /// Why the folder could not be searched the last time.
+    pub problem: Option<String>,
+    looks: u32,
+}
+
+impl Followers {
+    /// Of a folder; nothing is read yet.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder, runs: Vec::new(), problem: None, looks: 0 }
+    }
+
+    /// The runs as they are now, for a report. Runs that have not completed a round yet are left out.
+    pub fn histories(&self, complete: Complete) -> Histories {
+        let mut all = Histories::default();
+        for run in self.runs.iter().map(|follower| &follower.run) {
+            let waiting = matches!(run.status, Status::Running | Status::Missing);
+            if waiting && run.rounds.is_empty() && run.problems.is_empty() {
+                continue;
+            }
+            all.add(run.path.clone(), run.status == Status::Running, complete);
+        }
+        all
+    }
+
+    /// Looks at the runs; whether anything has changed.
+    pub fn poll(&mut self) -> bool {
+        let search = self.runs.is_empty() || self.looks >= LOOKS;
+        let mut changed = false;
+        if search {
+            self.looks = 0;
+            changed |= self.search();
+        }
+        self.looks += 1;
+        for follower in &mut self.runs {
+            // A run that has ended can be resumed, but not often.
+            if search || matches!(follower.run.status, Status::Running | Status::Missing) {
+                changed |= follower.poll();
+            }
+        }
+        if changed {
+            let order =
+                |follower: &Follower| (Reverse(follower.run.started), follower.run.path.clone());
+            self.runs.sort_by_cached_key(order);
+        }
+        changed
+    }
+
+    /// Finds new runs, and forgets those that are gone.
+    fn search(&mut self) -> bool {
+        let (found, problem) = match find_folders(std::slice::from_ref(&self.folder)) {
+            Ok(Folders { folders, damaged }) => (folders, damaged.first().map(ToString::to_string)),
+            // There is nothing yet, or not any more.
+            Err(ReportError::NoRun { .. }) => (Vec::new(), None),
+            Err(_) if !self.folder.exists() => (Vec::new(), None),
+            // A folder may disappear during the search: what was known stays until the next one.
+            Err(error) => {
+                let problem = Some(error.to_string());
+                let changed = problem != self.problem;
+                self.problem = problem;
+                return changed;
+            }
+        };
+        let mut found = BTreeSet::from_iter(found);
+        let before = self.runs.len();
+        self.runs.retain(|follower| found.remove(&follower.run.path));
+        let gone = self.runs.len() < before;
+        let changed = gone || !found.is_empty() || problem != self.problem;
+        self.runs.extend(found.into_iter().map(Follower::new));
+        self.problem = problem;
+        changed
     }
 }

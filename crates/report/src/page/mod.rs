@@ -1,20 +1,30 @@
-//! The page of a report: one file that needs nothing else, from a folder or a server.
+//! The page of a report: one file that needs nothing else, from a folder or a server. In a folder, every figure is also
+//! there as SVG, and every table as CSV and LaTeX.
 //!
 //! Figures, tables and notes are written as HTML here, so that the page can be read without its script, which shows
 //! values on hover, switches lines and saves figures. Everything that comes from a run is escaped. Should markup of a
 //! run come through nevertheless, it cannot execute anything: the page's policy allows this one script, by its hash.
 
+use crate::chart::Chart;
+use crate::error::{ReportError, Result};
 use crate::escape::markup;
 use crate::figures::{self, Figure, Options};
 use crate::study::Study;
 use crate::tables::{self, TextTable};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use fedanchor_record::words::printable;
+use rayon::prelude::*;
 use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
 
 const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
+/// The file with the page.
+const PAGE: &str = "index.html";
+/// What the title of every page ends with.
+const MARK: &str = "· fedanchor report</title>";
 
 /// Problems of which more are folded.
 const MOST_PROBLEMS: usize = 5;
@@ -60,7 +70,7 @@ impl PageData {
                 [only] => only.title.clone(),
                 all => format!("{} tasks", all.len()),
             },
-            overview: figures::of_study(study, options),
+            overview: figures::of_study(study),
             sections: sections.collect(),
             problems: study.problems.clone(),
             live: None,
@@ -188,6 +198,63 @@ pub fn page(data: &PageData) -> String {
 pub(crate) fn fill(template: &str, content: impl Fn(&str) -> String) -> String {
     let parts = template.split("@@").enumerate();
     parts.map(|(at, part)| if at % 2 == 0 { part.to_owned() } else { content(part) }).collect()
+}
+
+/// Writes the report of a study into a folder, in the place of an earlier one, and returns the path of its page.
+pub fn write_report(study: &Study, options: &Options, folder: &Path) -> Result<PathBuf> {
+    if study.sections.is_empty() {
+        let problems = study.problems.iter().map(|problem| format!("\n{}", printable(problem)));
+        let problems: String = problems.collect();
+        return Err(ReportError::Other(format!("there is no run to show{problems}")));
+    }
+    check_folder(folder)?;
+    let data = PageData::new(study, options);
+    let (figure_folder, table_folder) = (folder.join("figures"), folder.join("tables"));
+    for folder in [&figure_folder, &table_folder] {
+        if folder.exists() {
+            fs_err::remove_dir_all(folder)?;
+        }
+        fs_err::create_dir_all(folder)?;
+    }
+    for table in data.tables() {
+        fs_err::write(table_folder.join(&table.id).with_added_extension("csv"), table.csv())?;
+        fs_err::write(table_folder.join(&table.id).with_added_extension("tex"), table.latex())?;
+    }
+    let files: Vec<(String, String, &Chart)> = data.figures().flat_map(files).collect();
+    files.par_iter().try_for_each(|(name, title, chart)| {
+        fs_err::write(figure_folder.join(format!("{name}.svg")), chart.svg(title))
+    })?;
+    let path = folder.join(PAGE);
+    fedanchor_disk::write(&path, &[page(&data).as_bytes()])?;
+    Ok(path)
+}
+
+/// A report replaces an earlier one, and nothing else.
+fn check_folder(folder: &Path) -> Result<()> {
+    let empty = !folder.exists() || fs_err::read_dir(folder)?.next().is_none();
+    let page = folder.join(PAGE);
+    let text = || fedanchor_disk::read_text(&page, fedanchor_disk::limit(&page));
+    let earlier = || text().is_ok_and(|text| text.contains(MARK));
+    if empty || page.exists() && earlier() {
+        return Ok(());
+    }
+    let problem = "contains something that is not a report: name another folder with `--out`";
+    Err(ReportError::about(folder, problem))
+}
+
+/// Name, title and content of each file of a figure. Of bars, only the chosen frame: there is one per round.
+fn files(figure: &Figure) -> Vec<(String, String, &Chart)> {
+    let frames = figure.frames.iter().enumerate();
+    let files = frames.filter_map(|(place, frame)| {
+        let name = match frame.chart {
+            _ if figure.frames.len() == 1 => figure.id.clone(),
+            Chart::Bars(_) if place == figure.chosen => figure.id.clone(),
+            Chart::Bars(_) => return None,
+            _ => format!("{}-{}", figure.id, place + 1),
+        };
+        Some((name, figure.title_of(frame), &frame.chart))
+    });
+    files.collect()
 }
 
 #[cfg(test)]

@@ -28,9 +28,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
 
 /// Headers of every answer. The page contains its script and styles and contacts this server only.
@@ -78,14 +77,15 @@ impl Content {
     }
 }
 
+/// Headers of a request, and bytes in all of them.
+const HEADER_COUNT: usize = 64;
+const HEADER_BYTES: usize = 16 << 10;
+
 /// What one connection may take. Each has one request.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     /// Connections at the same time.
     connections: usize,
-    /// Headers of a request, and bytes in all of them.
-    headers: usize,
-    header_bytes: usize,
     /// Time until the headers are there, and for the whole connection.
     header_time: Duration,
     time: Duration,
@@ -93,8 +93,6 @@ struct Limits {
 
 const LIMITS: Limits = Limits {
     connections: 256,
-    headers: 64,
-    header_bytes: 16 << 10,
     header_time: Duration::from_secs(10),
     time: Duration::from_secs(60),
 };
@@ -126,43 +124,22 @@ impl Server {
     }
 
     fn start_with(self, site: Arc<Site>, limits: Limits) -> io::Result<Serving> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let hosts = self.hosts;
         let answer = Arc::new(move |request: &Request<Incoming>| answer(request, &site, &hosts));
         let listener = {
             let _runtime = runtime.enter();
             tokio::net::TcpListener::from_std(self.listener)?
         };
-        let serve = move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = accept(listener, answer, limits) => {}
-                    _ = stopped => {}
-                }
-            });
-            // Dropping the runtime closes all connections.
-        };
-        let thread = std::thread::Builder::new().name("web".to_owned()).spawn(serve)?;
-        Ok(Serving { stop: Some(stop), thread: Some(thread) })
+        runtime.spawn(accept(listener, answer, limits));
+        Ok(Serving { _runtime: runtime })
     }
 }
 
-/// A server that answers; it ends at once when this is dropped.
+/// A server that answers. Dropping the runtime closes all connections and ends its thread.
 #[derive(Debug)]
 pub struct Serving {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // Whether it has ended or panicked, there is nothing left to do.
-            let _ = thread.join();
-        }
-    }
+    _runtime: Runtime,
 }
 
 /// A connection, which is answered in a separate task.
@@ -180,8 +157,8 @@ where
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .keep_alive(false)
-        .max_headers(limits.headers)
-        .max_header_size(limits.header_bytes)
+        .max_headers(HEADER_COUNT)
+        .max_header_size(HEADER_BYTES)
         .header_read_timeout(limits.header_time);
     let mut open: VecDeque<Connection> = VecDeque::new(); // the oldest first
     loop {

@@ -1,8 +1,7 @@
 //! One line per round, and in a terminal a bar below them.
 
-use super::POLL;
-use super::text::{header, name, state_line};
-use crate::commands::rounds;
+use super::{POLL, header, name, state_line};
+use crate::commands::progress::{self, after_bar};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor_record::RoundRecord;
@@ -61,7 +60,7 @@ fn show(bar: &ProgressBar, runs: &[&LiveRun], now: SystemTime) {
         bar.reset();
     }
     bar.set_length(run.planned.unwrap_or(last.round).into());
-    bar.set_message(rounds::after_bar(last, run.timing(last.round), run.remaining(now)));
+    bar.set_message(after_bar(last, run.timing(last.round), run.remaining(now)));
     bar.set_position(last.round.into());
 }
 
@@ -148,9 +147,10 @@ impl Printed {
             if timing.is_none() && is_last && !has_ended(run) {
                 break;
             }
-            lines.extend(rounds::notes(record).iter().chain(&record.notes).map(|text| note(text)));
+            lines
+                .extend(progress::notes(record).iter().chain(&record.notes).map(|text| note(text)));
             let left = if is_last { run.remaining(now) } else { None };
-            let text = rounds::line(record, timing, run.planned, left);
+            let text = progress::line(record, timing, run.planned, left);
             lines.push(Line::Result(format!("{prefix}{text}")));
             self.rounds.push(record.clone());
         }

@@ -1,8 +1,7 @@
 //! The page of a report, served while its runs are in progress. It is rebuilt when a run has changed; requests are
 //! answered from memory.
 
-use super::POLL;
-use super::text::{progress, state};
+use super::{POLL, progress, state};
 use crate::printer::Printer;
 use anyhow::{Context, Result};
 use fedanchor_record::words::printable;
