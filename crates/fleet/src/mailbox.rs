@@ -315,7 +315,8 @@ impl Mailbox {
     pub fn spool(&self) -> Result<(Spooled, File)> {
         let number = self.files.fetch_add(1, Ordering::Relaxed);
         let path = self.folder.join(format!("{number}.{SUFFIX}"));
-        Spooled::create(path.clone()).map_err(|error| Error::file(path, error))
+        let file = File::create_new(&path).map_err(|error| Error::file(&path, error))?;
+        Ok((Spooled(path), file))
     }
 
     /// For the transport: delivers the reply to a request; `false` if the request is not pending.
