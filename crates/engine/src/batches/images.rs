@@ -38,14 +38,17 @@ impl<'a> View<'a> {
 /// The way from 8-bit pixels to a normalised batch.
 #[derive(Debug)]
 pub struct ImagePipeline {
-    shape: Shape,
-    flip: bool,
+    /// The shape of an image.
+    pub shape: Shape,
+    /// Whether images are mirrored.
+    pub flip: bool,
     strong: Strong,
     device: Device,
     /// Input in bfloat16, made by the GPU's fused kernel.
     half: bool,
     fused: bool,
-    normalisation: Normalisation,
+    /// The normalisation of the input.
+    pub normalisation: Normalisation,
     /// (x / 255 - mean) / std as one multiplication and one subtraction, by channel.
     scale: Vec<f32>,
     shift: Vec<f32>,
@@ -80,21 +83,6 @@ impl ImagePipeline {
         let flip = config.flip.unwrap_or(flip);
         let (strong, normalisation) = (config.strong, normalisation.clone());
         Ok(Self { shape, flip, strong, device, half, fused, normalisation, scale, shift, workers })
-    }
-
-    /// The shape of an image.
-    pub fn shape(&self) -> Shape {
-        self.shape
-    }
-
-    /// The normalisation of the input.
-    pub fn normalisation(&self) -> &Normalisation {
-        &self.normalisation
-    }
-
-    /// Whether images are mirrored.
-    pub fn flip(&self) -> bool {
-        self.flip
     }
 
     /// Makes the images of a batch on the host: `views` holds sample 0 of every client, then
@@ -196,7 +184,7 @@ mod tests {
             Some(1),
         )
         .unwrap();
-        let images = batch * clients * pipeline.shape().bytes();
+        let images = batch * clients * pipeline.shape.bytes();
         let packing = Packing::new(&[images, images, 4 * batch * clients, images]);
         let bytes = Tensor::zeros([packing.total() as i64], (Kind::Uint8, Device::Cpu));
         let view = |part| pipeline.view(&bytes, &packing, part, batch, clients).unwrap();

@@ -3,8 +3,7 @@
 use super::Batches;
 use super::images::{ImagePipeline, View};
 use super::packing::{Packing, write};
-use super::plan::{Sample, Task, by_client};
-use super::streams::RoundStreams;
+use super::plan::{RoundStreams, Sample, Task, by_client};
 use crate::config::Augmentation;
 use crate::error::Result;
 use fedanchor_data::Purpose;
@@ -43,7 +42,7 @@ pub struct TwoViewBatch {
 impl TwoViewFormat {
     fn packing(&self, images: &ImagePipeline, active: usize) -> Packing {
         let samples = active * self.batch;
-        let images = samples * images.shape().bytes();
+        let images = samples * images.shape.bytes();
         Packing::new(&[samples * 8, images, images])
     }
 
