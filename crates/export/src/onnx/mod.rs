@@ -72,7 +72,7 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
             model.version
         ),
         graph: Some(graph),
-        opset_import: vec![OperatorSet { domain: String::new(), version: OPERATORS }],
+        opset_import: vec![OperatorSet { version: OPERATORS }],
         metadata_props: properties(model),
     };
     Ok(Exported { bytes: file.encode_to_vec(), left_out })
@@ -131,18 +131,15 @@ fn add(
         value => name_of(value, model),
     };
     let (input, output) = (&*name(input), &*name(value));
-    let put = |graph: &mut Graph, index: usize| -> Result<String> {
-        let entry = &model.params.layout[index];
-        tensor(graph, &entry.name, &entry.shape, &model.params.tensors[index])?;
-        Ok(entry.name.clone())
+    let layout = &model.params.layout;
+    let put_as = |graph: &mut Graph, index: usize, dims: &[i64]| -> Result<String> {
+        tensor(graph, &layout[index].name, dims, &model.params.tensors[index])?;
+        Ok(layout[index].name.clone())
     };
+    let put = |graph: &mut Graph, index: usize| put_as(graph, index, &layout[index].shape);
     // One number per channel, to be multiplied with or added to [N, C, H, W].
-    let channelwise = |graph: &mut Graph, index: usize| -> Result<String> {
-        let entry = &model.params.layout[index];
-        let dims = [entry.numel(), 1, 1];
-        tensor(graph, &entry.name, &dims, &model.params.tensors[index])?;
-        Ok(entry.name.clone())
-    };
+    let channelwise =
+        |graph: &mut Graph, index: usize| put_as(graph, index, &[layout[index].numel(), 1, 1]);
     match operation {
         Operation::Conv { weight, bias, stride, padding } => {
             let mut inputs = vec![input.to_owned(), put(graph, weight)?];
@@ -150,7 +147,7 @@ fn add(
                 inputs.push(put(graph, bias)?);
             }
             let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-            let kernel = &model.params.layout[weight].shape[2..];
+            let kernel = &layout[weight].shape[2..];
             let attributes = vec![
                 ints("kernel_shape", kernel),
                 ints("strides", &[stride; 2]),
