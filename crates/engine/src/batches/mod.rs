@@ -13,7 +13,7 @@ pub use images::{ImagePipeline, View};
 pub use packing::{Packing, write};
 pub use plan::{RoundStreams, Sample, StepPlan, Task};
 pub(crate) use plan::{by_client, mix_partner};
-pub use two_views::{TwoViewBatch, TwoViewFormat, TwoViews};
+pub use two_views::{TwoViewFormat, TwoViews};
 
 /// How the inputs of a step are made on the host. Nothing here may depend on the parameters, so that it can
 /// run ahead of the training.

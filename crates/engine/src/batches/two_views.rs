@@ -30,7 +30,7 @@ pub struct TwoViewFormat {
 
 /// A batch on the device.
 #[derive(Debug)]
-pub struct TwoViewBatch {
+pub struct Batch {
     /// Labels: `[K, batch]`.
     pub labels: Tensor,
     /// The weak view, normalised: `[batch, K*C, H, W]`.
@@ -47,16 +47,11 @@ impl TwoViewFormat {
     }
 
     /// One step's inputs on the device.
-    pub fn read(
-        &self,
-        images: &ImagePipeline,
-        bytes: &Tensor,
-        active: usize,
-    ) -> Result<TwoViewBatch> {
+    pub fn read(&self, images: &ImagePipeline, bytes: &Tensor, active: usize) -> Result<Batch> {
         let packing = self.packing(images, active);
         let input = |part| images.input(&images.view(bytes, &packing, part, self.batch, active)?);
         let by_client = [active as i64, self.batch as i64];
-        Ok(TwoViewBatch {
+        Ok(Batch {
             labels: packing.view(bytes, 0, Kind::Int64, &by_client)?,
             first: input(1)?,
             second: input(2)?,

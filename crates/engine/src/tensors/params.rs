@@ -67,11 +67,6 @@ impl Params {
         self.layout.iter().zip(&self.tensors)
     }
 
-    /// Where the tensors live.
-    pub fn device(&self) -> Device {
-        self.tensors.first().map_or(Device::Cpu, Tensor::device)
-    }
-
     /// Applies `change` to every tensor.
     fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor, tch::TchError>) -> Result<Params> {
         let tensors = self.tensors.iter().map(change).collect::<Result<_, _>>()?;

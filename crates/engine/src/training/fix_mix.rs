@@ -82,7 +82,7 @@ pub struct FixMixFormat {
 /// A batch on the device, with the labels and weights of the fix samples. Labels, weights and lambda are `[K, batch]`,
 /// images 8-bit `[batch, K, H, W, C]`; the adjustment, `[K, 1, C]`, is added to the logits.
 #[derive(Debug)]
-pub struct FixMixBatch {
+pub struct Batch {
     pub labels: Tensor,
     pub weights: Option<Tensor>,
     pub adjustment: Option<Tensor>,
@@ -133,12 +133,7 @@ impl FixMixFormat {
     }
 
     /// One step's inputs on the device.
-    pub fn read(
-        &self,
-        images: &ImagePipeline,
-        bytes: &Tensor,
-        active: usize,
-    ) -> Result<FixMixBatch> {
+    pub fn read(&self, images: &ImagePipeline, bytes: &Tensor, active: usize) -> Result<Batch> {
         let packing = self.packing(images, active);
         let by_client = [active as i64, self.batch as i64];
         let images = |part| images.view(bytes, &packing, part, self.batch, active);
@@ -160,7 +155,7 @@ impl FixMixFormat {
             let shape = [active as i64, 1, self.adjustments as i64];
             packing.view(bytes, ADJUSTMENT, Kind::Float, &shape)
         };
-        Ok(FixMixBatch {
+        Ok(Batch {
             labels: labels(FIX_LABELS)?,
             weights: weights(FIX_WEIGHTS)?,
             adjustment: (self.adjustments > 0).then(adjustment).transpose()?,
@@ -272,7 +267,7 @@ fn logits(context: &Context, x: &Tensor, pass: &Pass) -> Result<Tensor> {
 
 impl FixMixLoss {
     /// All views in one pass, with their losses in one kernel of the GPU.
-    fn fused(&self, context: &Context, batch: &FixMixBatch, pass: &Pass) -> Result<Losses> {
+    fn fused(&self, context: &Context, batch: &Batch, pass: &Pass) -> Result<Losses> {
         let images = &context.images;
         let logits = match &batch.mix {
             Some(mix) => {
@@ -295,12 +290,7 @@ impl FixMixLoss {
     }
 
     /// The same by plain operations.
-    fn plain_terms(
-        &self,
-        context: &Context,
-        batch: &FixMixBatch,
-        pass: &Pass,
-    ) -> Result<Vec<Tensor>> {
+    fn plain_terms(&self, context: &Context, batch: &Batch, pass: &Pass) -> Result<Vec<Tensor>> {
         let images = &context.images;
         let Some(mix) = &batch.mix else {
             let logits = logits(context, &images.input(&batch.fix)?, pass)?;

@@ -95,12 +95,7 @@ impl Momentum {
 
     /// Copies another's buffers into these, allocating those that are missing as large as `full`, and
     /// returns views of the first `clients`.
-    pub(crate) fn take_over(
-        &mut self,
-        from: &Momentum,
-        full: &[Tensor],
-        clients: i64,
-    ) -> Result<Momentum> {
+    pub(crate) fn take_over(&mut self, from: &Self, full: &[Tensor], clients: i64) -> Result<Self> {
         self.fill(&from.buffers.keys().copied().collect::<Vec<_>>(), full)?;
         let views = from.buffers.iter().map(|(&index, from)| {
             let mut view = self.buffers[&index].f_narrow(0, 0, clients)?;
