@@ -97,7 +97,7 @@ pub struct Poll {
 }
 
 /// What the transport shall do.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Work {
     /// `work`, `wait` or `done`.
     pub state: &'static str,
@@ -276,8 +276,7 @@ impl Mailbox {
             if let Some((ok, message)) = inner.end.clone() {
                 inner.end_is_known = true;
                 self.changed.notify_all();
-                let (requests, forget) = Default::default();
-                return Some(Work { state: "done", requests, forget, ok, message });
+                return Some(Work { state: "done", ok, message, ..Work::default() });
             }
             let mut requests = Vec::new();
             for request in inner.requests.values_mut() {

@@ -1,8 +1,7 @@
 //! Training on a node: executes requests to train, and keeps the states of clients on disk between rounds.
 
-use super::refusal::{PRIVATE, Refusal};
 use super::state::{Kept, StateFolder};
-use super::{Site, limits};
+use super::{PRIVATE, Refusal, Site, limits};
 use crate::protocol::{NOT_JOINED, TrainHeader, framed, split_parts};
 use axum::body::Bytes;
 use fedanchor::Error;
