@@ -105,7 +105,6 @@ impl From<fedanchor_engine::Error> for Error {
         use fedanchor_engine::Error as Engine;
         match error {
             Engine::Config { key, problem } => Self::Config { key, problem },
-            Engine::File { path, problem } => Self::File { path, problem },
             other => Self::Engine(other),
         }
     }

@@ -113,11 +113,11 @@ fn adjusted_logits_are_logits_plus_the_clients_own_numbers() {
         Tensor::from_slice(&bytes)
     };
     let loss = |fix: &FixMix| {
-        let inputs = Inputs { context, bytes: &bytes(&fix.batches), scalars: &[] };
+        let inputs = Inputs { context, bytes: &bytes(fix), scalars: &[] };
         fix.loss().loss(&inputs, &pass).unwrap()
     };
     let found = loss(&adjusted);
-    let batch = plain.batches.format.read(&context.images, &bytes(&plain.batches), 2).unwrap();
+    let batch = plain.format.read(&context.images, &bytes(&plain), 2).unwrap();
     let x = context.images.input(&batch.fix).unwrap();
     let features = context.network.features(&x, &pass).unwrap();
     let logits = context.network.logits(&features, &pass).unwrap();

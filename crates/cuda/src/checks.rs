@@ -2,8 +2,9 @@
 //! strides, kinds, addresses and devices are looked at, never numbers on the GPU. Where tensors live is
 //! checked last, so that tests without a GPU reach every other check.
 
-use crate::error::{CudaError, Expected, either};
+use crate::error::CudaError;
 use crate::shim::Result;
+use std::fmt;
 use tch::{Device, Kind, Tensor};
 
 /// Bytes that kernels move at a time; a tensor that they read or write in place starts at a multiple.
@@ -60,18 +61,13 @@ impl<'a> Argument<'a> {
 
     pub(crate) fn with_size(self, expected: &[i64]) -> Result<Self> {
         let size = self.tensor.size();
-        match size == expected {
-            true => Ok(self),
-            false => self.refused(format!("size {expected:?}"), format!("{size:?}")),
-        }
+        let (holds, got) = (size == expected, format_args!("{size:?}"));
+        self.require(holds, format_args!("size {expected:?}"), got)
     }
 
     pub(crate) fn with_kind(self, expected: &[Kind]) -> Result<Self> {
         let kind = self.kind()?;
-        match expected.contains(&kind) {
-            true => Ok(self),
-            false => self.refused(either(expected), format!("{kind:?}")),
-        }
+        self.require(expected.contains(&kind), either(expected), format_args!("{kind:?}"))
     }
 
     pub(crate) fn kind(self) -> Result<Kind> {
@@ -80,10 +76,7 @@ impl<'a> Argument<'a> {
 
     /// The last dimension is the innermost, without gaps.
     pub(crate) fn contiguous(self) -> Result<Self> {
-        if self.tensor.is_contiguous() {
-            return Ok(self);
-        }
-        self.refused_strides(contiguous_strides(&self.tensor.size()))
+        self.require_strides(self.tensor.is_contiguous(), contiguous_strides(&self.tensor.size()))
     }
 
     /// The numbers of every client `[K, ...]` are one block of memory, client after client. Within a
@@ -100,10 +93,8 @@ impl<'a> Argument<'a> {
             block *= size;
             next
         });
-        if dense && (size[0] == 1 || strides[0] == block) {
-            return Ok(self);
-        }
-        self.refused_strides(contiguous_strides(&size))
+        let holds = dense && (size[0] == 1 || strides[0] == block);
+        self.require_strides(holds, contiguous_strides(&size))
     }
 
     /// The same order in memory as `other`, which is of the same size.
@@ -111,40 +102,33 @@ impl<'a> Argument<'a> {
         let (own, others) = (self.tensor.stride(), other.tensor.stride());
         // The stride of a dimension of size 1 means nothing.
         let counts = self.tensor.size().into_iter().map(|size| size > 1);
-        if own.iter().zip(&others).zip(counts).all(|((own, other), counts)| !counts || own == other)
-        {
-            return Ok(self);
-        }
-        self.refused_strides(others)
+        let mut strides = own.iter().zip(&others).zip(counts);
+        self.require_strides(strides.all(|((own, other), counts)| !counts || own == other), others)
     }
 
     pub(crate) fn aligned(self) -> Result<Self> {
-        match self.tensor.data_ptr() as usize % VECTOR {
-            0 => Ok(self),
-            rest => self.refused(
-                format!("an address divisible by {VECTOR}"),
-                format!("a remainder of {rest}"),
-            ),
-        }
+        let rest = self.tensor.data_ptr() as usize % VECTOR;
+        let expected = format_args!("an address divisible by {VECTOR}");
+        self.require(rest == 0, expected, format_args!("a remainder of {rest}"))
     }
 
     /// On `expected`.
     pub(crate) fn on(self, expected: Device) -> Result<Self> {
         let device = self.tensor.device();
-        match device == expected {
+        let (holds, got) = (device == expected, format_args!("one on {device:?}"));
+        self.require(holds, format_args!("a tensor on {expected:?}"), got)
+    }
+
+    fn require_strides(self, holds: bool, expected: Vec<i64>) -> Result<Self> {
+        let got = self.tensor.stride();
+        self.require(holds, format_args!("strides {expected:?}"), format_args!("{got:?}"))
+    }
+
+    fn require(self, holds: bool, expected: impl ToString, got: impl ToString) -> Result<Self> {
+        match holds {
             true => Ok(self),
-            false => {
-                self.refused(format!("a tensor on {expected:?}"), format!("one on {device:?}"))
-            }
+            false => Err(CudaError::refused(self.name, expected, got)),
         }
-    }
-
-    fn refused_strides(self, expected: Vec<i64>) -> Result<Self> {
-        self.refused(format!("strides {expected:?}"), format!("{:?}", self.tensor.stride()))
-    }
-
-    fn refused(self, expected: String, got: String) -> Result<Self> {
-        Err(CudaError::refused(self.name, expected, got))
     }
 }
 
@@ -178,4 +162,50 @@ fn contiguous_strides(size: &[i64]) -> Vec<i64> {
         strides[at - 1] = strides[at] * size[at];
     }
     strides
+}
+
+/// The values that are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// From the first to the second.
+    Between(i64, i64),
+    /// One of these.
+    OneOf(&'static [i64]),
+    /// A multiple of this.
+    MultipleOf(i64),
+    /// 8 times a power of two.
+    EightDoubled,
+}
+
+impl Expected {
+    /// Whether `number` is accepted.
+    pub(crate) fn accepts(self, number: i64) -> bool {
+        match self {
+            Self::Between(least, most) => (least..=most).contains(&number),
+            Self::OneOf(all) => all.contains(&number),
+            Self::MultipleOf(of) => number % of == 0,
+            Self::EightDoubled => number >= 8 && number.count_ones() == 1,
+        }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Between(least, most) if least == most => write!(f, "{least}"),
+            Self::Between(least, most) => write!(f, "{least} to {most}"),
+            Self::OneOf(all) => f.write_str(&either(all)),
+            Self::MultipleOf(of) => write!(f, "a multiple of {of}"),
+            Self::EightDoubled => f.write_str("8, 16, 32 and so on"),
+        }
+    }
+}
+
+/// "a, b or c".
+pub(crate) fn either<T: fmt::Debug>(all: &[T]) -> String {
+    let all: Vec<String> = all.iter().map(|one| format!("{one:?}")).collect();
+    match &all[..] {
+        [before @ .., last] if !before.is_empty() => format!("{} or {last}", before.join(", ")),
+        all => all.concat(),
+    }
 }

@@ -1,7 +1,6 @@
 //! What follows the last convolution: the average over the pixels, and heads with few outputs.
 
-use crate::checks::{Argument, GRID, number, on_one_gpu};
-use crate::error::Expected;
+use crate::checks::{Argument, Expected, GRID, number, on_one_gpu};
 use crate::shim::*;
 use std::ptr::null_mut;
 use tch::{Kind, Tensor};

@@ -1,7 +1,6 @@
 //! From 8-bit images to the network's input.
 
-use crate::checks::{Argument, number, on_one_gpu};
-use crate::error::Expected;
+use crate::checks::{Argument, Expected, number, on_one_gpu};
 use crate::shim::*;
 use std::ffi::c_int;
 use std::ptr::null_mut;

@@ -35,8 +35,9 @@ mod sgd;
 mod shim;
 mod upload;
 
+pub use checks::Expected;
 pub use conv::{Sums, conv_before_norm};
-pub use error::{CudaError, Expected};
+pub use error::CudaError;
 pub use graph::{Graph, overlap_weight_grads};
 pub use head::{POOL_PIXELS, head, is_small_head, pool};
 pub use images::{Mixture, images};

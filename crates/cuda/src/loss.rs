@@ -1,7 +1,6 @@
 //! The losses of a cohort's training step.
 
-use crate::checks::{Argument, number, on_one_gpu};
-use crate::error::Expected;
+use crate::checks::{Argument, Expected, number, on_one_gpu};
 use crate::shim::*;
 use std::ptr::null_mut;
 use tch::{Kind, Tensor};

@@ -1,8 +1,7 @@
 //! Batch norm with what follows it.
 
-use crate::checks::{Argument, GRID, number, on_one_gpu};
+use crate::checks::{Argument, Expected, GRID, number, on_one_gpu};
 use crate::conv::Sums;
-use crate::error::Expected;
 use crate::shim::*;
 use std::ffi::c_int;
 use std::ptr::null_mut;

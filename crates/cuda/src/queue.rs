@@ -9,8 +9,9 @@ use std::ptr::null_mut;
 /// A stream: a queue of work on a GPU.
 #[derive(Debug)]
 pub struct Queue {
-    handle: *mut c_void,
-    device: usize,
+    pub(crate) handle: *mut c_void,
+    /// The number of its GPU.
+    pub(crate) device: usize,
 }
 
 // SAFETY: the handle is a plain value; CUDA streams may be used from any thread.
@@ -40,15 +41,6 @@ impl Queue {
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: a live handle.
         check(unsafe { fa_stream_synchronize(self.handle) })
-    }
-
-    pub(crate) fn handle(&self) -> *mut c_void {
-        self.handle
-    }
-
-    /// The number of its GPU.
-    pub(crate) fn device(&self) -> usize {
-        self.device
     }
 }
 

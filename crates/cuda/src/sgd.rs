@@ -1,7 +1,6 @@
 //! SGD for all parameters of a cohort at once.
 
-use crate::checks::{Argument, GRID, number, on_one_gpu};
-use crate::error::Expected;
+use crate::checks::{Argument, Expected, GRID, number, on_one_gpu};
 use crate::shim::*;
 use std::ffi::c_int;
 use tch::{Kind, Tensor};

@@ -1,7 +1,6 @@
 //! Uploads from pinned memory.
 
-use crate::checks::{Argument, gpu_number, number};
-use crate::error::Expected;
+use crate::checks::{Argument, Expected, gpu_number, number};
 use crate::queue::Queue;
 use crate::shim::*;
 use std::ffi::c_void;
@@ -51,10 +50,10 @@ impl Upload {
     /// Queues the copy of the first bytes to the GPU on `stream`, which is a stream of the same GPU and
     /// not being captured.
     pub fn start(&mut self, stream: &Queue, bytes: usize) -> Result<()> {
-        check_start(bytes, self.size, stream.device(), self.device)?;
+        check_start(bytes, self.size, stream.device, self.device)?;
         self.started = 0;
         // SAFETY: live handles of one GPU; the memory has at least this many bytes.
-        check(unsafe { fa_upload_start(self.handle, stream.handle(), bytes) })?;
+        check(unsafe { fa_upload_start(self.handle, stream.handle, bytes) })?;
         self.started = bytes;
         Ok(())
     }

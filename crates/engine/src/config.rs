@@ -53,17 +53,15 @@ words! {
     MixAugment { /** Each image before mixing. */ Before, /** The mixture. */ After }
     /// How often the mix set is drawn.
     MixSet { /** Once per epoch. */ Epoch, /** Once per round. */ Round }
-}
-
-/// How resnet18 begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stem {
-    /// A 3x3 convolution, for images of about 32 pixels.
-    #[default]
-    Cifar,
-    /// A 7x7 convolution of stride 2 and a 3x3 maximum of stride 2, for photographs.
-    Imagenet,
+    /// How resnet18 begins.
+    #[derive(Default)]
+    Stem {
+        /// A 3x3 convolution, for images of about 32 pixels.
+        #[default]
+        Cifar,
+        /// A 7x7 convolution of stride 2 and a 3x3 maximum of stride 2, for photographs.
+        Imagenet,
+    }
 }
 
 impl Stem {

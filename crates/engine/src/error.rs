@@ -1,8 +1,5 @@
 //! What can go wrong while a cohort is trained, as values.
 
-use fedanchor_data::paths::in_message;
-use std::path::PathBuf;
-
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -24,9 +21,6 @@ pub enum Error {
     /// network.
     #[error("{0}")]
     Tensors(String),
-    /// A file that could not be read or written.
-    #[error("{}: {problem}", in_message(path))]
-    File { path: PathBuf, problem: String },
 }
 
 /// Shorthand for results of this crate.
@@ -41,11 +35,6 @@ impl Error {
     /// Invalid tensors.
     pub fn tensors(problem: impl ToString) -> Self {
         Self::Tensors(problem.to_string())
-    }
-
-    /// A file that could not be used.
-    pub fn file(path: impl Into<PathBuf>, problem: impl ToString) -> Self {
-        Self::File { path: path.into(), problem: problem.to_string() }
     }
 }
 

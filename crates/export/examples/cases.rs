@@ -7,7 +7,7 @@ use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_engine::batches::ImagePipeline;
 use fedanchor_engine::config::{AugmentConfig, Heads, ModelConfig, NormKind, Stem};
 use fedanchor_engine::model::{Network, Pass, Statistics};
-use fedanchor_engine::tensors::{Params, Part};
+use fedanchor_engine::tensors::{Params, Part, encode};
 use fedanchor_engine::training::losses::unit;
 use fedanchor_export::{Input, Latents, Trained, onnx, state_dict};
 use std::path::Path;
@@ -118,7 +118,7 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
     }
     if let Ok(exported) = state_dict(&model) {
         fs_err::write(folder.join("model.pt"), exported.bytes)?;
-        fs_err::write(folder.join("model.safetensors"), params.encode("")?)?;
+        fs_err::write(folder.join("model.safetensors"), encode(&params.named(), "")?)?;
     }
     let input = input.f_contiguous()?;
     let computed = [("logits", logits), ("latents", latents), ("scores", scores)];

@@ -97,7 +97,7 @@ pub struct Poll {
 }
 
 /// What the transport shall do.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Work {
     /// `work`, `wait` or `done`.
     pub state: &'static str,
@@ -276,8 +276,7 @@ impl Mailbox {
             if let Some((ok, message)) = inner.end.clone() {
                 inner.end_is_known = true;
                 self.changed.notify_all();
-                let (requests, forget) = Default::default();
-                return Some(Work { state: "done", requests, forget, ok, message });
+                return Some(Work { state: "done", ok, message, ..Work::default() });
             }
             let mut requests = Vec::new();
             for request in inner.requests.values_mut() {
@@ -315,7 +314,8 @@ impl Mailbox {
     pub fn spool(&self) -> Result<(Spooled, File)> {
         let number = self.files.fetch_add(1, Ordering::Relaxed);
         let path = self.folder.join(format!("{number}.{SUFFIX}"));
-        Spooled::create(path.clone()).map_err(|error| Error::file(path, error))
+        let file = File::create_new(&path).map_err(|error| Error::file(&path, error))?;
+        Ok((Spooled(path), file))
     }
 
     /// For the transport: delivers the reply to a request; `false` if the request is not pending.

@@ -3,7 +3,6 @@
 mod data;
 mod limits;
 mod queue;
-mod refusal;
 mod state;
 mod trainer;
 
@@ -22,7 +21,6 @@ use fedanchor::{Error, Experiment, Result};
 use fedanchor_record::Build;
 use fedanchor_record::words::excerpt;
 use queue::{Job, Queue, RequestQueue, Task};
-use refusal::Refusal;
 use serde::Deserialize;
 use state::StateFolder;
 use std::path::{Path, PathBuf};
@@ -119,6 +117,41 @@ fn work(settings: &Settings, folder: &StateFolder, queue: &Queue) {
     }
 }
 
+/// Replaces a reason that must stay on this machine, because it may name files.
+const PRIVATE: &str = "see the node's log";
+
+/// Why a request is refused: an HTTP status, and a message that may leave this machine.
+struct Refusal(u16, String);
+
+impl Refusal {
+    /// A refusal that reveals nothing about this machine.
+    fn new(status: u16, problem: impl ToString) -> Self {
+        let problem = problem.to_string();
+        // A node that has not joined yet is no incident.
+        if status != NOT_JOINED {
+            tracing::warn!(status, reason = problem, "refused");
+        }
+        Self(status, problem)
+    }
+
+    /// A refusal whose reason may name files. It is logged here and not sent.
+    fn private(status: u16, problem: &str, reason: &impl ToString) -> Self {
+        tracing::warn!(status, reason = reason.to_string(), "refused");
+        Self(status, format!("{problem}: {PRIVATE}"))
+    }
+
+    fn into_reply(self) -> (u16, Bytes) {
+        (self.0, self.1.into())
+    }
+}
+
+/// A failure of the node itself.
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::private(500, "internal error", &error)
+    }
+}
+
 /// Parses a join request of this version.
 fn parse_request(request: &[u8]) -> std::result::Result<JoinRequest, Refusal> {
     // The version first: the request of another version may have other fields.
@@ -174,14 +207,9 @@ impl Site {
         let data = LocalData::read(&settings.source, &experiment.data, run.shape)?;
         check_names(data.clients.iter().map(|(name, _)| name.as_str()))
             .map_err(|problem| Refusal::private(409, "invalid clients", &problem))?;
-        let context = Context::new(
-            training,
-            run.shape,
-            run.classes,
-            &run.normalisation,
-            run.flip,
-            settings.workers,
-        );
+        let JoinRequest { shape, classes, normalisation, flip, .. } = &run;
+        let context =
+            Context::new(training, *shape, *classes, normalisation, *flip, settings.workers);
         let context = context.map_err(|error| private(error.into()))?;
         let like = context.initial().map_err(|error| private(error.into()))?;
         Ok(Self { run, experiment, method, context, data, like })

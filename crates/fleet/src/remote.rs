@@ -62,9 +62,9 @@ impl RemoteFleet {
             run: run.to_owned(),
             experiment: client_settings(&experiment)?,
             classes: federation.classes.len(),
-            shape: images.shape(),
-            normalisation: images.normalisation().clone(),
-            flip: images.flip(),
+            shape: images.shape,
+            normalisation: images.normalisation.clone(),
+            flip: images.flip,
         };
         let request = serde_json::to_vec(&request)
             .map_err(|error| Error::config("the experiment", error.to_string()))?;

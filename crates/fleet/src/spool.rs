@@ -10,15 +10,9 @@ use std::path::PathBuf;
 
 /// A reply in a file, which is removed on drop.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Spooled(PathBuf);
+pub struct Spooled(pub(crate) PathBuf);
 
 impl Spooled {
-    /// Creates a file for a reply.
-    pub(crate) fn create(path: PathBuf) -> io::Result<(Self, File)> {
-        let file = File::create_new(&path)?;
-        Ok((Self(path), file))
-    }
-
     /// Reads at most this many bytes from its beginning.
     pub(crate) fn prefix(&self, most: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -72,19 +66,18 @@ impl Drop for Spooled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::push_part;
-    use std::io::Write;
+    use crate::protocol::framed;
 
     #[test]
     fn parts_are_found() {
         let folder = tempfile::tempdir().unwrap();
         let spooled = |bytes: &[u8]| {
-            let (spooled, mut file) = Spooled::create(folder.path().join("a")).unwrap();
-            file.write_all(bytes).unwrap();
-            spooled
+            let path = folder.path().join("a");
+            std::fs::write(&path, bytes).unwrap();
+            Spooled(path)
         };
-        let mut whole = Vec::new();
-        [&b"one"[..], b"", b"three"].iter().for_each(|part| push_part(&mut whole, part));
+        let parts = [&b"one"[..], b"", b"three"].map(|part| framed(part.into()));
+        let whole = parts.concat().concat();
         let reply = spooled(&whole);
         let parts = reply.parts(3).unwrap().unwrap();
         let read: Vec<Vec<u8>> = parts.iter().map(|part| reply.read(part, 4).unwrap()).collect();

@@ -61,7 +61,7 @@ impl Method for FedProx {
         let labels = clients.iter().map(known).collect::<Result<_>>()?;
         let fix = FixMix::plain(context, round, experiment.client.batch, self.config.augment);
         // The weight changes from round to round, so it is a scalar of the objective and no field of the loss.
-        let objective = Objective::new(&fix.batches, ProximalLoss { fix: fix.loss() })
+        let objective = Objective::new(&fix, ProximalLoss { fix: fix.loss() })
             .with_scalars([self.weight(round) as f32]);
         // Every client contributes the broadcast model as a second network, for the loss to read.
         let contributes =

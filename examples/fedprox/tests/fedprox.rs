@@ -201,7 +201,7 @@ mod by_field {
             let contributes = |_: &Client| {
                 Ok(Contribution { entries: None, others: vec![broadcast.params.copy()?] })
             };
-            let objective = Objective::new(&fix.batches, loss);
+            let objective = Objective::new(&fix, loss);
             let trainer = ClientTrainer {
                 contributes: Some(&contributes),
                 ..ClientTrainer::new(self, &broadcast.params, objective)

@@ -1,7 +1,7 @@
 //! The decoders of this crate that read foreign bytes, as in `crates/data/fuzz/src/decoders.rs`.
 
 use crate::decoder::{Decoder, as_it_is};
-use fedanchor::engine::tensors::{Entry, Layout, Params, Part};
+use fedanchor::engine::tensors::{Entry, Layout, Params, Part, decode};
 use fedanchor::experiment::{resolve, sweep};
 use fedanchor::messages::{Answer, Broadcast, ClientOutcome};
 use std::path::Path;
@@ -75,7 +75,9 @@ fn layout() -> Layout {
 }
 
 fn parameters(_: &Path, bytes: &[u8]) -> bool {
-    let Ok(params) = Params::decode(&layout(), bytes, Device::Cpu) else { return false };
+    let Ok(decoded) = decode(bytes) else { return false };
+    let params = Params::from_decoded(&layout(), decoded.f32, Device::Cpu);
+    let Ok(params) = params.and_then(|params| params.complete(&layout())) else { return false };
     let sizes: Vec<Vec<i64>> = params.tensors.iter().map(tch::Tensor::size).collect();
     assert_eq!(sizes, [vec![1, 2, 1, 3, 3], vec![1, 2]]);
     true

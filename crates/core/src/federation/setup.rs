@@ -100,7 +100,7 @@ impl Federation {
     /// The experiment, complete with the settings that depend on the data.
     pub fn settled(&self) -> Result<Experiment> {
         let images = &self.context.images;
-        settle(&self.experiment, images.shape(), self.classes.len(), images.flip())
+        settle(&self.experiment, images.shape, self.classes.len(), images.flip)
     }
 }
 

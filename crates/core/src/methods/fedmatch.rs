@@ -193,7 +193,7 @@ impl FedMatch {
         let (batch, augment) = (experiment.server_batch(), experiment.server.augment);
         let fix = FixMix::plain(context, round, batch, augment);
         let loss = ServerLoss { fix: fix.loss(), weight: self.supervised };
-        let objective = Objective::new(&fix.batches, loss);
+        let objective = Objective::new(&fix, loss);
         let mut loss = None;
         for epoch in epochs {
             let psi = kept(server, PSI)?.copy()?;
@@ -302,7 +302,7 @@ fn probe(context: &Context, params: &Params) -> Result<Vec<f32>> {
         let noise: f32 = StandardNormal.sample(&mut rng);
         (127.5 + 50.0 * noise).round() as u8 // the cast saturates at 0 and 255
     };
-    let picture: Vec<u8> = (0..context.images.shape().bytes()).map(|_| pixel()).collect();
+    let picture: Vec<u8> = (0..context.images.shape.bytes()).map(|_| pixel()).collect();
     let of = |features: &_, pass: &Pass| Ok([probabilities(context, features, pass)?]);
     let [found] = outputs(context, params, Statistics::Running, &[View::Raw(&picture)], of)?;
     Ok(Vec::try_from(found.f_flatten(0, -1)?.f_to_device(tch::Device::Cpu)?)?)

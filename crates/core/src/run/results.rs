@@ -130,9 +130,9 @@ impl Run<'_> {
             method: self.settled.method.name.clone(),
             model: self.settled.model.clone(),
             heads: Head::of(properties.heads),
-            shape: context.images.shape(),
+            shape: context.images.shape,
             fit: self.settled.data.fit,
-            normalisation: context.images.normalisation().clone(),
+            normalisation: context.images.normalisation.clone(),
             classes: classes.clone(),
             latents: source,
         };

@@ -238,7 +238,7 @@ struct ContrastiveLoss {
 
 impl ContrastiveLoss {
     fn packing(&self, context: &Context) -> Packing {
-        Packing::new(&[self.batch * 8, self.batch * context.images.shape().bytes()])
+        Packing::new(&[self.batch * 8, self.batch * context.images.shape.bytes()])
     }
 }
 

@@ -38,14 +38,17 @@ impl<'a> View<'a> {
 /// The way from 8-bit pixels to a normalised batch.
 #[derive(Debug)]
 pub struct ImagePipeline {
-    shape: Shape,
-    flip: bool,
+    /// The shape of an image.
+    pub shape: Shape,
+    /// Whether images are mirrored.
+    pub flip: bool,
     strong: Strong,
     device: Device,
     /// Input in bfloat16, made by the GPU's fused kernel.
     half: bool,
     fused: bool,
-    normalisation: Normalisation,
+    /// The normalisation of the input.
+    pub normalisation: Normalisation,
     /// (x / 255 - mean) / std as one multiplication and one subtraction, by channel.
     scale: Vec<f32>,
     shift: Vec<f32>,
@@ -77,24 +80,10 @@ impl ImagePipeline {
             .map_err(|error| Error::config("--workers", error.to_string()))?;
         let scale = normalisation.std.iter().map(|std| 1.0 / (255.0 * std)).collect();
         let shift = normalisation.mean.iter().zip(&normalisation.std).map(|(m, s)| m / s).collect();
-        let flip = config.flip.unwrap_or(flip);
+        // The kernel knows up to four channels.
+        let (fused, flip) = (fused && shape.channels <= 4, config.flip.unwrap_or(flip));
         let (strong, normalisation) = (config.strong, normalisation.clone());
         Ok(Self { shape, flip, strong, device, half, fused, normalisation, scale, shift, workers })
-    }
-
-    /// The shape of an image.
-    pub fn shape(&self) -> Shape {
-        self.shape
-    }
-
-    /// The normalisation of the input.
-    pub fn normalisation(&self) -> &Normalisation {
-        &self.normalisation
-    }
-
-    /// Whether images are mirrored.
-    pub fn flip(&self) -> bool {
-        self.flip
     }
 
     /// Makes the images of a batch on the host: `views` holds sample 0 of every client, then
@@ -132,9 +121,9 @@ impl ImagePipeline {
     /// 8-bit images `[batch, K, H, W, C]` to the network's input `[batch, K*C, H, W]`, normalised,
     /// channels last in memory.
     pub fn input(&self, images: &Tensor) -> Result<Tensor> {
-        match self.fused_input(images, None)? {
-            Some(x) => Ok(x),
-            None => self.to_input(&self.normalise(images)?),
+        match self.fused {
+            true => self.fused_input(images, None),
+            false => self.to_input(&self.normalise(images)?),
         }
     }
 
@@ -148,17 +137,14 @@ impl ImagePipeline {
 
     /// Both in one batch: the images, followed by the mixture.
     pub fn both_inputs(&self, images: &Tensor, mixture: &Mixture) -> Result<Tensor> {
-        match self.fused_input(images, Some(mixture))? {
-            Some(x) => Ok(x),
-            None => Ok(Tensor::f_cat(&[self.input(images)?, self.mixed_input(mixture)?], 0)?),
+        match self.fused {
+            true => self.fused_input(images, Some(mixture)),
+            false => Ok(Tensor::f_cat(&[self.input(images)?, self.mixed_input(mixture)?], 0)?),
         }
     }
 
-    fn fused_input(&self, images: &Tensor, mixture: Option<&Mixture>) -> Result<Option<Tensor>> {
-        if !self.fused || self.shape.channels > 4 {
-            return Ok(None);
-        }
-        Ok(Some(cuda::images(images, mixture, &self.scale, &self.shift, self.half)?))
+    fn fused_input(&self, images: &Tensor, mixture: Option<&Mixture>) -> Result<Tensor> {
+        Ok(cuda::images(images, mixture, &self.scale, &self.shift, self.half)?)
     }
 
     /// Normalises 8-bit images `[batch, K, H, W, C]`; the shape stays.
@@ -196,7 +182,7 @@ mod tests {
             Some(1),
         )
         .unwrap();
-        let images = batch * clients * pipeline.shape().bytes();
+        let images = batch * clients * pipeline.shape.bytes();
         let packing = Packing::new(&[images, images, 4 * batch * clients, images]);
         let bytes = Tensor::zeros([packing.total() as i64], (Kind::Uint8, Device::Cpu));
         let view = |part| pipeline.view(&bytes, &packing, part, batch, clients).unwrap();

@@ -1,21 +1,19 @@
 //! From 8-bit images to the input of a training step: which samples, how they are augmented, and how
 //! a step's inputs travel to the device.
 //!
-//! [`Batches`] is what training knows of a kind of batch: [`FixMixBatches`] and [`TwoViews`] are the two.
+//! [`Batches`] is what training knows of a kind of batch: [`TwoViews`] is one, and
+//! [`FixMix`](crate::training::FixMix) the other.
 
-mod fix_mix;
 mod images;
 mod packing;
 mod plan;
-mod streams;
 mod two_views;
 
-pub use fix_mix::{FixMixBatch, FixMixBatches, FixMixFormat, Mix};
 pub use images::{ImagePipeline, View};
 pub use packing::{Packing, write};
-pub use plan::{Sample, StepPlan, Task, mix_partner};
-pub use streams::RoundStreams;
-pub use two_views::{TwoViewBatch, TwoViewFormat, TwoViews};
+pub use plan::{RoundStreams, Sample, StepPlan, Task};
+pub(crate) use plan::{by_client, mix_partner};
+pub use two_views::{TwoViewFormat, TwoViews};
 
 /// How the inputs of a step are made on the host. Nothing here may depend on the parameters, so that it can
 /// run ahead of the training.

@@ -6,11 +6,26 @@
 //! parameters, momentum and statistics of a prefix are views of the whole. Masking finished clients
 //! was rejected: it computes what is then thrown away.
 
-use super::streams::RoundStreams;
 use crate::config::MixSet;
-use fedanchor_data::{ImageSet, Purpose};
+use fedanchor_data::{ImageSet, Purpose, Stream};
 use rand::RngExt;
 use rand::seq::SliceRandom;
+
+/// Names the streams of one run and round; what is left to name is the purpose and the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoundStreams {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The round, from 1; 0 is pre-training.
+    pub round: u32,
+}
+
+impl RoundStreams {
+    /// The stream for a purpose and a client.
+    pub fn of(&self, purpose: Purpose, client: u32) -> Stream {
+        Stream::new(self.seed, purpose, self.round, client)
+    }
+}
 
 /// What one client (or the server) trains on: its images, a label for each, and the fix set.
 #[derive(Debug)]
@@ -123,7 +138,7 @@ impl StepPlan {
 }
 
 /// The samples of a step client by client; [`StepPlan::step`] gives them row by row, one of every client.
-pub(super) fn by_client(samples: &[Sample], active: usize) -> impl Iterator<Item = &Sample> {
+pub(crate) fn by_client(samples: &[Sample], active: usize) -> impl Iterator<Item = &Sample> {
     (0..active).flat_map(move |slot| samples[slot..].iter().step_by(active))
 }
 

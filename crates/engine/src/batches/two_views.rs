@@ -3,8 +3,7 @@
 use super::Batches;
 use super::images::{ImagePipeline, View};
 use super::packing::{Packing, write};
-use super::plan::{Sample, Task, by_client};
-use super::streams::RoundStreams;
+use super::plan::{RoundStreams, Sample, Task, by_client};
 use crate::config::Augmentation;
 use crate::error::Result;
 use fedanchor_data::Purpose;
@@ -31,7 +30,7 @@ pub struct TwoViewFormat {
 
 /// A batch on the device.
 #[derive(Debug)]
-pub struct TwoViewBatch {
+pub struct Batch {
     /// Labels: `[K, batch]`.
     pub labels: Tensor,
     /// The weak view, normalised: `[batch, K*C, H, W]`.
@@ -43,21 +42,16 @@ pub struct TwoViewBatch {
 impl TwoViewFormat {
     fn packing(&self, images: &ImagePipeline, active: usize) -> Packing {
         let samples = active * self.batch;
-        let images = samples * images.shape().bytes();
+        let images = samples * images.shape.bytes();
         Packing::new(&[samples * 8, images, images])
     }
 
     /// One step's inputs on the device.
-    pub fn read(
-        &self,
-        images: &ImagePipeline,
-        bytes: &Tensor,
-        active: usize,
-    ) -> Result<TwoViewBatch> {
+    pub fn read(&self, images: &ImagePipeline, bytes: &Tensor, active: usize) -> Result<Batch> {
         let packing = self.packing(images, active);
         let input = |part| images.input(&images.view(bytes, &packing, part, self.batch, active)?);
         let by_client = [active as i64, self.batch as i64];
-        Ok(TwoViewBatch {
+        Ok(Batch {
             labels: packing.view(bytes, 0, Kind::Int64, &by_client)?,
             first: input(1)?,
             second: input(2)?,

@@ -33,11 +33,10 @@ pub fn import(layout: &Layout, path: &Path, device: Device) -> Result<Imported> 
     let file = SafeTensors::deserialize(&bytes).map_err(|error| {
         bad(format!("not a safetensors file ({error}): save it with safetensors.torch.save_file"))
     })?;
-    let mut found: BTreeMap<String, TensorView> = file.tensors().into_iter().collect();
-    found.retain(|name, _| !name.ends_with(COUNTER));
-    let mut ignored: Vec<String> = found.keys().filter(|name| is_head(name)).cloned().collect();
-    found.retain(|name, _| !is_head(name));
-    ignored.sort();
+    let all = file.tensors().into_iter().filter(|(name, _)| !name.ends_with(COUNTER));
+    let (heads, mut found): (BTreeMap<_, _>, BTreeMap<String, TensorView>) =
+        all.partition(|(name, _)| HEADS.iter().any(|head| name.starts_with(head)));
+    let ignored = heads.into_keys().collect();
 
     let (mut missing, mut misshapen, mut tensors) = (Vec::new(), Vec::new(), BTreeMap::new());
     let backbone = layout.iter().filter(|entry| entry.part == Part::Backbone);
@@ -48,7 +47,20 @@ pub fn import(layout: &Layout, path: &Path, device: Device) -> Result<Imported> 
         };
         let shape: Vec<i64> = view.shape().iter().map(|&size| size as i64).collect();
         if shape == entry.shape {
-            tensors.insert(entry.name.clone(), tensor(&entry.name, &view, &shape).map_err(bad)??);
+            let kind = match view.dtype() {
+                Dtype::F32 => Kind::Float,
+                Dtype::F16 => Kind::Half,
+                Dtype::BF16 => Kind::BFloat16,
+                Dtype::F64 => Kind::Double,
+                other => {
+                    let name = &entry.name;
+                    let problem =
+                        format!("`{name}` has numbers of type {other:?}, not of a float type");
+                    return Err(bad(problem));
+                }
+            };
+            let tensor = Tensor::f_from_data_size(view.data(), &shape, kind)?;
+            tensors.insert(entry.name.clone(), tensor.f_to_kind(Kind::Float)?);
             continue;
         }
         if let (true, [_, theirs, ..], [_, ours, ..]) =
@@ -84,10 +96,6 @@ pub fn import(layout: &Layout, path: &Path, device: Device) -> Result<Imported> 
     }
 }
 
-fn is_head(name: &str) -> bool {
-    HEADS.iter().any(|head| name.starts_with(head))
-}
-
 /// The first few of several names.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 4;
@@ -96,21 +104,6 @@ fn listed(names: &[String]) -> String {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
-}
-
-/// A tensor in single precision; the outer error is a number type that is not one of weights.
-fn tensor(name: &str, view: &TensorView, shape: &[i64]) -> Result<Result<Tensor>, String> {
-    let kind = match view.dtype() {
-        Dtype::F32 => Kind::Float,
-        Dtype::F16 => Kind::Half,
-        Dtype::BF16 => Kind::BFloat16,
-        Dtype::F64 => Kind::Double,
-        other => {
-            return Err(format!("`{name}` has numbers of type {other:?}, not of a float type"));
-        }
-    };
-    let read = Tensor::f_from_data_size(view.data(), shape, kind);
-    Ok(read.and_then(|tensor| tensor.f_to_kind(Kind::Float)).map_err(Error::from))
 }
 
 #[cfg(test)]

@@ -5,12 +5,11 @@
 //! value -> [`Network::new`] (layers, no tensors) -> [`Network::init`] (tensors). The anchor head reads the pooled output
 //! of the last stage by default, or of an earlier one: the paper allows any layer and suggests a late one.
 
-mod cnn;
+mod built_in;
 mod description;
 mod forward;
 mod import;
 mod registry;
-mod resnet;
 #[cfg(test)]
 mod tests;
 
@@ -93,20 +92,11 @@ pub struct Features {
 }
 
 impl Features {
-    fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        let latent_input = self.latent_input.as_ref().map(&change).transpose()?;
-        Ok(Self { pooled: change(&self.pooled)?, latent_input })
-    }
-
-    /// The same memory once more.
-    pub(crate) fn share(&self) -> Self {
-        let latent_input = self.latent_input.as_ref().map(Tensor::shallow_clone);
-        Self { pooled: self.pooled.shallow_clone(), latent_input }
-    }
-
     /// Those of the first `count` images; they share memory.
     pub(crate) fn first(&self, count: usize) -> Result<Self> {
-        self.map(|tensor| Ok(tensor.f_narrow(1, 0, count as i64)?))
+        let first = |tensor: &Tensor| tensor.f_narrow(1, 0, count as i64);
+        let latent_input = self.latent_input.as_ref().map(first).transpose()?;
+        Ok(Self { pooled: first(&self.pooled)?, latent_input })
     }
 
     /// Writes these over others of the same shape.

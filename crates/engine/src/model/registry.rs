@@ -1,8 +1,8 @@
-//! The models by name. A model of this crate is one file and one line in [`BUILT_IN`]; a model from elsewhere is one
+//! The models by name. A model of this crate is one function and one line in [`BUILT_IN`]; a model from elsewhere is one
 //! call of [`register`].
 
+use super::built_in;
 use super::description::{Builder, Value};
-use super::{cnn, resnet};
 use crate::error::Result;
 use crate::registry::Registry;
 use schemars::{Schema, json_schema};
@@ -31,10 +31,10 @@ impl Registration {
 
 /// The models of this crate.
 const BUILT_IN: [Registration; 4] = [
-    Registration::new("resnet18", "ResNet-18.", resnet::resnet18),
-    Registration::new("wrn28x2", "Wide ResNet-28-2.", resnet::wrn28x2),
-    Registration::new("small", "A small residual network for CPU work.", resnet::small),
-    Registration::new("cnn", "Two convolutions and two linear layers.", cnn::cnn),
+    Registration::new("resnet18", "ResNet-18.", built_in::resnet18),
+    Registration::new("wrn28x2", "Wide ResNet-28-2.", built_in::wrn28x2),
+    Registration::new("small", "A small residual network for CPU work.", built_in::small),
+    Registration::new("cnn", "Two convolutions and two linear layers.", built_in::cnn),
 ];
 
 static MODELS: Registry<Registration> =

@@ -5,8 +5,7 @@
 //! other, so averaging them with the weights needs no special case. A `VarStore` was rejected: it
 //! owns its variables, and a cohort must be expanded, sliced and averaged freely.
 
-use super::bundle::Bundle;
-use super::encoding::{Data, decode, encode};
+use super::encoding::{Bundle, Data};
 use crate::error::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -66,11 +65,6 @@ impl Params {
     /// Every entry with its tensor.
     pub fn entries(&self) -> impl Iterator<Item = (&Entry, &Tensor)> {
         self.layout.iter().zip(&self.tensors)
-    }
-
-    /// Where the tensors live.
-    pub fn device(&self) -> Device {
-        self.tensors.first().map_or(Device::Cpu, Tensor::device)
     }
 
     /// Applies `change` to every tensor.
@@ -142,9 +136,7 @@ impl Params {
         });
         let tensors = tensors.collect::<Result<_>>()?;
         match all.keys().min() {
-            Some(extra) => {
-                Err(Error::tensors(format!("`{extra}` does not belong to this network")))
-            }
+            Some(extra) => Err(foreign(extra)),
             None => Ok(Params { layout, tensors }),
         }
     }
@@ -259,21 +251,15 @@ impl Params {
             found.push(channels_last(&tensor.f_unsqueeze(0)?.f_to_device(device)?)?);
         }
         if let Some(extra) = tensors.keys().next() {
-            return Err(Error::tensors(format!("`{extra}` does not belong to this network")));
+            return Err(foreign(extra));
         }
         let layout = if entries.len() == layout.len() { layout.clone() } else { Arc::new(entries) };
         Ok(Params { layout, tensors: found })
     }
 
-    /// One client as the bytes of a model file, with a description.
-    pub fn encode(&self, about: &str) -> Result<Vec<u8>> {
-        encode(&self.named(), about)
-    }
-
-    /// Every entry under its name, for [`encode`]; K = 1.
+    /// Every entry under its name, to be encoded; K = 1.
     pub fn named(&self) -> Vec<(String, Data<'_>)> {
-        let named = self.entries().map(|(e, t)| (e.name.clone(), Data::F32(t, &e.shape)));
-        named.collect()
+        self.entries().map(|(e, t)| (e.name.clone(), Data::F32(t, &e.shape))).collect()
     }
 
     /// The same if no entry of `layout` is missing, otherwise an error that names the first.
@@ -284,15 +270,10 @@ impl Params {
             None => Ok(self),
         }
     }
+}
 
-    /// Reads a model file: every entry of `layout`, of the right shape, and nothing else.
-    pub fn decode(layout: &Layout, bytes: &[u8], device: Device) -> Result<Params> {
-        let decoded = decode(bytes)?;
-        if let Some(extra) = decoded.f64.keys().chain(decoded.u16.keys()).next() {
-            return Err(Error::tensors(format!("`{extra}` does not belong to this network")));
-        }
-        Self::from_decoded(layout, decoded.f32, device)?.complete(layout)
-    }
+fn foreign(name: &str) -> Error {
+    Error::tensors(format!("`{name}` does not belong to this network"))
 }
 
 /// Lays convolution weights `[K, to, from, height, width]` out in memory as the kernels want them:
@@ -317,6 +298,7 @@ pub fn norm<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensors::{decode, encode};
 
     fn layout() -> Layout {
         let entry = |name: &str, shape: &[i64], part, statistic| Entry {
@@ -352,16 +334,20 @@ mod tests {
 
     #[test]
     fn a_model_file_holds_every_entry_and_nothing_else() {
+        let read = |params: &Params, layout: &Layout| {
+            let decoded = decode(&encode(&params.named(), "").unwrap()).unwrap();
+            Params::from_decoded(layout, decoded.f32, Device::Cpu)?.complete(layout)
+        };
         let saved = params([[1.5, -2.0], [0.25, f32::MIN_POSITIVE], [3.0, 4.0]]);
-        let read = Params::decode(&layout(), &saved.encode("").unwrap(), Device::Cpu).unwrap();
+        let same = read(&saved, &layout()).unwrap();
         for index in 0..3 {
-            assert_eq!(values(&saved, index), values(&read, index));
+            assert_eq!(values(&saved, index), values(&same, index));
         }
         let part = saved.subset(|entry| entry.part != Part::Anchor);
-        let error = Params::decode(&layout(), &part.encode("").unwrap(), Device::Cpu);
-        assert_eq!(error.unwrap_err().to_string(), "`anchor.weight` is missing");
-        let error = Params::decode(&part.layout, &saved.encode("").unwrap(), Device::Cpu);
-        assert!(error.unwrap_err().to_string().contains("`anchor.weight` does not belong"));
+        let error = read(&part, &layout()).unwrap_err();
+        assert_eq!(error.to_string(), "`anchor.weight` is missing");
+        let error = read(&saved, &part.layout).unwrap_err();
+        assert!(error.to_string().contains("`anchor.weight` does not belong"));
     }
 
     #[test]

@@ -45,7 +45,8 @@ pub struct Context {
     pub classes: usize,
     pub optimiser: OptimiserConfig,
     pub batch_norm: BatchNormConfig,
-    precision: Precision,
+    /// Whether activations are bfloat16.
+    pub(crate) half: bool,
     /// Notices for the user about the device and the initial model.
     notices: Mutex<VecDeque<String>>,
     /// What a GPU keeps between steps; none on a CPU.
@@ -78,13 +79,13 @@ impl Context {
         let gpu = Gpu::new(device, precision)?;
         // GPUs without kernels may not support bfloat16.
         let alone = device.is_cuda() && gpu.is_none();
-        let precision = if alone { Precision::F32 } else { precision };
+        let half = precision == Precision::Bf16 && !alone;
         let notices = alone.then(|| {
             "computing with libtorch alone, in single precision: this GPU has no kernels, or \
              FEDANCHOR_KERNELS=none"
                 .to_owned()
         });
-        let kernels = (precision == Precision::Bf16, gpu.is_some());
+        let kernels = (half, gpu.is_some());
         let images =
             ImagePipeline::new(shape, normalisation, &augment, flip, device, kernels, workers)?;
         Ok(Self {
@@ -95,7 +96,7 @@ impl Context {
             classes,
             optimiser,
             batch_norm,
-            precision,
+            half,
             notices: Mutex::new(notices.into_iter().collect()),
             gpu,
             recorder: None,
@@ -198,11 +199,6 @@ impl Context {
         self.gpu.is_some()
     }
 
-    /// Whether activations are bfloat16.
-    pub(crate) fn half(&self) -> bool {
-        self.precision == Precision::Bf16
-    }
-
     /// Whether running statistics are averaged with the weights, rather than measured separately.
     pub fn averages_statistics(&self) -> bool {
         self.batch_norm.statistics == StatisticsSource::Average
@@ -210,7 +206,7 @@ impl Context {
 
     /// A forward pass in the configured precision.
     pub fn pass<'a>(&self, tensors: &'a [Tensor], statistics: Statistics) -> Pass<'a> {
-        let kind = if self.half() { Kind::BFloat16 } else { Kind::Float };
+        let kind = if self.half { Kind::BFloat16 } else { Kind::Float };
         let fused = self.gpu.is_some();
         Pass { tensors, weights: None, others: &[], statistics, kind, views: 1, fused }
     }
@@ -225,7 +221,7 @@ impl Context {
 mod tests {
     use super::*;
     use crate::config::Stem;
-    use crate::tensors::Part;
+    use crate::tensors::{Part, encode};
 
     #[test]
     fn a_file_replaces_the_backbone_and_no_head() {
@@ -240,7 +236,7 @@ mod tests {
         };
         let plain = context(&model);
         let other = plain.network.init(9, Device::Cpu).unwrap(); // the seed of the context is 0
-        fs_err::write(file.path(), other.encode("").unwrap()).unwrap();
+        fs_err::write(file.path(), encode(&other.named(), "").unwrap()).unwrap();
         model.init_from = Some(file.path().to_owned());
         let context = context(&model);
         let (drawn, initial) = (plain.initial().unwrap(), context.initial().unwrap());

@@ -190,13 +190,8 @@ fn kernels(asked: &str, any: bool) -> Result<Option<cuda::Kernels>> {
 /// The folder that compiled kernels are kept in.
 fn cache_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let shared = || {
-        Some(
-            set("XDG_CACHE_HOME")
-                .or(set("HOME").map(|home| home.join(".cache")))?
-                .join("fedanchor"),
-        )
-    };
+    let of_home = || set("HOME").map(|home| home.join(".cache"));
+    let shared = || set("XDG_CACHE_HOME").or_else(of_home).map(|cache| cache.join("fedanchor"));
     set("FEDANCHOR_CACHE").or_else(shared)
 }
 

@@ -118,7 +118,7 @@ impl<'a> Learner<'a> {
     /// Copies parameters and momentum to their workspace on the GPU and trains there.
     fn move_in(&mut self, state: &mut GpuState) -> Result<()> {
         let clients = self.params.clients();
-        let space = state.move_in(self.name, &self.params, self.context.half())?;
+        let space = state.move_in(self.name, &self.params, self.context.half)?;
         let mut shadows = Vec::new();
         for shadow in &space.shadows {
             let mine = shadow.as_ref().map(|shadow| shadow.f_narrow(0, 0, clients));
@@ -310,15 +310,8 @@ impl<'a> Learner<'a> {
         let weights = reads_weights.then_some(&weights[..]);
         let pass = Pass { others: &others, weights, ..self.context.pass(&tensors, *statistics) };
         // Statistics change during the pass: what may have to be put back is kept before it.
-        let keep = |tensor: &Tensor| tensor.f_detach_copy();
-        let before = if *may_skip {
-            Some((
-                params.tensors.iter().map(keep).collect::<Result<Vec<_>, _>>()?,
-                momentum.copy()?,
-            ))
-        } else {
-            None
-        };
+        let before = || -> Result<_> { Ok((params.copy()?, momentum.copy()?)) };
+        let before = may_skip.then(before).transpose()?;
         let Terms { terms, recorded, made } = loss(&pass)?;
         let total = [self.weighted_sum(&terms, active)?]; // of each client: gradients are those of the sum
         let leaves: Vec<&Tensor> =
@@ -352,7 +345,7 @@ impl<'a> Learner<'a> {
             }
         }
         if let (Some((values, buffers)), Some(made)) = (before, made) {
-            for (index, (now, before)) in params.tensors.iter().zip(&values).enumerate() {
+            for (index, (now, before)) in params.tensors.iter().zip(&values.tensors).enumerate() {
                 put_back(now, before, &made)?;
                 if let Some(mut shadow) = shadow(index)? {
                     shadow.f_copy_(now)?;
@@ -365,8 +358,8 @@ impl<'a> Learner<'a> {
 
     /// The terms of a loss by their weights, `[active]`.
     fn weighted_sum(&self, terms: &[(Weight, Tensor)], active: usize) -> Result<Tensor> {
-        if let [(weight @ Weight::Constant(1.0), term)] = terms {
-            return weight.of(term);
+        if let [(Weight { constant: 1.0, scalar: None }, term)] = terms {
+            return Ok(term.shallow_clone());
         }
         let mut total = Tensor::f_zeros([active as i64], (Kind::Float, self.context.device))?;
         for (weight, term) in terms {

@@ -113,43 +113,33 @@ pub struct Terms {
     pub made: Option<Tensor>,
 }
 
-/// The weight of a term.
+/// The weight of a term: a constant of the loss and, if there is one, a scalar of its inputs, `[1]`.
 #[derive(Debug)]
-pub enum Weight {
-    /// A constant of the loss.
-    Constant(f64),
-    /// A scalar of its inputs, `[1]`, and a constant factor.
-    Scalar(Tensor, f64),
+pub struct Weight {
+    pub(super) constant: f64,
+    pub(super) scalar: Option<Tensor>,
 }
 
 impl Weight {
-    fn times(self, by: f64) -> Self {
-        match self {
-            Self::Constant(weight) => Self::Constant(weight * by),
-            Self::Scalar(scalar, factor) => Self::Scalar(scalar, factor * by),
-        }
-    }
-
     /// The term by its weight.
-    pub(crate) fn of(&self, term: &Tensor) -> Result<Tensor> {
-        Ok(match self {
-            Self::Constant(1.0) => term.shallow_clone(),
-            Self::Constant(weight) => term.f_mul_scalar(*weight)?,
-            Self::Scalar(scalar, 1.0) => term.f_mul(scalar)?,
-            Self::Scalar(scalar, factor) => term.f_mul(scalar)?.f_mul_scalar(*factor)?,
-        })
+    pub(super) fn of(&self, term: &Tensor) -> Result<Tensor> {
+        let term = match &self.scalar {
+            Some(scalar) => term.f_mul(scalar)?,
+            None => term.shallow_clone(),
+        };
+        Ok(if self.constant == 1.0 { term } else { term.f_mul_scalar(self.constant)? })
     }
 }
 
 impl From<f64> for Weight {
-    fn from(weight: f64) -> Self {
-        Self::Constant(weight)
+    fn from(constant: f64) -> Self {
+        Self { constant, scalar: None }
     }
 }
 
 impl From<&Tensor> for Weight {
     fn from(scalar: &Tensor) -> Self {
-        Self::Scalar(scalar.shallow_clone(), 1.0)
+        Self { constant: 1.0, scalar: Some(scalar.shallow_clone()) }
     }
 }
 
@@ -165,8 +155,7 @@ impl Terms {
 
     /// With all weights multiplied by `factor`.
     pub fn times(mut self, factor: f64) -> Self {
-        let terms = std::mem::take(&mut self.terms).into_iter();
-        self.terms = terms.map(|(weight, term)| (weight.times(factor), term)).collect();
+        self.terms.iter_mut().for_each(|(weight, _)| weight.constant *= factor);
         self
     }
 }

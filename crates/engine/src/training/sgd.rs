@@ -83,9 +83,9 @@ impl Momentum {
         Ok(Momentum { buffers: stacked.collect::<Result<_>>()? })
     }
 
-    /// Makes sure that every entry in `trained` has a buffer as large as its parameter.
-    pub(crate) fn fill(&mut self, trained: &[usize], params: &[Tensor]) -> Result<()> {
-        for &index in trained {
+    /// Makes sure that each of these entries has a buffer as large as its parameter.
+    pub(crate) fn fill(&mut self, entries: &[usize], params: &[Tensor]) -> Result<()> {
+        for &index in entries {
             if let Entry::Vacant(place) = self.buffers.entry(index) {
                 place.insert(params[index].f_zeros_like()?);
             }
@@ -95,18 +95,10 @@ impl Momentum {
 
     /// Copies another's buffers into these, allocating those that are missing as large as `full`, and
     /// returns views of the first `clients`.
-    pub(crate) fn take_over(
-        &mut self,
-        from: &Momentum,
-        full: &[Tensor],
-        clients: i64,
-    ) -> Result<Momentum> {
+    pub(crate) fn take_over(&mut self, from: &Self, full: &[Tensor], clients: i64) -> Result<Self> {
+        self.fill(&from.buffers.keys().copied().collect::<Vec<_>>(), full)?;
         let views = from.buffers.iter().map(|(&index, from)| {
-            let own = match self.buffers.entry(index) {
-                Entry::Occupied(there) => there.into_mut(),
-                Entry::Vacant(place) => place.insert(full[index].f_zeros_like()?),
-            };
-            let mut view = own.f_narrow(0, 0, clients)?;
+            let mut view = self.buffers[&index].f_narrow(0, 0, clients)?;
             view.f_copy_(from)?;
             Ok((index, view))
         });

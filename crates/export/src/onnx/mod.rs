@@ -5,17 +5,17 @@
 //! of the model. Group norm is written with instance norm, because its ONNX operator
 //! came later and was first defined with one weight per group.
 
-mod graph;
 mod proto;
 
-use crate::error::{Error, Result};
-use crate::numbers::without_predictor;
-use crate::trained::{Exported, Latents, Trained};
+use crate::{Error, Exported, Latents, Result, Trained, bytes_of, without_predictor};
 use fedanchor_data::Shape;
 use fedanchor_engine::model::{EPSILON, IMAGES, Layer, Operation, Value};
-use graph::{batch, float, floats, int, ints, node, tensor, whole};
 use prost::Message;
-use proto::{FLOAT, Graph, IR_VERSION, Model, OPERATORS, OperatorSet, Property, UINT8};
+use proto::{
+    Attribute, Constant, Dimension, FLOAT, Graph, INT64, IR_VERSION, Model, Node, OPERATORS,
+    OperatorSet, Property, Size, TensorType, Type, UINT8, ValueInfo,
+};
+use tch::Tensor;
 
 /// The input of the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
             model.version
         ),
         graph: Some(graph),
-        opset_import: vec![OperatorSet { domain: String::new(), version: OPERATORS }],
+        opset_import: vec![OperatorSet { version: OPERATORS }],
         metadata_props: properties(model),
     };
     Ok(Exported { bytes: file.encode_to_vec(), left_out })
@@ -131,18 +131,15 @@ fn add(
         value => name_of(value, model),
     };
     let (input, output) = (&*name(input), &*name(value));
-    let put = |graph: &mut Graph, index: usize| -> Result<String> {
-        let entry = &model.params.layout[index];
-        tensor(graph, &entry.name, &entry.shape, &model.params.tensors[index])?;
-        Ok(entry.name.clone())
+    let layout = &model.params.layout;
+    let put_as = |graph: &mut Graph, index: usize, dims: &[i64]| -> Result<String> {
+        tensor(graph, &layout[index].name, dims, &model.params.tensors[index])?;
+        Ok(layout[index].name.clone())
     };
+    let put = |graph: &mut Graph, index: usize| put_as(graph, index, &layout[index].shape);
     // One number per channel, to be multiplied with or added to [N, C, H, W].
-    let channelwise = |graph: &mut Graph, index: usize| -> Result<String> {
-        let entry = &model.params.layout[index];
-        let dims = [entry.numel(), 1, 1];
-        tensor(graph, &entry.name, &dims, &model.params.tensors[index])?;
-        Ok(entry.name.clone())
-    };
+    let channelwise =
+        |graph: &mut Graph, index: usize| put_as(graph, index, &[layout[index].numel(), 1, 1]);
     match operation {
         Operation::Conv { weight, bias, stride, padding } => {
             let mut inputs = vec![input.to_owned(), put(graph, weight)?];
@@ -150,7 +147,7 @@ fn add(
                 inputs.push(put(graph, bias)?);
             }
             let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-            let kernel = &model.params.layout[weight].shape[2..];
+            let kernel = &layout[weight].shape[2..];
             let attributes = vec![
                 ints("kernel_shape", kernel),
                 ints("strides", &[stride; 2]),
@@ -283,4 +280,67 @@ fn properties(model: &Trained) -> Vec<Property> {
         ("version", model.version.to_owned()),
     ];
     all.into_iter().map(property).collect()
+}
+
+/// An integer attribute.
+fn int(name: &str, value: i64) -> Attribute {
+    Attribute { name: name.to_owned(), i: Some(value), kind: 2, ..Attribute::default() }
+}
+
+/// An attribute of several integers.
+fn ints(name: &str, values: &[i64]) -> Attribute {
+    let ints = values.to_vec();
+    Attribute { name: name.to_owned(), ints, kind: 7, ..Attribute::default() }
+}
+
+/// A floating-point attribute.
+fn float(name: &str, value: f64) -> Attribute {
+    Attribute { name: name.to_owned(), f: Some(value as f32), kind: 1, ..Attribute::default() }
+}
+
+/// Adds a node, named like its output.
+fn node(graph: &mut Graph, op_type: &str, output: &str, input: &[&str], attribute: Vec<Attribute>) {
+    graph.node.push(Node {
+        input: input.iter().map(|&name| name.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        name: output.to_owned(),
+        op_type: op_type.to_owned(),
+        attribute,
+    });
+}
+
+/// Adds a tensor of the network, in this shape.
+fn tensor(graph: &mut Graph, name: &str, dims: &[i64], tensor: &Tensor) -> Result<()> {
+    constant(graph, name, dims, FLOAT, bytes_of(tensor)?);
+    Ok(())
+}
+
+/// Adds floating-point numbers.
+fn floats(graph: &mut Graph, name: &str, dims: &[i64], values: &[f32]) {
+    let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    constant(graph, name, dims, FLOAT, bytes);
+}
+
+/// Adds integers, such as a shape.
+fn whole(graph: &mut Graph, name: &str, values: &[i64]) {
+    let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    constant(graph, name, &[values.len() as i64], INT64, bytes);
+}
+
+fn constant(graph: &mut Graph, name: &str, dims: &[i64], data_type: i32, raw_data: Vec<u8>) {
+    graph.initializer.push(Constant {
+        dims: dims.to_vec(),
+        data_type,
+        name: name.to_owned(),
+        raw_data,
+    });
+}
+
+/// An input or output of any number of images, with these sizes per image.
+fn batch(name: &str, elem_type: i32, sizes: &[i64], doc: &str) -> ValueInfo {
+    let fixed = sizes.iter().map(|&size| Size::Fixed(size));
+    let all = [Size::Named("N".to_owned())].into_iter().chain(fixed);
+    let dim = all.map(|size| Dimension { size: Some(size) }).collect();
+    let tensor = Some(TensorType { elem_type, shape: Some(proto::Shape { dim }) });
+    ValueInfo { name: name.to_owned(), kind: Some(Type { tensor }), doc_string: doc.to_owned() }
 }

@@ -31,11 +31,9 @@ pub(super) struct Model {
     pub(super) metadata_props: Vec<Property>,
 }
 
+/// A version of ONNX's own operators: those of others name a domain.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct OperatorSet {
-    /// Empty for ONNX's own.
-    #[prost(string, tag = "1")]
-    pub(super) domain: String,
     #[prost(int64, tag = "2")]
     pub(super) version: i64,
 }

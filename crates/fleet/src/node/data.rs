@@ -1,7 +1,7 @@
 //! The images of a node, and the clients to which they belong.
 
+use super::Refusal;
 use super::limits::MOST_ENLARGED;
-use super::refusal::Refusal;
 use fedanchor::config::{DataConfig, Unreadable};
 use fedanchor::{Error, Result};
 use fedanchor_data::formats::{self, Options};

@@ -1,9 +1,8 @@
 //! Limits on what a coordinator may ask for: every number is checked before anything is read, computed or allocated
 //! because of it. The settings of the experiment have their own limits, which are checked when they are parsed.
 
-use super::Site;
 use super::queue::LONGEST_TASK;
-use super::refusal::Refusal;
+use super::{Refusal, Site};
 use crate::protocol::{CLIENTS, JoinRequest};
 use fedanchor::Experiment;
 use fedanchor::engine::model::{MIN_SIDE, Network};

@@ -1,9 +1,8 @@
 //! Training on a node: executes requests to train, and keeps the states of clients on disk between rounds.
 
-use super::refusal::{PRIVATE, Refusal};
 use super::state::{Kept, StateFolder};
-use super::{Site, limits};
-use crate::protocol::{NOT_JOINED, TrainHeader, push_part, split_parts};
+use super::{PRIVATE, Refusal, Site, limits};
+use crate::protocol::{NOT_JOINED, TrainHeader, framed, split_parts};
 use axum::body::Bytes;
 use fedanchor::Error;
 use fedanchor::clients::LocalClients;
@@ -82,7 +81,8 @@ impl<'a> Trainer<'a> {
         }
         let mut answers = Vec::new();
         self.clients.train(&numbers, &broadcast, &mut |answer, _| {
-            push_part(&mut answers, &without_reason(answer).encode()?);
+            let parts = framed(without_reason(answer).encode()?.into());
+            parts.iter().for_each(|part| answers.extend_from_slice(part));
             Ok(())
         })?;
         // On disk before the answer leaves, as the coordinator relies on it.

@@ -346,9 +346,9 @@ pub fn terms(place: &Path, more: &[&str]) -> Vec<u8> {
         run: "run".to_owned(),
         experiment: client_settings(&experiment).unwrap(),
         classes: federation.classes.len(),
-        shape: images.shape(),
-        normalisation: images.normalisation().clone(),
-        flip: images.flip(),
+        shape: images.shape,
+        normalisation: images.normalisation.clone(),
+        flip: images.flip,
     })
     .unwrap()
 }

@@ -4,14 +4,9 @@
 //! plain numbers per tensor. Parameters have torchvision's names except for the classifier. Models that
 //! torchvision lacks are refused: no program could read them.
 
-mod pickle;
-
-use crate::error::{Error, Result};
-use crate::numbers::{bytes_of, without_predictor};
-use crate::trained::{Exported, Trained};
+use crate::{Error, Exported, Result, Trained, bytes_of, without_predictor};
 use fedanchor_engine::config::{ModelConfig, NormKind};
 use fedanchor_engine::tensors::Part;
-use pickle::{FALSE, MARK, PERSISTENT_ID, Pickle, REDUCE, SET_ITEMS, STOP, TUPLE};
 use std::io::{Cursor, Write};
 use zip::write::SimpleFileOptions;
 
@@ -106,6 +101,68 @@ fn strides(shape: &[i32]) -> Vec<i32> {
     (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect()
 }
 
+/// A pickle under construction: the few instructions of Python's format (protocol 2) that a state dict needs. They are
+/// those that `torch.load(weights_only=True)` accepts: no code of the file is run.
+struct Pickle(Vec<u8>);
+
+/// Starts the items of a dict, or of a tuple.
+const MARK: u8 = b'(';
+/// Ends the pickle.
+const STOP: u8 = b'.';
+/// Calls the function before the last tuple with the tuple's values.
+const REDUCE: u8 = b'R';
+/// Makes a tuple of the values since the mark.
+const TUPLE: u8 = b't';
+/// Adds the keys and values since the mark to the dict before it.
+const SET_ITEMS: u8 = b'u';
+/// Replaces the last value by the object outside the pickle that it identifies.
+const PERSISTENT_ID: u8 = b'Q';
+const FALSE: u8 = 0x89;
+const EMPTY_TUPLE: u8 = b')';
+const GLOBAL: u8 = b'c';
+const TEXT: u8 = b'X';
+const INT: u8 = b'J';
+
+impl Pickle {
+    fn new() -> Self {
+        Self(vec![0x80, 2])
+    }
+
+    /// An empty `collections.OrderedDict`.
+    fn ordered_dict(&mut self) {
+        self.global("collections", "OrderedDict");
+        self.0.extend([EMPTY_TUPLE, REDUCE]);
+    }
+
+    /// Adds instructions without arguments.
+    fn add(&mut self, instructions: &[u8]) {
+        self.0.extend(instructions);
+    }
+
+    /// A function or class by name.
+    fn global(&mut self, module: &str, name: &str) {
+        self.0.push(GLOBAL);
+        self.0.extend(format!("{module}\n{name}\n").into_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.0.push(TEXT);
+        self.0.extend((text.len() as u32).to_le_bytes());
+        self.0.extend(text.as_bytes());
+    }
+
+    fn int(&mut self, value: i32) {
+        self.0.push(INT);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn ints(&mut self, values: &[i32]) {
+        self.0.push(MARK);
+        values.iter().for_each(|&value| self.int(value));
+        self.0.push(TUPLE);
+    }
+}
+
 fn archive(items: &[Item]) -> Result<Vec<u8>> {
     let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
     // PyTorch maps tensors from files and expects this alignment.
@@ -128,7 +185,7 @@ fn archive(items: &[Item]) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trained::Latents;
+    use crate::Latents;
     use fedanchor_data::{Fit, Normalisation, Shape};
     use fedanchor_engine::config::{Heads, Stem};
     use fedanchor_engine::model::Network;

@@ -1,6 +1,7 @@
-//! Residual networks: ResNet-18 (He et al., 2016) with the CIFAR stem, a 3x3 convolution instead of 7x7 and pooling, or
+//! The models of this crate. Residual networks: ResNet-18 (He et al., 2016) with the CIFAR stem, a 3x3 convolution instead of 7x7 and pooling, or
 //! with the original one; Wide ResNet-28-2 (Zagoruyko and Komodakis, 2016); and `small`, for work on a CPU.
 //! Post-activation is the paper's "most standard version"; pre-activation (He et al., 2016b) is what SemiFL's code uses.
+//! And a plain CNN.
 
 use super::description::{Builder, IMAGES, Value};
 use crate::config::Stem;
@@ -33,6 +34,19 @@ pub(super) fn wrn28x2(net: &mut Builder) -> Value {
 /// and enough to tell the embedded sample's classes apart.
 pub(super) fn small(net: &mut Builder) -> Value {
     preactivation(net, 2, &[16, 32, 64], 1)
+}
+
+/// Two 3x3 convolutions of 32 and 64 channels without padding, a 2x2 maximum, a hidden layer of 128: the network of
+/// pfl-research's public CIFAR-10 benchmark, without its dropout. It has no normalisation and one stage.
+pub(super) fn cnn(net: &mut Builder) -> Value {
+    let x = net.valid_conv("conv1", IMAGES, 32, 3);
+    let x = net.relu(x);
+    let x = net.valid_conv("conv2", x, 64, 3);
+    let x = net.relu(x);
+    let x = net.max_pool(x, 2, 2, 0);
+    let x = net.flatten(x);
+    let x = net.linear("hidden", x, 128);
+    net.relu(x)
 }
 
 fn preactivation(net: &mut Builder, stride: i64, widths: &[i64], blocks: usize) -> Value {
