@@ -158,7 +158,6 @@ const PATIENT: Limits = Limits {
     connections: 4,
     header_time: Duration::from_secs(3600),
     time: Duration::from_secs(3600),
-    ..LIMITS
 };
 
 impl Case {
