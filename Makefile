@@ -57,7 +57,7 @@ built: libtorch
 test-rust:
 	+OMP_NUM_THREADS=1 $(CARGO) test --locked --workspace
 
-# Compares exported models with the program's own outputs: in onnxruntime, and state dicts read back.
+# Compares exported models with the program's own outputs in onnxruntime.
 test-export: built target/onnx/ready
 	target/debug/examples/cases target/exported
 	target/onnx/bin/python scripts/check_export.py target/exported
@@ -88,7 +88,7 @@ test-tensorboard: built target/tensorboard/ready
 	target/tensorboard/bin/python scripts/check_events.py target/debug/fedanchor target/events
 	rm -r target/events
 
-# What takes longer: state dicts in torchvision (5 GB: the packaged PyTorch for Linux is the CUDA version, which computes
+# What takes longer: model files in torchvision (5 GB: the packaged PyTorch for Linux is the CUDA version, which computes
 # on a CPU too), Flower with TLS, node keys and failures, on two versions, a hundred kills, a hundred thousand damaged
 # files for every decoder, and the archive.
 test-slow: libtorch target/torchvision/ready target/flower/ready target/flower-1.22/ready

@@ -2,14 +2,11 @@
 """Compare exported models with the program's outputs:  python scripts/check_export.py FOLDER [--torchvision]
 
 `cargo run --locked -p fedanchor-export --example cases -- FOLDER` writes FOLDER. ONNX files are run with onnxruntime; with
---torchvision, state dicts are loaded into torchvision's ResNet-18 instead. `make test` and `make test-slow` call both, each
-in a virtual environment with its Python packages.
+--torchvision, model files are loaded into torchvision's ResNet-18 instead, as docs/pictures.md shows. `make test` and
+`make test-slow` call both, each in a virtual environment with its Python packages.
 """
 import argparse
-import collections
 import json
-import pickle
-import zipfile
 from pathlib import Path
 
 import numpy
@@ -26,7 +23,7 @@ def check(condition, message):
 
 def read_safetensors(path):
     """The tensors of a file in single precision, by name."""
-    data = path.read_bytes()
+    data = bytearray(path.read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
     header.pop("__metadata__", None)
@@ -94,72 +91,8 @@ def check_onnx(case):
         check(outputs(session("without-latents")) == OUTPUTS[:2], f"{case.name}: without-latents.onnx")
 
 
-class StateDict(pickle.Unpickler):
-    """Reads a state dict without PyTorch: the functions that its pickle may name, and no others."""
-
-    KINDS = {"FloatStorage": "<f4", "LongStorage": "<i8"}
-
-    def __init__(self, path):
-        self.archive = zipfile.ZipFile(path)
-        self.root = self.archive.namelist()[0].split("/")[0]
-        check(self.archive.testzip() is None, f"{path}: damaged")
-        check(all(entry.compress_type == zipfile.ZIP_STORED for entry in self.archive.infolist()), f"{path}: compressed")
-        check(self.archive.read(f"{self.root}/version") == b"3\n", f"{path}: version")
-        check(self.archive.read(f"{self.root}/byteorder") == b"little", f"{path}: byteorder")
-        super().__init__(self.archive.open(f"{self.root}/data.pkl"))
-
-    def find_class(self, module, name):
-        if (module, name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return self.rebuild
-        check(module == "torch" and name in self.KINDS, f"{module}.{name} is not of a state dict")
-        return name
-
-    def persistent_load(self, identity):
-        what, kind, key, place, count = identity
-        numbers = numpy.frombuffer(self.archive.read(f"{self.root}/data/{key}"), self.KINDS[kind])
-        check((what, place, len(numbers)) == ("storage", "cpu", count), f"{identity}")
-        return numbers
-
-    @staticmethod
-    def rebuild(storage, offset, size, stride, gradient, hooks):
-        check((offset, gradient, hooks) == (0, False, {}), "_rebuild_tensor_v2: unexpected arguments")
-        check(numpy.prod(size) == len(storage), f"{size} of {len(storage)} numbers")
-        bytes_apart = [step * storage.itemsize for step in stride]
-        return numpy.lib.stride_tricks.as_strided(storage, size, bytes_apart)
-
-
-def torchvision_names():
-    """The names of torchvision's resnet18, in its order."""
-
-    def norm(name):
-        return [f"{name}.{what}" for what in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")]
-
-    names = ["conv1.weight", *norm("bn1")]
-    for stage in range(1, 5):
-        for block in range(2):
-            at = f"layer{stage}.{block}"
-            names += [f"{at}.conv1.weight", *norm(f"{at}.bn1"), f"{at}.conv2.weight", *norm(f"{at}.bn2")]
-            if stage > 1 and block == 0:
-                names += [f"{at}.downsample.0.weight", *norm(f"{at}.downsample.1")]
-    return [*names, "fc.weight", "fc.bias"]
-
-
-def check_state_dict(case):
-    found = StateDict(case / "model.pt").load()
-    check(list(found) == torchvision_names(), f"{case.name}: names {list(found)}")
-    own = read_safetensors(case / "model.safetensors")
-    for name, tensor in found.items():
-        if name.endswith("num_batches_tracked"):
-            check((tensor.dtype, tensor.shape) == (numpy.int64, ()), f"{case.name}: {name}")
-            continue
-        numpy.testing.assert_array_equal(tensor, own[name.replace("fc.", "classifier.")], name)
-    print(f"{case.name:18} state dict  {len(found)} tensors", flush=True)
-
-
 def check_torchvision(case):
-    """torch.load accepts the file, a strict load takes it, and the logits are the program's own."""
+    """A strict load takes the tensors, and the logits are the program's own."""
     import torch
     import torchvision
 
@@ -168,7 +101,12 @@ def check_torchvision(case):
     if case.name == "resnet18":
         network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
         network.maxpool = torch.nn.Identity()
-    network.load_state_dict(torch.load(case / "model.pt", weights_only=True), strict=True)
+    # Instead of safetensors.torch.load_file, so that the check needs no further package.
+    tensors = {name: torch.from_numpy(numbers) for name, numbers in read_safetensors(case / "model.safetensors").items()}
+    heads = ("anchor.", "predictor.", "class_means")
+    check(all(any(name.startswith(head) for name in tensors) for head in heads), f"{case.name}: names {list(tensors)}")
+    tensors = {name.replace("classifier.", "fc."): tensor for name, tensor in tensors.items() if not name.startswith(heads)}
+    network.load_state_dict(tensors)
     with torch.inference_mode():
         logits = network.eval()(torch.from_numpy(images)).numpy()
     report(case, "torchvision", compare(case, {"logits": logits}))
@@ -177,17 +115,15 @@ def check_torchvision(case):
 def main():
     arguments = argparse.ArgumentParser(description="Compare exported models with what the program computes itself.")
     arguments.add_argument("folder", type=Path)
-    arguments.add_argument("--torchvision", action="store_true", help="load the state dicts into torchvision's ResNet-18")
+    arguments.add_argument("--torchvision", action="store_true", help="load the model files into torchvision's ResNet-18")
     options = arguments.parse_args()
     cases = sorted(case for case in options.folder.iterdir() if case.is_dir())
     check(len(cases) > 8, f"{options.folder}: {len(cases)} cases")
-    with_state_dict = [case for case in cases if (case / "model.pt").exists()]
-    check([case.name for case in with_state_dict] == ["resnet18", "resnet18-imagenet"], f"state dicts: {with_state_dict}")
-    for case in with_state_dict:
-        (check_torchvision if options.torchvision else check_state_dict)(case)
-    if not options.torchvision:
-        for case in cases:
-            check_onnx(case)
+    if options.torchvision:
+        cases = [case for case in cases if (case / "model.safetensors").exists()]
+        check([case.name for case in cases] == ["resnet18", "resnet18-imagenet"], f"model files: {cases}")
+    for case in cases:
+        (check_torchvision if options.torchvision else check_onnx)(case)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ say fedanchor eval run pictures/test
 # What does it say about new pictures?
 say fedanchor predict run pictures/test/three/00*.png
 fedanchor predict run pictures/test --format csv > predictions.csv
-fedanchor predict run pictures/test --format jsonl > predictions.jsonl
+fedanchor predict run pictures/test --json > predictions.jsonl
 
 # Labels for a person to review (open labels/labels.html). Those that both heads are sure of are accepted here, and
 # a second experiment starts with them.
@@ -32,7 +32,6 @@ say fedanchor label run pictures/unlabelled --out labels --page 50 --accept 0.3
 say fedanchor init pictures --labels labels/labels.csv --yes --out reviewed.toml
 
 # The model for other programs.
-say fedanchor export run --format onnx --out digits.onnx
-say fedanchor export run --format safetensors --out digits.safetensors
+say fedanchor export run --out digits.onnx
 
 wc -l predictions.csv predictions.jsonl labels/labels.csv

@@ -85,7 +85,7 @@ pub enum Command {
     Predict(PredictArgs),
     /// Label pictures with a trained model, for a person to review
     Label(LabelArgs),
-    /// Write a trained model as a file for other programs
+    /// Write a trained model as an ONNX file for other programs
     Export(ExportArgs),
     /// Run an experiment with the clients of a fleet
     Coordinator(CoordinatorArgs),
@@ -380,7 +380,7 @@ pub struct PredictArgs {
     /// Output format
     #[arg(long, value_enum, default_value_t = PredictFormat::Table)]
     pub format: PredictFormat,
-    /// The same as `--format jsonl`: one JSON object per line
+    /// Print one JSON object per line
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
 }
@@ -389,32 +389,21 @@ pub struct PredictArgs {
 pub enum PredictFormat {
     Table,
     Csv,
-    Jsonl,
 }
 
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// Run folder, or a model file from one
     pub run: PathBuf,
-    /// Output format: ONNX, a state dict for PyTorch (resnet18 with torchvision's names), or the model file itself
-    #[arg(long, value_enum)]
-    pub format: ExportFormat,
-    /// File to write [default: `model.onnx`, `model.pt` or `model.safetensors`]
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
+    /// File to write
+    #[arg(long, default_value = "model.onnx", value_name = "FILE")]
+    pub out: PathBuf,
     /// Overwrite a file with other content
     #[arg(long)]
     pub force: bool,
-    /// With `--format onnx`: take 8-bit images and normalise them inside the graph
+    /// Take 8-bit images and normalise them inside the graph
     #[arg(long)]
     pub raw_input: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum ExportFormat {
-    Onnx,
-    StateDict,
-    Safetensors,
 }
 
 #[derive(Debug, Args)]

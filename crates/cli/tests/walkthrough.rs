@@ -149,8 +149,8 @@ fn names_that_are_not_text_are_named(work: &Path) {
     std::fs::write(odd.join("scan.tif"), "").unwrap();
     let problem = "odd/caf\\xE9.png: the path is not UTF-8";
     let note = "note: skipped 1 file in the unsupported format TIFF: convert them to PNG";
-    for format in ["table", "csv", "jsonl"] {
-        let (ok, text, error) = fedanchor(work, &["predict", "run", "odd", "--format", format]);
+    for format in [&["--format", "table"][..], &["--format", "csv"], &["--json"]] {
+        let (ok, text, error) = fedanchor(work, &[&["predict", "run", "odd"], format].concat());
         assert!(!ok && error.contains(problem) && error.contains("1 of 3 pictures"), "{error}");
         assert!(error.contains(note), "{error}");
         // A head and two pictures; as JSON two pictures and the one that failed.

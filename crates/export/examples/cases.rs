@@ -7,9 +7,9 @@ use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_engine::batches::ImagePipeline;
 use fedanchor_engine::config::{AugmentConfig, Heads, ModelConfig, NormKind, Stem};
 use fedanchor_engine::model::{Network, Pass, Statistics};
-use fedanchor_engine::tensors::{Params, Part, encode};
+use fedanchor_engine::tensors::{Data, Params, Part, encode};
 use fedanchor_engine::training::losses::unit;
-use fedanchor_export::{Input, Latents, Trained, onnx, state_dict};
+use fedanchor_export::{Input, Latents, Trained, onnx};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -116,9 +116,12 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
         let fewer = Trained { network: &network, params: &kept, ..fewer };
         fs_err::write(folder.join("without-latents.onnx"), onnx(&fewer, Input::Raw)?.bytes)?;
     }
-    if let Ok(exported) = state_dict(&model) {
-        fs_err::write(folder.join("model.pt"), exported.bytes)?;
-        fs_err::write(folder.join("model.safetensors"), encode(&params.named(), "")?)?;
+    // The model file of a run, for the networks that torchvision has too.
+    if config.name == "resnet18" && config.norm == NormKind::Batch && !config.preactivation {
+        let means_shape = means.size();
+        let mut tensors = params.named();
+        tensors.push(("class_means".to_owned(), Data::F32(&means, &means_shape)));
+        fs_err::write(folder.join("model.safetensors"), encode(&tensors, "")?)?;
     }
     let input = input.f_contiguous()?;
     let computed = [("logits", logits), ("latents", latents), ("scores", scores)];

@@ -1,20 +1,17 @@
-//! Trained models in the formats of other programs.
+//! Trained models in a format of other programs.
 //!
-//! [`onnx()`] writes the network as a graph with both heads; [`state_dict()`] writes the weights of a
-//! ResNet-18 under torchvision's names. Both return the bytes of a file and a list of the parts that
-//! it lacks. No network is described here: the graph is written from
-//! the layers of [`fedanchor_engine::model::Network`].
+//! [`onnx()`] writes the network as a graph with both heads, and returns the bytes of a file and a list of the
+//! parts that it lacks. No network is described here: the graph is written from the layers of
+//! [`fedanchor_engine::model::Network`].
 
 mod onnx;
-mod state_dict;
 
 pub use onnx::{Input, onnx};
-pub use state_dict::state_dict;
 
 use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_engine::model::Network;
 use fedanchor_engine::tensors::Params;
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
 /// A trained model and its metadata.
 #[derive(Debug, Clone, Copy)]
@@ -52,34 +49,16 @@ pub struct Exported {
     pub left_out: Vec<String>,
 }
 
-/// A tensor's numbers in single precision as the bytes of a file: little endian, the last axis fastest.
-pub(crate) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>> {
-    let host = tensor.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
-    let mut bytes = vec![0; host.numel() * size_of::<f32>()];
-    host.f_copy_data_u8(&mut bytes, host.numel())?;
-    Ok(bytes)
-}
-
-/// The note on a predictor, which no form contains.
-pub(crate) fn without_predictor(model: &Trained) -> Option<String> {
-    let mut names = model.params.layout.iter().map(|entry| &entry.name);
-    let has = names.any(|name| name.starts_with("predictor."));
-    has.then(|| "predictor.*: it serves training only".to_owned())
-}
-
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model does not fit the format, or a part of it the others.
+    /// A part of the model does not fit the others.
     #[error("{0}")]
     Unfit(String),
     /// The tensors could not be read.
     #[error(transparent)]
     Engine(#[from] fedanchor_engine::Error),
-    /// The archive could not be written.
-    #[error("the archive could not be written: {0}")]
-    Archive(#[from] zip::result::ZipError),
 }
 
 /// Shorthand for results of this crate.

@@ -24,7 +24,7 @@ fn an_experiment_names_the_model() {
     execute(folder, &["run", experiment, "--out", "run", "--set", "rounds=1"]);
     execute(folder, &["run", "--resume", "run", "--set", "rounds=2"]);
     execute(folder, &["verify", "run"]);
-    execute(folder, &["export", "run", "--format", "onnx", "--out", "model.onnx"]);
+    execute(folder, &["export", "run", "--out", "model.onnx"]);
     let onnx = std::fs::read(folder.join("model.onnx")).unwrap();
     assert!(onnx.windows(12).any(|bytes| bytes == b"conv3.weight"));
     let layers = execute(folder, &["model", "plain3"]);

@@ -34,18 +34,17 @@ struct Failed<'a> {
 
 pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
     let model = args.model.load()?;
-    let format = if args.json { PredictFormat::Jsonl } else { args.format };
     let paths = pictures::find(&args.images, printer)?;
     let path_width = paths.iter().map(|path| shown(path).chars().count()).max().unwrap_or(0);
     let (path_width, names) = (path_width.clamp(4, 60), model.classes());
     let class = width(names, 7);
-    match format {
+    match args.format {
+        _ if args.json => {}
         PredictFormat::Table => printer.line(format!(
             "{:path_width$}  {:class$}  confidence  {:class$}  cosine",
             "path", "class", "nearest"
         )),
         PredictFormat::Csv => printer.line("path,class,confidence,nearest,cosine"),
-        PredictFormat::Jsonl => {}
     }
     let mut failed = 0;
     pictures::predict(&model, &paths, |path, prediction| {
@@ -55,7 +54,7 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
             Err(error) => {
                 failed += 1;
                 printer.failure(format!("error: {error}"));
-                if format == PredictFormat::Jsonl {
+                if args.json {
                     let error = error.to_string();
                     printer.line(serde_json::to_string(&Failed { path, error: &error })?);
                 }
@@ -69,7 +68,8 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
             nearest: &names[prediction.anchor_class()],
             cosine: prediction.anchor_score(),
         };
-        printer.line(match format {
+        printer.line(match args.format {
+            _ if args.json => serde_json::to_string(&line)?,
             PredictFormat::Table => format!(
                 "{:path_width$}  {:class$}  {:>8.1} %  {:class$}  {:>6.3}",
                 line.path,
@@ -83,7 +83,6 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
                 let row = [&line.path, line.class, &confidence, line.nearest, &cosine];
                 csv([row]).trim_end_matches('\n').to_owned()
             }
-            PredictFormat::Jsonl => serde_json::to_string(&line)?,
         });
         Ok(())
     })?;

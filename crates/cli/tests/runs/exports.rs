@@ -13,7 +13,7 @@ fn export(workspace: &Workspace, arguments: &[&str]) -> Output {
 fn a_model_is_exported_or_refused_with_the_reason() {
     let workspace = Workspace::new();
     workspace.run("run", &[SMALL, &["rounds=1"]]);
-    let done = export(&workspace, &["run", "--format", "onnx", "--raw-input"]);
+    let done = export(&workspace, &["run", "--raw-input"]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     let printed = text(&done.stdout);
     assert!(printed.starts_with("model.onnx: small for 10 classes of grey images of"), "{printed}");
@@ -23,40 +23,31 @@ fn a_model_is_exported_or_refused_with_the_reason() {
         assert!(onnx.windows(name.len()).any(|part| part == name.as_bytes()), "{name}");
     }
 
-    let model = "run/model.safetensors";
-    let done = export(&workspace, &[model, "--format", "safetensors", "--out", "copy"]);
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    assert!(
-        std::fs::read(workspace.at(model)).unwrap() == std::fs::read(workspace.at("copy")).unwrap()
-    );
-
     // The same content again is no loss; other content is refused.
-    for arguments in [&["run", "--format", "onnx", "--raw-input"][..], &["run", "--format", "onnx"]]
-    {
+    let model = "run/model.safetensors";
+    for arguments in [&["run", "--raw-input"][..], &[model, "--raw-input"], &["run"]] {
         let done = export(&workspace, arguments);
         let same = arguments.contains(&"--raw-input");
         assert_eq!(done.status.success(), same, "{}", text(&done.stderr));
         assert!(std::fs::read(workspace.at("model.onnx")).unwrap() == onnx);
         assert_eq!(text(&done.stderr).contains("model.onnx: already exists with other"), !same);
     }
-    let done = export(&workspace, &["run", "--format", "onnx", "--force"]);
+    let done = export(&workspace, &["run", "--force"]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(std::fs::read(workspace.at("model.onnx")).unwrap() != onnx);
 
     for (arguments, reason) in [
-        (&["run", "--format", "state-dict"][..], "torchvision has no network `small`"),
-        (&["run", "--format", "safetensors", "--raw-input"], "--raw-input requires --format onnx"),
-        (&[model, "--format", "onnx", "--out", model], "this is the model itself"),
-        (&["none", "--format", "onnx"], "none"),
+        (&["run", "--out", model][..], "this is the model itself"),
+        (&[model, "--out", model], "this is the model itself"),
+        (&["none"], "none"),
     ] {
         let done = export(&workspace, arguments);
         assert_eq!(done.status.code(), Some(1), "{arguments:?}");
         assert!(text(&done.stderr).contains(reason), "{}", text(&done.stderr));
     }
-    assert!(!workspace.at("model.pt").exists());
 }
 
-/// A ResNet-18 leaves as a state dict, and another run starts from its backbone.
+/// The model file of the first run serves as it is.
 #[test]
 fn a_run_starts_from_the_backbone_of_another() {
     let workspace = Workspace::with_pictures(16);
@@ -69,13 +60,8 @@ fn a_run_starts_from_the_backbone_of_another() {
         "client.epochs=1",
     ];
     workspace.run("first", &[DRAWN, &brief]);
-    let done = export(&workspace, &["first", "--format", "state-dict", "--out", "first.pt"]);
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    assert!(text(&done.stdout).contains("left out: anchor.weight, anchor.bias: torchvision's"));
-    let done = export(&workspace, &["first", "--format", "safetensors"]);
-    assert!(done.status.success(), "{}", text(&done.stderr));
 
-    let start = ["model.init_from=model.safetensors"];
+    let start = ["model.init_from=first/model.safetensors"];
     let started = workspace.succeed(&mut workspace.command("second", &[DRAWN, &brief, &start]));
     assert!(
         text(&started.stderr).contains("heads are newly initialised"),

@@ -7,15 +7,16 @@
 
 mod proto;
 
-use crate::{Error, Exported, Latents, Result, Trained, bytes_of, without_predictor};
+use crate::{Error, Exported, Latents, Result, Trained};
 use fedanchor_data::Shape;
 use fedanchor_engine::model::{EPSILON, IMAGES, Layer, Operation, Value};
+use fedanchor_engine::tensors::Part;
 use prost::Message;
 use proto::{
     Attribute, Constant, Dimension, FLOAT, Graph, INT64, IR_VERSION, Model, Node, OPERATORS,
     OperatorSet, Property, Size, TensorType, Type, UINT8, ValueInfo,
 };
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
 /// The input of the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,7 +211,10 @@ fn add(
 
 /// Adds the outputs and the nodes after the heads. Returns the parts that are left out.
 fn outputs(graph: &mut Graph, model: &Trained) -> Result<Vec<String>> {
-    let mut left_out = Vec::from_iter(without_predictor(model));
+    let mut left_out = Vec::new();
+    if model.params.layout.iter().any(|entry| entry.part == Part::Predictor) {
+        left_out.push("predictor.*: it serves training only".to_owned());
+    }
     let classes = model.classes.len() as i64;
     let output = |graph: &mut Graph, name: &str, size: i64, doc: &str| {
         graph.output.push(batch(name, FLOAT, &[size], doc));
@@ -309,9 +313,12 @@ fn node(graph: &mut Graph, op_type: &str, output: &str, input: &[&str], attribut
     });
 }
 
-/// Adds a tensor of the network, in this shape.
+/// Adds a tensor of the network in single precision, in this shape.
 fn tensor(graph: &mut Graph, name: &str, dims: &[i64], tensor: &Tensor) -> Result<()> {
-    constant(graph, name, dims, FLOAT, bytes_of(tensor)?);
+    let host = tensor.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let mut bytes = vec![0; host.numel() * size_of::<f32>()];
+    host.f_copy_data_u8(&mut bytes, host.numel())?;
+    constant(graph, name, dims, FLOAT, bytes);
     Ok(())
 }
 
