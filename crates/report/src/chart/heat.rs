@@ -1,7 +1,6 @@
 //! A table of coloured cells.
 
 use super::axis::Plane;
-use super::palette::hex;
 use super::svg::{Svg, px, shortened, text_width};
 use crate::escape;
 use std::collections::BTreeMap;
@@ -198,10 +197,11 @@ fn thinned(names: &[String]) -> impl Iterator<Item = (usize, String)> {
 
 /// A colour between two.
 fn mixed(from: [u8; 3], to: [u8; 3], share: f64) -> String {
-    hex([0, 1, 2].map(|channel| {
+    let [red, green, blue] = [0, 1, 2].map(|channel| {
         let (from, to) = (f64::from(from[channel]), f64::from(to[channel]));
         (from + share * (to - from)).round() as u8
-    }))
+    });
+    format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
 #[cfg(test)]
