@@ -8,7 +8,7 @@
 //! ```no_run
 //! use fedanchor_report::{Format, Table, find_runs, render};
 //!
-//! let runs = find_runs(&["runs".into()])?;
+//! let runs = find_runs(&["runs".into()], &|_| None)?;
 //! let table = Table::new(&runs);
 //! let text = render(&table, Format::Text);
 //! # Ok::<(), fedanchor_report::ReportError>(())

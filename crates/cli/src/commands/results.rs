@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub fn table(args: &TableArgs, printer: &Printer) -> Result<()> {
-    let runs = find_runs(&args.folders)?.completed(&complete);
+    let runs = find_runs(&args.folders, &complete)?;
     let table = Table::new(&runs);
     if table.rows.is_empty() {
         table.notes().iter().for_each(|note| printer.status(note));

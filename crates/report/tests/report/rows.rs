@@ -64,14 +64,16 @@ fn settings_of_later_versions_do_not_split_rows() {
         client.entry("epochs").or_insert(toml::Value::Integer(5));
         toml::to_string(&config).ok()
     };
-    let found = || find_runs(&[folders.path("")]).unwrap();
-    assert_eq!(Table::new(&found()).rows.len(), 3);
-    let table = Table::new(&found().completed(&complete));
-    let rows: Vec<(usize, f64)> = table.rows.iter().map(|row| (row.seeds, row.last.mean)).collect();
+    let table = |complete: &dyn Fn(&toml::Table) -> Option<String>| {
+        Table::new(&find_runs(&[folders.path("")], complete).unwrap())
+    };
+    let completed = table(&complete);
+    let rows: Vec<(usize, f64)> =
+        completed.rows.iter().map(|row| (row.seeds, row.last.mean)).collect();
     assert_eq!(rows, [(2, 81.0), (1, 70.0)]);
-    assert_eq!(settings(&table), ["client.epochs=5", "client.epochs=6"]);
+    assert_eq!(settings(&completed), ["client.epochs=5", "client.epochs=6"]);
     // A config that cannot be completed is used as it is.
-    assert_eq!(Table::new(&found().completed(&|_| None)).rows.len(), 3);
+    assert_eq!(table(&|_| None).rows.len(), 3);
 }
 
 #[test]
