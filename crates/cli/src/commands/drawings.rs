@@ -1,12 +1,9 @@
-//! Pictures of data as SVG files: images by class, and who holds what.
+//! Pictures of data as SVG files.
 
 use anyhow::{Context, Result, ensure};
 use fedanchor_data::{ImageSet, thumbnail};
-use fedanchor_report::chart::{Chart, Heat, Picture, Scale, Sheet};
+use fedanchor_report::chart::{Chart, Picture, Sheet};
 use std::path::Path;
-
-/// Clients in the picture of a partition at most.
-const MOST_CLIENTS: usize = 200;
 
 /// Writes a sheet of images: one row per class with `columns` of its images or, without labels, some of all
 /// images. They are spread evenly: neighbours are often frames of one film.
@@ -24,33 +21,8 @@ pub fn contact_sheet(title: &str, images: &ImageSet, columns: usize, path: &Path
     write(&Chart::Sheet(Sheet { columns, rows }), title, path)
 }
 
-/// Writes how many samples of each class every client holds.
-pub fn partition(
-    title: &str,
-    histogram: &[Vec<u32>],
-    classes: &[String],
-    path: &Path,
-) -> Result<()> {
-    ensure!(!histogram.is_empty(), "no clients to draw");
-    let every = histogram.len().div_ceil(MOST_CLIENTS);
-    let shown: Vec<(usize, &Vec<u32>)> = histogram.iter().enumerate().step_by(every).collect();
-    let sum = |row: &[u32]| row.iter().map(|&count| u64::from(count)).sum::<u64>();
-    let heat = Heat {
-        x: "class".to_owned(),
-        y: match every {
-            1 => "client: samples".to_owned(),
-            _ => format!("client: samples (1 client in {every} shown)"),
-        },
-        columns: classes.to_vec(),
-        rows: shown.iter().map(|(client, row)| format!("{client}: {}", sum(row))).collect(),
-        values: shown.iter().map(|(_, row)| row.iter().map(|&one| one.into()).collect()).collect(),
-        label: "samples".to_owned(),
-        scale: Scale::Sequential,
-    };
-    write(&Chart::Heat(heat), title, path)
-}
-
-fn write(chart: &Chart, title: &str, path: &Path) -> Result<()> {
+/// Writes a chart.
+pub(super) fn write(chart: &Chart, title: &str, path: &Path) -> Result<()> {
     fedanchor_disk::write(path, &[chart.svg(title).as_bytes()])
         .with_context(|| format!("{}: cannot be written", path.display()))
 }
@@ -112,14 +84,5 @@ mod tests {
         let empty = ImageSet { pixels: vec![], ..four(None) };
         let why = contact_sheet("", &empty, 2, &path).unwrap_err();
         assert_eq!(why.to_string(), "no images to draw");
-    }
-
-    #[test]
-    fn of_many_clients_a_subset_is_drawn() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("partition.svg");
-        partition("Many", &vec![vec![1]; 100_000], &["only".to_owned()], &path).unwrap();
-        assert_eq!(drawn(&path).matches("M0 ").count(), 200);
-        assert!(partition("None", &[], &[], &path).is_err());
     }
 }
