@@ -16,7 +16,7 @@ use fedanchor::simulation::{assign, load};
 use fedanchor::{Experiment, Resume, RunOptions};
 use fedanchor_data::DataSet;
 use fedanchor_record::{KeyRole, Summary, files};
-use fedanchor_report::{Format, Run, Table, find_runs, render};
+use fedanchor_report::{Run, Table, find_runs, render};
 use indicatif::ProgressBar;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -90,8 +90,8 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
     // Without a finished run there is nothing to show.
     if let Ok(runs) = find_runs(std::slice::from_ref(&out), &complete) {
         let table = Table::new(&runs);
-        let format = if args.output.json { Format::Json } else { Format::Text };
-        printer.text(&render(&table, format));
+        let render = if args.output.json { render::json } else { render::text };
+        printer.text(&render(&table));
     }
     if ends.is_empty() {
         return Ok(());

@@ -1,7 +1,7 @@
 //! Which runs form a row, and its numbers.
 
 use crate::folders::{Folders, Made};
-use fedanchor_report::{Average, Format, Table, find_runs, render};
+use fedanchor_report::{Average, Table, find_runs, render};
 
 fn settings(table: &Table) -> Vec<&str> {
     table.rows.iter().map(|row| row.settings.as_str()).collect()
@@ -47,7 +47,7 @@ fn the_floor_is_that_of_runs_that_were_compared_with_it() {
     compare("b", "64.0");
     let table = folders.table();
     assert_eq!(table.rows[0].floor, Some(Average { mean: 62.0, std: Some(8.0_f64.sqrt()) }));
-    let text = render(&table, Format::Text);
+    let text = render::text(&table);
     assert!(text.contains("62.00 ± 2.83") && text.contains("anchors alone: the best"), "{text}");
 }
 
