@@ -13,7 +13,7 @@ pub fn contact_sheet(title: &str, images: &ImageSet, columns: usize, path: &Path
     for (name, members) in sheet_rows(images, columns) {
         let mut pictures = Vec::new();
         for image in members {
-            let bytes = thumbnail::png(images.shape, images.image(image))?;
+            let bytes = thumbnail::png(images.shape, images.image(image as usize))?;
             pictures.push(Picture::new(&bytes, Vec::new()));
         }
         rows.push((name, pictures));
@@ -28,21 +28,17 @@ pub(super) fn write(chart: &Chart, title: &str, path: &Path) -> Result<()> {
 }
 
 /// Name and images of every row of a contact sheet.
-fn sheet_rows(images: &ImageSet, columns: usize) -> Vec<(String, Vec<usize>)> {
-    let Some(labels) = &images.labels else {
-        let all: Vec<usize> = (0..images.len()).collect();
+fn sheet_rows(images: &ImageSet, columns: usize) -> Vec<(String, Vec<u32>)> {
+    if images.labels.is_none() {
+        let all: Vec<u32> = (0..images.len() as u32).collect();
         return vec![(String::new(), spread(&all, 10 * columns))];
-    };
-    let mut rows = vec![Vec::new(); images.classes.len()];
-    for (image, &label) in labels.iter().enumerate() {
-        rows[usize::from(label)].push(image);
     }
-    let names = images.classes.iter().cloned();
-    names.zip(rows.iter().map(|row| spread(row, columns))).collect()
+    let rows = images.by_class().into_iter().map(|row| spread(&row, columns));
+    images.classes.iter().cloned().zip(rows).collect()
 }
 
 /// At most so many of the items, at even distances.
-fn spread(items: &[usize], most: usize) -> Vec<usize> {
+fn spread(items: &[u32], most: usize) -> Vec<u32> {
     let count = items.len().min(most);
     (0..count).map(|number| items[number * items.len() / count]).collect()
 }
