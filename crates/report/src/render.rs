@@ -156,14 +156,8 @@ pub fn latex(table: &Table) -> String {
     let right = |column: usize| columns[column].right;
     let rows = table.rows.iter().enumerate().map(|(index, row)| {
         let cells = columns.iter().map(|column| column.cells[index].as_str()).collect();
-        (
-            cells,
-            if row.notes.is_empty() {
-                String::new()
-            } else {
-                format!(" % [{}]", numbers(row, ", "))
-            },
-        )
+        let notes = numbers(row, ", ");
+        (cells, if notes.is_empty() { notes } else { format!(" % [{notes}]") })
     });
     let mut text = escape::latex_table(&titles, right, rows);
     for note in legend(table, None).into_iter().chain(table.notes()) {

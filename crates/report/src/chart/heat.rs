@@ -149,16 +149,12 @@ impl Heat {
         }
         svg.add(format_args!("</g>\n"));
         if self.rows.len().max(self.columns.len()) <= MOST_CELLS {
+            let style = "class=\"cell\" font-size=\"10\" text-anchor=\"middle\"";
             for (row, values) in self.values.iter().enumerate() {
                 for (column, value) in values.iter().enumerate() {
                     let x = px(left + (column as f64 + 0.5) * width);
                     let y = px(top + (row as f64 + 0.5) * height + 3.5);
-                    let text = format!("{value:.*}", self.decimals());
-                    svg.text(
-                        [x, y],
-                        "class=\"cell\" font-size=\"10\" text-anchor=\"middle\"",
-                        &text,
-                    );
+                    svg.text([x, y], style, &format!("{value:.*}", self.decimals()));
                 }
             }
         }

@@ -86,17 +86,15 @@ pub(super) fn samples(section: &Section) -> Option<Figure> {
             (SampleKind::LeftOut, "Left out"),
         ];
         let rows = rows.into_iter().filter_map(|(kind, title)| {
-            let pictures =
-                samples.samples.iter().filter(|sample| sample.kind == kind).map(|sample| {
-                    let truth = sample.truth.as_deref().filter(|truth| *truth != sample.label);
-                    let truth = truth.map(|truth| format!("is {truth}"));
-                    let caption =
-                        [Some(sample.label.clone()), truth, Some(format!("{:.2}", sample.score))];
-                    Picture {
-                        png: sample.png.clone(),
-                        caption: caption.into_iter().flatten().collect(),
-                    }
-                });
+            let of_kind = samples.samples.iter().filter(|sample| sample.kind == kind);
+            let pictures = of_kind.map(|sample| {
+                let truth = sample.truth.as_deref().filter(|truth| *truth != sample.label);
+                let truth = truth.map(|truth| format!("is {truth}"));
+                let score = format!("{:.2}", sample.score);
+                let caption = [Some(sample.label.clone()), truth, Some(score)];
+                let caption = caption.into_iter().flatten().collect();
+                Picture { png: sample.png.clone(), caption }
+            });
             let pictures: Vec<Picture> = pictures.collect();
             (!pictures.is_empty()).then(|| (title.to_owned(), pictures))
         });
