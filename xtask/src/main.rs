@@ -145,7 +145,7 @@ mod tests {
             }
         }
         assert!(count > 100, "{count}");
-        let runs = fedanchor_report::find_runs(&[unpacked.path().to_owned()]).unwrap();
+        let runs = fedanchor_report::find_runs(&[unpacked.path().to_owned()], &|_| None).unwrap();
         assert_eq!((runs.unfinished, runs.damaged), (vec![], vec![]));
         assert_eq!(runs.finished.len(), count);
     }

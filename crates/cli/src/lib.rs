@@ -53,9 +53,7 @@ pub fn main() -> ExitCode {
         }
         Err(error) => {
             printer.failure(format!("error: {error:#}"));
-            let ours = error
-                .downcast_ref::<fedanchor::Error>()
-                .is_some_and(|error| matches!(error, fedanchor::Error::Engine(_)));
+            let ours = matches!(error.downcast_ref(), Some(fedanchor::Error::Engine(_)));
             ExitCode::from(if ours { 2 } else { 1 })
         }
     }

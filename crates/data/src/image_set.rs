@@ -94,12 +94,22 @@ impl ImageSet {
 
     /// Images per class; all zero for an unlabelled set.
     pub fn class_counts(&self) -> Vec<usize> {
-        let mut counts = vec![0; self.classes.len()];
-        for &label in self.labels.iter().flatten() {
-            counts[label as usize] += 1;
-        }
-        counts
+        self.by_class().iter().map(Vec::len).collect()
     }
+
+    /// The images of every class; none for an unlabelled set.
+    pub fn by_class(&self) -> Vec<Vec<u32>> {
+        by_class(self.labels.as_deref().unwrap_or_default(), self.classes.len())
+    }
+}
+
+/// The images of every class, in order, by the labels of all images.
+pub(crate) fn by_class(labels: &[u16], classes: usize) -> Vec<Vec<u32>> {
+    let mut members = vec![Vec::new(); classes];
+    for (image, &label) in (0..).zip(labels) {
+        members[usize::from(label)].push(image);
+    }
+    members
 }
 
 /// The brightness of a colour.

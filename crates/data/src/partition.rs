@@ -133,14 +133,12 @@ fn by_class(labels: &[u16], pool: &[u32], classes: usize, stream: Stream) -> Res
         let Some(&label) = labels.get(index as usize) else {
             return unusable(format!("image {index} of the pool has no label"));
         };
-        match members.get_mut(usize::from(label)) {
-            Some(class) => class.push(index),
-            None => {
-                let problem =
-                    format!("image {index} has label {label}, but there are {classes} classes");
-                return unusable(problem);
-            }
-        }
+        let Some(class) = members.get_mut(usize::from(label)) else {
+            let problem =
+                format!("image {index} has label {label}, but there are {classes} classes");
+            return unusable(problem);
+        };
+        class.push(index);
     }
     let mut rng = stream.rng();
     members.iter_mut().for_each(|class| class.shuffle(&mut rng));
@@ -163,10 +161,8 @@ fn iid(pool: &[u32], clients: usize, stream: Stream) -> Vec<Vec<u32>> {
 /// Whether all classes have the same number of images.
 fn is_balanced(labels: &[u16], classes: usize) -> bool {
     let mut counts = vec![0usize; classes];
-    for &label in labels {
-        if let Some(count) = counts.get_mut(usize::from(label)) {
-            *count += 1;
-        }
+    for &label in labels.iter().filter(|&&label| usize::from(label) < classes) {
+        counts[usize::from(label)] += 1;
     }
     counts.windows(2).all(|pair| pair[0] == pair[1])
 }

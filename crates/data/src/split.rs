@@ -58,7 +58,7 @@ pub fn split(
     let stream = Stream::new(seed, Purpose::Anchors, 0, SERVER);
     let all = 0..images as u32;
     let mut chosen = match choice {
-        AnchorChoice::Balanced => balanced(train, labels, anchors, stream)?,
+        AnchorChoice::Balanced => balanced(train, anchors, stream)?,
         AnchorChoice::Uniform => {
             all.clone().collect::<Vec<u32>>().partial_shuffle(&mut stream.rng(), anchors).0.to_vec()
         }
@@ -127,11 +127,8 @@ fn hold_out(images: &mut Vec<u32>, count: usize, seed: u64) -> Vec<u32> {
     validation
 }
 
-fn balanced(train: &ImageSet, labels: &[u16], anchors: usize, stream: Stream) -> Result<Vec<u32>> {
-    let mut members = vec![Vec::new(); train.classes.len()];
-    for (index, &label) in labels.iter().enumerate() {
-        members[label as usize].push(index as u32);
-    }
+fn balanced(train: &ImageSet, anchors: usize, stream: Stream) -> Result<Vec<u32>> {
+    let mut members = train.by_class();
     let each = anchors / members.len();
     let mut quota = vec![each; members.len()];
     let mut larger: Vec<usize> = (0..members.len()).filter(|&c| members[c].len() > each).collect();

@@ -5,7 +5,7 @@
 
 use crate::error::{ReportError, Result};
 use crate::run_files::{Matrix, RunFiles, complete_lines, read_rounds, read_timings};
-use crate::runs::{Folders, LeftOut, find_folders, read_summary};
+use crate::runs::{Folders, LeftOut, find_folders};
 use crate::setup::{Complete, Setup};
 use crate::table::Average;
 use fedanchor_record::{
@@ -61,11 +61,8 @@ pub fn read_histories(dirs: &[PathBuf], complete: Complete) -> Result<Histories>
 impl Histories {
     /// Reads the run in a folder, whose config is completed.
     pub(crate) fn add(&mut self, path: PathBuf, in_progress: bool, complete: Complete) {
-        match History::read(&path, in_progress) {
-            Ok(history) => {
-                let setup = history.setup.completed(complete);
-                self.runs.push(History { setup, ..history });
-            }
+        match History::read(&path, in_progress, complete) {
+            Ok(history) => self.runs.push(history),
             Err(error) => self.damaged.push(LeftOut { path, problem: error.in_run_folder() }),
         }
     }
@@ -74,26 +71,24 @@ impl Histories {
 impl History {
     /// Reads the run in a folder. It is an error if its config or its first round cannot be read. Of a run in progress,
     /// a line without its end is on its way.
-    pub(crate) fn read(folder: &Path, in_progress: bool) -> Result<Self> {
+    pub(crate) fn read(folder: &Path, in_progress: bool, complete: Complete) -> Result<Self> {
         let mut problems = Vec::new();
         let run = RunFiles::open(folder).unwrap_or_else(|error| {
             problems.push(error.in_run_folder());
             RunFiles::unchecked(folder)
         });
-        let mut setup = Setup::read(&run)?;
+        let mut setup = Setup::read(&run, complete)?;
         let rounds = rounds(&run, in_progress, &mut problems)?;
         let timings = timings(&run, in_progress, rounds.len(), &mut problems);
         let latents = latents(&run, &mut problems);
-        let summary = optional(&run, files::SUMMARY, &mut problems, || read_summary(&run));
+        let summary: Option<Summary> =
+            optional(&run, files::SUMMARY, &mut problems, || run.json(files::SUMMARY));
         // No figure shows it, but a run that was changed is not the run that was recorded.
         optional(&run, files::ASSIGNMENT, &mut problems, || run.bytes(files::ASSIGNMENT));
         let mut matrix = |name| optional(&run, name, &mut problems, || Matrix::read(&run, name));
         let (partition, confusion) = (matrix(files::PARTITION), matrix(files::CONFUSION));
         let similarity = matrix(files::SIMILARITY);
-        let samples = optional(&run, files::SAMPLES, &mut problems, || {
-            serde_json::from_slice(&run.bytes(files::SAMPLES)?)
-                .map_err(|error| ReportError::malformed(run.path(files::SAMPLES), error))
-        });
+        let samples = optional(&run, files::SAMPLES, &mut problems, || run.json(files::SAMPLES));
         if let Some(summary) = &summary {
             setup.add_fingerprint(&summary.data_fingerprint);
         }
@@ -178,6 +173,23 @@ impl History {
         let last = &trained[trained.len().saturating_sub(10)..];
         Average::of(last.iter().map(|round| round.test_accuracy)).mean
     }
+}
+
+/// One run per seed, sorted by it: of several, the one that is whole. `left_out` is called with the path of every other
+/// one and of the one in its place.
+pub(crate) fn one_per_seed(
+    mut runs: Vec<History>,
+    mut left_out: impl FnMut(&Path, &Path),
+) -> Vec<History> {
+    runs.sort_by_key(|run| (run.seed(), !run.problems.is_empty(), !run.is_finished));
+    runs.dedup_by(|run, kept| {
+        let repeated = run.seed() == kept.seed();
+        if repeated {
+            left_out(&run.setup.path, &kept.setup.path);
+        }
+        repeated
+    });
+    runs
 }
 
 fn lines(bytes: &[u8], in_progress: bool) -> String {

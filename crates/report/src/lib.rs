@@ -6,11 +6,11 @@
 //! seconds. This crate depends on no tensor library and prints nothing; text is returned.
 //!
 //! ```no_run
-//! use fedanchor_report::{Format, Table, find_runs, render};
+//! use fedanchor_report::{Table, find_runs, render};
 //!
-//! let runs = find_runs(&["runs".into()])?;
+//! let runs = find_runs(&["runs".into()], &|_| None)?;
 //! let table = Table::new(&runs);
-//! let text = render(&table, Format::Text);
+//! let text = render::text(&table);
 //! # Ok::<(), fedanchor_report::ReportError>(())
 //! ```
 
@@ -24,7 +24,7 @@ mod heading;
 mod history;
 mod page;
 mod published;
-mod render;
+pub mod render;
 mod review;
 mod run_files;
 mod runs;
@@ -42,7 +42,6 @@ pub use follow::{Follower, Followers, LiveRun, Status};
 pub use heading::{Heading, Partition};
 pub use history::read_histories;
 pub use page::{PageData, page, write_report};
-pub use render::{Format, render};
 pub use review::{Proposal, Shown, review_csv, review_page};
 pub use runs::{LeftOut, Run, Runs, find_folders, find_runs};
 pub use serve::{Server, Site};

@@ -1,4 +1,4 @@
-//! A table as text.
+//! A table as text, which ends with a newline.
 //!
 //! Three of the formats are for people: they share the columns, omit empty ones, and explain them
 //! in notes below. CSV is for programs: always the same columns, plain numbers, no notes; so is
@@ -9,32 +9,6 @@ use crate::escape;
 use crate::heading::Heading;
 use crate::table::{Average, Row, Table, rounded};
 use serde::Serialize;
-
-/// The format of a rendered table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// Aligned columns.
-    Text,
-    /// A pipe table.
-    Markdown,
-    /// Comma-separated values with a header, without [`Table::notes`].
-    Csv,
-    /// A `tabular` for the package `booktabs`.
-    Latex,
-    /// An object with a list of rows.
-    Json,
-}
-
-/// Renders the table; the text ends with a newline.
-pub fn render(table: &Table, format: Format) -> String {
-    match format {
-        Format::Text => text(table),
-        Format::Markdown => markdown(table),
-        Format::Csv => csv(table),
-        Format::Latex => latex(table),
-        Format::Json => json(table),
-    }
-}
 
 struct Column {
     title: &'static str,
@@ -121,7 +95,8 @@ fn legend(table: &Table, mark: Option<&str>) -> Vec<String> {
     lines
 }
 
-fn text(table: &Table) -> String {
+/// Aligned columns.
+pub fn text(table: &Table) -> String {
     let all =
         columns(table, |row| format!("{}{}", if row.leads { '*' } else { ' ' }, shown(&row.last)));
     // Values that all rows share are printed once, to save width.
@@ -151,7 +126,8 @@ fn text(table: &Table) -> String {
     text
 }
 
-fn markdown(table: &Table) -> String {
+/// A pipe table.
+pub fn markdown(table: &Table) -> String {
     let columns = columns(table, |row| shown(&row.last));
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut text = line(columns.iter().map(|column| column.title.to_owned()).collect());
@@ -171,7 +147,8 @@ fn markdown(table: &Table) -> String {
     text
 }
 
-fn latex(table: &Table) -> String {
+/// A `tabular` for the package `booktabs`.
+pub fn latex(table: &Table) -> String {
     let mut columns = columns(table, |row| shown(&row.last));
     // The notes are comments, so their numbers are too.
     columns.retain(|column| column.title != "note");
@@ -179,14 +156,8 @@ fn latex(table: &Table) -> String {
     let right = |column: usize| columns[column].right;
     let rows = table.rows.iter().enumerate().map(|(index, row)| {
         let cells = columns.iter().map(|column| column.cells[index].as_str()).collect();
-        (
-            cells,
-            if row.notes.is_empty() {
-                String::new()
-            } else {
-                format!(" % [{}]", numbers(row, ", "))
-            },
-        )
+        let notes = numbers(row, ", ");
+        (cells, if notes.is_empty() { notes } else { format!(" % [{notes}]") })
     });
     let mut text = escape::latex_table(&titles, right, rows);
     for note in legend(table, None).into_iter().chain(table.notes()) {
@@ -196,7 +167,7 @@ fn latex(table: &Table) -> String {
 }
 
 /// The table as an object, for programs: every number with all its digits, notes as text where they apply.
-fn json(table: &Table) -> String {
+pub fn json(table: &Table) -> String {
     #[derive(Serialize)]
     struct Whole<'a> {
         rows: Vec<WithNotes<'a>>,
@@ -216,7 +187,8 @@ fn json(table: &Table) -> String {
     serde_json::to_string_pretty(&whole).expect("plain structs have a JSON form") + "\n"
 }
 
-fn csv(table: &Table) -> String {
+/// Comma-separated values with a header, without [`Table::notes`].
+pub fn csv(table: &Table) -> String {
     let head = "data,model,anchors,partition,method,preset,settings,rounds,seeds,final_mean,final_std,best_mean,\
                 best_std,anchors_alone_mean,anchors_alone_std,published_mean,published_std,difference,notes";
     // Six decimals hide binary rounding and exceed the precision of any accuracy.

@@ -65,6 +65,12 @@ impl RunFiles {
             .map_err(|error| ReportError::malformed(self.path(name), error))
     }
 
+    /// Reads a JSON file.
+    pub(crate) fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        let text = self.text(name)?;
+        serde_json::from_str(&text).map_err(|error| ReportError::malformed(self.path(name), error))
+    }
+
     /// It is an error if a finished run has checksums, but not of one of these files.
     pub(crate) fn check_listed(&self, names: &[&str]) -> Result<()> {
         let Some(manifest) = &self.manifest else { return Ok(()) };

@@ -46,11 +46,11 @@ pub struct LeftOut {
 }
 
 /// Finds all runs in these folders, each a run folder or one that contains run folders.
-pub fn find_runs(dirs: &[PathBuf]) -> Result<Runs> {
+pub fn find_runs(dirs: &[PathBuf], complete: Complete) -> Result<Runs> {
     let Folders { folders, damaged } = find_folders(dirs)?;
     let mut runs = Runs { damaged, ..Runs::default() };
     for path in folders {
-        match Run::read(&path) {
+        match Run::read(&path, complete) {
             Ok(Some(run)) if run.is_finished() => runs.finished.push(run),
             Ok(run) => {
                 let problem = match run.map(|run| run.summary) {
@@ -84,14 +84,6 @@ pub fn find_folders(dirs: &[PathBuf]) -> Result<Folders> {
     }
     search.found.folders.sort();
     Ok(search.found)
-}
-
-impl Runs {
-    /// Applies [`Run::completed`] to every finished run.
-    pub fn completed(mut self, complete: Complete) -> Self {
-        self.finished = self.finished.into_iter().map(|run| run.completed(complete)).collect();
-        self
-    }
 }
 
 #[derive(Default)]
@@ -147,8 +139,8 @@ impl Search {
 
 impl Run {
     /// The run in this folder, if there is one with all its rounds. A damaged run is an error.
-    pub fn finished(folder: &Path) -> Result<Option<Self>> {
-        let run = folder.join(files::CONFIG).try_exists()?.then(|| Self::read(folder));
+    pub fn finished(folder: &Path, complete: Complete) -> Result<Option<Self>> {
+        let run = folder.join(files::CONFIG).try_exists()?.then(|| Self::read(folder, complete));
         Ok(run.transpose()?.flatten().filter(Self::is_finished))
     }
 
@@ -156,34 +148,22 @@ impl Run {
         self.summary.rounds >= self.summary.rounds_planned
     }
 
-    /// The run with its config in full, with defaults for settings of later versions.
-    pub fn completed(mut self, complete: Complete) -> Self {
-        self.setup = self.setup.completed(complete);
-        self
-    }
-
     /// Reads the run in a folder, if that has a summary, and checks its records if it is finished.
-    fn read(folder: &Path) -> Result<Option<Self>> {
+    fn read(folder: &Path, complete: Complete) -> Result<Option<Self>> {
         if !folder.join(files::SUMMARY).try_exists()? {
             return Ok(None);
         }
-        let files = RunFiles::open(folder)?;
-        let mut setup = Setup::read(&files)?;
-        let summary = read_summary(&files)?;
+        let run_files = RunFiles::open(folder)?;
+        let mut setup = Setup::read(&run_files, complete)?;
+        let summary: Summary = run_files.json(files::SUMMARY)?;
         setup.add_fingerprint(&summary.data_fingerprint);
         let run = Self { setup, summary };
         if run.is_finished() {
-            files.check_listed(&files::ALL)?;
-            check_records(&files, &run.summary)?;
+            run_files.check_listed(&files::ALL)?;
+            check_records(&run_files, &run.summary)?;
         }
         Ok(Some(run))
     }
-}
-
-/// Reads the `summary.json` of a run folder.
-pub(crate) fn read_summary(run: &RunFiles) -> Result<Summary> {
-    serde_json::from_str(&run.text(files::SUMMARY)?)
-        .map_err(|error| ReportError::malformed(run.path(files::SUMMARY), error))
 }
 
 /// Checks every line of a `rounds.jsonl` against its checksum, if it has one, and the summary against the last.

@@ -27,15 +27,24 @@ pub struct Setup {
 pub type Complete<'a> = &'a dyn Fn(&Table) -> Option<String>;
 
 impl Setup {
-    /// Reads the config of the run in a folder.
-    pub(crate) fn read(run: &RunFiles) -> Result<Self> {
+    /// Reads the config of the run in a folder. Its settings are those of the config in full: a setting added by a
+    /// later version has its default there and does not make it another experiment.
+    pub(crate) fn read(run: &RunFiles, complete: Complete) -> Result<Self> {
         let (path, file) = (run.folder.clone(), run.path(files::CONFIG));
         let text = run.text(files::CONFIG)?;
         let malformed = |problem: String| ReportError::malformed(&file, problem);
         let invalid = |error| malformed(invalid_toml(&text, &error));
         let config: Table = text.parse().map_err(invalid)?;
         let heading = Heading::of(&config).map_err(malformed)?;
-        let settings = settings(&text, &config).map_err(invalid)?;
+        let whole = || {
+            let text = complete(&config)?;
+            let config: Table = text.parse().ok()?;
+            Some((settings(&text, &config).ok()?, config))
+        };
+        let (settings, config) = match whole() {
+            Some(whole) => whole,
+            None => (settings(&text, &config).map_err(invalid)?, config),
+        };
         Ok(Self { path, config, heading, settings })
     }
 
@@ -44,21 +53,6 @@ impl Setup {
     pub(crate) fn add_fingerprint(&mut self, fingerprint: &str) {
         let short = fingerprint.chars().take(12).collect();
         self.settings.push((FINGERPRINT.to_owned(), short));
-    }
-
-    /// The setup with its config in full: a setting added by a later version has its default there
-    /// and does not make it another experiment.
-    pub(crate) fn completed(mut self, complete: Complete) -> Self {
-        let read = || {
-            let text = complete(&self.config)?;
-            let config: Table = text.parse().ok()?;
-            Some((settings(&text, &config).ok()?, config))
-        };
-        if let Some((mut all, config)) = read() {
-            all.extend(self.settings.pop_if(|(key, _)| key == FINGERPRINT));
-            (self.settings, self.config) = (all, config);
-        }
-        self
     }
 
     /// A whole number of the config.

@@ -2,7 +2,7 @@
 //! averaged over their seeds.
 
 use crate::heading::Heading;
-use crate::history::{Histories, History};
+use crate::history::{Histories, History, one_per_seed};
 use crate::published::{Published, published};
 use crate::setup::{differing, group};
 use crate::table::Average;
@@ -193,22 +193,15 @@ impl Section {
 }
 
 impl Experiment {
-    fn new(mut runs: Vec<History>, problems: &mut Vec<String>) -> Self {
-        // Of two runs of a seed, the one that is whole.
-        runs.sort_by_key(|run| (run.seed(), !run.problems.is_empty(), !run.is_finished));
-        let mut kept: Vec<History> = Vec::new();
-        for run in runs {
-            match kept.last() {
-                Some(first) if first.seed() == run.seed() => problems.push(format!(
-                    "{} is left out: {} is a run of the same experiment and seed",
-                    run.setup.path.display(),
-                    first.setup.path.display()
-                )),
-                _ => kept.push(run),
-            }
-        }
-        let published = published(&kept[0].setup).first().copied();
-        Self { name: String::new(), runs: kept, published, style: 0 }
+    fn new(runs: Vec<History>, problems: &mut Vec<String>) -> Self {
+        let runs = one_per_seed(runs, |run, kept| {
+            let (run, kept) = (run.display(), kept.display());
+            problems.push(format!(
+                "{run} is left out: {kept} is a run of the same experiment and seed"
+            ));
+        });
+        let published = published(&runs[0].setup).first().copied();
+        Self { name: String::new(), runs, published, style: 0 }
     }
 }
 

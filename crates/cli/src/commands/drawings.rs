@@ -1,12 +1,9 @@
-//! Pictures of data as SVG files: images by class, and who holds what.
+//! Pictures of data as SVG files.
 
 use anyhow::{Context, Result, ensure};
 use fedanchor_data::{ImageSet, thumbnail};
-use fedanchor_report::chart::{Chart, Heat, Picture, Scale, Sheet};
+use fedanchor_report::chart::{Chart, Picture, Sheet};
 use std::path::Path;
-
-/// Clients in the picture of a partition at most.
-const MOST_CLIENTS: usize = 200;
 
 /// Writes a sheet of images: one row per class with `columns` of its images or, without labels, some of all
 /// images. They are spread evenly: neighbours are often frames of one film.
@@ -16,7 +13,7 @@ pub fn contact_sheet(title: &str, images: &ImageSet, columns: usize, path: &Path
     for (name, members) in sheet_rows(images, columns) {
         let mut pictures = Vec::new();
         for image in members {
-            let bytes = thumbnail::png(images.shape, images.image(image))?;
+            let bytes = thumbnail::png(images.shape, images.image(image as usize))?;
             pictures.push(Picture::new(&bytes, Vec::new()));
         }
         rows.push((name, pictures));
@@ -24,53 +21,24 @@ pub fn contact_sheet(title: &str, images: &ImageSet, columns: usize, path: &Path
     write(&Chart::Sheet(Sheet { columns, rows }), title, path)
 }
 
-/// Writes how many samples of each class every client holds.
-pub fn partition(
-    title: &str,
-    histogram: &[Vec<u32>],
-    classes: &[String],
-    path: &Path,
-) -> Result<()> {
-    ensure!(!histogram.is_empty(), "no clients to draw");
-    let every = histogram.len().div_ceil(MOST_CLIENTS);
-    let shown: Vec<(usize, &Vec<u32>)> = histogram.iter().enumerate().step_by(every).collect();
-    let sum = |row: &[u32]| row.iter().map(|&count| u64::from(count)).sum::<u64>();
-    let heat = Heat {
-        x: "class".to_owned(),
-        y: match every {
-            1 => "client: samples".to_owned(),
-            _ => format!("client: samples (1 client in {every} shown)"),
-        },
-        columns: classes.to_vec(),
-        rows: shown.iter().map(|(client, row)| format!("{client}: {}", sum(row))).collect(),
-        values: shown.iter().map(|(_, row)| row.iter().map(|&one| one.into()).collect()).collect(),
-        label: "samples".to_owned(),
-        scale: Scale::Sequential,
-    };
-    write(&Chart::Heat(heat), title, path)
-}
-
-fn write(chart: &Chart, title: &str, path: &Path) -> Result<()> {
+/// Writes a chart.
+pub(super) fn write(chart: &Chart, title: &str, path: &Path) -> Result<()> {
     fedanchor_disk::write(path, &[chart.svg(title).as_bytes()])
         .with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 /// Name and images of every row of a contact sheet.
-fn sheet_rows(images: &ImageSet, columns: usize) -> Vec<(String, Vec<usize>)> {
-    let Some(labels) = &images.labels else {
-        let all: Vec<usize> = (0..images.len()).collect();
+fn sheet_rows(images: &ImageSet, columns: usize) -> Vec<(String, Vec<u32>)> {
+    if images.labels.is_none() {
+        let all: Vec<u32> = (0..images.len() as u32).collect();
         return vec![(String::new(), spread(&all, 10 * columns))];
-    };
-    let mut rows = vec![Vec::new(); images.classes.len()];
-    for (image, &label) in labels.iter().enumerate() {
-        rows[usize::from(label)].push(image);
     }
-    let names = images.classes.iter().cloned();
-    names.zip(rows.iter().map(|row| spread(row, columns))).collect()
+    let rows = images.by_class().into_iter().map(|row| spread(&row, columns));
+    images.classes.iter().cloned().zip(rows).collect()
 }
 
 /// At most so many of the items, at even distances.
-fn spread(items: &[usize], most: usize) -> Vec<usize> {
+fn spread(items: &[u32], most: usize) -> Vec<u32> {
     let count = items.len().min(most);
     (0..count).map(|number| items[number * items.len() / count]).collect()
 }
@@ -112,14 +80,5 @@ mod tests {
         let empty = ImageSet { pixels: vec![], ..four(None) };
         let why = contact_sheet("", &empty, 2, &path).unwrap_err();
         assert_eq!(why.to_string(), "no images to draw");
-    }
-
-    #[test]
-    fn of_many_clients_a_subset_is_drawn() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("partition.svg");
-        partition("Many", &vec![vec![1]; 100_000], &["only".to_owned()], &path).unwrap();
-        assert_eq!(drawn(&path).matches("M0 ").count(), 200);
-        assert!(partition("None", &[], &[], &path).is_err());
     }
 }

@@ -6,10 +6,13 @@ use crate::printer::Printer;
 use anyhow::{Result, ensure};
 use fedanchor::simulation;
 use fedanchor_data::tables::histogram_table;
+use fedanchor_report::chart::{Chart, Heat, Scale};
 use serde::Serialize;
 
 /// Clients that are printed; the files have all.
 const PRINTED: usize = 20;
+/// Clients that are drawn.
+const DRAWN: usize = 200;
 /// Classes that are printed; the files have all.
 const PRINTED_CLASSES: usize = 16;
 /// Characters of the names of classes that are printed.
@@ -59,9 +62,28 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     fedanchor_disk::write(&csv, &[histogram_table(&histogram, classes).as_bytes()])?;
     let scheme =
         toml::to_string(&experiment.partition)?.trim().replace('\n', ", ").replace('"', "");
-    drawings::partition(&format!("{}: {scheme}", data.name), &histogram, classes, &svg)?;
+    drawings::write(&drawn(&dealt), &format!("{}: {scheme}", data.name), &svg)?;
     printer.status(format!("wrote {} and {}", csv.display(), svg.display()));
     Ok(())
+}
+
+/// How many samples of each class every client holds.
+fn drawn(dealt: &Dealt) -> Chart {
+    let every = dealt.clients.len().div_ceil(DRAWN);
+    let shown = || dealt.clients.iter().enumerate().step_by(every);
+    let values = |client: &Client| client.by_class.iter().map(|&count| count.into()).collect();
+    Chart::Heat(Heat {
+        x: "class".to_owned(),
+        y: match every {
+            1 => "client: samples".to_owned(),
+            _ => format!("client: samples (1 client in {every} shown)"),
+        },
+        columns: dealt.classes.to_vec(),
+        rows: shown().map(|(number, client)| format!("{number}: {}", client.size)).collect(),
+        values: shown().map(|(_, client)| values(client)).collect(),
+        label: "samples".to_owned(),
+        scale: Scale::Sequential,
+    })
 }
 
 fn print(dealt: &Dealt, histogram: &[Vec<u32>], printer: &Printer) {
@@ -125,6 +147,16 @@ fn heading(columns: &[usize], classes: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_clients_a_subset_is_drawn() {
+        let clients = (0..100_000).map(|_| Client { size: 1, by_class: &[1] }).collect();
+        let classes = ["only".to_owned()];
+        let dealt = Dealt { data: "Many", anchors: 1, validation: 0, classes: &classes, clients };
+        let svg = drawn(&dealt).svg("Many");
+        roxmltree::Document::parse(&svg).unwrap();
+        assert_eq!(svg.matches("M0 ").count(), 200);
+    }
 
     #[test]
     fn tables_of_many_classes_fit_a_terminal() {

@@ -5,26 +5,26 @@ use crate::cli::{CompareArgs, ReportArgs, TableArgs, TableFormat, VerifyArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::Verification;
-use fedanchor_report::{Format, Options, Study, Table};
-use fedanchor_report::{comparison_text, find_folders, find_runs, read_histories, render};
+use fedanchor_report::{Options, Study, Table, render};
+use fedanchor_report::{comparison_text, find_folders, find_runs, read_histories};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub fn table(args: &TableArgs, printer: &Printer) -> Result<()> {
-    let runs = find_runs(&args.folders)?.completed(&complete);
+    let runs = find_runs(&args.folders, &complete)?;
     let table = Table::new(&runs);
     if table.rows.is_empty() {
         table.notes().iter().for_each(|note| printer.status(note));
         bail!("no finished run");
     }
-    let format = match args.format {
-        _ if args.output.json => Format::Json,
-        TableFormat::Text => Format::Text,
-        TableFormat::Markdown => Format::Markdown,
-        TableFormat::Csv => Format::Csv,
-        TableFormat::Latex => Format::Latex,
+    let render = match args.format {
+        _ if args.output.json => render::json,
+        TableFormat::Text => render::text,
+        TableFormat::Markdown => render::markdown,
+        TableFormat::Csv => render::csv,
+        TableFormat::Latex => render::latex,
     };
-    printer.text(&render(&table, format));
+    printer.text(&render(&table));
     if args.format == TableFormat::Csv {
         table.notes().iter().for_each(|note| printer.status(note));
     }

@@ -6,7 +6,7 @@ use super::interrupt::{
 };
 use super::progress::Progress;
 use super::run::side_by_side;
-use super::{check_seeds, counted, joined, read_toml};
+use super::{check_seeds, complete, counted, joined, read_toml};
 use crate::cli::{SweepArgs, TrainingArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
@@ -16,7 +16,7 @@ use fedanchor::simulation::{assign, load};
 use fedanchor::{Experiment, Resume, RunOptions};
 use fedanchor_data::DataSet;
 use fedanchor_record::{KeyRole, Summary, files};
-use fedanchor_report::{Format, Run, Table, find_runs, render};
+use fedanchor_report::{Run, Table, find_runs, render};
 use indicatif::ProgressBar;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -88,10 +88,10 @@ pub fn sweep(args: SweepArgs, printer: &Printer) -> Result<()> {
         });
     }
     // Without a finished run there is nothing to show.
-    if let Ok(runs) = find_runs(std::slice::from_ref(&out)) {
-        let table = Table::new(&runs.completed(&super::complete));
-        let format = if args.output.json { Format::Json } else { Format::Text };
-        printer.text(&render(&table, format));
+    if let Ok(runs) = find_runs(std::slice::from_ref(&out), &complete) {
+        let table = Table::new(&runs);
+        let render = if args.output.json { render::json } else { render::text };
+        printer.text(&render(&table));
     }
     if ends.is_empty() {
         return Ok(());
@@ -181,7 +181,7 @@ fn one(
     let name = format!("{}: ", job.name);
     let mut progress = Progress::new(printer, experiment, folder, &name, training).brief();
     // Another process may have finished it meanwhile.
-    if let Some(run) = Run::finished(folder)?
+    if let Some(run) = Run::finished(folder, &complete)?
         && !lacks_comparison(experiment, &run.summary)?
     {
         return Ok(run.summary);
@@ -199,8 +199,7 @@ fn one(
 /// Whether the folder holds the run, finished and intact. A finished run of another experiment, a damaged run, and one
 /// whose rounds changed nothing are errors.
 fn is_finished(job: &Job) -> Result<bool> {
-    let Some(run) = Run::finished(&job.folder)? else { return Ok(false) };
-    let run = run.completed(&super::complete);
+    let Some(run) = Run::finished(&job.folder, &complete)? else { return Ok(false) };
     // Where a run was computed does not matter once it is finished.
     let other = differences(&run.setup.config, &job.settled);
     let other = other.iter().filter(|key| KeyRole::of(&key.key) != KeyRole::Machine);

@@ -43,12 +43,8 @@ pub fn unpack(archive: &Path, into: &Path, progress: &mut dyn FnMut(Progress)) -
         drained.map(drop).map_err(|error| damaged(archive, "end", &error))
     });
     if stream.limit() == 0 {
-        return malformed(
-            archive,
-            "whole archive",
-            format!("at most {max} bytes unpacked"),
-            "more",
-        );
+        let expected = format!("at most {max} bytes unpacked");
+        return malformed(archive, "whole archive", expected, "more");
     }
     outcome
 }

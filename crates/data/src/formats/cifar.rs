@@ -146,13 +146,8 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<ImageSet> {
         labels.push(u16::from(label[label_bytes - 1]));
         planar.extend_from_slice(planes);
     }
-    finish(
-        path,
-        SHAPE,
-        interleave(SHAPE, &planar, |position| position),
-        Some(labels),
-        published.class_names(),
-    )
+    let pixels = interleave(SHAPE, &planar, |position| position);
+    finish(path, SHAPE, pixels, Some(labels), published.class_names())
 }
 
 const TEN_CLASSES: [&str; 10] =

@@ -55,11 +55,8 @@ impl Range {
         if low >= high {
             // A single value lies within the axis.
             let middle = if least.is_finite() { least } else { 0.0 };
-            low = axis.min.unwrap_or(if middle >= 0.0 {
-                (middle - 1.0).max(0.0)
-            } else {
-                middle - 1.0
-            });
+            let below = middle - 1.0;
+            low = axis.min.unwrap_or(if middle >= 0.0 { below.max(0.0) } else { below });
             high = axis.max.unwrap_or(middle.max(low) + 1.0);
         }
         let step = round_step((high - low) / MOST_TICKS, axis.whole);

@@ -1,7 +1,6 @@
 //! A table of coloured cells.
 
 use super::axis::Plane;
-use super::palette::hex;
 use super::svg::{Svg, px, shortened, text_width};
 use crate::escape;
 use std::collections::BTreeMap;
@@ -150,16 +149,12 @@ impl Heat {
         }
         svg.add(format_args!("</g>\n"));
         if self.rows.len().max(self.columns.len()) <= MOST_CELLS {
+            let style = "class=\"cell\" font-size=\"10\" text-anchor=\"middle\"";
             for (row, values) in self.values.iter().enumerate() {
                 for (column, value) in values.iter().enumerate() {
                     let x = px(left + (column as f64 + 0.5) * width);
                     let y = px(top + (row as f64 + 0.5) * height + 3.5);
-                    let text = format!("{value:.*}", self.decimals());
-                    svg.text(
-                        [x, y],
-                        "class=\"cell\" font-size=\"10\" text-anchor=\"middle\"",
-                        &text,
-                    );
+                    svg.text([x, y], style, &format!("{value:.*}", self.decimals()));
                 }
             }
         }
@@ -198,10 +193,11 @@ fn thinned(names: &[String]) -> impl Iterator<Item = (usize, String)> {
 
 /// A colour between two.
 fn mixed(from: [u8; 3], to: [u8; 3], share: f64) -> String {
-    hex([0, 1, 2].map(|channel| {
+    let [red, green, blue] = [0, 1, 2].map(|channel| {
         let (from, to) = (f64::from(from[channel]), f64::from(to[channel]));
         (from + share * (to - from)).round() as u8
-    }))
+    });
+    format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
 #[cfg(test)]

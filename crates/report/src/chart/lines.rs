@@ -105,12 +105,8 @@ impl Lines {
             let sample = format!("<path d=\"M0 0h24\" {stroke}/>");
             keys.push(Key { name, sample, shown: true });
         }
-        svg.finish(
-            [560.0, plane.bottom() + 48.0],
-            plane.top,
-            &keys,
-            &format!("data-x=\"{}\"", escape::markup(&self.x.label)),
-        )
+        let label = format!("data-x=\"{}\"", escape::markup(&self.x.label));
+        svg.finish([560.0, plane.bottom() + 48.0], plane.top, &keys, &label)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Points in a plane, by class.
 
 use super::axis::{Axis, Plane, Range};
-use super::palette::class_colours;
+use super::palette::class_colour;
 use super::svg::{Key, MARGIN, Svg, px};
 use crate::escape;
 use std::f64::consts::TAU;
@@ -31,9 +31,9 @@ impl ClassPoints {
         let place = |point: [f64; 2]| [plane.x(&x, point[0]), plane.y(&y, point[1])];
         plane.frame(&mut svg);
         let mut keys = Vec::new();
-        let colours = class_colours(classes.len());
-        let drawn = classes.iter().zip(&colours).filter(|(class, _)| !class.points.is_empty());
-        for (ClassPoints { name, points }, colour) in drawn.clone() {
+        let drawn = classes.iter().enumerate().filter(|(_, class)| !class.points.is_empty());
+        for (class, ClassPoints { name, points }) in drawn.clone() {
+            let colour = class_colour(class);
             // Lines of hardly any length with round ends, in one path: thousands of circles would be ten times as long.
             let dots: String = points
                 .iter()
@@ -50,8 +50,8 @@ impl ClassPoints {
             keys.push(Key { name: name.clone(), sample, shown: true });
         }
         // Above all points.
-        for (class, colour) in drawn {
-            let star = star(place(class.centre()));
+        for (number, class) in drawn {
+            let (star, colour) = (star(place(class.centre())), class_colour(number));
             svg.add(format_args!(
                 "<path data-line=\"{}\" class=\"star\" d=\"{star}\" fill=\"{colour}\" stroke=\"#222222\"/>\n",
                 escape::markup(&class.name)

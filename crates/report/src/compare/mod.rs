@@ -12,7 +12,7 @@ pub use significance::{Difference, Evidence};
 pub use text::comparison_text;
 
 use crate::error::{ReportError, Result};
-use crate::history::{Histories, History, read_histories};
+use crate::history::{Histories, History, one_per_seed, read_histories};
 use crate::setup::{Complete, FINGERPRINT, Group, differing, group};
 use crate::table::Average;
 use fedanchor_record::{KeyRole, Timing, files};
@@ -159,7 +159,7 @@ pub fn compare(
 fn read(folder: &Path, complete: Complete, notes: &mut Vec<String>) -> Result<Vec<History>> {
     let Histories { runs, damaged } = read_histories(&[folder.to_owned()], complete)?;
     let mut problems: Vec<String> = damaged.iter().map(ToString::to_string).collect();
-    let (mut runs, incomplete): (Vec<_>, Vec<_>) =
+    let (runs, incomplete): (Vec<_>, Vec<_>) =
         runs.into_iter().partition(|run| run.rounds[0].round == 0);
     problems.extend(
         incomplete.iter().map(|run| {
@@ -180,22 +180,14 @@ fn read(folder: &Path, complete: Complete, notes: &mut Vec<String>) -> Result<Ve
         return Err(ReportError::about(folder, problem));
     }
     notes.extend(problems.into_iter().map(|problem| format!("left out: {problem}")));
-    let mut seeds: Vec<History> = Vec::new();
-    // Of two runs of a seed, the one that is whole.
-    runs.sort_by_key(|run| (!run.problems.is_empty(), !run.is_finished));
-    for run in runs {
+    for run in &runs {
         let path = run.setup.path.display();
         notes.extend(run.problems.iter().map(|problem| format!("{path}: {problem}")));
-        match seeds.iter().find(|other| other.seed() == run.seed()) {
-            None => seeds.push(run),
-            Some(first) => notes.push(format!(
-                "left out: {path}: {} is a run of the same experiment and seed",
-                first.setup.path.display()
-            )),
-        }
     }
-    seeds.sort_by_key(History::seed);
-    Ok(seeds)
+    Ok(one_per_seed(runs, |run, kept| {
+        let (run, kept) = (run.display(), kept.display());
+        notes.push(format!("left out: {run}: {kept} is a run of the same experiment and seed"));
+    }))
 }
 
 /// Each experiment in a few words, and where its first run is; of many, the first few.

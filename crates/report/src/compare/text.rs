@@ -67,6 +67,9 @@ fn results(comparison: &Comparison) -> Vec<[String; 4]> {
     let row = |title: &str, cell: &dyn Fn(&Side) -> String, change: Option<String>| {
         [title.to_owned(), cell(a), cell(b), change.unwrap_or_default()]
     };
+    let mean = |title: &str, of: fn(&Side) -> Average, change: &Difference| {
+        row(title, &|side| shown(&of(side)), Some(signed(change.mean)))
+    };
     let cost = |title: &str, of: fn(&Side) -> Option<Average>, format: fn(f64) -> String| {
         let cell = |side: &Side| of(side).map_or("unknown".to_owned(), |cost| format(cost.mean));
         row(title, &cell, relative(of(a), of(b)))
@@ -87,16 +90,8 @@ fn results(comparison: &Comparison) -> Vec<[String; 4]> {
     };
     vec![
         ["", "A", "B", "from A to B"].map(str::to_owned),
-        row(
-            "test accuracy (%), last ten rounds",
-            &|side| shown(&side.last_ten),
-            Some(signed(last_ten.mean)),
-        ),
-        row(
-            "test accuracy (%), final round",
-            &|side| shown(&side.final_accuracy),
-            Some(signed(final_accuracy.mean)),
-        ),
+        mean("test accuracy (%), last ten rounds", |side| side.last_ten, last_ten),
+        mean("test accuracy (%), final round", |side| side.final_accuracy, final_accuracy),
         to_accuracy("rounds", |side| side.rounds_to_accuracy, |rounds| format!("{rounds:.1}")),
         to_accuracy("traffic", |side| side.bytes_to_accuracy, bytes),
         to_accuracy("time", |side| side.seconds_to_accuracy, seconds),

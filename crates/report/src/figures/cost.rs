@@ -73,15 +73,13 @@ pub(super) fn phases(section: &Section) -> Option<Figure> {
 
 /// Rejected updates by round, where there are any.
 pub(super) fn rejected(section: &Section) -> Option<Figure> {
-    let experiments = section.experiments.iter();
-    let lines = experiments
-        .filter(|one| {
-            one.runs.iter().any(|run| run.rounds.iter().any(|round| !round.rejected.is_empty()))
-        })
-        .enumerate()
-        .map(|(place, one)| {
-            line(one, place, 1, &|round| (round.round > 0).then_some(round.rejected.len() as f64))
-        });
+    let rejects = |one: &&Experiment| {
+        one.runs.iter().flat_map(|run| &run.rounds).any(|round| !round.rejected.is_empty())
+    };
+    let experiments = section.experiments.iter().filter(rejects).enumerate();
+    let lines = experiments.map(|(place, one)| {
+        line(one, place, 1, &|round| (round.round > 0).then_some(round.rejected.len() as f64))
+    });
     let y = Axis::new("rejected updates").from_zero().whole();
     let lines = Lines::by_round(y, lines.collect());
     let caption = "Updates that the server rejected in each round. Means over seeds, bands one standard \

@@ -20,16 +20,14 @@ impl Figure {
 /// Test images by true and predicted class.
 pub(super) fn confusion(section: &Section) -> Option<Figure> {
     let draw = |run: &History| {
-        let matrix = run.confusion.as_ref()?;
-        let shares = matrix.values.iter().map(|row| {
+        let mut matrix = run.confusion.clone()?;
+        for row in &mut matrix.values {
             let sum: f64 = row.iter().sum();
-            row.iter()
-                .map(|count| if sum > 0.0 { short(100.0 * count / sum) } else { 0.0 })
-                .collect()
-        });
-        let values = shares.collect();
+            let share = |count: f64| if sum > 0.0 { short(100.0 * count / sum) } else { 0.0 };
+            row.iter_mut().for_each(|count| *count = share(*count));
+        }
         let names = ["true class", "predicted class"];
-        Some(Chart::Heat(heat(matrix, values, names, "% of the true class")))
+        Some(Chart::Heat(heat(matrix, names, "% of the true class")))
     };
     let caption =
         "Test images of each true class by the class that the final model predicts, in percent.";
@@ -39,8 +37,7 @@ pub(super) fn confusion(section: &Section) -> Option<Figure> {
 /// Cosine between the classes' mean anchor latents.
 pub(super) fn similarity(section: &Section) -> Option<Figure> {
     let draw = |run: &History| {
-        let matrix = run.similarity.as_ref()?;
-        let heat = heat(matrix, matrix.values.clone(), ["class", "class"], "cosine");
+        let heat = heat(run.similarity.clone()?, ["class", "class"], "cosine");
         Some(Chart::Heat(Heat { scale: Scale::Signed, ..heat }))
     };
     let caption = "Cosine between the mean latents of the classes' anchors, final model. Classes that share \
@@ -66,24 +63,17 @@ pub(super) fn partition(section: &Section) -> Option<Figure> {
         let every = matrix.rows.len().div_ceil(MOST_CLIENTS).max(1);
         matrix.rows = matrix.rows.into_iter().step_by(every).collect();
         matrix.values = matrix.values.into_iter().step_by(every).collect();
-        let values = matrix.values.clone();
-        Some(Chart::Heat(heat(&matrix, values, ["client", "class"], "samples")))
+        Some(Chart::Heat(heat(matrix, ["client", "class"], "samples")))
     };
     let caption =
         "Samples of each client by class. Of more than 200 clients, evenly spaced ones are shown.";
     Figure::new(section, "partition", "Partition (samples)", caption).by_run(section, draw)
 }
 
-fn heat(matrix: &Matrix, values: Vec<Vec<f64>>, [y, x]: [&str; 2], label: &str) -> Heat {
-    Heat {
-        x: x.to_owned(),
-        y: y.to_owned(),
-        columns: matrix.columns.clone(),
-        rows: matrix.rows.clone(),
-        values,
-        label: label.to_owned(),
-        scale: Scale::Sequential,
-    }
+fn heat(matrix: Matrix, [y, x]: [&str; 2], label: &str) -> Heat {
+    let Matrix { rows, columns, values } = matrix;
+    let [x, y, label] = [x, y, label].map(str::to_owned);
+    Heat { x, y, columns, rows, values, label, scale: Scale::Sequential }
 }
 
 /// Real images: labelled wrongly with a high score, and left out.
@@ -96,17 +86,15 @@ pub(super) fn samples(section: &Section) -> Option<Figure> {
             (SampleKind::LeftOut, "Left out"),
         ];
         let rows = rows.into_iter().filter_map(|(kind, title)| {
-            let pictures =
-                samples.samples.iter().filter(|sample| sample.kind == kind).map(|sample| {
-                    let truth = sample.truth.as_deref().filter(|truth| *truth != sample.label);
-                    let truth = truth.map(|truth| format!("is {truth}"));
-                    let caption =
-                        [Some(sample.label.clone()), truth, Some(format!("{:.2}", sample.score))];
-                    Picture {
-                        png: sample.png.clone(),
-                        caption: caption.into_iter().flatten().collect(),
-                    }
-                });
+            let of_kind = samples.samples.iter().filter(|sample| sample.kind == kind);
+            let pictures = of_kind.map(|sample| {
+                let truth = sample.truth.as_deref().filter(|truth| *truth != sample.label);
+                let truth = truth.map(|truth| format!("is {truth}"));
+                let score = format!("{:.2}", sample.score);
+                let caption = [Some(sample.label.clone()), truth, Some(score)];
+                let caption = caption.into_iter().flatten().collect();
+                Picture { png: sample.png.clone(), caption }
+            });
             let pictures: Vec<Picture> = pictures.collect();
             (!pictures.is_empty()).then(|| (title.to_owned(), pictures))
         });

@@ -11,7 +11,7 @@ use crate::error::{ReportError, Result};
 use crate::heading::Heading;
 use crate::history::Histories;
 use crate::run_files::{RunFiles, complete_lines, read_rounds, read_timings};
-use crate::runs::{Folders, find_folders, read_summary};
+use crate::runs::{Folders, find_folders};
 use crate::setup::{Complete, Setup};
 use crate::table::Average;
 use fedanchor_record::{RoundRecord, Summary, Timing, files};
@@ -191,7 +191,7 @@ impl Follower {
         let mut run = LiveRun::new(self.run.path.clone());
         run.started = modified(config);
         run.recorded = modified(rounds);
-        let (setup, config) = read(config, || Setup::read(&folder));
+        let (setup, config) = read(config, || Setup::read(&folder, &|_| None));
         if let Some(setup) = setup {
             run.seed = setup.number("seed");
             run.planned = setup.number("rounds").and_then(|rounds| rounds.try_into().ok());
@@ -210,7 +210,7 @@ impl Follower {
         let (records, damage) = read_timings(&complete_lines(&bytes.unwrap_or_default()).0);
         let timings = timings.or(damage.map(|damage| format!("{}: {damage}", files::TIMINGS)));
         run.timings = records;
-        let summary = read(summary, || read_summary(&folder));
+        let summary = read(summary, || folder.json(files::SUMMARY));
         run.summary = summary.0;
         self.problems = [config, rounds, timings, summary.1];
         self.is_torn = is_torn;

@@ -82,7 +82,7 @@ impl EventFile {
 
 /// The rounds on record before this one.
 fn recorded(run: &Path, before: u32) -> Result<Vec<(RoundRecord, Option<Timing>)>> {
-    let History { rounds, timings, .. } = History::read(run, false)?;
+    let History { rounds, timings, .. } = History::read(run, false, &|_| None)?;
     let rounds = rounds.into_iter().filter(|record| record.round < before);
     Ok(rounds
         .map(|record| {

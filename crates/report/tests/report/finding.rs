@@ -10,7 +10,7 @@ fn finished(runs: &Runs) -> Vec<String> {
 }
 
 fn problem(dirs: &[PathBuf]) -> String {
-    find_runs(dirs).unwrap_err().to_string()
+    find_runs(dirs, &|_| None).unwrap_err().to_string()
 }
 
 #[test]
@@ -20,12 +20,12 @@ fn runs_are_found_at_any_depth_and_sorted_by_path() {
     folders.run("x/b", 1, 80.0, &[]);
     folders.run("a", 0, 80.0, &[]);
     fs_err::write(folders.path("x/notes.txt"), "not a run").unwrap();
-    let runs = find_runs(&[folders.path("")]).unwrap();
+    let runs = find_runs(&[folders.path("")], &|_| None).unwrap();
     assert_eq!(finished(&runs), ["a", "b", "c"]);
     assert_eq!(runs.finished[1].setup.heading.data, "cifar10");
     assert_eq!(runs.finished[1].setup.config["client"]["batch"].as_integer(), Some(10));
     assert_eq!(runs.finished[1].summary.seed, 1);
-    assert_eq!(finished(&find_runs(&[folders.path("x/b")]).unwrap()), ["b"]);
+    assert_eq!(finished(&find_runs(&[folders.path("x/b")], &|_| None).unwrap()), ["b"]);
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_run_that_is_given_twice_counts_once() {
     folders.run("x/a", 0, 80.0, &[]);
     symlink(folders.path("x/a"), folders.path("linked")).unwrap();
     let dirs = ["x", "x/a", "linked", "x"].map(|name| folders.path(name));
-    assert_eq!(finished(&find_runs(&dirs).unwrap()), ["a"]);
+    assert_eq!(finished(&find_runs(&dirs, &|_| None).unwrap()), ["a"]);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn hidden_folders_are_skipped() {
     folders.run("a", 0, 80.0, &[]);
     fs_err::create_dir(folders.path(".cargo")).unwrap();
     fs_err::write(folders.path(".cargo/config.toml"), "[build]").unwrap();
-    assert_eq!(find_runs(&[folders.path("")]).unwrap().unfinished, []);
+    assert_eq!(find_runs(&[folders.path("")], &|_| None).unwrap().unfinished, []);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn unfinished_runs_are_listed_separately() {
     folders.run("whole", 0, 80.0, &[]);
     folders.make("running", Made { changes: &[], last: 0.0, best: 0.0, rounds: None });
     folders.make("stopped", Made { changes: &[], last: 50.0, best: 50.0, rounds: Some(12) });
-    let runs = find_runs(&[folders.path("")]).unwrap();
+    let runs = find_runs(&[folders.path("")], &|_| None).unwrap();
     assert_eq!(finished(&runs), ["whole"]);
     let wanted = [
         ("running", "summary.json is missing: still running, or failed"),
@@ -74,7 +74,7 @@ fn a_link_to_a_parent_folder_is_named_and_left_out() {
     let folders = Folders::new();
     folders.run("x/a", 0, 80.0, &[]);
     symlink(folders.path("x"), folders.path("x/again")).unwrap();
-    let runs = find_runs(&[folders.path("")]).unwrap();
+    let runs = find_runs(&[folders.path("")], &|_| None).unwrap();
     assert_eq!(finished(&runs), ["a"]);
     let [LeftOut { path, problem }] = &runs.damaged[..] else { panic!("{:?}", runs.damaged) };
     assert_eq!(*path, folders.path("x/again"));
@@ -87,7 +87,7 @@ fn a_cyclic_or_dangling_link_is_named_and_left_out() {
         let folders = Folders::new();
         folders.run("a", 0, 80.0, &[]);
         symlink(folders.path(target), folders.path("link")).unwrap();
-        let runs = find_runs(&[folders.path("")]).unwrap();
+        let runs = find_runs(&[folders.path("")], &|_| None).unwrap();
         assert_eq!(finished(&runs), ["a"]);
         let [LeftOut { path, .. }] = &runs.damaged[..] else { panic!("{:?}", runs.damaged) };
         assert_eq!(*path, folders.path("link"));

@@ -97,7 +97,7 @@ impl Folders {
 
     /// The table over all folders.
     pub fn table(&self) -> Table {
-        Table::new(&find_runs(&[self.path("")]).unwrap())
+        Table::new(&find_runs(&[self.path("")], &|_| None).unwrap())
     }
 
     /// Replaces the temporary path of the folders by `RUNS`.

@@ -35,10 +35,10 @@ fn a_changed_digit_in_the_records_is_noticed() {
     change(&folders.path("b/rounds.jsonl"), |text| text.replace("\"round\":2", "\"round\":7"));
     assert_eq!(note(&folders), "rounds.jsonl: line 3 does not match its checksum");
 
-    let runs = find_runs(&[folders.path("")]).unwrap();
+    let runs = find_runs(&[folders.path("")], &|_| None).unwrap();
     assert_eq!(names(runs.finished.iter().map(|run| run.setup.path.as_path())), ["a"]);
     assert_eq!(names(runs.damaged.iter().map(|run| run.path.as_path())), ["b"]);
-    let error = Run::finished(&folders.path("b")).unwrap_err().to_string();
+    let error = Run::finished(&folders.path("b"), &|_| None).unwrap_err().to_string();
     assert_eq!(
         folders.relative(&error),
         "RUNS/b/rounds.jsonl: line 3 does not match its checksum; restore the file from a copy, \
@@ -65,7 +65,7 @@ fn records_without_checksums_are_accepted() {
     let table = folders.table();
     assert_eq!((table.rows[0].seeds, table.rows[0].last.mean), (2, 85.0));
     assert!(table.notes().is_empty());
-    assert!(Run::finished(&folders.path("b")).unwrap().is_some());
+    assert!(Run::finished(&folders.path("b"), &|_| None).unwrap().is_some());
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn records_of_an_unfinished_run_are_not_checked() {
     folders.make("b", Made { changes: &[], last: 50.0, best: 50.0, rounds: Some(12) });
     change(&folders.path("b/rounds.jsonl"), |text| text.replace("\"round\":2", "\"round\":7"));
     assert_eq!(note(&folders), "stopped after 12 of 500 rounds");
-    assert!(Run::finished(&folders.path("b")).unwrap().is_none());
+    assert!(Run::finished(&folders.path("b"), &|_| None).unwrap().is_none());
 }
 
 #[test]

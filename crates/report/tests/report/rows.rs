@@ -1,7 +1,7 @@
 //! Which runs form a row, and its numbers.
 
 use crate::folders::{Folders, Made};
-use fedanchor_report::{Average, Format, Table, find_runs, render};
+use fedanchor_report::{Average, Table, find_runs, render};
 
 fn settings(table: &Table) -> Vec<&str> {
     table.rows.iter().map(|row| row.settings.as_str()).collect()
@@ -47,7 +47,7 @@ fn the_floor_is_that_of_runs_that_were_compared_with_it() {
     compare("b", "64.0");
     let table = folders.table();
     assert_eq!(table.rows[0].floor, Some(Average { mean: 62.0, std: Some(8.0_f64.sqrt()) }));
-    let text = render(&table, Format::Text);
+    let text = render::text(&table);
     assert!(text.contains("62.00 ± 2.83") && text.contains("anchors alone: the best"), "{text}");
 }
 
@@ -64,14 +64,16 @@ fn settings_of_later_versions_do_not_split_rows() {
         client.entry("epochs").or_insert(toml::Value::Integer(5));
         toml::to_string(&config).ok()
     };
-    let found = || find_runs(&[folders.path("")]).unwrap();
-    assert_eq!(Table::new(&found()).rows.len(), 3);
-    let table = Table::new(&found().completed(&complete));
-    let rows: Vec<(usize, f64)> = table.rows.iter().map(|row| (row.seeds, row.last.mean)).collect();
+    let table = |complete: &dyn Fn(&toml::Table) -> Option<String>| {
+        Table::new(&find_runs(&[folders.path("")], complete).unwrap())
+    };
+    let completed = table(&complete);
+    let rows: Vec<(usize, f64)> =
+        completed.rows.iter().map(|row| (row.seeds, row.last.mean)).collect();
     assert_eq!(rows, [(2, 81.0), (1, 70.0)]);
-    assert_eq!(settings(&table), ["client.epochs=5", "client.epochs=6"]);
+    assert_eq!(settings(&completed), ["client.epochs=5", "client.epochs=6"]);
     // A config that cannot be completed is used as it is.
-    assert_eq!(Table::new(&found().completed(&|_| None)).rows.len(), 3);
+    assert_eq!(table(&|_| None).rows.len(), 3);
 }
 
 #[test]

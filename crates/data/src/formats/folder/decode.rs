@@ -33,15 +33,6 @@ impl Decoded {
         let is_bad = |file: usize| self.unreadable.binary_search_by_key(&file, |bad| bad.0).is_ok();
         all.iter().enumerate().filter(|(file, _)| !is_bad(*file)).map(|(_, &item)| item).collect()
     }
-
-    /// The same pictures with three channels.
-    pub fn coloured(self) -> Self {
-        if self.shape.channels == 3 {
-            return self;
-        }
-        let pixels = self.pixels.iter().flat_map(|&value| [value; 3]).collect();
-        Self { shape: Shape { channels: 3, ..self.shape }, pixels, ..self }
-    }
 }
 
 /// Decodes files, and counts those that are done. The pictures are grey if all headers are.

@@ -1,6 +1,7 @@
 //! Which picture files belong to which part, class and client: found before any of them is opened.
 
 use crate::formats::Options;
+use crate::image_set::by_class;
 use crate::paths::NotUtf8;
 use crate::pictures::{Found, visible};
 use crate::skipped::{FORMATS, Reason, Skipped};
@@ -187,13 +188,11 @@ impl Listing {
         let labels = labels.unwrap_or_default();
         let stream = Stream::new(0, Purpose::TestShare, 0, SERVER);
         let mut tested = vec![false; files.len()];
-        for class in 0..self.classes.len() {
-            let mut members: Vec<usize> =
-                (0..files.len()).filter(|&file| usize::from(labels[file]) == class).collect();
+        for (class, mut members) in by_class(&labels, self.classes.len()).into_iter().enumerate() {
             members.shuffle(&mut stream.at(class as u64));
             let max = members.len().saturating_sub(1);
             let count = ((members.len() as f64 * share).round() as usize).max(1).min(max);
-            members[..count].iter().for_each(|&file| tested[file] = true);
+            members[..count].iter().for_each(|&file| tested[file as usize] = true);
         }
         self.test = Part::labelled();
         for ((file, label), tested) in files.into_iter().zip(labels).zip(tested) {

@@ -61,14 +61,15 @@ pub(super) fn open(path: &Path, mut listing: Listing, options: &Options) -> Resu
     let bad = decoded.iter().zip(parts).map(|(part, files)| part.skipped(files)).collect();
     skipped.extend(check_readable(bad, options)?);
     // Grey only if every picture of all parts is.
-    let colour = decoded.iter().any(|part| part.shape.channels == 3);
-    let mut decoded = decoded.into_iter().map(|part| if colour { part.coloured() } else { part });
+    let channels = decoded.iter().map(|part| part.shape.channels).max().unwrap_or(1);
+    let mut decoded = decoded.into_iter();
     let mut next = || decoded.next().expect("three parts were decoded");
-    let train = every_class(path, images(path, train.labels, next(), classes.clone())?)?;
-    let test = images(path, test.labels, next(), classes)?;
+    let train = images(path, train.labels, next(), classes.clone())?.with_channels(channels);
+    let train = every_class(path, train)?;
+    let test = images(path, test.labels, next(), classes)?.with_channels(channels);
     let unlabelled = match unlabelled.files.is_empty() {
         true => None,
-        false => Some(clients(path, unlabelled, next())?),
+        false => Some(clients(path, unlabelled, next(), channels)?),
     };
     same_shape(path, train.shape, "test part", test.shape)?;
     if let Some(unlabelled) = &unlabelled {
@@ -113,7 +114,7 @@ fn images(
 }
 
 /// The readable pictures of the clients.
-fn clients(path: &Path, part: Part, decoded: Decoded) -> Result<Unlabelled> {
+fn clients(path: &Path, part: Part, decoded: Decoded, channels: usize) -> Result<Unlabelled> {
     let mut clients = vec![Vec::new(); part.clients.len()];
     if !clients.is_empty() {
         let mut owners = vec![0; part.files.len()];
@@ -128,7 +129,7 @@ fn clients(path: &Path, part: Part, decoded: Decoded) -> Result<Unlabelled> {
         let place = format!("client {}", part.client_names[client]);
         return malformed(path, place, "at least one readable picture", "none");
     }
-    let images = images(path, None, decoded, Vec::new())?;
+    let images = images(path, None, decoded, Vec::new())?.with_channels(channels);
     Ok(Unlabelled { images, clients, client_names: part.client_names })
 }
 
