@@ -38,7 +38,7 @@ Keep bin and lib side by side: the program finds libtorch in ../lib.
 completions: for bash, zsh, fish, PowerShell and elvish; for example `source completions/fedanchor.bash`
 man:         manual pages; for example `man man/fedanchor-run.1`
 flower-requirements.txt: Flower, for a fleet: `pip install --require-hashes --only-binary=:all: -r flower-requirements.txt`
-LICENSES:    of the program, its images, its charting library, libtorch and all crates
+LICENSES:    of the program, its images, libtorch and all crates
 """
 
 
