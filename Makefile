@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo fleet requirements built test test-rust test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz fuzz-locked bench dist libtorch clean
+.PHONY: demo fleet requirements built test test-rust test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz fuzz-locked bench dist libtorch trunks clean
 
 CARGO := cargo
 PYTHON := python3
@@ -36,9 +36,13 @@ requirements: target/uv/ready
 			$$list.in --output-file $$list.txt || exit 1; \
 	done
 
+# Pretrained networks for photographs (`model.trunk`).
+trunks:
+	$(PYTHON) scripts/trunks.py
+
 # Everything that must hold: format, lints, documentation, every test. Checks that wait for servers and browsers run
 # at the same time as the tests; each prints its output when it ends.
-test: libtorch
+test: libtorch trunks
 	$(PYTHON) -m unittest discover -s scripts -p 'test_*.py'
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings

@@ -271,6 +271,9 @@ pub struct NodeArgs {
     /// Skip unreadable pictures
     #[arg(long)]
     pub skip_unreadable: bool,
+    /// File of the trunk, for runs that have one [default: the trunk of that name on this machine]
+    #[arg(long, value_name = "FILE")]
+    pub trunk: Option<String>,
     /// Device to compute on: `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu")]
     pub device: String,

@@ -33,6 +33,7 @@ fn images(count: usize, mut state: u64) -> ImageSet {
     ImageSet {
         shape,
         pixels: pixels.collect(),
+        features: None,
         labels: Some(labels.clone()),
         classes: (0..CLASSES).map(|class| class.to_string()).collect(),
     }

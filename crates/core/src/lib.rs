@@ -40,6 +40,7 @@ pub mod model;
 mod run;
 pub mod server;
 pub mod simulation;
+pub mod trunk;
 
 pub use config::Experiment;
 pub use error::{Error, Result};

@@ -1,5 +1,6 @@
 //! Images in memory: 8-bit, square, channels last.
 
+use crate::features::{FeatureFormat, Features, TrunkInfo};
 use crate::skipped::Skipped;
 use crate::{DataError, Result};
 use schemars::JsonSchema;
@@ -31,17 +32,78 @@ impl Shape {
 /// Images of one shape, with or without labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageSet {
-    /// The shape of every image.
+    /// The shape of every image; where there are features, that of thumbnails.
     pub shape: Shape,
     /// All pixels: `[count, side, side, channels]`.
     pub pixels: Vec<u8>,
+    /// What a network reads in place of the pixels, where a trunk has made it of the pictures.
+    pub features: Option<Features>,
     /// One class number per image; `None` for an unlabelled set.
     pub labels: Option<Vec<u16>>,
     /// Names of the classes, by class number.
     pub classes: Vec<String>,
 }
 
+/// What a network reads of an image: its pixels, or features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputFormat {
+    /// The shape of images or, with a trunk, of the pictures that it reads.
+    pub shape: Shape,
+    /// What the trunk makes of them.
+    pub features: Option<FeatureFormat>,
+}
+
+impl From<Shape> for InputFormat {
+    fn from(shape: Shape) -> Self {
+        Self { shape, features: None }
+    }
+}
+
+impl InputFormat {
+    /// Bytes per image that a network reads.
+    pub fn bytes(&self) -> usize {
+        self.features.map_or(self.shape.bytes(), |features| features.bytes())
+    }
+
+    /// The shape of a network's input: features are an image of one pixel.
+    pub fn network(&self) -> Shape {
+        self.features.map_or(self.shape, |features| Shape { side: 1, channels: features.width })
+    }
+}
+
 impl ImageSet {
+    /// Images without features.
+    pub fn new(
+        shape: Shape,
+        pixels: Vec<u8>,
+        labels: Option<Vec<u16>>,
+        classes: Vec<String>,
+    ) -> Self {
+        Self { shape, pixels, features: None, labels, classes }
+    }
+
+    /// What a network reads of these images.
+    pub fn format(&self) -> InputFormat {
+        let features = self.features.as_ref().map(|features| features.format);
+        InputFormat { shape: features.map_or(self.shape, |format| format.picture), features }
+    }
+
+    /// What a network reads of image `index`, before augmentation: all of its features, or its pixels.
+    pub fn input(&self, index: usize) -> &[u8] {
+        match &self.features {
+            Some(features) => features.of(index),
+            None => self.image(index),
+        }
+    }
+
+    /// Adds images of the same format, without their labels.
+    pub fn append(&mut self, other: ImageSet) {
+        self.pixels.extend(other.pixels);
+        if let (Some(features), Some(others)) = (&mut self.features, other.features) {
+            features.values.extend(others.values);
+        }
+    }
+
     /// Number of images.
     pub fn len(&self) -> usize {
         self.pixels.len() / self.shape.bytes()
@@ -65,6 +127,7 @@ impl ImageSet {
         Self {
             shape: self.shape,
             pixels: indices.iter().flat_map(image).copied().collect(),
+            features: self.features.as_ref().map(|features| features.select(indices)),
             labels: self.labels.as_ref().map(label),
             classes: self.classes.clone(),
         }
@@ -188,6 +251,8 @@ pub struct DataSet {
     pub flip: bool,
     /// Files that were not read.
     pub skipped: Vec<Skipped>,
+    /// The trunk that made the features of its images, if they have any.
+    pub trunk: Option<TrunkInfo>,
 }
 
 impl DataSet {
@@ -195,7 +260,8 @@ impl DataSet {
     pub fn new(name: impl Into<String>, train: ImageSet, test: ImageSet) -> Self {
         let normalisation = Normalisation::measure(&train);
         let (name, skipped) = (name.into(), Vec::new());
-        Self { name, train, unlabelled: None, test, normalisation, flip: true, skipped }
+        let (unlabelled, trunk) = (None, None);
+        Self { name, train, unlabelled, test, normalisation, flip: true, skipped, trunk }
     }
 }
 
@@ -209,6 +275,7 @@ mod tests {
         let colours = ImageSet {
             shape,
             pixels: vec![255, 0, 0, 10, 20, 30],
+            features: None,
             labels: Some(vec![0, 1]),
             classes: vec!["red".to_owned(), "dark".to_owned()],
         };

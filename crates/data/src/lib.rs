@@ -8,6 +8,7 @@
 pub mod augment;
 pub mod catalog;
 mod error;
+pub mod features;
 pub mod fetch;
 pub mod formats;
 mod image_set;
@@ -24,7 +25,7 @@ pub mod thumbnail;
 
 pub use error::{DataError, Result};
 pub use formats::sample;
-pub use image_set::{DataSet, ImageSet, Normalisation, Shape, Unlabelled};
+pub use image_set::{DataSet, ImageSet, InputFormat, Normalisation, Shape, Unlabelled};
 pub use partition::Partition;
 pub use pictures::Fit;
 pub use progress::Progress;

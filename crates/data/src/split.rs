@@ -168,6 +168,7 @@ mod tests {
         ImageSet {
             shape: Shape { side: 1, channels: 1 },
             pixels: vec![0; count],
+            features: None,
             labels: Some((0..count).map(|i| (i % usize::from(classes)) as u16).collect()),
             classes: (0..classes).map(|c| format!("class {c}")).collect(),
         }

@@ -56,6 +56,8 @@ pub enum Purpose {
     TestShare = 20,
     /// Which test images have their latents recorded.
     TestLatents = 21,
+    /// Augmented views that a trunk encodes, by picture.
+    Features = 22,
 }
 
 /// The client number of draws for the server's own update, trained on the anchors as a client

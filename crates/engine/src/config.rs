@@ -92,6 +92,10 @@ pub struct ModelConfig {
     // still the same.
     #[serde(default, skip_serializing_if = "Stem::is_cifar")]
     pub stem: Stem,
+    /// A pretrained network that turns every picture into a vector once, which `adapter` trains on: a name
+    /// from `make trunks`, or a file of weights or TorchScript, relative as `data.path` [default: none].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trunk: Option<String>,
     /// With `resnet18`: start from the backbone in this safetensors file, which has torchvision's names; relative
     /// as `data.path` [default: a random start].
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,6 +114,7 @@ impl ModelConfig {
             latent_dim: 12,
             latent_stage: None,
             stem: Stem::Cifar,
+            trunk: None,
             init_from: None,
         }
     }
@@ -145,6 +150,17 @@ pub struct AugmentConfig {
     /// Mirror images at random as part of weak augmentation [default: `true`, except for digits].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flip: Option<bool>,
+    /// With a trunk: weakly augmented views of every picture that it encodes, and as many strongly augmented ones.
+    #[serde(default = "two", skip_serializing_if = "is_two")]
+    pub views: usize,
+}
+
+fn two() -> usize {
+    2
+}
+
+fn is_two(views: &usize) -> bool {
+    *views == 2
 }
 
 /// SGD.

@@ -71,7 +71,7 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
     let images = Tensor::f_randint(256, size, (Kind::Uint8, Device::Cpu))?;
 
     // The outputs of the program.
-    let augment = AugmentConfig { strong: Strong::Fixmatch, flip: None };
+    let augment = AugmentConfig { strong: Strong::Fixmatch, flip: None, views: 2 };
     let kernels = (false, false);
     let pipeline =
         ImagePipeline::new(shape, &normalisation, &augment, false, Device::Cpu, kernels, Some(1))?;

@@ -38,6 +38,8 @@ pub struct Settings {
     pub source: Source,
     /// The folder in which its clients keep their states between rounds.
     pub state: PathBuf,
+    /// The file of its trunk, for a run that has one [default: the file of that name where trunks are].
+    pub trunk: Option<String>,
     /// Where it trains: `cpu` or `cuda:N`.
     pub device: String,
     /// Threads that augment images [default: one per core].
@@ -204,12 +206,12 @@ impl Site {
         let private = |error: Error| Refusal::private(409, UNFIT, &error);
         let training = experiment.training(method.properties().heads).map_err(private)?;
         limits::check(&run, &experiment, &training)?;
-        let data = LocalData::read(&settings.source, &experiment.data, run.shape)?;
+        let data = LocalData::read(settings, &experiment, &run)?;
         check_names(data.clients.iter().map(|(name, _)| name.as_str()))
             .map_err(|problem| Refusal::private(409, "invalid clients", &problem))?;
-        let JoinRequest { shape, classes, normalisation, flip, .. } = &run;
+        let JoinRequest { format, classes, normalisation, flip, .. } = &run;
         let context =
-            Context::new(training, *shape, *classes, normalisation, *flip, settings.workers);
+            Context::new(training, *format, *classes, normalisation, *flip, settings.workers);
         let context = context.map_err(|error| private(error.into()))?;
         let like = context.initial().map_err(|error| private(error.into()))?;
         Ok(Self { run, experiment, method, context, data, like })

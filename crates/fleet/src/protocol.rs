@@ -1,7 +1,8 @@
 //! The messages between the coordinator and its nodes, other than broadcasts and answers.
 
 use axum::body::Bytes;
-use fedanchor_data::{Normalisation, Shape};
+use fedanchor_data::features::TrunkInfo;
+use fedanchor_data::{InputFormat, Normalisation};
 use fedanchor_record::Build;
 use fedanchor_record::words::{excerpt, is_hidden};
 use serde::{Deserialize, Serialize};
@@ -38,9 +39,11 @@ pub struct JoinRequest {
     pub experiment: String,
     /// Number of classes.
     pub classes: usize,
-    /// The shape to which images are brought.
-    pub shape: Shape,
-    /// The normalisation of pixels, from the anchors or the config.
+    /// The shape to which images are brought, and the features that the trunk makes of them.
+    pub format: InputFormat,
+    /// The trunk, which a node has under this name and hash, or the run has none. It is never sent.
+    pub trunk: Option<TrunkInfo>,
+    /// The normalisation of pixels or features, from the anchors or the config.
     pub normalisation: Normalisation,
     /// Whether images are mirrored.
     pub flip: bool,

@@ -62,7 +62,8 @@ impl RemoteFleet {
             run: run.to_owned(),
             experiment: client_settings(&experiment)?,
             classes: federation.classes.len(),
-            shape: images.shape,
+            format: images.format,
+            trunk: federation.trunk.clone(),
             normalisation: images.normalisation.clone(),
             flip: images.flip,
         };

@@ -36,5 +36,5 @@ fn images(count: usize, seed: u64) -> ImageSet {
         }
     }
     let classes = CLASSES.map(str::to_owned).to_vec();
-    ImageSet { shape: SHAPE, pixels, labels: Some(labels), classes }
+    ImageSet::new(SHAPE, pixels, Some(labels), classes)
 }

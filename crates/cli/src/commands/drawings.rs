@@ -53,6 +53,7 @@ mod tests {
         ImageSet {
             shape: Shape { side: 2, channels: 1 },
             pixels: (0..16).map(|pixel| pixel / 4 * 10).collect(),
+            features: None,
             labels,
             classes: vec!["cat".into(), "dog".into()],
         }

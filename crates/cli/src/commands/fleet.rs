@@ -39,6 +39,7 @@ pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
     let settings = Settings {
         source: Source { path: args.data, clients, skip_unreadable: args.skip_unreadable },
         state: args.state,
+        trunk: args.trunk,
         device: args.device,
         workers: args.workers.map(usize::from),
     };

@@ -9,9 +9,9 @@ use super::ClientSite;
 use crate::error::Result;
 use crate::messages::Broadcast;
 use crate::methods::{ClientReport, Cohort};
-use fedanchor_engine::guard;
+use fedanchor_engine::{default_threads, guard, set_threads};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Mutex, PoisonError, mpsc};
 
 /// Takes the reports of a cohort, or why it could not train.
 pub(super) type TakeReports<'a> = dyn FnMut(Vec<u32>, Result<Vec<ClientReport>>) -> Result<()> + 'a;
@@ -36,7 +36,7 @@ pub(super) fn train_on_cores(
             let (sender, queue, span) = (sender.clone(), &queue, span.clone());
             scope.spawn(move || {
                 let _span = span.entered();
-                set_compute_threads(1);
+                set_threads(1);
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some((number, cohort)) = next else { break };
@@ -62,21 +62,6 @@ pub(super) fn train_on_cores(
     })
 }
 
-/// Sets the number of threads that this thread's operations are split over.
-///
-/// libtorch keeps that number per thread, but a thread takes over the last number set anywhere in the
-/// process when it first asks for its own, even if it has set one before. So it asks first: from then on
-/// concurrent runs do not disturb each other.
-fn set_compute_threads(threads: i32) {
-    let _ = tch::get_num_threads();
-    tch::set_num_threads(threads);
-}
-
-fn default_threads() -> i32 {
-    static DEFAULT: OnceLock<i32> = OnceLock::new();
-    *DEFAULT.get_or_init(tch::get_num_threads)
-}
-
 /// Sets the number of threads that this thread's operations are split over, until it is dropped.
 #[derive(Debug)]
 pub struct ComputeThreads {
@@ -89,37 +74,13 @@ impl ComputeThreads {
     pub fn for_server(model: &str) -> Self {
         let all = default_threads();
         let before = tch::get_num_threads();
-        set_compute_threads(if model == "small" { 1 } else { all });
+        set_threads(if model == "small" { 1 } else { all });
         Self { before }
     }
 }
 
 impl Drop for ComputeThreads {
     fn drop(&mut self) {
-        set_compute_threads(self.before);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A number that another run sets does not reach a thread that has set its own before.
-    #[test]
-    fn a_thread_keeps_its_own_number() {
-        let (set, ready) = mpsc::channel();
-        let (go, wait) = mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            set_compute_threads(1);
-            set.send(()).unwrap();
-            wait.recv().unwrap();
-            tch::get_num_threads()
-        });
-        ready.recv().unwrap();
-        let before = tch::get_num_threads();
-        tch::set_num_threads(3);
-        go.send(()).unwrap();
-        assert_eq!(thread.join().unwrap(), 1);
-        tch::set_num_threads(before);
+        set_threads(self.before);
     }
 }

@@ -135,7 +135,9 @@ mod tests {
             "data.size",
             "data.test_share",
             "data.validation",
+            "augment.views", // part of the format of features
             "model.init_from",
+            "model.trunk", // its name and hash are sent, and a node has a file of its own
             "record.latents",
             "record.samples",
         ];

@@ -7,7 +7,7 @@ use super::layers::{
 use crate::config::{Experiment, read};
 use crate::error::{Error, Result};
 use crate::methods::{self, Method};
-use fedanchor_data::Shape;
+use fedanchor_data::InputFormat;
 use fedanchor_engine::model::Network;
 use fedanchor_record::with_current_keys;
 use serde::Serialize;
@@ -119,12 +119,13 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
 /// The experiment with every choice written down that is left to the data or the model, checked against both.
 pub fn settle(
     experiment: &Experiment,
-    shape: Shape,
+    format: impl Into<InputFormat>,
     classes: usize,
     flip: bool,
 ) -> Result<Experiment> {
     let mut experiment = experiment.clone();
     let method = methods::build(&experiment.method)?;
+    let shape = format.into().network();
     let network = Network::new(&experiment.model, method.properties().heads, shape, classes)?;
     experiment.augment.flip = Some(experiment.augment.flip.unwrap_or(flip));
     experiment.model.latent_stage = Some(network.latent_stage);

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::experiment::settle;
 use crate::labels::LabelledImages;
 use crate::methods::{self, Method};
+use fedanchor_data::features::TrunkInfo;
 use fedanchor_data::formats::free_memory;
 use fedanchor_data::split::{Split, split, split_all};
 use fedanchor_data::{DataSet, ImageSet, Skipped};
@@ -25,6 +26,8 @@ pub struct Federation {
     pub classes: Vec<String>,
     /// Files of the data set that were left out.
     pub skipped: Vec<Skipped>,
+    /// The trunk that made the features of all images, if they have any.
+    pub trunk: Option<TrunkInfo>,
     /// The images that the server tests on.
     pub test: LabelledImages,
     pub(super) validation: LabelledImages,
@@ -67,7 +70,7 @@ impl Federation {
         split: Split,
         workers: Option<usize>,
     ) -> Result<Self> {
-        let DataSet { train, unlabelled, test, normalisation, flip, skipped, .. } = data;
+        let DataSet { train, unlabelled, test, normalisation, flip, skipped, trunk, .. } = data;
         let labels = train.require_labels("drawing anchors")?;
         let test_labels = test.require_labels("testing")?.to_vec();
         let classes = train.classes.clone();
@@ -77,8 +80,8 @@ impl Federation {
         let problem = format!("`{}` trains on the clients' labels, which have none", method.name());
         ensure(!sees_labels || unlabelled.is_none(), "method.name", problem)?;
         let settings = experiment.training(properties.heads)?;
-        let (shape, count) = (train.shape, classes.len());
-        let context = Context::new(settings, shape, count, normalisation, *flip, workers)?;
+        let (format, count) = (train.format(), classes.len());
+        let context = Context::new(settings, format, count, normalisation, *flip, workers)?;
         check_memory(free_memory(), &experiment, &context)?;
         if experiment.model.init_from.is_some() {
             context.initial()?; // a file that does not fit is found before a run folder is made
@@ -92,6 +95,7 @@ impl Federation {
             split,
             classes,
             skipped: skipped.clone(),
+            trunk: trunk.clone(),
             statistics: None,
             experiment,
         })
@@ -100,7 +104,7 @@ impl Federation {
     /// The experiment, complete with the settings that depend on the data.
     pub fn settled(&self) -> Result<Experiment> {
         let images = &self.context.images;
-        settle(&self.experiment, images.shape, self.classes.len(), images.flip)
+        settle(&self.experiment, images.format, self.classes.len(), images.flip)
     }
 }
 

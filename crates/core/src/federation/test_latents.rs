@@ -26,7 +26,7 @@ impl Coordinator<'_> {
         let drawn = sample(&mut rng, test.labels.len(), test.labels.len().min(MOST)).into_iter();
         let mut images: Vec<u32> = drawn.map(|at| at as u32).collect();
         images.sort_unstable();
-        let views = images.iter().map(|&at| View::Raw(test.images.image(at as usize)));
+        let views = images.iter().map(|&at| View::Raw(test.images.input(at as usize)));
         let views: Vec<View> = views.collect();
         let both = |features: &_, pass: &Pass| {
             Ok([latents(context, source, features, pass)?, logits(context, features, pass)?])

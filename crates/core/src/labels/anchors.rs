@@ -56,7 +56,7 @@ impl LabelledImages {
 
     /// The images without augmentation.
     pub fn views(&self) -> Vec<View<'_>> {
-        (0..self.images.len()).map(|index| View::Raw(self.images.image(index))).collect()
+        (0..self.images.len()).map(|index| View::Raw(self.images.input(index))).collect()
     }
 
     /// The share of every class.

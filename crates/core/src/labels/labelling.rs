@@ -155,7 +155,7 @@ impl Labelling {
         let mut sums = vec![0.0; context.classes];
         for view in 0..views {
             let stream = context.streams(round).of(Purpose::AnchorScores, SERVER).epoch(view);
-            let weak = |at| View::Weak(anchors.images.image(at), stream, at as u64);
+            let weak = |at| View::Weak(anchors.images.input(at), stream, at as u64);
             let weak = (0..anchors.images.len()).map(weak);
             let weak = latents_of(context, model, &weak.collect::<Vec<_>>(), self.source)?;
             let scores = scores_among(&unit(&weak)?, &raw, &anchors.labels, context.classes)?;
@@ -220,6 +220,7 @@ mod tests {
         let images = ImageSet {
             shape: Shape { side: 1, channels: 1 },
             pixels: vec![0; 3],
+            features: None,
             labels: None,
             classes: vec!["a".to_owned(), "b".to_owned()],
         };

@@ -129,7 +129,7 @@ pub(super) fn summed_over_views<const N: usize>(
         let images = clients.iter().flat_map(|client| {
             let stream = context.streams(round).of(Purpose::LabelViews, client.client).epoch(view);
             (0..).zip(client.local).map(move |(at, &i)| {
-                let image = client.images.image(i as usize);
+                let image = client.images.input(i as usize);
                 if views == 0 { View::Raw(image) } else { View::Weak(image, stream, at) }
             })
         });
@@ -218,6 +218,7 @@ mod tests {
         let images = ImageSet {
             shape: fedanchor_data::Shape { side: 1, channels: 1 },
             pixels: vec![0; 3],
+            features: None,
             labels: None,
             classes: vec!["a".to_owned()],
         };

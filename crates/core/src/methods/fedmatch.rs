@@ -38,7 +38,6 @@ use fedanchor_engine::model::{Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Entry, Params, Part};
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Context, FixMix, FixMixLoss, Inputs, Objective, StepLoss, Terms};
-use rand_distr::{Distribution, StandardNormal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -298,11 +297,7 @@ fn refresh_helpers(server: &mut Server) -> Result<()> {
 /// The probabilities of a model for one picture of Gaussian noise, the same for all: models are compared by them.
 fn probe(context: &Context, params: &Params) -> Result<Vec<f32>> {
     let mut rng = context.streams(0).of(Purpose::Probe, SERVER).rng();
-    let mut pixel = || {
-        let noise: f32 = StandardNormal.sample(&mut rng);
-        (127.5 + 50.0 * noise).round() as u8 // the cast saturates at 0 and 255
-    };
-    let picture: Vec<u8> = (0..context.images.shape.bytes()).map(|_| pixel()).collect();
+    let picture = context.images.noise(&mut rng);
     let of = |features: &_, pass: &Pass| Ok([probabilities(context, features, pass)?]);
     let [found] = outputs(context, params, Statistics::Running, &[View::Raw(&picture)], of)?;
     Ok(Vec::try_from(found.f_flatten(0, -1)?.f_to_device(tch::Device::Cpu)?)?)

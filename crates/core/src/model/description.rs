@@ -2,6 +2,7 @@
 
 use crate::config::{Heads, ModelConfig};
 use crate::labels::LatentSource;
+use fedanchor_data::features::TrunkInfo;
 use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_record::Build;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,11 @@ pub struct Description {
     pub shape: Shape,
     /// How pictures of another shape are fitted.
     pub fit: Fit,
+    /// The normalisation of the network's input: pixels or, with a trunk, features.
     pub normalisation: Normalisation,
+    /// The trunk that turns pictures into features, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trunk: Option<TrunkInfo>,
     pub classes: Vec<String>,
     /// Where the latents are read that the class means belong to.
     pub latents: LatentSource,

@@ -12,13 +12,17 @@ use crate::config::Heads;
 use crate::disk;
 use crate::error::{Error, Result};
 use crate::labels::{Anchors, latents, outputs, probabilities};
+use fedanchor_data::InputFormat;
+use fedanchor_data::features::{FeatureFormat, TrunkInfo};
 use fedanchor_engine::batches::View;
 use fedanchor_engine::guard;
 use fedanchor_engine::model::{Features, Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Data, Params, decode, encode};
 use fedanchor_engine::training::Context;
 use fedanchor_engine::training::losses::unit;
+use fedanchor_engine::trunk::{Place, Trunk};
 use fedanchor_record::files;
+use std::borrow::Cow;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -32,6 +36,7 @@ pub struct Model {
     /// The mean of the unit latents of each class's anchors, `[C, D]`.
     pub class_means: Tensor,
     context: Context,
+    trunk: Option<Trunk>,
 }
 
 /// The prediction of a model for one image.
@@ -99,8 +104,14 @@ fn check(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 impl Model {
-    /// Reads a model file written by a run, or the one in a run folder. In a run folder it must match its checksum.
+    /// Reads a model file written by a run, or the one in a run folder. In a run folder it must match its checksum. If
+    /// it has a trunk, that is looked up by its name.
     pub fn load(path: &Path, device: Device) -> Result<Self> {
+        Self::load_with(path, None, device)
+    }
+
+    /// The same with the file or name of its trunk.
+    pub fn load_with(path: &Path, trunk: Option<&str>, device: Device) -> Result<Self> {
         let inside = path.join(files::MODEL);
         let path = if path.is_dir() { &inside } else { path };
         let problem = |problem: &dyn ToString| Error::file(path, problem.to_string());
@@ -129,12 +140,23 @@ impl Model {
         }
         description.heads = there;
         let Description { model, shape, normalisation, classes, .. } = &description;
-        if normalisation.mean.len() != shape.channels || normalisation.std.len() != shape.channels {
+        let trunk = match &description.trunk {
+            Some(info) => Some(load_trunk(info, trunk, device)?),
+            None => None,
+        };
+        let features = trunk.as_ref().map(|trunk| FeatureFormat {
+            picture: *shape,
+            width: trunk.width,
+            views: 0,
+        });
+        let format = InputFormat { shape: *shape, features };
+        let channels = format.network().channels;
+        if normalisation.mean.len() != channels || normalisation.std.len() != channels {
             return Err(problem(&"one mean and one deviation per channel are missing"));
         }
         fedanchor_engine::model::check(model).map_err(|error| problem(&error))?;
         let context =
-            Context::for_inference(model, heads, *shape, classes.len(), normalisation, device)?;
+            Context::for_inference(model, heads, format, classes.len(), normalisation, device)?;
         let class_means = decoded
             .f32
             .remove(CLASS_MEANS)
@@ -154,7 +176,7 @@ impl Model {
                  model of another run or round"
             )));
         }
-        Ok(Self { description, params, class_means, context })
+        Ok(Self { description, params, class_means, context, trunk })
     }
 
     /// Names of the classes.
@@ -228,12 +250,34 @@ impl Model {
             let problem = format!("expected {shape}, {bytes} bytes each, got {}", image.len());
             return Err(Error::config("image", problem));
         }
-        let views: Vec<View> = images.iter().map(|image| View::Raw(image)).collect();
+        let inputs: Vec<Cow<[u8]>> = match &self.trunk {
+            None => images.iter().map(|image| Cow::Borrowed(*image)).collect(),
+            Some(trunk) => trunk.encode_each(images)?.into_iter().map(Cow::Owned).collect(),
+        };
+        let views: Vec<View> = inputs.iter().map(|input| View::Raw(input)).collect();
         guard(|| {
             let _queue = self.context.enter()?;
             Ok(outputs(&self.context, &self.params, Statistics::Running, &views, of)?)
         })
     }
+}
+
+/// The trunk that a model was trained with.
+fn load_trunk(info: &TrunkInfo, named: Option<&str>, device: Device) -> Result<Trunk> {
+    let place = match named {
+        Some(named) => Place::find(named)?,
+        None => Place::by_name(&info.name)?,
+    };
+    let trunk = Trunk::open(&place, Some(info.size), Some(&info.normalisation), device)?;
+    if trunk.info.hash != info.hash {
+        let problem = format!(
+            "the model was trained with another trunk of the name `{}`: expected the file with the blake3 hash {}, \
+             found {}",
+            info.name, info.hash, trunk.info.hash
+        );
+        return Err(Error::config("model.trunk", problem));
+    }
+    Ok(trunk)
 }
 
 fn flat(tensor: &Tensor) -> fedanchor_engine::Result<Vec<f32>> {

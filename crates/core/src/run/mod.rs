@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::federation::{Federation, Fleet};
 use crate::simulation::{SimulatedFleet, Simulation, load, place};
 use fedanchor_data::{DataSet, Partition};
+use fedanchor_engine::trunk::names_a_file;
 use fedanchor_record::{RoundRecord, Summary, Timing};
 use fleet_file::FleetFile;
 use folder::{RunFolder, check_free};
@@ -125,6 +126,12 @@ fn settled(federation: &Federation) -> Result<Experiment> {
     if let Some(path) = &mut settled.model.init_from {
         *path = std::path::absolute(&*path).map_err(|error| Error::file(&*path, error))?;
     }
+    if let Some(trunk) = &mut settled.model.trunk
+        && names_a_file(trunk)
+    {
+        let path = std::path::absolute(&*trunk).map_err(|error| Error::file(&*trunk, error))?;
+        *trunk = path.to_string_lossy().into_owned();
+    }
     Ok(settled)
 }
 
@@ -192,6 +199,9 @@ fn data_fingerprint(data: &DataSet) -> String {
         hash.update(&(part.shape.side as u64).to_le_bytes());
         hash.update(&(part.shape.channels as u64).to_le_bytes());
         hash.update(&part.pixels);
+        if let Some(features) = &part.features {
+            hash.update(&features.values);
+        }
         for label in part.labels.iter().flatten() {
             hash.update(&label.to_le_bytes());
         }

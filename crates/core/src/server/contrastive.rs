@@ -210,7 +210,7 @@ pub(super) fn contrastive_epoch(
         let mut parts = packing.split(bytes);
         write(parts[0], chosen.iter().map(|&anchor| i64::from(label(anchor)).to_ne_bytes()));
         let views = chosen.iter().enumerate().map(|(row, &anchor)| {
-            let image = anchors.images.image(anchor as usize);
+            let image = anchors.images.input(anchor as usize);
             let position = (number * batch + row) as u64;
             View::new(config.augment, image, stream, position)
         });
@@ -238,7 +238,7 @@ struct ContrastiveLoss {
 
 impl ContrastiveLoss {
     fn packing(&self, context: &Context) -> Packing {
-        Packing::new(&[self.batch * 8, self.batch * context.images.shape.bytes()])
+        Packing::new(&[self.batch * 8, self.batch * context.images.format.bytes()])
     }
 }
 

@@ -159,7 +159,7 @@ impl<'a> Server<'a> {
                     let problem = "`static-all` needs the clients' images, which do not leave them";
                     Error::config("batch_norm.statistics", problem)
                 })?;
-                drawn.iter().map(|&at| View::Raw(images.image(at as usize))).collect()
+                drawn.iter().map(|&at| View::Raw(images.input(at as usize))).collect()
             }
             StatisticsSource::StaticServer => self.anchors.views(),
         };

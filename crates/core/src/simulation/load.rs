@@ -3,6 +3,7 @@
 use crate::config::{DataConfig, Experiment, Unreadable, ensure};
 use crate::error::{Error, Result};
 use crate::federation::server_split;
+use crate::trunk::extractor;
 use fedanchor_data::formats::Options;
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::{Split, split};
@@ -25,6 +26,7 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
         test_share: config.test_share,
         skip_unreadable: config.unreadable == Unreadable::Skip,
         cache: formats::default_cache(),
+        features: extractor(experiment)?,
         ..Options::default()
     };
     if let Some(data) = formats::load_registered(&config.name, config.path.as_deref(), &options) {
@@ -32,10 +34,11 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
     }
     let Some(path) = place(config) else {
         let problem = "the embedded sample has 28 pixels per side: remove the key";
-        ensure(config.size.is_none_or(|size| size == 28), "data.size", problem)?;
+        let fits = config.size.is_none_or(|size| size == 28) || options.features.is_some();
+        ensure(fits, "data.size", problem)?;
         let problem = "the embedded sample has a test part: remove the key";
         ensure(config.test_share.is_none(), "data.test_share", problem)?;
-        return normalised(sample::load()?, config);
+        return normalised(options.extract(sample::load()?)?, config);
     };
     if !path.exists() {
         let (key, advice) = match formats::published(&config.name) {
@@ -55,9 +58,9 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
     normalised(data, config)
 }
 
-/// The data set with the normalisation of the config, if there is one.
+/// The data set with the normalisation of the config, if there is one; with a trunk it is that of its pictures.
 fn normalised(mut data: DataSet, config: &DataConfig) -> Result<DataSet> {
-    if let Some(normalisation) = &config.normalisation {
+    if let Some(normalisation) = config.normalisation.as_ref().filter(|_| data.trunk.is_none()) {
         let (expected, found) = (data.train.shape.channels, normalisation.mean.len());
         let problem =
             format!("expected as many values as the images have channels, {expected}, got {found}");

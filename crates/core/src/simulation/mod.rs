@@ -67,7 +67,7 @@ impl Simulation {
         let (true_labels, client_names) = match unlabelled {
             None => (labels, Vec::new()),
             Some(unlabelled) => {
-                images.pixels.extend(unlabelled.images.pixels);
+                images.append(unlabelled.images);
                 (None, unlabelled.client_names)
             }
         };

@@ -3,7 +3,7 @@
 
 use super::Faults;
 use crate::clients::ClientSite;
-use crate::config::{FaultKind, MethodConfig};
+use crate::config::{FaultKind, MethodConfig, ensure};
 use crate::error::{Error, Result};
 use crate::federation::Federation;
 use crate::labels::LabelledImages;
@@ -33,6 +33,9 @@ impl Poison {
         if !matches!(faults.kind, FaultKind::Labels | FaultKind::Backdoor) {
             return Ok(None);
         }
+        let pixels = "a trigger needs pixels, which a trunk has turned into features";
+        let possible = faults.kind == FaultKind::Labels || images.features.is_none();
+        ensure(possible, "faults.kind", pixels)?;
         let unlabelled = "the clients' images have no labels that hostile ones could change";
         let labels = labels.ok_or_else(|| Error::config("faults.kind", unlabelled))?;
         let (mut images, mut labels) = (images.clone(), labels.to_vec());
@@ -92,7 +95,7 @@ mod tests {
     fn poison(kind: &str) -> Option<Poison> {
         let shape = Shape { side: 8, channels: 1 };
         let classes = ["a", "b", "c"].map(str::to_owned).into();
-        let images = ImageSet { shape, pixels: vec![7; 6 * 64], labels: None, classes };
+        let images = ImageSet::new(shape, vec![7; 6 * 64], None, classes);
         let partition = Partition { clients: vec![vec![0, 1, 2], vec![3, 4, 5]] };
         let kind = format!("faults.kind={kind}");
         let keys = ["data.clients=2", "client.per_round=1", "faults.share=0.5", &kind];

@@ -75,7 +75,7 @@ fn semifls_server_agrees() -> Result<()> {
     let (experiment, context) = (experiment(&keys)?, context(&keys, 16, 3)?);
     let layout = context.network.layout.clone();
     let shape = Shape { side: 16, channels: 3 };
-    let images = ImageSet { shape, pixels: Vec::new(), labels: None, classes: Vec::new() };
+    let images = ImageSet::new(shape, Vec::new(), None, Vec::new());
     let anchors = LabelledImages { images, labels: Vec::new() };
     let mut server = Server::new(&experiment, &context, &anchors)?;
     server.params = filled(&layout, "0")?;

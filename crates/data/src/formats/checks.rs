@@ -60,7 +60,7 @@ pub(super) fn finish(
             return malformed(path, format!("label of image {index}"), expected, labels[index]);
         }
     }
-    Ok(ImageSet { shape, pixels, labels, classes })
+    Ok(ImageSet::new(shape, pixels, labels, classes))
 }
 
 /// Rejects a labelled set in which a class has no image: it cannot be learnt.

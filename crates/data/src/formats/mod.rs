@@ -19,6 +19,7 @@ pub mod sample;
 
 use crate::catalog::Published;
 use crate::error::{malformed, unusable};
+use crate::features::Extractor;
 use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Progress, Result, pictures};
 pub use checks::{MAX_SIDE, free_memory};
 use checks::{every_class, same_shape};
@@ -44,17 +45,28 @@ pub struct Options {
     pub skip_unreadable: bool,
     /// The folder of the cache of decoded pictures.
     pub cache: Option<PathBuf>,
+    /// Makes features of the pictures, at the size of its trunk; `size` is not used then.
+    pub features: Option<Extractor>,
     /// Called with the number of pictures that have been read.
     pub progress: Progress,
 }
 
 impl Options {
     fn check(&self) -> Result<()> {
+        self.features.as_ref().map_or(Ok(()), Extractor::check)?;
         match self.size {
             Some(size) if !(1..=MAX_SIDE).contains(&size) => {
                 unusable(format!("the size must be between 1 and {MAX_SIDE}, got {size}"))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The data with features, if they are asked for.
+    pub fn extract(&self, data: DataSet) -> Result<DataSet> {
+        match &self.features {
+            Some(extractor) => extractor.of_data(data, self),
+            None => Ok(data),
         }
     }
 
@@ -69,6 +81,9 @@ impl Options {
     }
 
     fn resize(&self, set: ImageSet) -> Result<ImageSet> {
+        if self.features.is_some() {
+            return Ok(set); // the trunk's size counts
+        }
         self.check_enlargement(set.shape.side)?;
         match self.size {
             Some(size) if size != set.shape.side => folder::resize_set(set, size),
@@ -102,7 +117,8 @@ pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
         .map_or_else(|| Normalisation::measure(&train), Published::normalisation);
     let flip = published.is_none_or(|published| published.flip);
     let (name, skipped) = (path.display().to_string(), Vec::new());
-    Ok(DataSet { name, train, unlabelled: None, test, normalisation, flip, skipped })
+    let (unlabelled, trunk) = (None, None);
+    options.extract(DataSet { name, train, unlabelled, test, normalisation, flip, skipped, trunk })
 }
 
 /// The picture files of a data set, or `None` if it is of another kind.
@@ -158,7 +174,11 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
             return malformed(path, "file name", expected, name);
         }
     };
-    every_class(path, options.resize(set)?)
+    let set = every_class(path, options.resize(set)?)?;
+    match &options.features {
+        Some(extractor) if set.features.is_none() => extractor.of_images(set, true, options),
+        _ => Ok(set),
+    }
 }
 
 /// The data set at a path.

@@ -74,7 +74,7 @@ fn checked(name: &str, mut data: DataSet, options: &Options) -> Result<DataSet> 
         return Err(superfluous_share(place));
     }
     let part = |set: ImageSet| {
-        let ImageSet { shape, pixels, labels, classes } = set;
+        let ImageSet { shape, pixels, labels, classes, .. } = set;
         options.resize(finish(place, shape, pixels, labels, classes)?)
     };
     data.train = every_class(place, part(data.train)?)?;
@@ -85,7 +85,7 @@ fn checked(name: &str, mut data: DataSet, options: &Options) -> Result<DataSet> 
         same_shape(place, data.train.shape, "unlabelled part", images.shape)?;
         data.unlabelled = Some(Unlabelled { images, ..unlabelled });
     }
-    Ok(DataSet { name: name.to_owned(), ..data })
+    options.extract(DataSet { name: name.to_owned(), ..data })
 }
 
 #[cfg(test)]
@@ -138,6 +138,7 @@ mod tests {
             let part = ImageSet {
                 shape: Shape { side: 1, channels: 1 },
                 pixels: vec![0, 9],
+                features: None,
                 labels: Some(vec![0, 1]),
                 classes: vec!["dark".to_owned(), "light".to_owned()],
             };

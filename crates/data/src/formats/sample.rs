@@ -29,7 +29,7 @@ pub fn load() -> Result<DataSet> {
         read.map_err(|error| DataError::io("assets/mnist.zlib", error))?;
         let labels = (0..count).map(|image| (image % MNIST.classes.len()) as u16).collect();
         let classes = MNIST.class_names();
-        Ok::<_, DataError>(ImageSet { shape: SHAPE, pixels: images, labels: Some(labels), classes })
+        Ok::<_, DataError>(ImageSet::new(SHAPE, images, Some(labels), classes))
     };
     let (normalisation, flip) = (MNIST.normalisation(), MNIST.flip);
     Ok(DataSet { normalisation, flip, ..DataSet::new(NAME, part(TRAIN)?, part(TEST)?) })

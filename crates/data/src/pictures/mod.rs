@@ -73,7 +73,7 @@ pub fn decode(bytes: &[u8], name: &Path, shape: Shape, fit: Fit) -> Result<Vec<u
 }
 
 /// [`decode`] with an error that lacks the path.
-fn try_decode(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
+pub(crate) fn try_decode(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
     let (header, ..) = open(Cursor::new(bytes))?;
     let _share = budget::take(pixels(&header));
     unpack(bytes, shape, fit)
@@ -84,6 +84,13 @@ pub(crate) fn header(path: &Path) -> Result<Header, Reason> {
     let _share = budget::take(budget::of_file(length));
     let file = fedanchor_disk::open(path).map_err(|error| io(&error))?;
     open(BufReader::new(file)).map(|(header, _, _)| header)
+}
+
+/// The bytes of a picture file.
+pub(crate) fn content(path: &Path) -> Result<Vec<u8>, Reason> {
+    let length = length(path)?;
+    let _share = budget::take(budget::of_file(length));
+    fedanchor_disk::read(path, u64::MAX).map_err(|error| io(&error))
 }
 
 /// [`read`] with an error that lacks the path.

@@ -1,4 +1,4 @@
-//! From 8-bit pixels on the host to a network's normalised input on the device.
+//! From 8-bit pixels, or a trunk's features, on the host to a network's normalised input on the device.
 //!
 //! Augmentation happens on the host, on 8-bit pixels, with random numbers keyed by sample: the same
 //! bits on any number of threads. Normalisation happens on the device, in one fused kernel on a GPU.
@@ -9,7 +9,12 @@ use crate::error::{Error, Result};
 use cuda::Mixture;
 use fedanchor_cuda as cuda;
 use fedanchor_data::augment::{self, Strong};
-use fedanchor_data::{Normalisation, Shape, Stream};
+use fedanchor_data::features::FeatureFormat;
+use fedanchor_data::stream::ChaCha8Rng;
+use fedanchor_data::{InputFormat, Normalisation, Stream};
+use half::f16;
+use rand::RngExt;
+use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use tch::{Device, Kind, Tensor};
 
@@ -38,8 +43,8 @@ impl<'a> View<'a> {
 /// The way from 8-bit pixels to a normalised batch.
 #[derive(Debug)]
 pub struct ImagePipeline {
-    /// The shape of an image.
-    pub shape: Shape,
+    /// What is read of an image.
+    pub format: InputFormat,
     /// Whether images are mirrored.
     pub flip: bool,
     strong: Strong,
@@ -59,10 +64,10 @@ pub struct ImagePipeline {
 const MOST_WORKERS: usize = 1024;
 
 impl ImagePipeline {
-    /// For images of this shape. `fused` says whether the GPU's kernels are there, `half` whether they
+    /// For inputs of this format. `fused` says whether the GPU's kernels are there, `half` whether they
     /// write bfloat16, and `workers` how many threads augment [default: one per core].
     pub fn new(
-        shape: Shape,
+        format: InputFormat,
         normalisation: &Normalisation,
         config: &AugmentConfig,
         flip: bool,
@@ -78,19 +83,36 @@ impl ImagePipeline {
             .num_threads(workers.unwrap_or(0))
             .build()
             .map_err(|error| Error::config("--workers", error.to_string()))?;
-        let scale = normalisation.std.iter().map(|std| 1.0 / (255.0 * std)).collect();
+        let most = if format.features.is_some() { 1.0 } else { 255.0 };
+        let scale = normalisation.std.iter().map(|std| 1.0 / (most * std)).collect();
         let shift = normalisation.mean.iter().zip(&normalisation.std).map(|(m, s)| m / s).collect();
-        // The kernel knows up to four channels.
-        let (fused, flip) = (fused && shape.channels <= 4, config.flip.unwrap_or(flip));
+        // The kernel knows up to four channels of 8 bits.
+        let (fused, flip) = (fused && format.network().channels <= 4, config.flip.unwrap_or(flip));
         let (strong, normalisation) = (config.strong, normalisation.clone());
-        Ok(Self { shape, flip, strong, device, half, fused, normalisation, scale, shift, workers })
+        Ok(Self { format, flip, strong, device, half, fused, normalisation, scale, shift, workers })
+    }
+
+    /// An image of Gaussian noise: around the middle of the range of pixels, or around the mean of features.
+    pub fn noise(&self, rng: &mut ChaCha8Rng) -> Vec<u8> {
+        let mut noise = || -> f32 { StandardNormal.sample(rng) };
+        if self.format.features.is_none() {
+            // The cast saturates at 0 and 255.
+            let pixels = (0..self.format.bytes()).map(|_| (127.5 + 50.0 * noise()).round() as u8);
+            return pixels.collect();
+        }
+        let Normalisation { mean, std } = &self.normalisation;
+        let numbers = mean.iter().zip(std).map(|(mean, std)| f16::from_f32(mean + std * noise()));
+        numbers.flat_map(f16::to_le_bytes).collect()
     }
 
     /// Makes the images of a batch on the host: `views` holds sample 0 of every client, then
     /// sample 1 of every client, and so on. The result is 8-bit: `[batch, K, H, W, C]`.
     pub fn render(&self, views: &[View], out: &mut [u8]) {
-        let bytes = self.shape.bytes();
-        let (shape, flip, strong) = (self.shape, self.flip, self.strong);
+        if let Some(features) = self.format.features {
+            return choose(features, views, out);
+        }
+        let bytes = self.format.bytes();
+        let (shape, flip, strong) = (self.format.shape, self.flip, self.strong);
         self.workers.install(|| {
             out.par_chunks_exact_mut(bytes).zip(views).for_each(|(out, view)| match *view {
                 View::Raw(image) => out.copy_from_slice(image),
@@ -113,9 +135,11 @@ impl ImagePipeline {
         batch: usize,
         clients: usize,
     ) -> Result<Tensor> {
-        let (side, channels) = (self.shape.side as i64, self.shape.channels as i64);
+        let shape = self.format.network();
+        let (side, channels) = (shape.side as i64, shape.channels as i64);
         let size = [batch as i64, clients as i64, side, side, channels];
-        packing.view(bytes, part, Kind::Uint8, &size)
+        let kind = if self.format.features.is_some() { Kind::Half } else { Kind::Uint8 };
+        packing.view(bytes, part, kind, &size)
     }
 
     /// 8-bit images `[batch, K, H, W, C]` to the network's input `[batch, K*C, H, W]`, normalised,
@@ -161,19 +185,41 @@ impl ImagePipeline {
     }
 }
 
+/// Copies the vectors of features: that of the picture as it is, or one of its augmented views.
+fn choose(format: FeatureFormat, views: &[View], out: &mut [u8]) {
+    let FeatureFormat { views: count, .. } = format;
+    let bytes = format.bytes();
+    let any = |stream: &Stream, at: u64| match count {
+        0 => 0,
+        _ => stream.at(at).random_range(0..count),
+    };
+    for (out, view) in out.chunks_exact_mut(bytes).zip(views) {
+        let (vectors, chosen) = match view {
+            View::Raw(vectors) => (vectors, 0),
+            View::Weak(vectors, stream, at) if count > 0 => (vectors, 1 + any(stream, *at)),
+            View::Strong(vectors, stream, at) if count > 0 => {
+                (vectors, 1 + count + any(stream, *at))
+            }
+            View::Weak(vectors, ..) | View::Strong(vectors, ..) => (vectors, 0),
+        };
+        out.copy_from_slice(&vectors[chosen * bytes..][..bytes]);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fedanchor_data::Shape;
 
     /// Packed images and shares are what the GPU's kernel takes: on a CPU, the device is all that it refuses.
     #[test]
     fn a_step_is_packed_for_the_fused_input() {
         let (shape, batch, clients) = (Shape { side: 5, channels: 3 }, 4, 2);
         let normalisation = Normalisation { mean: vec![0.5; 3], std: vec![0.2; 3] };
-        let config = AugmentConfig { strong: Strong::Fixmatch, flip: None };
+        let config = AugmentConfig { strong: Strong::Fixmatch, flip: None, views: 2 };
         let kernels = (true, true);
         let pipeline = ImagePipeline::new(
-            shape,
+            shape.into(),
             &normalisation,
             &config,
             false,
@@ -182,7 +228,7 @@ mod tests {
             Some(1),
         )
         .unwrap();
-        let images = batch * clients * pipeline.shape.bytes();
+        let images = batch * clients * pipeline.format.bytes();
         let packing = Packing::new(&[images, images, 4 * batch * clients, images]);
         let bytes = Tensor::zeros([packing.total() as i64], (Kind::Uint8, Device::Cpu));
         let view = |part| pipeline.view(&bytes, &packing, part, batch, clients).unwrap();

@@ -47,9 +47,9 @@ pub struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The pixels of a local sample.
+    /// What a network reads of a local sample.
     pub fn image(&self, local: u32) -> &[u8] {
-        self.images.image(self.local[local as usize] as usize)
+        self.images.input(self.local[local as usize] as usize)
     }
 
     fn steps_per_epoch(&self, batch: usize) -> usize {
@@ -168,7 +168,7 @@ mod tests {
 
     fn images() -> ImageSet {
         let shape = Shape { side: 1, channels: 1 };
-        ImageSet { shape, pixels: (0..100).collect(), labels: None, classes: Vec::new() }
+        ImageSet::new(shape, (0..100).collect(), None, Vec::new())
     }
 
     fn task(images: &ImageSet, client: u32, fix: Vec<u32>) -> Task<'_> {

@@ -42,7 +42,7 @@ pub struct Batch {
 impl TwoViewFormat {
     fn packing(&self, images: &ImagePipeline, active: usize) -> Packing {
         let samples = active * self.batch;
-        let images = samples * images.shape.bytes();
+        let images = samples * images.format.bytes();
         Packing::new(&[samples * 8, images, images])
     }
 

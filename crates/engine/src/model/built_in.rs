@@ -3,7 +3,7 @@
 //! Post-activation is the paper's "most standard version"; pre-activation (He et al., 2016b) is what SemiFL's code uses.
 //! And a plain CNN.
 
-use super::description::{Builder, IMAGES, Value};
+use super::description::{Builder, IMAGES, Padding, Value};
 use crate::config::Stem;
 
 /// ResNet-18: four stages of two blocks, 64, 128, 256 and 512 channels.
@@ -46,6 +46,13 @@ pub(super) fn cnn(net: &mut Builder) -> Value {
     let x = net.max_pool(x, 2, 2, 0);
     let x = net.flatten(x);
     let x = net.linear("hidden", x, 128);
+    net.relu(x)
+}
+
+/// A hidden layer of 256 on the features of a trunk.
+pub(super) fn adapter(net: &mut Builder) -> Value {
+    let x = net.flatten(IMAGES);
+    let x = net.linear("hidden", x, 256);
     net.relu(x)
 }
 
@@ -100,6 +107,6 @@ fn pre(net: &mut Builder, name: &str, x: Value, to: i64, stride: i64) -> Value {
         true => net.conv(&format!("{name}.shortcut"), active, to, 1, stride),
         false => x,
     };
-    let branch = net.conv_by(conv2, None, branch, 1, 1);
+    let branch = net.conv_by(conv2, None, branch, 1, Padding::all(1));
     net.add(branch, shortcut)
 }

@@ -12,7 +12,7 @@ pub type Value = usize;
 /// The batch of images.
 pub const IMAGES: Value = 0;
 
-/// Added to the variance in every norm.
+/// Added to the variance in a norm, unless its layer has another number.
 pub const EPSILON: f64 = 1e-5;
 
 /// A layer: an operation on a value.
@@ -27,14 +27,16 @@ pub struct Layer {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs)] // each comment explains the fields of its operation
 pub enum Operation {
-    /// A square convolution with weight `[to, from, kernel, kernel]` and bias `[to]`; `padding` zeros on every side.
-    Conv { weight: usize, bias: Option<usize>, stride: i64, padding: i64 },
+    /// A square convolution with weight `[to, from / groups, kernel, kernel]` and bias `[to]`.
+    Conv { weight: usize, bias: Option<usize>, stride: i64, padding: Padding, groups: i64 },
     /// Batch norm, with one weight and bias and with running statistics per channel.
-    BatchNorm { weight: usize, bias: usize, mean: usize, variance: usize },
+    BatchNorm { weight: usize, bias: usize, mean: usize, variance: usize, epsilon: f64 },
     /// Group norm, with one weight and bias per channel.
     GroupNorm { weight: usize, bias: usize, groups: i64 },
     /// max(x, 0).
     Relu,
+    /// max(x, 0), and at most 6.
+    Relu6,
     /// The sum with another value of the same shape.
     Add { other: Value },
     /// The maximum over square windows; the border of `padding` pixels never is the maximum.
@@ -45,6 +47,21 @@ pub enum Operation {
     Flatten,
     /// `x W^T + b` with weight `[to, from]` and bias `[to]`.
     Linear { weight: usize, bias: usize },
+}
+
+/// Zeros around an image: above and to its left, below and to its right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Padding {
+    pub before: i64,
+    pub after: i64,
+}
+
+impl Padding {
+    /// As many on every side.
+    pub fn all(zeros: i64) -> Self {
+        Self { before: zeros, after: zeros }
+    }
 }
 
 /// Collects the layers and tensors of a network while a model describes it.
@@ -81,14 +98,32 @@ impl<'a> Builder<'a> {
     /// A square convolution without bias, padded so that stride 1 keeps the size.
     pub fn conv(&mut self, name: &str, x: Value, to: i64, kernel: i64, stride: i64) -> Value {
         let weight = self.conv_weight(name, self.channels(x), to, kernel);
-        self.conv_by(weight, None, x, stride, kernel / 2)
+        self.conv_by(weight, None, x, stride, Padding::all(kernel / 2))
+    }
+
+    /// A square convolution without bias, padded so that a stride divides the size, rounded up: where the zeros are odd
+    /// in number, more of them are below and to the right. `groups` are as many as there are channels for a convolution
+    /// of each channel by itself.
+    pub fn same_conv(
+        &mut self,
+        name: &str,
+        x: Value,
+        to: i64,
+        (kernel, stride, groups): (i64, i64, i64),
+    ) -> Value {
+        let weight = self.conv_weight(name, self.channels(x) / groups, to, kernel);
+        let side = self.sizes[x].1;
+        let zeros = ((side + stride - 1) / stride - 1) * stride + kernel - side;
+        let zeros = zeros.max(0);
+        let padding = Padding { before: zeros / 2, after: zeros - zeros / 2 };
+        self.conv_in_groups(weight, None, x, (stride, groups), padding)
     }
 
     /// A square convolution with bias and without padding.
     pub fn valid_conv(&mut self, name: &str, x: Value, to: i64, kernel: i64) -> Value {
         let weight = self.conv_weight(name, self.channels(x), to, kernel);
         let bias = self.tensor(name, "bias", &[to], Part::Backbone);
-        self.conv_by(weight, Some(bias), x, 1, 0)
+        self.conv_by(weight, Some(bias), x, 1, Padding::all(0))
     }
 
     pub(super) fn conv_weight(&mut self, name: &str, from: i64, to: i64, kernel: i64) -> usize {
@@ -101,16 +136,32 @@ impl<'a> Builder<'a> {
         bias: Option<usize>,
         x: Value,
         stride: i64,
-        padding: i64,
+        padding: Padding,
+    ) -> Value {
+        self.conv_in_groups(weight, bias, x, (stride, 1), padding)
+    }
+
+    fn conv_in_groups(
+        &mut self,
+        weight: usize,
+        bias: Option<usize>,
+        x: Value,
+        (stride, groups): (i64, i64),
+        padding: Padding,
     ) -> Value {
         let [to, _, kernel, _] = self.entries[weight].shape[..] else { unreachable!() };
         let side = self.side_after(x, kernel, stride, padding);
         self.convolved += (to * side * side) as u64;
-        self.layer(x, Operation::Conv { weight, bias, stride, padding }, (to, side))
+        self.layer(x, Operation::Conv { weight, bias, stride, padding, groups }, (to, side))
     }
 
     /// The norm of `model.norm`. The GPU's kernels need a multiple of 8 channels.
     pub fn norm(&mut self, name: &str, x: Value) -> Value {
+        self.norm_with(name, x, EPSILON)
+    }
+
+    /// The same with another number in place of [`EPSILON`].
+    pub fn norm_with(&mut self, name: &str, x: Value, epsilon: f64) -> Value {
         let channels = self.channels(x);
         if channels % 8 != 0 {
             let problem = format!("`{name}` must have a multiple of 8 channels, got {channels}");
@@ -134,7 +185,7 @@ impl<'a> Builder<'a> {
                 let variance = self.tensor(name, "running_var", &[channels], Part::Backbone);
                 self.entries[mean].statistic = true;
                 self.entries[variance].statistic = true;
-                Operation::BatchNorm { weight, bias, mean, variance }
+                Operation::BatchNorm { weight, bias, mean, variance, epsilon }
             }
         };
         self.layer(x, operation, self.sizes[x])
@@ -151,6 +202,11 @@ impl<'a> Builder<'a> {
         self.layer(x, Operation::Relu, self.sizes[x])
     }
 
+    /// max(x, 0), and at most 6.
+    pub fn relu6(&mut self, x: Value) -> Value {
+        self.layer(x, Operation::Relu6, self.sizes[x])
+    }
+
     /// The sum of two values of the same shape; fastest if `x` is the one computed last.
     pub fn add(&mut self, x: Value, other: Value) -> Value {
         self.layer(x, Operation::Add { other }, self.sizes[x])
@@ -158,7 +214,7 @@ impl<'a> Builder<'a> {
 
     /// The maximum over square windows.
     pub fn max_pool(&mut self, x: Value, kernel: i64, stride: i64, padding: i64) -> Value {
-        let size = (self.channels(x), self.side_after(x, kernel, stride, padding));
+        let size = (self.channels(x), self.side_after(x, kernel, stride, Padding::all(padding)));
         self.layer(x, Operation::MaxPool { kernel, stride, padding }, size)
     }
 
@@ -222,8 +278,9 @@ impl<'a> Builder<'a> {
         self.problem.get_or_insert(Error::config(key, problem));
     }
 
-    fn side_after(&mut self, x: Value, kernel: i64, stride: i64, padding: i64) -> i64 {
-        let side = (self.sizes[x].1 + 2 * padding - kernel).div_euclid(stride) + 1;
+    fn side_after(&mut self, x: Value, kernel: i64, stride: i64, padding: Padding) -> i64 {
+        let zeros = padding.before + padding.after;
+        let side = (self.sizes[x].1 + zeros - kernel).div_euclid(stride) + 1;
         if side < 1 {
             let problem =
                 format!("images of {} pixels are too small for this model", self.sizes[IMAGES].1);

@@ -5,7 +5,7 @@
 //! description (indices into the parameters); the tensors come with each forward pass, so one network serves any cohort.
 //! Running K networks one after the other was rejected: at the paper's batch of 10 a GPU is idle most of that time.
 
-use super::description::{EPSILON, IMAGES, Layer, Operation, Value};
+use super::description::{EPSILON, IMAGES, Layer, Operation, Padding, Value};
 use crate::error::{Error, Result};
 use crate::tensors::Params;
 use fedanchor_cuda as cuda;
@@ -205,6 +205,7 @@ impl<'a> Run<'a> {
                 _ => self.norm(input, None, true, value)?,
             },
             Operation::Relu => self.read(input)?.f_relu()?.into(),
+            Operation::Relu6 => self.read(input)?.f_clamp(0.0, 6.0)?.into(),
             Operation::MaxPool { kernel, stride, padding } => {
                 let x = self.read(input)?;
                 x.f_max_pool2d([kernel; 2], [stride; 2], [padding; 2], [1, 1], false)?.into()
@@ -223,7 +224,7 @@ impl<'a> Run<'a> {
 
     /// Computes `value`: the convolution of layer `at`, plus a shortcut if there is one.
     fn conv(&mut self, at: Value, shortcut: Option<Value>, value: Value) -> Result<Computed> {
-        let Layer { input, operation: Operation::Conv { weight, bias, stride, padding } } =
+        let Layer { input, operation: Operation::Conv { weight, bias, stride, padding, groups } } =
             self.layers[at - 1]
         else {
             unreachable!("`at` is a convolution")
@@ -232,12 +233,15 @@ impl<'a> Run<'a> {
         let weight = pass.tensors[weight].f_to_kind(pass.kind)?; // [K, to, from, kernel, kernel]
         let x = self.read(input)?;
         let shortcut = shortcut.map(|shortcut| self.read(shortcut)).transpose()?;
-        let (mut x, sums) = if has_conv_kernel(&x, &weight, pass) {
+        let (mut x, sums) = if padding.before == padding.after
+            && groups == 1
+            && has_conv_kernel(&x, &weight, pass)
+        {
             let wanted = self.plan.normalised[value] && bias.is_none();
             let views = (wanted && pass.statistics != Statistics::Running).then_some(pass.views);
-            cuda::conv_before_norm(&x, &weight, stride, padding, shortcut.as_ref(), views)?
+            cuda::conv_before_norm(&x, &weight, stride, padding.before, shortcut.as_ref(), views)?
         } else {
-            let mut x = plain_conv(&x, &weight, stride, padding)?;
+            let mut x = plain_conv(&x, &weight, stride, padding, groups)?;
             if let Some(shortcut) = shortcut {
                 x = x.f_add_(&shortcut)?;
             }
@@ -264,7 +268,7 @@ impl<'a> Run<'a> {
         let x = self.read(input)?;
         let shortcut = shortcut.map(|shortcut| self.read(shortcut)).transpose()?;
         let mut y = match operation {
-            Operation::BatchNorm { weight, bias, mean, variance } => {
+            Operation::BatchNorm { weight, bias, mean, variance, epsilon } => {
                 let (weight, bias) = (channels(weight)?, channels(bias)?);
                 let (mean, variance) = (channels(mean)?, channels(variance)?);
                 if pass.fused {
@@ -275,7 +279,7 @@ impl<'a> Run<'a> {
                         variance: &variance,
                         statistics: pass.statistics,
                         views: pass.views,
-                        epsilon: EPSILON,
+                        epsilon,
                         relu,
                         sums: sums.as_ref(),
                     };
@@ -288,7 +292,7 @@ impl<'a> Run<'a> {
                 };
                 let (mean, variance) = (keep.then_some(mean), keep.then_some(variance));
                 let (weight, bias) = (Some(weight), Some(bias));
-                x.f_batch_norm(weight, bias, mean, variance, training, momentum, EPSILON, true)?
+                x.f_batch_norm(weight, bias, mean, variance, training, momentum, epsilon, true)?
             }
             Operation::GroupNorm { weight, bias, groups } => {
                 let groups = groups * pass.clients() as i64;
@@ -335,17 +339,27 @@ fn has_conv_kernel(x: &Tensor, weight: &Tensor, pass: &Pass) -> bool {
     pass.fused && pass.kind == Kind::BFloat16 && matches!(kernel, 1 | 3) && widths
 }
 
-fn plain_conv(x: &Tensor, weight: &Tensor, stride: i64, padding: i64) -> Result<Tensor> {
-    let (clients, from) = (weight.size()[0], weight.size()[2]);
-    let weight = weight.f_flatten(0, 1)?; // [K * to, from, kernel, kernel]
-    let (stride, padding) = ([stride; 2], [padding; 2]);
+fn plain_conv(
+    x: &Tensor,
+    weight: &Tensor,
+    stride: i64,
+    Padding { before, after }: Padding,
+    groups: i64,
+) -> Result<Tensor> {
+    let (clients, from) = (weight.size()[0], weight.size()[2] * groups);
+    let weight = weight.f_flatten(0, 1)?; // [K * to, from / groups, kernel, kernel]
+    let (stride, padding, groups) = ([stride; 2], [before; 2], clients * groups);
     let given = x.size()[1] / clients;
+    if before != after {
+        let x = x.f_constant_pad_nd([before, after, before, after])?;
+        return Ok(x.f_conv2d(&weight, None::<Tensor>, stride, [0, 0], [1, 1], groups)?);
+    }
     if given == from {
-        return Ok(x.f_conv2d(&weight, None::<Tensor>, stride, padding, [1, 1], clients)?);
+        return Ok(x.f_conv2d(&weight, None::<Tensor>, stride, padding, [1, 1], groups)?);
     }
     // Images for the GPU's kernels have their channels padded.
     let x = x.f_unflatten(1, [clients, given])?.f_narrow(2, 0, from)?.f_flatten(1, 2)?;
-    Ok(x.f_conv2d(&weight, None::<Tensor>, stride, padding, [1, 1], clients)?)
+    Ok(x.f_conv2d(&weight, None::<Tensor>, stride, padding, [1, 1], groups)?)
 }
 
 /// A head: one matrix product per client, always in single precision; `[K, batch, from]` to `[K, batch, to]`.

@@ -23,15 +23,22 @@ pub struct Imported {
     pub ignored: Vec<String>,
 }
 
-/// Reads the entries of the backbone of `layout` from a file with torchvision's names.
+/// Reads the entries of the backbone of `layout` from a file with its names; those of `resnet18` are torchvision's.
 pub fn import(layout: &Layout, path: &Path, device: Device) -> Result<Imported> {
     let bad = |problem: String| {
         Error::config("model.init_from", format!("{}: {problem}", path.display()))
     };
     let bytes = fedanchor_disk::read(path, fedanchor_disk::MAX_FILE)
         .map_err(|error| bad(error.to_string()))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| {
-        bad(format!("not a safetensors file ({error}): save it with safetensors.torch.save_file"))
+    import_bytes(layout, &bytes, device).map_err(bad)
+}
+
+/// The same from the bytes of a file; an error says what is wrong with it.
+pub fn import_bytes(layout: &Layout, bytes: &[u8], device: Device) -> Result<Imported, String> {
+    let torch = |error: tch::TchError| Error::from(error).to_string();
+    let text = |error: Error| error.to_string();
+    let file = SafeTensors::deserialize(bytes).map_err(|error| {
+        format!("not a safetensors file ({error}): save it with safetensors.torch.save_file")
     })?;
     let all = file.tensors().into_iter().filter(|(name, _)| !name.ends_with(COUNTER));
     let (heads, mut found): (BTreeMap<_, _>, BTreeMap<String, TensorView>) =
@@ -56,22 +63,22 @@ pub fn import(layout: &Layout, path: &Path, device: Device) -> Result<Imported> 
                     let name = &entry.name;
                     let problem =
                         format!("`{name}` has numbers of type {other:?}, not of a float type");
-                    return Err(bad(problem));
+                    return Err(problem);
                 }
             };
-            let tensor = Tensor::f_from_data_size(view.data(), &shape, kind)?;
-            tensors.insert(entry.name.clone(), tensor.f_to_kind(Kind::Float)?);
+            let tensor = Tensor::f_from_data_size(view.data(), &shape, kind).map_err(torch)?;
+            tensors.insert(entry.name.clone(), tensor.f_to_kind(Kind::Float).map_err(torch)?);
             continue;
         }
         if let (true, [_, theirs, ..], [_, ours, ..]) =
             (entry.name == "conv1.weight", &shape[..], &entry.shape[..])
             && theirs != ours
         {
-            return Err(bad(format!(
+            return Err(format!(
                 "its first convolution takes images of {theirs} channels, these have {ours}: store the \
                  images with {theirs} channels, or add up conv1.weight over its second axis in the \
                  file if it is to take grey images"
-            )));
+            ));
         }
         let stem = match entry.name.as_str() {
             "conv1.weight" => " (model.stem = \"imagenet\" has 7 x 7, \"cifar\" 3 x 3)",
@@ -83,15 +90,15 @@ pub fn import(layout: &Layout, path: &Path, device: Device) -> Result<Imported> 
     for (problem, names) in [
         ("has no", missing),
         ("does not fit:", misshapen),
-        ("has what resnet18 does not:", unknown),
+        ("has what the network does not:", unknown),
     ] {
         if !names.is_empty() {
-            return Err(bad(format!("{problem} {}", listed(&names))));
+            return Err(format!("{problem} {}", listed(&names)));
         }
     }
-    let backbone = Params::from_decoded(layout, tensors, device)?;
-    match backbone.first_not_finite()?.pop().flatten() {
-        Some(name) => Err(bad(format!("`{name}` has a number that is not finite"))),
+    let backbone = Params::from_decoded(layout, tensors, device).map_err(text)?;
+    match backbone.first_not_finite().map_err(text)?.pop().flatten() {
+        Some(name) => Err(format!("`{name}` has a number that is not finite")),
         None => Ok(Imported { backbone, ignored }),
     }
 }
@@ -204,7 +211,7 @@ mod tests {
 
         let bytes = written(Stem::Cifar, rename("fc.bias", "layer5.bias"));
         let error = read(Stem::Cifar, 3, &bytes).unwrap_err();
-        assert!(error.ends_with("has what resnet18 does not: layer5.bias"), "{error}");
+        assert!(error.ends_with("has what the network does not: layer5.bias"), "{error}");
 
         let error = read(Stem::Cifar, 1, &written(Stem::Cifar, |_| ())).unwrap_err();
         assert!(error.contains("takes images of 3 channels, these have 1: store"), "{error}");

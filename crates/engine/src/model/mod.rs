@@ -7,15 +7,16 @@
 
 mod built_in;
 mod description;
+mod efficientnet;
 mod forward;
 mod import;
 mod registry;
 #[cfg(test)]
 mod tests;
 
-pub use description::{Builder, EPSILON, IMAGES, Layer, Operation, Value};
+pub use description::{Builder, EPSILON, IMAGES, Layer, Operation, Padding, Value};
 pub use forward::{Pass, Statistics};
-pub use import::{Imported, import};
+pub use import::{Imported, import, import_bytes};
 pub use registry::{Registration, names_schema, register};
 
 use crate::config::{Heads, ModelConfig, NormKind, Stem};
@@ -112,7 +113,7 @@ impl Features {
 impl Network {
     /// Describes the network for images of this shape and this many classes.
     pub fn new(config: &ModelConfig, heads: Heads, shape: Shape, classes: usize) -> Result<Self> {
-        if shape.side < MIN_SIDE {
+        if shape.side > 1 && shape.side < MIN_SIDE {
             let problem = format!(
                 "the models need images of {MIN_SIDE} pixels or more, these have {}: set data.size",
                 shape.side

@@ -1,8 +1,8 @@
 //! The models by name. A model of this crate is one function and one line in [`BUILT_IN`]; a model from elsewhere is one
 //! call of [`register`].
 
-use super::built_in;
 use super::description::{Builder, Value};
+use super::{built_in, efficientnet};
 use crate::error::Result;
 use crate::registry::Registry;
 use schemars::{Schema, json_schema};
@@ -30,11 +30,19 @@ impl Registration {
 }
 
 /// The models of this crate.
-const BUILT_IN: [Registration; 4] = [
+const BUILT_IN: [Registration; 8] = [
     Registration::new("resnet18", "ResNet-18.", built_in::resnet18),
     Registration::new("wrn28x2", "Wide ResNet-28-2.", built_in::wrn28x2),
     Registration::new("small", "A small residual network for CPU work.", built_in::small),
     Registration::new("cnn", "Two convolutions and two linear layers.", built_in::cnn),
+    Registration::new("efficientnet-lite0", "EfficientNet-Lite0.", efficientnet::lite0),
+    Registration::new("efficientnet-lite1", "EfficientNet-Lite1.", efficientnet::lite1),
+    Registration::new("efficientnet-lite2", "EfficientNet-Lite2.", efficientnet::lite2),
+    Registration::new(
+        "adapter",
+        "One hidden layer, on the features of a trunk.",
+        built_in::adapter,
+    ),
 ];
 
 static MODELS: Registry<Registration> =

@@ -52,19 +52,21 @@ fn interpret(layers: &[Layer], tensors: &[Tensor], images: &Tensor) -> Vec<Tenso
     for Layer { input, operation } in layers {
         let input = &values[*input];
         let value = match *operation {
-            Operation::Conv { weight, bias, stride, padding } => {
-                let bias = bias.map(at);
-                input.conv2d(&at(weight), bias, [stride; 2], [padding; 2], [1, 1], 1)
+            Operation::Conv { weight, bias, stride, padding, groups } => {
+                let (bias, Padding { before, after }) = (bias.map(at), padding);
+                let input = input.constant_pad_nd([before, after, before, after]);
+                input.conv2d(&at(weight), bias, [stride; 2], [0, 0], [1, 1], groups)
             }
-            Operation::BatchNorm { weight, bias, mean, variance } => {
+            Operation::BatchNorm { weight, bias, mean, variance, epsilon } => {
                 let channel = |index| at(index).view([1, -1, 1, 1]);
-                let scaled = (input - channel(mean)) / (channel(variance) + EPSILON).sqrt();
+                let scaled = (input - channel(mean)) / (channel(variance) + epsilon).sqrt();
                 scaled * channel(weight) + channel(bias)
             }
             Operation::GroupNorm { weight, bias, groups } => {
                 input.group_norm(groups, Some(at(weight)), Some(at(bias)), EPSILON, false)
             }
             Operation::Relu => input.relu(),
+            Operation::Relu6 => input.relu().clamp_max(6.0),
             Operation::Add { other } => input + &values[other],
             Operation::MaxPool { kernel, stride, padding } => {
                 input.max_pool2d([kernel; 2], [stride; 2], [padding; 2], [1, 1], false)
@@ -223,7 +225,8 @@ fn a_registered_model_is_found_by_its_name_and_checked() {
     let plain = ModelConfig::plain;
     assert_eq!(
         refused(&plain("tangle")),
-        "model.name: unknown model `tangle`; expected one of resnet18, wrn28x2, small, cnn, tangled, \
+        "model.name: unknown model `tangle`; expected one of resnet18, wrn28x2, small, cnn, efficientnet-lite0, \
+         efficientnet-lite1, efficientnet-lite2, adapter, tangled, \
          too-deep, unpooled, odd, head"
     );
     assert!(refused(&plain("too-deep")).contains("images of 20 pixels are too small"));

@@ -14,7 +14,7 @@ use crate::model::{Network, Pass, Statistics, import};
 use crate::tensors::Params;
 use fedanchor_cuda as cuda;
 use fedanchor_data::augment::Strong;
-use fedanchor_data::{Normalisation, Shape};
+use fedanchor_data::{InputFormat, Normalisation};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
@@ -56,11 +56,11 @@ pub struct Context {
 }
 
 impl Context {
-    /// For images of this shape and this number of classes. `flip` says whether images may be mirrored where
+    /// For inputs of this format and this number of classes. `flip` says whether images may be mirrored where
     /// the settings leave it open; `workers` threads augment images [default: one per core].
     pub fn new(
         settings: Settings,
-        shape: Shape,
+        format: impl Into<InputFormat>,
         classes: usize,
         normalisation: &Normalisation,
         flip: bool,
@@ -75,7 +75,8 @@ impl Context {
                 return Err(Error::config("device", problem));
             }
         }
-        let network = Network::new(&model, heads, shape, classes)?;
+        let format = format.into();
+        let network = Network::new(&model, heads, format.network(), classes)?;
         let gpu = Gpu::new(device, precision)?;
         // GPUs without kernels may not support bfloat16.
         let alone = device.is_cuda() && gpu.is_none();
@@ -87,7 +88,7 @@ impl Context {
         });
         let kernels = (half, gpu.is_some());
         let images =
-            ImagePipeline::new(shape, normalisation, &augment, flip, device, kernels, workers)?;
+            ImagePipeline::new(format, normalisation, &augment, flip, device, kernels, workers)?;
         Ok(Self {
             seed,
             network,
@@ -123,7 +124,7 @@ impl Context {
     pub fn for_inference(
         model: &ModelConfig,
         heads: Heads,
-        shape: Shape,
+        format: impl Into<InputFormat>,
         classes: usize,
         normalisation: &Normalisation,
         device: Device,
@@ -139,7 +140,7 @@ impl Context {
                 momentum: 0.0,
                 images: 0,
             },
-            augment: AugmentConfig { strong: Strong::Fixmatch, flip: Some(false) },
+            augment: AugmentConfig { strong: Strong::Fixmatch, flip: Some(false), views: 2 },
             optimiser: OptimiserConfig {
                 lr: 0.0,
                 momentum: 0.0,
@@ -149,7 +150,7 @@ impl Context {
                 schedule: LrSchedule::Constant,
             },
         };
-        Self::new(settings, shape, classes, normalisation, false, None)
+        Self::new(settings, format, classes, normalisation, false, None)
     }
 
     /// Puts this thread's work on the run's own queue of the GPU, until the guard is dropped. Rounds
@@ -222,6 +223,7 @@ mod tests {
     use super::*;
     use crate::config::Stem;
     use crate::tensors::{Part, encode};
+    use fedanchor_data::Shape;
 
     #[test]
     fn a_file_replaces_the_backbone_and_no_head() {

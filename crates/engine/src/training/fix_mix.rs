@@ -124,7 +124,7 @@ const ADJUSTMENT: usize = 8;
 impl FixMixFormat {
     fn packing(&self, images: &ImagePipeline, active: usize) -> Packing {
         let samples = active * self.batch;
-        let (labels, images) = (samples * 8, samples * images.shape.bytes());
+        let (labels, images) = (samples * 8, samples * images.format.bytes());
         let weights = if self.weighted { samples * 4 } else { 0 };
         let mix = [labels, weights, samples * 4, images, images];
         let mix = mix.map(|size| if self.mixed { size } else { 0 });

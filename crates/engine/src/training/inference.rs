@@ -35,9 +35,9 @@ impl Context {
         if let (Some(gpu), Statistics::Running) = (&self.gpu, statistics(0)) {
             return self.for_each_captured(gpu, params, views, take);
         }
-        let mut pixels = vec![0; BATCH.min(views.len()) * self.images.shape.bytes()];
+        let mut pixels = vec![0; BATCH.min(views.len()) * self.images.format.bytes()];
         for (index, batch) in views.chunks(BATCH).enumerate() {
-            let pixels = &mut pixels[..batch.len() * self.images.shape.bytes()];
+            let pixels = &mut pixels[..batch.len() * self.images.format.bytes()];
             self.images.render(batch, pixels);
             let bytes = Tensor::f_from_slice(pixels)?.f_to_device(self.device)?;
             let pass = self.pass(&params.tensors, statistics(index));
@@ -66,7 +66,7 @@ impl Context {
 
     /// The same for full batches: a captured pass leaves a batch's own statistics, which are added up.
     fn measure_captured(&self, gpu: &Gpu, params: &Params, views: &[View]) -> Result<()> {
-        let bytes = BATCH * self.images.shape.bytes();
+        let bytes = BATCH * self.images.format.bytes();
         let batches: Vec<&[View]> = views.chunks(BATCH).collect();
         let (tensors, workspace) = {
             let mut state = gpu.lock();
@@ -98,7 +98,7 @@ impl Context {
     }
 
     fn features_of(&self, bytes: &Tensor, count: usize, pass: &Pass) -> Result<Features> {
-        let packing = Packing::new(&[count * self.images.shape.bytes()]);
+        let packing = Packing::new(&[count * self.images.format.bytes()]);
         let images = self.images.view(bytes, &packing, 0, count, 1)?;
         self.network.features(&self.images.input(&images)?, pass)
     }
@@ -111,9 +111,9 @@ impl Context {
         mut take: impl FnMut(Range<usize>, &Pass, Features) -> Result<()>,
     ) -> Result<()> {
         // Few sizes, since each is captured by itself.
-        let most = (GPU_BYTES / self.images.shape.bytes()).clamp(1, GPU_BATCH);
+        let most = (GPU_BYTES / self.images.format.bytes()).clamp(1, GPU_BATCH);
         let size = views.len().next_power_of_two().min(most);
-        let bytes = size * self.images.shape.bytes();
+        let bytes = size * self.images.format.bytes();
         let batches: Vec<&[View]> = views.chunks(size).collect();
         let (tensors, workspace) = {
             let mut state = gpu.lock();

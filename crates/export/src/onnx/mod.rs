@@ -142,7 +142,7 @@ fn add(
     let channelwise =
         |graph: &mut Graph, index: usize| put_as(graph, index, &[layout[index].numel(), 1, 1]);
     match operation {
-        Operation::Conv { weight, bias, stride, padding } => {
+        Operation::Conv { weight, bias, stride, padding, groups } => {
             let mut inputs = vec![input.to_owned(), put(graph, weight)?];
             if let Some(bias) = bias {
                 inputs.push(put(graph, bias)?);
@@ -152,15 +152,16 @@ fn add(
             let attributes = vec![
                 ints("kernel_shape", kernel),
                 ints("strides", &[stride; 2]),
-                ints("pads", &[padding; 4]),
+                ints("pads", &[padding.before, padding.before, padding.after, padding.after]),
+                int("group", groups),
             ];
             node(graph, "Conv", output, &inputs, attributes);
         }
-        Operation::BatchNorm { weight, bias, mean, variance } => {
+        Operation::BatchNorm { weight, bias, mean, variance, epsilon } => {
             let (weight, bias) = (put(graph, weight)?, put(graph, bias)?);
             let (mean, variance) = (put(graph, mean)?, put(graph, variance)?);
             let inputs = [input, &*weight, &*bias, &*mean, &*variance];
-            let attributes = vec![float("epsilon", EPSILON)];
+            let attributes = vec![float("epsilon", epsilon)];
             node(graph, "BatchNormalization", output, &inputs, attributes);
         }
         Operation::GroupNorm { weight, bias, groups } => {
@@ -181,6 +182,12 @@ fn add(
             node(graph, "Add", output, &[&weighted, &bias], vec![]);
         }
         Operation::Relu => node(graph, "Relu", output, &[input], vec![]),
+        Operation::Relu6 => {
+            let bounds = ["least", "most"].map(|name| format!("{output}.{name}"));
+            floats(graph, &bounds[0], &[], &[0.0]);
+            floats(graph, &bounds[1], &[], &[6.0]);
+            node(graph, "Clip", output, &[input, &bounds[0], &bounds[1]], vec![]);
+        }
         Operation::Add { other } => {
             node(graph, "Add", output, &[input, &name(other)], vec![]);
         }

@@ -1,11 +1,16 @@
 //! The images of a node, and the clients to which they belong.
 
-use super::Refusal;
 use super::limits::MOST_ENLARGED;
-use fedanchor::config::{DataConfig, Unreadable};
-use fedanchor::{Error, Result};
+use super::{Refusal, Settings};
+use crate::protocol::JoinRequest;
+use fedanchor::config::{AugmentConfig, Unreadable};
+use fedanchor::engine::trunk::{Place, Trunk};
+use fedanchor::trunk::extractor_of;
+use fedanchor::{Error, Experiment, Result};
+use fedanchor_data::features::Extractor;
 use fedanchor_data::formats::{self, Options};
 use fedanchor_data::{ImageSet, Shape};
+use fedanchor_record::words::excerpt;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -38,12 +43,13 @@ pub(super) struct LocalData {
 }
 
 impl LocalData {
-    /// Reads the images in the shape of the run.
+    /// Reads the images as the run needs them.
     pub(super) fn read(
-        source: &Source,
-        config: &DataConfig,
-        shape: Shape,
+        settings: &Settings,
+        experiment: &Experiment,
+        run: &JoinRequest,
     ) -> Result<Self, Refusal> {
+        let (source, config, shape) = (&settings.source, &experiment.data, run.format.shape);
         const UNFIT: &str = "its images do not fit the run";
         let private = |error: Error| Refusal::private(409, UNFIT, &error);
         let options = Options {
@@ -53,6 +59,7 @@ impl LocalData {
             skip_unreadable: source.skip_unreadable || config.unreadable == Unreadable::Skip,
             // No copy of a picture remains when its owner removes it.
             cache: None,
+            features: extractor(settings, experiment, run)?,
             ..Options::default()
         };
         let folders = match &source.clients {
@@ -62,20 +69,24 @@ impl LocalData {
                 names.map(|name| (name.clone(), source.path.join(name))).collect()
             }
         };
-        let mut images = ImageSet { shape, pixels: vec![], labels: None, classes: vec![] };
+        let mut images: Option<ImageSet> = None;
         let mut clients = Vec::new();
         for (name, path) in folders {
             let set =
                 formats::open_images(&path, &options).map_err(|error| private(error.into()))?;
-            let first = images.len() as u32;
-            let pixels = pixels(set, shape)
-                .map_err(|problem| Refusal::new(409, format!("{UNFIT}: {problem}")))?;
-            match first {
-                0 => images.pixels = pixels,
-                _ => images.pixels.extend(pixels),
+            let set = match run.trunk {
+                Some(_) => set,
+                None => fitted(set, shape)
+                    .map_err(|problem| Refusal::new(409, format!("{UNFIT}: {problem}")))?,
+            };
+            let first = images.as_ref().map_or(0, ImageSet::len);
+            clients.push((name, (first as u32..(first + set.len()) as u32).collect()));
+            match &mut images {
+                Some(images) => images.append(set),
+                None => images = Some(ImageSet { labels: None, classes: vec![], ..set }),
             }
-            clients.push((name, (first..images.len() as u32).collect()));
         }
+        let images = images.unwrap_or_else(|| ImageSet::new(shape, vec![], None, vec![]));
         Ok(Self { images, clients })
     }
 }
@@ -97,16 +108,42 @@ fn names(list: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// The pixels of images in the shape of the run. As in a simulation, grey images become colour images, and colour is
-/// never dropped.
-fn pixels(images: ImageSet, shape: Shape) -> Result<Vec<u8>, String> {
+/// What makes the features of the run. The trunk is one of this machine: a coordinator sends its name and hash, and
+/// neither a path nor weights.
+fn extractor(
+    settings: &Settings,
+    experiment: &Experiment,
+    run: &JoinRequest,
+) -> Result<Option<Extractor>, Refusal> {
+    let (Some(info), Some(format)) = (&run.trunk, run.format.features) else { return Ok(None) };
+    const UNFIT: &str = "this node lacks the trunk of the run";
+    let private = |error: Error| Refusal::private(409, UNFIT, &error);
+    let place = match &settings.trunk {
+        Some(named) => Place::find(named),
+        None => Place::by_name(&info.name),
+    };
+    let place = place.map_err(|error| private(error.into()))?;
+    let device = experiment.device().map_err(private)?;
+    let trunk = Trunk::open(&place, Some(info.size), Some(&info.normalisation), device);
+    let trunk = trunk.map_err(|error| private(error.into()))?;
+    if (&trunk.info.hash, trunk.width) != (&info.hash, format.width) {
+        let problem =
+            format!("expected the hash {}, found {}", excerpt(&info.hash), trunk.info.hash);
+        return Err(Refusal::new(409, format!("{UNFIT}: {problem}")));
+    }
+    let augment = AugmentConfig { views: format.views, flip: Some(run.flip), ..experiment.augment };
+    Ok(Some(extractor_of(trunk, &augment)))
+}
+
+/// Images in the shape of the run. As in a simulation, grey images become colour images, and colour is never dropped.
+fn fitted(images: ImageSet, shape: Shape) -> Result<ImageSet, String> {
     let Shape { channels, side, .. } = images.shape;
     if side != shape.side {
         return Err(format!("expected {} pixels per side, got {side}", shape.side));
     }
     match (channels, shape.channels) {
-        (1, 3) => Ok(images.pixels.iter().flat_map(|&grey| [grey; 3]).collect()),
-        (got, expected) if got == expected => Ok(images.pixels),
+        (1, 3) => Ok(images.with_channels(3)),
+        (got, expected) if got == expected => Ok(images),
         (got, expected) => Err(format!("expected {expected} channels, got {got}")),
     }
 }

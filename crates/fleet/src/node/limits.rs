@@ -14,6 +14,9 @@ use tch::Device;
 
 /// Labels are numbers of 16 bits.
 const MOST_CLASSES: usize = 1 << 16;
+/// Numbers per vector of a trunk, and augmented views of a kind.
+const MOST_NUMBERS: usize = 1 << 14;
+const MOST_VIEWS: usize = 16;
 /// Limits the duration of a round.
 const MOST_EPOCHS: u32 = 1000;
 /// Copies of a model while it is trained: received, decoded, trained, gradients, momentum and the answer.
@@ -31,7 +34,8 @@ pub(super) fn check(
         true => Ok(()),
         false => Err(Refusal::new(409, problem)),
     };
-    let JoinRequest { classes, shape, normalisation, .. } = run;
+    let JoinRequest { classes, format, normalisation, trunk, .. } = run;
+    let shape = format.shape;
     for (what, least, most, got) in [
         ("classes", 1, MOST_CLASSES, *classes),
         ("pixels per side", MIN_SIDE, MAX_SIDE, shape.side),
@@ -41,12 +45,23 @@ pub(super) fn check(
     }
     let channels = shape.channels;
     require([1, 3].contains(&channels), format!("expected 1 or 3 channels, got {channels}"))?;
-    let fits = |numbers: &[f32], least, most| {
+    require(
+        trunk.is_some() == format.features.is_some()
+            && format.features.is_none_or(|features| {
+                features.picture == shape
+                    && (1..=MOST_NUMBERS).contains(&features.width)
+                    && features.views <= MOST_VIEWS
+            }),
+        "the features do not fit the trunk of the run".to_owned(),
+    )?;
+    let channels = format.network().channels;
+    let most = if trunk.is_some() { f32::from(u16::MAX) } else { 10.0 };
+    let fits = |numbers: &[f32], least: f32, most: f32| {
         let is_within = |number| (least..=most).contains(number);
         numbers.len() == channels && numbers.iter().all(is_within)
     };
     require(
-        fits(&normalisation.mean, -10.0, 10.0) && fits(&normalisation.std, 1e-4, 10.0),
+        fits(&normalisation.mean, -most, most) && fits(&normalisation.std, 1e-5, most),
         "the normalisation does not fit the images of the run".to_owned(),
     )?;
     let epochs = experiment.client.epochs;
@@ -54,7 +69,7 @@ pub(super) fn check(
         epochs <= MOST_EPOCHS,
         format!("client.epochs: must be at most {MOST_EPOCHS} on a node, got {epochs}"),
     )?;
-    let network = Network::new(&training.model, training.heads, *shape, *classes)
+    let network = Network::new(&training.model, training.heads, format.network(), *classes)
         .map_err(|error| Refusal::new(409, format!("cannot train this experiment: {error}")))?;
     let model = model_bytes(&network.layout);
     let (megabytes, most) = (model / 1_000_000, LONGEST_TASK / 1_000_000);

@@ -53,7 +53,8 @@ pub(super) struct CacheFile {
 impl CacheFile {
     /// `None` without a cache, or if the metadata of a file cannot be read.
     pub fn new(root: &Path, files: &[PathBuf], options: &Options) -> Option<Self> {
-        let folder = options.cache.as_ref().filter(|_| !files.is_empty())?;
+        let is_used = !files.is_empty() && options.features.is_none(); // features have a cache of their own
+        let folder = options.cache.as_ref().filter(|_| is_used)?;
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
@@ -94,7 +95,7 @@ impl CacheFile {
         }
         bytes.truncate(start + pixels);
         bytes.drain(..start);
-        Some(Decoded { shape, pixels: bytes, unreadable })
+        Some(Decoded { shape, pixels: bytes, features: None, unreadable })
     }
 
     /// Stores pictures, if that is possible.
@@ -109,7 +110,7 @@ impl CacheFile {
     fn try_store(&self, decoded: &Decoded) -> std::io::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new(""));
         fs::create_dir_all(folder)?;
-        let Decoded { shape, pixels, unreadable } = decoded;
+        let Decoded { shape, pixels, unreadable, .. } = decoded;
         let head = Head { shape: *shape, unreadable: unreadable.clone() };
         let head = serde_json::to_vec(&head)?;
         let length = (head.len() as u32).to_le_bytes();

@@ -1,6 +1,7 @@
 //! From the files of a part to its pixels.
 
 use crate::error::malformed;
+use crate::features::{Extractor, Features, FromFiles};
 use crate::formats::Options;
 use crate::formats::checks::{shape, volume};
 use crate::pictures::{self, Fit, Header};
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Decoded {
     pub shape: Shape,
     pub pixels: Vec<u8>,
+    pub features: Option<Features>,
     /// Sorted by file number.
     pub unreadable: Vec<(usize, Reason)>,
 }
@@ -37,6 +39,9 @@ impl Decoded {
 
 /// Decodes files, and counts those that are done. The pictures are grey if all headers are.
 pub(super) fn decode(files: &[PathBuf], options: &Options, count: &Count) -> Result<Decoded> {
+    if let Some(extractor) = &options.features {
+        return encode(extractor, files, options, count);
+    }
     let mut found: Vec<Result<Header, Reason>> =
         files.par_iter().map(|file| pictures::header(file)).collect();
     let sides = found.iter().flatten().map(|header| header.width.max(header.height));
@@ -71,7 +76,19 @@ pub(super) fn decode(files: &[PathBuf], options: &Options, count: &Count) -> Res
     }
     let outcomes = found.into_iter().enumerate();
     let unreadable = outcomes.filter_map(|(file, outcome)| Some((file, outcome.err()?))).collect();
-    Ok(Decoded { shape, pixels, unreadable })
+    Ok(Decoded { shape, pixels, features: None, unreadable })
+}
+
+/// The same by a trunk: features, with thumbnails as pixels.
+fn encode(
+    extractor: &Extractor,
+    files: &[PathBuf],
+    options: &Options,
+    count: &Count,
+) -> Result<Decoded> {
+    let FromFiles { images, unreadable } = extractor.of_files(files, options, || count.add(1))?;
+    let ImageSet { shape, pixels, features, .. } = images;
+    Ok(Decoded { shape, pixels, features, unreadable })
 }
 
 /// Resizes a set; `size` must not be 0.

@@ -76,7 +76,11 @@ pub(super) fn open(path: &Path, mut listing: Listing, options: &Options) -> Resu
         same_shape(path, train.shape, "unlabelled part", unlabelled.images.shape)?;
     }
     let set = DataSet::new(path.display().to_string(), train, test);
-    Ok(DataSet { unlabelled, skipped, ..set })
+    let set = DataSet { unlabelled, skipped, ..set };
+    Ok(match &options.features {
+        Some(extractor) => set.with_trunk(extractor),
+        None => set,
+    })
 }
 
 /// Decodes the files of a part unless they are in the cache.
@@ -110,7 +114,8 @@ fn images(
         return malformed(path, "pictures", "at least one readable one", "none");
     }
     let labels = labels.map(|labels| decoded.readable(&labels));
-    finish(path, decoded.shape, decoded.pixels, labels, classes)
+    let set = finish(path, decoded.shape, decoded.pixels, labels, classes)?;
+    Ok(ImageSet { features: decoded.features, ..set })
 }
 
 /// The readable pictures of the clients.

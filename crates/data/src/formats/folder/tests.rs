@@ -77,7 +77,7 @@ fn images_are_resized_if_a_size_is_given() {
 fn resizing_shrinks_smoothly() {
     // A black half and a white half stay black and white when two pixels wide.
     let shape = Shape { side: 4, channels: 1 };
-    let set = ImageSet { shape, pixels: [0, 0, 255, 255].repeat(4), labels: None, classes: vec![] };
+    let set = ImageSet::new(shape, [0, 0, 255, 255].repeat(4), None, vec![]);
     let small = resize_set(set, 2).unwrap().pixels;
     assert!(small[0] < 30 && small[1] > 225 && small[..2] == small[2..], "{small:?}");
 }

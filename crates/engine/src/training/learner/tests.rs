@@ -21,7 +21,7 @@ fn context() -> Context {
             momentum: 0.1,
             images: 0,
         },
-        augment: AugmentConfig { strong: Strong::Fixmatch, flip: None },
+        augment: AugmentConfig { strong: Strong::Fixmatch, flip: None, views: 2 },
         optimiser: OptimiserConfig {
             lr: 0.1,
             momentum: 0.9,

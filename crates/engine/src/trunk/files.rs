@@ -1,0 +1,121 @@
+//! Where trunks are, and what their files state about them.
+
+use crate::error::{Error, Result};
+use fedanchor_data::Normalisation;
+use fedanchor_data::formats::cache_folder;
+use safetensors::tensor::SafeTensors;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// The file of a trunk, and how it was named.
+#[derive(Debug, Clone)]
+pub struct Place {
+    path: PathBuf,
+    /// Whether it was looked up.
+    pub(super) by_name: bool,
+}
+
+/// Whether a value of `model.trunk` is a file, which has a folder or an ending.
+pub fn names_a_file(named: &str) -> bool {
+    let path = Path::new(named);
+    path.extension().is_some() || path.components().count() > 1
+}
+
+/// Where trunks are looked up by name: `FEDANCHOR_TRUNKS`, `trunks` beside the program, `trunks` in the cache.
+pub fn folders() -> Vec<PathBuf> {
+    let given = std::env::var_os("FEDANCHOR_TRUNKS").map(PathBuf::from);
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("trunks"));
+    [given, beside(), cache_folder("trunks")].into_iter().flatten().collect()
+}
+
+impl Place {
+    /// By the value of `model.trunk`: a file if it has a folder or an ending, else a name.
+    pub fn find(named: &str) -> Result<Self> {
+        match names_a_file(named) {
+            true => Ok(Self { path: named.into(), by_name: false }),
+            false => Self::by_name(named),
+        }
+    }
+
+    /// By name alone, which may come from elsewhere: it reaches no other folder.
+    pub fn by_name(name: &str) -> Result<Self> {
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+        if !name.chars().all(is_plain) {
+            let problem = format!("expected letters, digits, `-` and `_`, got {name:?}");
+            return Err(Error::config("model.trunk", problem));
+        }
+        let folders = folders();
+        let files = folders.iter().map(|folder| folder.join(format!("{name}.safetensors")));
+        let mut files = files;
+        files.find(|path| path.is_file()).map(|path| Self { path, by_name: true }).ok_or_else(
+            || {
+                let folders: Vec<String> =
+                    folders.iter().map(|folder| folder.display().to_string()).collect();
+                let problem = format!(
+                    "no trunk `{name}` in {}: run `make trunks`, or name a file with its ending",
+                    folders.join(", ")
+                );
+                Error::config("model.trunk", problem)
+            },
+        )
+    }
+
+    /// The name of the file without its ending.
+    pub(super) fn name(&self) -> String {
+        self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    pub(super) fn problem(&self, problem: String) -> Error {
+        Error::config("model.trunk", format!("{}: {problem}", self.path.display()))
+    }
+
+    pub(super) fn read(&self) -> Result<Vec<u8>> {
+        fedanchor_disk::read(&self.path, fedanchor_disk::MAX_FILE)
+            .map_err(|error| self.problem(error.to_string()))
+    }
+}
+
+/// What a file states. Torchvision's weights of ResNet-18 state nothing: their pictures are known.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Stated {
+    pub(super) name: Option<String>,
+    pub(super) model: String,
+    pub(super) size: Option<usize>,
+    pub(super) normalisation: Option<Normalisation>,
+    pub(super) licence: Option<String>,
+    pub(super) source: Option<String>,
+}
+
+/// The key of the statement in a file's metadata.
+const KEY: &str = "fedanchor.trunk";
+
+/// What a file of weights states; an error says what is wrong with it.
+pub(super) fn stated(bytes: &[u8]) -> Result<Stated, String> {
+    let (_, metadata) = SafeTensors::read_metadata(bytes)
+        .map_err(|error| format!("neither safetensors ({error}) nor TorchScript"))?;
+    let Some(text) = metadata.metadata().as_ref().and_then(|all| all.get(KEY)) else {
+        return Ok(Stated {
+            model: "resnet18".to_owned(),
+            size: Some(224),
+            normalisation: Some(Normalisation {
+                mean: vec![0.485, 0.456, 0.406],
+                std: vec![0.229, 0.224, 0.225],
+            }),
+            source: Some("a file with torchvision's names".to_owned()),
+            ..Stated::default()
+        });
+    };
+    let stated: Stated = serde_json::from_str(text)
+        .map_err(|error| format!("its statement `{KEY}` is damaged: {error}"))?;
+    let fits = |normalisation: &Normalisation| {
+        let Normalisation { mean, std } = normalisation;
+        mean.len() == 3 && std.len() == 3 && std.iter().all(|std| *std > 0.0)
+    };
+    match &stated.normalisation {
+        Some(normalisation) if !fits(normalisation) => {
+            Err("its normalisation is not one mean and one deviation for each of three channels"
+                .to_owned())
+        }
+        _ => Ok(stated),
+    }
+}
