@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Version of these messages. Nodes and coordinators of different versions do not work together.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// The path on which a node joins a run.
 pub const JOIN: &str = "/v1/join";

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::methods::{self, Method};
 use fedanchor_data::InputFormat;
 use fedanchor_engine::model::Network;
+use fedanchor_engine::trunk::names_a_file;
 use fedanchor_record::with_current_keys;
 use serde::Serialize;
 use std::path::Path;
@@ -51,7 +52,7 @@ fn checked(values: Table) -> Result<Experiment> {
     Ok(experiment)
 }
 
-/// [`resolve`] for the text of a file in `folder`, to which its `data.path` and `model.init_from` are relative;
+/// [`resolve`] for the text of a file in `folder`, to which its `data.path`, `model.init_from` and `model.trunk` are relative;
 /// those of a setting are relative to the working directory.
 pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Resolved> {
     check_length("the experiment file", file)?;
@@ -62,9 +63,11 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
     for setting in settings {
         merge(&mut set, parse_setting(setting)?, "")?;
     }
-    for (section, key) in [("data", "path"), ("model", "init_from")] {
+    for (section, key) in [("data", "path"), ("model", "init_from"), ("model", "trunk")] {
         let value = given.get_mut(section).and_then(|table| table.get_mut(key));
-        if let Some(Value::String(path)) = value {
+        if let Some(Value::String(path)) = value
+            && (key != "trunk" || names_a_file(path))
+        {
             *path = folder.join(&*path).to_string_lossy().into_owned();
         }
     }
@@ -76,6 +79,13 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
 pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     check_removed(&given)?;
     let mut preset = preset_of(&given)?;
+    // Where pictures pass a trunk, a preset has other values.
+    let mut trunk = take_table(&mut preset, "trunk");
+    let mut methods_on_trunk = take_table(&mut trunk, "methods");
+    let has_trunk = name_of(&given, "model", "trunk")?.is_some();
+    if has_trunk {
+        merge(&mut preset, trunk, "")?;
+    }
     let partition = name_of(&given, "partition", "kind")?;
     let partition = partition.or(name_of(&preset, "partition", "kind")?).unwrap_or_default();
     let partitions = take_table(&mut preset, "partitions");
@@ -90,7 +100,10 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     // Methods have different keys: a method's defaults wait until the layers have settled which one it is.
     let method = name_of(&given, "method", "name")?;
     let method = method.or(name_of(&preset, "method", "name")?).unwrap_or_default();
-    let (registration, defaults) = defaults_in(&mut preset, &method)?;
+    let (registration, mut defaults) = defaults_in(&mut preset, &method)?;
+    if has_trunk {
+        merge(&mut defaults, take_table(&mut methods_on_trunk, &method), "method")?;
+    }
     preset.insert("method".to_owned(), Value::Table(defaults));
     let beside = Table::from_iter(preset.remove_entry("thresholds"));
     let margin = take_table(&mut preset, "anchor_margins").remove(&method);
@@ -288,6 +301,27 @@ mod tests {
         let file = "model = { name = \"resnet18\", init_from = \"a.safetensors\" }";
         let found = resolve_file(file, Path::new("my/files"), &[]).unwrap().experiment;
         assert_eq!(found.model.init_from, Some("my/files/a.safetensors".into()));
+    }
+
+    #[test]
+    fn a_trunk_changes_what_the_preset_says() {
+        let of = |settings: &[&str]| resolved(settings).unwrap();
+        let trunk = "model.trunk=efficientnet-lite0";
+        let experiment = of(&[trunk]);
+        assert_eq!((&*experiment.model.name, experiment.rounds), ("adapter", 30));
+        assert_eq!(
+            fedanchor(&experiment).threshold,
+            Threshold::Rule(toml::toml! { rule = "softmatch" })
+        );
+        assert_eq!(of(&[trunk, "preset=paper"]).model.name, "adapter");
+        assert_eq!(of(&[trunk, "rounds=7", "method.threshold=0.5"]).rounds, 7);
+        assert_ne!(of(&[]).model.name, "adapter");
+        let path = |trunk: &str| {
+            let file = format!("model.trunk = \"{trunk}\"");
+            resolve_file(&file, Path::new("my/files"), &[]).unwrap().experiment.model.trunk
+        };
+        assert_eq!(path("encoder.pt").as_deref(), Some("my/files/encoder.pt"));
+        assert_eq!(path("efficientnet-lite0").as_deref(), Some("efficientnet-lite0"));
     }
 
     #[test]

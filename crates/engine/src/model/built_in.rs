@@ -49,10 +49,10 @@ pub(super) fn cnn(net: &mut Builder) -> Value {
     net.relu(x)
 }
 
-/// A hidden layer of 256 on the features of a trunk.
+/// A hidden layer of 64 on the features of a trunk.
 pub(super) fn adapter(net: &mut Builder) -> Value {
     let x = net.flatten(IMAGES);
-    let x = net.linear("hidden", x, 256);
+    let x = net.linear("hidden", x, 64);
     net.relu(x)
 }
 

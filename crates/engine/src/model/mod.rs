@@ -123,6 +123,11 @@ impl Network {
         check(config)?;
         let mut builder = Builder::new(config, shape);
         let pooled = (registry::find(&config.name)?.describe)(&mut builder);
+        if shape.side == 1 && builder.convolved > 0 {
+            let problem =
+                format!("`{}` is for images; features of a trunk are for `adapter`", config.name);
+            return Err(Error::config("model.name", problem));
+        }
         if builder.sizes[pooled].1 > 0 {
             let problem = format!("the features of `{}` must be pooled or flattened", config.name);
             return Err(Error::config("model.name", problem));

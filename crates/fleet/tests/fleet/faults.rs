@@ -346,7 +346,8 @@ pub fn terms(place: &Path, more: &[&str]) -> Vec<u8> {
         run: "run".to_owned(),
         experiment: client_settings(&experiment).unwrap(),
         classes: federation.classes.len(),
-        shape: images.shape,
+        format: images.format,
+        trunk: federation.trunk.clone(),
         normalisation: images.normalisation.clone(),
         flip: images.flip,
     })

@@ -42,10 +42,10 @@ fn an_excessive_run_is_not_joined() {
         ("/classes", json!(1_000_000_000), "expected 1 to 65536 classes, got 1000000000"),
         ("/classes", json!(10_000_000), "classes, got 10000000"),
         ("/classes", json!(0), "classes, got 0"),
-        ("/shape/side", json!(225), own), // images of 28 pixels would be enlarged more than eightfold
-        ("/shape/side", json!(4097), "expected 16 to 4096 pixels per side, got 4097"),
-        ("/shape/side", json!(15), "pixels per side, got 15"),
-        ("/shape/channels", json!(1_000_000), "expected 1 or 3 channels, got 1000000"),
+        ("/format/shape/side", json!(225), own), // images of 28 pixels would be enlarged more than eightfold
+        ("/format/shape/side", json!(4097), "expected 16 to 4096 pixels per side, got 4097"),
+        ("/format/shape/side", json!(15), "pixels per side, got 15"),
+        ("/format/shape/channels", json!(1_000_000), "expected 1 or 3 channels, got 1000000"),
         ("/normalisation/mean", json!([0.5, 0.5]), "the normalisation does not fit"),
         ("/normalisation/std", json!([0.0]), "the normalisation does not fit"),
         ("/experiment", with("client.epochs=1001"), "client.epochs: must be at most 1000"),
@@ -70,7 +70,7 @@ fn an_excessive_run_is_not_joined() {
     }
     let mut large = good.clone();
     large["classes"] = json!(65_536);
-    large["shape"]["side"] = json!(224);
+    large["format"]["shape"]["side"] = json!(224);
     large["experiment"] = with("client.batch=8192");
     let (status, words) = post(&node, "/v1/join", large.to_string().as_bytes());
     let problem = "of memory, more than is free on this node";

@@ -94,6 +94,7 @@ fn start_node(place: &Path, name: &str, clients: Clients, folder: &str) -> Node 
     let settings = Settings {
         source: Source { path: place.join(folder), clients, skip_unreadable: false },
         state: place.join(format!("state-{name}")),
+        trunk: None,
         device: "cpu".to_owned(),
         workers: Some(1),
     };
@@ -226,6 +227,20 @@ fn a_fleet_is_the_simulation_of_the_same_clients() {
             assert_eq!(sum, asked.then(|| record["seen"].as_u64().unwrap()));
         }
     }
+}
+
+/// Every node has the trunk itself, and makes the features that a simulation makes.
+#[test]
+fn a_fleet_on_a_trunk_is_the_simulation_too() {
+    let more = ["model.trunk=efficientnet-lite0", "model.name=adapter", "data.size=48"];
+    let place = TempDir::new().unwrap();
+    let place = place.path();
+    pictures(place);
+    let simulated = simulated(place, &more);
+    let (_nodes, far) = start_nodes(place);
+    let out = place.join("fleet");
+    coordinate(place, &out, false, &more, far).unwrap();
+    same(&simulated, &out);
 }
 
 /// One node may represent several clients.
