@@ -354,11 +354,15 @@ pub struct TrainedArgs {
     /// Device to compute on: `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu")]
     device: String,
+    /// File of the model's trunk, if it has one [default: the trunk of that name on this machine]
+    #[arg(long, value_name = "FILE")]
+    trunk: Option<String>,
 }
 
 impl TrainedArgs {
     pub fn load(&self) -> fedanchor::Result<fedanchor::Model> {
-        fedanchor::Model::load(&self.run, fedanchor::config::device(&self.device)?)
+        let device = fedanchor::config::device(&self.device)?;
+        fedanchor::Model::load_with(&self.run, self.trunk.as_deref(), device)
     }
 }
 
@@ -407,6 +411,9 @@ pub struct ExportArgs {
     /// Take 8-bit images and normalise them inside the graph
     #[arg(long)]
     pub raw_input: bool,
+    /// File of the model's trunk, if it has one [default: the trunk of that name on this machine]
+    #[arg(long, value_name = "FILE")]
+    pub trunk: Option<String>,
 }
 
 #[derive(Debug, Args)]

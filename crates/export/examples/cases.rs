@@ -97,6 +97,7 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
         shape,
         classes: &classes,
         normalisation: &normalisation,
+        trunk: None,
         fit: Fit::Crop,
         version: "1.2.3",
         latents: latent_source,

@@ -11,6 +11,7 @@ pub use onnx::{Input, onnx};
 use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_engine::model::Network;
 use fedanchor_engine::tensors::Params;
+use fedanchor_engine::trunk::TrunkLayers;
 use tch::Tensor;
 
 /// A trained model and its metadata.
@@ -23,12 +24,22 @@ pub struct Trained<'a> {
     pub shape: Shape,
     pub classes: &'a [String],
     pub normalisation: &'a Normalisation,
+    /// The trunk that makes the features of pictures, and the normalisation of pixels; `normalisation` is then that of
+    /// features.
+    pub trunk: Option<(&'a TrunkLayers, &'a Normalisation)>,
     pub fit: Fit,
     /// The version and commit of the program that trained it.
     pub version: &'a str,
     pub latents: Latents,
     /// The mean unit latent of each class's anchors, `[C, D]`.
     pub class_means: Option<&'a Tensor>,
+}
+
+impl Trained<'_> {
+    /// The normalisation of pixels.
+    fn of_pixels(&self) -> &Normalisation {
+        self.trunk.map_or(self.normalisation, |(_, of_pixels)| of_pixels)
+    }
 }
 
 /// The source of the latents that class means belong to.

@@ -13,7 +13,14 @@ use fedanchor_record::files;
 pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
     let (inside, out) = (args.run.join(files::MODEL), &args.out);
     let file = if args.run.is_dir() { &inside } else { &args.run };
-    let model = Model::load(file, Device::Cpu)?;
+    let model = Model::load_with(file, args.trunk.as_deref(), Device::Cpu)?;
+    let trunk = model.trunk().map(|trunk| trunk.layers()).transpose()?;
+    if let Some(None) = trunk {
+        bail!(
+            "the trunk of this model is TorchScript, whose layers are not known: export that with PyTorch"
+        );
+    }
+    let trunk = trunk.flatten();
     if same_file(file, out) {
         bail!("{}: this is the model itself: choose another file with --out", out.display());
     }
@@ -24,6 +31,7 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
         shape: about.shape,
         classes: &about.classes,
         normalisation: &about.normalisation,
+        trunk: trunk.as_ref().zip(about.trunk.as_ref().map(|info| &info.normalisation)),
         fit: about.fit,
         version: &about.build.to_string(),
         latents: match about.latents {

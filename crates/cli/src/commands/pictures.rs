@@ -88,7 +88,7 @@ pub(super) fn read_set(path: &Path, description: &Description) -> Result<ImageSe
 
 /// All images of a set.
 pub(super) fn of_set(set: &ImageSet) -> Vec<&[u8]> {
-    (0..set.len()).map(|index| set.image(index)).collect()
+    (0..set.len()).map(|index| set.input(index)).collect()
 }
 
 /// Does work that reads many pictures, with a progress bar.

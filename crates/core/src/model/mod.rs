@@ -184,12 +184,17 @@ impl Model {
         &self.description.classes
     }
 
+    /// The trunk that makes the features of pictures, if there is one.
+    pub fn trunk(&self) -> Option<&Trunk> {
+        self.trunk.as_ref()
+    }
+
     /// The network's description.
     pub fn network(&self) -> &Network {
         &self.context.network
     }
 
-    /// Predicts images, `[side, side, channels]` each, some hundreds at a time: memory grows with them.
+    /// Predicts images, `[side, side, channels]` each or, if the model has a trunk, all alike as their features, some hundreds at a time: memory grows with them.
     pub fn predict(&self, images: &[&[u8]]) -> Result<Vec<Prediction>> {
         let (classes, means) = (self.classes().len(), self.class_means.shallow_clone());
         let anchors = Anchors::ClassMeans(means);
@@ -246,13 +251,20 @@ impl Model {
         of: impl Fn(&Features, &Pass) -> fedanchor_engine::Result<[Tensor; N]>,
     ) -> Result<[Tensor; N]> {
         let (shape, bytes) = (self.description.shape, self.description.shape.bytes());
-        if let Some(image) = images.iter().find(|image| image.len() != bytes) {
+        let features = self.context.images.format.features.map(|format| format.bytes());
+        let are_features = features.is_some_and(|vector| {
+            images.iter().all(|image| image.len() != bytes && image.len() % vector == 0)
+        });
+        let odd = images.iter().find(|image| image.len() != bytes);
+        if let Some(image) = odd.filter(|_| !are_features) {
             let problem = format!("expected {shape}, {bytes} bytes each, got {}", image.len());
             return Err(Error::config("image", problem));
         }
         let inputs: Vec<Cow<[u8]>> = match &self.trunk {
-            None => images.iter().map(|image| Cow::Borrowed(*image)).collect(),
-            Some(trunk) => trunk.encode_each(images)?.into_iter().map(Cow::Owned).collect(),
+            Some(trunk) if !are_features => {
+                trunk.encode_each(images)?.into_iter().map(Cow::Owned).collect()
+            }
+            _ => images.iter().map(|image| Cow::Borrowed(*image)).collect(),
         };
         let views: Vec<View> = inputs.iter().map(|input| View::Raw(input)).collect();
         guard(|| {

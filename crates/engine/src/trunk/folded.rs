@@ -5,11 +5,13 @@ use crate::model::{IMAGES, Layer, Network, Operation, Padding, Value};
 use crate::tensors::Params;
 use tch::{Device, Kind, Tensor};
 
-/// The layers from images to pooled features, with their tensors.
+/// The layers of a trunk from images to pooled features, with their tensors.
 #[derive(Debug)]
-pub(super) struct Folded {
-    layers: Vec<Layer>,
-    tensors: Vec<Tensor>,
+pub struct TrunkLayers {
+    /// Each with an input among the values before it, as in a network.
+    pub layers: Vec<Layer>,
+    /// The tensors that the layers name by number.
+    pub tensors: Vec<Tensor>,
     /// How many layers read each value.
     readers: Vec<usize>,
 }
@@ -26,7 +28,7 @@ fn readers(layers: &[Layer]) -> Vec<usize> {
     readers
 }
 
-impl Folded {
+impl TrunkLayers {
     pub(super) fn new(network: &Network, params: &Params) -> Result<Self> {
         let _no_grad = tch::no_grad_guard();
         let plain = params.tensors.iter().map(|tensor| tensor.f_squeeze_dim(0));

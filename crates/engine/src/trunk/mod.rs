@@ -15,7 +15,7 @@ use crate::model::{Network, import_bytes};
 use crate::threads::set_threads;
 use fedanchor_data::Normalisation;
 use fedanchor_data::features::TrunkInfo;
-use folded::Folded;
+pub use folded::TrunkLayers;
 use rayon::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tch::{CModule, Device, Kind, Tensor};
@@ -35,7 +35,7 @@ pub struct Trunk {
 /// How a trunk computes.
 enum Encoder {
     /// A network of this program.
-    Layers(Folded),
+    Layers(TrunkLayers),
     /// TorchScript, with the file's bytes to read it again.
     Script(CModule, Arc<Vec<u8>>),
 }
@@ -131,12 +131,20 @@ impl Trunk {
             let config = ModelConfig { stem, ..ModelConfig::plain(&stated.model) };
             let network = Network::new(&config, Heads::default(), info.shape(), 1)?;
             let imported = import_bytes(&network.layout, &bytes, Device::Cpu).map_err(bad)?;
-            Encoder::Layers(Folded::new(&network, &imported.backbone)?.on(device)?)
+            Encoder::Layers(TrunkLayers::new(&network, &imported.backbone)?.on(device)?)
         };
         let (original, copies) = (Mutex::new(encoder), Mutex::new(Vec::new()));
         let mut trunk = Self { info, width: 0, device, original, copies };
         trunk.width = trunk.probe().map_err(|error| bad(error.to_string()))?;
         Ok(trunk)
+    }
+
+    /// Its layers, for an export; `None` for TorchScript, which has none that are known.
+    pub fn layers(&self) -> Result<Option<TrunkLayers>> {
+        match &*lock(&self.original) {
+            Encoder::Layers(layers) => Ok(Some(layers.on(Device::Cpu)?)),
+            Encoder::Script(..) => Ok(None),
+        }
     }
 
     /// The width of its vectors, found with a grey picture.

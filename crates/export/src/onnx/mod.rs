@@ -8,13 +8,14 @@
 mod proto;
 
 use crate::{Error, Exported, Latents, Result, Trained};
-use fedanchor_data::Shape;
+use fedanchor_data::{Normalisation, Shape};
 use fedanchor_engine::model::{EPSILON, IMAGES, Layer, Operation, Value};
-use fedanchor_engine::tensors::Part;
+use fedanchor_engine::tensors::Part as Head;
+use fedanchor_engine::trunk::TrunkLayers;
 use prost::Message;
 use proto::{
-    Attribute, Constant, Dimension, FLOAT, Graph, INT64, IR_VERSION, Model, Node, OPERATORS,
-    OperatorSet, Property, Size, TensorType, Type, UINT8, ValueInfo,
+    Attribute, Constant, Dimension, FLOAT, FLOAT16, Graph, INT64, IR_VERSION, Model, Node,
+    OPERATORS, OperatorSet, Property, Size, TensorType, Type, UINT8, ValueInfo,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -55,10 +56,22 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
             normalise(&mut graph, model);
         }
     }
+    let mut images = source(input);
+    if let Some((trunk, _)) = model.trunk {
+        encode(&mut graph, model, trunk, images)?;
+        images = FEATURES;
+    }
+    let layout = &model.params.layout;
+    let part = Part {
+        name: &|value| if value == IMAGES { images.to_owned() } else { name_of(value, model) },
+        tensor: &|at| {
+            (layout[at].name.clone(), layout[at].shape.clone(), &model.params.tensors[at])
+        },
+    };
     for (layer, value) in model.network.layers.iter().zip(1..) {
         // Without an untrained anchor head.
         if model.latents == Latents::Anchor || model.network.latents != Some(value) {
-            add(&mut graph, model, input, value, *layer)?;
+            add(&mut graph, &part, value, *layer)?;
         }
     }
     let left_out = outputs(&mut graph, model)?;
@@ -81,7 +94,7 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
 
 /// Checks that the parts of the model fit together.
 fn check(model: &Trained) -> Result<()> {
-    let (channels, normalisation) = (model.shape.channels, model.normalisation);
+    let (channels, normalisation) = (model.shape.channels, model.of_pixels());
     for (name, values) in [("mean", &normalisation.mean), ("std", &normalisation.std)] {
         if values.len() != channels {
             let found = values.len();
@@ -103,9 +116,10 @@ fn mismatch<T>(problem: String) -> Result<T> {
 /// Adds the normalisation of 8-bit pixels, as in training.
 fn normalise(graph: &mut Graph, model: &Trained) {
     let channels = [model.shape.channels as i64];
+    let Normalisation { mean, std } = model.of_pixels();
     floats(graph, "pixel.scale", &[], &[1.0 / 255.0]);
-    floats(graph, "pixel.mean", &channels, &model.normalisation.mean);
-    floats(graph, "pixel.std", &channels, &model.normalisation.std);
+    floats(graph, "pixel.mean", &channels, mean);
+    floats(graph, "pixel.std", &channels, std);
     node(graph, "Cast", "pixel.float", &["images"], vec![int("to", FLOAT.into())]);
     node(graph, "Mul", "pixel.scaled", &["pixel.float", "pixel.scale"], vec![]);
     node(graph, "Sub", "pixel.centred", &["pixel.scaled", "pixel.mean"], vec![]);
@@ -119,28 +133,58 @@ fn name_of(value: Value, model: &Trained) -> String {
     if value == model.network.logits { "logits".to_owned() } else { format!("value{value}") }
 }
 
+/// The normalised features of a trunk in the graph.
+const FEATURES: &str = "features";
+
+/// Adds the trunk: from images to features, in half precision as in training, normalised.
+fn encode(graph: &mut Graph, model: &Trained, trunk: &TrunkLayers, images: &str) -> Result<()> {
+    let part = Part {
+        name: &|value| match value {
+            IMAGES => images.to_owned(),
+            value => format!("trunk.value{value}"),
+        },
+        tensor: &|at| (format!("trunk.{at}"), trunk.tensors[at].size(), &trunk.tensors[at]),
+    };
+    for (layer, value) in trunk.layers.iter().zip(1..) {
+        add(graph, &part, value, *layer)?;
+    }
+    let last = (part.name)(trunk.layers.len());
+    let Normalisation { mean, std } = model.normalisation;
+    floats(graph, "features.mean", &[mean.len() as i64], mean);
+    floats(graph, "features.std", &[std.len() as i64], std);
+    node(graph, "Cast", "features.half", &[&last], vec![int("to", FLOAT16.into())]);
+    node(graph, "Cast", "features.single", &["features.half"], vec![int("to", FLOAT.into())]);
+    node(graph, "Sub", "features.centred", &["features.single", "features.mean"], vec![]);
+    node(graph, "Div", FEATURES, &["features.centred", "features.std"], vec![]);
+    Ok(())
+}
+
+/// A list of layers: the name of each value, and the name, shape and numbers of each tensor.
+struct Part<'a> {
+    name: &'a dyn Fn(Value) -> String,
+    tensor: &'a dyn Fn(usize) -> (String, Vec<i64>, &'a Tensor),
+}
+
 /// Adds a layer and the tensors that it needs.
 fn add(
     graph: &mut Graph,
-    model: &Trained,
-    images: Input,
+    part: &Part,
     value: Value,
     Layer { input, operation }: Layer,
 ) -> Result<()> {
-    let name = |value| match value {
-        IMAGES => source(images).to_owned(),
-        value => name_of(value, model),
-    };
+    let name = part.name;
     let (input, output) = (&*name(input), &*name(value));
-    let layout = &model.params.layout;
-    let put_as = |graph: &mut Graph, index: usize, dims: &[i64]| -> Result<String> {
-        tensor(graph, &layout[index].name, dims, &model.params.tensors[index])?;
-        Ok(layout[index].name.clone())
+    let put = |graph: &mut Graph, index: usize| -> Result<String> {
+        let (name, shape, numbers) = (part.tensor)(index);
+        tensor(graph, &name, &shape, numbers)?;
+        Ok(name)
     };
-    let put = |graph: &mut Graph, index: usize| put_as(graph, index, &layout[index].shape);
     // One number per channel, to be multiplied with or added to [N, C, H, W].
-    let channelwise =
-        |graph: &mut Graph, index: usize| put_as(graph, index, &[layout[index].numel(), 1, 1]);
+    let channelwise = |graph: &mut Graph, index: usize| -> Result<String> {
+        let (name, _, numbers) = (part.tensor)(index);
+        tensor(graph, &name, &[numbers.numel() as i64, 1, 1], numbers)?;
+        Ok(name)
+    };
     match operation {
         Operation::Conv { weight, bias, stride, padding, groups } => {
             let mut inputs = vec![input.to_owned(), put(graph, weight)?];
@@ -148,7 +192,7 @@ fn add(
                 inputs.push(put(graph, bias)?);
             }
             let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-            let kernel = &layout[weight].shape[2..];
+            let kernel = &(part.tensor)(weight).1[2..];
             let attributes = vec![
                 ints("kernel_shape", kernel),
                 ints("strides", &[stride; 2]),
@@ -165,10 +209,10 @@ fn add(
             node(graph, "BatchNormalization", output, &inputs, attributes);
         }
         Operation::GroupNorm { weight, bias, groups } => {
-            let part = |name: &str| format!("{output}.{name}");
-            let (shape, rows, apart) = (part("shape"), part("rows"), part("apart"));
-            let (ones, zeros) = (part("ones"), part("zeros"));
-            let (flat, back, weighted) = (part("flat"), part("back"), part("weighted"));
+            let inner = |name: &str| format!("{output}.{name}");
+            let (shape, rows, apart) = (inner("shape"), inner("rows"), inner("apart"));
+            let (ones, zeros) = (inner("ones"), inner("zeros"));
+            let (flat, back, weighted) = (inner("flat"), inner("back"), inner("weighted"));
             let (weight, bias) = (channelwise(graph, weight)?, channelwise(graph, bias)?);
             whole(graph, &rows, &[0, groups, -1]);
             floats(graph, &ones, &[groups], &vec![1.0; groups as usize]);
@@ -219,7 +263,7 @@ fn add(
 /// Adds the outputs and the nodes after the heads. Returns the parts that are left out.
 fn outputs(graph: &mut Graph, model: &Trained) -> Result<Vec<String>> {
     let mut left_out = Vec::new();
-    if model.params.layout.iter().any(|entry| entry.part == Part::Predictor) {
+    if model.params.layout.iter().any(|entry| entry.part == Head::Predictor) {
         left_out.push("predictor.*: it serves training only".to_owned());
     }
     let classes = model.classes.len() as i64;
@@ -277,8 +321,8 @@ fn outputs(graph: &mut Graph, model: &Trained) -> Result<Vec<String>> {
 fn properties(model: &Trained) -> Vec<Property> {
     let property = |(key, value): (&str, String)| Property { key: key.to_owned(), value };
     let normalisation = serde_json::json!({
-        "mean": model.normalisation.mean,
-        "std": model.normalisation.std,
+        "mean": model.of_pixels().mean,
+        "std": model.of_pixels().std,
     });
     let fit = serde_json::json!(model.fit);
     let all = [

@@ -12,6 +12,7 @@ pub(super) const OPERATORS: i64 = 17;
 pub(super) const FLOAT: i32 = 1;
 pub(super) const UINT8: i32 = 2;
 pub(super) const INT64: i32 = 7;
+pub(super) const FLOAT16: i32 = 10;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Model {
