@@ -207,6 +207,9 @@ pub struct InitArgs {
     /// Number of simulated clients that share the unlabelled pictures
     #[arg(long, value_name = "N")]
     pub clients: Option<usize>,
+    /// Pretrained trunk, by name or file, or `none` [default: what a trial on the labelled pictures finds better]
+    #[arg(long, value_name = "TRUNK")]
+    pub trunk: Option<String>,
     /// Without a test folder: share of the labelled pictures to test on [default: 0.2]
     #[arg(long, value_name = "SHARE")]
     pub test_share: Option<f64>,

@@ -58,6 +58,8 @@ pub enum Purpose {
     TestLatents = 21,
     /// Augmented views that a trunk encodes, by picture.
     Features = 22,
+    /// Which labelled pictures a trial holds out.
+    Trial = 23,
 }
 
 /// The client number of draws for the server's own update, trained on the anchors as a client

@@ -1,8 +1,10 @@
-//! The networks of trunks against the implementation that their weights were published with, whose numbers
-//! `scripts/reference_features.py` printed. `make trunks` sets them up.
+//! Trunks: their networks against the implementation that the weights were published with (the package
+//! `efficientnet_lite_pytorch` 0.1.0, in PyTorch), and files that are none. `make trunks` sets them up.
 
+use fedanchor_data::Normalisation;
 use fedanchor_engine::Device;
-use fedanchor_engine::trunk::Trunk;
+use fedanchor_engine::trunk::{Place, Trunk, folders};
+use std::path::PathBuf;
 use tch::{Kind, Tensor};
 
 /// Name, norm of the features of a picture, and the first twelve of them.
@@ -49,4 +51,101 @@ fn features_are_those_of_the_reference() {
         let length = features.norm().double_value(&[]);
         assert!(close(length, norm), "{name}: {length}, not {norm}");
     }
+}
+
+/// The file that `make trunks` wrote.
+fn trunk_file(name: &str) -> PathBuf {
+    let files = folders().into_iter().map(|folder| folder.join(format!("{name}.safetensors")));
+    files.into_iter().find(|file| file.exists()).unwrap()
+}
+
+fn error(file: &std::path::Path, size: Option<usize>) -> String {
+    let half = Normalisation { mean: vec![0.5; 3], std: vec![0.5; 3] };
+    let named = file.to_str().unwrap();
+    Trunk::load(named, size, size.map(|_| &half), Device::Cpu).unwrap_err().to_string()
+}
+
+/// Damage, a cut, and files of other kinds are errors that name the file.
+#[test]
+fn a_file_that_is_no_trunk_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("trunk.safetensors");
+    let intact = fs_err::read(&trunk_file("efficientnet-lite0")).unwrap();
+    let text = String::from_utf8_lossy(&intact[..100_000]).into_owned();
+    let shape = text.find("\"shape\": [").unwrap() + 10;
+    let changed = |at: usize, with: &[u8]| {
+        let mut bytes = intact.clone();
+        bytes[at..at + with.len()].copy_from_slice(with);
+        bytes
+    };
+    let name = text.find("conv1.weight").unwrap();
+    let mut not_finite = intact.clone();
+    let end = not_finite.len();
+    not_finite[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    for (bytes, expected) in [
+        (Vec::new(), "neither safetensors"),
+        (b"a text".to_vec(), "neither safetensors"),
+        (intact[..end / 2].to_vec(), "trunk.safetensors: "),
+        (intact[..40].to_vec(), "neither safetensors"),
+        (changed(0, &u64::MAX.to_le_bytes()), "neither safetensors"),
+        (changed(shape, b"9"), "trunk.safetensors: "),
+        (changed(name, b"conv9"), "has no conv1.weight"),
+        (not_finite, "not finite"),
+        (b"PK\x03\x04 an archive".to_vec(), "does not state the size"),
+    ] {
+        fs_err::write(&path, &bytes).unwrap();
+        let found = error(&path, None);
+        assert!(
+            found.starts_with("model.trunk: ") && found.contains(expected),
+            "{expected}: {found}"
+        );
+    }
+    fs_err::write(&path, b"PK\x03\x04 an archive").unwrap();
+    let found = error(&path, Some(32));
+    assert!(found.contains("not TorchScript that can be loaded"), "{found}");
+    fs_err::remove_file(&path).unwrap();
+    assert!(error(&path, None).contains("trunk.safetensors: "));
+    let unknown = Trunk::load("no-such-trunk", None, None, Device::Cpu).unwrap_err().to_string();
+    assert!(
+        unknown.contains("no trunk `no-such-trunk` in") && unknown.contains("make trunks"),
+        "{unknown}"
+    );
+    let elsewhere = Place::by_name("../../etc/passwd").unwrap_err().to_string();
+    assert!(elsewhere.contains("expected letters, digits"), "{elsewhere}");
+}
+
+/// Programs of TorchScript: one that encodes pictures, and others that do something else.
+#[test]
+fn torchscript_encodes_pictures_or_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("encoder.pt");
+    let save = |of: &mut dyn FnMut(&Tensor) -> Tensor| {
+        let example = Tensor::rand([2, 3, 32, 32], (Kind::Float, Device::Cpu));
+        let mut closure = |inputs: &[Tensor]| vec![of(&inputs[0])];
+        tch::CModule::create_by_tracing("encoder", "forward", &[example], &mut closure)
+            .unwrap()
+            .save(&path)
+            .unwrap();
+    };
+    save(&mut |x| x.adaptive_avg_pool2d([2, 2]).flatten(1, -1));
+    let half = Normalisation { mean: vec![0.5; 3], std: vec![0.5; 3] };
+    let named = path.to_str().unwrap();
+    let trunk = Trunk::load(named, Some(32), Some(&half), Device::Cpu).unwrap();
+    assert_eq!((trunk.width, trunk.info.size, &*trunk.info.name), (12, 32, "encoder"));
+    assert!(trunk.layers().unwrap().is_none());
+    // White: (1 - 0.5) / 0.5.
+    let bytes = trunk.encode(&vec![255; 2 * 32 * 32 * 3]).unwrap();
+    let white = Tensor::from_data_size(&bytes, &[2, 12], Kind::Half).to_kind(Kind::Float);
+    assert_eq!((white.min().double_value(&[]), white.max().double_value(&[])), (1.0, 1.0));
+    assert!(error(&path, None).contains("does not state the size and normalisation"));
+    // A map that is not pooled yet is pooled.
+    save(&mut |x| x.shallow_clone());
+    assert_eq!(Trunk::load(named, Some(32), Some(&half), Device::Cpu).unwrap().width, 3);
+    save(&mut |x| x.sum(Kind::Float));
+    assert!(error(&path, Some(32)).contains("expected one vector per picture"));
+    save(&mut |x| (x.flatten(1, -1) - 1.0).log());
+    assert!(error(&path, Some(32)).contains("finite numbers"), "{}", error(&path, Some(32)));
+    save(&mut |x| x.matmul(&Tensor::rand([32, 4], (Kind::Float, Device::Cpu))).narrow(2, 20, 12));
+    let other_size = error(&path, Some(16));
+    assert!(other_size.starts_with("model.trunk: "), "{other_size}");
 }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod file;
+mod start;
 
 use super::pictures::watched;
 use super::{counted, findings, quoted_path, same_file, write};
@@ -10,6 +11,7 @@ use crate::printer::Printer;
 use answers::{Answers, Terminal};
 use anyhow::{Result, bail, ensure};
 use fedanchor::Simulation;
+use fedanchor_data::Normalisation;
 use fedanchor_data::formats::{self, Options};
 use fedanchor_data::inspection::{Inspection, Part, survey};
 use std::path::{Path, PathBuf};
@@ -48,24 +50,45 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     if let Some(refusal) = &inspection.refusal {
         bail!(refusal.clone());
     }
-    let answers = Answers::collect(args, &inspection, &mut Terminal::new(printer, !args.yes))?;
+    let mut terminal = Terminal::new(printer, !args.yes);
+    let answers = Answers::collect(args, &inspection, &mut terminal)?;
+    let is_sure = args.mirror.is_some() || terminal.asks();
     if args.clients.is_some_and(|clients| clients != answers.clients) {
         printer.status("note: --clients is not used: every subfolder of `unlabelled` is a client");
     }
     let options = Options { size: Some(answers.size), fit: answers.fit, ..options };
-    let data = watched(printer, "decoding", &options, |options| formats::open(&path, options))?;
-    let text = file::experiment(&file::About {
+    let mut about = file::About {
         inspection: &inspection,
         answers: &answers,
+        mirror: answers.mirror,
         path: &formats::seen_from(&path, &args.out)?,
-        normalisation: &data.normalisation,
+        normalisation: &Normalisation { mean: vec![0.5; 3], std: vec![0.25; 3] },
         test_share,
         device: &args.device,
-    });
+        trunk: None,
+        reason: None,
+    };
+    let start = start::choose(args, &about, is_sure, &path, &options, printer, &say)?;
+    about.trunk = start.trunk.as_deref();
+    about.reason = start.reason.as_deref();
+    about.mirror = start.mirror.unwrap_or(answers.mirror);
+    if about.trunk.is_some() {
+        let text = file::experiment(&about);
+        fedanchor::resolve(&text, &[])?;
+        return finish(args, &text, &say, printer);
+    }
+    let data = watched(printer, "decoding", &options, |options| formats::open(&path, options))?;
+    about.normalisation = &data.normalisation;
+    let text = file::experiment(&about);
     // Fails here if a run would fail.
     let experiment = fedanchor::resolve(&text, &[])?;
-    Simulation::new(experiment, data, None)?.federation.settled()?;
-    write(&args.out, &text)?;
+    Simulation::new(experiment, data.clone(), None)?.federation.settled()?;
+    finish(args, &text, &say, printer)
+}
+
+/// Writes the experiment file and says how to go on.
+fn finish(args: &InitArgs, text: &str, say: &dyn Fn(String), printer: &Printer) -> Result<()> {
+    write(&args.out, text)?;
     let out = args.out.display();
     say(format!("wrote {out}"));
     printer.status(format!("next: fedanchor run {}", quoted_path(&args.out)));

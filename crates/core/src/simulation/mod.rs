@@ -6,10 +6,12 @@ mod load;
 mod measurements;
 mod poison;
 mod samples;
+mod trial;
 
 pub use fleet::SimulatedFleet;
 pub use load::{Assigned, assign, load, place};
 pub use samples::{Picked, PickedSample};
+pub use trial::{Trial, cross_validate};
 
 use crate::config::{Experiment, FaultKind, StatisticsSource, ensure};
 use crate::error::Result;

@@ -315,6 +315,13 @@ impl Extractor {
     }
 }
 
+impl Extractor {
+    /// The data set of features that this has made.
+    pub fn complete(&self, data: DataSet) -> DataSet {
+        data.with_trunk(self)
+    }
+}
+
 impl DataSet {
     /// Of features, which are normalised as the training part's.
     pub(crate) fn with_trunk(mut self, extractor: &Extractor) -> Self {

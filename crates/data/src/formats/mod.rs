@@ -121,6 +121,24 @@ pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
     options.extract(DataSet { name, train, unlabelled, test, normalisation, flip, skipped, trunk })
 }
 
+/// The labelled part of a data set alone, with at most `each` images per class. Unreadable pictures are left out.
+pub fn open_labelled(path: &Path, each: usize, options: &Options) -> Result<ImageSet> {
+    options.check()?;
+    match Source::find(path)? {
+        Source::Arrays { folder, read, .. } => {
+            let [train, _] = read(&folder)?;
+            let chosen =
+                train.by_class().into_iter().flat_map(|class| class.into_iter().take(each));
+            let train = options.resize(train.select(&chosen.collect::<Vec<_>>()))?;
+            match &options.features {
+                Some(extractor) => extractor.of_images(train, true, options),
+                None => Ok(train),
+            }
+        }
+        Source::Pictures(list) => folder::open_labelled(path, list(path, options), each, options),
+    }
+}
+
 /// The picture files of a data set, or `None` if it is of another kind.
 pub(crate) fn list_pictures(path: &Path, options: &Options) -> Result<Option<Listing>> {
     Ok(match Source::find(path)? {

@@ -60,6 +60,14 @@ impl Place {
         )
     }
 
+    /// An error if there is no such file.
+    pub fn check(&self) -> Result<()> {
+        match self.path.is_file() {
+            true => Ok(()),
+            false => Err(self.problem("no such file".to_owned())),
+        }
+    }
+
     /// The name of the file without its ending.
     pub(super) fn name(&self) -> String {
         self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()

@@ -107,6 +107,11 @@ impl<'a> Terminal<'a> {
         Self { printer, input }
     }
 
+    /// Whether a person is asked.
+    pub(super) fn asks(&self) -> bool {
+        self.input.is_some()
+    }
+
     /// The known answer, or one to the question, which is repeated until `read` accepts the answer. `likely` is the answer
     /// for an empty line, and without a terminal; `flag` answers the question in advance.
     fn ask<T>(

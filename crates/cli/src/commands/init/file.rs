@@ -6,14 +6,20 @@ use fedanchor_data::Normalisation;
 use fedanchor_data::inspection::Inspection;
 
 /// The contents of the file.
+#[derive(Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) inspection: &'a Inspection,
     pub(super) answers: &'a Answers,
+    /// Whether a mirrored picture has the same class.
+    pub(super) mirror: bool,
     /// The data set, relative to the file.
     pub(super) path: &'a str,
     pub(super) normalisation: &'a Normalisation,
     pub(super) test_share: Option<f64>,
     pub(super) device: &'a str,
+    /// The trunk to start from, and why this or none.
+    pub(super) trunk: Option<&'a str>,
+    pub(super) reason: Option<&'a str>,
 }
 
 /// A line `key = value`, with a comment in the second column.
@@ -42,11 +48,10 @@ pub(super) fn experiment(about: &About) -> String {
         },
     );
     let gpu = about.device != "cpu";
-    text += &line(
-        "rounds",
-        if gpu { 300 } else { 40 },
-        "more rounds take longer and reach a higher accuracy",
-    );
+    if about.trunk.is_none() {
+        let rounds = if gpu { 300 } else { 40 };
+        text += &line("rounds", rounds, "more rounds take longer and reach a higher accuracy");
+    }
     text += &line("device", quoted(about.device), "cpu, or a GPU: cuda:0");
     text += &line("compare", true, "also train on the labelled pictures alone");
     text += &data(about);
@@ -55,8 +60,26 @@ pub(super) fn experiment(about: &About) -> String {
     text += "\n[augment]\n";
     let comment =
         "true only if a mirrored picture has the same class, unlike text, digits or signs";
-    text += &line("flip", answers.mirror, comment);
-    text += &if gpu { on_gpu(answers) } else { on_cpu(answers) };
+    text += &line("flip", about.mirror, comment);
+    if let Some(reason) = about.reason {
+        text += &format!("\n# {reason}\n");
+    } else {
+        text += "\n";
+    }
+    text += &match about.trunk {
+        Some(trunk) => on_trunk(trunk, answers),
+        None if gpu => on_gpu(answers),
+        None => on_cpu(answers),
+    };
+    text
+}
+
+/// On features of a trunk, as chosen in preset `best`.
+fn on_trunk(trunk: &str, answers: &Answers) -> String {
+    let mut text = String::from("[model]\n");
+    text += &line("trunk", quoted(trunk), "every picture passes it once; a small network learns");
+    text += "\n[client]\n";
+    text += &line("per_round", answers.clients.min(10), "clients that train in a round");
     text
 }
 
@@ -67,7 +90,10 @@ fn data(about: &About) -> String {
     let mut text = String::from("\n[data]\n");
     text += &line("name", quoted(name), "in records and tables");
     text += &line("path", quoted(path), "relative to this file");
-    text += &line("size", answers.size, "pixels per side: larger images show more and take longer");
+    if about.trunk.is_none() {
+        let comment = "pixels per side: larger images show more and take longer";
+        text += &line("size", answers.size, comment);
+    }
     let comment = "stretch, crop or pad pictures that are not square";
     text += &line("fit", quoted(&answers.fit.to_string()), comment);
     match answers.anchors {
@@ -89,6 +115,9 @@ fn data(about: &About) -> String {
         let values: Vec<String> = values.iter().map(|value| format!("{value:.4}")).collect();
         format!("[{}]", values.join(", "))
     };
+    if about.trunk.is_some() {
+        return text; // the trunk's own size and normalisation
+    }
     let (mean, std) = (list(&normalisation.mean), list(&normalisation.std));
     text += "# measured on the labelled pictures\n";
     text += &format!("normalisation = {{ mean = {mean}, std = {std} }}\n");
@@ -97,7 +126,7 @@ fn data(about: &About) -> String {
 
 /// Settings with which a short run on a CPU suffices, as in experiments/quick.toml.
 fn on_cpu(answers: &Answers) -> String {
-    let mut text = String::from("\n[model]\n");
+    let mut text = String::from("[model]\n");
     text += &line("name", "\"small\"", "small for a CPU; wrn28x2 or resnet18 for a GPU");
     text += "\n[batch_norm]\n";
     text += &line("statistics", "\"static-server\"", "measured on the labelled pictures");
@@ -111,7 +140,7 @@ fn on_cpu(answers: &Answers) -> String {
 }
 
 fn on_gpu(answers: &Answers) -> String {
-    let mut text = String::from("\n[model]\n");
+    let mut text = String::from("[model]\n");
     text += &line("name", "\"wrn28x2\"", "or resnet18, which is larger");
     text += "\n[client]\n";
     text += &line("per_round", answers.clients.min(10), "clients that train in a round");

@@ -20,6 +20,7 @@ pub use relabel::{Relabelled, relabelled, seen_from};
 use super::Options;
 use super::checks::{every_class, finish, same_shape};
 use crate::error::malformed;
+use crate::image_set::by_class;
 use crate::progress::Count;
 use crate::skipped::Skipped;
 use crate::{DataError, DataSet, ImageSet, Result, Unlabelled, pictures};
@@ -81,6 +82,25 @@ pub(super) fn open(path: &Path, mut listing: Listing, options: &Options) -> Resu
         Some(extractor) => set.with_trunk(extractor),
         None => set,
     })
+}
+
+/// Reads at most `each` labelled pictures per class.
+pub(super) fn open_labelled(
+    path: &Path,
+    mut listing: Listing,
+    each: usize,
+    options: &Options,
+) -> Result<ImageSet> {
+    listing.take_problems()?;
+    let Listing { classes, train, .. } = listing;
+    let labels = train.labels.unwrap_or_default();
+    let chosen = by_class(&labels, classes.len());
+    let chosen = chosen.into_iter().flat_map(|class| class.into_iter().take(each));
+    let chosen: Vec<usize> = chosen.map(|file| file as usize).collect();
+    let files: Vec<PathBuf> = chosen.iter().map(|&file| train.files[file].clone()).collect();
+    let labels = chosen.iter().map(|&file| labels[file]).collect();
+    let decoded = decode::decode(&files, options, &options.progress.count(files.len()))?;
+    images(path, Some(labels), decoded, classes)
 }
 
 /// Decodes the files of a part unless they are in the cache.
