@@ -4,6 +4,9 @@
 //! write them). A table of the usual letters of European languages, Vietnamese, Japanese and Korean is enough to find
 //! them; a crate with the tables of all scripts was rejected for a message.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 /// A mark, the letters before it, and what they become.
 type Composed = (char, &'static str, &'static str);
 
@@ -68,6 +71,23 @@ pub fn alike(one: &str, other: &str) -> Option<Alike> {
 pub fn like<'a>(name: &str, others: &'a [String]) -> Option<(&'a str, Alike)> {
     let mut different = others.iter().filter(|other| *other != name);
     different.find_map(|other| Some((other.as_str(), alike(name, other)?)))
+}
+
+/// Those names that look like one before them, each with that one.
+pub fn alike_among(names: &[String]) -> Vec<([&str; 2], Alike)> {
+    let mut seen: HashMap<String, &str> = HashMap::new();
+    let mut found = Vec::new();
+    for name in names {
+        match seen.entry(composed(name).to_lowercase()) {
+            Entry::Occupied(before) => {
+                found.extend(alike(before.get(), name).map(|how| ([*before.get(), name], how)));
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(name);
+            }
+        }
+    }
+    found
 }
 
 /// A name with its marks joined to the letters before them.
@@ -138,5 +158,6 @@ mod tests {
         let names = ["Cat", "dog", "cat"].map(str::to_owned);
         assert_eq!(like("cat", &names), Some(("Cat", Alike::Case)));
         assert_eq!(like("dog", &names), None);
+        assert_eq!(alike_among(&names), [(["Cat", "cat"], Alike::Case)]);
     }
 }

@@ -4,7 +4,7 @@ mod answers;
 mod file;
 
 use super::pictures::watched;
-use super::{counted, findings, quoted_path, same_file, write};
+use super::{check_exists, counted, findings, quoted_path, same_file, write};
 use crate::cli::InitArgs;
 use crate::printer::Printer;
 use answers::{Answers, Terminal};
@@ -23,6 +23,15 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     // With --json, standard output has only the findings.
     let say = |text: String| if json { printer.status(text) } else { printer.line(text) };
     check_free(&args.out, args.force)?;
+    const FOLDER: &str =
+        "give the folder of your pictures (`fedanchor data example` writes one to try)";
+    check_exists(&args.folder, FOLDER)?;
+    if let Some(labels) = &args.labels {
+        check_exists(
+            labels,
+            "give a CSV file that `fedanchor label` wrote, with labels that you have reviewed",
+        )?;
+    }
     let path = match &args.labels {
         None => args.folder.clone(),
         Some(labels) => with_labels(args, labels, &say)?,

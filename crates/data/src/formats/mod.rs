@@ -40,6 +40,8 @@ pub struct Options {
     pub fit: Fit,
     /// Without a test part: the share of the labelled pictures that becomes one.
     pub test_share: Option<f64>,
+    /// Takes all pictures below a folder, at any depth, as unlabelled: folders are not classes.
+    pub unlabelled: bool,
     /// Leaves out unreadable pictures and lists them in [`DataSet::skipped`]; otherwise they are an
     /// error.
     pub skip_unreadable: bool,

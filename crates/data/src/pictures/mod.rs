@@ -82,6 +82,11 @@ pub(crate) fn try_decode(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>
     unpack(bytes, shape, fit)
 }
 
+/// Whether a picture file stores colours. GIF, WebP and BMP always do.
+pub fn is_coloured(path: &Path) -> bool {
+    header(path).is_ok_and(|header| !header.grey)
+}
+
 pub(crate) fn header(path: &Path) -> Result<Header, Reason> {
     // Most camera raw files are TIFF files of a small preview, followed by the picture.
     if foreign::by_name(path) == Some(foreign::RAW) {

@@ -82,6 +82,16 @@ impl Listing {
         listing
     }
 
+    /// All pictures below a folder, without labels.
+    pub fn all_below(folder: &Path) -> Self {
+        let mut listing = Self::new(folder, "images");
+        match Found::below(folder) {
+            Ok(found) => listing.train.files = listing.pictures_in(folder, found),
+            Err(problem) => listing.problems.push(problem),
+        }
+        listing
+    }
+
     /// `train/CLASS` with `test/CLASS` or `val/CLASS`: labelled pictures for server and clients.
     pub fn train_and_test(root: &Path, options: &Options) -> Self {
         let mut listing = Self::new(root, "train");
@@ -156,10 +166,10 @@ impl Listing {
         self.skipped.extend(files.others);
         let named = self.by_name(folders, only_files);
         let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
-        for (number, name) in names.iter().enumerate() {
-            if let Some((like, how @ Alike::Form)) = names::like(name, &names[..number]) {
+        for ([one, other], how) in names::alike_among(&names) {
+            if how == Alike::Form {
                 let found = format!(
-                    "`{like}` and `{name}`, which differ only {how}: move the pictures into one"
+                    "`{one}` and `{other}`, which differ only {how}: move the pictures into one"
                 );
                 self.problem(folder, "folders", "one folder per class", &found);
             }
