@@ -115,7 +115,8 @@ fn joined(letter: char, mark: char) -> Option<char> {
     if (LEADING..LEADING + 19).contains(&before) && (VOWEL..VOWEL + 21).contains(&after) {
         return char::from_u32(SYLLABLE + ((before - LEADING) * 21 + after - VOWEL) * 28);
     }
-    let lacks_trailing = (SYLLABLE..0xd7a4).contains(&before) && (before - SYLLABLE) % 28 == 0;
+    let lacks_trailing =
+        (SYLLABLE..0xd7a4).contains(&before) && (before - SYLLABLE).is_multiple_of(28);
     if lacks_trailing && (TRAILING + 1..TRAILING + 28).contains(&after) {
         return char::from_u32(before + after - TRAILING);
     }

@@ -59,7 +59,8 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     }
     let answers = Answers::collect(args, &inspection, &mut Terminal::new(printer, !args.yes))?;
     if args.clients.is_some_and(|clients| clients != answers.clients) {
-        printer.status("note: --clients is not used: every subfolder of `unlabelled` is a client");
+        printer
+            .status("note: --clients is not used: every folder of unlabelled pictures is a client");
     }
     let options = Options { size: Some(answers.size), fit: answers.fit, ..options };
     let data = watched(printer, "decoding", &options, |options| formats::open(&path, options))?;
