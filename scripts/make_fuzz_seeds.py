@@ -97,12 +97,20 @@ def pictures():
         "lossless.webp": (clear, {"lossless": True}),
         "lossy.webp": (colour, {"quality": 60}),
         "clear.webp": (clear, {"quality": 60}),
+        "colour.tif": (colour, {"compression": "tiff_lzw"}),
+        "clear.tif": (clear, {"compression": "tiff_deflate"}),
+        "wide.tif": (wide, {}),
+        "page.tif": (grey.convert("1"), {"compression": "group4"}),
+        "lossy.tif": (colour, {"compression": "jpeg"}),
+        "colour.ppm": (colour, {}),
+        "wide.pgm": (wide, {}),
+        "bits.pbm": (grey.convert("1"), {}),
     }
     for name, (image, options) in saved.items():
         file = io.BytesIO()
         ending = name.rsplit(".")[-1]
-        form = "jpeg" if ending == "jpg" else ending
-        family = form if form in ("png", "jpeg") else "bitmap"
+        form = {"jpg": "jpeg", "tif": "tiff", "pgm": "ppm", "pbm": "ppm"}.get(ending, ending)
+        family = {"png": "png", "jpeg": "jpeg", "tiff": "tiff", "ppm": "tiff"}.get(form, "bitmap")
         image.save(file, form, **options)
         write(f"{family}/{name}", file.getvalue())
 

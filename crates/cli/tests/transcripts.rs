@@ -61,7 +61,7 @@ fn write_data(root: &Path) {
     write("unreadable/1.png", b"no image");
     grey("formats/1.png", 8, 50).unwrap();
     write("formats/2.heic", b"not looked at");
-    write("formats/3.tif", b"not looked at");
+    write("formats/3.jxl", b"not looked at");
     write("formats/4.jpg", b"\0\0\0\x18ftypheic\0\0\0\0");
     write("two-sets/train.npz", b"");
     grey("two-sets/train/cat/1.png", 8, 50).unwrap();

@@ -146,9 +146,9 @@ fn names_that_are_not_text_are_named(work: &Path) {
         std::fs::copy(picture.unwrap().path(), odd.join(std::ffi::OsStr::from_bytes(name)))
             .unwrap();
     }
-    std::fs::write(odd.join("scan.tif"), "").unwrap();
+    std::fs::write(odd.join("scan.jxl"), "").unwrap();
     let problem = "odd/caf\\xE9.png: the path is not UTF-8";
-    let note = "note: skipped 1 file in the unsupported format TIFF: convert them to PNG";
+    let note = "note: skipped 1 file in the unsupported format JPEG XL: convert them to PNG";
     for format in [&["--format", "table"][..], &["--format", "csv"], &["--json"]] {
         let (ok, text, error) = fedanchor(work, &[&["predict", "run", "odd"], format].concat());
         assert!(!ok && error.contains(problem) && error.contains("1 of 3 pictures"), "{error}");

@@ -13,6 +13,7 @@ pub mod fetch;
 pub mod formats;
 mod image_set;
 pub mod inspection;
+pub mod names;
 pub mod partition;
 pub mod paths;
 pub mod pictures;

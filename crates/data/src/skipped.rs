@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The formats that can be read, for messages.
-pub const FORMATS: &str = "PNG, JPEG, BMP, WebP or GIF";
+pub const FORMATS: &str = "PNG, JPEG, TIFF, BMP, WebP, GIF or PNM";
 
 /// A file that was not read, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -27,7 +27,7 @@ pub enum Reason {
     /// Its name is not that of a picture, for example `notes.txt`. Not an error.
     #[error("not a picture (by its name)")]
     NotAPicture,
-    /// Its name is that of a picture in a format that cannot be read, for example `scan.tif`. Not an
+    /// Its name is that of a picture in a format that cannot be read, for example `scan.heic`. Not an
     /// error: cameras write such files in addition to others of the same picture.
     #[error("{format} is not supported: convert it to {}", FORMATS)]
     Unsupported { format: String },

@@ -13,13 +13,15 @@ where
     String::from_utf8(bytes).expect("fields are text")
 }
 
-/// Samples per class and client ([`crate::Partition::histogram`]) as CSV: `client,size,<class names...>`.
-pub fn histogram_table(histogram: &[Vec<u32>], classes: &[String]) -> String {
+/// Samples per class and client ([`crate::Partition::histogram`]) as CSV: `client,size,<class names...>`. A client is
+/// named by its number if there are no names.
+pub fn histogram_table(histogram: &[Vec<u32>], classes: &[String], clients: &[String]) -> String {
     let head = ["client", "size"].map(str::to_owned).into_iter().chain(classes.iter().cloned());
     let row = |(client, counts): (usize, &Vec<u32>)| {
         let size: u64 = counts.iter().map(|&count| u64::from(count)).sum();
         let counts = counts.iter().map(u32::to_string);
-        [client.to_string(), size.to_string()].into_iter().chain(counts).collect()
+        let name = clients.get(client).map_or_else(|| client.to_string(), |name| cell(name));
+        [name, size.to_string()].into_iter().chain(counts).collect()
     };
     csv([head.collect::<Vec<String>>()].into_iter().chain(histogram.iter().enumerate().map(row)))
 }
@@ -76,8 +78,13 @@ mod tests {
     fn the_table_has_one_line_per_client() {
         let classes = ["cat".into(), "dog, \"big\"".into()];
         assert_eq!(
-            histogram_table(&[vec![3, 4], vec![0, 1]], &classes),
+            histogram_table(&[vec![3, 4], vec![0, 1]], &classes, &[]),
             "client,size,cat,\"dog, \"\"big\"\"\"\n0,7,3,4\n1,1,0,1\n"
+        );
+        let clients = ["ward 7".into(), "=north".into()];
+        assert_eq!(
+            histogram_table(&[vec![3], vec![1]], &classes[..1], &clients),
+            "client,size,cat\nward 7,3,3\n'=north,1,1\n"
         );
     }
 }

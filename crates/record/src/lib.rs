@@ -87,6 +87,9 @@ pub struct RoundRecord {
     pub method: Option<MethodProperties>,
     /// Numbers of the clients drawn.
     pub clients: Vec<u32>,
+    /// Names of the clients drawn, in the same order; missing if the data has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_names: Vec<String>,
     /// Number of them that sent an update, accepted or not.
     pub trained: usize,
     /// Samples of the clients whose answers were accepted, as these clients report them.

@@ -35,10 +35,17 @@ impl Observer for Lines {
 /// Clients that share the unlabelled pictures, unless each has a folder of its own.
 const SIMULATED: usize = 10;
 
-/// The number of clients: one per visible folder in `unlabelled`.
+/// The folder of the clients' pictures, in British or American spelling.
+pub fn unlabelled(folder: &Path) -> PathBuf {
+    let names = ["unlabelled", "unlabeled"].map(|name| folder.join(name));
+    let found = names.iter().find(|folder| folder.is_dir());
+    found.unwrap_or(&names[0]).clone()
+}
+
+/// The number of clients: one per visible folder of unlabelled pictures.
 fn clients(folder: &Path) -> usize {
     // What is wrong with the folder, the run will say.
-    let entries = std::fs::read_dir(folder.join("unlabelled")).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(unlabelled(folder)).into_iter().flatten().flatten();
     let visible = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
     match visible.filter(|entry| entry.path().is_dir()).count() {
         0 => SIMULATED,

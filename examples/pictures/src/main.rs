@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rounds = arguments.get(2).map_or(Ok(40), |rounds| rounds.parse())?;
     let summary = pictures::train(folder, out, rounds)?;
     println!("test accuracy: {:.1} %", summary.final_accuracy);
-    let mut paths = find(&[folder.join("unlabelled")])?.pictures;
+    let mut paths = find(&[pictures::unlabelled(folder)])?.pictures;
     paths.truncate(SHOWN);
     for (path, (class, confidence)) in paths.iter().zip(pictures::classify(out, &paths)?) {
         println!("{}: {class} ({:.0} %)", path.display(), 100.0 * confidence);

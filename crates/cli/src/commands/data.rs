@@ -1,7 +1,7 @@
 //! `fedanchor data list | get | example | check | show`.
 
 use super::pictures::watched;
-use super::{bytes, counted, drawings, findings, grouped, quoted_path};
+use super::{bytes, check_exists, counted, drawings, findings, grouped, quoted_path};
 use crate::cli::{ExampleArgs, GetArgs, JsonArgs, PathArgs, ShowArgs};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
@@ -114,6 +114,7 @@ pub fn example(args: &ExampleArgs, printer: &Printer) -> Result<()> {
 }
 
 pub fn check(args: &PathArgs, printer: &Printer) -> Result<()> {
+    check_there(args)?;
     let printer = &printer.for_json(args.output.json);
     let found = if is_sample(args) {
         inspection::of_images(&args.path, &embedded(args)?)
@@ -155,6 +156,7 @@ struct ShownPart {
 }
 
 pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
+    check_there(&args.data)?;
     let output = args.data.output;
     let printer = &printer.for_json(output.json);
     let name = args.data.path.display().to_string();
@@ -215,6 +217,13 @@ fn read(args: &PathArgs, options: &formats::Options) -> Result<Read> {
     let mut parts = vec![("train", data.train), ("test", data.test)];
     parts.extend(data.unlabelled.map(|unlabelled| ("unlabelled", unlabelled.images)));
     Ok((about, parts, unreadable))
+}
+
+fn check_there(args: &PathArgs) -> Result<()> {
+    if is_sample(args) {
+        return Ok(());
+    }
+    check_exists(&args.path, "give a data set, a folder of pictures, or a file of images")
 }
 
 fn is_sample(args: &PathArgs) -> bool {

@@ -64,6 +64,12 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
         let head = format!("{reason}: {}", counted(files.len(), "file", "files"));
         names(&head, lines.collect(), printer);
     }
+    let alike = found.alike.iter().map(|pair| pair.join(", "));
+    if !found.alike.is_empty() {
+        let head = "classes whose names differ only in upper and lower case; if two are one class, move the pictures \
+                    into one folder";
+        names(&format!("{head}: {}", grouped(found.alike.len())), alike.collect(), printer);
+    }
     let exact = found.duplicates.exact.iter();
     let exact = exact.map(|group| group.iter().map(shown).collect::<Vec<_>>().join(" = "));
     let near = found.duplicates.near.iter();

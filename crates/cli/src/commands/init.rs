@@ -5,7 +5,7 @@ mod file;
 mod start;
 
 use super::pictures::watched;
-use super::{counted, findings, quoted_path, same_file, write};
+use super::{check_exists, counted, findings, quoted_path, same_file, write};
 use crate::cli::InitArgs;
 use crate::printer::Printer;
 use answers::{Answers, Terminal};
@@ -25,6 +25,15 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     // With --json, standard output has only the findings.
     let say = |text: String| if json { printer.status(text) } else { printer.line(text) };
     check_free(&args.out, args.force)?;
+    const FOLDER: &str =
+        "give the folder of your pictures (`fedanchor data example` writes one to try)";
+    check_exists(&args.folder, FOLDER)?;
+    if let Some(labels) = &args.labels {
+        check_exists(
+            labels,
+            "give a CSV file that `fedanchor label` wrote, with labels that you have reviewed",
+        )?;
+    }
     let path = match &args.labels {
         None => args.folder.clone(),
         Some(labels) => with_labels(args, labels, &say)?,
@@ -54,7 +63,8 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     let answers = Answers::collect(args, &inspection, &mut terminal)?;
     let is_sure = args.mirror.is_some() || terminal.asks();
     if args.clients.is_some_and(|clients| clients != answers.clients) {
-        printer.status("note: --clients is not used: every subfolder of `unlabelled` is a client");
+        printer
+            .status("note: --clients is not used: every folder of unlabelled pictures is a client");
     }
     let options = Options { size: Some(answers.size), fit: answers.fit, ..options };
     let mut about = file::About {

@@ -1,7 +1,7 @@
 //! `fedanchor label`: labels by a trained model, for a person to review.
 
 use super::interrupt::{Interrupted, stop_on_interrupt, this_command};
-use super::pictures::{self, AT_ONCE};
+use super::pictures::{self, AT_ONCE, PICTURES};
 use super::{counted, grouped, write};
 use crate::cli::LabelArgs;
 use crate::printer::Printer;
@@ -29,6 +29,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
             csv.display()
         );
     }
+    super::check_exists(&args.folder, PICTURES)?;
     let model = args.model.load()?;
     let anchors = anchors(args, &model, printer)?;
     let paths = pictures::find(std::slice::from_ref(&args.folder), printer)?;
@@ -45,7 +46,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         Ok(())
     };
     std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
-    pictures::predict(&model, &paths, |path, prediction| {
+    pictures::predict(&model, &paths, printer, |path, prediction| {
         stopped()?;
         bar.inc(1);
         let prediction = match prediction {
@@ -133,8 +134,8 @@ fn anchors(args: &LabelArgs, model: &Model, printer: &Printer) -> Result<ImageSe
         }
         return Ok(set);
     }
-    let (experiment, data) = super::data_of_run(&args.model.run, printer)
-        .context("the anchors of the run (or give labelled pictures with --anchors)")?;
+    let instead = "give labelled pictures with --anchors";
+    let (experiment, data) = super::data_of_run(&args.model.run, instead, printer)?;
     let Assigned { split, .. } = simulation::assign(&experiment, &data)?;
     let anchors = data.train.select(&split.anchors);
     if anchors.shape != model.description.shape {

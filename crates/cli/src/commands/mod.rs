@@ -68,11 +68,45 @@ pub fn run(cli: Cli, printer: &Printer) -> Result<()> {
     }
 }
 
+/// Refuses a path that leads nowhere.
+fn check_exists(path: &Path, advice: &str) -> Result<()> {
+    // What cannot be looked at is reported where it is read.
+    match path.try_exists() {
+        Ok(false) => bail!("{}: no such file or folder: {advice}", path.display()),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a folder in the place of an experiment file.
+fn check_not_a_folder(path: &Path) -> Result<()> {
+    if !path.is_dir() {
+        return Ok(());
+    }
+    let shown = path.display();
+    let quoted = quoted_path(path);
+    if path.join(files::CONFIG).exists() {
+        bail!(
+            "{shown}: is a run folder: repeat the run with `fedanchor run {quoted}/{}`",
+            files::CONFIG
+        );
+    }
+    bail!(
+        "{shown}: is a folder: write an experiment file for the pictures in it with `fedanchor init {quoted}` first, \
+         and run that file"
+    )
+}
+
 /// Resolves an experiment file [default: the quick experiment] with settings, and notes settings that have no effect.
 fn experiment(file: Option<&Path>, settings: &[String], printer: &Printer) -> Result<Experiment> {
     let (name, text) = match file {
         None => ("experiments/quick.toml".to_owned(), QUICK.to_owned()),
-        Some(path) => (path.display().to_string(), read_toml(path)?),
+        Some(path) => {
+            const ADVICE: &str =
+                "`fedanchor init FOLDER` writes an experiment file for a folder of pictures";
+            check_exists(path, ADVICE)?;
+            check_not_a_folder(path)?;
+            (path.display().to_string(), read_toml(path)?)
+        }
     };
     let origin = if settings.is_empty() { name } else { format!("{name} with --set") };
     let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
@@ -121,13 +155,19 @@ fn quoted_path(path: &Path) -> String {
     shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.into_owned())
 }
 
-/// The experiment of a run folder, and its data.
-fn data_of_run(run: &Path, printer: &Printer) -> Result<(Experiment, DataSet)> {
+/// The experiment of a run folder, and its data. Without them, `instead` says what else to give.
+fn data_of_run(run: &Path, instead: &str, printer: &Printer) -> Result<(Experiment, DataSet)> {
     let config = run.join(files::CONFIG);
     if !config.is_file() {
-        bail!("{}: not a run folder, so its data are not known", run.display());
+        bail!("{}: not a run folder, so its data are not known: {instead}", run.display());
     }
     let experiment = experiment(Some(&config), &[], printer)?;
+    // No one set the path in this command, so advice about the key would not help.
+    if let Some(path) = fedanchor::simulation::place(&experiment.data).filter(|path| !path.exists())
+    {
+        let (run, path) = (run.display(), path.display());
+        bail!("{run}: its data are no longer at {path}: put them back, or {instead}");
+    }
     let data = fedanchor::simulation::load(&experiment)?;
     Ok((experiment, data))
 }

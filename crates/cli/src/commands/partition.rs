@@ -59,7 +59,7 @@ pub fn partition(args: &PartitionArgs, printer: &Printer) -> Result<()> {
     };
     args.output.print(printer, &dealt, || print(&dealt, &histogram, printer));
     let (csv, svg) = (args.out.with_added_extension("csv"), args.out.with_added_extension("svg"));
-    fedanchor_disk::write(&csv, &[histogram_table(&histogram, classes).as_bytes()])?;
+    fedanchor_disk::write(&csv, &[histogram_table(&histogram, classes, &[]).as_bytes()])?;
     let scheme =
         toml::to_string(&experiment.partition)?.trim().replace('\n', ", ").replace('"', "");
     drawings::write(&drawn(&dealt), &format!("{}: {scheme}", data.name), &svg)?;

@@ -13,11 +13,18 @@ use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// What to give instead of a path that leads nowhere.
+pub(super) const PICTURES: &str = "give pictures, or folders of them";
+
 /// Pictures that are read and predicted at a time, so that memory does not grow with their number.
 pub(super) const AT_ONCE: usize = 250;
 
 /// The picture files among these paths and below these folders; notes how many files are of other types.
 pub(super) fn find(paths: &[PathBuf], printer: &Printer) -> Result<Vec<PathBuf>> {
+    if paths.iter().all(|path| path.try_exists().is_ok_and(|exists| !exists)) {
+        let names: Vec<String> = paths.iter().map(|path| paths::in_message(path)).collect();
+        bail!("{}: no such file or folder: {PICTURES}", names.join(", "));
+    }
     let Found { pictures, others } = pictures::find(paths)?;
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for Skipped { reason, .. } in others {
@@ -51,9 +58,15 @@ pub(super) fn read(
 pub(super) fn predict(
     model: &Model,
     paths: &[PathBuf],
+    printer: &Printer,
     mut take: impl FnMut(&PathBuf, Result<Prediction, &DataError>) -> Result<()>,
 ) -> Result<()> {
+    let is_grey = model.description.shape.channels == 1;
+    let mut coloured = 0;
     for paths in paths.chunks(AT_ONCE) {
+        if is_grey {
+            coloured += paths.par_iter().filter(|path| pictures::is_coloured(path)).count();
+        }
         let read = read(paths, &model.description);
         let images: Vec<&[u8]> = read.iter().flatten().map(Vec::as_slice).collect();
         let mut predictions = model.predict(&images)?.into_iter();
@@ -62,11 +75,21 @@ pub(super) fn predict(
             take(path, picture.as_ref().map(|_| next()))?;
         }
     }
+    if coloured > 0 {
+        printer.status(format!(
+            "note: {} in colour, and the model was trained on grey ones: it sees only their brightness; for colours, \
+             train on pictures in colour",
+            counted(coloured, "picture is", "pictures are")
+        ));
+    }
     Ok(())
 }
 
 /// Reads images in any supported format in the shape of a model: the test part of a data set, a folder, or one file.
 pub(super) fn read_set(path: &Path, description: &Description) -> Result<ImageSet> {
+    if path != Path::new(fedanchor_data::sample::NAME) {
+        super::check_exists(path, "give a folder with one folder of pictures per class")?;
+    }
     let options =
         Options { size: Some(description.shape.side), fit: description.fit, ..Options::default() };
     let test = ["test", "val"].map(|name| path.join(name)).into_iter().find(|test| test.is_dir());

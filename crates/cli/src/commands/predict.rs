@@ -5,6 +5,7 @@ use crate::cli::{EvalArgs, PredictArgs, PredictFormat};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor::model::{Assessment, assess};
+use fedanchor_data::names::like;
 use fedanchor_data::paths::shown;
 use fedanchor_data::tables::csv;
 use serde::Serialize;
@@ -47,7 +48,7 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
         PredictFormat::Csv => printer.line("path,class,confidence,nearest,cosine"),
     }
     let mut failed = 0;
-    pictures::predict(&model, &paths, |path, prediction| {
+    pictures::predict(&model, &paths, printer, |path, prediction| {
         let path = shown(path);
         let prediction = match prediction {
             Ok(prediction) => prediction,
@@ -97,7 +98,8 @@ pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
     let (set, name) = match &args.data {
         Some(path) => (pictures::read_set(path, &model.description)?, path.display().to_string()),
         None => {
-            let (_, data) = super::data_of_run(&args.model.run, printer)?;
+            let (_, data) =
+                super::data_of_run(&args.model.run, "give labelled pictures after it", printer)?;
             (data.test, data.name)
         }
     };
@@ -116,11 +118,15 @@ fn by_name(labels: &[u16], there: &[String], model: &[String], data: &str) -> Re
         .collect();
     let unknown = there.iter().zip(&numbers).filter(|(_, number)| number.is_none());
     let unknown: Vec<&str> = unknown.map(|(name, _)| name.as_str()).take(5).collect();
-    if !unknown.is_empty() {
+    if let [first, ..] = unknown[..] {
+        let alike = like(first, model).map(|(like, how)| {
+            format!("; `{first}` differs from `{like}` only {how}: rename its folder")
+        });
         bail!(
-            "{data}: unknown class `{}`: the model has {}",
+            "{data}: unknown class `{}`: the model has {}{}",
             unknown.join("`, `"),
-            model.join(", ")
+            model.join(", "),
+            alike.unwrap_or_default()
         );
     }
     Ok(labels.iter().filter_map(|&label| numbers[usize::from(label)]).collect())
@@ -197,5 +203,11 @@ mod tests {
         assert_eq!(found, [2, 0, 2]);
         let error = by_name(&[0], &names(&["bird"]), &model, "pets").unwrap_err().to_string();
         assert_eq!(error, "pets: unknown class `bird`: the model has cat, cow, dog");
+        let error = by_name(&[0], &names(&["Cat"]), &model, "pets").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "pets: unknown class `Cat`: the model has cat, cow, dog; `Cat` differs from `cat` only in upper and \
+             lower case: rename its folder"
+        );
     }
 }

@@ -5,7 +5,7 @@ use super::progress::Progress;
 use super::{bytes, check_seeds, counted, experiment, joined};
 use crate::cli::{RunArgs, TrainingArgs};
 use crate::printer::Printer;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fedanchor::config::Precision;
 use fedanchor::{Experiment, Resume, RunOptions};
 use fedanchor_record::{ServerOnlyTrial, Summary, files};
@@ -19,6 +19,11 @@ pub fn run(args: RunArgs, printer: &Printer) -> Result<()> {
     let (training, resume) = (&args.training, args.resume);
     let file = args.experiment.as_deref();
     let stored = resume.resume.as_ref().map(|folder| folder.join(files::CONFIG));
+    if let (Some(folder), Some(config)) = (&resume.resume, &stored)
+        && !config.exists()
+    {
+        bail!("{}: is not a run folder: it has no {}", folder.display(), files::CONFIG);
+    }
     let experiment = experiment(file.or(stored.as_deref()), &training.settings(), printer)?;
     if !args.seeds.is_empty() {
         check_seeds(&args.seeds)?;

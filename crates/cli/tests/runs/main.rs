@@ -23,6 +23,7 @@ mod interrupts;
 mod kills;
 mod names;
 mod paths;
+mod pictures;
 mod sweeps;
 mod verifying;
 mod watching;

@@ -91,6 +91,23 @@ pub(crate) fn encode_model(
     Ok(encode(&tensors, &header)?)
 }
 
+/// Says what to do where there is no model, whose file is `inside` in a run folder.
+fn check_there(path: &Path, inside: &Path) -> Result<()> {
+    let problem = match path.try_exists() {
+        Ok(false) => "no such run folder or model file".to_owned(),
+        Ok(true) if !path.is_dir() || inside.exists() => return Ok(()),
+        Ok(true) if path.join(files::CONFIG).exists() => format!(
+            "has no {} yet, which is written when the run ends: wait for it, or resume the run if it was stopped \
+             (`fedanchor run --resume {}`)",
+            files::MODEL,
+            path.display()
+        ),
+        Ok(true) => format!("is not a run folder: it has no {}", files::MODEL),
+        Err(_) => return Ok(()), // reading it says why
+    };
+    Err(Error::file(path, problem))
+}
+
 /// A model in the folder of its run must be the one that was written there.
 fn check(path: &Path, bytes: &[u8]) -> Result<()> {
     let (Some(folder), true) = (path.parent(), path.file_name() == Some(files::MODEL.as_ref()))
@@ -113,6 +130,7 @@ impl Model {
     /// The same with the file or name of its trunk.
     pub fn load_with(path: &Path, trunk: Option<&str>, device: Device) -> Result<Self> {
         let inside = path.join(files::MODEL);
+        check_there(path, &inside)?;
         let path = if path.is_dir() { &inside } else { path };
         let problem = |problem: &dyn ToString| Error::file(path, problem.to_string());
         let bytes = fedanchor_disk::read(path, fedanchor_disk::MAX_FILE)

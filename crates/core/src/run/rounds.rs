@@ -116,6 +116,9 @@ impl Run<'_> {
                 observer.notice(text);
             }
             done.record.notes.append(&mut notes);
+            let names = simulation.map_or(&[][..], |simulation| &simulation.client_names);
+            let name = |client: &u32| names.get(*client as usize).cloned();
+            done.record.client_names = done.record.clients.iter().filter_map(name).collect();
             done.timing.build = Build::current().clone();
             let lines = checksums.seal(&done.record, &done.timing)?;
             // Pre-training that was ended early cannot be resumed from.
@@ -196,10 +199,11 @@ impl Run<'_> {
             clients,
             client_names,
         };
+        let names = &assignment.client_names;
         let sizes = assignment.clients.iter().map(|local| vec![local.len() as u32]);
         let table = match simulation.map_or(Some(Vec::new()), Simulation::histogram) {
-            Some(rows) => histogram_table(&rows, &federation.classes),
-            None => histogram_table(&sizes.collect::<Vec<_>>(), &["unknown".to_owned()]),
+            Some(rows) => histogram_table(&rows, &federation.classes, names),
+            None => histogram_table(&sizes.collect::<Vec<_>>(), &["unknown".to_owned()], names),
         };
         self.folder.write(files::ASSIGNMENT, json(&assignment)? + "\n")?;
         self.folder.write(files::PARTITION, table)

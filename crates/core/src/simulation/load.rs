@@ -48,7 +48,7 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
             _ if config.path.is_none() => {
                 ("data.name", "set data.path to the folder of the data set".to_owned())
             }
-            _ => ("data.path", "set it to the folder of the data set".to_owned()),
+            _ => ("data.path", "correct the path, or put the data set there".to_owned()),
         };
         let problem = format!("no data set `{}` at {}: {advice}", config.name, path.display());
         return Err(Error::config(key, problem));

@@ -24,7 +24,7 @@ use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Progress, Result, 
 pub use checks::{MAX_SIDE, free_memory};
 use checks::{every_class, same_shape};
 use folder::Listing;
-use folder::listing::superfluous_share;
+use folder::listing::{has_labelled_or_unlabelled, superfluous_share};
 pub use folder::{Relabelled, cache_folder, default_cache, natural, relabelled, seen_from};
 pub use registry::{Loader, PUBLISHED, is_registered, load_registered, published, register};
 use std::path::{Path, PathBuf};
@@ -40,6 +40,8 @@ pub struct Options {
     pub fit: Fit,
     /// Without a test part: the share of the labelled pictures that becomes one.
     pub test_share: Option<f64>,
+    /// Takes all pictures below a folder, at any depth, as unlabelled: folders are not classes.
+    pub unlabelled: bool,
     /// Leaves out unreadable pictures and lists them in [`DataSet::skipped`]; otherwise they are an
     /// error.
     pub skip_unreadable: bool,
@@ -258,13 +260,13 @@ impl Source {
             let arrays = Self::Arrays { folder, read, published: None };
             found.push(("numpy archives (train.npz)".to_owned(), arrays));
         }
-        let [train, labelled, unlabelled, test, val] =
-            ["train", "labelled", "unlabelled", "test", "val"].map(|name| path.join(name).is_dir());
-        if labelled || unlabelled {
+        let [train, test, val] = ["train", "test", "val"].map(|name| path.join(name).is_dir());
+        let own = has_labelled_or_unlabelled(path);
+        if own {
             let pictures = Self::Pictures(Listing::labelled_and_unlabelled);
             found.push(("`labelled` and `unlabelled`".to_owned(), pictures));
         }
-        if train || !(labelled || unlabelled) && (test || val) {
+        if train || !own && (test || val) {
             let pictures = Self::Pictures(Listing::train_and_test);
             found.push(("class folders in `train`".to_owned(), pictures));
         }

@@ -13,7 +13,7 @@ use crate::formats::folder::{self, Listing};
 use crate::formats::{self, Options};
 use crate::pictures::{self, Fit, Header};
 use crate::skipped::{Reason, Skipped};
-use crate::{DataSet, ImageSet, Progress, Result, Shape, paths};
+use crate::{DataSet, ImageSet, Progress, Result, Shape, names, paths};
 use duplicates::Fingerprint;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -35,6 +35,9 @@ pub struct Inspection {
     pub others: Vec<Skipped>,
     /// Pictures in two places.
     pub duplicates: Duplicates,
+    /// Names of classes that differ only in upper and lower case, and may be one class.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alike: Vec<[String; 2]>,
     /// Why a run would refuse the data set; `None` if it would not.
     pub refusal: Option<String>,
 }
@@ -223,7 +226,11 @@ fn examine(path: &Path, listing: Listing, progress: &Progress) -> Inspection {
     }
     let duplicates = duplicates::find(&seen);
     let path = path.to_owned();
-    Inspection { path, classes, parts, unreadable, others: skipped, duplicates, refusal: None }
+    let alike = names::alike_among(&classes).into_iter();
+    let alike = alike.filter(|(_, how)| *how == names::Alike::Case);
+    let alike = alike.map(|(pair, _)| pair.map(str::to_owned)).collect();
+    let refusal = None;
+    Inspection { path, classes, parts, unreadable, others: skipped, duplicates, alike, refusal }
 }
 
 /// The header of a picture, and the features that duplicates are found by.

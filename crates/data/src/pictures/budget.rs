@@ -1,9 +1,10 @@
 //! A limit of the pixels in memory.
 //!
 //! Small pictures are decoded on all threads; the largest wait until they are alone. A pixel costs
-//! at most some 12 bytes while it is decoded (4 channels of 16 bits and their 8-bit copy, or the
-//! coefficients of a progressive JPEG and its colours), so pictures take 1.2 GB at most, whatever
-//! their number, their size and the number of threads.
+//! at most some 16 bytes while it is decoded (4 channels of 16 bits, twice in TIFF files; other formats
+//! take 12, for 4 channels of 16 bits and their 8-bit copy, or for the coefficients of a progressive JPEG
+//! and its colours), so pictures take 1.6 GB at most, whatever their number, their size and the number
+//! of threads.
 
 use crate::skipped::MAX_PIXELS;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -26,7 +27,7 @@ pub(super) fn take(pixels: u64) -> Share {
 
 /// The cost of the bytes of a file, in pixels.
 pub(super) fn of_file(bytes: u64) -> u64 {
-    bytes / 12
+    bytes / 16
 }
 
 impl Drop for Share {

@@ -34,6 +34,13 @@ pub fn find(paths: &[PathBuf]) -> Result<Found> {
 }
 
 impl Found {
+    /// All files below a folder, at any depth.
+    pub(crate) fn below(folder: &Path) -> Result<Self> {
+        let mut found = Self::default();
+        found.walk(folder)?;
+        Ok(found)
+    }
+
     fn walk(&mut self, folder: &Path) -> Result<()> {
         for path in visible(folder)? {
             if path.is_dir() {
@@ -80,22 +87,22 @@ mod tests {
         std::fs::create_dir_all(at("new/b")).unwrap();
         std::fs::create_dir_all(at("new/.thumbnails")).unwrap();
         for name in
-            ["new/b/2.jpg", "new/b/1.png", "new/a.tif", "new/c.txt", "new/.thumbnails/1.png", "x"]
+            ["new/b/2.jpg", "new/b/1.png", "new/a.heic", "new/c.txt", "new/.thumbnails/1.png", "x"]
         {
             std::fs::write(at(name), "").unwrap();
         }
         let found = find(&[at("x"), at("new")]).unwrap();
         assert_eq!(found.pictures, [at("x"), at("new/b/1.png"), at("new/b/2.jpg")]);
-        let tiff = Skipped {
-            path: at("new/a.tif"),
-            reason: Reason::Unsupported { format: "TIFF".to_owned() },
+        let heic = Skipped {
+            path: at("new/a.heic"),
+            reason: Reason::Unsupported { format: "HEIC".to_owned() },
         };
         assert_eq!(
-            tiff.reason.to_string(),
-            "TIFF is not supported: convert it to PNG, JPEG, BMP, WebP or GIF"
+            heic.reason.to_string(),
+            "HEIC is not supported: convert it to PNG, JPEG, TIFF, BMP, WebP, GIF or PNM"
         );
         let text = Skipped { path: at("new/c.txt"), reason: Reason::NotAPicture };
-        assert_eq!(found.others, [tiff, text]);
+        assert_eq!(found.others, [heic, text]);
         let error = find(&[at("new/.thumbnails/none")]);
         assert!(error.is_ok(), "a file given by path: reading it reports the problem");
         std::fs::create_dir(at("empty")).unwrap();

@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
+/// What cameras write instead of or beside a picture.
+pub(super) const RAW: &str = "camera raw";
+
 /// Formats by the endings of their names.
-const ENDINGS: [(&str, &[&str]); 6] = [
-    ("TIFF", &["tif", "tiff"]),
+const ENDINGS: [(&str, &[&str]); 5] = [
     ("HEIC", &["heic", "heif"]),
     ("AVIF", &["avif"]),
     ("JPEG XL", &["jxl"]),
     ("JPEG 2000", &["jp2", "j2k"]),
-    ("camera raw", &["dng", "cr2", "cr3", "nef", "arw", "orf", "raf", "rw2"]),
+    (RAW, &["dng", "cr2", "cr3", "nef", "arw", "orf", "raf", "rw2"]),
 ];
 
 /// The format of a file by its name.
@@ -22,7 +24,8 @@ pub(super) fn by_name(path: &Path) -> Option<&'static str> {
 /// The format of a file that begins with these bytes.
 pub(super) fn by_content(start: &[u8]) -> Option<&'static str> {
     match start {
-        [b'I', b'I', b'*', 0, ..] | [b'M', b'M', 0, b'*', ..] => Some("TIFF"),
+        [b'I', b'I', b'*', 0, _, _, _, _, b'C', b'R', ..] => Some(RAW),
+        [b'I', b'I', b'+', 0, ..] | [b'M', b'M', 0, b'+', ..] => Some("BigTIFF"),
         [0xff, 0x0a, ..] | [0, 0, 0, 12, b'J', b'X', b'L', b' ', ..] => Some("JPEG XL"),
         [0xff, 0x4f, 0xff, 0x51, ..] | [0, 0, 0, 12, b'j', b'P', b' ', b' ', ..] => {
             Some("JPEG 2000")
@@ -32,7 +35,7 @@ pub(super) fn by_content(start: &[u8]) -> Option<&'static str> {
             b"heic" | b"heix" | b"heim" | b"heis" | b"hevc" | b"hevx" | b"mif1" | b"msf1" => {
                 Some("HEIC")
             }
-            b"crx " => Some("camera raw"),
+            b"crx " => Some(RAW),
             _ => None,
         },
         _ => None,
@@ -46,7 +49,7 @@ mod tests {
     #[test]
     fn formats_are_recognised_by_name_and_by_content() {
         for (name, format) in [
-            ("scan.TIF", Some("TIFF")),
+            ("scan.TIF", None),
             ("IMG_0001.HEIC", Some("HEIC")),
             ("a.avif", Some("AVIF")),
             ("a.jxl", Some("JPEG XL")),
@@ -57,8 +60,10 @@ mod tests {
             assert_eq!(by_name(Path::new(name)), format, "{name}");
         }
         for (start, format) in [
-            (&b"II*\0\x08\0\0\0"[..], Some("TIFF")),
-            (b"MM\0*\0\0\0\x08", Some("TIFF")),
+            (&b"II*\0\x08\0\0\0\0\0"[..], None),
+            (b"II*\0\x10\0\0\0CR\x02", Some("camera raw")),
+            (b"II+\0\x08\0\0\0", Some("BigTIFF")),
+            (b"MM\0+\0\x08\0\0", Some("BigTIFF")),
             (b"\0\0\0\x18ftypheic\0\0\0\0", Some("HEIC")),
             (b"\0\0\0\x1cftypavif", Some("AVIF")),
             (b"\xff\x0a\x12", Some("JPEG XL")),

@@ -1,7 +1,8 @@
 //! Reading one picture: of a data set, of a folder to predict, or sent over a network.
 //!
 //! The content of a file decides its format, not its name. A picture is turned as its EXIF data
-//! says, transparency is laid over white, and 16 bits per channel become 8. A truncated file
+//! says, transparency is laid over white, and 16 bits per channel become the upper 8. Of files with several pictures,
+//! GIF and TIFF, the first is read. A truncated file
 //! is refused, although most decoders fill the rest with grey: half a photograph is
 //! a wrong sample that nobody would notice.
 //!
@@ -14,6 +15,7 @@ mod finding;
 mod fit;
 mod foreign;
 mod jpeg;
+mod tiff;
 
 pub(crate) use finding::visible;
 pub use finding::{Found, find};
@@ -24,7 +26,7 @@ use crate::skipped::{FORMATS, MAX_PICTURE_SIDE, MAX_PIXELS, MIN_PICTURE_SIDE, Re
 use crate::{DataError, Result, Shape};
 use image::error::ImageError;
 use image::metadata::Orientation;
-use image::{ColorType, DynamicImage, ImageDecoder, ImageReader, Limits, Rgba};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, Rgba};
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Seek};
 use std::path::Path;
 
@@ -52,7 +54,8 @@ pub(crate) fn is_picture(path: &Path) -> bool {
 /// An error for a file whose name is not that of a picture.
 pub(crate) fn by_name(path: &Path) -> Result<(), Reason> {
     let ending = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    let known = ["png", "jpg", "jpeg", "bmp", "webp", "gif"];
+    let known =
+        ["png", "jpg", "jpeg", "tif", "tiff", "bmp", "webp", "gif", "pnm", "ppm", "pgm", "pbm"];
     if known.iter().any(|known| ending.eq_ignore_ascii_case(known)) {
         return Ok(());
     }
@@ -79,7 +82,16 @@ pub(crate) fn try_decode(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>
     unpack(bytes, shape, fit)
 }
 
+/// Whether a picture file stores colours. GIF, WebP and BMP always do.
+pub fn is_coloured(path: &Path) -> bool {
+    header(path).is_ok_and(|header| !header.grey)
+}
+
 pub(crate) fn header(path: &Path) -> Result<Header, Reason> {
+    // Most camera raw files are TIFF files of a small preview, followed by the picture.
+    if foreign::by_name(path) == Some(foreign::RAW) {
+        return Err(Reason::Unsupported { format: foreign::RAW.to_owned() });
+    }
     let length = length(path)?;
     let _share = budget::take(budget::of_file(length));
     let file = fedanchor_disk::open(path).map_err(|error| io(&error))?;
@@ -114,9 +126,10 @@ pub(crate) fn try_read_and<T>(
 
 /// Decodes within the caller's share of the budget.
 fn unpack(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
-    let (_, mut decoder, orientation) = open(Cursor::new(bytes))?;
+    let (_, decoder, orientation) = open(Cursor::new(bytes))?;
     let truncated = match bytes {
         [0xff, 0xd8, ..] => !jpeg::is_complete(bytes),
+        [b'I', b'I', b'*', 0, ..] | [b'M', b'M', 0, b'*', ..] => !tiff::is_complete(bytes),
         [b'R', b'I', b'F', b'F', a, b, c, d, rest @ ..] => {
             (rest.len() as u64) < u64::from(u32::from_le_bytes([*a, *b, *c, *d]))
         }
@@ -125,9 +138,6 @@ fn unpack(bytes: &[u8], shape: Shape, fit: Fit) -> Result<Vec<u8>, Reason> {
     if truncated {
         return Err(Reason::Truncated);
     }
-    let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(decoder.total_bytes() + MAX_METADATA);
-    decoder.set_limits(limits).map_err(|error| unreadable(&error))?;
     let picture = DynamicImage::from_decoder(decoder).map_err(|error| unreadable(&error))?;
     let picture = opaque(picture);
     // Turned last, when a pixel takes the fewest bytes.
@@ -153,6 +163,7 @@ fn open<'a>(
         let why = format!("expected a {FORMATS} picture, found {found}");
         return Err(Reason::Unreadable { why });
     }
+    let is_tiff = reader.format() == Some(ImageFormat::Tiff);
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(MAX_METADATA);
     reader.limits(limits);
@@ -165,6 +176,16 @@ fn open<'a>(
     if width.min(height) < MIN_PICTURE_SIDE {
         return Err(Reason::TooSmall { width, height });
     }
+    if matches!(decoder.color_type(), ColorType::Rgb32F | ColorType::Rgba32F) {
+        let why = "expected whole numbers, found 32-bit floating-point values: convert them to 8 or 16 bits";
+        return Err(Reason::Unreadable { why: why.to_owned() });
+    }
+    // A TIFF file is first decoded into a buffer of its own, with more channels if it is CMYK, and then copied; a strip of
+    // it may be as large as the picture. Without room for the pixels, its decoder does not even read the orientation.
+    let copies = if is_tiff { 2 } else { 1 };
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(copies * decoder.total_bytes() + MAX_METADATA);
+    decoder.set_limits(limits).map_err(|error| unreadable(&error))?;
     // Damaged EXIF data is no reason to refuse the pixels.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let (width, height) = match orientation {
@@ -218,6 +239,9 @@ fn io(error: &std::io::Error) -> Reason {
 fn unreadable(error: &ImageError) -> Reason {
     match error {
         ImageError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => Reason::Truncated,
+        ImageError::Unsupported(_) => {
+            Reason::Unreadable { why: format!("{error}: convert it, for example to PNG") }
+        }
         _ => Reason::Unreadable { why: error.to_string() },
     }
 }

@@ -1,7 +1,9 @@
 //! Pictures of every format, turned, transparent, damaged and large.
 
 use super::*;
-use image::{GrayImage, ImageEncoder, ImageFormat, Luma, LumaA, Rgb, RgbImage, RgbaImage};
+use image::{
+    GrayImage, ImageBuffer, ImageEncoder, ImageFormat, Luma, LumaA, Rgb, RgbImage, RgbaImage,
+};
 
 const FOUR: Shape = Shape { side: 4, channels: 3 };
 const NAME: &str = "a.png";
@@ -28,8 +30,15 @@ fn noise(side: u32) -> RgbImage {
     })
 }
 
-const ALL: [ImageFormat; 5] =
-    [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::Bmp, ImageFormat::WebP, ImageFormat::Gif];
+const ALL: [ImageFormat; 7] = [
+    ImageFormat::Png,
+    ImageFormat::Jpeg,
+    ImageFormat::Tiff,
+    ImageFormat::Bmp,
+    ImageFormat::WebP,
+    ImageFormat::Gif,
+    ImageFormat::Pnm,
+];
 
 #[test]
 fn every_format_is_read_whatever_its_name() {
@@ -42,10 +51,13 @@ fn every_format_is_read_whatever_its_name() {
         });
         assert!(near, "{format:?}: {pixels:?}");
     }
-    for name in ["a.PNG", "a.jpg", "a.jpeg", "a.bmp", "a.webp", "a.gif"] {
+    for name in [
+        "a.PNG", "a.jpg", "a.jpeg", "a.bmp", "a.webp", "a.gif", "a.TIF", "a.tiff", "a.ppm",
+        "a.pgm", "a.pnm",
+    ] {
         assert!(is_picture(Path::new(name)), "{name}");
     }
-    for name in ["a.tif", "a.txt", "png", ".png"] {
+    for name in ["a.tifs", "a.txt", "png", ".png"] {
         assert!(!is_picture(Path::new(name)), "{name}");
     }
 }
@@ -75,7 +87,7 @@ fn bytes_after_a_jpeg_do_not_matter() {
 #[test]
 fn other_content_is_named() {
     let reason = reason(b"a text in a file named .jpg");
-    let text = "unreadable: expected a PNG, JPEG, BMP, WebP or GIF picture, found other content";
+    let text = "unreadable: expected a PNG, JPEG, TIFF, BMP, WebP, GIF or PNM picture, found other content";
     assert_eq!(reason.to_string(), text);
     let error = decode(b"text", Path::new("a.jpg"), FOUR, Fit::Stretch).unwrap_err().to_string();
     assert_eq!(error, format!("a.jpg: {text}"));
@@ -186,4 +198,102 @@ fn announced_sizes_beyond_the_limit_are_refused() {
         "too large: expected at most 100 megapixels and 65535 pixels per side, found 16384 x \
          16384 pixels"
     );
+}
+
+#[test]
+fn sixteen_bits_become_the_upper_eight() {
+    let grey = Shape { side: 16, channels: 1 };
+    let wide = ImageBuffer::<Luma<u16>, Vec<u16>>::from_fn(16, 16, |x, y| {
+        Luma([257 * (16 * y + x) as u16])
+    });
+    for format in [ImageFormat::Png, ImageFormat::Tiff, ImageFormat::Pnm] {
+        let file = encode(wide.clone(), format);
+        assert!(pixels_of(&file, grey).into_iter().eq(0..=255), "{format:?}");
+        assert_eq!(reason(&file[..file.len() / 2]), Reason::Truncated, "{format:?}");
+    }
+    let colour = ImageBuffer::<Rgb<u16>, Vec<u16>>::from_pixel(4, 4, Rgb([0x1212, 0x80ff, 0xffff]));
+    for format in [ImageFormat::Png, ImageFormat::Tiff, ImageFormat::Pnm] {
+        assert_eq!(pixels_of(&encode(colour.clone(), format), FOUR), [0x12, 0x80, 0xff].repeat(16));
+    }
+}
+
+#[test]
+fn plain_and_packed_pnm_files_are_read() {
+    let two = Shape { side: 2, channels: 1 };
+    // The largest value is white, and in bitmaps 1 is black.
+    for (file, expected) in [
+        (&b"P2\n# by hand\n2 2\n4\n0 1 2 4\n"[..], [0, 64, 128, 255]),
+        (b"P5 2 2 4\n\x00\x01\x02\x04", [0, 64, 128, 255]),
+        (b"P5 2 2 4095\n\x00\x00\x04\x00\x08\x00\x0f\xff", [0, 64, 128, 255]),
+        (b"P1\n2 2\n0 1\n1 0\n", [255, 0, 0, 255]),
+        (b"P4 2 2\n\x40\x80", [255, 0, 0, 255]),
+    ] {
+        assert_eq!(pixels_of(file, two), expected, "{file:?}");
+        // Without white space after it, the last number is complete too.
+        let cut =
+            file.len() - if file.starts_with(b"P2") || file.starts_with(b"P1") { 2 } else { 1 };
+        try_decode(&file[..cut], two, Fit::Stretch).unwrap_err();
+    }
+    assert_eq!(
+        pixels_of(b"P3 2 2 255 1 2 3 1 2 3 1 2 3 1 2 3", Shape { side: 2, channels: 3 }),
+        [1, 2, 3].repeat(4)
+    );
+    let reason = reason(b"P5 70000 2 255\n");
+    assert_eq!(reason, Reason::TooLarge { width: 70_000, height: 2 });
+}
+
+/// A TIFF file with one strip of these bytes after its directory.
+fn tiff(width: u32, height: u32, entries: &[(u16, u32)], strip: &[u8]) -> Vec<u8> {
+    let mut tags = vec![(256, width), (257, height), (278, height), (279, strip.len() as u32)];
+    tags.extend(entries);
+    let start = 8 + 2 + 12 * (tags.len() + 1) + 4;
+    tags.push((273, start as u32));
+    tags.sort_unstable();
+    let mut file = [&b"II*\0\x08\0\0\0"[..], &(tags.len() as u16).to_le_bytes()].concat();
+    for (tag, value) in tags {
+        file.extend([&tag.to_le_bytes()[..], &[4, 0, 1, 0, 0, 0], &value.to_le_bytes()].concat());
+    }
+    [&file[..], &[0; 4], strip].concat()
+}
+
+#[test]
+fn tiff_files_of_scanners_are_read() {
+    // Bits per sample, compression, meaning of 0, orientation.
+    let tags = |bits, white_is_zero: u32, turned| {
+        [(258, bits), (259, 1), (262, 1 - white_is_zero), (274, turned)]
+    };
+    let two = Shape { side: 2, channels: 1 };
+    let file = tiff(2, 2, &tags(8, 0, 1), &[1, 2, 3, 4]);
+    assert_eq!(pixels_of(&file, two), [1, 2, 3, 4]);
+    for length in 0..file.len() {
+        assert!(try_decode(&file[..length], two, Fit::Stretch).is_err(), "{length} bytes");
+    }
+    assert_eq!(reason(&file[..file.len() - 1]), Reason::Truncated);
+    assert_eq!(pixels_of(&tiff(2, 2, &tags(8, 1, 1), &[1, 2, 3, 4]), two), [254, 253, 252, 251]);
+    assert_eq!(pixels_of(&tiff(2, 2, &tags(1, 0, 1), &[0x40, 0x80]), two), [0, 255, 255, 0]);
+    // Turned by 90 degrees clockwise, also if the picture is larger than other content may be.
+    assert_eq!(pixels_of(&tiff(2, 2, &tags(8, 0, 6), &[1, 2, 3, 4]), two), [3, 1, 4, 2]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.tif");
+    std::fs::write(&path, tiff(10_000, 7000, &tags(8, 0, 6), &[])).unwrap();
+    assert_eq!(header(&path).unwrap(), Header { width: 7000, height: 10_000, grey: true });
+    let palette = tiff(2, 2, &[(258, 8), (259, 1), (262, 3)], &[1, 2, 3, 4]);
+    let text = reason(&palette).to_string();
+    assert!(
+        text.starts_with("unreadable: ") && text.ends_with(": convert it, for example to PNG"),
+        "{text}"
+    );
+}
+
+#[test]
+fn tiff_files_that_are_no_pictures_of_pixels_are_refused() {
+    let values = image::Rgb32FImage::from_pixel(4, 4, Rgb([0.5, 7.0, -1.0]));
+    let text = "unreadable: expected whole numbers, found 32-bit floating-point values: convert them to 8 or 16 bits";
+    assert_eq!(reason(&encode(values, ImageFormat::Tiff)).to_string(), text);
+    // The preview in a camera raw file is not the picture.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.NEF");
+    std::fs::write(&path, encode(noise(4), ImageFormat::Tiff)).unwrap();
+    let error = read(&path, FOUR, Fit::Stretch).unwrap_err().to_string();
+    assert!(error.contains("a.NEF: camera raw is not supported: convert it to PNG"), "{error}");
 }

@@ -71,7 +71,14 @@ impl Context {
         if let Device::Cuda(index) = device {
             let found = tch::Cuda::device_count();
             if index as i64 >= found {
-                let problem = format!("there is no `cuda:{index}`: {found} CUDA devices found");
+                let advice = match found {
+                    0 => "use `cpu`, or a build with CUDA (`make libtorch CUDA=1`) on a machine with a GPU"
+                        .to_owned(),
+                    1 => "use `cuda:0`".to_owned(),
+                    _ => format!("use one of `cuda:0` to `cuda:{}`", found - 1),
+                };
+                let problem =
+                    format!("there is no `cuda:{index}`: {found} CUDA devices found: {advice}");
                 return Err(Error::config("device", problem));
             }
         }

@@ -56,6 +56,7 @@ impl LocalData {
             size: Some(shape.side),
             max_enlargement: Some(MOST_ENLARGED),
             fit: config.fit,
+            unlabelled: true,
             skip_unreadable: source.skip_unreadable || config.unreadable == Unreadable::Skip,
             // No copy of a picture remains when its owner removes it.
             cache: None,

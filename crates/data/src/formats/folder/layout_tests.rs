@@ -1,5 +1,7 @@
 //! Data sets of pictures in folders and in tables, complete and not.
 
+mod names;
+
 use crate::formats::{Options, open};
 use crate::{DataSet, Reason, Skipped};
 use image::{GrayImage, Luma, Rgb, RgbImage};
@@ -282,34 +284,34 @@ fn a_table_may_be_given_by_its_name_alone() {
 #[test]
 fn formats_that_are_not_supported_are_named() {
     let folder = Folder::new(&PARTS);
-    folder.write("unlabelled/scan.tif", "not looked at");
+    folder.write("unlabelled/photo.nef", "not looked at");
     folder.write("unlabelled/IMG_1.HEIC", "not looked at");
     let set = folder.open(&plain());
     assert_eq!(set.unlabelled.unwrap().images.len(), 2);
     let named: Vec<String> = set.skipped.iter().map(|file| file.reason.to_string()).collect();
-    let advice = "is not supported: convert it to PNG, JPEG, BMP, WebP or GIF";
-    assert_eq!(named, [format!("HEIC {advice}"), format!("TIFF {advice}")]);
+    let advice = "is not supported: convert it to PNG, JPEG, TIFF, BMP, WebP, GIF or PNM";
+    assert_eq!(named, [format!("HEIC {advice}"), format!("camera raw {advice}")]);
     // Under a supported name, the content decides.
     folder.write("unlabelled/3.jpg", b"\0\0\0\x18ftypheic\0\0\0\0");
-    folder.write("unlabelled/4.png", b"II*\0\x08\0\0\0\0\0\0\0\0\0\0\0");
+    folder.write("unlabelled/4.tif", b"II+\0\x08\0\0\0\x10\0\0\0\0\0\0\0");
     let why = folder.failure(&plain());
     assert!(why.starts_with("2 pictures cannot be read (2 unreadable)"), "{why}");
-    for (file, format) in [("3.jpg", "HEIC"), ("4.png", "TIFF")] {
+    for (file, format) in [("3.jpg", "HEIC"), ("4.tif", "BigTIFF")] {
         let what = format!(
-            "{file}: unreadable: expected a PNG, JPEG, BMP, WebP or GIF picture, found a {format} \
+            "{file}: unreadable: expected a PNG, JPEG, TIFF, BMP, WebP, GIF or PNM picture, found a {format} \
              picture, which is not supported: convert it"
         );
         assert!(why.contains(&what), "{why}");
     }
     // Nothing else there.
     let folder = Folder::new(&["labelled/cat/a.png", "test/cat/a.png"]);
-    folder.write("unlabelled/scan.tif", "");
+    folder.write("unlabelled/scan.jxl", "");
     folder.write("labelled/dog/a.heic", "");
     let why = folder.failure(&plain());
-    assert!(
-        why.contains("dog: folder: expected PNG, JPEG, BMP, WebP or GIF pictures, found only HEIC")
-    );
-    assert!(why.ends_with("found only TIFF pictures: convert them"), "{why}");
+    assert!(why.contains(
+        "dog: folder: expected PNG, JPEG, TIFF, BMP, WebP, GIF or PNM pictures, found only HEIC"
+    ));
+    assert!(why.ends_with("found only JPEG XL pictures: convert them"), "{why}");
 }
 
 /// The names of pictures may be any bytes; those of classes and clients are written to records.

@@ -1,7 +1,9 @@
 //! Which picture files belong to which part, class and client: found before any of them is opened.
 
+use crate::error::malformed;
 use crate::formats::Options;
 use crate::image_set::by_class;
+use crate::names::{self, Alike};
 use crate::paths::NotUtf8;
 use crate::pictures::{Found, visible};
 use crate::skipped::{FORMATS, Reason, Skipped};
@@ -38,6 +40,24 @@ pub(crate) struct Listing {
     pub problems: Vec<DataError>,
 }
 
+/// The names of the two folders, in British and in American spelling.
+const SPELLINGS: [[&str; 2]; 2] = [["labelled", "labeled"], ["unlabelled", "unlabeled"]];
+
+/// The names of the folders of labelled and of unlabelled pictures, as they are spelled here. A missing folder has the
+/// spelling of the other.
+fn spelled(root: &Path) -> [&'static str; 2] {
+    let exists = |name: &str| root.join(name).is_dir();
+    let is_american = SPELLINGS.iter().all(|[british, _]| !exists(british));
+    SPELLINGS.map(|[british, american]| {
+        if is_american || exists(american) && !exists(british) { american } else { british }
+    })
+}
+
+/// Whether one of the folders of labelled and of unlabelled pictures is here.
+pub(crate) fn has_labelled_or_unlabelled(root: &Path) -> bool {
+    SPELLINGS.as_flattened().iter().any(|name| root.join(name).is_dir())
+}
+
 impl Listing {
     pub(super) fn new(root: &Path, train_name: &'static str) -> Self {
         Self { root: root.to_owned(), train_name, ..Self::default() }
@@ -54,10 +74,20 @@ impl Listing {
         let mut listing = Self::new(folder, "images");
         match listing.entries(folder) {
             Some(found) if found.folders.is_empty() => {
-                listing.train.files = listing.pictures_in(folder, found);
+                listing.train.files = listing.pictures_in(folder, found.files);
             }
             Some(_) => listing.add_classes(folder),
             None => {}
+        }
+        listing
+    }
+
+    /// All pictures below a folder, without labels.
+    pub fn all_below(folder: &Path) -> Self {
+        let mut listing = Self::new(folder, "images");
+        match Found::below(folder) {
+            Ok(found) => listing.train.files = listing.pictures_in(folder, found),
+            Err(problem) => listing.problems.push(problem),
         }
         listing
     }
@@ -66,7 +96,7 @@ impl Listing {
     pub fn train_and_test(root: &Path, options: &Options) -> Self {
         let mut listing = Self::new(root, "train");
         listing.add_classes(&root.join("train"));
-        listing.add_test(options, true);
+        listing.add_test(options, "train", true);
         listing
     }
 
@@ -74,9 +104,16 @@ impl Listing {
     /// `test/CLASS` or `val/CLASS`.
     pub fn labelled_and_unlabelled(root: &Path, options: &Options) -> Self {
         let mut listing = Self::new(root, "labelled");
-        listing.add_classes(&root.join("labelled"));
-        listing.add_unlabelled(&root.join("unlabelled"));
-        listing.add_test(options, false);
+        let [labelled, unlabelled] = spelled(root);
+        for [british, american] in SPELLINGS {
+            if root.join(british).is_dir() && root.join(american).is_dir() {
+                let expected = format!("one of `{british}` and `{american}`");
+                listing.problem(root, "folders", &expected, "both: move the pictures into one");
+            }
+        }
+        listing.add_classes(&root.join(labelled));
+        listing.add_unlabelled(&root.join(unlabelled), labelled);
+        listing.add_test(options, labelled, false);
         listing
     }
 
@@ -89,12 +126,9 @@ impl Listing {
         entries(folder).map_err(|problem| self.problems.push(problem)).ok()
     }
 
-    /// The pictures of a folder that must have some and no folder inside.
-    fn pictures_in(&mut self, folder: &Path, found: Entries) -> Vec<PathBuf> {
-        for inner in &found.folders {
-            self.problem(inner, "path", "pictures and no folder inside this folder", "a folder");
-        }
-        let Found { pictures, others } = found.files;
+    /// The pictures of a folder that must have some.
+    fn pictures_in(&mut self, folder: &Path, found: Found) -> Vec<PathBuf> {
+        let Found { pictures, others } = found;
         if pictures.is_empty() {
             self.problem(folder, "folder", &format!("{FORMATS} pictures"), &instead(&others));
         }
@@ -102,10 +136,15 @@ impl Listing {
         pictures
     }
 
-    fn by_name(&mut self, folders: Vec<PathBuf>) -> Vec<(String, Vec<PathBuf>)> {
+    /// The names of these folders, and the pictures that a function finds in them.
+    fn by_name(
+        &mut self,
+        folders: Vec<PathBuf>,
+        find: fn(&Path) -> Result<Found>,
+    ) -> Vec<(String, Vec<PathBuf>)> {
         let mut named = Vec::with_capacity(folders.len());
         for path in folders {
-            match name(&path).and_then(|name| Ok((name, entries(&path)?))) {
+            match name(&path).and_then(|name| Ok((name, find(&path)?))) {
                 Ok((name, found)) => named.push((name, self.pictures_in(&path, found))),
                 Err(problem) => self.problems.push(problem),
             }
@@ -125,7 +164,17 @@ impl Listing {
             self.problem(picture, "file", expected, "a picture");
         }
         self.skipped.extend(files.others);
-        self.by_name(folders)
+        let named = self.by_name(folders, only_files);
+        let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
+        for ([one, other], how) in names::alike_among(&names) {
+            if how == Alike::Form {
+                let found = format!(
+                    "`{one}` and `{other}`, which differ only {how}: move the pictures into one"
+                );
+                self.problem(folder, "folders", "one folder per class", &found);
+            }
+        }
+        named
     }
 
     fn add_classes(&mut self, folder: &Path) {
@@ -139,8 +188,8 @@ impl Listing {
         }
     }
 
-    /// The test part: a folder, or a share of the labelled pictures.
-    fn add_test(&mut self, options: &Options, all_classes: bool) {
+    /// The test part: a folder with classes of the folder `train`, or a share of the pictures there.
+    fn add_test(&mut self, options: &Options, train: &str, all_classes: bool) {
         let folders = ["test", "val"].map(|name| self.root.join(name));
         let Some(folder) = folders.into_iter().find(|folder| folder.is_dir()) else {
             return self
@@ -150,14 +199,20 @@ impl Listing {
             self.problems.push(superfluous_share(&folder));
         }
         self.test = Part::labelled();
-        let expected = format!("the classes of `{}`", self.train_name);
+        let expected = format!("the classes of `{train}`");
         let mut missing = self.classes.clone();
         for (name, files) in self.class_folders(&folder) {
             missing.retain(|class| *class != name);
             match self.classes.iter().position(|class| *class == name) {
                 Some(class) => self.test.add(files, class as u16),
                 None => {
-                    let found = format!("an additional class `{name}`");
+                    let mut found = format!("an additional class `{name}`");
+                    if let Some((like, how)) = names::like(&name, &self.classes) {
+                        missing.retain(|class| class != like);
+                        found += &format!(
+                            ", which differs from `{like}` only {how}: rename one of them"
+                        );
+                    }
                     self.problem(&folder, "test part", &expected, &found);
                 }
             }
@@ -205,17 +260,18 @@ impl Listing {
         }
     }
 
-    fn add_unlabelled(&mut self, folder: &Path) {
+    fn add_unlabelled(&mut self, folder: &Path, labelled: &str) {
         let found = if folder.is_dir() { self.entries(folder) } else { Some(Entries::default()) };
         let Some(Entries { mut folders, files: Found { pictures, others } }) = found else {
             return;
         };
         match pictures.first() {
             None if folders.is_empty() => {
-                let expected = "the clients' pictures in it, or in one folder per client (to \
-                                simulate clients with labelled pictures, rename `labelled` to \
-                                `train`)";
-                self.problem(folder, "folder", expected, &instead(&others));
+                let expected = format!(
+                    "the clients' pictures in it, or in one folder per client (to simulate clients with labelled \
+                     pictures, rename `{labelled}` to `train`)"
+                );
+                self.problem(folder, "folder", &expected, &instead(&others));
             }
             Some(picture) if !folders.is_empty() => {
                 let expected = "only folders of clients, since there is one next to it";
@@ -226,7 +282,7 @@ impl Listing {
         self.skipped.extend(others);
         folders.sort_by(|a, b| natural(&a.to_string_lossy(), &b.to_string_lossy()));
         let mut part = Part { files: pictures, ..Part::default() };
-        for (name, files) in self.by_name(folders) {
+        for (name, files) in self.by_name(folders, Found::below) {
             let start = part.files.len() as u32;
             part.clients.push((start..start + files.len() as u32).collect());
             part.client_names.push(name);
@@ -276,6 +332,17 @@ fn entries(folder: &Path) -> Result<Entries> {
     Ok(found)
 }
 
+/// The files in a folder that must have no folder inside.
+fn only_files(folder: &Path) -> Result<Found> {
+    let Entries { folders, files } = entries(folder)?;
+    match folders.first() {
+        Some(inner) => {
+            malformed(inner, "path", "pictures and no folder inside this folder", "a folder")
+        }
+        None => Ok(files),
+    }
+}
+
 /// A description of the files that were found instead of pictures.
 fn instead(others: &[Skipped]) -> String {
     let unsupported = |file: &Skipped| match &file.reason {
@@ -322,74 +389,5 @@ fn number(text: &str) -> (&str, &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_compared_by_value() {
-        let sorted = ["", "a", "a2", "a02", "a2b", "a10", "a10b1", "b", "b1.9", "b1.10", "é2"];
-        let mut names = sorted;
-        names.reverse();
-        names.sort_by(|a, b| natural(a, b));
-        // "a02" and "a2" are the same number: then the text decides.
-        let expected = ["", "a", "a02", "a2", "a2b", "a10", "a10b1", "b", "b1.9", "b1.10", "é2"];
-        assert_eq!(names, expected);
-    }
-
-    fn listing(counts: &[usize]) -> Listing {
-        let mut listing = Listing::default();
-        let (mut files, mut labels) = (Vec::new(), Vec::new());
-        for (class, &count) in counts.iter().enumerate() {
-            listing.classes.push(format!("c{class}"));
-            for number in 0..count {
-                files.push(format!("c{class}/{number}.png").into());
-                labels.push(class as u16);
-            }
-        }
-        listing.train = Part { files, labels: Some(labels), ..Part::default() };
-        listing
-    }
-
-    fn draw(listing: &mut Listing, share: f64) {
-        let options = Options { test_share: Some(share), ..Options::default() };
-        listing.test_from_share(&options, "");
-    }
-
-    fn counts(part: &Part, classes: u16) -> Vec<usize> {
-        let labels = part.labels.as_ref().unwrap();
-        (0..classes).map(|class| labels.iter().filter(|&&label| label == class).count()).collect()
-    }
-
-    #[test]
-    fn every_class_gives_its_share_but_never_its_last_picture() {
-        let mut parts = listing(&[100, 1, 2, 3]);
-        draw(&mut parts, 0.2);
-        assert_eq!(counts(&parts.test, 4), [20, 0, 1, 1]);
-        assert_eq!(counts(&parts.train, 4), [80, 1, 1, 2]);
-        assert!(parts.problems.is_empty());
-        let mut all = [parts.train.files.clone(), parts.test.files.clone()].concat();
-        all.sort();
-        let mut expected = listing(&[100, 1, 2, 3]).train.files;
-        expected.sort();
-        assert_eq!(all, expected);
-        let mut again = listing(&[100, 1, 2, 3]);
-        draw(&mut again, 0.2);
-        assert_eq!((again.test, again.train), (parts.test, parts.train));
-        let mut most = listing(&[10]);
-        draw(&mut most, 0.99);
-        assert_eq!(counts(&most.test, 1), [9]);
-    }
-
-    #[test]
-    fn impossible_shares_are_problems() {
-        for share in [0.0, 1.0, -0.1, f64::NAN] {
-            let mut parts = listing(&[5]);
-            draw(&mut parts, share);
-            let problem = parts.problems[0].to_string();
-            assert!(problem.starts_with("data.test_share must be between 0 and 1"), "{problem}");
-        }
-        let mut parts = listing(&[1, 1]);
-        draw(&mut parts, 0.5);
-        assert!(parts.problems[0].to_string().contains("two or more labelled pictures"));
-    }
-}
+#[path = "listing_tests.rs"]
+mod tests;

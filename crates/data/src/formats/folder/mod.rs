@@ -33,7 +33,11 @@ use std::path::{Path, PathBuf};
 /// resized to `size` x `size` pixels; without, all must be square and of the same size. The set is
 /// grey if every picture is.
 pub fn read(folder: &Path, options: &Options) -> Result<ImageSet> {
-    read_images(folder, Listing::images(folder), options)
+    let listing = match options.unlabelled {
+        true => Listing::all_below(folder),
+        false => Listing::images(folder),
+    };
+    read_images(folder, listing, options)
 }
 
 /// Reads one picture file, as an unlabelled set of one image.

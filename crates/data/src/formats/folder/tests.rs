@@ -88,7 +88,7 @@ fn invalid_folders_are_rejected() {
     let at = |name: &str| root.path().join(name);
     assert!(
         failure(root.path(), None)
-            .contains("expected PNG, JPEG, BMP, WebP or GIF pictures, found none")
+            .contains("expected PNG, JPEG, TIFF, BMP, WebP, GIF or PNM pictures, found none")
     );
     assert!(failure(&at("absent"), None).contains("absent"));
     grey(at("cat/1.png"), 2, 2, 0);
