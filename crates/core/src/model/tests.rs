@@ -20,6 +20,7 @@ fn description(heads: Vec<Head>) -> Description {
         shape: SHAPE,
         fit: Fit::Pad,
         normalisation: Normalisation { mean: vec![0.5], std: vec![0.25] },
+        trunk: None,
         classes: ["cat", "dog"].map(str::to_owned).into(),
         latents: LatentSource::Anchor,
     }
