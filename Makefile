@@ -61,10 +61,12 @@ built: libtorch
 test-rust:
 	+OMP_NUM_THREADS=1 $(CARGO) test --locked --workspace
 
-# Compares exported models with the program's own outputs in onnxruntime.
+# Compares exported models with the program's own outputs in onnxruntime, and the Python program in docs/pictures.md with
+# `fedanchor predict`.
 test-export: built target/onnx/ready
 	target/debug/examples/cases target/exported
 	target/onnx/bin/python scripts/check_export.py target/exported
+	OMP_NUM_THREADS=1 target/onnx/bin/python scripts/check_predict.py target/debug/fedanchor
 	rm -r target/exported
 
 # The fleet on Flower, and the apps that carry its messages.

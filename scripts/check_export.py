@@ -79,6 +79,8 @@ def check_onnx(case):
         check(json.loads(properties["classes"]) == CLASSES, f"{case.name}: {properties}")
         check(properties["size"] == str(numpy.load(case / "images.npy").shape[1]), f"{case.name}: {properties}")
         check((properties["fit"], properties["version"]) == ("crop", "1.2.3"), f"{case.name}: {properties}")
+        resized = (properties["filter"], properties["antialias"])
+        check(resized == ("lanczos3", "true"), f"{case.name}: {properties}")
         normalisation = json.loads(properties["normalisation"])
         check(len(normalisation["mean"]) == len(normalisation["std"]), f"{case.name}: {properties}")
         found = dict(zip(OUTPUTS, runtime.run(OUTPUTS, {name: pixels})))

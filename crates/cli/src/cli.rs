@@ -441,6 +441,8 @@ pub struct LabelArgs {
     /// Number of pictures on the HTML page, the most doubtful first; the CSV file has all
     #[arg(long, default_value_t = 500, value_name = "N")]
     pub page: usize,
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 #[derive(Debug, Args)]

@@ -28,7 +28,7 @@ pub use error::{DataError, Result};
 pub use formats::sample;
 pub use image_set::{DataSet, ImageSet, InputFormat, Normalisation, Shape, Unlabelled};
 pub use partition::Partition;
-pub use pictures::Fit;
+pub use pictures::{FILTER, Fit};
 pub use progress::Progress;
 pub use skipped::{Reason, Skipped};
 pub use stream::{Purpose, Stream};

@@ -14,6 +14,7 @@
 //! # Ok::<(), fedanchor_report::ReportError>(())
 //! ```
 
+mod card;
 pub mod chart;
 mod compare;
 mod error;
@@ -35,6 +36,7 @@ mod table;
 mod tables;
 mod tensorboard;
 
+pub use card::model_card;
 pub use compare::{Comparison, Evidence, Reached, compare, comparison_text};
 pub use error::{ReportError, Result};
 pub use figures::Options;

@@ -1,14 +1,17 @@
-//! `fedanchor export`: a trained model as an ONNX file for other programs.
+//! `fedanchor export`: a trained model as an ONNX file for other programs, and a page about it.
 
-use super::{bytes, counted, same_file};
+use super::{bytes, complete, counted, same_file, write};
 use crate::cli::ExportArgs;
 use crate::printer::Printer;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use fedanchor::Model;
 use fedanchor::engine::Device;
 use fedanchor::labels::LatentSource;
+use fedanchor::model::Description;
+use fedanchor_data::FILTER;
 use fedanchor_export::{Exported, Input, Latents, Trained};
 use fedanchor_record::files;
+use std::path::Path;
 
 pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
     let (inside, out) = (args.run.join(files::MODEL), &args.out);
@@ -42,16 +45,26 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
     };
     let input = if args.raw_input { Input::Raw } else { Input::Normalised };
     let Exported { bytes: content, left_out } = fedanchor_export::onnx(&trained, input)?;
-    // Overwriting the same model is harmless.
-    let existing = || fedanchor_disk::read(out, content.len() as u64).ok();
-    let differs = out.is_file() && existing().as_deref() != Some(&content[..]);
-    if differs && !args.force {
+    let card = out.with_extension("md");
+    if card == *out || same_file(file, &card) {
         bail!(
-            "{}: already exists with other content: choose another file with --out, or overwrite it with --force",
+            "{}: the page about the model would have the same name: choose another file with --out",
             out.display()
         );
     }
+    let page = card_of(about, file, out, args.raw_input)?;
+    // Overwriting the same content is harmless.
+    for (path, content) in [(out, &content[..]), (&card, page.as_bytes())] {
+        let existing = || fedanchor_disk::read(path, content.len() as u64).ok();
+        if path.is_file() && existing().as_deref() != Some(content) && !args.force {
+            bail!(
+                "{}: already exists with other content: choose another file with --out, or overwrite it with --force",
+                path.display()
+            );
+        }
+    }
     fedanchor_disk::write(out, &[&content])?;
+    write(&card, &page)?;
     let size = bytes(content.len() as u64);
     printer.line(format!(
         "{}: {} for {} of {}, {size}",
@@ -63,5 +76,37 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
     for text in left_out {
         printer.line(format!("left out: {text}"));
     }
+    printer.line(format!("{}: the page about it", card.display()));
     Ok(())
+}
+
+/// The page about the model. That of a model file in its run folder is the same as that of the run.
+fn card_of(about: &Description, file: &Path, out: &Path, raw_input: bool) -> Result<String> {
+    let input = match raw_input {
+        true => "images, 8-bit pixels [N, H, W, C]",
+        false => "input, normalised pixels in single precision [N, C, H, W]",
+    };
+    let mut facts = vec![
+        ("Classes", about.classes.join(", ")),
+        ("Network", about.model.name.to_string()),
+        ("Method", about.method.clone()),
+        ("Input", format!("{input}: {}", about.shape)),
+        (
+            "Pictures of other sizes",
+            format!("fit {}, resized with {FILTER}, antialiased", about.fit),
+        ),
+        ("Trained by fedanchor", about.build.to_string()),
+    ];
+    if let Some(trunk) = &about.trunk {
+        let origin =
+            format!("{}; licence: {}; source: {}", trunk.name, trunk.licence, trunk.source);
+        facts.push(("Trunk", format!("{origin}; blake3 hash: {}", trunk.hash)));
+    }
+    let folder = file.parent().filter(|folder| {
+        file.file_name() == Some(files::MODEL.as_ref()) && folder.join(files::CONFIG).is_file()
+    });
+    let title = out.file_name().unwrap_or(out.as_os_str()).to_string_lossy();
+    fedanchor_report::model_card(&title, &facts, folder, &complete).with_context(|| {
+        format!("the page about the model (or export a copy of {})", file.display())
+    })
 }

@@ -82,6 +82,9 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
             names(&format!("{head}: {}", grouped(lines.len())), lines, printer);
         }
     }
+    for advice in &found.duplicates.advice {
+        printer.line(format!("pictures {advice}"));
+    }
 }
 
 fn shown(location: &Location) -> String {

@@ -1,5 +1,6 @@
 //! `fedanchor label`: labels by a trained model, for a person to review.
 
+use super::doubts::{self, CHECK_LABELS, CHECK_PICTURES, Contradicted, Unlike};
 use super::interrupt::{Interrupted, stop_on_interrupt, this_command};
 use super::pictures::{self, AT_ONCE, PICTURES};
 use super::{counted, grouped, write};
@@ -12,6 +13,7 @@ use fedanchor::simulation::{self, Assigned};
 use fedanchor_data::thumbnail::jpeg;
 use fedanchor_data::{Fit, ImageSet, Shape, paths, pictures as reading};
 use fedanchor_report::{Proposal, Shown, review_csv, review_page};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -19,6 +21,23 @@ use std::sync::atomic::Ordering;
 const NEAREST: usize = 3;
 /// Pixels per side of a picture on the page.
 const THUMBNAIL: Shape = Shape { side: 96, channels: 3 };
+
+/// What `label --json` prints.
+#[derive(Serialize)]
+struct Labelled {
+    pictures: usize,
+    /// On which the heads differ.
+    differ: usize,
+    accepted: usize,
+    csv: String,
+    html: String,
+    /// Labelled pictures that look like those of another class, and what to do about them.
+    contradicted: Vec<Contradicted>,
+    contradicted_advice: Option<&'static str>,
+    /// Pictures unlike every class, the most unlike first, and what to do about them.
+    unlike: Vec<Unlike>,
+    unlike_advice: Option<&'static str>,
+}
 
 pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     let (csv, html) = (args.out.join("labels.csv"), args.out.join("labels.html"));
@@ -31,7 +50,8 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     }
     super::check_exists(&args.folder, PICTURES)?;
     let model = args.model.load()?;
-    let anchors = anchors(args, &model, printer)?;
+    let printer = &printer.for_json(args.output.json);
+    let (anchors, files) = anchors(args, &model, printer)?;
     let paths = pictures::find(std::slice::from_ref(&args.folder), printer)?;
     let (mut labelled, mut failed) = (Vec::new(), 0);
     let bar = printer.bar(paths.len() as u64, "labelling [{bar:30}] {pos} of {len} pictures");
@@ -89,15 +109,20 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     write(&csv, &review_csv(&sorted))?;
     let title = format!("Labels for {}", args.folder.display());
     write(&html, &review_page(&title, model.classes(), &sorted, &shown))?;
-    let differ = sorted.iter().filter(|proposal| !proposal.agrees()).count();
-    printer.line(format!(
-        "{}, {} on which the heads differ, {} accepted; wrote {} and {}",
-        counted(sorted.len(), "picture", "pictures"),
-        grouped(differ),
-        grouped(sorted.iter().filter(|proposal| !proposal.label.is_empty()).count()),
-        csv.display(),
-        html.display()
-    ));
+    let found = doubts::of_labelled(&model, &anchors, &files)?;
+    let unlike = unlike(&sorted, found.usual);
+    let labelled = Labelled {
+        pictures: sorted.len(),
+        differ: sorted.iter().filter(|proposal| !proposal.agrees()).count(),
+        accepted: sorted.iter().filter(|proposal| !proposal.label.is_empty()).count(),
+        csv: csv.display().to_string(),
+        html: html.display().to_string(),
+        contradicted_advice: (!found.contradicted.is_empty()).then_some(CHECK_LABELS),
+        contradicted: found.contradicted,
+        unlike_advice: (!unlike.is_empty()).then_some(CHECK_PICTURES),
+        unlike,
+    };
+    args.output.print(printer, &labelled, || show(&labelled, found.usual, printer));
     printer.status(format!(
         "next: review the labels in {}, and pass the file that it saves to `fedanchor init --labels`",
         html.display()
@@ -106,6 +131,27 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         bail!("{failed} of {} pictures could not be read", paths.len());
     }
     Ok(())
+}
+
+fn show(labelled: &Labelled, usual: Option<f32>, printer: &Printer) {
+    let Labelled { pictures, differ, accepted, csv, html, .. } = labelled;
+    printer.line(format!(
+        "{}, {} on which the heads differ, {} accepted; wrote {csv} and {html}",
+        counted(*pictures, "picture", "pictures"),
+        grouped(*differ),
+        grouped(*accepted),
+    ));
+    doubts::show_contradicted(&labelled.contradicted, printer);
+    doubts::show_unlike(&labelled.unlike, usual.unwrap_or_default(), printer);
+}
+
+/// Pictures with a score that labelled ones hardly ever have.
+fn unlike(proposals: &[Proposal], usual: Option<f32>) -> Vec<Unlike> {
+    let low = proposals.iter().filter(|one| usual.is_some_and(|usual| one.score < usual.into()));
+    let mut found: Vec<Unlike> =
+        low.map(|one| Unlike { path: one.path.clone(), score: one.score }).collect();
+    found.sort_by(|a, b| a.score.total_cmp(&b.score));
+    found
 }
 
 fn proposal(path: String, prediction: &Prediction, names: &[String]) -> Proposal {
@@ -123,8 +169,8 @@ fn proposal(path: String, prediction: &Prediction, names: &[String]) -> Proposal
     }
 }
 
-/// The labelled pictures to show: those in `--anchors`, or the anchors of the run.
-fn anchors(args: &LabelArgs, model: &Model, printer: &Printer) -> Result<ImageSet> {
+/// The labelled pictures to show, and their files: those in `--anchors`, or the anchors of the run.
+fn anchors(args: &LabelArgs, model: &Model, printer: &Printer) -> Result<(ImageSet, Vec<PathBuf>)> {
     if let Some(folder) = &args.anchors {
         let set = pictures::read_set(folder, &model.description)?;
         set.require_labels("showing anchors")?;
@@ -132,7 +178,7 @@ fn anchors(args: &LabelArgs, model: &Model, printer: &Printer) -> Result<ImageSe
             let classes = model.classes().join(", ");
             bail!("{}: unknown class `{other}`: the model has {classes}", folder.display());
         }
-        return Ok(set);
+        return Ok((set, pictures::files_of_set(folder)?));
     }
     let instead = "give labelled pictures with --anchors";
     let (experiment, data) = super::data_of_run(&args.model.run, instead, printer)?;
@@ -142,7 +188,12 @@ fn anchors(args: &LabelArgs, model: &Model, printer: &Printer) -> Result<ImageSe
         let (expected, got) = (model.description.shape, anchors.shape);
         bail!("data of {}: the model expects {expected}, got {got}", args.model.run.display());
     }
-    Ok(anchors)
+    let files = pictures::files_of_run(&experiment)?.train;
+    let files = match files.len() == data.train.len() {
+        true => split.anchors.iter().map(|&at| files[at as usize].clone()).collect(),
+        false => Vec::new(), // some could not be read
+    };
+    Ok((anchors, files))
 }
 
 /// The absolute path of a picture: the page may be saved anywhere.

@@ -1,6 +1,7 @@
 //! The subcommands.
 
 mod data;
+mod doubts;
 mod drawings;
 mod export;
 mod findings;

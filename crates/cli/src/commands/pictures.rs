@@ -3,9 +3,9 @@
 use super::counted;
 use crate::printer::Printer;
 use anyhow::{Result, bail};
-use fedanchor::Model;
 use fedanchor::model::{Description, Prediction};
-use fedanchor_data::formats::{self, Options};
+use fedanchor::{Experiment, Model};
+use fedanchor_data::formats::{self, LabelledFiles, Options};
 use fedanchor_data::pictures::{self, Found};
 use fedanchor_data::skipped::FORMATS;
 use fedanchor_data::{DataError, ImageSet, Progress, Reason, Skipped, paths};
@@ -107,6 +107,24 @@ pub(super) fn read_set(path: &Path, description: &Description) -> Result<ImageSe
         bail!("{}: the model expects {expected}, got {got}", path.display());
     }
     Ok(set.with_channels(description.shape.channels))
+}
+
+/// The files of the images that [`read_set`] reads, if they are files of pictures.
+pub(super) fn files_of_set(path: &Path) -> Result<Vec<PathBuf>> {
+    let test = ["test", "val"].map(|name| path.join(name)).into_iter().find(|test| test.is_dir());
+    let is_data_set = test.is_none() && formats::is_data_set(path);
+    let files = formats::labelled_files(test.as_deref().unwrap_or(path), &Options::default())?;
+    Ok(if is_data_set { files.test } else { files.train })
+}
+
+/// The files of the labelled pictures of an experiment, if they are files of pictures.
+pub(super) fn files_of_run(experiment: &Experiment) -> Result<LabelledFiles> {
+    let data = &experiment.data;
+    let options = Options { test_share: data.test_share, ..Options::default() };
+    match &data.path {
+        Some(path) => Ok(formats::labelled_files(Path::new(path), &options)?),
+        None => Ok(LabelledFiles::default()),
+    }
 }
 
 /// All images of a set.

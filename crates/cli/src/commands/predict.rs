@@ -1,5 +1,6 @@
 //! `fedanchor predict` and `fedanchor eval`: a trained model on pictures, and how right it is on labelled ones.
 
+use super::doubts::{self, CHECK_LABELS, Contradicted};
 use super::{grouped, pictures, width};
 use crate::cli::{EvalArgs, PredictArgs, PredictFormat};
 use crate::printer::Printer;
@@ -93,20 +94,43 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
     Ok(())
 }
 
+/// What `eval --json` prints.
+#[derive(Serialize)]
+struct Evaluated {
+    #[serde(flatten)]
+    assessment: Assessment,
+    /// Pictures that look like those of another class.
+    contradicted: Vec<Contradicted>,
+    /// What to do about them.
+    advice: Option<&'static str>,
+}
+
 pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
     let model = args.model.load()?;
-    let (set, name) = match &args.data {
-        Some(path) => (pictures::read_set(path, &model.description)?, path.display().to_string()),
+    let (set, name, files) = match &args.data {
+        Some(path) => {
+            let set = pictures::read_set(path, &model.description)?;
+            (set, path.display().to_string(), pictures::files_of_set(path)?)
+        }
         None => {
-            let (_, data) =
-                super::data_of_run(&args.model.run, "give labelled pictures after it", printer)?;
-            (data.test, data.name)
+            let advice = "give labelled pictures after it";
+            let (experiment, data) = super::data_of_run(&args.model.run, advice, printer)?;
+            (data.test, data.name, pictures::files_of_run(&experiment)?.test)
         }
     };
     let labels = set.require_labels("an evaluation")?;
     let labels = by_name(labels, &set.classes, model.classes(), &name)?;
     let assessment = assess(&model.predict(&pictures::of_set(&set))?, &labels, model.classes());
-    args.output.print(printer, &assessment, || show(&assessment, model.classes(), printer));
+    let contradicted = doubts::of_labelled(&model, &set, &files)?.contradicted;
+    let advice = (!contradicted.is_empty()).then_some(CHECK_LABELS);
+    let evaluated = Evaluated { assessment, contradicted, advice };
+    args.output.print(printer, &evaluated, || {
+        show(&evaluated.assessment, model.classes(), printer);
+        if !evaluated.contradicted.is_empty() {
+            printer.line("");
+        }
+        doubts::show_contradicted(&evaluated.contradicted, printer);
+    });
     Ok(())
 }
 

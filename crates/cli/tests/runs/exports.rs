@@ -22,6 +22,22 @@ fn a_model_is_exported_or_refused_with_the_reason() {
     for name in ["images", "probabilities", "scores", "layer3.0.conv2.weight", "normalisation"] {
         assert!(onnx.windows(name.len()).any(|part| part == name.as_bytes()), "{name}");
     }
+    for name in ["lanczos3", "antialias"] {
+        assert!(onnx.windows(name.len()).any(|part| part == name.as_bytes()), "{name}");
+    }
+
+    // The page has what the folder of the run tells; a copy of the model file tells less.
+    let page = std::fs::read_to_string(workspace.at("model.md")).unwrap();
+    assert!(page.starts_with("# model.onnx\n\n- Classes: "), "{page}");
+    for part in ["\n## Data\n\n- Name: ", "- Rounds: 1 of 1\n", "- Accuracy: ", "| recall |"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    std::fs::copy(workspace.at("run/model.safetensors"), workspace.at("copy.safetensors")).unwrap();
+    let done = export(&workspace, &["copy.safetensors", "--out", "copy.onnx"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let short = std::fs::read_to_string(workspace.at("copy.md")).unwrap();
+    assert!(short.ends_with("which was not there at the export.\n"), "{short}");
+    assert_eq!(short.lines().nth(2), page.lines().nth(2));
 
     // The same content again is no loss; other content is refused.
     let model = "run/model.safetensors";
@@ -39,6 +55,7 @@ fn a_model_is_exported_or_refused_with_the_reason() {
     for (arguments, reason) in [
         (&["run", "--out", model][..], "this is the model itself"),
         (&[model, "--out", model], "this is the model itself"),
+        (&["run", "--out", "notes.md"], "would have the same name"),
         (&["none"], "none"),
     ] {
         let done = export(&workspace, arguments);

@@ -2,11 +2,13 @@
 
 mod assessment;
 mod description;
+mod doubts;
 #[cfg(test)]
 mod tests;
 
 pub use assessment::{Assessment, Bin, Calibration, ClassScore, HeadScores, assess};
 pub use description::{Description, Head};
+pub use doubts::{Contradicted, Doubts, doubts};
 
 use crate::config::Heads;
 use crate::disk;

@@ -36,6 +36,21 @@ fn near_duplicates_are_found_and_other_digits_are_not() {
     assert!(found >= 290, "{found} of 300");
 }
 
+/// Dark pictures have hardly any edges, and are all alike on a small thumbnail.
+#[test]
+fn dark_pictures_with_different_patterns_are_not_near() {
+    let side = duplicates::SIDE;
+    let print = |bright: &dyn Fn(usize, usize) -> bool| {
+        let pixels: Vec<u8> =
+            (0..side * side).map(|at| if bright(at % side, at / side) { 13 } else { 10 }).collect();
+        Fingerprint::new(blake3::hash(&pixels), &pixels)
+    };
+    let (across, down) = (print(&|_, y| y % 24 < 12), print(&|x, _| x % 24 < 12));
+    assert!(!across.near(&down) && !down.near(&across));
+    let almost = print(&|x, y| y % 24 < 12 && x > 0);
+    assert!(across.near(&almost));
+}
+
 /// Blank pages, for example: all pairs of them would be too many to find and to read.
 #[test]
 fn of_many_pictures_that_look_the_same_each_is_listed_with_one() {
@@ -117,6 +132,9 @@ fn everything_is_reported_at_once() {
         .map(|pair| [shown(&pair.first), shown(&pair.second)])
         .collect();
     assert_eq!(near, [["labelled/one/a.png", "unlabelled/y/near.jpg"]]);
+    let advice = found.duplicates.advice.iter().map(|advice| advice.split(':').next().unwrap());
+    let expected = ["under two labels", "in the test part and another", "labelled and unlabelled"];
+    assert_eq!(advice.collect::<Vec<_>>(), expected);
     // The sizes differ, and a run without a size says so.
     assert!(found.refusal.unwrap().contains("wide.png: image size"));
     let options = Options { size: Some(28), ..Options::default() };

@@ -6,6 +6,10 @@ use image::{ImageBuffer, Luma, Pixel, Rgb};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The name of the filter that pictures are resized with, for those who use a model elsewhere. It is widened where a side
+/// becomes shorter (antialiasing), and only the result is rounded.
+pub const FILTER: &str = "lanczos3";
+
 /// How a picture that is not square becomes square. Square pictures are the same under all three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -19,8 +19,8 @@ mod tiff;
 
 pub(crate) use finding::visible;
 pub use finding::{Found, find};
-pub use fit::Fit;
 pub(crate) use fit::fit;
+pub use fit::{FILTER, Fit};
 
 use crate::skipped::{FORMATS, MAX_PICTURE_SIDE, MAX_PIXELS, MIN_PICTURE_SIDE, Reason};
 use crate::{DataError, Result, Shape};

@@ -8,7 +8,7 @@
 mod proto;
 
 use crate::{Error, Exported, Latents, Result, Trained};
-use fedanchor_data::{Normalisation, Shape};
+use fedanchor_data::{FILTER, Normalisation, Shape};
 use fedanchor_engine::model::{EPSILON, IMAGES, Layer, Operation, Value};
 use fedanchor_engine::tensors::Part as Head;
 use fedanchor_engine::trunk::TrunkLayers;
@@ -331,6 +331,8 @@ fn properties(model: &Trained) -> Vec<Property> {
         ("channels", model.shape.channels.to_string()),
         ("normalisation", normalisation.to_string()),
         ("fit", fit.as_str().unwrap_or_default().to_owned()),
+        ("filter", FILTER.to_owned()),
+        ("antialias", "true".to_owned()),
         ("model", model.network.config.name.to_string()),
         ("version", model.version.to_owned()),
     ];

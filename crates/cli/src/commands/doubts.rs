@@ -1,0 +1,93 @@
+//! Pictures that `eval` and `label` name for a person to look at: with labels that the others contradict, and unlike
+//! every class.
+
+use super::{counted, pictures};
+use crate::printer::Printer;
+use anyhow::Result;
+use fedanchor::Model;
+use fedanchor::model::doubts;
+use fedanchor_data::ImageSet;
+use fedanchor_data::paths::shown;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Pictures that are named; `--json` names all.
+const NAMED: usize = 10;
+
+/// A labelled picture that looks like those of another class.
+#[derive(Serialize)]
+pub(super) struct Contradicted {
+    pub(super) path: String,
+    pub(super) label: String,
+    pub(super) other: String,
+    /// How much higher its average cosine is with the pictures of the other class.
+    pub(super) margin: f32,
+}
+
+/// A picture with a low score.
+#[derive(Serialize)]
+pub(super) struct Unlike {
+    pub(super) path: String,
+    pub(super) score: f64,
+}
+
+/// What labelled pictures say about each other.
+pub(super) struct Found {
+    pub(super) contradicted: Vec<Contradicted>,
+    /// The score below which a picture is unlike every class.
+    pub(super) usual: Option<f32>,
+}
+
+/// Compares labelled pictures with each other. Without their files, they are named by their numbers.
+pub(super) fn of_labelled(model: &Model, set: &ImageSet, files: &[PathBuf]) -> Result<Found> {
+    let labels = set.require_labels("comparing labelled pictures")?;
+    let latents = model.latents(&pictures::of_set(set))?;
+    let found = doubts(&latents, labels, set.classes.len())?;
+    let class = |class: u16| set.classes[usize::from(class)].clone();
+    let name = |image: usize| match files.len() == set.len() {
+        true => shown(&files[image]),
+        false => format!("image {image}"),
+    };
+    let named = found.contradicted.into_iter().map(|one| Contradicted {
+        path: name(one.image),
+        label: class(one.label),
+        other: class(one.other),
+        margin: one.margin,
+    });
+    Ok(Found { contradicted: named.collect(), usual: found.usual })
+}
+
+/// What to do about labels that the other pictures contradict.
+pub(super) const CHECK_LABELS: &str = "look at them: correct a wrong label, or keep a right one, which shows what the \
+                                       model has not learned";
+/// What to do about pictures unlike every class.
+pub(super) const CHECK_PICTURES: &str =
+    "look at them: remove what belongs to no class, or label some of them if they do belong to one";
+
+pub(super) fn show_contradicted(all: &[Contradicted], printer: &Printer) {
+    let lines = all.iter().map(|one| {
+        let Contradicted { path, label, other, margin } = one;
+        format!("{path}: `{label}`, but {margin:.2} nearer to `{other}`")
+    });
+    let count = counted(all.len(), "labelled picture", "labelled pictures");
+    show(&format!("{count} nearer to another class"), CHECK_LABELS, lines, printer);
+}
+
+pub(super) fn show_unlike(all: &[Unlike], usual: f32, printer: &Printer) {
+    let lines = all.iter().map(|Unlike { path, score }| format!("{path}: {score:.2}"));
+    let count = counted(all.len(), "picture", "pictures");
+    let head = format!("{count} unlike every class, with a score below {usual:.2}");
+    show(&head, CHECK_PICTURES, lines, printer);
+}
+
+fn show(head: &str, advice: &str, lines: impl ExactSizeIterator<Item = String>, printer: &Printer) {
+    let count = lines.len();
+    if count == 0 {
+        return;
+    }
+    printer.line(format!("{head} ({advice})"));
+    lines.take(NAMED).for_each(|line| printer.line(format!("  {line}")));
+    if count > NAMED {
+        printer.line(format!("  ... and {} more (--json lists all)", count - NAMED));
+    }
+}
