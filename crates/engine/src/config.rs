@@ -151,12 +151,9 @@ pub struct AugmentConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flip: Option<bool>,
     /// With a trunk: weakly augmented views of every picture that it encodes, and as many strongly augmented ones.
-    #[serde(default = "two", skip_serializing_if = "is_two")]
+    // Written down only if it is not the default, so that earlier configs are still the same.
+    #[serde(skip_serializing_if = "is_two")]
     pub views: usize,
-}
-
-fn two() -> usize {
-    2
 }
 
 fn is_two(views: &usize) -> bool {

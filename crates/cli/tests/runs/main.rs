@@ -25,6 +25,7 @@ mod names;
 mod paths;
 mod pictures;
 mod sweeps;
+mod trunks;
 mod verifying;
 mod watching;
 mod wholes;
