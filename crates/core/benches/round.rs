@@ -65,6 +65,7 @@ fn main() -> Result<()> {
         flip: true,
         unlabelled: None,
         skipped: Vec::new(),
+        trunk: None,
     };
     // 500 anchors and 100 clients of 500 images.
     let simulation = Simulation::new(experiment.clone(), data, None)?;

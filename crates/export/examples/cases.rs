@@ -73,8 +73,15 @@ fn write(config: &ModelConfig, shape: Shape, folder: &Path) -> Result<()> {
     // The outputs of the program.
     let augment = AugmentConfig { strong: Strong::Fixmatch, flip: None, views: 2 };
     let kernels = (false, false);
-    let pipeline =
-        ImagePipeline::new(shape, &normalisation, &augment, false, Device::Cpu, kernels, Some(1))?;
+    let pipeline = ImagePipeline::new(
+        shape.into(),
+        &normalisation,
+        &augment,
+        false,
+        Device::Cpu,
+        kernels,
+        Some(1),
+    )?;
     let input = pipeline.input(&images.f_unsqueeze(1)?)?;
     let pass = Pass::plain(&params.tensors, Statistics::Running);
     let features = network.features(&input, &pass)?;
