@@ -1,8 +1,8 @@
 //! Images in memory: 8-bit, square, channels last.
 
-use crate::features::{FeatureFormat, Features, TrunkInfo};
 use crate::skipped::Skipped;
 use crate::{DataError, Result};
+use half::f16;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,106 @@ impl Shape {
     /// Bytes per image.
     pub fn bytes(&self) -> usize {
         self.side * self.side * self.channels
+    }
+}
+
+/// What is known of a trunk; it travels in model files and to nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrunkInfo {
+    /// Its name, or that of its file.
+    pub name: String,
+    /// The hash of its file: two trunks are the same if this is.
+    pub hash: String,
+    /// Pixels per side of the pictures that it reads.
+    pub size: usize,
+    /// How their pixels are normalised.
+    pub normalisation: Normalisation,
+    /// The licence of its weights, as their publisher states it.
+    pub licence: String,
+    /// Where they come from.
+    pub source: String,
+}
+
+impl TrunkInfo {
+    /// The shape of the pictures that it reads.
+    pub fn shape(&self) -> Shape {
+        Shape { side: self.size, channels: 3 }
+    }
+}
+
+/// What the features of a picture are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeatureFormat {
+    /// The pictures that the trunk reads.
+    pub picture: Shape,
+    /// Numbers per vector, in half precision.
+    pub width: usize,
+    /// Vectors of weakly augmented views, and as many of strongly augmented ones.
+    pub views: usize,
+}
+
+impl FeatureFormat {
+    /// Bytes per vector.
+    pub fn bytes(&self) -> usize {
+        2 * self.width
+    }
+
+    /// Vectors per picture: of the picture as it is, of the weak views, of the strong ones.
+    pub fn vectors(&self) -> usize {
+        1 + 2 * self.views
+    }
+}
+
+/// The features of a set of pictures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Features {
+    /// What they are.
+    pub format: FeatureFormat,
+    /// `[pictures, vectors, width]` in half precision.
+    pub values: Vec<u8>,
+}
+
+impl Features {
+    fn stride(&self) -> usize {
+        self.format.vectors() * self.format.bytes()
+    }
+
+    /// All vectors of a picture.
+    pub fn of(&self, index: usize) -> &[u8] {
+        &self.values[index * self.stride()..][..self.stride()]
+    }
+
+    /// Mean and standard deviation by number, of pictures as they are.
+    pub(crate) fn normalisation(&self) -> Normalisation {
+        let width = self.format.width;
+        let (mut sum, mut square) = (vec![0.0; width], vec![0.0; width]);
+        let count = self.values.len() / self.stride();
+        for index in 0..count {
+            let numbers = self.of(index)[..2 * width].as_chunks().0.iter();
+            for (at, number) in
+                numbers.map(|&bytes| f64::from(f16::from_le_bytes(bytes))).enumerate()
+            {
+                sum[at] += number;
+                square[at] += number * number;
+            }
+        }
+        let count = count.max(1) as f64;
+        let mean: Vec<f64> = sum.iter().map(|sum| sum / count).collect();
+        let variance =
+            square.iter().zip(&mean).map(|(square, mean)| (square / count - mean * mean).max(0.0));
+        let variance: Vec<f64> = variance.collect();
+        // Numbers that hardly vary on few pictures would otherwise be enlarged.
+        let least = 0.25 * (variance.iter().sum::<f64>() / width as f64).sqrt().max(1e-4);
+        Normalisation {
+            mean: mean.iter().map(|&mean| mean as f32).collect(),
+            std: variance.iter().map(|variance| variance.sqrt().max(least) as f32).collect(),
+        }
+    }
+
+    /// Those of some pictures.
+    pub fn select(&self, indices: &[u32]) -> Self {
+        let values = indices.iter().flat_map(|&index| self.of(index as usize)).copied().collect();
+        Self { format: self.format, values }
     }
 }
 

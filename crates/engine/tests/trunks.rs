@@ -1,6 +1,8 @@
 //! Trunks: their networks against the implementation that the weights were published with (the package
 //! `efficientnet_lite_pytorch` 0.1.0, in PyTorch), and files that are none. `make trunks` sets them up.
 
+#![allow(clippy::unwrap_used)] // the setting for tests does not reach the functions they share
+
 use fedanchor_data::Normalisation;
 use fedanchor_engine::Device;
 use fedanchor_engine::trunk::{Place, Trunk, folders};
@@ -70,7 +72,7 @@ fn error(file: &std::path::Path, size: Option<usize>) -> String {
 fn a_file_that_is_no_trunk_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("trunk.safetensors");
-    let intact = fs_err::read(&trunk_file("efficientnet-lite0")).unwrap();
+    let intact = fs_err::read(trunk_file("efficientnet-lite0")).unwrap();
     let text = String::from_utf8_lossy(&intact[..100_000]).into_owned();
     let shape = text.find("\"shape\": [").unwrap() + 10;
     let changed = |at: usize, with: &[u8]| {

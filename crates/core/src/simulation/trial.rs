@@ -22,6 +22,9 @@ pub struct Trial {
     pub epoch: f64,
 }
 
+/// With fewer epochs a trial says nothing.
+const LEAST: u32 = 10;
+
 /// Pre-trains on all but a part of the labelled pictures and tests on that part, for each of `folds` parts, in about
 /// `time` altogether. The method of the experiment should be one without clients.
 pub fn cross_validate(
@@ -53,11 +56,11 @@ pub fn cross_validate(
     // On a busy machine three epochs may seem as fast as one.
     let epoch = ((three - one) / 2.0).max(three / 10.0);
     let affordable = time.as_secs_f64() / folds as f64 / epoch;
-    let epochs = (affordable as u32).clamp(1, most.max(1));
+    let epochs = (affordable as u32).clamp(LEAST.min(most), most.max(1));
     let (mut right, mut held_out) = (0.0, 0);
-    for part in 0..folds {
-        right += seconds(epochs, part)?.1 * parts[part].len() as f64;
-        held_out += parts[part].len();
+    for (part, members) in parts.iter().enumerate() {
+        right += seconds(epochs, part)?.1 * members.len() as f64;
+        held_out += members.len();
     }
     let accuracy = right / held_out.max(1) as f64;
     let share = 1.0 - 1.0 / folds as f64;

@@ -129,3 +129,29 @@ fn size(folder: &Path) -> u64 {
     });
     sizes.sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_cache_makes_room_by_dropping_other_trunks() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("pictures");
+        let extracted = || Extracted { thumbnail: vec![1; 40], vectors: vec![2; 28] };
+        let cache = |key: &str, limit| Cache::with_limit(Some(&root), key, [40, 28], limit);
+        let keys: Vec<blake3::Hash> = (0..5u8).map(|byte| blake3::hash(&[byte])).collect();
+        let old = cache("old", 250);
+        keys.iter().for_each(|key| old.store(key, &extracted())); // 100 bytes each: two fit
+        let kept = keys.iter().filter(|key| old.load(key).is_some()).count();
+        assert_eq!(kept, 2);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let new = cache("new", 200);
+        assert!(old.load(&keys[0]).is_none() && old.load(&keys[1]).is_none());
+        keys.iter().for_each(|key| new.store(key, &extracted()));
+        assert_eq!(keys.iter().filter(|key| new.load(key).is_some()).count(), 2);
+        // Its own folder is never dropped.
+        let again = cache("new", 200);
+        assert!(again.load(&keys[0]).is_some());
+    }
+}

@@ -8,117 +8,15 @@
 mod cache;
 
 use crate::augment::{self, Strong};
-use crate::formats::{MAX_SIDE, Options};
+pub use crate::image_set::{FeatureFormat, Features, TrunkInfo};
 use crate::pictures::{self, Fit};
 use crate::skipped::Reason;
 use crate::stream::{Purpose, SERVER, Stream};
-use crate::{DataError, DataSet, ImageSet, Normalisation, Result, Shape};
+use crate::{DataError, DataSet, ImageSet, Progress, Result, Shape};
 use cache::Cache;
-use half::f16;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// What is known of a trunk; it travels in model files and to nodes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TrunkInfo {
-    /// Its name, or that of its file.
-    pub name: String,
-    /// The hash of its file: two trunks are the same if this is.
-    pub hash: String,
-    /// Pixels per side of the pictures that it reads.
-    pub size: usize,
-    /// How their pixels are normalised.
-    pub normalisation: Normalisation,
-    /// The licence of its weights, as their publisher states it.
-    pub licence: String,
-    /// Where they come from.
-    pub source: String,
-}
-
-impl TrunkInfo {
-    /// The shape of the pictures that it reads.
-    pub fn shape(&self) -> Shape {
-        Shape { side: self.size, channels: 3 }
-    }
-}
-
-/// What the features of a picture are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FeatureFormat {
-    /// The pictures that the trunk reads.
-    pub picture: Shape,
-    /// Numbers per vector, in half precision.
-    pub width: usize,
-    /// Vectors of weakly augmented views, and as many of strongly augmented ones.
-    pub views: usize,
-}
-
-impl FeatureFormat {
-    /// Bytes per vector.
-    pub fn bytes(&self) -> usize {
-        2 * self.width
-    }
-
-    /// Vectors per picture: of the picture as it is, of the weak views, of the strong ones.
-    pub fn vectors(&self) -> usize {
-        1 + 2 * self.views
-    }
-}
-
-/// The features of a set of pictures.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Features {
-    /// What they are.
-    pub format: FeatureFormat,
-    /// `[pictures, vectors, width]` in half precision.
-    pub values: Vec<u8>,
-}
-
-impl Features {
-    fn stride(&self) -> usize {
-        self.format.vectors() * self.format.bytes()
-    }
-
-    /// All vectors of a picture.
-    pub fn of(&self, index: usize) -> &[u8] {
-        &self.values[index * self.stride()..][..self.stride()]
-    }
-
-    /// Mean and standard deviation by number, of pictures as they are.
-    fn normalisation(&self) -> Normalisation {
-        let width = self.format.width;
-        let (mut sum, mut square) = (vec![0.0; width], vec![0.0; width]);
-        let count = self.values.len() / self.stride();
-        for index in 0..count {
-            let numbers = self.of(index)[..2 * width].as_chunks().0.iter();
-            for (at, number) in
-                numbers.map(|&bytes| f64::from(f16::from_le_bytes(bytes))).enumerate()
-            {
-                sum[at] += number;
-                square[at] += number * number;
-            }
-        }
-        let count = count.max(1) as f64;
-        let mean: Vec<f64> = sum.iter().map(|sum| sum / count).collect();
-        let variance =
-            square.iter().zip(&mean).map(|(square, mean)| (square / count - mean * mean).max(0.0));
-        let variance: Vec<f64> = variance.collect();
-        // Numbers that hardly vary on few pictures would otherwise be enlarged.
-        let least = 0.25 * (variance.iter().sum::<f64>() / width as f64).sqrt().max(1e-4);
-        Normalisation {
-            mean: mean.iter().map(|&mean| mean as f32).collect(),
-            std: variance.iter().map(|variance| variance.sqrt().max(least) as f32).collect(),
-        }
-    }
-
-    /// Those of some pictures.
-    pub fn select(&self, indices: &[u32]) -> Self {
-        let values = indices.iter().flat_map(|&index| self.of(index as usize)).copied().collect();
-        Self { format: self.format, values }
-    }
-}
 
 /// Encodes pictures `[count, side, side, channels]` as vectors in half precision, `[count, width]`.
 type Encode = dyn Fn(&[u8]) -> Result<Vec<u8>, String> + Send + Sync;
@@ -209,24 +107,25 @@ impl Extractor {
         blake3::hash(parts.to_string().as_bytes()).to_hex()[..32].to_owned()
     }
 
-    fn cache(&self, options: &Options, flip: bool) -> Cache {
+    fn cache(&self, root: Option<&Path>, fit: Fit, flip: bool) -> Cache {
         let sizes = [self.thumbnail().bytes(), self.format.vectors() * self.format.bytes()];
-        Cache::new(options.cache.as_deref(), &self.key(flip, options.fit), sizes)
+        Cache::new(root, &self.key(flip, fit), sizes)
     }
 
     /// The features of picture files, in order, with thumbnails as their pixels, and the files that cannot be read.
     pub(crate) fn of_files(
         &self,
         files: &[PathBuf],
-        options: &Options,
+        fit: Fit,
+        cache: Option<&Path>,
         done: impl Fn() + Sync,
     ) -> Result<FromFiles> {
         let flip = self.flip.unwrap_or(true);
-        let cache = self.cache(options, flip);
+        let cache = self.cache(cache, fit, flip);
         let of = |file: &PathBuf| {
             let shape = self.format.picture;
             let bytes = pictures::content(file).map_err(Failure::Picture)?;
-            let decode = || pictures::try_decode(&bytes, shape, options.fit);
+            let decode = || pictures::try_decode(&bytes, shape, fit);
             let found = self.cached(&cache, blake3::hash(&bytes), flip, decode);
             done();
             found
@@ -246,10 +145,16 @@ impl Extractor {
     }
 
     /// The features of images in memory, which get thumbnails as their pixels. `flip` says whether they may be mirrored.
-    pub fn of_images(&self, images: ImageSet, flip: bool, options: &Options) -> Result<ImageSet> {
+    pub fn of_images(
+        &self,
+        images: ImageSet,
+        flip: bool,
+        cache: Option<&Path>,
+        progress: &Progress,
+    ) -> Result<ImageSet> {
         let flip = self.flip.unwrap_or(flip);
-        let cache = self.cache(options, flip);
-        let count = options.progress.count(images.len());
+        let cache = self.cache(cache, Fit::Stretch, flip);
+        let count = progress.count(images.len());
         let (from, to) = (images.shape, self.format.picture);
         let of = |pixels: &[u8]| {
             let mut hasher = blake3::Hasher::new();
@@ -278,12 +183,17 @@ impl Extractor {
     }
 
     /// The same for all parts of a data set that have none yet.
-    pub fn of_data(&self, data: DataSet, options: &Options) -> Result<DataSet> {
+    pub fn of_data(
+        &self,
+        data: DataSet,
+        cache: Option<&Path>,
+        progress: &Progress,
+    ) -> Result<DataSet> {
         if data.train.features.is_some() {
             return Ok(data);
         }
         let flip = data.flip;
-        let of = |images| self.of_images(images, flip, options);
+        let of = |images| self.of_images(images, flip, cache, progress);
         let unlabelled = data
             .unlabelled
             .map(|part| Ok::<_, DataError>(crate::Unlabelled { images: of(part.images)?, ..part }));
@@ -301,17 +211,6 @@ impl Extractor {
         let features = Features { format: self.format, values: Vec::new() };
         let set = ImageSet::new(self.thumbnail(), Vec::new(), None, Vec::new());
         ImageSet { features: Some(features), ..set }
-    }
-
-    /// Refuses pictures that are too large for memory and arithmetic alike.
-    pub fn check(&self) -> Result<()> {
-        let side = self.format.picture.side;
-        if side > MAX_SIDE {
-            return Err(DataError::Unusable(format!(
-                "data.size: expected at most {MAX_SIDE} pixels per side, got {side}"
-            )));
-        }
-        Ok(())
     }
 }
 
@@ -358,6 +257,3 @@ enum Failure {
 fn failed(place: &Path, problem: &str) -> DataError {
     DataError::malformed(place, "features", "a picture that the trunk can encode", problem)
 }
-
-#[cfg(test)]
-mod tests;

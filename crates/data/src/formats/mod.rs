@@ -55,8 +55,8 @@ pub struct Options {
 
 impl Options {
     fn check(&self) -> Result<()> {
-        self.features.as_ref().map_or(Ok(()), Extractor::check)?;
-        match self.size {
+        let size = self.features.as_ref().map(|extractor| extractor.format.picture.side);
+        match size.or(self.size) {
             Some(size) if !(1..=MAX_SIDE).contains(&size) => {
                 unusable(format!("the size must be between 1 and {MAX_SIDE}, got {size}"))
             }
@@ -67,7 +67,7 @@ impl Options {
     /// The data with features, if they are asked for.
     pub fn extract(&self, data: DataSet) -> Result<DataSet> {
         match &self.features {
-            Some(extractor) => extractor.of_data(data, self),
+            Some(extractor) => extractor.of_data(data, self.cache.as_deref(), &self.progress),
             None => Ok(data),
         }
     }
@@ -133,7 +133,10 @@ pub fn open_labelled(path: &Path, each: usize, options: &Options) -> Result<Imag
                 train.by_class().into_iter().flat_map(|class| class.into_iter().take(each));
             let train = options.resize(train.select(&chosen.collect::<Vec<_>>()))?;
             match &options.features {
-                Some(extractor) => extractor.of_images(train, true, options),
+                Some(extractor) => {
+                    let cache = options.cache.as_deref();
+                    extractor.of_images(train, true, cache, &options.progress)
+                }
                 None => Ok(train),
             }
         }
@@ -216,7 +219,9 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
     };
     let set = every_class(path, options.resize(set)?)?;
     match &options.features {
-        Some(extractor) if set.features.is_none() => extractor.of_images(set, true, options),
+        Some(extractor) if set.features.is_none() => {
+            extractor.of_images(set, true, options.cache.as_deref(), &options.progress)
+        }
         _ => Ok(set),
     }
 }
@@ -323,5 +328,7 @@ fn difference(expected: &[String], found: &[String]) -> String {
     }
 }
 
+#[cfg(test)]
+mod features_tests;
 #[cfg(test)]
 mod tests;

@@ -86,7 +86,9 @@ fn encode(
     options: &Options,
     count: &Count,
 ) -> Result<Decoded> {
-    let FromFiles { images, unreadable } = extractor.of_files(files, options, || count.add(1))?;
+    let cache = options.cache.as_deref();
+    let found = extractor.of_files(files, options.fit, cache, || count.add(1))?;
+    let FromFiles { images, unreadable } = found;
     let ImageSet { shape, pixels, features, .. } = images;
     Ok(Decoded { shape, pixels, features, unreadable })
 }

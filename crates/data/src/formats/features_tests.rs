@@ -1,10 +1,14 @@
 //! Features of small pictures, by a trunk that only adds up.
 
-use super::*;
-use crate::formats::{Options, open};
+use super::{Options, open};
+use crate::augment::Strong;
+use crate::features::{Extractor, FeatureFormat, Features, TrunkInfo};
+use crate::{DataSet, ImageSet, Normalisation, Progress, Result, Shape};
+use half::f16;
 use image::{Rgb, RgbImage};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SHAPE: Shape = Shape { side: 16, channels: 3 };
@@ -134,26 +138,7 @@ fn features_do_not_depend_on_other_pictures_or_on_a_cache() {
     assert_eq!(with(None).train.input(1), all.train.input(1));
 }
 
-#[test]
-fn a_full_cache_makes_room_by_dropping_other_trunks() {
-    let place = tempfile::tempdir().unwrap();
-    let root = place.path().join("pictures");
-    let extracted = || Extracted { thumbnail: vec![1; 40], vectors: vec![2; 28] };
-    let cache = |key: &str, limit| Cache::with_limit(Some(&root), key, [40, 28], limit);
-    let keys: Vec<blake3::Hash> = (0..5u8).map(|byte| blake3::hash(&[byte])).collect();
-    let old = cache("old", 250);
-    keys.iter().for_each(|key| old.store(key, &extracted())); // 100 bytes each: two fit
-    let kept = keys.iter().filter(|key| old.load(key).is_some()).count();
-    assert_eq!(kept, 2);
-    std::thread::sleep(std::time::Duration::from_millis(20));
-    let new = cache("new", 200);
-    assert!(old.load(&keys[0]).is_none() && old.load(&keys[1]).is_none());
-    keys.iter().for_each(|key| new.store(key, &extracted()));
-    assert_eq!(keys.iter().filter(|key| new.load(key).is_some()).count(), 2);
-    // Its own folder is never dropped.
-    let again = cache("new", 200);
-    assert!(again.load(&keys[0]).is_some());
-}
+type Encode = dyn Fn(&[u8]) -> Result<Vec<u8>, String> + Send + Sync;
 
 #[test]
 fn a_trunk_that_fails_names_the_picture() {
@@ -181,7 +166,7 @@ fn images_in_memory_have_features_too() {
     let images =
         ImageSet::new(shape, (0..32).collect(), Some(vec![0, 1]), vec!["a".into(), "b".into()]);
     let data = DataSet::new("mine", images.clone(), images);
-    let found = extractor(1, &calls).of_data(data, &Options::default()).unwrap();
+    let found = extractor(1, &calls).of_data(data, None, &Progress::default()).unwrap();
     assert_eq!(found.train, found.test);
     assert_eq!((found.train.len(), found.train.shape), (2, Shape { side: 16, channels: 3 }));
     assert_eq!(found.train.labels, Some(vec![0, 1]));
