@@ -153,6 +153,8 @@ mod tests {
             "fleet.ask=1",
             "model.name=resnet18",
             "model.init_from=/secret/weights",
+            "augment.views=3",
+            "model.trunk=/secret/trunk.pt",
             "model.latent_stage=2",
             "model.stem=imagenet",
             "record.label_counts=true",

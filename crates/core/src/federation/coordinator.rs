@@ -285,7 +285,8 @@ impl Coordinator<'_> {
         let alike = anchors.transpose()?.flatten().map(|anchors| anchors.mean_similarity(classes));
         let observed = RoundFacts {
             round: record.round,
-            selected: self.properties.selects.then_some((record.seen, record.kept)),
+            selected: (self.properties.selects && !self.properties.weighs)
+                .then_some((record.seen, record.kept)),
             labels: if measured.is_empty() { &record.label_counts } else { &measured },
             shares: &self.server.anchors.class_shares(classes),
             anchors: record.anchor_accuracy_before.zip(record.anchor_accuracy),

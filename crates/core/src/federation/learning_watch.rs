@@ -11,6 +11,8 @@ const FITTED: f64 = 80.0;
 /// rounds and learns all the same.
 const ALL_KEPT_FOR: u32 = 15;
 const ALL: f64 = 0.995;
+/// The share of kept samples with which clients add nothing.
+const HARDLY_ANY: f64 = 0.01;
 /// Rounds over which labels and accuracies are averaged.
 const OVER: usize = 5;
 /// The pseudo-labels' effective number of classes, as a share of that of the anchors, that is too few.
@@ -26,7 +28,7 @@ const ALIKE_FROM: u32 = 15;
 pub(super) struct RoundFacts<'a> {
     /// The round, from 1.
     pub(super) round: u32,
-    /// Samples seen and kept, where the method selects.
+    /// Samples seen and kept, where a threshold selects them.
     pub(super) selected: Option<(usize, usize)>,
     /// Pseudo-labels by class; empty if unknown.
     pub(super) labels: &'a [u32],
@@ -45,6 +47,9 @@ pub(crate) struct LearningWatch {
     start: Option<f64>,
     /// Rounds so far, if every sample was kept in each of them.
     all_kept: Option<u32>,
+    /// The share of kept samples.
+    #[serde(default)]
+    kept: Vec<f64>,
     labels: Vec<Vec<u32>>,
     aggregated: Vec<f64>,
     alike: Vec<f64>,
@@ -54,6 +59,7 @@ pub(crate) struct LearningWatch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Note {
     AllKept,
+    HardlyAnyKept,
     FewClasses,
     BehindStart,
     Alike,
@@ -63,6 +69,7 @@ impl LearningWatch {
     pub(super) fn notes(&mut self, observed: &RoundFacts) -> Vec<String> {
         let found = [
             (Note::AllKept, self.all_kept(observed)),
+            (Note::HardlyAnyKept, self.hardly_any_kept(observed)),
             (Note::FewClasses, self.few_classes(observed)),
             (Note::BehindStart, self.behind_start(observed)),
             (Note::Alike, self.alike(observed)),
@@ -84,6 +91,20 @@ impl LearningWatch {
                 "the clients have kept every image in all {ALL_KEPT_FOR} rounds, so the threshold \
                  selects nothing and wrong labels are trained on: raise method.threshold, or train \
                  longer on the anchors (pretrain.epochs)"
+            )
+        })
+    }
+
+    fn hardly_any_kept(&mut self, observed: &RoundFacts) -> Option<String> {
+        let (seen, kept) = observed.selected.filter(|(seen, _)| *seen > 0)?;
+        push(&mut self.kept, kept as f64 / seen as f64);
+        let most = self.kept.iter().copied().fold(0.0, f64::max);
+        (self.kept.len() == OVER && most < HARDLY_ANY).then(|| {
+            format!(
+                "the clients have kept hardly any image in the last {OVER} rounds ({:.1} % at most), so they add \
+                 nothing: lower method.threshold (of a rule that rises, `to`), or use method.threshold=softmatch, \
+                 which weighs images instead",
+                100.0 * most
             )
         })
     }
@@ -179,6 +200,20 @@ mod tests {
         assert_eq!((noted[14], noted.iter().sum::<usize>()), (1, 1));
         assert_eq!(rounds(&|_| 994).iter().sum::<usize>(), 0);
         assert_eq!(rounds(&|round| if round == 9 { 900 } else { 1000 }).iter().sum::<usize>(), 0);
+    }
+
+    #[test]
+    fn keeping_hardly_anything_is_noted_after_five_rounds() {
+        let noted = |kept: &[usize]| {
+            let mut watch = LearningWatch::default();
+            let notes = (1..).zip(kept).map(|(round, &kept)| {
+                let selected = Some((1000, kept));
+                watch.notes(&RoundFacts { round, selected, ..RoundFacts::default() }).len()
+            });
+            notes.collect::<Vec<_>>()
+        };
+        assert_eq!(noted(&[338, 9, 0, 0, 0, 0, 0]), [0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(noted(&[338, 9, 0, 10, 0, 0, 0]), [0; 7]);
     }
 
     #[test]

@@ -121,6 +121,7 @@ impl Method for FedAnchor {
             heads: Heads { anchor: true, predictor: warm_up.predictor() },
             uploads: &[Part::Backbone, Part::Classifier, Part::Predictor],
             latents: self.labelling.source,
+            weighs: self.labelling.threshold.weighs(),
             depends_on_rounds: self.labelling.threshold.depends_on_rounds(),
             warm_up: warm_up.rounds,
             ..Properties::default()

@@ -14,6 +14,8 @@ pub struct Properties {
     pub labels: ClientLabels,
     /// Whether clients train on some of their samples only, by a threshold.
     pub selects: bool,
+    /// Whether the threshold gives samples weights, so that their number says little.
+    pub weighs: bool,
     /// Names of the clients' losses, in the order of the loss's terms.
     pub client_losses: &'static [&'static str],
     /// Names of the server's losses. The first is cross entropy on the anchors.
@@ -40,6 +42,7 @@ impl Default for Properties {
             clients: true,
             labels: ClientLabels::Pseudo,
             selects: true,
+            weighs: false,
             client_losses: &["fix", "mix"],
             server_losses: &["fix", "mix", "contrastive"],
             heads: Heads::default(),
