@@ -190,7 +190,8 @@ fn another_experiment_is_refused() {
     crate::workspace::draw(&workspace.at("drawn"), 17);
     refused(&["--set", "rounds=4"], "the data set's pixels or labels");
     let output = resume(&workspace, "nothing", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("nothing/config.toml"), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(said.contains("nothing: is not a run folder: it has no config.toml"), "{said}");
 }
 
 /// Nothing on record is given up without --force, and no checkpoint of another run is used.
