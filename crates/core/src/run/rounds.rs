@@ -7,7 +7,7 @@ use super::{Observer, Prepared, Run, RunOptions, resume_command};
 use crate::clients::ComputeThreads;
 use crate::config::FleetConfig;
 use crate::error::{Error, Result};
-use crate::federation::{Coordinator, Fleet};
+use crate::federation::{ClientKey, Coordinator, Fleet};
 use crate::simulation::Simulation;
 use fedanchor_data::skipped::by_reason;
 use fedanchor_data::tables::histogram_table;
@@ -116,8 +116,13 @@ impl Run<'_> {
                 observer.notice(text);
             }
             done.record.notes.append(&mut notes);
-            let names = simulation.map_or(&[][..], |simulation| &simulation.client_names);
-            let name = |client: &u32| names.get(*client as usize).cloned();
+            let name = |client: &u32| match simulation {
+                Some(simulation) => simulation.client_names.get(*client as usize).cloned(),
+                None => match coordinator.state.registry.keys.get(*client as usize) {
+                    Some(ClientKey::Name(name)) => Some(name.clone()),
+                    _ => None,
+                },
+            };
             done.record.client_names = done.record.clients.iter().filter_map(name).collect();
             done.timing.build = Build::current().clone();
             let lines = checksums.seal(&done.record, &done.timing)?;
