@@ -88,11 +88,12 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
         return finish(args, &text, &say, printer);
     }
     let data = watched(printer, "decoding", &options, |options| formats::open(&path, options))?;
-    about.normalisation = &data.normalisation;
+    let normalisation = data.normalisation.clone();
+    about.normalisation = &normalisation;
     let text = file::experiment(&about);
     // Fails here if a run would fail.
     let experiment = fedanchor::resolve(&text, &[])?;
-    Simulation::new(experiment, data.clone(), None)?.federation.settled()?;
+    Simulation::new(experiment, data, None)?.federation.settled()?;
     finish(args, &text, &say, printer)
 }
 

@@ -40,7 +40,9 @@ pub fn cross_validate(
         let mut others: Vec<u32> = others.copied().collect();
         others.sort_unstable();
         let (train, test) = (data.train.select(&others), data.train.select(&parts[part]));
-        DataSet { train, test, unlabelled: None, skipped: Vec::new(), ..data.clone() }
+        let (normalisation, trunk) = (data.normalisation.clone(), data.trunk.clone());
+        let fold = DataSet::new(data.name.as_str(), train, test);
+        DataSet { normalisation, trunk, flip: data.flip, ..fold }
     };
     let mut experiment = experiment.clone();
     let most = experiment.pretrain.epochs;

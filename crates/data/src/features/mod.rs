@@ -36,6 +36,9 @@ pub struct Extractor {
     pub encode: Arc<Encode>,
 }
 
+/// The version of decoder and augmentation: to be raised whenever they give other pixels.
+const VERSION: u32 = 1;
+
 /// The most pixels per side of a thumbnail.
 const THUMBNAIL: usize = 64;
 
@@ -103,7 +106,7 @@ impl Extractor {
         let FeatureFormat { picture, width, views } = self.format;
         let strong = serde_json::json!(self.strong);
         let trunk = (&self.trunk.hash, &self.trunk.normalisation);
-        let parts = serde_json::json!([trunk, picture, width, views, strong, flip, fit]);
+        let parts = serde_json::json!([VERSION, trunk, picture, width, views, strong, flip, fit]);
         blake3::hash(parts.to_string().as_bytes()).to_hex()[..32].to_owned()
     }
 
@@ -130,14 +133,23 @@ impl Extractor {
             done();
             found
         };
-        let all: Vec<Result<Extracted, Failure>> = files.par_iter().map(of).collect();
+        self.gather(files.par_iter().map(of).collect(), |file| &files[file])
+    }
+
+    /// The features of pictures at these places, and those that cannot be read.
+    fn gather<'a>(
+        &self,
+        all: Vec<Result<Extracted, Failure>>,
+        place: impl Fn(usize) -> &'a Path,
+    ) -> Result<FromFiles> {
         let mut found = FromFiles { images: self.empty(), unreadable: Vec::new() };
-        for (file, outcome) in all.into_iter().enumerate() {
+        for (number, outcome) in all.into_iter().enumerate() {
             match outcome {
                 Ok(extracted) => found.images.push(&extracted),
-                Err(Failure::Picture(reason)) => found.unreadable.push((file, reason)),
+                Err(Failure::Picture(reason)) => found.unreadable.push((number, reason)),
                 Err(Failure::Trunk(problem)) => {
-                    return Err(failed(&files[file], &problem));
+                    let expected = "a picture that the trunk can encode";
+                    return Err(DataError::malformed(place(number), "features", expected, problem));
                 }
             }
         }
@@ -169,17 +181,9 @@ impl Extractor {
             count.add(1);
             found
         };
-        let all: Vec<_> = images.pixels.par_chunks_exact(from.bytes()).map(of).collect();
-        let mut set = ImageSet { labels: images.labels, classes: images.classes, ..self.empty() };
-        for outcome in all {
-            let place = Path::new("an image");
-            match outcome {
-                Ok(extracted) => set.push(&extracted),
-                Err(Failure::Picture(reason)) => return Err(DataError::picture(place, reason)),
-                Err(Failure::Trunk(problem)) => return Err(failed(place, &problem)),
-            }
-        }
-        Ok(set)
+        let all = images.pixels.par_chunks_exact(from.bytes()).map(of).collect();
+        let found = self.gather(all, |_| Path::new("an image"))?; // pixels can always be read
+        Ok(ImageSet { labels: images.labels, classes: images.classes, ..found.images })
     }
 
     /// The same for all parts of a data set that have none yet.
@@ -214,16 +218,9 @@ impl Extractor {
     }
 }
 
-impl Extractor {
-    /// The data set of features that this has made.
-    pub fn complete(&self, data: DataSet) -> DataSet {
-        data.with_trunk(self)
-    }
-}
-
 impl DataSet {
     /// Of features, which are normalised as the training part's.
-    pub(crate) fn with_trunk(mut self, extractor: &Extractor) -> Self {
+    pub fn with_trunk(mut self, extractor: &Extractor) -> Self {
         if let Some(features) = &self.train.features {
             self.normalisation = features.normalisation();
             self.trunk = Some(extractor.trunk.clone());
@@ -252,8 +249,4 @@ pub(crate) struct FromFiles {
 enum Failure {
     Picture(Reason),
     Trunk(String),
-}
-
-fn failed(place: &Path, problem: &str) -> DataError {
-    DataError::malformed(place, "features", "a picture that the trunk can encode", problem)
 }

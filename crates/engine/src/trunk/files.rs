@@ -45,8 +45,7 @@ impl Place {
             return Err(Error::config("model.trunk", problem));
         }
         let folders = folders();
-        let files = folders.iter().map(|folder| folder.join(format!("{name}.safetensors")));
-        let mut files = files;
+        let mut files = folders.iter().map(|folder| folder.join(format!("{name}.safetensors")));
         files.find(|path| path.is_file()).map(|path| Self { path, by_name: true }).ok_or_else(
             || {
                 let folders: Vec<String> =

@@ -10,7 +10,7 @@ mod proto;
 use crate::{Error, Exported, Latents, Result, Trained};
 use fedanchor_data::{FILTER, Normalisation, Shape};
 use fedanchor_engine::model::{EPSILON, IMAGES, Layer, Operation, Value};
-use fedanchor_engine::tensors::Part as Head;
+use fedanchor_engine::tensors::Part;
 use fedanchor_engine::trunk::TrunkLayers;
 use prost::Message;
 use proto::{
@@ -62,7 +62,7 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
         images = FEATURES;
     }
     let layout = &model.params.layout;
-    let part = Part {
+    let names = Naming {
         name: &|value| if value == IMAGES { images.to_owned() } else { name_of(value, model) },
         tensor: &|at| {
             (layout[at].name.clone(), layout[at].shape.clone(), &model.params.tensors[at])
@@ -71,7 +71,7 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
     for (layer, value) in model.network.layers.iter().zip(1..) {
         // Without an untrained anchor head.
         if model.latents == Latents::Anchor || model.network.latents != Some(value) {
-            add(&mut graph, &part, value, *layer)?;
+            add(&mut graph, &names, value, *layer)?;
         }
     }
     let left_out = outputs(&mut graph, model)?;
@@ -138,7 +138,7 @@ const FEATURES: &str = "features";
 
 /// Adds the trunk: from images to features, in half precision as in training, normalised.
 fn encode(graph: &mut Graph, model: &Trained, trunk: &TrunkLayers, images: &str) -> Result<()> {
-    let part = Part {
+    let names = Naming {
         name: &|value| match value {
             IMAGES => images.to_owned(),
             value => format!("trunk.value{value}"),
@@ -146,9 +146,9 @@ fn encode(graph: &mut Graph, model: &Trained, trunk: &TrunkLayers, images: &str)
         tensor: &|at| (format!("trunk.{at}"), trunk.tensors[at].size(), &trunk.tensors[at]),
     };
     for (layer, value) in trunk.layers.iter().zip(1..) {
-        add(graph, &part, value, *layer)?;
+        add(graph, &names, value, *layer)?;
     }
-    let last = (part.name)(trunk.layers.len());
+    let last = (names.name)(trunk.layers.len());
     let Normalisation { mean, std } = model.normalisation;
     floats(graph, "features.mean", &[mean.len() as i64], mean);
     floats(graph, "features.std", &[std.len() as i64], std);
@@ -159,8 +159,8 @@ fn encode(graph: &mut Graph, model: &Trained, trunk: &TrunkLayers, images: &str)
     Ok(())
 }
 
-/// A list of layers: the name of each value, and the name, shape and numbers of each tensor.
-struct Part<'a> {
+/// What a list of layers is called in the graph: the name of each value, and the name, shape and numbers of each tensor.
+struct Naming<'a> {
     name: &'a dyn Fn(Value) -> String,
     tensor: &'a dyn Fn(usize) -> (String, Vec<i64>, &'a Tensor),
 }
@@ -168,20 +168,20 @@ struct Part<'a> {
 /// Adds a layer and the tensors that it needs.
 fn add(
     graph: &mut Graph,
-    part: &Part,
+    names: &Naming,
     value: Value,
     Layer { input, operation }: Layer,
 ) -> Result<()> {
-    let name = part.name;
+    let name = names.name;
     let (input, output) = (&*name(input), &*name(value));
     let put = |graph: &mut Graph, index: usize| -> Result<String> {
-        let (name, shape, numbers) = (part.tensor)(index);
+        let (name, shape, numbers) = (names.tensor)(index);
         tensor(graph, &name, &shape, numbers)?;
         Ok(name)
     };
     // One number per channel, to be multiplied with or added to [N, C, H, W].
     let channelwise = |graph: &mut Graph, index: usize| -> Result<String> {
-        let (name, _, numbers) = (part.tensor)(index);
+        let (name, _, numbers) = (names.tensor)(index);
         tensor(graph, &name, &[numbers.numel() as i64, 1, 1], numbers)?;
         Ok(name)
     };
@@ -192,7 +192,7 @@ fn add(
                 inputs.push(put(graph, bias)?);
             }
             let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-            let kernel = &(part.tensor)(weight).1[2..];
+            let kernel = &(names.tensor)(weight).1[2..];
             let attributes = vec![
                 ints("kernel_shape", kernel),
                 ints("strides", &[stride; 2]),
@@ -263,7 +263,7 @@ fn add(
 /// Adds the outputs and the nodes after the heads. Returns the parts that are left out.
 fn outputs(graph: &mut Graph, model: &Trained) -> Result<Vec<String>> {
     let mut left_out = Vec::new();
-    if model.params.layout.iter().any(|entry| entry.part == Head::Predictor) {
+    if model.params.layout.iter().any(|entry| entry.part == Part::Predictor) {
         left_out.push("predictor.*: it serves training only".to_owned());
     }
     let classes = model.classes.len() as i64;

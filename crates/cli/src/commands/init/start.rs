@@ -64,7 +64,7 @@ pub(super) fn choose(
     let read = |options: &Options| formats::open_labelled(path, MOST, options);
     let images = watched(printer, "decoding for a trial", options, read)?;
     let classes = images.class_counts();
-    if classes.iter().any(|&count| count < FOLDS) {
+    if classes.iter().any(|&count| count < 2) {
         say("a class has only one labelled picture: no trial of a pretrained trunk (--trunk decides)".to_owned());
         return Ok(Start::default());
     }
@@ -118,14 +118,15 @@ impl Candidate {
         let alone = fedanchor::resolve("method.name = \"server-only\"", &[])?;
         settings.method = alone.method;
         settings.checks = alone.checks;
-        let data = DataSet::new("trial", images.clone(), images);
+        let no_test = images.select(&[]);
+        let data = DataSet::new("trial", images, no_test);
         let data = match encoder {
-            Some(encoder) => encoder.complete(data),
+            Some(encoder) => data.with_trunk(encoder),
             None => data,
         };
-        let spinner = printer.bar(0, "trying{msg}");
+        let start = about.trunk.unwrap_or("from scratch");
+        printer.status(format!("trying {start} for about {} s", TIME.as_secs()));
         let trial = cross_validate(&settings, &data, FOLDS, TIME)?;
-        spinner.finish_and_clear();
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let count =
             |part: Option<&fedanchor_data::inspection::Part>| part.map_or(0, |part| part.pictures);
