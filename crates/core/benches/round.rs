@@ -9,7 +9,6 @@
 
 use fedanchor::{Result, Simulation, resolve};
 use fedanchor_data::{DataSet, ImageSet, Normalisation, Shape};
-use std::sync::atomic::AtomicBool;
 
 const CLASSES: u16 = 10;
 
@@ -70,7 +69,7 @@ fn main() -> Result<()> {
     // 500 anchors and 100 clients of 500 images.
     let simulation = Simulation::new(experiment.clone(), data, None)?;
     let (mut coordinator, mut fleet) = (simulation.coordinator()?, simulation.fleet());
-    let start = coordinator.pretrain(&AtomicBool::new(false))?;
+    let start = coordinator.pretrain(&mut |_, _| true)?;
     println!("pretrain {:.3} accuracy {:.2}", start.timing.total, start.record.test_accuracy);
     let mixup = experiment.method.settings.get("client_mixup").and_then(|value| value.as_bool());
     let views = if mixup == Some(true) { 2 } else { 1 };

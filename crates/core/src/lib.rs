@@ -9,8 +9,6 @@
 //! nothing of any of them.
 //!
 //! ```no_run
-//! use std::sync::atomic::AtomicBool;
-//!
 //! let experiment = fedanchor::Experiment::from_values(toml::toml! {
 //!     rounds = 10
 //!     data.name = "sample"
@@ -18,7 +16,7 @@
 //! let data = fedanchor::simulation::load(&experiment)?;
 //! let simulation = fedanchor::Simulation::new(experiment, data, None)?;
 //! let (mut coordinator, mut fleet) = (simulation.coordinator()?, simulation.fleet());
-//! coordinator.pretrain(&AtomicBool::new(false))?;
+//! coordinator.pretrain(&mut |_, _| true)?;
 //! for round in 1..=10 {
 //!     let done = coordinator.round(&mut fleet, round)?;
 //!     assert_eq!(done.record.round, round);
@@ -50,7 +48,7 @@ pub use federation::{Coordinator, Federation, Fleet};
 pub use methods::{Method, register};
 pub use model::Model;
 pub use run::{
-    ConnectFleet, Observer, Resume, RunClients, RunOptions, Verification, WrapFleet,
+    ConnectFleet, Observer, Phase, Resume, RunClients, RunOptions, Verification, WrapFleet,
     resume_command, run, verify,
 };
 pub use simulation::Simulation;

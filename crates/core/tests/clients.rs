@@ -9,7 +9,6 @@ use fedanchor::server::Server;
 use fedanchor::{Federation, Simulation, resolve};
 use fedanchor_data::{ImageSet, sample};
 use fedanchor_record::ClientLabels;
-use std::sync::atomic::AtomicBool;
 use tch::Kind;
 
 const BRIEF: &[&str] = &[
@@ -90,7 +89,7 @@ fn a_cohort_of_three_is_three_cohorts_of_one() {
         let world = World::new(&[BRIEF, settings]);
         let method = &world.simulation.federation.method;
         let mut coordinator = world.simulation.coordinator().unwrap();
-        coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+        coordinator.pretrain(&mut |_, _| true).unwrap();
         let server = &mut coordinator.server;
         let ids = [3, 17, 29];
         let fresh = || ids.iter().map(|_| ClientState::default()).collect::<Vec<_>>();
@@ -178,7 +177,7 @@ fn a_client_lowers_its_own_loss() {
         let worlds = ["client.epochs=1", "client.epochs=12"]
             .map(|epochs| World::new(&[BRIEF, settings, free, &[epochs]]));
         let mut coordinator = worlds[0].simulation.coordinator().unwrap();
-        coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+        coordinator.pretrain(&mut |_, _| true).unwrap();
         let method = &worlds[0].simulation.federation.method;
         let broadcast = method.broadcast(&coordinator.server, 1, &[29]).unwrap().unwrap();
         let losses = worlds.each_ref().map(|world| {

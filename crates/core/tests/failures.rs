@@ -94,7 +94,7 @@ fn simulation(settings: &[&str]) -> Simulation {
 fn a_failing_client_is_named_and_the_others_count() {
     let simulation = simulation(&[]);
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    coordinator.pretrain(&mut |_, _| true).unwrap();
     for round in 1..=2 {
         let record = coordinator.round(&mut fleet, round).unwrap().record;
         assert_eq!((record.clients.len(), record.trained), (8, 5));
@@ -113,7 +113,7 @@ fn a_failing_client_is_named_and_the_others_count() {
 fn a_failure_is_no_answer() {
     let simulation = simulation(&["checks.quorum=6"]);
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-    let start = coordinator.pretrain(&AtomicBool::new(false)).unwrap().record;
+    let start = coordinator.pretrain(&mut |_, _| true).unwrap().record;
     let record = coordinator.round(&mut fleet, 1).unwrap().record;
     assert_eq!((record.outcome, record.test_loss), (Outcome::NoQuorum, start.test_loss));
 }
@@ -123,7 +123,7 @@ fn a_failure_is_no_answer() {
 fn answers_after_the_deadline_do_not_count() {
     let simulation = simulation(&["checks.offences=1"]);
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-    let start = coordinator.pretrain(&AtomicBool::new(false)).unwrap().record;
+    let start = coordinator.pretrain(&mut |_, _| true).unwrap().record;
     coordinator.deadline = Some(Duration::ZERO);
     for round in 1..=2 {
         let record = coordinator.round(&mut fleet, round).unwrap().record;
@@ -201,7 +201,7 @@ fn the_anchors_are_watched_from_the_first_round_with_updates() {
     let checks = ["checks.anchor_margin=5", "checks.clip=0", "checks.distance=0"];
     let simulation = simulation(&[&checks[..], &["pretrain.epochs=20"]].concat());
     let mut coordinator = simulation.coordinator().unwrap();
-    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    coordinator.pretrain(&mut |_, _| true).unwrap();
     let none = coordinator.round(&mut Flood(simulation.fleet()), 1).unwrap().record;
     assert_eq!((none.outcome, none.anchor_accuracy), (Outcome::NoQuorum, None));
     let ruin = coordinator.round(&mut Ruin(simulation.fleet()), 2).unwrap().record;
@@ -266,7 +266,7 @@ fn a_flood_of_garbage_is_one_rejection_per_client() {
     let simulation = simulation(&["checks.offences=2"]);
     let (mut coordinator, mut fleet) =
         (simulation.coordinator().unwrap(), Flood(simulation.fleet()));
-    let start = coordinator.pretrain(&AtomicBool::new(false)).unwrap().record;
+    let start = coordinator.pretrain(&mut |_, _| true).unwrap().record;
     let records: Vec<_> =
         (1..=3).map(|round| coordinator.round(&mut fleet, round).unwrap().record).collect();
     for record in &records[..2] {

@@ -42,7 +42,6 @@ impl Observer for StopAfter<'_> {
     fn round(&mut self, record: &RoundRecord, _: &Timing) {
         self.1.store(record.round >= self.0, Ordering::Relaxed);
     }
-    fn comparing(&mut self) {}
     fn notice(&mut self, _: &str) {}
 }
 
@@ -79,7 +78,7 @@ fn latents_are_of_the_same_images_everywhere() {
     let found = |settings: &[&str]| {
         let simulation = simulation(settings, data.clone());
         let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-        coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+        coordinator.pretrain(&mut |_, _| true).unwrap();
         let before = coordinator.test_latents().unwrap();
         coordinator.round(&mut fleet, 1).unwrap();
         let after = coordinator.test_latents().unwrap();
@@ -192,7 +191,7 @@ fn a_method_that_selects_nothing_has_no_samples() {
         settings.extend((name == "fedcon").then_some("method.predictor=16"));
         let simulation = simulation(&settings, sample::load().unwrap());
         let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-        coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+        coordinator.pretrain(&mut |_, _| true).unwrap();
         coordinator.round(&mut fleet, 1).unwrap();
         let picked = simulation.take_picked();
         assert_eq!(picked.is_some(), name == "semifl", "{name}");
@@ -259,7 +258,6 @@ fn latents_of_the_last_round_can_be_asked_for_later() {
         fn round(&mut self, record: &RoundRecord, _: &Timing) {
             panic!("round {} is done again", record.round);
         }
-        fn comparing(&mut self) {}
         fn notice(&mut self, text: &str) {
             self.0.push(text.to_owned());
         }

@@ -7,7 +7,6 @@ use fedanchor::engine::tensors::Params;
 use fedanchor::{Simulation, resolve};
 use fedanchor_data::sample;
 use fedanchor_record::RoundRecord;
-use std::sync::atomic::AtomicBool;
 use tch::{Device, Kind};
 
 fn gpu() {
@@ -43,7 +42,7 @@ fn play(settings: &[&[&str]], rounds: u32) -> Outcome {
     let simulation = Simulation::new(experiment, sample::load().unwrap(), Some(2)).unwrap();
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
     let start = coordinator.server.params.copy().unwrap();
-    let mut records = vec![coordinator.pretrain(&AtomicBool::new(false)).unwrap().record];
+    let mut records = vec![coordinator.pretrain(&mut |_, _| true).unwrap().record];
     for round in 1..=rounds {
         records.push(coordinator.round(&mut fleet, round).unwrap().record);
     }

@@ -6,7 +6,6 @@
 
 use fedanchor::{Simulation, resolve};
 use fedanchor_data::sample;
-use std::sync::atomic::AtomicBool;
 
 const SETTING: &[&str] = &[
     "rounds=6",
@@ -42,7 +41,7 @@ fn learns_from_clients(settings: &[&str], margin: f64, beyond: Option<f64>) {
     let experiment = resolve("preset = \"paper\"", &keys).unwrap();
     let simulation = Simulation::new(experiment.clone(), sample::load().unwrap(), Some(2)).unwrap();
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-    let start = coordinator.pretrain(&AtomicBool::new(false)).unwrap().record;
+    let start = coordinator.pretrain(&mut |_, _| true).unwrap().record;
     let (mut last, mut trained) = (start.test_accuracy, 0);
     for round in 1..=experiment.rounds {
         let record = coordinator.round(&mut fleet, round).unwrap().record;
@@ -58,9 +57,8 @@ fn learns_from_clients(settings: &[&str], margin: f64, beyond: Option<f64>) {
     );
     assert_eq!(trained > 0, simulation.federation.method.properties().clients);
     if let Some(beyond) = beyond {
-        let stop = AtomicBool::new(false);
-        let alone =
-            simulation.federation.coordinator().unwrap().train_alone(experiment.rounds, &stop);
+        let mut coordinator = simulation.federation.coordinator().unwrap();
+        let alone = coordinator.train_alone(experiment.rounds, 0, &mut |_, _| true);
         let alone = alone.unwrap().unwrap();
         // Beside pre-training for longer: a run as short as this one cannot beat that.
         let alone = alone.iter().find(|trial| trial.rounds > 0).unwrap().test_accuracy;

@@ -4,7 +4,6 @@
 
 use fedanchor::{Simulation, resolve};
 use fedanchor_data::{DataSet, Unlabelled, sample};
-use std::sync::atomic::AtomicBool;
 
 const BRIEF: &[&str] = &[
     "data.anchors=0",
@@ -49,7 +48,7 @@ fn notes(rounds: u32, settings: &[&str], classes: &[u16]) -> Vec<String> {
     let experiment = resolve("preset = \"best\"", &settings).unwrap();
     let simulation = Simulation::new(experiment, data(classes), None).unwrap();
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-    let mut notes = coordinator.pretrain(&AtomicBool::new(false)).unwrap().record.notes;
+    let mut notes = coordinator.pretrain(&mut |_, _| true).unwrap().record.notes;
     for round in 1..=rounds {
         notes.extend(coordinator.round(&mut fleet, round).unwrap().record.notes);
     }

@@ -9,7 +9,6 @@ use fedanchor::engine::training::losses::cross_entropy;
 use fedanchor::engine::training::{FixMix, Inputs, StepLoss};
 use fedanchor::{Simulation, resolve};
 use fedanchor_data::sample;
-use std::sync::atomic::AtomicBool;
 use tch::{Kind, Tensor};
 
 const BRIEF: &[&str] = &[
@@ -36,7 +35,7 @@ fn pre_training_ends_when_the_anchors_are_fitted() {
     let epochs = |settings: &[&str]| {
         let simulation = simulation(settings);
         let mut coordinator = simulation.coordinator().unwrap();
-        coordinator.pretrain(&AtomicBool::new(false)).unwrap().record.pretrain_epochs
+        coordinator.pretrain(&mut |_, _| true).unwrap().record.pretrain_epochs
     };
     assert_eq!(epochs(&["pretrain.epochs=3"]), None);
     assert_eq!(epochs(&["pretrain.epochs=12", "pretrain.fitted=0.001"]), Some(12));
@@ -58,7 +57,7 @@ fn a_run_goes_on_after_its_warm_up() {
         "optimiser.lr=0.2",
     ]);
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    coordinator.pretrain(&mut |_, _| true).unwrap();
     for round in 1..=3 {
         let record = coordinator.round(&mut fleet, round).unwrap().record;
         assert!(record.failed.is_empty() && record.rejected.is_empty(), "{record:?}");

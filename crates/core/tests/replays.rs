@@ -8,7 +8,6 @@ use fedanchor::engine::tensors::Params;
 use fedanchor::{Simulation, methods, resolve};
 use fedanchor_data::sample;
 use fedanchor_record::RoundRecord;
-use std::sync::atomic::AtomicBool;
 
 const BRIEF: &[&str] = &[
     "preset=paper",
@@ -34,7 +33,7 @@ fn play(settings: &[&str], replayed: bool) -> (Params, Vec<RoundRecord>) {
         simulation.federation.context.record_steps();
     }
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-    let mut records = vec![coordinator.pretrain(&AtomicBool::new(false)).unwrap().record];
+    let mut records = vec![coordinator.pretrain(&mut |_, _| true).unwrap().record];
     for round in 1..=3 {
         records.push(coordinator.round(&mut fleet, round).unwrap().record);
     }

@@ -4,7 +4,6 @@
 
 use fedanchor::{Simulation, resolve};
 use fedanchor_data::{DataSet, Unlabelled, sample};
-use std::sync::atomic::AtomicBool;
 
 const BRIEF: &[&str] = &[
     "data.anchors=0",
@@ -56,7 +55,7 @@ fn unlabelled_images_are_trained_on_and_what_labels_would_tell_is_null() {
     assert_eq!(all, (50..250).collect::<Vec<u32>>());
     assert!(simulation.histogram().is_none());
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    coordinator.pretrain(&mut |_, _| true).unwrap();
     let record = coordinator.round(&mut fleet, 1).unwrap().record;
     assert_eq!((record.seen, record.kept, record.trained), (80, 80, 2));
     assert_eq!((record.anchor_head.all, record.classifier_head.kept), (None, None));
@@ -69,7 +68,7 @@ fn samples_are_those_next_to_the_threshold() {
     let settings = ["record.samples=3", "method.threshold=client-mean"];
     let simulation = simulation(&settings, vec![]).unwrap();
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    coordinator.pretrain(&mut |_, _| true).unwrap();
     coordinator.round(&mut fleet, 1).unwrap();
     let picked = simulation.take_picked().unwrap();
     let kinds: Vec<_> = picked.samples.iter().map(|sample| sample.kind).collect();

@@ -60,17 +60,24 @@ pub struct FeatureFormat {
     pub picture: Shape,
     /// Numbers per vector, in half precision.
     pub width: usize,
+    /// Vectors per row and column of a view: 1, or more where the last stage of the trunk is trained on what it reads.
+    #[serde(default = "one")]
+    pub side: usize,
     /// Vectors of weakly augmented views, and as many of strongly augmented ones.
     pub views: usize,
 }
 
+fn one() -> usize {
+    1
+}
+
 impl FeatureFormat {
-    /// Bytes per vector.
+    /// Bytes per view.
     pub fn bytes(&self) -> usize {
-        2 * self.width
+        2 * self.width * self.side * self.side
     }
 
-    /// Vectors per picture: of the picture as it is, of the weak views, of the strong ones.
+    /// Views per picture: of the picture as it is, of the weak views, of the strong ones.
     pub fn vectors(&self) -> usize {
         1 + 2 * self.views
     }
@@ -81,7 +88,7 @@ impl FeatureFormat {
 pub struct Features {
     /// What they are.
     pub format: FeatureFormat,
-    /// `[pictures, vectors, width]` in half precision.
+    /// `[pictures, views, side, side, width]` in half precision.
     pub values: Vec<u8>,
 }
 
@@ -95,9 +102,12 @@ impl Features {
         &self.values[index * self.stride()..][..self.stride()]
     }
 
-    /// Mean and standard deviation by number, of pictures as they are.
+    /// Mean and standard deviation by number, of pictures as they are; a stage of the trunk reads them unchanged.
     pub(crate) fn normalisation(&self) -> Normalisation {
         let width = self.format.width;
+        if self.format.side > 1 {
+            return Normalisation { mean: vec![0.0; width], std: vec![1.0; width] };
+        }
         let (mut sum, mut square) = (vec![0.0; width], vec![0.0; width]);
         let count = self.values.len() / self.stride();
         for index in 0..count {
@@ -165,9 +175,10 @@ impl InputFormat {
         self.features.map_or(self.shape.bytes(), |features| features.bytes())
     }
 
-    /// The shape of a network's input: features are an image of one pixel.
+    /// The shape of a network's input: a vector is an image of one pixel.
     pub fn network(&self) -> Shape {
-        self.features.map_or(self.shape, |features| Shape { side: 1, channels: features.width })
+        self.features
+            .map_or(self.shape, |FeatureFormat { side, width, .. }| Shape { side, channels: width })
     }
 }
 

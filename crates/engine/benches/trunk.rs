@@ -1,7 +1,8 @@
 //! Times a trunk on pictures in memory, one core: every line on standard input encodes a batch and prints its seconds.
 //! `benches/trunk.py` runs it beside the same network in PyTorch.
 
-use fedanchor_engine::trunk::Trunk;
+use fedanchor_engine::config::Unfreeze;
+use fedanchor_engine::trunk::{Place, Trunk, TrunkFile};
 use fedanchor_engine::{Device, Error};
 use std::time::Instant;
 
@@ -10,7 +11,8 @@ const PICTURES: usize = 5;
 
 #[allow(clippy::print_stdout)]
 fn main() -> Result<(), Error> {
-    let trunk = Trunk::load("efficientnet-lite0", None, None, Device::Cpu)?;
+    let file = TrunkFile::read(&Place::by_name("efficientnet-lite0")?, None, None)?;
+    let trunk = Trunk::load(&file, Unfreeze::None, Device::Cpu)?;
     let pixels = vec![100; PICTURES * trunk.info.shape().bytes()];
     for _ in std::io::stdin().lines() {
         let start = Instant::now();

@@ -53,6 +53,17 @@ words! {
     MixAugment { /** Each image before mixing. */ Before, /** The mixture. */ After }
     /// How often the mix set is drawn.
     MixSet { /** Once per epoch. */ Epoch, /** Once per round. */ Round }
+    /// What of a trunk is trained.
+    #[derive(Default)]
+    Unfreeze {
+        /// Nothing: pictures become vectors once, which a small network is trained on.
+        #[default]
+        None,
+        /// Its last stage: pictures become what that reads once.
+        Last,
+        /// All of it, on the pictures themselves.
+        All,
+    }
     /// How resnet18 begins.
     #[derive(Default)]
     Stem {
@@ -67,6 +78,12 @@ words! {
 impl Stem {
     fn is_cifar(&self) -> bool {
         *self == Self::Cifar
+    }
+}
+
+impl Unfreeze {
+    fn is_none(&self) -> bool {
+        *self == Self::None
     }
 }
 
@@ -96,6 +113,9 @@ pub struct ModelConfig {
     /// from `make trunks`, or a file of weights or TorchScript, relative as `data.path` [default: none].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trunk: Option<String>,
+    /// What of the trunk is trained, from its weights; `model.name` is then the trunk's network.
+    #[serde(default, skip_serializing_if = "Unfreeze::is_none")]
+    pub unfreeze: Unfreeze,
     /// With `resnet18`: start from the backbone in this safetensors file, which has torchvision's names; relative
     /// as `data.path` [default: a random start].
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,6 +135,7 @@ impl ModelConfig {
             latent_stage: None,
             stem: Stem::Cifar,
             trunk: None,
+            unfreeze: Unfreeze::None,
             init_from: None,
         }
     }

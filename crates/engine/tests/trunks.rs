@@ -3,11 +3,21 @@
 
 #![allow(clippy::unwrap_used)] // the setting for tests does not reach the functions they share
 
-use fedanchor_data::Normalisation;
-use fedanchor_engine::Device;
-use fedanchor_engine::trunk::{Place, Trunk, folders};
+use fedanchor_data::features::FeatureFormat;
+use fedanchor_data::{InputFormat, Normalisation};
+use fedanchor_engine::batches::View;
+use fedanchor_engine::config::{Heads, ModelConfig, Unfreeze};
+use fedanchor_engine::model::Statistics;
+use fedanchor_engine::training::Context;
+use fedanchor_engine::trunk::{Place, Trunk, TrunkFile, folders};
+use fedanchor_engine::{Device, Result};
 use std::path::PathBuf;
 use tch::{Kind, Tensor};
+
+fn load(named: &str, size: Option<usize>, normalisation: Option<&Normalisation>) -> Result<Trunk> {
+    let file = TrunkFile::read(&Place::find(named)?, size, normalisation)?;
+    Trunk::load(&file, Unfreeze::None, Device::Cpu)
+}
 
 /// Name, norm of the features of a picture, and the first twelve of them.
 const REFERENCE: [(&str, f64, [f64; 12]); 3] = [
@@ -43,7 +53,7 @@ fn picture(side: usize) -> Vec<u8> {
 #[test]
 fn features_are_those_of_the_reference() {
     for (name, norm, first) in REFERENCE {
-        let trunk = Trunk::load(name, None, None, Device::Cpu).unwrap();
+        let trunk = load(name, None, None).unwrap();
         let bytes = trunk.encode(&picture(trunk.info.size)).unwrap();
         let features = Tensor::from_data_size(&bytes, &[1280], Kind::Half).to_kind(Kind::Double);
         let found = Vec::<f64>::try_from(features.narrow(0, 0, 12)).unwrap();
@@ -52,6 +62,46 @@ fn features_are_those_of_the_reference() {
         assert!(found.iter().zip(first).all(|(&a, b)| close(a, b)), "{name}: {found:?}");
         let length = features.norm().double_value(&[]);
         assert!(close(length, norm), "{name}: {length}, not {norm}");
+    }
+}
+
+/// Whatever of a trunk is trained, training starts from its features: its last stage on what it makes of a picture, and
+/// the whole network on the picture.
+#[test]
+fn training_starts_from_the_features_of_the_trunk() {
+    let name = "efficientnet-lite0";
+    let file = TrunkFile::read(&Place::find(name).unwrap(), Some(96), None).unwrap();
+    let of = |unfreeze| Trunk::load(&file, unfreeze, Device::Cpu).unwrap();
+    let picture = picture(96);
+    let frozen = of(Unfreeze::None).encode(&picture).unwrap();
+    let frozen = Tensor::from_data_size(&frozen, &[1, 1, 1280], Kind::Half).to_kind(Kind::Float);
+    for unfreeze in [Unfreeze::Last, Unfreeze::All] {
+        let trunk = of(unfreeze);
+        let (channels, side) = (trunk.output.channels, trunk.output.side);
+        let identity = Normalisation { mean: vec![0.0; channels], std: vec![1.0; channels] };
+        let shape = file.info.shape();
+        let features = FeatureFormat { picture: shape, width: channels, side, views: 0 };
+        let (features, input, normalisation) = match unfreeze {
+            Unfreeze::Last => (Some(features), trunk.encode(&picture).unwrap(), &identity),
+            _ => (None, picture.clone(), &file.info.normalisation),
+        };
+        let model =
+            ModelConfig { trunk: Some(name.to_owned()), unfreeze, ..ModelConfig::plain(name) };
+        let (format, heads) = (InputFormat { shape, features }, Heads::default());
+        let context =
+            Context::for_inference(&model, heads, format, 5, normalisation, Device::Cpu).unwrap();
+        let params = context.initial().unwrap();
+        let mut bytes = vec![0; format.bytes()];
+        context.images.render(&[View::Raw(&input)], &mut bytes);
+        let (kind, places) = match unfreeze {
+            Unfreeze::Last => (Kind::Half, [1, 1, side as i64, side as i64, channels as i64]),
+            _ => (Kind::Uint8, [1, 1, 96, 96, 3]),
+        };
+        let input = context.images.input(&Tensor::from_data_size(&bytes, &places, kind)).unwrap();
+        let pass = context.pass(&params.tensors, Statistics::Running);
+        let found = context.network.features(&input, &pass).unwrap().pooled;
+        let difference = (found - &frozen).abs().max().double_value(&[]);
+        assert!(difference < 0.02, "{unfreeze:?}: {difference}");
     }
 }
 
@@ -64,7 +114,7 @@ fn trunk_file(name: &str) -> PathBuf {
 fn error(file: &std::path::Path, size: Option<usize>) -> String {
     let half = Normalisation { mean: vec![0.5; 3], std: vec![0.5; 3] };
     let named = file.to_str().unwrap();
-    Trunk::load(named, size, size.map(|_| &half), Device::Cpu).unwrap_err().to_string()
+    load(named, size, size.map(|_| &half)).unwrap_err().to_string()
 }
 
 /// Damage, a cut, and files of other kinds are errors that name the file.
@@ -107,7 +157,7 @@ fn a_file_that_is_no_trunk_is_refused() {
     assert!(found.contains("not TorchScript that can be loaded"), "{found}");
     fs_err::remove_file(&path).unwrap();
     assert!(error(&path, None).contains("trunk.safetensors: "));
-    let unknown = Trunk::load("no-such-trunk", None, None, Device::Cpu).unwrap_err().to_string();
+    let unknown = load("no-such-trunk", None, None).unwrap_err().to_string();
     assert!(
         unknown.contains("no trunk `no-such-trunk` in") && unknown.contains("make trunks"),
         "{unknown}"
@@ -132,8 +182,8 @@ fn torchscript_encodes_pictures_or_is_refused() {
     save(&mut |x| x.adaptive_avg_pool2d([2, 2]).flatten(1, -1));
     let half = Normalisation { mean: vec![0.5; 3], std: vec![0.5; 3] };
     let named = path.to_str().unwrap();
-    let trunk = Trunk::load(named, Some(32), Some(&half), Device::Cpu).unwrap();
-    assert_eq!((trunk.width, trunk.info.size, &*trunk.info.name), (12, 32, "encoder"));
+    let trunk = load(named, Some(32), Some(&half)).unwrap();
+    assert_eq!((trunk.output.channels, trunk.info.size, &*trunk.info.name), (12, 32, "encoder"));
     assert!(trunk.layers().unwrap().is_none());
     // White: (1 - 0.5) / 0.5.
     let bytes = trunk.encode(&vec![255; 2 * 32 * 32 * 3]).unwrap();
@@ -142,7 +192,7 @@ fn torchscript_encodes_pictures_or_is_refused() {
     assert!(error(&path, None).contains("does not state the size and normalisation"));
     // A map that is not pooled yet is pooled.
     save(&mut |x| x.shallow_clone());
-    assert_eq!(Trunk::load(named, Some(32), Some(&half), Device::Cpu).unwrap().width, 3);
+    assert_eq!(load(named, Some(32), Some(&half)).unwrap().output.channels, 3);
     save(&mut |x| x.sum(Kind::Float));
     assert!(error(&path, Some(32)).contains("expected one vector per picture"));
     save(&mut |x| (x.flatten(1, -1) - 1.0).log());

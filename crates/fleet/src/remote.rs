@@ -63,7 +63,7 @@ impl RemoteFleet {
             experiment: client_settings(&experiment)?,
             classes: federation.classes.len(),
             format: images.format,
-            trunk: federation.trunk.clone(),
+            trunk: federation.trunk.clone().filter(|_| images.format.features.is_some()),
             normalisation: images.normalisation.clone(),
             flip: images.flip,
         };

@@ -260,7 +260,7 @@ pub struct Summary {
     pub bytes_down: u64,
     /// Bytes from clients to server in all rounds.
     pub bytes_up: u64,
-    /// Seconds for pre-training and all rounds, without loading and without `compare`.
+    /// Seconds for pre-training, all rounds and the comparison, without loading the data.
     pub seconds: f64,
     /// Largest resident memory of the process, in bytes.
     pub peak_memory: Option<u64>,

@@ -135,7 +135,7 @@ fn it_crosses_a_wire() {
 fn moved(mu: &str) -> f64 {
     let simulation = simulation(&[mu]);
     let mut coordinator = simulation.coordinator().unwrap();
-    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    coordinator.pretrain(&mut |_, _| true).unwrap();
     let broadcast =
         simulation.federation.method.broadcast(&coordinator.server, 1, &[0]).unwrap().unwrap();
     let answer = simulation.fleet().train_client(0, &broadcast).unwrap();
@@ -257,7 +257,7 @@ fn play(experiment: &str, settings: &[&str], replayed: bool) -> Played {
         simulation.federation.context.record_steps();
     }
     let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
-    coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+    coordinator.pretrain(&mut |_, _| true).unwrap();
     let round = |round| coordinator.round(&mut fleet, round).unwrap().record;
     let records = (1..=rounds).map(round).collect();
     assert_eq!(simulation.federation.context.replayed_steps() > 0, replayed);

@@ -25,8 +25,6 @@ impl Observer for Lines {
         println!("round {}: {:.1} %", record.round, record.test_accuracy);
     }
 
-    fn comparing(&mut self) {}
-
     fn notice(&mut self, text: &str) {
         println!("note: {text}");
     }

@@ -10,6 +10,7 @@ mod init;
 mod interrupt;
 mod label;
 mod model;
+mod pace;
 mod partition;
 mod pictures;
 mod predict;

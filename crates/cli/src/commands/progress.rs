@@ -1,14 +1,17 @@
 //! The progress of runs: a bar in a terminal, lines elsewhere; and rounds in words, for `run`, `sweep` and `watch`.
 
+use super::pace::{Pace, Steps, clock};
 use super::{counted, grouped};
 use crate::cli::TrainingArgs;
 use crate::printer::Printer;
-use fedanchor::{Experiment, Federation, Observer};
-use fedanchor_data::Partition;
+use fedanchor::experiment::RunLength;
+use fedanchor::{Experiment, Federation, Observer, Phase};
+use fedanchor_data::{Partition, Progress as Reading};
 use fedanchor_record::{ClientLabels, ClientNote, Incidents, Outcome, RoundRecord, Timing};
 use fedanchor_report::EventFile;
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Clients that a note names.
@@ -21,6 +24,9 @@ pub(super) struct Progress<'a> {
     out: PathBuf,
     rounds: u32,
     pace: Pace,
+    steps: Steps,
+    /// What the time of a run depends on, until it has been told.
+    unknown_length: Option<Load>,
     /// Before every line.
     name: String,
     /// Prints only a line per tenth of the rounds.
@@ -45,7 +51,20 @@ impl<'a> Progress<'a> {
         let has_events = training.tensorboard || EventFile::exists(&out);
         let events = has_events.then(|| EventFile::new(&out));
         let (pace, incidents) = (Pace::default(), Incidents::default());
-        Self { printer, bar, out, rounds, pace, name, brief: false, incidents, events }
+        let (steps, unknown_length, brief) = (Steps::start(), None, false);
+        Self {
+            printer,
+            bar,
+            out,
+            rounds,
+            pace,
+            steps,
+            unknown_length,
+            name,
+            brief,
+            incidents,
+            events,
+        }
     }
 
     /// For one of many runs: one line per tenth of the rounds, and the sum of all incidents.
@@ -85,7 +104,56 @@ impl<'a> Progress<'a> {
     }
 }
 
+/// What the time of a run depends on.
+struct Load {
+    experiment: Experiment,
+    labelled: usize,
+    unlabelled: usize,
+}
+
+impl Progress<'_> {
+    /// Says how long the run will take as soon as a few epochs tell it.
+    fn tell_length(&mut self, epochs: u32) {
+        const ENOUGH: f64 = 2.0;
+        let Some(epoch) = self.steps.each(epochs as usize) else { return };
+        if epoch * f64::from(epochs) < ENOUGH {
+            return;
+        }
+        let Some(Load { experiment, labelled, unlabelled }) = self.unknown_length.take() else {
+            return;
+        };
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let length = RunLength::predict(&experiment, epoch, labelled, unlabelled, cores);
+        let minutes = |seconds: f64| format!("{:.0} min", (seconds / 60.0).ceil());
+        let RunLength { pretraining, rounds, comparison } = length;
+        self.pace.after = comparison;
+        let comparison = match comparison > 0.0 {
+            true => format!(", comparison {}", minutes(comparison)),
+            false => String::new(),
+        };
+        self.status(format!(
+            "expected: about {} (pre-training at most {}, rounds {}{comparison})",
+            minutes(length.total()),
+            minutes(pretraining),
+            minutes(rounds),
+        ));
+    }
+}
+
 impl Observer for Progress<'_> {
+    fn reading(&mut self) -> Reading {
+        let (bar, printer, name) = (self.bar.clone(), *self.printer, self.name.clone());
+        let (steps, brief) = (Mutex::new(Steps::start()), self.brief);
+        Reading::new(move |done, total| {
+            let Ok(mut steps) = steps.lock() else { return };
+            let text = format!("reading pictures: {}", steps.text(done, "", total));
+            if bar.is_hidden() && !brief && steps.is_due() {
+                printer.status(format!("{name}{text}"));
+            }
+            bar.set_message(text);
+        })
+    }
+
     fn started(&mut self, federation: &Federation, simulated: Option<&Partition>) {
         if self.brief {
             return;
@@ -114,6 +182,12 @@ impl Observer for Progress<'_> {
             experiment.device,
             self.out.display(),
         ));
+        // On a GPU all clients train at once, and an epoch on the anchors says nothing about it.
+        if simulated.is_some() && properties.clients && experiment.device == "cpu" {
+            let (labelled, unlabelled) = (split.anchors.len(), split.pool.len());
+            let experiment = experiment.clone();
+            self.unknown_length = Some(Load { experiment, labelled, unlabelled });
+        }
         self.bar.enable_steady_tick(Duration::from_millis(500));
     }
 
@@ -137,39 +211,30 @@ impl Observer for Progress<'_> {
         }
     }
 
-    fn comparing(&mut self) {
-        let text = "training on the anchors alone for comparison";
-        self.bar.set_message(text);
-        if self.bar.is_hidden() && !self.brief {
-            self.status(text);
+    fn epoch(&mut self, phase: Phase, done: u32, planned: u32) {
+        let (what, most) = match phase {
+            Phase::Pretraining => ("pre-training", "at most "),
+            Phase::Comparison => ("training on the anchors alone for comparison", ""),
+        };
+        if done == 0 {
+            self.steps = Steps::start();
+        }
+        let text = self.steps.text(done as usize, most, planned as usize);
+        self.bar.set_message(format!("{what}: epoch {text}"));
+        if self.brief {
+            return;
+        }
+        let is_start = done == 0 && phase == Phase::Comparison;
+        if self.bar.is_hidden() && (self.steps.is_due() || is_start) {
+            self.status(format!("{what}: epoch {text}"));
+        }
+        if phase == Phase::Pretraining {
+            self.tell_length(done);
         }
     }
 
     fn notice(&mut self, text: &str) {
         self.status(format!("note: {text}"));
-    }
-}
-
-/// The mean time per round, which tells how long the others will take. Rounds that an earlier process did are not
-/// included: it may have had another device.
-#[derive(Default)]
-struct Pace {
-    rounds: u32,
-    seconds: f64,
-}
-
-impl Pace {
-    /// Adds a round. Returns the time left after it; `None` after pre-training, which says nothing about the rounds, and
-    /// after the last round.
-    fn add(&mut self, timing: &Timing, planned: u32) -> Option<Duration> {
-        if timing.round == 0 {
-            return None;
-        }
-        self.rounds += 1;
-        self.seconds += timing.total;
-        let to_do = planned.checked_sub(timing.round).filter(|&rounds| rounds > 0)?;
-        let each = self.seconds / f64::from(self.rounds);
-        Duration::try_from_secs_f64(each * f64::from(to_do)).ok()
     }
 }
 
@@ -261,32 +326,4 @@ fn clients(all: &[ClientNote], one: &str, many: &str) -> Option<String> {
         named.push(format!("and {} more", all.len() - NAMED));
     }
     (!all.is_empty()).then(|| format!("{}: {}", counted(all.len(), one, many), named.join("; ")))
-}
-
-/// `4:05`, `1:00:00`.
-pub(super) fn clock(time: Duration) -> String {
-    let seconds = time.as_secs();
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    match hours {
-        0 => format!("{minutes}:{seconds:02}"),
-        _ => format!("{hours}:{minutes:02}:{seconds:02}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rest_takes_as_long_per_round_as_the_rounds_so_far() {
-        let timing = |round, total| Timing { round, total, ..Timing::default() };
-        let mut pace = Pace::default();
-        assert_eq!(pace.add(&timing(0, 1000.0), 10), None);
-        assert_eq!(pace.add(&timing(1, 8.0), 10), Some(Duration::from_secs(9 * 8)));
-        assert_eq!(pace.add(&timing(2, 12.0), 10), Some(Duration::from_secs(8 * 10)));
-        assert_eq!(pace.add(&timing(10, 10.0), 10), None);
-        // Resumed after round 41: an hour for round 42 means eight more hours.
-        let resumed = Pace::default().add(&timing(42, 3600.0), 50);
-        assert_eq!(clock(resumed.unwrap()), "8:00:00");
-    }
 }

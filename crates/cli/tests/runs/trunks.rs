@@ -69,6 +69,26 @@ fn pictures_on_a_trunk_from_init_to_a_prediction() {
     assert!(exported.contains("model.onnx"), "{exported}");
     let card = std::fs::read_to_string(workspace.at("model.md")).unwrap();
     assert!(card.contains("efficientnet-lite0") && card.contains("Apache-2.0"), "{card}");
+    // Training starts from the trunk where it is not frozen, and its weights are then the model's.
+    for what in ["last", "all"] {
+        let keys =
+            ["rounds=1", "pretrain.epochs=2", "data.size=48", &format!("model.unfreeze={what}")];
+        let keys: Vec<&str> = keys.iter().flat_map(|&key| ["--set", key]).collect();
+        let trained = run(&[&["run", "experiment.toml", "--out", what], &keys[..]].concat());
+        assert!(
+            trained.contains("efficientnet-lite0 with ") && trained.contains("test accuracy: "),
+            "{trained}"
+        );
+        let seen = run(&["eval", what, "--json"]);
+        let seen: serde_json::Value = serde_json::from_str(&seen).unwrap();
+        let again = run(&["eval", what, "pictures/test", "--json"]);
+        let again: serde_json::Value = serde_json::from_str(&again).unwrap();
+        assert_eq!(seen["classifier"], again["classifier"]);
+        let exported = run(&["export", what, "--out", &format!("{what}.onnx"), "--raw-input"]);
+        assert!(exported.contains(".onnx: "), "{exported}");
+    }
+    let none = run(&["run", "--set", "model.unfreeze=all"]);
+    assert!(none.contains("model.unfreeze: there is no trunk: set model.trunk"), "{none}");
     // A trunk that is not there, and one that is not the model's.
     let absent = run(&["init", "pictures", "--yes", "--force", "--trunk", "no-such-trunk"]);
     assert!(

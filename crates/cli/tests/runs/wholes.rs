@@ -46,16 +46,17 @@ fn seeds_run_as_if_alone() {
     assert!(text(&refused.stderr).contains("3 is given twice"), "{}", text(&refused.stderr));
 }
 
-/// The floor is the best of four: three lengths of pre-training, and a run without clients.
+/// The floor is the best of four: three lengths of pre-training, as far as clients train as much, and a run without
+/// clients.
 #[test]
 fn the_comparison_is_the_best_without_clients() {
     let workspace = Workspace::new();
-    let keys = ["compare=true", "pretrain.epochs=3"];
+    let keys = ["compare=true", "pretrain.epochs=1", "client.epochs=4"];
     let output = workspace.succeed(&mut workspace.command("both", &[SMALL, &keys]));
     let summary = workspace.summary("both");
     let trials = &summary.server_only;
     let tried: Vec<(u32, u32)> = trials.iter().map(|t| (t.pretrain_epochs, t.rounds)).collect();
-    assert_eq!(tried, [(3, 0), (3, 2), (6, 0), (12, 0)]);
+    assert_eq!(tried, [(1, 0), (1, 2), (2, 0), (4, 0)]);
     let floor = summary.server_only_accuracy.unwrap();
     let best = trials.iter().max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy)).unwrap();
     assert_eq!(best.test_accuracy, floor);
@@ -70,9 +71,15 @@ fn the_comparison_is_the_best_without_clients() {
     );
     assert_eq!(text(&output.stdout), expected);
 
+    let longer = ["compare=true", "pretrain.epochs=20"];
+    workspace.succeed(&mut workspace.command("longer", &[SMALL, &longer]));
+    let longer = workspace.summary("longer").server_only;
+    let tried: Vec<(u32, u32)> = longer.iter().map(|t| (t.pretrain_epochs, t.rounds)).collect();
+    assert_eq!(tried, [(20, 0), (20, 2)]);
+
     // Each of them is what a run without clients gives.
     let alone = "method.name=server-only";
-    let records = workspace.run("alone", &[SMALL, &["pretrain.epochs=3", alone]]);
+    let records = workspace.run("alone", &[SMALL, &["pretrain.epochs=1", alone]]);
     for record in &records {
         assert!(record.clients.is_empty(), "{record:?}");
         assert_eq!((record.seen, record.kept, record.trained), (0, 0, 0));
@@ -81,7 +88,7 @@ fn the_comparison_is_the_best_without_clients() {
     }
     assert_eq!(records[0].test_accuracy, trials[0].test_accuracy);
     assert_eq!(records[2].test_accuracy, trials[1].test_accuracy);
-    for (at, epochs) in [(2, "pretrain.epochs=6"), (3, "pretrain.epochs=12")] {
+    for (at, epochs) in [(2, "pretrain.epochs=2"), (3, "pretrain.epochs=4")] {
         let records = workspace.run(epochs, &[SMALL, &["rounds=1", epochs, alone]]);
         assert_eq!(records[0].test_accuracy, trials[at].test_accuracy);
     }

@@ -17,7 +17,8 @@ pub use check::{MAX_SEED, at_most, ensure, positive, within};
 pub use differences::{differences, fingerprint};
 pub use fedanchor_engine::config::{
     AugmentConfig, Augmentation, BatchNormConfig, Heads, LrSchedule, MixAugment, MixDraw, MixSet,
-    MixupConfig, ModelConfig, NormKind, OptimiserConfig, Precision, StatisticsSource, Views,
+    MixupConfig, ModelConfig, NormKind, OptimiserConfig, Precision, StatisticsSource, Unfreeze,
+    Views,
 };
 
 pub(crate) use check::MAX_BATCH;

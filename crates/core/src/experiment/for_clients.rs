@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use toml::{Table, Value};
 
 /// The keys that a client needs to train. With a section, all its keys.
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 24] = [
     "preset", // the base of what is not written down because it is the default
     "seed",
     "rounds", // learning rates and thresholds follow the progress of the run
@@ -25,6 +25,7 @@ const KEYS: [&str; 23] = [
     "model.latent_dim",
     "model.latent_stage",
     "model.stem",
+    "model.unfreeze",
     "batch_norm.statistics",
     "batch_norm.momentum",
     "augment.strong",
@@ -80,6 +81,7 @@ fn split(table: Table, section: &str) -> (Table, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Unfreeze;
     use crate::experiment::{PRESETS, resolve};
     use crate::methods;
 
@@ -141,7 +143,7 @@ mod tests {
             "record.latents",
             "record.samples",
         ];
-        let all = resolved(&[
+        let mut all = resolved(&[
             "data.fit=crop",
             "data.normalisation={mean=[0.5], std=[1.0]}",
             "data.path=/secret/pictures",
@@ -159,6 +161,7 @@ mod tests {
             "model.stem=imagenet",
             "record.label_counts=true",
         ]);
+        all.model.unfreeze = Unfreeze::Last; // which excludes model.init_from
         let (sent, mut others) = split(Table::try_from(&all).unwrap(), "");
         others.sort();
         let mut expected: Vec<&str> = sections.into_iter().chain(keys).collect();

@@ -4,7 +4,7 @@
 use super::layers::{
     check_length, check_removed, defaults_in, lay_over, merge, name_of, preset_of, take_table,
 };
-use crate::config::{Experiment, read};
+use crate::config::{Experiment, ModelConfig, read};
 use crate::error::{Error, Result};
 use crate::methods::{self, Method};
 use fedanchor_data::InputFormat;
@@ -83,8 +83,15 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     let mut trunk = take_table(&mut preset, "trunk");
     let mut methods_on_trunk = take_table(&mut trunk, "methods");
     let has_trunk = name_of(&given, "model", "trunk")?.is_some();
+    // And others again where the trunk is trained, in small steps from where it was pretrained.
+    let unfreezes = name_of(&given, "model", "unfreeze")?.is_some_and(|what| what != "none");
+    let fine_tuned = take_table(&mut preset, "fine-tuned");
     if has_trunk {
         merge(&mut preset, trunk, "")?;
+    }
+    if has_trunk && unfreezes {
+        merge(&mut preset, fine_tuned, "")?;
+        merge(&mut preset, network_of(&given)?, "")?;
     }
     let partition = name_of(&given, "partition", "kind")?;
     let partition = partition.or(name_of(&preset, "partition", "kind")?).unwrap_or_default();
@@ -127,6 +134,19 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     let experiment: Experiment = read("", table)?;
     experiment.check()?;
     Ok((experiment, built))
+}
+
+/// The network of the trunk: a name is that of the network, too, and a file without such a name has torchvision's weights
+/// of ResNet-18. Another network is found when the file is read.
+fn network_of(given: &Table) -> Result<Table> {
+    let trunk = name_of(given, "model", "trunk")?.unwrap_or_default();
+    let stem = Path::new(&trunk).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let is_known = fedanchor_engine::model::check(&ModelConfig::plain(&stem)).is_ok();
+    let name = if is_known { stem } else { "resnet18".to_owned() };
+    let stem = if name == "resnet18" { "imagenet" } else { "cifar" };
+    let model = [("name", name), ("stem", stem.to_owned())];
+    let model = model.map(|(key, value)| (key.to_owned(), Value::String(value)));
+    Ok(Table::from_iter([("model".to_owned(), Value::Table(Table::from_iter(model)))]))
 }
 
 /// The experiment with every choice written down that is left to the data or the model, checked against both.

@@ -19,6 +19,7 @@ use crate::server::{Evaluation, STEADIER, Server};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
 use fedanchor_engine::InPhase;
+use fedanchor_engine::tensors::Bundle;
 use fedanchor_engine::training::Entered;
 use fedanchor_record::{Losses, Outcome, RoundRecord, Timing};
 use rand::seq::index::sample;
@@ -39,6 +40,8 @@ pub struct Coordinator<'a> {
     pub ask: usize,
     /// Completes records with measurements that are in no message.
     pub(crate) measure: Option<Box<Measure<'a>>>,
+    /// The server after pre-training, where the comparison needs it.
+    pub(super) pretrained: Option<Pretrained>,
     /// Keeps this thread's work on the run's own queue of a GPU, where it can be captured.
     _queue: Option<Entered>,
 }
@@ -55,6 +58,13 @@ pub(crate) struct CoordinatorState {
     norms: UsualNorms,
     #[serde(default)]
     learning: LearningWatch,
+}
+
+/// The server after pre-training, from where the comparison goes on.
+#[derive(Debug)]
+pub(super) struct Pretrained {
+    pub(super) epochs: u32,
+    pub(super) server: Bundle,
 }
 
 /// A finished round.
@@ -81,6 +91,7 @@ impl Federation {
             deadline: None,
             ask: 0,
             measure: None,
+            pretrained: None,
             _queue,
         })
     }

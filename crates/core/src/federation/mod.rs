@@ -21,6 +21,7 @@ mod test_latents;
 pub use clock::peak_memory;
 pub use coordinator::{Coordinator, Finished};
 pub use fleet::{Arrival, ClientKey, ClientStates, Delivery, Fleet, Member, RoundTask};
+pub use pretraining::GoOn;
 pub use setup::Federation;
 
 pub(crate) use admission::statistics_limit;

@@ -101,6 +101,11 @@ impl Federation {
         })
     }
 
+    /// Whether the anchors alone are trained on, too: a method without clients has nothing to be compared with.
+    pub(crate) fn is_compared(&self) -> bool {
+        self.experiment.compare && self.method.properties().clients
+    }
+
     /// The experiment, complete with the settings that depend on the data.
     pub fn settled(&self) -> Result<Experiment> {
         let images = &self.context.images;

@@ -10,7 +10,7 @@ pub use assessment::{Assessment, Bin, Calibration, ClassScore, HeadScores, asses
 pub use description::{Description, Head};
 pub use doubts::{Contradicted, Doubts, doubts};
 
-use crate::config::Heads;
+use crate::config::{Heads, Unfreeze};
 use crate::disk;
 use crate::error::{Error, Result};
 use crate::labels::{Anchors, latents, outputs, probabilities};
@@ -22,7 +22,7 @@ use fedanchor_engine::model::{Features, Network, Pass, Statistics};
 use fedanchor_engine::tensors::{Data, Params, decode, encode};
 use fedanchor_engine::training::Context;
 use fedanchor_engine::training::losses::unit;
-use fedanchor_engine::trunk::{Place, Trunk};
+use fedanchor_engine::trunk::{Place, Trunk, TrunkFile};
 use fedanchor_record::files;
 use std::borrow::Cow;
 use std::path::Path;
@@ -161,12 +161,15 @@ impl Model {
         description.heads = there;
         let Description { model, shape, normalisation, classes, .. } = &description;
         let trunk = match &description.trunk {
-            Some(info) => Some(load_trunk(info, trunk, device)?),
-            None => None,
+            Some(info) if model.unfreeze != Unfreeze::All => {
+                Some(load_trunk(info, trunk, model.unfreeze, device)?)
+            }
+            _ => None,
         };
         let features = trunk.as_ref().map(|trunk| FeatureFormat {
             picture: *shape,
-            width: trunk.width,
+            width: trunk.output.channels,
+            side: trunk.output.side,
             views: 0,
         });
         let format = InputFormat { shape: *shape, features };
@@ -295,21 +298,26 @@ impl Model {
 }
 
 /// The trunk that a model was trained with.
-fn load_trunk(info: &TrunkInfo, named: Option<&str>, device: Device) -> Result<Trunk> {
+fn load_trunk(
+    info: &TrunkInfo,
+    named: Option<&str>,
+    unfreeze: Unfreeze,
+    device: Device,
+) -> Result<Trunk> {
     let place = match named {
         Some(named) => Place::find(named)?,
         None => Place::by_name(&info.name)?,
     };
-    let trunk = Trunk::open(&place, Some(info.size), Some(&info.normalisation), device)?;
-    if trunk.info.hash != info.hash {
+    let file = TrunkFile::read(&place, Some(info.size), Some(&info.normalisation))?;
+    if file.info.hash != info.hash {
         let problem = format!(
             "the model was trained with another trunk of the name `{}`: expected the file with the blake3 hash {}, \
              found {}",
-            info.name, info.hash, trunk.info.hash
+            info.name, info.hash, file.info.hash
         );
         return Err(Error::config("model.trunk", problem));
     }
-    Ok(trunk)
+    Ok(Trunk::load(&file, unfreeze, device)?)
 }
 
 fn flat(tensor: &Tensor) -> fedanchor_engine::Result<Vec<f32>> {

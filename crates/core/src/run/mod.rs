@@ -16,8 +16,8 @@ pub use verify::{Verification, verify};
 use crate::config::{Experiment, fingerprint};
 use crate::error::{Error, Result};
 use crate::federation::{Federation, Fleet};
-use crate::simulation::{SimulatedFleet, Simulation, load, place};
-use fedanchor_data::{DataSet, Partition};
+use crate::simulation::{SimulatedFleet, Simulation, load_watched, place};
+use fedanchor_data::{DataSet, Partition, Progress};
 use fedanchor_engine::trunk::names_a_file;
 use fedanchor_record::{RoundRecord, Summary, Timing};
 use fleet_file::FleetFile;
@@ -27,14 +27,26 @@ use std::sync::atomic::AtomicBool;
 
 /// Watches a run.
 pub trait Observer {
+    /// Is told how many pictures have been read, from any thread.
+    fn reading(&mut self) -> Progress {
+        Progress::default()
+    }
     /// Data and network are ready; `clients` are the simulated ones with their images.
     fn started(&mut self, _federation: &Federation, _clients: Option<&Partition>) {}
     /// A round is over; round 0 is pre-training.
     fn round(&mut self, _record: &RoundRecord, _timing: &Timing) {}
-    /// The comparison with the anchors alone begins.
-    fn comparing(&mut self) {}
+    /// Before an epoch of pre-training, or of the comparison with the anchors alone: how many are done and planned.
+    fn epoch(&mut self, _phase: Phase, _done: u32, _planned: u32) {}
     /// Something that is not an error but worth knowing.
     fn notice(&mut self, _text: &str) {}
+}
+
+/// A part of a run that counts epochs, not rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // as in `Observer::epoch`
+pub enum Phase {
+    Pretraining,
+    Comparison,
 }
 
 /// Nobody watches.
@@ -109,7 +121,7 @@ pub fn run(
     let RunOptions { out, clients, .. } = options;
     // Before the data is read, which may take a while; and again once the folder is locked.
     check_free(out)?;
-    let (prepared, data) = prepare(experiment, options)?;
+    let (prepared, data) = prepare(experiment, options, observer.reading())?;
     let settled = settled(prepared.federation())?;
     let folder = RunFolder::create(out)?;
     let config = fingerprint(&as_table(&settled)?);
@@ -140,8 +152,12 @@ fn as_table(experiment: &Experiment) -> Result<toml::Table> {
         .map_err(|error| Error::config("the experiment", error.to_string()))
 }
 
-fn prepare<'a>(experiment: &Experiment, options: RunOptions<'a>) -> Result<(Prepared<'a>, String)> {
-    let data = load(experiment)?;
+fn prepare<'a>(
+    experiment: &Experiment,
+    options: RunOptions<'a>,
+    reading: Progress,
+) -> Result<(Prepared<'a>, String)> {
+    let data = load_watched(experiment, reading)?;
     let (fingerprint, workers) = (data_fingerprint(&data), options.workers);
     let prepared = match options.clients {
         RunClients::Simulated(wrap) => {

@@ -1,8 +1,8 @@
 //! What the records of a run amount to, and what it leaves at its end: the model, what is known of it, and the summary.
 
-use super::{Observer, Run, RunOptions};
+use super::{Observer, Phase, Run, RunOptions};
 use crate::error::{Error, Result};
-use crate::federation::{Coordinator, peak_memory};
+use crate::federation::{Coordinator, Federation, peak_memory};
 use crate::labels::{AnchorPayload, Anchors};
 use crate::model::{Description, Head, encode_model};
 use crate::server::Evaluation;
@@ -23,6 +23,9 @@ pub(super) struct Progress {
     pub(super) picked: Option<Picked>,
     /// Checksums of the further files of the rounds.
     pub(super) files: Manifest,
+    /// Images that clients had and that they kept, in all rounds.
+    seen: u64,
+    kept: u64,
 }
 
 impl Progress {
@@ -38,6 +41,8 @@ impl Progress {
         if record.round == 0 || judged_by > self.chosen {
             (self.chosen, self.chosen_round) = (judged_by, record.round);
         }
+        self.seen += record.seen as u64;
+        self.kept += record.kept as u64;
         summary.rounds = record.round;
         summary.final_accuracy = accuracy;
         summary.final_validation_accuracy = record.validation_accuracy;
@@ -47,13 +52,28 @@ impl Progress {
     }
 }
 
+impl Progress {
+    /// The clients' training so far as epochs of pre-training: how many cost as much. It counts images, since a clock
+    /// would give every machine another comparison.
+    fn epochs_of_clients(&self, federation: &Federation) -> u32 {
+        let (experiment, properties) = (&federation.experiment, federation.method.properties());
+        let trained = if properties.selects { self.kept } else { self.seen };
+        let views = 2; // fix and mix, or two views
+        let labelling = self.seen / 3; // one pass forward, without the two back
+        let images = labelling + views * trained * u64::from(experiment.client.epochs);
+        let epoch = experiment.data.anchors.max(1) as u64
+            * if experiment.pretrain.contrastive { 2 } else { 1 };
+        u32::try_from(images / epoch).unwrap_or(u32::MAX)
+    }
+}
+
 impl Run<'_> {
     /// The summary, and the comparison where it is asked for.
     pub(super) fn finish(
         &self,
-        coordinator: &Coordinator,
+        coordinator: &mut Coordinator,
         progress: &Progress,
-        seconds: f64,
+        seconds: &dyn Fn() -> f64,
         observer: &mut dyn Observer,
     ) -> Result<Summary> {
         let Self { prepared, folder, options: RunOptions { stop, .. }, .. } = self;
@@ -72,7 +92,7 @@ impl Run<'_> {
             data_fingerprint: self.data.clone(),
             classes: federation.classes.clone(),
             rounds_planned: experiment.rounds,
-            seconds,
+            seconds: seconds(),
             peak_memory: peak_memory(),
             peak_gpu_memory: federation.context.peak_gpu_memory(),
             compute_threads: tch::get_num_threads(),
@@ -84,13 +104,17 @@ impl Run<'_> {
         };
         folder.seal_records(summary.rounds)?;
         folder.write_summary(&summary, &progress.files)?;
-        // A method without clients has nothing to be compared with.
-        let compare = experiment.compare && federation.method.properties().clients;
+        let compare = federation.is_compared();
         if compare && summary.rounds > 0 && !stop.load(Ordering::Relaxed) {
-            observer.comparing();
-            let rounds = progress.summary.rounds;
-            let alone = guard(|| federation.coordinator()?.train_alone(rounds, stop))?;
+            let (rounds, limit) = (progress.summary.rounds, progress.epochs_of_clients(federation));
+            let alone = guard(|| {
+                coordinator.train_alone(rounds, limit, &mut |done, planned| {
+                    observer.epoch(Phase::Comparison, done, planned);
+                    !stop.load(Ordering::Relaxed)
+                })
+            })?;
             summary.server_only = alone.unwrap_or_default();
+            summary.seconds = seconds();
             summary.server_only_accuracy =
                 summary.best_server_only().map(|best| best.test_accuracy);
             folder.forget(files::SUMMARY, &progress.files)?;

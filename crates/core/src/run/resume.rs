@@ -21,7 +21,7 @@ pub(super) fn resume(
     let force = options.resume == Resume::Force;
     let stored = stored_config(out, force)?;
     let fleet_file = fleet_file::check(out, clients, force)?;
-    let (prepared, data) = prepare(experiment, options)?;
+    let (prepared, data) = prepare(experiment, options, observer.reading())?;
     let settled = settled(prepared.federation())?;
     let table = as_table(&settled)?;
     let config = fingerprint(&table);

@@ -3,7 +3,7 @@
 use super::checkpoint::{Checkpoint, CheckpointMeta, Found, Saver};
 use super::folder::{LineChecksums, Lines, RoundFile, json};
 use super::results::Progress;
-use super::{Observer, Prepared, Run, RunOptions, resume_command};
+use super::{Observer, Phase, Prepared, Run, RunOptions, resume_command};
 use crate::clients::ComputeThreads;
 use crate::config::FleetConfig;
 use crate::error::{Error, Result};
@@ -96,7 +96,10 @@ impl Run<'_> {
                 break;
             }
             let done = guard(|| match round {
-                0 => coordinator.pretrain(stop),
+                0 => coordinator.pretrain(&mut |done, planned| {
+                    observer.epoch(Phase::Pretraining, done, planned);
+                    !stop.load(Ordering::Relaxed)
+                }),
                 _ => coordinator.round(&mut *fleet, round),
             });
             let mut done = match done {
@@ -137,13 +140,13 @@ impl Run<'_> {
             observer.round(&done.record, &done.timing);
         }
         saver.finish()?;
-        let seconds = seconds_before + clock.elapsed().as_secs_f64();
         let test = match test {
             Some(test) => test,
             None => guard(|| coordinator.test(progress.summary.rounds))?, // nothing was left to do
         };
         self.write_results(&coordinator, &progress, &test)?;
-        self.finish(&coordinator, &progress, seconds, observer)
+        let seconds = || seconds_before + clock.elapsed().as_secs_f64();
+        self.finish(&mut coordinator, &progress, &seconds, observer)
     }
 
     /// Brings the records to where the run starts or resumes: what they amount to, and their checksums.

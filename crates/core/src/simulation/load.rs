@@ -3,11 +3,12 @@
 use crate::config::{DataConfig, Experiment, Unreadable, ensure};
 use crate::error::{Error, Result};
 use crate::federation::server_split;
-use crate::trunk::extractor;
+use crate::trunk::Start;
+use fedanchor_data::features::TrunkInfo;
 use fedanchor_data::formats::Options;
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::{Split, split};
-use fedanchor_data::{DataSet, Partition, Unlabelled, formats, partition, sample};
+use fedanchor_data::{DataSet, Partition, Progress, Unlabelled, formats, partition, sample};
 use std::path::PathBuf;
 
 /// Where the files of a data set are; none for the embedded sample, and for a registered data set unless `data.path` is set.
@@ -19,26 +20,38 @@ pub fn place(config: &DataConfig) -> Option<PathBuf> {
 
 /// Reads the data set that an experiment names: a registered one, the embedded sample, or files.
 pub fn load(experiment: &Experiment) -> Result<DataSet> {
+    load_watched(experiment, Progress::default())
+}
+
+/// The same, telling how many pictures have been read.
+pub fn load_watched(experiment: &Experiment, progress: Progress) -> Result<DataSet> {
     let config = &experiment.data;
+    let start = Start::of(experiment)?;
+    let trained = match &start {
+        Start::Weights(trunk) => Some(trunk.clone()),
+        _ => None,
+    };
     let options = Options {
-        size: config.size,
+        size: config.size.or(trained.as_ref().map(|trunk| trunk.size)),
         fit: config.fit,
         test_share: config.test_share,
         skip_unreadable: config.unreadable == Unreadable::Skip,
         cache: formats::default_cache(),
-        features: extractor(experiment)?,
+        features: start.extractor(),
+        progress,
         ..Options::default()
     };
     if let Some(data) = formats::load_registered(&config.name, config.path.as_deref(), &options) {
-        return normalised(data?, config);
+        return normalised(data?, config, trained);
     }
     let Some(path) = place(config) else {
         let problem = "the embedded sample has 28 pixels per side: remove the key";
-        let fits = config.size.is_none_or(|size| size == 28) || options.features.is_some();
+        let has_trunk = experiment.model.trunk.is_some();
+        let fits = has_trunk || config.size.is_none_or(|size| size == 28);
         ensure(fits, "data.size", problem)?;
         let problem = "the embedded sample has a test part: remove the key";
         ensure(config.test_share.is_none(), "data.test_share", problem)?;
-        return normalised(options.extract(sample::load()?)?, config);
+        return normalised(options.extract(sample::load()?)?, config, trained);
     };
     if !path.exists() {
         let (key, advice) = match formats::published(&config.name) {
@@ -55,11 +68,22 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
     }
     let mut data = formats::open(&path, &options)?;
     data.name.clone_from(&config.name);
-    normalised(data, config)
+    normalised(data, config, trained)
 }
 
-/// The data set with the normalisation of the config, if there is one; with a trunk it is that of its pictures.
-fn normalised(mut data: DataSet, config: &DataConfig) -> Result<DataSet> {
+/// The data set with the normalisation of the config, if there is one; with features it is that of their pictures. A trunk
+/// that is trained reads pictures as it was pretrained.
+fn normalised(
+    mut data: DataSet,
+    config: &DataConfig,
+    trained: Option<TrunkInfo>,
+) -> Result<DataSet> {
+    if let Some(trunk) = trained {
+        data = data.fitted(trunk.shape());
+        data.normalisation.clone_from(&trunk.normalisation);
+        data.trunk = Some(trunk);
+        return Ok(data);
+    }
     if let Some(normalisation) = config.normalisation.as_ref().filter(|_| data.trunk.is_none()) {
         let (expected, found) = (data.train.shape.channels, normalisation.mean.len());
         let problem =

@@ -6,7 +6,6 @@ use crate::federation::Federation;
 use fedanchor_data::stream::SERVER;
 use fedanchor_data::{DataSet, Purpose, Stream};
 use rand::seq::SliceRandom;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// What pre-training on a part of the labelled pictures predicts about a run.
@@ -51,7 +50,7 @@ pub fn cross_validate(
         let federation = Federation::new(&experiment, fold(part), None)?;
         let mut coordinator = federation.coordinator()?;
         let start = Instant::now();
-        let accuracy = coordinator.pretrain(&AtomicBool::new(false))?.evaluation.accuracy;
+        let accuracy = coordinator.pretrain(&mut |_, _| true)?.evaluation.accuracy;
         Ok((start.elapsed().as_secs_f64(), accuracy))
     };
     let (one, three) = (seconds(1, 0)?.0, seconds(3, 0)?.0);
@@ -86,31 +85,6 @@ fn deal(labels: &[u16], classes: usize, folds: usize, seed: u64) -> Vec<Vec<u32>
     }
     parts.iter_mut().for_each(|part| part.sort_unstable());
     parts
-}
-
-impl Trial {
-    /// About how many seconds a run takes with `unlabelled` pictures on `cores` cores, without reading them.
-    pub fn run_seconds(
-        &self,
-        experiment: &Experiment,
-        labelled: usize,
-        unlabelled: usize,
-        cores: usize,
-    ) -> f64 {
-        // An epoch of pre-training sees every picture twice, with the contrastive one.
-        let views = if experiment.pretrain.contrastive { 2.0 } else { 1.0 };
-        let picture = self.epoch / (views * labelled.max(1) as f64);
-        let client = &experiment.client;
-        let per_client = unlabelled as f64 / experiment.data.clients.max(1) as f64;
-        let seen = client.per_round as f64 * per_client * f64::from(client.epochs);
-        // Labels cost a forward pass, a third of a step; cores train different clients.
-        let labelling = client.per_round as f64 * per_client / 3.0;
-        let cores = cores.min(client.per_round).max(1) as f64;
-        let round = picture * (seen + labelling) / cores + 1.5 * self.epoch;
-        let pretraining = f64::from(experiment.pretrain.epochs) * self.epoch;
-        let rounds = f64::from(experiment.rounds) * round;
-        pretraining + rounds + if experiment.compare { rounds.min(3.0 * pretraining) } else { 0.0 }
-    }
 }
 
 #[cfg(test)]
@@ -148,7 +122,6 @@ mod tests {
         let trial = cross_validate(&experiment, &data, 2, Duration::from_secs(60)).unwrap();
         assert_eq!((trial.held_out, trial.epochs), (80, 12));
         assert!(trial.accuracy > 25.0, "{trial:?}");
-        let seconds = |unlabelled| trial.run_seconds(&experiment, 80, unlabelled, 2);
-        assert!(seconds(2000) > seconds(1000) && seconds(0) > 12.0 * trial.epoch);
+        assert!(trial.epoch > 0.0);
     }
 }

@@ -115,7 +115,6 @@ impl Observer for Watching<'_> {
     fn round(&mut self, record: &RoundRecord, _: &Timing) {
         self.stop.fetch_or(record.round >= self.last, Ordering::Relaxed);
     }
-    fn comparing(&mut self) {}
     fn notice(&mut self, text: &str) {
         self.notices.push(text.to_owned());
     }

@@ -95,7 +95,7 @@ fn repeated_messages_are_ignored() {
     let play = |copies: usize| {
         let mut coordinator = simulation.coordinator().unwrap();
         let mut fleet = Loopback::new(simulation.fleet(), copies);
-        coordinator.pretrain(&AtomicBool::new(false)).unwrap();
+        coordinator.pretrain(&mut |_, _| true).unwrap();
         (1..=2)
             .map(|round| coordinator.round(&mut fleet, round).unwrap().record)
             .collect::<Vec<_>>()

@@ -103,10 +103,11 @@ impl Extractor {
 
     /// A hash of everything that the features of a picture depend on but the picture.
     fn key(&self, flip: bool, fit: Fit) -> String {
-        let FeatureFormat { picture, width, views } = self.format;
+        let FeatureFormat { picture, width, side, views } = self.format;
         let strong = serde_json::json!(self.strong);
         let trunk = (&self.trunk.hash, &self.trunk.normalisation);
-        let parts = serde_json::json!([VERSION, trunk, picture, width, views, strong, flip, fit]);
+        let output = (width, side);
+        let parts = serde_json::json!([VERSION, trunk, picture, output, views, strong, flip, fit]);
         blake3::hash(parts.to_string().as_bytes()).to_hex()[..32].to_owned()
     }
 
@@ -172,10 +173,8 @@ impl Extractor {
             let mut hasher = blake3::Hasher::new();
             hasher.update(&(from.channels as u64).to_le_bytes()).update(pixels);
             let decode = || {
-                let pixels = pixels.to_vec();
-                let one = ImageSet::new(from, pixels, None, Vec::new()).with_channels(to.channels);
-                let side = from.side as u32;
-                Ok(pictures::fit(to, Fit::Stretch, side, side, one.pixels))
+                let one = ImageSet::new(from, pixels.to_vec(), None, Vec::new());
+                Ok(one.fitted(to).pixels)
             };
             let found = self.cached(&cache, hasher.finalize(), flip, decode);
             count.add(1);

@@ -33,7 +33,7 @@ fn extractor(views: usize, calls: &Arc<AtomicUsize>) -> Extractor {
         source: "a test".to_owned(),
     };
     Extractor {
-        format: FeatureFormat { picture: SHAPE, width: 2, views },
+        format: FeatureFormat { picture: SHAPE, width: 2, side: 1, views },
         trunk,
         strong: Strong::Fixmatch,
         flip: None,

@@ -1,8 +1,9 @@
 //! From a picture of any size to a square one.
 
-use crate::{DataError, Result, Shape};
+use crate::{DataError, DataSet, ImageSet, Result, Shape, Unlabelled};
 use image::imageops::{FilterType, crop_imm, overlay, resize};
 use image::{ImageBuffer, Luma, Pixel, Rgb};
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,35 @@ pub(crate) fn fit(shape: Shape, fit: Fit, width: u32, height: u32, bytes: Vec<u8
     match shape.channels {
         1 => square::<Luma<u8>>(side, fit, width, height, bytes),
         _ => square::<Rgb<u8>>(side, fit, width, height, bytes),
+    }
+}
+
+impl ImageSet {
+    /// The same images in another shape.
+    pub fn fitted(self, shape: Shape) -> Self {
+        let mut set = self.with_channels(shape.channels);
+        let side = set.shape.side as u32;
+        if set.shape != shape {
+            let images = set.pixels.par_chunks_exact(set.shape.bytes());
+            let fitted =
+                images.flat_map_iter(|image| fit(shape, Fit::Stretch, side, side, image.to_vec()));
+            set.pixels = fitted.collect();
+            set.shape = shape;
+        }
+        set
+    }
+}
+
+impl DataSet {
+    /// The same images in another shape.
+    pub fn fitted(self, shape: Shape) -> Self {
+        let of = |part: Unlabelled| Unlabelled { images: part.images.fitted(shape), ..part };
+        Self {
+            train: self.train.fitted(shape),
+            test: self.test.fitted(shape),
+            unlabelled: self.unlabelled.map(of),
+            ..self
+        }
     }
 }
 

@@ -101,7 +101,9 @@ impl ImagePipeline {
             return pixels.collect();
         }
         let Normalisation { mean, std } = &self.normalisation;
-        let numbers = mean.iter().zip(std).map(|(mean, std)| f16::from_f32(mean + std * noise()));
+        let places = self.format.bytes() / (2 * mean.len());
+        let channels = mean.iter().zip(std).cycle().take(places * mean.len());
+        let numbers = channels.map(|(mean, std)| f16::from_f32(mean + std * noise()));
         numbers.flat_map(f16::to_le_bytes).collect()
     }
 

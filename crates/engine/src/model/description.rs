@@ -57,6 +57,40 @@ pub struct Padding {
     pub after: i64,
 }
 
+impl Operation {
+    /// The same with other numbers for its further inputs and for its tensors.
+    pub(crate) fn renumbered(
+        self,
+        value: impl Fn(Value) -> Value,
+        mut tensor: impl FnMut(usize) -> usize,
+    ) -> Self {
+        match self {
+            Self::Conv { weight, bias, stride, padding, groups } => {
+                let (weight, bias) = (tensor(weight), bias.map(&mut tensor));
+                Self::Conv { weight, bias, stride, padding, groups }
+            }
+            Self::BatchNorm { weight, bias, mean, variance, epsilon } => {
+                let [weight, bias, mean, variance] = [weight, bias, mean, variance].map(tensor);
+                Self::BatchNorm { weight, bias, mean, variance, epsilon }
+            }
+            Self::GroupNorm { weight, bias, groups } => {
+                let [weight, bias] = [weight, bias].map(tensor);
+                Self::GroupNorm { weight, bias, groups }
+            }
+            Self::Linear { weight, bias } => {
+                let [weight, bias] = [weight, bias].map(tensor);
+                Self::Linear { weight, bias }
+            }
+            Self::Add { other } => Self::Add { other: value(other) },
+            same @ (Self::Relu
+            | Self::Relu6
+            | Self::MaxPool { .. }
+            | Self::GlobalAveragePool
+            | Self::Flatten) => same,
+        }
+    }
+}
+
 impl Padding {
     /// As many on every side.
     pub fn all(zeros: i64) -> Self {
@@ -73,8 +107,8 @@ pub struct Builder<'a> {
     pub(super) layers: Vec<Layer>,
     /// Channels and side of every value; side 0 for a value without pixels.
     pub(super) sizes: Vec<(i64, i64)>,
-    /// Stages that have ended.
-    pub(super) stages: usize,
+    /// The outputs of the stages that have ended.
+    pub(super) stages: Vec<Value>,
     /// The pooled output of stage `model.latent_stage`, if that stage has ended.
     pub(super) latent_input: Option<Value>,
     /// Numbers that all convolutions compute for one image.
@@ -85,9 +119,9 @@ pub struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     pub(super) fn new(config: &'a ModelConfig, images: Shape) -> Self {
-        let (entries, layers, latent_input, problem) = Default::default();
+        let (entries, layers, stages, latent_input, problem) = Default::default();
         let sizes = vec![(images.channels as i64, images.side as i64)];
-        Self { config, entries, layers, sizes, stages: 0, latent_input, convolved: 0, problem }
+        Self { config, entries, layers, sizes, stages, latent_input, convolved: 0, problem }
     }
 
     /// The channels of a value, or its length if it has no pixels.
@@ -237,8 +271,8 @@ impl<'a> Builder<'a> {
     /// Ends a stage, which every stage but the last must: the anchor head can read its output `x`
     /// (`model.latent_stage`).
     pub fn end_stage(&mut self, x: Value) {
-        self.stages += 1;
-        if self.config.latent_stage == Some(self.stages) {
+        self.stages.push(x);
+        if self.config.latent_stage == Some(self.stages.len()) {
             self.latent_input = Some(self.pool(x));
         }
     }

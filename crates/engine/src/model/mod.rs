@@ -11,6 +11,7 @@ mod efficientnet;
 mod forward;
 mod import;
 mod registry;
+mod tail;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +20,7 @@ pub use forward::{Pass, Statistics};
 pub use import::{Imported, import, import_bytes};
 pub use registry::{Registration, names_schema, register};
 
-use crate::config::{Heads, ModelConfig, NormKind, Stem};
+use crate::config::{Heads, ModelConfig, NormKind, Stem, Unfreeze};
 use crate::error::{Error, Result};
 use crate::tensors::{Entry, Layout, Params, Part, channels_last};
 use fedanchor_data::stream::{ChaCha8Rng, SERVER, Stream};
@@ -56,6 +57,8 @@ pub struct Network {
     /// Numbers that all convolutions compute for one image: training keeps at least these until the gradients have been
     /// computed.
     pub convolved: u64,
+    /// What the last stage reads: the output of the stage before it, or the images.
+    pub last_input: Value,
     /// The pooled output of `latent_stage`, if that is not the last.
     latent_input: Option<Value>,
     /// A predictor of pooled features: two linear layers with a normalisation and ReLU between them.
@@ -75,6 +78,13 @@ pub fn check(config: &ModelConfig) -> Result<()> {
         return Err(Error::config("model.stem", problem));
     }
     let is_torchvision = is_resnet18 && !config.preactivation && config.norm == NormKind::Batch;
+    if config.unfreeze != Unfreeze::None && config.norm != NormKind::Batch {
+        return Err(Error::config("model.norm", "trunks have batch norm: remove the key"));
+    }
+    if config.unfreeze != Unfreeze::None && config.init_from.is_some() {
+        let problem = "training starts from the trunk already: remove the key, or model.unfreeze";
+        return Err(Error::config("model.init_from", problem));
+    }
     if config.init_from.is_some() && !is_torchvision {
         let problem = "needs model.name = \"resnet18\" with batch norm and without preactivation: \
                        torchvision's weights fit no other model";
@@ -113,7 +123,8 @@ impl Features {
 impl Network {
     /// Describes the network for images of this shape and this many classes.
     pub fn new(config: &ModelConfig, heads: Heads, shape: Shape, classes: usize) -> Result<Self> {
-        if shape.side > 1 && shape.side < MIN_SIDE {
+        let is_tail = config.unfreeze == Unfreeze::Last;
+        if shape.side > 1 && shape.side < MIN_SIDE && !is_tail {
             let problem = format!(
                 "the models need images of {MIN_SIDE} pixels or more, these have {}: set data.size",
                 shape.side
@@ -121,8 +132,15 @@ impl Network {
             return Err(Error::config("data.size", problem));
         }
         check(config)?;
-        let mut builder = Builder::new(config, shape);
-        let pooled = (registry::find(&config.name)?.describe)(&mut builder);
+        let describe = registry::find(&config.name)?.describe;
+        let (mut builder, pooled) = match is_tail {
+            true => tail::describe(config, shape, &describe)?,
+            false => {
+                let mut builder = Builder::new(config, shape);
+                let pooled = describe(&mut builder);
+                (builder, pooled)
+            }
+        };
         if shape.side == 1 && builder.convolved > 0 {
             let problem =
                 format!("`{}` is for images; features of a trunk are for `adapter`", config.name);
@@ -132,12 +150,14 @@ impl Network {
             let problem = format!("the features of `{}` must be pooled or flattened", config.name);
             return Err(Error::config("model.name", problem));
         }
-        let stages = builder.stages + 1;
+        let stages = builder.stages.len() + 1;
         let latent_stage = config.latent_stage.unwrap_or(stages);
         if latent_stage == 0 || latent_stage > stages {
             let problem = format!("this model has stages 1 to {stages}, not {latent_stage}");
             return Err(Error::config("model.latent_stage", problem));
         }
+        let last_input =
+            if is_tail { IMAGES } else { builder.stages.last().copied().unwrap_or(IMAGES) };
         let (plan, latent_input) = (Plan::new(&builder.layers), builder.latent_input);
         let logits = builder.head("classifier", pooled, classes as i64, Part::Classifier);
         let latents = heads.anchor.then(|| {
@@ -164,6 +184,7 @@ impl Network {
             features_width: width,
             latent_stage,
             convolved: builder.convolved,
+            last_input,
             latent_input,
             predictor,
             plan,

@@ -7,11 +7,12 @@ use super::steps::Recorder;
 use crate::batches::{ImagePipeline, RoundStreams};
 use crate::config::{
     AugmentConfig, BatchNormConfig, Heads, LrSchedule, ModelConfig, OptimiserConfig, Precision,
-    StatisticsSource,
+    StatisticsSource, Unfreeze,
 };
 use crate::error::{Error, Result};
 use crate::model::{Network, Pass, Statistics, import};
 use crate::tensors::Params;
+use crate::trunk::{Place, TrunkFile};
 use fedanchor_cuda as cuda;
 use fedanchor_data::augment::Strong;
 use fedanchor_data::{InputFormat, Normalisation};
@@ -111,10 +112,15 @@ impl Context {
         })
     }
 
-    /// The model that training starts from: drawn, or with the backbone of a file.
+    /// The model that training starts from: drawn, or with the backbone of a trunk or of a file.
     pub fn initial(&self) -> Result<Params> {
         let mut params = self.network.init(self.seed, self.device)?;
-        let Some(path) = &self.network.config.init_from else { return Ok(params) };
+        let config = &self.network.config;
+        if let (Some(trunk), true) = (&config.trunk, config.unfreeze != Unfreeze::None) {
+            let file = TrunkFile::read(&Place::find(trunk)?, None, None)?;
+            file.assign_to(&mut params, config)?;
+        }
+        let Some(path) = &config.init_from else { return Ok(params) };
         let imported = import(&self.network.layout, path, self.device)?;
         params.assign(&imported.backbone)?;
         if let [first, ..] = &imported.ignored[..] {

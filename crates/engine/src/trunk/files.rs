@@ -1,18 +1,23 @@
 //! Where trunks are, and what their files state about them.
 
+use crate::config::{Heads, ModelConfig, Stem};
 use crate::error::{Error, Result};
+use crate::model::{Network, import_bytes};
+use crate::tensors::{Entry, Params};
 use fedanchor_data::Normalisation;
+use fedanchor_data::features::TrunkInfo;
 use fedanchor_data::formats::cache_folder;
 use safetensors::tensor::SafeTensors;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use tch::Device;
 
 /// The file of a trunk, and how it was named.
 #[derive(Debug, Clone)]
 pub struct Place {
     path: PathBuf,
     /// Whether it was looked up.
-    pub(super) by_name: bool,
+    by_name: bool,
 }
 
 /// Whether a value of `model.trunk` is a file, which has a folder or an ending.
@@ -68,7 +73,7 @@ impl Place {
     }
 
     /// The name of the file without its ending.
-    pub(super) fn name(&self) -> String {
+    fn name(&self) -> String {
         self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
 
@@ -76,28 +81,104 @@ impl Place {
         Error::config("model.trunk", format!("{}: {problem}", self.path.display()))
     }
 
-    pub(super) fn read(&self) -> Result<Vec<u8>> {
+    fn read(&self) -> Result<Vec<u8>> {
         fedanchor_disk::read(&self.path, fedanchor_disk::MAX_FILE)
             .map_err(|error| self.problem(error.to_string()))
     }
 }
 
+/// The file of a trunk in memory, and what is known of it.
+#[derive(Debug)]
+pub struct TrunkFile {
+    /// What travels in model files and to nodes.
+    pub info: TrunkInfo,
+    pub(super) place: Place,
+    pub(super) bytes: Vec<u8>,
+    /// The network whose weights they are; none for TorchScript.
+    pub(super) model: Option<String>,
+}
+
+impl TrunkFile {
+    /// Reads it. `size` and `normalisation` replace what the file states; TorchScript states neither.
+    pub fn read(
+        place: &Place,
+        size: Option<usize>,
+        normalisation: Option<&Normalisation>,
+    ) -> Result<Self> {
+        let bad = |problem: &str| place.problem(problem.to_owned());
+        let bytes = place.read()?;
+        let hash = blake3::hash(&bytes).to_hex().to_string();
+        let is_script = bytes.starts_with(b"PK");
+        if is_script && place.by_name {
+            return Err(bad("TorchScript is a program: it is loaded only as a file that is named"));
+        }
+        let stated = match is_script {
+            true => Stated::default(),
+            false => stated(&bytes).map_err(|problem| place.problem(problem))?,
+        };
+        let (Some(size), Some(normalisation)) =
+            (size.or(stated.size), normalisation.cloned().or(stated.normalisation))
+        else {
+            let problem = "does not state the size and normalisation of its pictures: set data.size and \
+                           data.normalisation";
+            return Err(bad(problem));
+        };
+        let info = TrunkInfo {
+            name: stated.name.unwrap_or_else(|| place.name()),
+            hash,
+            size,
+            normalisation,
+            licence: stated.licence.unwrap_or_else(|| "not stated".to_owned()),
+            source: stated.source.unwrap_or_else(|| "a file".to_owned()),
+        };
+        let model = (!is_script).then_some(stated.model);
+        Ok(Self { info, place: place.clone(), bytes, model })
+    }
+
+    /// Its network and the weights of the backbone.
+    pub(super) fn network(&self, model: &str) -> Result<(Network, Params)> {
+        let stem = if model == "resnet18" { Stem::Imagenet } else { Stem::Cifar };
+        let config = ModelConfig { stem, ..ModelConfig::plain(model) };
+        let network = Network::new(&config, Heads::default(), self.info.shape(), 1)?;
+        let imported = import_bytes(&network.layout, &self.bytes, Device::Cpu);
+        Ok((network, imported.map_err(|problem| self.place.problem(problem))?.backbone))
+    }
+
+    /// Overwrites those weights of a network that the trunk has: what is trained starts from them.
+    pub fn assign_to(&self, params: &mut Params, config: &ModelConfig) -> Result<()> {
+        let model = self.model.as_deref().unwrap_or("TorchScript");
+        if model != config.name {
+            let problem = match &self.model {
+                Some(_) => {
+                    format!("must be the network of the trunk, `{model}`, got `{}`", config.name)
+                }
+                None => "TorchScript cannot be trained: remove model.unfreeze".to_owned(),
+            };
+            return Err(Error::config("model.name", problem));
+        }
+        let (_, backbone) = self.network(model)?;
+        let has = |entry: &Entry| params.layout.iter().any(|own| own.name == entry.name);
+        let shared = backbone.subset(has);
+        params.assign(&shared)
+    }
+}
+
 /// What a file states. Torchvision's weights of ResNet-18 state nothing: their pictures are known.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Stated {
-    pub(super) name: Option<String>,
-    pub(super) model: String,
-    pub(super) size: Option<usize>,
-    pub(super) normalisation: Option<Normalisation>,
-    pub(super) licence: Option<String>,
-    pub(super) source: Option<String>,
+struct Stated {
+    name: Option<String>,
+    model: String,
+    size: Option<usize>,
+    normalisation: Option<Normalisation>,
+    licence: Option<String>,
+    source: Option<String>,
 }
 
 /// The key of the statement in a file's metadata.
 const KEY: &str = "fedanchor.trunk";
 
 /// What a file of weights states; an error says what is wrong with it.
-pub(super) fn stated(bytes: &[u8]) -> Result<Stated, String> {
+fn stated(bytes: &[u8]) -> Result<Stated, String> {
     let (_, metadata) = SafeTensors::read_metadata(bytes)
         .map_err(|error| format!("neither safetensors ({error}) nor TorchScript"))?;
     let Some(text) = metadata.metadata().as_ref().and_then(|all| all.get(KEY)) else {

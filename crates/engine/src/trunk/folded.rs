@@ -5,7 +5,7 @@ use crate::model::{IMAGES, Layer, Network, Operation, Padding, Value};
 use crate::tensors::Params;
 use tch::{Device, Kind, Tensor};
 
-/// The layers of a trunk from images to pooled features, with their tensors.
+/// The layers of a trunk from images to its output, with their tensors.
 #[derive(Debug)]
 pub struct TrunkLayers {
     /// Each with an input among the values before it, as in a network.
@@ -29,21 +29,19 @@ fn readers(layers: &[Layer]) -> Vec<usize> {
 }
 
 impl TrunkLayers {
-    pub(super) fn new(network: &Network, params: &Params) -> Result<Self> {
+    /// Those up to the one that computes `output`.
+    pub(super) fn new(network: &Network, params: &Params, output: Value) -> Result<Self> {
         let _no_grad = tch::no_grad_guard();
         let plain = params.tensors.iter().map(|tensor| tensor.f_squeeze_dim(0));
         let mut tensors = plain.collect::<Result<Vec<_>, _>>()?;
-        let backbone = &network.layers[..network.pooled];
+        let backbone = &network.layers[..output];
         let before = readers(backbone);
         let mut layers: Vec<Layer> = Vec::new();
         // The value here of each value of the network.
         let mut places = vec![IMAGES];
         for layer in backbone {
             let input: Value = places[layer.input];
-            let operation = match layer.operation {
-                Operation::Add { other } => Operation::Add { other: places[other] },
-                operation => operation,
-            };
+            let operation = layer.operation.renumbered(|value| places[value], |tensor| tensor);
             let conv = input.checked_sub(1).map(|at| layers[at].operation);
             if let Operation::BatchNorm { weight, bias, mean, variance, epsilon } = operation
                 && let Some(Operation::Conv { weight: kernel, bias: None, stride, padding, groups }) =
@@ -74,7 +72,7 @@ impl TrunkLayers {
         Ok(Self { layers: self.layers.clone(), tensors, readers: self.readers.clone() })
     }
 
-    /// `[count, C, H, W]` to `[count, features]`.
+    /// `[count, C, H, W]` to pooled features `[count, C]`, or to what a last stage reads, `[count, C, H, W]`.
     pub(super) fn forward(&self, images: Tensor) -> Result<Tensor> {
         let mut values: Vec<Option<Tensor>> = vec![Some(images)];
         let mut left = self.readers.clone();

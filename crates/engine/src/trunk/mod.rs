@@ -7,14 +7,13 @@
 mod files;
 mod folded;
 
-pub use files::{Place, folders, names_a_file};
+pub use files::{Place, TrunkFile, folders, names_a_file};
 
-use crate::config::{Heads, ModelConfig, Stem};
+use crate::config::Unfreeze;
 use crate::error::{Error, Result};
-use crate::model::{Network, import_bytes};
 use crate::threads::set_threads;
-use fedanchor_data::Normalisation;
 use fedanchor_data::features::TrunkInfo;
+use fedanchor_data::{Normalisation, Shape};
 pub use folded::TrunkLayers;
 use rayon::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,8 +23,9 @@ use tch::{CModule, Device, Kind, Tensor};
 pub struct Trunk {
     /// What is known of it.
     pub info: TrunkInfo,
-    /// Numbers per vector.
-    pub width: usize,
+    /// What it makes of a picture: a vector, which has side 1, or what its last stage reads.
+    pub output: Shape,
+    is_map: bool,
     device: Device,
     original: Mutex<Encoder>,
     /// Copies for threads: a tensor belongs to one thread at a time.
@@ -55,19 +55,23 @@ impl Encoder {
         Ok(Self::Script(module, bytes))
     }
 
-    /// `[count, 3, size, size]` to `[count, width]`.
-    fn forward(&self, images: Tensor) -> Result<Tensor> {
+    /// `[count, 3, size, size]` to `[count, side, side, channels]`; vectors have side 1.
+    fn forward(&self, images: Tensor, is_map: bool) -> Result<Tensor> {
         let count = images.size()[0];
         let features = match self {
             Self::Layers(folded) => folded.forward(images)?,
             Self::Script(module, _) => module.forward_ts(&[images])?,
         };
         let features = match features.dim() {
-            4 => features.f_mean_dim(&[2i64, 3][..], false, Kind::Float)?, // not pooled yet
+            4 if is_map => features.f_permute([0, 2, 3, 1])?,
+            4 => features.f_mean_dim(&[2i64, 3][..], true, Kind::Float)?.f_permute([0, 2, 3, 1])?,
+            2 => features.f_unsqueeze(1)?.f_unsqueeze(1)?,
             _ => features,
         };
         match features.size()[..] {
-            [rows, width] if rows == count && width > 0 => Ok(features.f_to_kind(Kind::Float)?),
+            [rows, _, _, width] if rows == count && width > 0 => {
+                Ok(features.f_to_kind(Kind::Float)?)
+            }
             _ => {
                 let problem = "expected one vector per picture";
                 Err(Error::tensors(format!("{problem}, got a tensor {:?}", features.size())))
@@ -77,65 +81,32 @@ impl Encoder {
 }
 
 impl Trunk {
-    /// Loads the trunk of `model.trunk`. `size` and `normalisation` replace what the file states; TorchScript states
-    /// neither.
-    pub fn load(
-        named: &str,
-        size: Option<usize>,
-        normalisation: Option<&Normalisation>,
-        device: Device,
-    ) -> Result<Self> {
-        Self::open(&Place::find(named)?, size, normalisation, device)
-    }
-
-    /// The same for a file.
-    pub fn open(
-        place: &Place,
-        size: Option<usize>,
-        normalisation: Option<&Normalisation>,
-        device: Device,
-    ) -> Result<Self> {
-        let bad = |problem: String| place.problem(problem);
-        let bytes = place.read()?;
-        let hash = blake3::hash(&bytes).to_hex().to_string();
-        let is_script = bytes.starts_with(b"PK");
-        if is_script && place.by_name {
-            return Err(bad(
-                "TorchScript is a program: it is loaded only as a file that is named".to_owned()
-            ));
-        }
-        let stated = match is_script {
-            true => files::Stated::default(),
-            false => files::stated(&bytes).map_err(bad)?,
-        };
-        let (Some(size), Some(normalisation)) =
-            (size.or(stated.size), normalisation.cloned().or(stated.normalisation))
-        else {
-            let problem = "does not state the size and normalisation of its pictures: set data.size and \
-                           data.normalisation";
-            return Err(bad(problem.to_owned()));
-        };
-        let info = TrunkInfo {
-            name: stated.name.unwrap_or_else(|| place.name()),
-            hash,
-            size,
-            normalisation,
-            licence: stated.licence.unwrap_or_else(|| "not stated".to_owned()),
-            source: stated.source.unwrap_or_else(|| "a file".to_owned()),
-        };
-        let encoder = if is_script {
-            let script = Encoder::script(Arc::new(bytes), device);
-            script.map_err(|error| bad(format!("not TorchScript that can be loaded: {error}")))?
-        } else {
-            let stem = if stated.model == "resnet18" { Stem::Imagenet } else { Stem::Cifar };
-            let config = ModelConfig { stem, ..ModelConfig::plain(&stated.model) };
-            let network = Network::new(&config, Heads::default(), info.shape(), 1)?;
-            let imported = import_bytes(&network.layout, &bytes, Device::Cpu).map_err(bad)?;
-            Encoder::Layers(TrunkLayers::new(&network, &imported.backbone)?.on(device)?)
+    /// With a frozen trunk its pooled features, with `unfreeze = "last"` what its last stage reads.
+    pub fn load(file: &TrunkFile, unfreeze: Unfreeze, device: Device) -> Result<Self> {
+        let bad = |problem: String| file.place.problem(problem);
+        let encoder = match &file.model {
+            None if unfreeze != Unfreeze::None => {
+                return Err(bad("TorchScript cannot be trained: remove model.unfreeze".to_owned()));
+            }
+            None => {
+                let script = Encoder::script(Arc::new(file.bytes.clone()), device);
+                script
+                    .map_err(|error| bad(format!("not TorchScript that can be loaded: {error}")))?
+            }
+            Some(model) => {
+                let (network, backbone) = file.network(model)?;
+                let output = match unfreeze {
+                    Unfreeze::Last => network.last_input,
+                    _ => network.pooled,
+                };
+                Encoder::Layers(TrunkLayers::new(&network, &backbone, output)?.on(device)?)
+            }
         };
         let (original, copies) = (Mutex::new(encoder), Mutex::new(Vec::new()));
-        let mut trunk = Self { info, width: 0, device, original, copies };
-        trunk.width = trunk.probe().map_err(|error| bad(error.to_string()))?;
+        let (info, output) = (file.info.clone(), Shape { side: 1, channels: 0 });
+        let is_map = unfreeze == Unfreeze::Last;
+        let mut trunk = Self { info, output, is_map, device, original, copies };
+        trunk.output = trunk.probe().map_err(|error| bad(error.to_string()))?;
         Ok(trunk)
     }
 
@@ -147,18 +118,24 @@ impl Trunk {
         }
     }
 
-    /// The width of its vectors, found with a grey picture.
-    fn probe(&self) -> Result<usize> {
-        const MOST: usize = 1 << 14;
+    /// The shape of its output, found with a grey picture.
+    fn probe(&self) -> Result<Shape> {
+        const MOST: usize = 1 << 16;
         let grey = vec![128; self.info.shape().bytes()];
         let features = self.vectors(&lock(&self.original), &grey)?;
-        let width = features.size()[1] as usize;
+        let [_, side, _, channels] = features.size()[..] else { unreachable!("as `forward` says") };
+        let (side, channels) = (side as usize, channels as usize);
+        let width = side * side * channels;
         if width > MOST || features.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
             let problem =
                 format!("expected a vector of at most {MOST} finite numbers, got {width}");
             return Err(Error::tensors(problem));
         }
-        Ok(width)
+        if self.is_map && side < 2 {
+            let problem = "of pictures this small, a single place is left for the last stage: set a larger data.size";
+            return Err(Error::tensors(problem));
+        }
+        Ok(Shape { side, channels })
     }
 
     fn vectors(&self, encoder: &Encoder, pixels: &[u8]) -> Result<Tensor> {
@@ -172,7 +149,7 @@ impl Trunk {
         let shift: Vec<f32> = mean.iter().zip(std).map(|(mean, std)| mean / std).collect();
         let images =
             pixels.f_to_kind(Kind::Float)?.f_mul_(&channel(&scale)?)?.f_sub_(&channel(&shift)?)?;
-        encoder.forward(images.f_permute([0, 3, 1, 2])?)
+        encoder.forward(images.f_permute([0, 3, 1, 2])?, self.is_map)
     }
 
     /// Encodes pictures one by one, on all cores.
@@ -180,8 +157,7 @@ impl Trunk {
         pictures.par_iter().map(|picture| self.encode(picture)).collect()
     }
 
-    /// Encodes pictures `[count, side, side, 3]` as vectors in half precision, `[count, width]`. Threads may do so at the
-    /// same time, each with one core.
+    /// Encodes pictures `[count, side, side, 3]` in half precision. Threads may do so at the same time, each with one core.
     pub fn encode(&self, pixels: &[u8]) -> Result<Vec<u8>> {
         set_threads(1);
         let copy = lock(&self.copies).pop();

@@ -150,13 +150,25 @@ fn encode(graph: &mut Graph, model: &Trained, trunk: &TrunkLayers, images: &str)
     }
     let last = (names.name)(trunk.layers.len());
     let Normalisation { mean, std } = model.normalisation;
-    floats(graph, "features.mean", &[mean.len() as i64], mean);
-    floats(graph, "features.std", &[std.len() as i64], std);
+    // By channel, of a vector or of what a last stage reads.
+    let channels = mean.len() as i64;
+    let shape = match is_map(trunk) {
+        true => vec![channels, 1, 1],
+        false => vec![channels],
+    };
+    floats(graph, "features.mean", &shape, mean);
+    floats(graph, "features.std", &shape, std);
     node(graph, "Cast", "features.half", &[&last], vec![int("to", FLOAT16.into())]);
     node(graph, "Cast", "features.single", &["features.half"], vec![int("to", FLOAT.into())]);
     node(graph, "Sub", "features.centred", &["features.single", "features.mean"], vec![]);
     node(graph, "Div", FEATURES, &["features.centred", "features.std"], vec![]);
     Ok(())
+}
+
+/// Whether the trunk ends before its features are pooled.
+fn is_map(trunk: &TrunkLayers) -> bool {
+    let pools = |layer: &Layer| layer.operation == Operation::GlobalAveragePool;
+    !trunk.layers.last().is_some_and(pools)
 }
 
 /// What a list of layers is called in the graph: the name of each value, and the name, shape and numbers of each tensor.

@@ -4,8 +4,8 @@ use super::limits::MOST_ENLARGED;
 use super::{Refusal, Settings};
 use crate::protocol::JoinRequest;
 use fedanchor::config::{AugmentConfig, Unreadable};
-use fedanchor::engine::trunk::{Place, Trunk};
-use fedanchor::trunk::extractor_of;
+use fedanchor::engine::trunk::{Place, Trunk, TrunkFile};
+use fedanchor::trunk;
 use fedanchor::{Error, Experiment, Result};
 use fedanchor_data::features::Extractor;
 use fedanchor_data::formats::{self, Options};
@@ -125,15 +125,21 @@ fn extractor(
     };
     let place = place.map_err(|error| private(error.into()))?;
     let device = experiment.device().map_err(private)?;
-    let trunk = Trunk::open(&place, Some(info.size), Some(&info.normalisation), device);
+    let file = TrunkFile::read(&place, Some(info.size), Some(&info.normalisation));
+    let file = file.map_err(|error| private(error.into()))?;
+    let refused = |problem: String| Err(Refusal::new(409, format!("{UNFIT}: {problem}")));
+    if file.info.hash != info.hash {
+        let (expected, found) = (excerpt(&info.hash), &file.info.hash);
+        return refused(format!("expected the hash {expected}, found {found}"));
+    }
+    let trunk = Trunk::load(&file, experiment.model.unfreeze, device);
     let trunk = trunk.map_err(|error| private(error.into()))?;
-    if (&trunk.info.hash, trunk.width) != (&info.hash, format.width) {
-        let problem =
-            format!("expected the hash {}, found {}", excerpt(&info.hash), trunk.info.hash);
-        return Err(Refusal::new(409, format!("{UNFIT}: {problem}")));
+    let (expected, found) = ((format.side, format.width), trunk.output);
+    if expected != (found.side, found.channels) {
+        return refused(format!("expected features {expected:?}, found {found:?}"));
     }
     let augment = AugmentConfig { views: format.views, flip: Some(run.flip), ..experiment.augment };
-    Ok(Some(extractor_of(trunk, &augment)))
+    Ok(Some(trunk::extractor(trunk, &augment)))
 }
 
 /// Images in the shape of the run. As in a simulation, grey images become colour images, and colour is never dropped.

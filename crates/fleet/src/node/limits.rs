@@ -16,6 +16,8 @@ use tch::Device;
 const MOST_CLASSES: usize = 1 << 16;
 /// Numbers per vector of a trunk, and augmented views of a kind.
 const MOST_NUMBERS: usize = 1 << 14;
+/// Vectors per row of a view, where the last stage of a trunk is trained.
+const MOST_VECTORS: usize = 64;
 const MOST_VIEWS: usize = 16;
 /// Limits the duration of a round.
 const MOST_EPOCHS: u32 = 1000;
@@ -50,6 +52,7 @@ pub(super) fn check(
             && format.features.is_none_or(|features| {
                 features.picture == shape
                     && (1..=MOST_NUMBERS).contains(&features.width)
+                    && (1..=MOST_VECTORS).contains(&features.side)
                     && features.views <= MOST_VIEWS
             }),
         "the features do not fit the trunk of the run".to_owned(),

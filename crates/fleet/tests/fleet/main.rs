@@ -229,18 +229,23 @@ fn a_fleet_is_the_simulation_of_the_same_clients() {
     }
 }
 
-/// Every node has the trunk itself, and makes the features that a simulation makes.
+/// Every node has the trunk itself, and makes the features that a simulation makes; it needs none where all is trained.
 #[test]
 fn a_fleet_on_a_trunk_is_the_simulation_too() {
-    let more = ["model.trunk=efficientnet-lite0", "model.name=adapter", "data.size=48"];
-    let place = TempDir::new().unwrap();
-    let place = place.path();
-    pictures(place);
-    let simulated = simulated(place, &more);
-    let (_nodes, far) = start_nodes(place);
-    let out = place.join("fleet");
-    coordinate(place, &out, false, &more, far).unwrap();
-    same(&simulated, &out);
+    for (name, unfreeze) in
+        [("adapter", "none"), ("efficientnet-lite0", "last"), ("efficientnet-lite0", "all")]
+    {
+        let (name, unfreeze) = (format!("model.name={name}"), format!("model.unfreeze={unfreeze}"));
+        let more = ["model.trunk=efficientnet-lite0", &name, &unfreeze, "data.size=48"];
+        let place = TempDir::new().unwrap();
+        let place = place.path();
+        pictures(place);
+        let simulated = simulated(place, &more);
+        let (_nodes, far) = start_nodes(place);
+        let out = place.join("fleet");
+        coordinate(place, &out, false, &more, far).unwrap();
+        same(&simulated, &out);
+    }
 }
 
 /// One node may represent several clients.

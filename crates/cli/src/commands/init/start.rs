@@ -8,8 +8,9 @@ use crate::printer::Printer;
 use anyhow::Result;
 use fedanchor::Experiment;
 use fedanchor::engine::trunk::{Place, names_a_file};
+use fedanchor::experiment::RunLength;
 use fedanchor::simulation::{Trial, cross_validate};
-use fedanchor::trunk::extractor;
+use fedanchor::trunk::Start as TrunkStart;
 use fedanchor_data::features::Extractor;
 use fedanchor_data::formats::{self, Options};
 use fedanchor_data::{DataSet, ImageSet};
@@ -72,7 +73,7 @@ pub(super) fn choose(
     // Whoever is better off with features of photographs has photographs, which may be mirrored.
     let photographs = About { trunk: Some(TRUNK), mirror: about.mirror || !is_sure, ..*about };
     let experiment = resolved(&photographs)?;
-    let encoder = extractor(&experiment)?;
+    let encoder = TrunkStart::of(&experiment)?.extractor();
     let with_trunk = Options { features: encoder.clone(), size: None, ..options.clone() };
     let features = watched(printer, "encoding for a trial", &with_trunk, read)?;
     let frozen = Candidate::new(&photographs, features, encoder.as_ref(), printer)?;
@@ -135,8 +136,9 @@ impl Candidate {
             count(part(about.inspection, "unlabelled")),
             count(part(about.inspection, "test")),
         );
-        let mut seconds =
-            trial.run_seconds(&experiment, labelled.min(data.train.len()), unlabelled, cores);
+        let tried = labelled.min(data.train.len());
+        let length = RunLength::predict(&experiment, trial.epoch, tried, unlabelled, cores);
+        let mut seconds = length.total();
         if let Some(encoder) = encoder {
             let picture = vec![128; encoder.format.vectors() * encoder.format.picture.bytes()];
             let mut times = Vec::new();

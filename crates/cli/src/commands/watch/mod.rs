@@ -9,7 +9,8 @@ mod lines;
 mod web;
 
 use super::counted;
-use super::progress::{accuracy, clock};
+use super::pace::clock;
+use super::progress::accuracy;
 use crate::cli::WatchArgs;
 use crate::printer::Printer;
 use anyhow::{Result, bail};
