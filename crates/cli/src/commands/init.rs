@@ -77,10 +77,12 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
         device: &args.device,
         trunk: None,
         reason: None,
+        unfreeze: false,
     };
     let start = start::choose(args, &about, is_sure, &path, &options, printer, &say)?;
     about.trunk = start.trunk.as_deref();
     about.reason = start.reason.as_deref();
+    about.unfreeze = start.unfreeze;
     about.mirror = start.mirror.unwrap_or(answers.mirror);
     if about.trunk.is_some() {
         let text = file::experiment(&about);

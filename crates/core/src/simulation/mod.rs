@@ -11,7 +11,7 @@ mod trial;
 pub use fleet::SimulatedFleet;
 pub use load::{Assigned, assign, load, load_watched, place};
 pub use samples::{Picked, PickedSample};
-pub use trial::{Trial, cross_validate};
+pub use trial::{Folds, Trial};
 
 use crate::config::{Experiment, FaultKind, StatisticsSource, ensure};
 use crate::error::Result;

@@ -8,6 +8,16 @@ use fedanchor_data::{DataSet, Purpose, Stream};
 use rand::seq::SliceRandom;
 use std::time::{Duration, Instant};
 
+/// The folds of a cross-validation, and how long an epoch takes.
+pub struct Folds<'a> {
+    experiment: &'a Experiment,
+    data: &'a DataSet,
+    /// The labelled pictures in parts.
+    parts: Vec<Vec<u32>>,
+    /// Seconds that an epoch of pre-training on all labelled pictures takes.
+    pub epoch: f64,
+}
+
 /// What pre-training on a part of the labelled pictures predicts about a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
@@ -17,55 +27,60 @@ pub struct Trial {
     pub held_out: usize,
     /// Epochs of pre-training, of the experiment's `pretrain.epochs`.
     pub epochs: u32,
-    /// Seconds that one epoch on all labelled pictures takes.
-    pub epoch: f64,
 }
 
 /// With fewer epochs a trial says nothing.
 const LEAST: u32 = 10;
 
-/// Pre-trains on all but a part of the labelled pictures and tests on that part, for each of `folds` parts, in about
-/// `time` altogether. The method of the experiment should be one without clients.
-pub fn cross_validate(
-    experiment: &Experiment,
-    data: &DataSet,
-    folds: usize,
-    time: Duration,
-) -> Result<Trial> {
-    let labels = data.train.require_labels("a trial")?;
-    let parts = deal(labels, data.train.classes.len(), folds, experiment.seed);
-    let fold = |part: usize| {
-        let others = (0..folds).filter(|&other| other != part).flat_map(|other| &parts[other]);
-        let mut others: Vec<u32> = others.copied().collect();
+impl<'a> Folds<'a> {
+    /// Deals the labelled pictures and times a few epochs. The method of the experiment should be one without clients.
+    pub fn new(experiment: &'a Experiment, data: &'a DataSet, folds: usize) -> Result<Self> {
+        let labels = data.train.require_labels("a trial")?;
+        let parts = deal(labels, data.train.classes.len(), folds, experiment.seed);
+        let mut new = Self { experiment, data, parts, epoch: 0.0 };
+        let (one, three) = (new.pretrain(1, 0)?.0, new.pretrain(3, 0)?.0);
+        // On a busy machine three epochs may seem as fast as one.
+        let epoch = ((three - one) / 2.0).max(three / 10.0);
+        new.epoch = epoch / new.share();
+        Ok(new)
+    }
+
+    /// The share of the pictures that is trained on.
+    fn share(&self) -> f64 {
+        1.0 - 1.0 / self.parts.len() as f64
+    }
+
+    /// Pre-trains on all but this part and tests on it: seconds and accuracy.
+    fn pretrain(&self, epochs: u32, part: usize) -> Result<(f64, f64)> {
+        let Self { data, parts, .. } = self;
+        let others = parts.iter().enumerate().filter(|(other, _)| *other != part);
+        let mut others: Vec<u32> = others.flat_map(|(_, members)| members).copied().collect();
         others.sort_unstable();
         let (train, test) = (data.train.select(&others), data.train.select(&parts[part]));
         let (normalisation, trunk) = (data.normalisation.clone(), data.trunk.clone());
         let fold = DataSet::new(data.name.as_str(), train, test);
-        DataSet { normalisation, trunk, flip: data.flip, ..fold }
-    };
-    let mut experiment = experiment.clone();
-    let most = experiment.pretrain.epochs;
-    let mut seconds = |epochs: u32, part: usize| -> Result<(f64, f64)> {
+        let fold = DataSet { normalisation, trunk, flip: data.flip, ..fold };
+        let mut experiment = self.experiment.clone();
         experiment.pretrain.epochs = epochs;
-        let federation = Federation::new(&experiment, fold(part), None)?;
+        let federation = Federation::new(&experiment, fold, None)?;
         let mut coordinator = federation.coordinator()?;
         let start = Instant::now();
         let accuracy = coordinator.pretrain(&mut |_, _| true)?.evaluation.accuracy;
         Ok((start.elapsed().as_secs_f64(), accuracy))
-    };
-    let (one, three) = (seconds(1, 0)?.0, seconds(3, 0)?.0);
-    // On a busy machine three epochs may seem as fast as one.
-    let epoch = ((three - one) / 2.0).max(three / 10.0);
-    let affordable = time.as_secs_f64() / folds as f64 / epoch;
-    let epochs = (affordable as u32).clamp(LEAST.min(most), most.max(1));
-    let (mut right, mut held_out) = (0.0, 0);
-    for (part, members) in parts.iter().enumerate() {
-        right += seconds(epochs, part)?.1 * members.len() as f64;
-        held_out += members.len();
     }
-    let accuracy = right / held_out.max(1) as f64;
-    let share = 1.0 - 1.0 / folds as f64;
-    Ok(Trial { accuracy, held_out, epochs, epoch: epoch / share })
+
+    /// Tests on each part in turn, in about `time` altogether.
+    pub fn validate(&self, time: Duration) -> Result<Trial> {
+        let most = self.experiment.pretrain.epochs;
+        let affordable = time.as_secs_f64() / self.parts.len() as f64 / (self.epoch * self.share());
+        let epochs = (affordable as u32).clamp(LEAST.min(most), most.max(1));
+        let (mut right, mut held_out) = (0.0, 0);
+        for (part, members) in self.parts.iter().enumerate() {
+            right += self.pretrain(epochs, part)?.1 * members.len() as f64;
+            held_out += members.len();
+        }
+        Ok(Trial { accuracy: right / held_out.max(1) as f64, held_out, epochs })
+    }
 }
 
 /// The pictures in parts, every class as evenly as possible.
@@ -119,9 +134,10 @@ mod tests {
         let few: Vec<u32> =
             data.train.by_class().iter().flat_map(|class| &class[..8]).copied().collect();
         let data = DataSet { train: data.train.select(&few), ..data };
-        let trial = cross_validate(&experiment, &data, 2, Duration::from_secs(60)).unwrap();
+        let folds = Folds::new(&experiment, &data, 2).unwrap();
+        let trial = folds.validate(Duration::from_secs(60)).unwrap();
         assert_eq!((trial.held_out, trial.epochs), (80, 12));
         assert!(trial.accuracy > 25.0, "{trial:?}");
-        assert!(trial.epoch > 0.0);
+        assert!(folds.epoch > 0.0);
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct About<'a> {
     /// The trunk to start from, and why this or none.
     pub(super) trunk: Option<&'a str>,
     pub(super) reason: Option<&'a str>,
+    /// Whether its last stage is trained.
+    pub(super) unfreeze: bool,
 }
 
 /// A line `key = value`, with a comment in the second column.
@@ -67,7 +69,7 @@ pub(super) fn experiment(about: &About) -> String {
         text += "\n";
     }
     text += &match about.trunk {
-        Some(trunk) => on_trunk(trunk, answers),
+        Some(trunk) => on_trunk(trunk, about.unfreeze, answers),
         None if gpu => on_gpu(answers),
         None => on_cpu(answers),
     };
@@ -75,9 +77,13 @@ pub(super) fn experiment(about: &About) -> String {
 }
 
 /// On features of a trunk, as chosen in preset `best`.
-fn on_trunk(trunk: &str, answers: &Answers) -> String {
+fn on_trunk(trunk: &str, unfreeze: bool, answers: &Answers) -> String {
     let mut text = String::from("[model]\n");
     text += &line("trunk", quoted(trunk), "every picture passes it once; a small network learns");
+    if unfreeze {
+        text +=
+            &line("unfreeze", "\"last\"", "its last stage is trained in place of a small network");
+    }
     text += "\n[client]\n";
     text += &line("per_round", answers.clients.min(10), "clients that train in a round");
     text

@@ -9,10 +9,11 @@ use anyhow::Result;
 use fedanchor::Experiment;
 use fedanchor::engine::trunk::{Place, names_a_file};
 use fedanchor::experiment::RunLength;
-use fedanchor::simulation::{Trial, cross_validate};
+use fedanchor::simulation::{Folds, Trial};
 use fedanchor::trunk::Start as TrunkStart;
 use fedanchor_data::features::Extractor;
 use fedanchor_data::formats::{self, Options};
+use fedanchor_data::inspection::Part;
 use fedanchor_data::{DataSet, ImageSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 const TRUNK: &str = "efficientnet-lite0";
 /// How long a trial of one start may take.
 const TIME: Duration = Duration::from_secs(40);
+/// How long a run may take that trains a part of the trunk.
+const PATIENCE: Duration = Duration::from_secs(20 * 60);
 const FOLDS: usize = 3;
 /// The most labelled pictures per class in a trial.
 const MOST: usize = 50;
@@ -29,6 +32,8 @@ const MOST: usize = 50;
 #[derive(Default)]
 pub(super) struct Start {
     pub(super) trunk: Option<String>,
+    /// Whether its last stage is trained.
+    pub(super) unfreeze: bool,
     /// What speaks for it.
     pub(super) reason: Option<String>,
     /// Whether pictures are mirrored, where nobody was sure.
@@ -54,7 +59,7 @@ pub(super) fn choose(
                 false => named.to_owned(),
             };
             let reason = Some("A pretrained trunk, as asked for.".to_owned());
-            return Ok(Start { trunk: Some(trunk), reason, mirror: None });
+            return Ok(Start { trunk: Some(trunk), reason, ..Start::default() });
         }
         None => {}
     }
@@ -69,38 +74,54 @@ pub(super) fn choose(
         say("a class has only one labelled picture: no trial of a pretrained trunk (--trunk decides)".to_owned());
         return Ok(Start::default());
     }
-    let scratch = Candidate::new(about, images, None, printer)?;
+    let scratch = Candidate::new("from scratch", about, images, None, printer)?;
+    say(format!("tried on {} labelled pictures that were held out:", scratch.held_out()));
+    say(format!("  {scratch}"));
     // Whoever is better off with features of photographs has photographs, which may be mirrored.
     let photographs = About { trunk: Some(TRUNK), mirror: about.mirror || !is_sure, ..*about };
-    let experiment = resolved(&photographs)?;
-    let encoder = TrunkStart::of(&experiment)?.extractor();
-    let with_trunk = Options { features: encoder.clone(), size: None, ..options.clone() };
-    let features = watched(printer, "encoding for a trial", &with_trunk, read)?;
-    let frozen = Candidate::new(&photographs, features, encoder.as_ref(), printer)?;
-    say(format!("tried on {} labelled pictures that were held out:", scratch.trial.held_out));
-    say(format!("  from scratch: {scratch}"));
-    say(format!("  on the features of {TRUNK}: {frozen}"));
-    let better = frozen.trial.accuracy > scratch.trial.accuracy;
-    let (name, best, other) = match better {
-        true => (format!("A pretrained trunk, {TRUNK}"), &frozen, &scratch),
-        false => ("From scratch".to_owned(), &scratch, &frozen),
+    let on_trunk = |what: &str, about: &About| {
+        let encoder = TrunkStart::of(&resolved(about)?)?.extractor();
+        let with_trunk = Options { features: encoder.clone(), size: None, ..options.clone() };
+        let features = watched(printer, "encoding for a trial", &with_trunk, read)?;
+        let candidate = Candidate::new(what, about, features, encoder.as_ref(), printer)?;
+        say(format!("  {candidate}"));
+        Ok::<_, anyhow::Error>(candidate)
     };
+    let frozen = on_trunk(&format!("on the features of {TRUNK}"), &photographs)?;
+    let mut all = vec![scratch, frozen];
+    if all[1].accuracy() > all[0].accuracy() {
+        let what = format!("training the last stage of {TRUNK}");
+        all.push(on_trunk(&what, &About { unfreeze: true, ..photographs })?);
+    }
+    // The first of the best: simpler ones come first.
+    let at =
+        (1..all.len()).fold(0, |best, next| match all[next].accuracy() > all[best].accuracy() {
+            true => next,
+            false => best,
+        });
+    let best = all.swap_remove(at);
+    let others = all.iter().map(Candidate::accuracy).fold(0.0, f64::max);
     let reason = format!(
-        "{name}: on held-out labelled pictures {:.1} %, the other start {:.1} %.",
-        best.trial.accuracy, other.trial.accuracy
+        "Tried {}: {:.1} % of held-out labelled pictures, the best other start {others:.1} %.",
+        best.what,
+        best.accuracy()
     );
-    say(format!("proposed: {}{}", name[..1].to_lowercase(), &name[1..]));
-    let mirror = (better && !is_sure).then_some(true);
+    say(format!("proposed: {}", best.what));
+    if at == 0 {
+        return Ok(Start { reason: Some(reason), ..Start::default() });
+    }
+    let mirror = (!is_sure).then_some(true);
     if mirror.is_some() {
         let text = "not sure: photographs count as the same class when mirrored (--mirror false for text or signs)";
         say(text.to_owned());
     }
-    Ok(Start { trunk: better.then(|| TRUNK.to_owned()), reason: Some(reason), mirror })
+    Ok(Start { trunk: Some(TRUNK.to_owned()), unfreeze: at == 2, reason: Some(reason), mirror })
 }
 
-/// A start that was tried.
+/// A start that was tried, or not where it would take too long.
 struct Candidate {
-    trial: Trial,
+    what: String,
+    trial: Option<Trial>,
     most: u32,
     /// How long a run takes, encoding included.
     seconds: f64,
@@ -108,6 +129,7 @@ struct Candidate {
 
 impl Candidate {
     fn new(
+        what: &str,
         about: &About,
         images: ImageSet,
         encoder: Option<&Extractor>,
@@ -125,43 +147,66 @@ impl Candidate {
             Some(encoder) => data.with_trunk(encoder),
             None => data,
         };
-        let start = about.trunk.unwrap_or("from scratch");
-        printer.status(format!("trying {start} for about {} s", TIME.as_secs()));
-        let trial = cross_validate(&settings, &data, FOLDS, TIME)?;
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let count =
-            |part: Option<&fedanchor_data::inspection::Part>| part.map_or(0, |part| part.pictures);
-        let (labelled, unlabelled, test) = (
-            count(labelled(about.inspection)),
-            count(part(about.inspection, "unlabelled")),
-            count(part(about.inspection, "test")),
-        );
-        let tried = labelled.min(data.train.len());
-        let length = RunLength::predict(&experiment, trial.epoch, tried, unlabelled, cores);
-        let mut seconds = length.total();
-        if let Some(encoder) = encoder {
-            let picture = vec![128; encoder.format.vectors() * encoder.format.picture.bytes()];
-            let mut times = Vec::new();
-            for _ in 0..3 {
-                let start = Instant::now();
-                (encoder.encode)(&picture).map_err(anyhow::Error::msg)?;
-                times.push(start.elapsed().as_secs_f64());
-            }
-            let fastest = times.into_iter().fold(f64::INFINITY, f64::min);
-            seconds += fastest * (labelled + unlabelled + test) as f64 / cores as f64;
-        }
-        Ok(Self { trial, most: experiment.pretrain.epochs, seconds })
+        printer.status(format!("trying {what} for about {} s", TIME.as_secs()));
+        let folds = Folds::new(&settings, &data, FOLDS)?;
+        let seconds = run_seconds(about, &experiment, folds.epoch, data.train.len(), encoder)?;
+        let is_quick = !about.unfreeze || seconds <= PATIENCE.as_secs_f64();
+        let trial = is_quick.then(|| folds.validate(TIME)).transpose()?;
+        Ok(Self { what: what.to_owned(), trial, most: experiment.pretrain.epochs, seconds })
     }
+
+    /// On held-out pictures; 0 for a start that was not tried.
+    fn accuracy(&self) -> f64 {
+        self.trial.as_ref().map_or(0.0, |trial| trial.accuracy)
+    }
+
+    fn held_out(&self) -> usize {
+        self.trial.as_ref().map_or(0, |trial| trial.held_out)
+    }
+}
+
+/// How long a run takes, encoding included, if an epoch on `tried` labelled pictures takes `epoch` seconds.
+fn run_seconds(
+    about: &About,
+    experiment: &Experiment,
+    epoch: f64,
+    tried: usize,
+    encoder: Option<&Extractor>,
+) -> Result<f64> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let count = |part: Option<&Part>| part.map_or(0, |part| part.pictures);
+    let [labelled, unlabelled, test] = [
+        count(labelled(about.inspection)),
+        count(part(about.inspection, "unlabelled")),
+        count(part(about.inspection, "test")),
+    ];
+    let length =
+        RunLength::predict(experiment, epoch, labelled.min(tried), unlabelled, cores).total();
+    let Some(encoder) = encoder else { return Ok(length) };
+    let picture = vec![128; encoder.format.vectors() * encoder.format.picture.bytes()];
+    let mut fastest = f64::INFINITY;
+    for _ in 0..3 {
+        let start = Instant::now();
+        (encoder.encode)(&picture).map_err(anyhow::Error::msg)?;
+        fastest = start.elapsed().as_secs_f64().min(fastest);
+    }
+    Ok(length + fastest * (labelled + unlabelled + test) as f64 / cores as f64)
 }
 
 impl std::fmt::Display for Candidate {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let Trial { accuracy, epochs, .. } = self.trial;
-        let minutes = (self.seconds / 60.0).ceil().max(1.0);
-        write!(f, "{accuracy:.1} %, a run takes about {minutes:.0} min")?;
-        match epochs < self.most {
-            true => write!(f, " (tried for {epochs} of {} epochs)", self.most),
-            false => Ok(()),
+        let minutes = format!("a run takes about {:.0} min", (self.seconds / 60.0).ceil().max(1.0));
+        match &self.trial {
+            None => write!(f, "{}: not tried, {minutes}", self.what),
+            Some(Trial { accuracy, epochs, .. }) if *epochs < self.most => {
+                let most = self.most;
+                write!(
+                    f,
+                    "{}: {accuracy:.1} %, {minutes} (tried for {epochs} of {most} epochs)",
+                    self.what
+                )
+            }
+            Some(Trial { accuracy, .. }) => write!(f, "{}: {accuracy:.1} %, {minutes}", self.what),
         }
     }
 }
