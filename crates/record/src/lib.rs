@@ -247,6 +247,10 @@ pub struct Summary {
     pub best_accuracy: f64,
     /// Number of the round with the best test accuracy.
     pub best_round: u32,
+    /// The expected calibration error on the test images after the last round, in points: the mean distance of
+    /// confidence and accuracy, in ten bins. Missing in summaries of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration_error: Option<f64>,
     /// Test accuracy after pre-training, in percent.
     pub pretrained_accuracy: f64,
     /// The best test accuracy that the same model reaches on the anchors alone, in percent: the floor under the

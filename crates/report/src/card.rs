@@ -77,10 +77,15 @@ fn of_run(page: &mut String, history: &History) {
         test.push(("The labelled pictures alone", format!("{floor:.2} %")));
     }
     let guess = (history.classes().len() as f64).ln();
-    // Without escapes, since it names a command.
+    let error = match history.summary.as_ref().and_then(|summary| summary.calibration_error) {
+        Some(error) => format!(
+            "expected error {error:.1} points, the mean distance of confidence and accuracy in ten bins"
+        ),
+        None => "`fedanchor eval` computes the expected error from the test pictures".to_owned(),
+    };
+    // Without escapes, since it may name a command.
     let loss = format!(
-        "mean cross entropy {:.3}, where a guess without a picture has {guess:.3}; `fedanchor eval` computes the \
-         calibration error from the test pictures",
+        "{error}; mean cross entropy {:.3}, where a guess without a picture has {guess:.3}",
         last.test_loss
     );
     list(page, &test);

@@ -2,6 +2,7 @@
 //! which samples a client keeps.
 
 mod anchors;
+mod calibration;
 mod labelling;
 mod outputs;
 mod prior;
@@ -9,11 +10,13 @@ mod pseudo_labels;
 pub mod thresholds;
 
 pub use anchors::{AnchorPayload, Anchors, LabelledImages, Score};
+pub use calibration::{Bin, Calibration};
 pub use labelling::Labelling;
 pub use outputs::LatentSource;
 pub use pseudo_labels::{LocalImages, PseudoLabels, by_classifier};
 pub use thresholds::Threshold;
 
+pub(crate) use calibration::percent;
 pub(crate) use outputs::{
     all_logits, evaluation_statistics, latents, logits, outputs, predicted, probabilities,
 };

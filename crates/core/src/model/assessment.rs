@@ -1,6 +1,7 @@
 //! How good a model is on labelled images.
 
 use super::Prediction;
+use crate::labels::{Calibration, percent};
 use serde::Serialize;
 
 /// A comparison of a model's predictions with the true labels.
@@ -40,44 +41,16 @@ pub struct ClassScore {
     pub recall: Option<f64>,
 }
 
-/// Confidence and accuracy.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Calibration {
-    /// The expected calibration error: the mean distance of confidence and accuracy, in points.
-    pub error: f64,
-    /// Ten bins of equal width.
-    pub bins: Vec<Bin>,
-}
-
-/// Images with a confidence in one range.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Bin {
-    /// The lowest confidence, in percent.
-    pub from: f64,
-    /// The highest, in percent.
-    pub to: f64,
-    /// Number of images.
-    pub images: usize,
-    /// Their mean confidence, in percent; null if there are none.
-    pub confidence: Option<f64>,
-    /// Their accuracy, in percent; null if there are none.
-    pub accuracy: Option<f64>,
-}
-
-const BINS: usize = 10;
-
 /// Compares predictions with the true labels, one per prediction.
 pub fn assess(predictions: &[Prediction], labels: &[u16], classes: &[String]) -> Assessment {
     Assessment {
         images: predictions.len(),
         classifier: head(predictions, labels, classes, Prediction::class),
         anchors: head(predictions, labels, classes, Prediction::anchor_class),
-        calibration: calibration(predictions, labels),
+        calibration: Calibration::of(predictions.iter().zip(labels).map(|(prediction, &label)| {
+            (f64::from(prediction.confidence()), prediction.class() == usize::from(label))
+        })),
     }
-}
-
-fn percent(part: f64, whole: f64) -> Option<f64> {
-    (whole > 0.0).then(|| 100.0 * part / whole)
 }
 
 fn head(
@@ -105,27 +78,6 @@ fn head(
     let classes = scores.collect();
     let accuracy = percent(right as f64, predictions.len() as f64).unwrap_or_default();
     HeadScores { accuracy, classes, confusion }
-}
-
-fn calibration(predictions: &[Prediction], labels: &[u16]) -> Calibration {
-    let mut sums = [(0usize, 0.0, 0.0); BINS]; // images, confidence, right
-    for (prediction, &label) in predictions.iter().zip(labels) {
-        let confidence = f64::from(prediction.confidence());
-        let bin = &mut sums[((confidence * BINS as f64) as usize).min(BINS - 1)];
-        bin.0 += 1;
-        bin.1 += confidence;
-        bin.2 += f64::from(prediction.class() == usize::from(label));
-    }
-    let distance: f64 = sums.iter().map(|(_, confidence, right)| (confidence - right).abs()).sum();
-    let bins = sums.iter().enumerate().map(|(at, &(images, confidence, right))| Bin {
-        from: 100.0 * at as f64 / BINS as f64,
-        to: 100.0 * (at + 1) as f64 / BINS as f64,
-        images,
-        confidence: percent(confidence, images as f64),
-        accuracy: percent(right, images as f64),
-    });
-    let error = percent(distance, predictions.len() as f64).unwrap_or_default();
-    Calibration { error, bins: bins.collect() }
 }
 
 #[cfg(test)]

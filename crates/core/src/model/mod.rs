@@ -6,7 +6,8 @@ mod doubts;
 #[cfg(test)]
 mod tests;
 
-pub use assessment::{Assessment, Bin, Calibration, ClassScore, HeadScores, assess};
+pub use crate::labels::{Bin, Calibration};
+pub use assessment::{Assessment, ClassScore, HeadScores, assess};
 pub use description::{Description, Head};
 pub use doubts::{Contradicted, Doubts, doubts};
 

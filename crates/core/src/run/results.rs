@@ -73,6 +73,7 @@ impl Run<'_> {
         &self,
         coordinator: &mut Coordinator,
         progress: &Progress,
+        test: &Evaluation,
         seconds: &dyn Fn() -> f64,
         observer: &mut dyn Observer,
     ) -> Result<Summary> {
@@ -92,6 +93,7 @@ impl Run<'_> {
             data_fingerprint: self.data.clone(),
             classes: federation.classes.clone(),
             rounds_planned: experiment.rounds,
+            calibration_error: Some(test.calibration_error),
             seconds: seconds(),
             peak_memory: peak_memory(),
             peak_gpu_memory: federation.context.peak_gpu_memory(),

@@ -146,7 +146,7 @@ impl Run<'_> {
         };
         self.write_results(&coordinator, &progress, &test)?;
         let seconds = || seconds_before + clock.elapsed().as_secs_f64();
-        self.finish(&mut coordinator, &progress, &seconds, observer)
+        self.finish(&mut coordinator, &progress, &test, &seconds, observer)
     }
 
     /// Brings the records to where the run starts or resumes: what they amount to, and their checksums.

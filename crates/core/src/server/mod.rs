@@ -10,7 +10,7 @@ pub use epochs::{ServerEpochs, supervised_epoch};
 
 use crate::config::{Experiment, StatisticsSource};
 use crate::error::{Error, Result};
-use crate::labels::{LabelledImages, all_logits, evaluation_statistics, predicted};
+use crate::labels::{Calibration, LabelledImages, all_logits, evaluation_statistics, predicted};
 use fedanchor_data::ImageSet;
 use fedanchor_engine::batches::View;
 use fedanchor_engine::model::Statistics;
@@ -18,7 +18,7 @@ use fedanchor_engine::tensors::{Bundle, Entry, Params};
 use fedanchor_engine::training::losses::cross_entropy_each;
 use fedanchor_engine::training::{Context, Learner, Momentum};
 use std::collections::BTreeMap;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// The server between two phases of a round.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub struct Evaluation {
     pub accuracy: f64,
     /// Mean cross entropy.
     pub loss: f64,
+    /// The expected calibration error, in points.
+    pub calibration_error: f64,
     /// `confusion[truth][prediction]`: number of test images.
     pub confusion: Vec<Vec<u64>>,
 }
@@ -195,12 +197,18 @@ impl<'a> Server<'a> {
         let each = cross_entropy_each(&logits.f_unsqueeze(0)?, &target)?;
         let loss = each.f_sum(Kind::Double)?.f_double_value(&[])?;
         let mut confusion = vec![vec![0u64; classes]; classes];
-        for (truth, predicted) in truth.iter().zip(predicted(&logits)?) {
+        let predicted = predicted(&logits)?;
+        for (truth, &predicted) in truth.iter().zip(&predicted) {
             confusion[*truth as usize][predicted as usize] += 1;
         }
         let right: u64 = (0..classes).map(|class| confusion[class][class]).sum();
         let count = truth.len().max(1) as f64;
-        Ok(Evaluation { accuracy: 100.0 * right as f64 / count, loss: loss / count, confusion })
+        let (confidences, _) = logits.f_softmax(-1, Kind::Double)?.f_max_dim(-1, false)?;
+        let confidences: Vec<f64> = Vec::try_from(confidences.f_to_device(Device::Cpu)?)?;
+        let is_right = truth.iter().zip(&predicted).map(|(truth, predicted)| truth == predicted);
+        let calibration_error = Calibration::of(confidences.into_iter().zip(is_right)).error;
+        let accuracy = 100.0 * right as f64 / count;
+        Ok(Evaluation { accuracy, loss: loss / count, calibration_error, confusion })
     }
 }
 

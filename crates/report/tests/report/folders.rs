@@ -125,6 +125,7 @@ fn summary(seed: u64, rounds: u32, rounds_planned: u32, last: f64, best: f64) ->
         final_validation_accuracy: None,
         best_accuracy: best,
         best_round: 1,
+        calibration_error: Some(4.25),
         pretrained_accuracy: 5.0,
         server_only_accuracy: None,
         server_only: Vec::new(),
