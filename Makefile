@@ -144,7 +144,7 @@ target/tools/bin/mdbook:
 
 # Damaged files against every decoder, guided by coverage, SECONDS for each family. Its flags are of the nightly compiler;
 # RUSTC_BOOTSTRAP has the stable one take them. Without address checks where libtorch, which has none, is linked.
-FUZZED := data/cifar data/mat data/idx data/npz data/png data/jpeg data/bitmap data/tiff data/archive core/experiment core/sweep core/safetensors core/broadcast core/answer
+FUZZED := data/cifar data/mat data/idx data/npz data/png data/jpeg data/bitmap data/tiff data/archive data/label-studio core/experiment core/sweep core/safetensors core/broadcast core/answer
 SECONDS := 60
 fuzz: libtorch fuzz-locked target/tools/bin/cargo-fuzz
 	for family in $(FUZZED); do \

@@ -118,5 +118,6 @@ every_decoder!(
     bitmap: "bitmap",
     tiff: "tiff",
     archive: "archive",
-    archive_wrapped: "archive-wrapped"
+    archive_wrapped: "archive-wrapped",
+    label_studio: "label-studio"
 );

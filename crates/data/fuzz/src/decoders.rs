@@ -6,7 +6,7 @@
 //! content that is then compressed or given valid checksums.
 
 use crate::decoder::{Decoder, as_it_is};
-use fedanchor_data::formats::{Options, cifar, folder, idx, mat, npz};
+use fedanchor_data::formats::{Options, cifar, folder, idx, mat, npz, labelled_files};
 use fedanchor_data::{ImageSet, Result, fetch};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use flate2::{Compression, Crc};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use zip::write::{SimpleFileOptions, ZipWriter};
 
 /// Every decoder of untrusted files in this crate.
-pub const DECODERS: [Decoder; 14] = [
+pub const DECODERS: [Decoder; 15] = [
     Decoder {
         name: "cifar-binary",
         family: "cifar",
@@ -129,6 +129,14 @@ pub const DECODERS: [Decoder; 14] = [
         decode: archive,
         most: archives,
     },
+    Decoder {
+        name: "label-studio",
+        family: "label-studio",
+        seeds: &[".json"],
+        wrap: as_it_is,
+        decode: label_studio,
+        most: |bytes| 128 * bytes + (64 << 10),
+    },
 ];
 
 /// The limit of unpacking, as in `formats/checks.rs`.
@@ -219,6 +227,15 @@ fn archive(folder: &Path, bytes: &[u8]) -> bool {
     let entries = fs::read_dir(folder).expect("cannot list a folder").count();
     assert_eq!(entries, 2, "files were written outside the target folder");
     outcome.is_ok()
+}
+
+fn label_studio(folder: &Path, bytes: &[u8]) -> bool {
+    fs::create_dir_all(folder.join("photos")).expect("cannot create a folder");
+    for name in ["photos/1.png", "photos/2 b.png", "photos/3.png"] {
+        put(folder, name, &[]); // only their names are read
+    }
+    let files = labelled_files(&put(folder, "export.json", bytes), &Options::default());
+    files.is_ok_and(|files| !files.train.is_empty())
 }
 
 // Wrapping.

@@ -27,6 +27,7 @@ use folder::Listing;
 use folder::listing::{has_labelled_or_unlabelled, superfluous_share};
 pub use folder::{Relabelled, cache_folder, default_cache, natural, relabelled, seen_from};
 pub use registry::{Loader, PUBLISHED, is_registered, load_registered, published, register};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// How to read images.
@@ -94,13 +95,13 @@ impl Options {
     }
 }
 
-/// Reads the data set in a folder, or the one a CSV file lists.
+/// Reads the data set in a folder, or the one that a CSV file or an export of Label Studio lists.
 ///
 /// It recognises CIFAR-10 and CIFAR-100 (in the folder itself or in the one the archive unpacks to),
 /// the cropped digits of SVHN, MNIST and Fashion-MNIST (the latter if the folder's name contains
 /// "fashion"), `train.npz` and `test.npz`, and pictures: `labelled/CLASS` with `unlabelled` or
 /// `unlabelled/CLIENT`, or `train/CLASS`; either with `test/CLASS` or `val/CLASS`. A CSV file lists
-/// pictures as `path,label,client,split`.
+/// pictures as `path,label,client,split`; an export of Label Studio (`.json`) lists pictures below its folder.
 pub fn open(path: &Path, options: &Options) -> Result<DataSet> {
     options.check()?;
     let (folder, read, published) = match Source::find(path)? {
@@ -189,7 +190,9 @@ pub fn has_one_size(path: &Path) -> Result<bool> {
 }
 
 fn is_table(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
+    let lists =
+        |extension: &OsStr| ["csv", "json"].iter().any(|list| extension.eq_ignore_ascii_case(list));
+    path.extension().is_some_and(lists)
 }
 
 /// Whether this is a data set with a training and a test part, complete or not.
@@ -246,8 +249,7 @@ impl Source {
             return Ok(Self::Pictures(Listing::table));
         }
         if !metadata.is_dir() {
-            let expected =
-                "a folder with a training and a test part, or a .csv file that lists pictures";
+            let expected = "a folder with a training and a test part, or a .csv or .json file that lists pictures";
             return malformed(path, "path", expected, "a file");
         }
         let mut sources = Self::all(path);

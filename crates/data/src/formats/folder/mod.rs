@@ -1,4 +1,4 @@
-//! Data sets of picture files: folders, or a CSV file that lists them.
+//! Data sets of picture files: folders, or a CSV file or an export of Label Studio that lists them.
 //!
 //! First all files are listed (`listing`), so that a missing part is found before a picture is
 //! opened. Then each part is decoded separately (`decode`): headers first, which give the shape,
@@ -7,6 +7,7 @@
 
 mod cache;
 mod decode;
+mod label_studio;
 pub(crate) mod listing;
 mod relabel;
 mod table;

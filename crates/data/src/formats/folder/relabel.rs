@@ -1,5 +1,8 @@
 //! Joins the labels that a person has reviewed with the pictures of a data set.
 
+use super::label_studio::{self, Pictures, is_export};
+use super::listing::{Listing, Part};
+use super::table::{BadLines, unusable_lines};
 use crate::error::{malformed, unusable};
 use crate::formats::{Options, list_pictures};
 use crate::tables::{cell, csv, from_cell};
@@ -17,8 +20,8 @@ pub struct Relabelled {
 }
 
 /// Lists the pictures of a data set as a CSV file, with labels for unlabelled ones from another CSV file (columns `path`
-/// and `label`; a picture without a label there stays unlabelled). Paths are relative to `table`, where the result will
-/// be written. Without a test part, a share of `test_share` of the labelled pictures becomes one.
+/// and `label`) or an export of Label Studio; a picture without a label there stays unlabelled. Paths are relative to
+/// `table`, where the result will be written. Without a test part, a share of `test_share` of the labelled pictures becomes one.
 pub fn relabelled(
     path: &Path,
     labels: &Path,
@@ -33,7 +36,10 @@ pub fn relabelled(
     let Some(unlabelled) = &listing.unlabelled else {
         return unusable(format!("{}: there are no unlabelled pictures", listing.root.display()));
     };
-    let mut given = read(labels)?;
+    let (mut given, what) = match is_export(labels) {
+        true => (read_export(labels, &listing, unlabelled)?, "task"),
+        false => (read(labels)?, "line"),
+    };
     let mut rows = vec![["path", "label", "client", "split"].map(str::to_owned)];
     let (mut count, mut problems) = (0, Vec::new());
     let mut row = |path: &Path, label: &str, client: &str, split: &str| match seen_from(path, table)
@@ -55,7 +61,7 @@ pub fn relabelled(
         match given.remove(&absolute(path)?) {
             Some((line, label)) if !listing.classes.contains(&label) => {
                 let expected = format!("one of {}", listing.classes.join(", "));
-                let place = format!("line {line}: label");
+                let place = format!("{what} {line}: label");
                 return malformed(labels, place, expected, format!("`{label}`"));
             }
             Some((_, label)) => {
@@ -68,19 +74,36 @@ pub fn relabelled(
     DataError::all(problems)?;
     if let Some((path, (line, _))) = given.iter().min_by_key(|(_, (line, _))| *line) {
         let expected = format!("an unlabelled picture of {}", listing.root.display());
-        return malformed(labels, format!("line {line}: path"), expected, path.display());
+        return malformed(labels, format!("{what} {line}: picture"), expected, path.display());
     }
     if count == 0 {
-        let expected = "a label in at least one row (review the proposals first, or accept the sure ones \
-                        with `fedanchor label --accept`)";
-        return malformed(labels, "column `label`", expected, "none");
+        let expected = "at least one (review the proposals first, or accept the sure ones with \
+                        `fedanchor label --accept`)";
+        return malformed(labels, "labels", expected, "none");
     }
     if count == unlabelled.files.len() {
         let expected = "pictures that stay unlabelled, for the clients: clear labels that have not been \
                         reviewed";
-        return malformed(labels, "column `label`", expected, "a label for every picture");
+        return malformed(labels, "labels", expected, "a label for every picture");
     }
     Ok(Relabelled { text: csv(rows), labelled: count })
+}
+
+/// The labels of an export by picture, with their tasks.
+fn read_export(
+    labels: &Path,
+    listing: &Listing,
+    unlabelled: &Part,
+) -> Result<HashMap<PathBuf, (u64, String)>> {
+    let parts = [unlabelled, &listing.train, &listing.test];
+    let among = Pictures::new(&listing.root, parts.into_iter().flat_map(|part| &part.files))?;
+    let mut bad = BadLines::new();
+    let found = label_studio::read(labels, &among, &mut bad)?;
+    if !bad.is_empty() {
+        return Err(unusable_lines(labels, bad));
+    }
+    let labelled = found.into_iter().filter_map(|one| Some((one.path, (one.task, one.label?))));
+    labelled.map(|(path, label)| Ok((absolute(&path)?, label))).collect()
 }
 
 /// The labels of a CSV file by picture, with their lines.
@@ -210,7 +233,7 @@ mod tests {
             ("path,label\nunlabelled/anna/9.png,cat\n", "line 2: path"),
             ("path,label\nlabelled/cat/1.png,cat\n", "expected an unlabelled picture"),
             ("path,class\nunlabelled/anna/5.png,cat\n", "expected a column `label`"),
-            ("path,label\nunlabelled/anna/5.png,\n", "expected a label in at least one row"),
+            ("path,label\nunlabelled/anna/5.png,\n", "labels: expected at least one"),
             (
                 "path,label\nunlabelled/anna/5.png,cat\nunlabelled/anna/6.png,cat\nunlabelled/bert/7.png,dog\n",
                 "clear labels that have not been reviewed",

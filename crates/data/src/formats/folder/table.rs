@@ -1,8 +1,10 @@
-//! A CSV file that lists pictures in any place: `path,label,client,split`, in any order.
+//! A CSV file that lists pictures in any place: `path,label,client,split`, in any order; or an export of Label Studio,
+//! whose pictures are below its folder.
 //!
 //! A picture with a label is the server's (or a test picture, by `split`), one without is a
 //! client's. If no picture is without a label, the labelled ones serve both, as in `train/CLASS`.
 
+use super::label_studio::{self, Labelled, Pictures, is_export};
 use super::listing::{Listing, Part, natural, superfluous_share};
 use crate::DataError;
 use crate::error::{listed, malformed};
@@ -21,15 +23,19 @@ struct Row {
     split: String,
 }
 
-/// Lines that cannot be used, each with the problem.
-type BadLines = Vec<(u64, String)>;
+/// Lines, or tasks of Label Studio, that cannot be used, each with the problem.
+pub(super) type BadLines = Vec<(u64, String)>;
 
 impl Listing {
-    /// The pictures a CSV file lists.
+    /// The pictures a CSV file or an export of Label Studio lists.
     pub fn table(file: &Path, options: &Options) -> Self {
         let mut listing = Self::new(file.parent().unwrap_or(Path::new("")), "train");
         let mut bad = BadLines::new();
-        match rows(file, &listing.root, &mut bad) {
+        let rows = match is_export(file) {
+            true => tasks(file, &listing.root, &mut bad),
+            false => rows(file, &listing.root, &mut bad),
+        };
+        match rows {
             Ok(rows) => listing.sort_into_parts(file, rows, options, &mut bad),
             Err(problem) => listing.problems.push(problem),
         }
@@ -105,6 +111,18 @@ impl Listing {
     }
 }
 
+/// The usable tasks of an export, each picture once. Those without a label are clients' pictures.
+fn tasks(file: &Path, root: &Path, bad: &mut BadLines) -> Result<Vec<(u64, Row)>, DataError> {
+    let folder = if root == Path::new("") { Path::new(".") } else { root };
+    let below = Listing::all_below(folder);
+    let tasks = label_studio::read(file, &Pictures::new(root, &below.train.files)?, bad)?;
+    let row = |Labelled { task, path, label }| {
+        let (client, split) = (String::new(), "train".to_owned());
+        (task, Row { path, label: label.unwrap_or_default(), client, split })
+    };
+    Ok(tasks.into_iter().map(row).collect())
+}
+
 /// The usable lines, each picture once.
 fn rows(file: &Path, root: &Path, bad: &mut BadLines) -> Result<Vec<(u64, Row)>, DataError> {
     let broken = |error: &csv::Error| DataError::malformed(file, "table", "a CSV file", error);
@@ -178,13 +196,15 @@ fn rows(file: &Path, root: &Path, bad: &mut BadLines) -> Result<Vec<(u64, Row)>,
     Ok(rows)
 }
 
-/// All bad lines as one problem.
-fn unusable_lines(file: &Path, mut bad: BadLines) -> DataError {
+/// All bad lines, or tasks, as one problem.
+pub(super) fn unusable_lines(file: &Path, mut bad: BadLines) -> DataError {
     bad.sort();
+    let what = if is_export(file) { "task" } else { "line" };
     let count = match bad.len() {
-        1 => "1 line cannot be used".to_owned(),
-        count => format!("{count} lines cannot be used"),
+        1 => format!("1 {what} cannot be used"),
+        count => format!("{count} {what}s cannot be used"),
     };
-    let lines = bad.iter().map(|(line, problem)| format!("line {line}: {}", escaped(problem)));
+    let lines =
+        bad.iter().map(|(number, problem)| format!("{what} {number}: {}", escaped(problem)));
     DataError::Unusable(format!("{}: {count}{}", in_message(file), listed(lines)))
 }
