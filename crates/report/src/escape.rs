@@ -41,6 +41,20 @@ pub(crate) fn markup(text: &str) -> String {
     escaped
 }
 
+/// A path as part of the query of a URL.
+pub(crate) fn url(path: &str) -> String {
+    let mut escaped = String::with_capacity(path.len());
+    for &byte in path.as_bytes() {
+        match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'.' | b'~' | b'/' => {
+                escaped.push(byte.into());
+            }
+            other => escaped.push_str(&format!("%{other:02X}")),
+        }
+    }
+    escaped
+}
+
 /// Text in a Markdown table cell or list. Underscores are not escaped: within a word they have no
 /// meaning, and keys contain many.
 pub(crate) fn markdown(text: &str) -> String {
