@@ -1,6 +1,7 @@
 //! Trained models: their files, which describe themselves, and their predictions.
 
 mod assessment;
+mod copies;
 mod description;
 mod doubts;
 #[cfg(test)]
@@ -8,6 +9,7 @@ mod tests;
 
 pub use crate::labels::{Bin, Calibration};
 pub use assessment::{Assessment, ClassScore, HeadScores, assess};
+pub use copies::{MOST_COMPARED, Signature, copies};
 pub use description::{Description, Head};
 pub use doubts::{Contradicted, Doubts, doubts};
 

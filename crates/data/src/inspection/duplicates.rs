@@ -182,13 +182,19 @@ pub(super) fn find(pictures: &[(Location, Fingerprint)]) -> Duplicates {
     let group = |same: &Vec<usize>| same.iter().map(|&at| location(at)).collect();
     let pair = |(first, second)| NearPair { first: location(first), second: location(second) };
     let exact: Vec<Vec<Location>> = exact.into_iter().map(group).collect();
-    let near: Vec<NearPair> = near.into_iter().map(pair).collect();
-    let pairs = near.iter().map(|pair| vec![&pair.first, &pair.second]);
-    let all: Vec<Vec<&Location>> =
-        exact.iter().map(|group| group.iter().collect()).chain(pairs).collect();
-    let kinds = all.iter().map(|places| Kind::of(places)).collect::<BTreeSet<_>>();
-    let advice = kinds.into_iter().map(Kind::advice).collect();
-    Duplicates { exact, near, advice }
+    Duplicates::new(exact, near.into_iter().map(pair).collect())
+}
+
+impl Duplicates {
+    /// With what to do about them.
+    pub fn new(exact: Vec<Vec<Location>>, near: Vec<NearPair>) -> Self {
+        let pairs = near.iter().map(|pair| vec![&pair.first, &pair.second]);
+        let all: Vec<Vec<&Location>> =
+            exact.iter().map(|group| group.iter().collect()).chain(pairs).collect();
+        let kinds = all.iter().map(|places| Kind::of(places)).collect::<BTreeSet<_>>();
+        let advice = kinds.into_iter().map(Kind::advice).collect();
+        Self { exact, near, advice }
+    }
 }
 
 /// Why pictures must not be in two places, the worst first.
