@@ -183,7 +183,8 @@ impl ResumeArgs {
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// Folder of pictures (`labelled/CLASS`, `unlabelled`, `test/CLASS`), or a CSV file that lists them
+    /// Folder of pictures (`labelled/CLASS`, `unlabelled`, `test/CLASS`), or a CSV file or a JSON export of Label
+    /// Studio that lists them
     #[arg(default_value = ".")]
     pub folder: PathBuf,
     /// Experiment file to write
@@ -213,8 +214,8 @@ pub struct InitArgs {
     /// Without a test folder: share of the labelled pictures to test on [default: 0.2]
     #[arg(long, value_name = "SHARE")]
     pub test_share: Option<f64>,
-    /// Labels for unlabelled pictures: a reviewed CSV file from `fedanchor label`
-    #[arg(long, value_name = "CSV")]
+    /// Labels for unlabelled pictures: a reviewed CSV file from `fedanchor label`, or a JSON export of Label Studio
+    #[arg(long, value_name = "FILE")]
     pub labels: Option<PathBuf>,
     /// Device to compute on: `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu")]
@@ -435,6 +436,10 @@ pub struct LabelArgs {
     /// accept none]
     #[arg(long, value_name = "MARGIN")]
     pub accept: Option<f64>,
+    /// Also write tasks for Label Studio, which serves the pictures below this folder, to `labels.json`, and its
+    /// labelling interface to `labels.xml`
+    #[arg(long, value_name = "DIR")]
+    pub label_studio: Option<PathBuf>,
     /// Overwrite earlier labels
     #[arg(long)]
     pub force: bool,

@@ -50,10 +50,35 @@ fn every_command_works_the_first_time() {
     let rounds = std::fs::read_to_string(work.join("run/rounds.jsonl")).unwrap();
     assert_eq!(rounds.matches(r#""anchor_head":{"all":null,"kept":null}"#).count(), 2, "{rounds}");
     eval_and_predict_agree(&work);
+    label_studio_has_the_same_labels(&work);
     inputs_that_do_not_fit_are_named(&work);
     json_is_all_of_the_output(&work);
     #[cfg(unix)]
     names_that_are_not_text_are_named(&work);
+}
+
+/// Accepted labels are annotations of its tasks, which an export has too: they come back as those of the CSV file do.
+fn label_studio_has_the_same_labels(work: &Path) {
+    let label = ["label", "run", "pictures/unlabelled", "--accept", "0.3", "--page", "1"];
+    let studio = ["--out", "studio", "--label-studio"];
+    let (ok, _, error) = fedanchor(work, &[&label[..], &studio, &["run"]].concat());
+    assert!(!ok && error.contains("not below run, so Label Studio cannot show it"), "{error}");
+    let (ok, _, error) = fedanchor(work, &[&label[..], &studio, &["pictures"]].concat());
+    assert!(ok, "{error}");
+    assert!(
+        error.contains("next: import studio/labels.json into a project of Label Studio"),
+        "{error}"
+    );
+    let read = |name: &str| std::fs::read_to_string(work.join(name)).unwrap();
+    let tasks: serde_json::Value = serde_json::from_str(&read("studio/labels.json")).unwrap();
+    assert_eq!(tasks.as_array().unwrap().len(), 2700);
+    let image = tasks[0]["data"]["image"].as_str().unwrap();
+    assert!(image.starts_with("/data/local-files/?d=unlabelled/"), "{image}");
+    assert_eq!(read("studio/labels.xml").matches("<Choice value=").count(), 5);
+    let init = ["init", "pictures", "--yes", "--trunk", "none", "--out", "studio.toml", "--labels"];
+    let (ok, _, error) = fedanchor(work, &[&init[..], &["studio/labels.json"]].concat());
+    assert!(ok, "{error}");
+    assert_eq!(read("studio.csv"), read("reviewed.csv"));
 }
 
 /// The accuracy that `eval` prints is that of `predict`'s lines, and of the run's own test.

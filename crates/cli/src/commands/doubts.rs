@@ -32,9 +32,20 @@ pub(super) struct Unlike {
 }
 
 /// What labelled pictures say about each other.
+#[derive(Serialize)]
 pub(super) struct Found {
+    /// Those that look like those of another class: all, or the surest if the model is weak.
     pub(super) contradicted: Vec<Contradicted>,
+    /// The number of all.
+    contradictions: usize,
+    /// The share of the pictures that are nearest to the others of their class.
+    recognised: Option<f64>,
+    /// What to do about those that look like another class.
+    advice: Option<&'static str>,
+    #[serde(skip)]
+    is_weak: bool,
     /// The score below which a picture is unlike every class.
+    #[serde(skip)]
     pub(super) usual: Option<f32>,
 }
 
@@ -43,6 +54,7 @@ pub(super) fn of_labelled(model: &Model, set: &ImageSet, files: &[PathBuf]) -> R
     let labels = set.require_labels("comparing labelled pictures")?;
     let latents = model.latents(&pictures::of_set(set))?;
     let found = doubts(&latents, labels, set.classes.len())?;
+    let is_weak = found.is_weak();
     let class = |class: u16| set.classes[usize::from(class)].clone();
     let name = |image: usize| match files.len() == set.len() {
         true => shown(&files[image]),
@@ -54,23 +66,41 @@ pub(super) fn of_labelled(model: &Model, set: &ImageSet, files: &[PathBuf]) -> R
         other: class(one.other),
         margin: one.margin,
     });
-    Ok(Found { contradicted: named.collect(), usual: found.usual })
+    let contradicted: Vec<Contradicted> = named.collect();
+    Ok(Found {
+        advice: (!contradicted.is_empty()).then_some(CHECK_LABELS),
+        contradicted,
+        contradictions: found.contradictions,
+        recognised: found.recognised,
+        is_weak,
+        usual: found.usual,
+    })
 }
 
 /// What to do about labels that the other pictures contradict.
-pub(super) const CHECK_LABELS: &str = "look at them: correct a wrong label, or keep a right one, which shows what the \
+const CHECK_LABELS: &str = "look at them: correct a wrong label, or keep a right one, which shows what the \
                                        model has not learned";
 /// What to do about pictures unlike every class.
 pub(super) const CHECK_PICTURES: &str =
     "look at them: remove what belongs to no class, or label some of them if they do belong to one";
 
-pub(super) fn show_contradicted(all: &[Contradicted], printer: &Printer) {
-    let lines = all.iter().map(|one| {
+pub(super) fn show_contradicted(found: &Found, printer: &Printer) {
+    let Found { contradicted, contradictions, recognised, is_weak, .. } = found;
+    let lines = contradicted.iter().map(|one| {
         let Contradicted { path, label, other, margin } = one;
         format!("{path}: `{label}`, but {margin:.2} nearer to `{other}`")
     });
-    let count = counted(all.len(), "labelled picture", "labelled pictures");
-    show(&format!("{count} nearer to another class"), CHECK_LABELS, lines, printer);
+    let count = counted(*contradictions, "labelled picture", "labelled pictures");
+    let mut head = format!("{count} nearer to another class");
+    if *is_weak && *contradictions > 0 {
+        printer.status(format!(
+            "note: only {:.0} % of the labelled pictures are nearest to the others of their class: most of those \
+             nearer to another are mistakes of the model, and only the surest are named",
+            100.0 * recognised.unwrap_or_default()
+        ));
+        head += &format!(", of which these are the {} surest", contradicted.len());
+    }
+    show(&head, CHECK_LABELS, lines, printer);
 }
 
 pub(super) fn show_unlike(all: &[Unlike], usual: f32, printer: &Printer) {

@@ -2,7 +2,7 @@
 
 use super::{counted, grouped, width};
 use crate::printer::Printer;
-use fedanchor_data::inspection::{Inspection, Location, Part, Spread};
+use fedanchor_data::inspection::{Duplicates, Inspection, Location, Part, Spread};
 use fedanchor_data::{Reason, Skipped};
 use std::collections::BTreeMap;
 
@@ -70,9 +70,14 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
                     into one folder";
         names(&format!("{head}: {}", grouped(found.alike.len())), alike.collect(), printer);
     }
-    let exact = found.duplicates.exact.iter();
+    duplicates(&found.duplicates, printer);
+}
+
+/// Prints pictures in two places, and what to do about them.
+pub(super) fn duplicates(found: &Duplicates, printer: &Printer) {
+    let exact = found.exact.iter();
     let exact = exact.map(|group| group.iter().map(shown).collect::<Vec<_>>().join(" = "));
-    let near = found.duplicates.near.iter();
+    let near = found.near.iter();
     let near = near.map(|pair| format!("{} ~ {}", shown(&pair.first), shown(&pair.second)));
     for (head, lines) in [
         ("the same file under two labels or in two parts", exact.collect::<Vec<_>>()),
@@ -82,7 +87,7 @@ pub(super) fn report(found: &Inspection, printer: &Printer) {
             names(&format!("{head}: {}", grouped(lines.len())), lines, printer);
         }
     }
-    for advice in &found.duplicates.advice {
+    for advice in &found.advice {
         printer.line(format!("pictures {advice}"));
     }
 }

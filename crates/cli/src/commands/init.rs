@@ -31,7 +31,8 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
     if let Some(labels) = &args.labels {
         check_exists(
             labels,
-            "give a CSV file that `fedanchor label` wrote, with labels that you have reviewed",
+            "give a CSV file that `fedanchor label` wrote, with labels that you have reviewed, or a JSON export of \
+             Label Studio",
         )?;
     }
     let path = match &args.labels {

@@ -1,19 +1,25 @@
 //! `fedanchor label`: labels by a trained model, for a person to review.
 
-use super::doubts::{self, CHECK_LABELS, CHECK_PICTURES, Contradicted, Unlike};
+use super::copies::Compared;
+use super::doubts::{self, CHECK_PICTURES, Unlike};
 use super::interrupt::{Interrupted, stop_on_interrupt, this_command};
-use super::pictures::{self, AT_ONCE, PICTURES};
-use super::{counted, grouped, write};
+use super::pictures::{self, AT_ONCE, PICTURES, Predicted};
+use super::{counted, findings, grouped, write};
 use crate::cli::LabelArgs;
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::Model;
 use fedanchor::model::Prediction;
 use fedanchor::simulation::{self, Assigned};
+use fedanchor_data::formats::Files;
+use fedanchor_data::inspection::{Duplicates, Location};
 use fedanchor_data::thumbnail::jpeg;
 use fedanchor_data::{Fit, ImageSet, Shape, paths, pictures as reading};
-use fedanchor_report::{Proposal, Shown, review_csv, review_page};
+use fedanchor_report::{
+    Proposal, Shown, label_studio_interface, label_studio_tasks, review_csv, review_page,
+};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -31,9 +37,13 @@ struct Labelled {
     accepted: usize,
     csv: String,
     html: String,
+    /// The tasks for Label Studio, if they were asked for.
+    tasks: Option<String>,
     /// Labelled pictures that look like those of another class, and what to do about them.
-    contradicted: Vec<Contradicted>,
-    contradicted_advice: Option<&'static str>,
+    #[serde(flatten)]
+    labels: doubts::Found,
+    /// Pictures that show the same as a labelled or a test picture.
+    duplicates: Duplicates,
     /// Pictures unlike every class, the most unlike first, and what to do about them.
     unlike: Vec<Unlike>,
     unlike_advice: Option<&'static str>,
@@ -51,8 +61,11 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     super::check_exists(&args.folder, PICTURES)?;
     let model = args.model.load()?;
     let printer = &printer.for_json(args.output.json);
-    let (anchors, files) = anchors(args, &model, printer)?;
+    let mut compared = Compared::new(&model);
+    let (anchors, files) = anchors(args, &model, &mut compared, printer)?;
     let paths = pictures::find(std::slice::from_ref(&args.folder), printer)?;
+    // A folder that does not fit is reported before the work.
+    let served = args.label_studio.as_deref().map(|root| served(&paths, root)).transpose()?;
     let (mut labelled, mut failed) = (Vec::new(), 0);
     let bar = printer.bar(paths.len() as u64, "labelling [{bar:30}] {pos} of {len} pictures");
     let stop = stop_on_interrupt(bar.clone(), *printer, "stopping after these pictures")?;
@@ -69,8 +82,8 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     pictures::predict(&model, &paths, printer, |path, prediction| {
         stopped()?;
         bar.inc(1);
-        let prediction = match prediction {
-            Ok(prediction) => prediction,
+        let Predicted { prediction, pixels, input } = match prediction {
+            Ok(predicted) => predicted,
             Err(error) => {
                 failed += 1;
                 bar.suspend(|| printer.failure(format!("error: {error}")));
@@ -82,6 +95,8 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
             proposal.label.clone_from(&proposal.proposal);
         }
         labelled.push((path.clone(), proposal));
+        let location = Location { path: path.clone(), part: "unlabelled", class: None };
+        compared.add_one(location, model.description.shape, pixels, input)?;
         Ok(())
     })?;
     bar.finish_and_clear();
@@ -109,6 +124,14 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     write(&csv, &review_csv(&sorted))?;
     let title = format!("Labels for {}", args.folder.display());
     write(&html, &review_page(&title, model.classes(), &sorted, &shown))?;
+    let tasks = args.out.join("labels.json");
+    if let Some(served) = &served {
+        let paths: Vec<String> = read.iter().map(|path| served[path].clone()).collect();
+        let run = args.model.run.file_name().unwrap_or(args.model.run.as_os_str());
+        let version = format!("{} (fedanchor {})", run.to_string_lossy(), model.description.build);
+        write(&tasks, &label_studio_tasks(&sorted, &paths, &version))?;
+        write(&tasks.with_extension("xml"), &label_studio_interface(model.classes()))?;
+    }
     let found = doubts::of_labelled(&model, &anchors, &files)?;
     let unlike = unlike(&sorted, found.usual);
     let labelled = Labelled {
@@ -117,23 +140,29 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         accepted: sorted.iter().filter(|proposal| !proposal.label.is_empty()).count(),
         csv: csv.display().to_string(),
         html: html.display().to_string(),
-        contradicted_advice: (!found.contradicted.is_empty()).then_some(CHECK_LABELS),
-        contradicted: found.contradicted,
+        tasks: served.is_some().then(|| tasks.display().to_string()),
+        labels: found,
+        duplicates: compared.duplicates(printer)?,
         unlike_advice: (!unlike.is_empty()).then_some(CHECK_PICTURES),
         unlike,
     };
-    args.output.print(printer, &labelled, || show(&labelled, found.usual, printer));
-    printer.status(format!(
-        "next: review the labels in {}, and pass the file that it saves to `fedanchor init --labels`",
-        html.display()
-    ));
+    args.output.print(printer, &labelled, || show(&labelled, printer));
+    let review = match &labelled.tasks {
+        None => format!("review the labels in {}, and pass the file that it saves", labelled.html),
+        Some(tasks) => format!(
+            "import {tasks} into a project of Label Studio with the labelling interface {}, review the labels there, \
+             and pass its JSON export",
+            args.out.join("labels.xml").display()
+        ),
+    };
+    printer.status(format!("next: {review} to `fedanchor init --labels`"));
     if failed > 0 {
         bail!("{failed} of {} pictures could not be read", paths.len());
     }
     Ok(())
 }
 
-fn show(labelled: &Labelled, usual: Option<f32>, printer: &Printer) {
+fn show(labelled: &Labelled, printer: &Printer) {
     let Labelled { pictures, differ, accepted, csv, html, .. } = labelled;
     printer.line(format!(
         "{}, {} on which the heads differ, {} accepted; wrote {csv} and {html}",
@@ -141,8 +170,9 @@ fn show(labelled: &Labelled, usual: Option<f32>, printer: &Printer) {
         grouped(*differ),
         grouped(*accepted),
     ));
-    doubts::show_contradicted(&labelled.contradicted, printer);
-    doubts::show_unlike(&labelled.unlike, usual.unwrap_or_default(), printer);
+    doubts::show_contradicted(&labelled.labels, printer);
+    findings::duplicates(&labelled.duplicates, printer);
+    doubts::show_unlike(&labelled.unlike, labelled.labels.usual.unwrap_or_default(), printer);
 }
 
 /// Pictures with a score that labelled ones hardly ever have.
@@ -169,16 +199,24 @@ fn proposal(path: String, prediction: &Prediction, names: &[String]) -> Proposal
     }
 }
 
-/// The labelled pictures to show, and their files: those in `--anchors`, or the anchors of the run.
-fn anchors(args: &LabelArgs, model: &Model, printer: &Printer) -> Result<(ImageSet, Vec<PathBuf>)> {
+/// The labelled pictures to show, and their files: those in `--anchors`, or the anchors of the run. They are added to
+/// those that are compared, and so are the test pictures of the run.
+fn anchors(
+    args: &LabelArgs,
+    model: &Model,
+    compared: &mut Compared,
+    printer: &Printer,
+) -> Result<(ImageSet, Vec<PathBuf>)> {
     if let Some(folder) = &args.anchors {
-        let set = pictures::read_set(folder, &model.description)?;
+        let set = pictures::read_set(folder, model)?;
         set.require_labels("showing anchors")?;
         if let Some(other) = set.classes.iter().find(|class| !model.classes().contains(class)) {
             let classes = model.classes().join(", ");
             bail!("{}: unknown class `{other}`: the model has {classes}", folder.display());
         }
-        return Ok((set, pictures::files_of_set(folder)?));
+        let files = pictures::files_of_set(folder)?;
+        compared.add("labelled", &set, &files)?;
+        return Ok((set, files));
     }
     let instead = "give labelled pictures with --anchors";
     let (experiment, data) = super::data_of_run(&args.model.run, instead, printer)?;
@@ -188,12 +226,33 @@ fn anchors(args: &LabelArgs, model: &Model, printer: &Printer) -> Result<(ImageS
         let (expected, got) = (model.description.shape, anchors.shape);
         bail!("data of {}: the model expects {expected}, got {got}", args.model.run.display());
     }
-    let files = pictures::files_of_run(&experiment)?.train;
+    let Files { train: files, test, .. } = pictures::files_of_run(&experiment)?;
+    compared.add("test", &data.test, &test)?;
     let files = match files.len() == data.train.len() {
         true => split.anchors.iter().map(|&at| files[at as usize].clone()).collect(),
         false => Vec::new(), // some could not be read
     };
+    compared.add("labelled", &anchors, &files)?;
     Ok((anchors, files))
+}
+
+/// The paths of pictures relative to the folder that Label Studio serves.
+fn served(paths: &[PathBuf], root: &Path) -> Result<HashMap<PathBuf, String>> {
+    super::check_exists(root, "give the folder that Label Studio serves with --label-studio")?;
+    let folder = root.canonicalize().with_context(|| root.display().to_string())?;
+    let relative = |path: &PathBuf| {
+        let absolute = path.canonicalize().with_context(|| path.display().to_string())?;
+        let Ok(inside) = absolute.strip_prefix(&folder) else {
+            bail!(
+                "{}: not below {}, so Label Studio cannot show it: give a folder that has all pictures with \
+                 --label-studio",
+                path.display(),
+                root.display()
+            );
+        };
+        Ok((path.clone(), paths::text(inside).unwrap_or_default().to_owned())) // others are not labelled
+    };
+    paths.iter().map(relative).collect()
 }
 
 /// The absolute path of a picture: the page may be saved anywhere.

@@ -1,5 +1,6 @@
 //! The subcommands.
 
+mod copies;
 mod data;
 mod doubts;
 mod drawings;

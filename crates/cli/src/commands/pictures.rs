@@ -5,10 +5,11 @@ use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor::model::{Description, Prediction};
 use fedanchor::{Experiment, Model};
-use fedanchor_data::formats::{self, LabelledFiles, Options};
+use fedanchor_data::features::{FeatureFormat, Features};
+use fedanchor_data::formats::{self, Files, Options};
 use fedanchor_data::pictures::{self, Found};
 use fedanchor_data::skipped::FORMATS;
-use fedanchor_data::{DataError, ImageSet, Progress, Reason, Skipped, paths};
+use fedanchor_data::{DataError, ImageSet, Progress, Reason, Shape, Skipped, paths};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,12 +55,20 @@ pub(super) fn read(
     paths.par_iter().map(read).collect()
 }
 
+/// A picture and what a model predicts of it.
+pub(super) struct Predicted<'a> {
+    pub(super) prediction: Prediction,
+    pub(super) pixels: &'a [u8],
+    /// What the model reads: the pixels, or the features that its trunk makes of them.
+    pub(super) input: &'a [u8],
+}
+
 /// Predicts pictures, some at a time, and passes each path with its prediction, or the error of reading it, to `take`.
 pub(super) fn predict(
     model: &Model,
     paths: &[PathBuf],
     printer: &Printer,
-    mut take: impl FnMut(&PathBuf, Result<Prediction, &DataError>) -> Result<()>,
+    mut take: impl FnMut(&PathBuf, Result<Predicted, &DataError>) -> Result<()>,
 ) -> Result<()> {
     let is_grey = model.description.shape.channels == 1;
     let mut coloured = 0;
@@ -69,10 +78,17 @@ pub(super) fn predict(
         }
         let read = read(paths, &model.description);
         let images: Vec<&[u8]> = read.iter().flatten().map(Vec::as_slice).collect();
-        let mut predictions = model.predict(&images)?.into_iter();
+        let features = model.trunk().map(|trunk| trunk.encode_each(&images)).transpose()?;
+        let inputs = features.as_ref().map(|all| all.iter().map(Vec::as_slice).collect());
+        let inputs: Vec<&[u8]> = inputs.unwrap_or(images);
+        let mut predictions = model.predict(&inputs)?.into_iter().zip(inputs);
         for (path, picture) in paths.iter().zip(&read) {
-            let mut next = || predictions.next().expect("as many predictions as images");
-            take(path, picture.as_ref().map(|_| next()))?;
+            let predicted = |pixels| {
+                let (prediction, input) =
+                    predictions.next().expect("as many predictions as images");
+                Predicted { prediction, pixels, input }
+            };
+            take(path, picture.as_deref().map(predicted))?;
         }
     }
     if coloured > 0 {
@@ -85,8 +101,10 @@ pub(super) fn predict(
     Ok(())
 }
 
-/// Reads images in any supported format in the shape of a model: the test part of a data set, a folder, or one file.
-pub(super) fn read_set(path: &Path, description: &Description) -> Result<ImageSet> {
+/// Reads images in any supported format in the shape of a model: the test part of a data set, a folder, or one file. If
+/// the model has a trunk, they pass it here, once.
+pub(super) fn read_set(path: &Path, model: &Model) -> Result<ImageSet> {
+    let description = &model.description;
     if path != Path::new(fedanchor_data::sample::NAME) {
         super::check_exists(path, "give a folder with one folder of pictures per class")?;
     }
@@ -106,24 +124,31 @@ pub(super) fn read_set(path: &Path, description: &Description) -> Result<ImageSe
         let (expected, got) = (description.shape, set.shape);
         bail!("{}: the model expects {expected}, got {got}", path.display());
     }
-    Ok(set.with_channels(description.shape.channels))
+    let mut set = set.with_channels(description.shape.channels);
+    if let Some(trunk) = model.trunk() {
+        let (picture, Shape { side, channels: width }) = (description.shape, trunk.output);
+        let format = FeatureFormat { picture, width, side, views: 0 };
+        let values = trunk.encode_each(&of_set(&set))?.concat();
+        set.features = Some(Features { format, values });
+    }
+    Ok(set)
 }
 
 /// The files of the images that [`read_set`] reads, if they are files of pictures.
 pub(super) fn files_of_set(path: &Path) -> Result<Vec<PathBuf>> {
     let test = ["test", "val"].map(|name| path.join(name)).into_iter().find(|test| test.is_dir());
     let is_data_set = test.is_none() && formats::is_data_set(path);
-    let files = formats::labelled_files(test.as_deref().unwrap_or(path), &Options::default())?;
+    let files = formats::picture_files(test.as_deref().unwrap_or(path), &Options::default())?;
     Ok(if is_data_set { files.test } else { files.train })
 }
 
-/// The files of the labelled pictures of an experiment, if they are files of pictures.
-pub(super) fn files_of_run(experiment: &Experiment) -> Result<LabelledFiles> {
+/// The files of the pictures of an experiment, if they are files of pictures.
+pub(super) fn files_of_run(experiment: &Experiment) -> Result<Files> {
     let data = &experiment.data;
     let options = Options { test_share: data.test_share, ..Options::default() };
     match &data.path {
-        Some(path) => Ok(formats::labelled_files(Path::new(path), &options)?),
-        None => Ok(LabelledFiles::default()),
+        Some(path) => Ok(formats::picture_files(Path::new(path), &options)?),
+        None => Ok(Files::default()),
     }
 }
 

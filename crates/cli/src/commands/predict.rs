@@ -1,11 +1,13 @@
 //! `fedanchor predict` and `fedanchor eval`: a trained model on pictures, and how right it is on labelled ones.
 
-use super::doubts::{self, CHECK_LABELS, Contradicted};
-use super::{grouped, pictures, width};
+use super::copies::Compared;
+use super::doubts;
+use super::{findings, grouped, pictures, width};
 use crate::cli::{EvalArgs, PredictArgs, PredictFormat};
 use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor::model::{Assessment, assess};
+use fedanchor_data::inspection::Duplicates;
 use fedanchor_data::names::like;
 use fedanchor_data::paths::shown;
 use fedanchor_data::tables::csv;
@@ -52,7 +54,7 @@ pub fn predict(args: &PredictArgs, printer: &Printer) -> Result<()> {
     pictures::predict(&model, &paths, printer, |path, prediction| {
         let path = shown(path);
         let prediction = match prediction {
-            Ok(prediction) => prediction,
+            Ok(predicted) => predicted.prediction,
             Err(error) => {
                 failed += 1;
                 printer.failure(format!("error: {error}"));
@@ -100,36 +102,45 @@ struct Evaluated {
     #[serde(flatten)]
     assessment: Assessment,
     /// Pictures that look like those of another class.
-    contradicted: Vec<Contradicted>,
-    /// What to do about them.
-    advice: Option<&'static str>,
+    #[serde(flatten)]
+    labels: doubts::Found,
+    /// Pictures that show the same, under two labels or in two parts.
+    duplicates: Duplicates,
 }
 
 pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
     let model = args.model.load()?;
+    let mut compared = Compared::new(&model);
     let (set, name, files) = match &args.data {
         Some(path) => {
-            let set = pictures::read_set(path, &model.description)?;
+            let set = pictures::read_set(path, &model)?;
             (set, path.display().to_string(), pictures::files_of_set(path)?)
         }
         None => {
             let advice = "give labelled pictures after it";
             let (experiment, data) = super::data_of_run(&args.model.run, advice, printer)?;
-            (data.test, data.name, pictures::files_of_run(&experiment)?.test)
+            let files = pictures::files_of_run(&experiment)?;
+            compared.add("labelled", &data.train, &files.train)?;
+            if let Some(unlabelled) = &data.unlabelled {
+                compared.add("unlabelled", &unlabelled.images, &files.unlabelled)?;
+            }
+            (data.test, data.name, files.test)
         }
     };
-    let labels = set.require_labels("an evaluation")?;
-    let labels = by_name(labels, &set.classes, model.classes(), &name)?;
-    let assessment = assess(&model.predict(&pictures::of_set(&set))?, &labels, model.classes());
-    let contradicted = doubts::of_labelled(&model, &set, &files)?.contradicted;
-    let advice = (!contradicted.is_empty()).then_some(CHECK_LABELS);
-    let evaluated = Evaluated { assessment, contradicted, advice };
+    compared.add("test", &set, &files)?;
+    let truth = set.require_labels("an evaluation")?;
+    let truth = by_name(truth, &set.classes, model.classes(), &name)?;
+    let assessment = assess(&model.predict(&pictures::of_set(&set))?, &truth, model.classes());
+    let labels = doubts::of_labelled(&model, &set, &files)?;
+    let duplicates = compared.duplicates(printer)?;
+    let evaluated = Evaluated { assessment, labels, duplicates };
     args.output.print(printer, &evaluated, || {
         show(&evaluated.assessment, model.classes(), printer);
-        if !evaluated.contradicted.is_empty() {
+        if !(evaluated.labels.contradicted.is_empty() && evaluated.duplicates.near.is_empty()) {
             printer.line("");
         }
-        doubts::show_contradicted(&evaluated.contradicted, printer);
+        doubts::show_contradicted(&evaluated.labels, printer);
+        findings::duplicates(&evaluated.duplicates, printer);
     });
     Ok(())
 }

@@ -6,7 +6,7 @@
 //! content that is then compressed or given valid checksums.
 
 use crate::decoder::{Decoder, as_it_is};
-use fedanchor_data::formats::{Options, cifar, folder, idx, mat, npz, labelled_files};
+use fedanchor_data::formats::{Options, cifar, folder, idx, mat, npz, picture_files};
 use fedanchor_data::{ImageSet, Result, fetch};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use flate2::{Compression, Crc};
@@ -234,7 +234,7 @@ fn label_studio(folder: &Path, bytes: &[u8]) -> bool {
     for name in ["photos/1.png", "photos/2 b.png", "photos/3.png"] {
         put(folder, name, &[]); // only their names are read
     }
-    let files = labelled_files(&put(folder, "export.json", bytes), &Options::default());
+    let files = picture_files(&put(folder, "export.json", bytes), &Options::default());
     files.is_ok_and(|files| !files.train.is_empty())
 }
 

@@ -153,23 +153,27 @@ pub(crate) fn list_pictures(path: &Path, options: &Options) -> Result<Option<Lis
     })
 }
 
-/// The files of labelled pictures.
+/// The files of pictures.
 #[derive(Debug, Default)]
 #[allow(missing_docs)]
-pub struct LabelledFiles {
+pub struct Files {
     pub train: Vec<PathBuf>,
+    pub unlabelled: Vec<PathBuf>,
     pub test: Vec<PathBuf>,
 }
 
-/// The files of the labelled pictures of a data set, or as `train` those of a folder of pictures: in the order of the images
-/// that [`open`] and [`open_images`] make of them, with those that cannot be read. Other formats have none.
-pub fn labelled_files(path: &Path, options: &Options) -> Result<LabelledFiles> {
+/// The files of a data set of pictures, or as `train` those of a folder of pictures: in the order of the images that
+/// [`open`] and [`open_images`] make of them, with those that cannot be read. Other formats have none.
+pub fn picture_files(path: &Path, options: &Options) -> Result<Files> {
     let listing = match is_data_set(path) {
         true => list_pictures(path, options)?,
         false => path.is_dir().then(|| Listing::images(path)),
     };
-    let files =
-        |Listing { train, test, .. }| LabelledFiles { train: train.files, test: test.files };
+    let files = |Listing { train, unlabelled, test, .. }| Files {
+        train: train.files,
+        unlabelled: unlabelled.unwrap_or_default().files,
+        test: test.files,
+    };
     Ok(listing.map(files).unwrap_or_default())
 }
 
