@@ -97,7 +97,7 @@ test-tensorboard: built target/tensorboard/ready
 # What takes longer: model files in torchvision (5 GB: the packaged PyTorch for Linux is the CUDA version, which computes
 # on a CPU too), Flower with TLS, node keys and failures, on two versions, a hundred kills, a hundred thousand damaged
 # files for every decoder, and the archive.
-test-slow: libtorch target/torchvision/ready target/flower/ready target/flower-1.22/ready
+test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/flower-1.22/ready
 	$(CARGO) run --locked --quiet -p fedanchor-export --example cases -- target/exported
 	target/torchvision/bin/python scripts/check_export.py target/exported --torchvision
 	rm -r target/exported
@@ -114,8 +114,8 @@ test-slow: libtorch target/torchvision/ready target/flower/ready target/flower-1
 	target/flower-1.22/bin/python scripts/fleet.py target/debug/fedanchor
 	$(PYTHON) scripts/dist.py
 
-# An archive in target/dist that runs without Rust and Python: program, libtorch, licences, manual pages.
-dist: libtorch
+# An archive in target/dist that runs without Rust and Python: program, libtorch, trunks, licences, manual pages.
+dist: libtorch trunks
 	$(PYTHON) scripts/dist.py
 
 # Known vulnerabilities, licences, banned crates, lock files and spelling; the tools it needs go into target/tools.

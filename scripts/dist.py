@@ -5,9 +5,9 @@
     python3 scripts/dist.py --check ARCHIVE   # only check an archive
 
 The archive, target/dist/fedanchor-VERSION-PLATFORM.tar.gz, needs neither Rust nor Python: the program looks for
-libtorch in ../lib (a relative runpath, which crates/engine/build.rs writes), and the other libraries that it needs are
-part of every Linux system with a C++ library. The check runs it in a root folder that contains only the archive and
-those system libraries.
+libtorch in ../lib (a relative runpath, which crates/engine/build.rs writes) and for pretrained trunks in `trunks` beside
+itself; the other libraries that it needs are part of every Linux system with a C++ library. The check runs it in a root
+folder that contains only the archive and those system libraries, and starts a run with every trunk.
 """
 import argparse
 import gzip
@@ -22,6 +22,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import trunks
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 RUNPATH = "$ORIGIN/../lib"
 SHELLS = {"bash": "fedanchor.bash", "zsh": "_fedanchor", "fish": "fedanchor.fish", "powershell": "fedanchor.ps1", "elvish": "fedanchor.elv"}
@@ -30,15 +32,17 @@ LICENCE_FILE = re.compile(r"^(licen[cs]e|copying|copyright|notice|unlicense)", r
 README = """{name} for {platform}
 
     bin/fedanchor run experiments/quick.toml     # a first experiment, on images that are part of the program
+    bin/fedanchor init PICTURES                  # an experiment with pictures of your own
     bin/fedanchor --help
 
 Needs Linux with glibc {glibc} or later and a C++ library (libstdc++) with {libstdcxx} or later; neither Rust nor Python.
 Keep bin and lib side by side: the program finds libtorch in ../lib.
 
+bin/trunks:  networks trained on ImageNet, for photographs: `model.trunk = "efficientnet-lite0"`
 completions: for bash, zsh, fish, PowerShell and elvish; for example `source completions/fedanchor.bash`
 man:         manual pages; for example `man man/fedanchor-run.1`
 flower-requirements.txt: Flower, for a fleet: `pip install --require-hashes --only-binary=:all: -r flower-requirements.txt`
-LICENSES:    of the program, its images, libtorch and all crates
+LICENSES:    of the program, its images, the trunks, libtorch and all crates
 """
 
 
@@ -139,6 +143,20 @@ def crate_licences(packages):
     return "\n".join(lines) + "\n"
 
 
+def copy_trunks(folder, source, licence):
+    """The pretrained trunks, and a text with the licence and the source of each."""
+    folder.mkdir()
+    lines = ["The files in bin/trunks: the published weights, converted to safetensors without ImageNet's classes.", trunks.COPYRIGHT, ""]
+    for name in trunks.TRUNKS:
+        path = source / f"{name}.safetensors"
+        if not path.is_file():
+            raise DistError(f"{path} is missing: run `make trunks`")
+        stated = trunks.statement(path)
+        lines.append(f"{name}: {stated['licence']}, {stated['source']}")
+        shutil.copyfile(path, folder / path.name)
+    licence.write_text("\n".join([*lines, "", (REPOSITORY / "LICENSE-APACHE").read_text()]))
+
+
 def copy_licences(folder, libtorch, metadata):
     folder.mkdir()
     for name, source in {
@@ -198,6 +216,7 @@ def fill(folder, libtorch, metadata, platform):
     if outside:
         raise DistError(f"the program looks for libraries in {', '.join(outside)}: build it with FEDANCHOR_RUNPATH='{RUNPATH}'")
     copy_licences(folder / "LICENSES", libtorch, metadata)
+    copy_trunks(program.parent / "trunks", trunks.default_folder(), folder / "LICENSES/trunks-Apache-2.0.txt")
     (folder / "experiments").mkdir()
     shutil.copyfile(REPOSITORY / "experiments/quick.toml", folder / "experiments/quick.toml")
     shutil.copyfile(REPOSITORY / "requirements/flower.txt", folder / "flower-requirements.txt")
@@ -269,16 +288,32 @@ def check(archive):
         if prefix is None:
             print("note: cannot change the root directory on this system: checked in a clean environment only", file=sys.stderr)
             prefix, place = [], str(unpacked)
-        program, out = f"{place}/bin/fedanchor", "/tmp/run" if prefix else str(root / "tmp/run")
-        short = ["rounds=1", "compare=false", "pretrain.epochs=2"]
-        commands = [
-            ["--version"],
-            ["data", "check", "sample"],
-            ["run", f"{place}/experiments/quick.toml", "--out", out, *(word for key in short for word in ("--set", key))],
-        ]
-        said = [output_of([*prefix, program, *command], env={"OMP_WAIT_POLICY": "PASSIVE"}, cwd=scratch) for command in commands]
-        if not (root / "tmp/run/model.safetensors").is_file():
-            raise DistError(f"{archive}: a run of one round wrote no model")
+        program, tmp = f"{place}/bin/fedanchor", Path("/tmp" if prefix else root / "tmp")
+
+        def say(*words):
+            # Without a cache there are no trunks but those of the archive.
+            environment = {"OMP_WAIT_POLICY": "PASSIVE", "FEDANCHOR_CACHE": ""}
+            return output_of([*prefix, program, *words], env=environment, cwd=scratch)
+
+        def run(experiment, name, *settings):
+            short = ["rounds=1", "compare=false", "pretrain.epochs=2", *settings]
+            said = say("run", experiment, "--out", tmp / name, *(word for key in short for word in ("--set", key)))
+            if not (root / "tmp" / name / "model.safetensors").is_file():
+                raise DistError(f"{archive}: a run of one round wrote no model")
+            return said
+
+        said = [say("--version"), say("data", "check", "sample"), run(f"{place}/experiments/quick.toml", "run")]
+        say("data", "example", tmp / "pictures", "--labelled", "2")
+        for part in [root / "tmp/pictures/unlabelled", *(root / "tmp/pictures/test").iterdir()]:
+            for picture in sorted(part.iterdir())[2:]:  # these are enough, and every picture takes some tenths of a second
+                picture.unlink()
+        names = sorted(path.stem for path in (unpacked / "bin/trunks").iterdir())
+        if names != sorted(trunks.TRUNKS):
+            raise DistError(f"{archive}: contains the trunks {', '.join(names)}, not {', '.join(trunks.TRUNKS)}")
+        say("init", tmp / "pictures", "--yes", "--trunk", names[0], "--out", tmp / "experiment.toml")
+        for name in names:
+            run(tmp / "experiment.toml", name, f"model.trunk={name}")
+            said.append(f"a run of one round on the features of {name}")
         return said
 
 

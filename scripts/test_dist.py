@@ -121,6 +121,24 @@ class Archive(unittest.TestCase):
         self.assertIn("Attribution-ShareAlike 3.0", found["sample-CC-BY-SA-3.0.txt"])
         self.assertIn("Apache License", found["fedanchor-Apache-2.0.txt"])
 
+    def test_trunks_come_with_their_licence_and_source(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            source, folder, licence = (Path(scratch) / name for name in ("source", "trunks", "licence.txt"))
+            source.mkdir()
+            with self.assertRaisesRegex(dist.DistError, "efficientnet-lite0.safetensors is missing: run `make trunks`"):
+                dist.copy_trunks(folder, source, licence)
+            folder.rmdir()
+            for name in dist.trunks.TRUNKS:
+                description = {"licence": "Apache-2.0", "source": f"the authors of {name}"}
+                weights = {"conv1.weight": ((1,), bytes(4))}
+                (source / f"{name}.safetensors").write_bytes(dist.trunks.safetensors(weights, description))
+            dist.copy_trunks(folder, source, licence)
+            self.assertEqual({path.stem for path in folder.iterdir()}, set(dist.trunks.TRUNKS))
+            text = licence.read_text()
+        self.assertIn("efficientnet-lite2: Apache-2.0, the authors of efficientnet-lite2\n", text)
+        self.assertIn(dist.trunks.COPYRIGHT, text)
+        self.assertIn("TERMS AND CONDITIONS", text)
+
     def test_an_archive_that_lacks_libtorchs_licence_is_not_made(self):
         with tempfile.TemporaryDirectory() as scratch:
             with self.assertRaisesRegex(dist.DistError, "licenses is missing: an archive must contain"):

