@@ -276,6 +276,9 @@ def check(archive):
             tar.extractall(root / "opt", filter="data")
         unpacked = next((root / "opt").iterdir())
         unpacked = unpacked.rename(root / "opt" / "fedanchor")
+        missing = [name for name in trunks.TRUNKS if not (unpacked / f"bin/trunks/{name}.safetensors").is_file()]
+        if missing:
+            raise DistError(f"{archive}: lacks the trunks {', '.join(missing)}")
         files = [unpacked / "bin/fedanchor", *sorted((unpacked / "lib").iterdir())]
         outside = absolute_paths(files)
         if outside:
@@ -307,11 +310,8 @@ def check(archive):
         for part in [root / "tmp/pictures/unlabelled", *(root / "tmp/pictures/test").iterdir()]:
             for picture in sorted(part.iterdir())[2:]:  # these are enough, and every picture takes some tenths of a second
                 picture.unlink()
-        names = sorted(path.stem for path in (unpacked / "bin/trunks").iterdir())
-        if names != sorted(trunks.TRUNKS):
-            raise DistError(f"{archive}: contains the trunks {', '.join(names)}, not {', '.join(trunks.TRUNKS)}")
-        say("init", tmp / "pictures", "--yes", "--trunk", names[0], "--out", tmp / "experiment.toml")
-        for name in names:
+        say("init", tmp / "pictures", "--yes", "--trunk", next(iter(trunks.TRUNKS)), "--out", tmp / "experiment.toml")
+        for name in trunks.TRUNKS:
             run(tmp / "experiment.toml", name, f"model.trunk={name}")
             said.append(f"a run of one round on the features of {name}")
         return said
