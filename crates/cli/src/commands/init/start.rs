@@ -112,7 +112,8 @@ pub(super) fn choose(
     }
     let mirror = (!is_sure).then_some(true);
     if mirror.is_some() {
-        let text = "not sure: photographs count as the same class when mirrored (--mirror false for text or signs)";
+        let text =
+            "assumed: a mirrored photograph has the same class (--mirror false for text or signs)";
         say(text.to_owned());
     }
     Ok(Start { trunk: Some(TRUNK.to_owned()), unfreeze: at == 2, reason: Some(reason), mirror })
