@@ -360,7 +360,7 @@ pub struct TrainedArgs {
     device: String,
     /// File of the model's trunk, if it has one [default: the trunk of that name on this machine]
     #[arg(long, value_name = "FILE")]
-    trunk: Option<String>,
+    pub trunk: Option<String>,
 }
 
 impl TrainedArgs {

@@ -123,14 +123,15 @@ fn a_file_that_is_no_trunk_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("trunk.safetensors");
     let intact = fs_err::read(trunk_file("efficientnet-lite0")).unwrap();
-    let text = String::from_utf8_lossy(&intact[..100_000]).into_owned();
-    let shape = text.find("\"shape\": [").unwrap() + 10;
+    let text = String::from_utf8_lossy(&intact[8..100_000]).into_owned(); // after the length of the header
+    let shape = 8 + text.find("\"shape\": [").unwrap() + 10;
     let changed = |at: usize, with: &[u8]| {
         let mut bytes = intact.clone();
         bytes[at..at + with.len()].copy_from_slice(with);
         bytes
     };
-    let name = text.find("conv1.weight").unwrap();
+    let name = 8 + text.find("conv1.weight").unwrap();
+    let size = 8 + text.find("size\\\": 224").unwrap() + 8;
     let mut not_finite = intact.clone();
     let end = not_finite.len();
     not_finite[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
@@ -143,6 +144,7 @@ fn a_file_that_is_no_trunk_is_refused() {
         (changed(shape, b"9"), "trunk.safetensors: "),
         (changed(name, b"conv9"), "has no conv1.weight"),
         (not_finite, "not finite"),
+        (changed(size, b" 10"), "expected pictures of 16 to"),
         (b"PK\x03\x04 an archive".to_vec(), "does not state the size"),
     ] {
         fs_err::write(&path, &bytes).unwrap();

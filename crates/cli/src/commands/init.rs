@@ -79,6 +79,7 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
         trunk: None,
         reason: None,
         unfreeze: false,
+        size: args.size,
     };
     let start = start::choose(args, &about, is_sure, &path, &options, printer, &say)?;
     about.trunk = start.trunk.as_deref();

@@ -219,7 +219,7 @@ fn anchors(
         return Ok((set, files));
     }
     let instead = "give labelled pictures with --anchors";
-    let (experiment, data) = super::data_of_run(&args.model.run, instead, printer)?;
+    let (experiment, data) = super::data_of_run(&args.model, model, instead, printer)?;
     let Assigned { split, .. } = simulation::assign(&experiment, &data)?;
     let anchors = data.train.select(&split.anchors);
     if anchors.shape != model.description.shape {

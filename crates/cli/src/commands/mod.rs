@@ -24,12 +24,13 @@ mod watch;
 
 pub use interrupt::Interrupted;
 
-use crate::cli::{Cli, Command, DataCommand};
+use crate::cli::{Cli, Command, DataCommand, TrainedArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
-use fedanchor::Experiment;
 use fedanchor::experiment::{Resolved, resolve_file, resolve_stored};
-use fedanchor_data::DataSet;
+use fedanchor::trunk::Start;
+use fedanchor::{Experiment, Model};
+use fedanchor_data::{DataSet, Progress};
 use fedanchor_record::{files, with_current_keys};
 use indicatif::{HumanBytes, HumanCount};
 use std::path::Path;
@@ -159,19 +160,33 @@ fn quoted_path(path: &Path) -> String {
 }
 
 /// The experiment of a run folder, and its data. Without them, `instead` says what else to give.
-fn data_of_run(run: &Path, instead: &str, printer: &Printer) -> Result<(Experiment, DataSet)> {
+fn data_of_run(
+    args: &TrainedArgs,
+    model: &Model,
+    instead: &str,
+    printer: &Printer,
+) -> Result<(Experiment, DataSet)> {
+    let run = &args.run;
     let config = run.join(files::CONFIG);
     if !config.is_file() {
         bail!("{}: not a run folder, so its data are not known: {instead}", run.display());
     }
-    let experiment = experiment(Some(&config), &[], printer)?;
+    let mut experiment = experiment(Some(&config), &[], printer)?;
     // No one set the path in this command, so advice about the key would not help.
     if let Some(path) = fedanchor::simulation::place(&experiment.data).filter(|path| !path.exists())
     {
         let (run, path) = (run.display(), path.display());
         bail!("{run}: its data are no longer at {path}: put them back, or {instead}");
     }
-    let data = fedanchor::simulation::load(&experiment)?;
+    let start = match &model.description.trunk {
+        // The model has all weights of the trunk, which need not be there.
+        Some(trunk) if model.trunk().is_none() => Start::Weights(trunk.clone()),
+        _ => {
+            experiment.model.trunk = args.trunk.clone().or(experiment.model.trunk);
+            Start::of(&experiment)?
+        }
+    };
+    let data = fedanchor::simulation::load_with(&experiment, start, Progress::default())?;
     Ok((experiment, data))
 }
 

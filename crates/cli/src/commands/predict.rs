@@ -118,7 +118,7 @@ pub fn eval(args: &EvalArgs, printer: &Printer) -> Result<()> {
         }
         None => {
             let advice = "give labelled pictures after it";
-            let (experiment, data) = super::data_of_run(&args.model.run, advice, printer)?;
+            let (experiment, data) = super::data_of_run(&args.model, &model, advice, printer)?;
             let files = pictures::files_of_run(&experiment)?;
             compared.add("labelled", &data.train, &files.train)?;
             if let Some(unlabelled) = &data.unlabelled {

@@ -2,11 +2,19 @@
 //! `make trunks`.
 
 use crate::workspace::Workspace;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The program in a folder, with a cache of its own and the trunks of this machine.
 fn command(workspace: &Workspace, arguments: &[&str]) -> String {
-    let trunks = fedanchor_data::formats::cache_folder("trunks").unwrap();
+    with_trunks(workspace, &trunks(), arguments)
+}
+
+fn trunks() -> PathBuf {
+    fedanchor_data::formats::cache_folder("trunks").unwrap()
+}
+
+fn with_trunks(workspace: &Workspace, trunks: &Path, arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_fedanchor"))
         .current_dir(workspace.at(""))
         .env("OMP_NUM_THREADS", "1")
@@ -87,6 +95,22 @@ fn pictures_on_a_trunk_from_init_to_a_prediction() {
         let exported = run(&["export", what, "--out", &format!("{what}.onnx"), "--raw-input"]);
         assert!(exported.contains(".onnx: "), "{exported}");
     }
+    // On a machine without trunks, the file of one is named; a model that has all weights needs none.
+    let elsewhere = |arguments: &[&str]| with_trunks(&workspace, Path::new("no"), arguments);
+    assert!(elsewhere(&["eval", "all"]).contains("accuracy"), "{}", elsewhere(&["eval", "all"]));
+    let absent = elsewhere(&["eval", "run"]);
+    assert!(
+        absent.contains("needs its trunk `efficientnet-lite0`: name its file with --trunk"),
+        "{absent}"
+    );
+    let file = trunks().join("efficientnet-lite0.safetensors");
+    let named = elsewhere(&["eval", "run", "--trunk", file.to_str().unwrap()]);
+    assert!(named.contains("accuracy"), "{named}");
+    let damaged = workspace.at("damaged.safetensors");
+    std::fs::write(&damaged, "no weights").unwrap();
+    let refused =
+        run(&["init", "pictures", "--yes", "--force", "--trunk", damaged.to_str().unwrap()]);
+    assert!(refused.contains("damaged.safetensors: neither safetensors"), "{refused}");
     let none = run(&["run", "--set", "model.unfreeze=all"]);
     assert!(none.contains("model.unfreeze: there is no trunk: set model.trunk"), "{none}");
     // A trunk that is not there, and one that is not the model's.

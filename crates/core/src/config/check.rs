@@ -18,6 +18,8 @@ const MAX_IMAGES: f64 = 1e8;
 const MAX_RATIO: f64 = 1e6;
 /// Labels have 16 bits.
 const MAX_CLASSES: usize = 65_536;
+/// Every view of every picture passes the trunk, and is kept.
+const MAX_VIEWS: f64 = 16.0;
 /// They are written in every round, for people to look at.
 const MAX_SAMPLES: f64 = 200.0;
 
@@ -35,6 +37,7 @@ impl Experiment {
             ("data.clients", data.clients as f64, 1.0, MAX_CLIENTS),
             ("data.size", data.size.unwrap_or(1) as f64, 1.0, MAX_SIDE as f64),
             ("model.latent_dim", model.latent_dim as f64, 1.0, 65_536.0),
+            ("augment.views", self.augment.views as f64, 0.0, MAX_VIEWS),
             ("batch_norm.images", self.batch_norm.images as f64, 0.0, MAX_IMAGES),
             ("batch_norm.momentum", self.batch_norm.momentum, 0.0, 1.0),
             ("optimiser.lr", optimiser.lr, 0.0, 100.0),
@@ -193,6 +196,7 @@ mod tests {
             ("client.batch=100000", "must be between 2 and 8192"),
             ("model.preactivation=true", "an option of resnet18 only"),
             ("model.groups=3", "1, 2, 4, 8 or 16"),
+            ("augment.views=17", "augment.views: must be between 0 and 16"),
             ("method.label_views=4294967295", "method.label_views: must be at most 100"),
             ("method.local_prior=1.5", "method.local_prior: must be between 0 and 1, got 1.5"),
             ("method.confidence=0.5", "method.confidence: was removed"),

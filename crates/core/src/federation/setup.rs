@@ -1,6 +1,6 @@
 //! The server's half of an experiment: settings, network, method and the server's images.
 
-use crate::config::{Experiment, FaultKind, StatisticsSource, ensure};
+use crate::config::{Experiment, FaultKind, StatisticsSource, Unfreeze, ensure};
 use crate::error::{Error, Result};
 use crate::experiment::settle;
 use crate::labels::LabelledImages;
@@ -83,7 +83,7 @@ impl Federation {
         let (format, count) = (train.format(), classes.len());
         let context = Context::new(settings, format, count, normalisation, *flip, workers)?;
         check_memory(free_memory(), &experiment, &context)?;
-        if experiment.model.init_from.is_some() {
+        if experiment.model.init_from.is_some() || experiment.model.unfreeze != Unfreeze::None {
             context.initial()?; // a file that does not fit is found before a run folder is made
         }
         Ok(Self {

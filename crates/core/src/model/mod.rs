@@ -309,7 +309,13 @@ fn load_trunk(
 ) -> Result<Trunk> {
     let place = match named {
         Some(named) => Place::find(named)?,
-        None => Place::by_name(&info.name)?,
+        None => Place::by_name(&info.name).map_err(|error| {
+            let problem = format!(
+                "the model needs its trunk `{}`: name its file with --trunk ({error})",
+                info.name.escape_default()
+            );
+            Error::config("model.trunk", problem)
+        })?,
     };
     let file = TrunkFile::read(&place, Some(info.size), Some(&info.normalisation))?;
     if file.info.hash != info.hash {

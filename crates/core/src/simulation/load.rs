@@ -3,12 +3,16 @@
 use crate::config::{DataConfig, Experiment, Unreadable, ensure};
 use crate::error::{Error, Result};
 use crate::federation::server_split;
+use crate::methods;
 use crate::trunk::Start;
 use fedanchor_data::features::TrunkInfo;
 use fedanchor_data::formats::Options;
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::{Split, split};
-use fedanchor_data::{DataSet, Partition, Progress, Unlabelled, formats, partition, sample};
+use fedanchor_data::{
+    DataSet, InputFormat, Partition, Progress, Unlabelled, formats, partition, sample,
+};
+use fedanchor_engine::model::Network;
 use std::path::PathBuf;
 
 /// Where the files of a data set are; none for the embedded sample, and for a registered data set unless `data.path` is set.
@@ -25,8 +29,20 @@ pub fn load(experiment: &Experiment) -> Result<DataSet> {
 
 /// The same, telling how many pictures have been read.
 pub fn load_watched(experiment: &Experiment, progress: Progress) -> Result<DataSet> {
-    let config = &experiment.data;
     let start = Start::of(experiment)?;
+    if let Start::Features(extractor) = &start {
+        // Before all pictures have passed the trunk.
+        let format =
+            InputFormat { shape: extractor.format.picture, features: Some(extractor.format) };
+        let heads = methods::build(&experiment.method)?.properties().heads;
+        Network::new(&experiment.model, heads, format.network(), 1)?;
+    }
+    load_with(experiment, start, progress)
+}
+
+/// The same with a trunk that is loaded.
+pub fn load_with(experiment: &Experiment, start: Start, progress: Progress) -> Result<DataSet> {
+    let config = &experiment.data;
     let trained = match &start {
         Start::Weights(trunk) => Some(trunk.clone()),
         _ => None,

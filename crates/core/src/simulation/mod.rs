@@ -9,7 +9,7 @@ mod samples;
 mod trial;
 
 pub use fleet::SimulatedFleet;
-pub use load::{Assigned, assign, load, load_watched, place};
+pub use load::{Assigned, assign, load, load_watched, load_with, place};
 pub use samples::{Picked, PickedSample};
 pub use trial::{Folds, Trial};
 

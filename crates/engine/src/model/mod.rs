@@ -142,8 +142,10 @@ impl Network {
             }
         };
         if shape.side == 1 && builder.convolved > 0 {
-            let problem =
-                format!("`{}` is for images; features of a trunk are for `adapter`", config.name);
+            let problem = format!(
+                "`{}` is for images; features of a trunk are for `adapter`: remove the key",
+                config.name
+            );
             return Err(Error::config("model.name", problem));
         }
         if builder.sizes[pooled].1 > 0 {

@@ -117,7 +117,9 @@ impl Context {
         let mut params = self.network.init(self.seed, self.device)?;
         let config = &self.network.config;
         if let (Some(trunk), true) = (&config.trunk, config.unfreeze != Unfreeze::None) {
-            let file = TrunkFile::read(&Place::find(trunk)?, None, None)?;
+            let size = Some(self.images.format.shape.side);
+            let half = Normalisation { mean: vec![0.5; 3], std: vec![0.5; 3] }; // weights do not depend on it
+            let file = TrunkFile::read(&Place::find(trunk)?, size, Some(&half))?;
             file.assign_to(&mut params, config)?;
         }
         let Some(path) = &config.init_from else { return Ok(params) };

@@ -2,11 +2,11 @@
 
 use crate::config::{Heads, ModelConfig, Stem};
 use crate::error::{Error, Result};
-use crate::model::{Network, import_bytes};
+use crate::model::{MIN_SIDE, Network, import_bytes};
 use crate::tensors::{Entry, Params};
 use fedanchor_data::Normalisation;
 use fedanchor_data::features::TrunkInfo;
-use fedanchor_data::formats::cache_folder;
+use fedanchor_data::formats::{MAX_SIDE, cache_folder};
 use safetensors::tensor::SafeTensors;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -123,6 +123,17 @@ impl TrunkFile {
                            data.normalisation";
             return Err(bad(problem));
         };
+        if !(MIN_SIDE..=MAX_SIDE).contains(&size) {
+            let problem = format!(
+                "expected pictures of {MIN_SIDE} to {MAX_SIDE} pixels per side, got {size}"
+            );
+            return Err(place.problem(problem));
+        }
+        if !fits(&normalisation) {
+            return Err(bad(
+                "its pictures need one mean and one deviation for each of three channels",
+            ));
+        }
         let info = TrunkInfo {
             name: stated.name.unwrap_or_else(|| place.name()),
             hash,
@@ -195,15 +206,14 @@ fn stated(bytes: &[u8]) -> Result<Stated, String> {
     };
     let stated: Stated = serde_json::from_str(text)
         .map_err(|error| format!("its statement `{KEY}` is damaged: {error}"))?;
-    let fits = |normalisation: &Normalisation| {
-        let Normalisation { mean, std } = normalisation;
-        mean.len() == 3 && std.len() == 3 && std.iter().all(|std| *std > 0.0)
-    };
-    match &stated.normalisation {
-        Some(normalisation) if !fits(normalisation) => {
-            Err("its normalisation is not one mean and one deviation for each of three channels"
-                .to_owned())
-        }
-        _ => Ok(stated),
+    let texts = [&stated.name, &stated.licence, &stated.source].into_iter().flatten();
+    if texts.into_iter().any(|text| text.chars().any(char::is_control)) {
+        return Err(format!("its statement `{KEY}` has characters that cannot be printed"));
     }
+    Ok(stated)
+}
+
+fn fits(normalisation: &Normalisation) -> bool {
+    let Normalisation { mean, std } = normalisation;
+    mean.len() == 3 && std.len() == 3 && std.iter().all(|std| *std > 0.0)
 }

@@ -91,7 +91,10 @@ impl Trunk {
             None => {
                 let script = Encoder::script(Arc::new(file.bytes.clone()), device);
                 script
-                    .map_err(|error| bad(format!("not TorchScript that can be loaded: {error}")))?
+                    .map_err(|error| {
+                    let advice = "save weights with safetensors.torch.save_file, and programs with torch.jit.save";
+                    bad(format!("not TorchScript that can be loaded: {advice} ({error})"))
+                })?
             }
             Some(model) => {
                 let (network, backbone) = file.network(model)?;
@@ -118,10 +121,10 @@ impl Trunk {
         }
     }
 
-    /// The shape of its output, found with a grey picture.
+    /// The shape of its output, found with two grey pictures: views of a picture are encoded together.
     fn probe(&self) -> Result<Shape> {
         const MOST: usize = 1 << 16;
-        let grey = vec![128; self.info.shape().bytes()];
+        let grey = vec![128; 2 * self.info.shape().bytes()];
         let features = self.vectors(&lock(&self.original), &grey)?;
         let [_, side, _, channels] = features.size()[..] else { unreachable!("as `forward` says") };
         let (side, channels) = (side as usize, channels as usize);

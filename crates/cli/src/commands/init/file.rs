@@ -22,6 +22,8 @@ pub(super) struct About<'a> {
     pub(super) reason: Option<&'a str>,
     /// Whether its last stage is trained.
     pub(super) unfreeze: bool,
+    /// Pixels per side that were asked for.
+    pub(super) size: Option<usize>,
 }
 
 /// A line `key = value`, with a comment in the second column.
@@ -96,9 +98,10 @@ fn data(about: &About) -> String {
     let mut text = String::from("\n[data]\n");
     text += &line("name", quoted(name), "in records and tables");
     text += &line("path", quoted(path), "relative to this file");
-    if about.trunk.is_none() {
+    let size = if about.trunk.is_some() { about.size } else { Some(answers.size) };
+    if let Some(size) = size {
         let comment = "pixels per side: larger images show more and take longer";
-        text += &line("size", answers.size, comment);
+        text += &line("size", size, comment);
     }
     let comment = "stretch, crop or pad pictures that are not square";
     text += &line("fit", quoted(&answers.fit.to_string()), comment);

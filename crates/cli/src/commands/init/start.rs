@@ -7,7 +7,7 @@ use crate::cli::InitArgs;
 use crate::printer::Printer;
 use anyhow::Result;
 use fedanchor::Experiment;
-use fedanchor::engine::trunk::{Place, names_a_file};
+use fedanchor::engine::trunk::{Place, TrunkFile, names_a_file};
 use fedanchor::experiment::RunLength;
 use fedanchor::simulation::{Folds, Trial};
 use fedanchor::trunk::Start as TrunkStart;
@@ -53,7 +53,7 @@ pub(super) fn choose(
     match args.trunk.as_deref() {
         Some("none") => return Ok(Start::default()),
         Some(named) => {
-            Place::find(named)?.check()?;
+            TrunkFile::read(&Place::find(named)?, args.size, None)?;
             let trunk = match names_a_file(named) {
                 true => formats::seen_from(Path::new(named), &args.out)?,
                 false => named.to_owned(),
