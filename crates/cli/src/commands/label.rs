@@ -222,8 +222,10 @@ fn anchors(
     let (experiment, data) = super::data_of_run(&args.model, model, instead, printer)?;
     let Assigned { split, .. } = simulation::assign(&experiment, &data)?;
     let anchors = data.train.select(&split.anchors);
-    if anchors.shape != model.description.shape {
-        let (expected, got) = (model.description.shape, anchors.shape);
+    // Beside features there are only thumbnails.
+    let got = anchors.features.as_ref().map_or(anchors.shape, |features| features.format.picture);
+    if got != model.description.shape {
+        let expected = model.description.shape;
         bail!("data of {}: the model expects {expected}, got {got}", args.model.run.display());
     }
     let Files { train: files, test, .. } = pictures::files_of_run(&experiment)?;

@@ -58,7 +58,8 @@ fn pictures_on_a_trunk_from_init_to_a_prediction() {
     assert!(asked.contains("wrote experiment.toml") && !asked.contains("proposed"), "{asked}");
     let file = std::fs::read_to_string(workspace.at("experiment.toml")).unwrap();
     assert!(file.contains("trunk = \"efficientnet-lite0\"") && !file.contains("size ="), "{file}");
-    let keys = ["--set", "rounds=2", "--set", "pretrain.epochs=5", "--set", "data.size=64"];
+    // Another size than that of the thumbnails beside features.
+    let keys = ["--set", "rounds=2", "--set", "pretrain.epochs=5", "--set", "data.size=80"];
     let trained = run(&[&["run", "experiment.toml", "--out", "run"], &keys[..]].concat());
     assert!(trained.contains("test accuracy: "), "{trained}");
     let seen = run(&["eval", "run", "--json"]);
@@ -73,6 +74,8 @@ fn pictures_on_a_trunk_from_init_to_a_prediction() {
         1 + seen["images"].as_u64().unwrap(),
         "{predicted}"
     );
+    let labelled = run(&["label", "run", "pictures/unlabelled"]);
+    assert!(labelled.contains("wrote labels/labels.csv"), "{labelled}");
     let exported = run(&["export", "run", "--out", "model.onnx", "--raw-input"]);
     assert!(exported.contains("model.onnx"), "{exported}");
     let card = std::fs::read_to_string(workspace.at("model.md")).unwrap();
