@@ -124,7 +124,10 @@ impl Progress<'_> {
         };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let length = RunLength::predict(&experiment, epoch, labelled, unlabelled, cores);
-        let minutes = |seconds: f64| format!("{:.0} min", (seconds / 60.0).ceil());
+        let minutes = |seconds: f64| match seconds < 100.0 {
+            true => format!("{seconds:.0} s"),
+            false => format!("{:.0} min", (seconds / 60.0).ceil()),
+        };
         let RunLength { pretraining, rounds, comparison } = length;
         self.pace.after = comparison;
         let comparison = match comparison > 0.0 {

@@ -21,7 +21,13 @@ use std::time::{Duration, Instant};
 /// The trunk that is tried if it is on this machine.
 const TRUNK: &str = "efficientnet-lite0";
 /// How long a trial of one start may take.
-const TIME: Duration = Duration::from_secs(40);
+const TIME: Duration = Duration::from_secs(60);
+/// A start from scratch needs more epochs than one on a trunk: its trial may take longer for so many, but not longer than
+/// this.
+const ENOUGH: f64 = 100.0;
+const LONGEST: Duration = Duration::from_secs(5 * 60);
+/// If it was tried for fewer, it may be better than it looked.
+const SHORT: u32 = 60;
 /// How long a run may take that trains a part of the trunk.
 const PATIENCE: Duration = Duration::from_secs(20 * 60);
 const FOLDS: usize = 3;
@@ -75,7 +81,7 @@ pub(super) fn choose(
         return Ok(Start::default());
     }
     let scratch = Candidate::new("from scratch", about, images, None, printer)?;
-    say(format!("tried on {} labelled pictures that were held out:", scratch.held_out()));
+    say("tried on labelled pictures that were held out:".to_owned());
     say(format!("  {scratch}"));
     // Whoever is better off with features of photographs has photographs, which may be mirrored.
     let photographs = About { trunk: Some(TRUNK), mirror: about.mirror || !is_sure, ..*about };
@@ -99,6 +105,9 @@ pub(super) fn choose(
             true => next,
             false => best,
         });
+    if at > 0 && all[0].is_short() {
+        say("not sure: a start from scratch needs more epochs than the trial had; `--trunk none` takes it".to_owned());
+    }
     let best = all.swap_remove(at);
     let others = all.iter().map(Candidate::accuracy).fold(0.0, f64::max);
     let reason = format!(
@@ -148,11 +157,17 @@ impl Candidate {
             Some(encoder) => data.with_trunk(encoder),
             None => data,
         };
-        printer.status(format!("trying {what} for about {} s", TIME.as_secs()));
         let folds = Folds::new(&settings, &data, FOLDS)?;
         let seconds = run_seconds(about, &experiment, folds.epoch, data.train.len(), encoder)?;
         let is_quick = !about.unfreeze || seconds <= PATIENCE.as_secs_f64();
-        let trial = is_quick.then(|| folds.validate(TIME)).transpose()?;
+        let time = match about.trunk {
+            Some(_) => TIME,
+            None => Duration::from_secs_f64(ENOUGH * folds.epoch).clamp(TIME, LONGEST),
+        };
+        if is_quick {
+            printer.status(format!("trying {what} for about {} s", time.as_secs()));
+        }
+        let trial = is_quick.then(|| folds.validate(time)).transpose()?;
         Ok(Self { what: what.to_owned(), trial, most: experiment.pretrain.epochs, seconds })
     }
 
@@ -161,8 +176,9 @@ impl Candidate {
         self.trial.as_ref().map_or(0.0, |trial| trial.accuracy)
     }
 
-    fn held_out(&self) -> usize {
-        self.trial.as_ref().map_or(0, |trial| trial.held_out)
+    /// Whether it might do much better if it was tried for longer.
+    fn is_short(&self) -> bool {
+        self.trial.as_ref().is_some_and(|trial| trial.epochs < SHORT.min(self.most))
     }
 }
 
@@ -199,15 +215,14 @@ impl std::fmt::Display for Candidate {
         let minutes = format!("a run takes about {:.0} min", (self.seconds / 60.0).ceil().max(1.0));
         match &self.trial {
             None => write!(f, "{}: not tried, {minutes}", self.what),
-            Some(Trial { accuracy, epochs, .. }) if *epochs < self.most => {
-                let most = self.most;
-                write!(
-                    f,
-                    "{}: {accuracy:.1} %, {minutes} (tried for {epochs} of {most} epochs)",
-                    self.what
-                )
+            Some(Trial { accuracy, held_out, epochs }) => {
+                let Self { what, most, .. } = self;
+                write!(f, "{what}: {accuracy:.1} % of {held_out}, {minutes}")?;
+                match epochs < most {
+                    true => write!(f, " (tried for {epochs} of {most} epochs)"),
+                    false => Ok(()),
+                }
             }
-            Some(Trial { accuracy, .. }) => write!(f, "{}: {accuracy:.1} %, {minutes}", self.what),
         }
     }
 }
