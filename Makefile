@@ -164,11 +164,12 @@ fuzz-locked:
 target/tools/bin/cargo-fuzz:
 	$(CARGO) install --locked --root target/tools cargo-fuzz@0.13.2
 
-# Compares the training step and a whole round with the same work in PyTorch, on the available device.
-bench: libtorch
+# Compares the training step, a whole round and a trunk with the same work in PyTorch, on the available device.
+bench: libtorch trunks
 	$(PYTHON) benches/step.py
 	$(PYTHON) benches/round.py
 	$(PYTHON) benches/fedavg.py
+	$(PYTHON) benches/trunk.py
 	$(CARGO) build --locked --release -p fedanchor-cli
 	$(PYTHON) benches/predict.py
 
