@@ -6,6 +6,7 @@
 //! has no tensor library as a dependency, so it compiles in seconds.
 
 pub mod augment;
+pub mod cache;
 pub mod catalog;
 mod error;
 pub mod features;
@@ -24,6 +25,7 @@ pub mod stream;
 pub mod tables;
 pub mod thumbnail;
 
+pub use cache::Cache;
 pub use error::{DataError, Result};
 pub use formats::sample;
 pub use image_set::{DataSet, ImageSet, InputFormat, Normalisation, Shape, Unlabelled};

@@ -195,6 +195,8 @@ fn torchscript_encodes_pictures_or_is_refused() {
     // A map that is not pooled yet is pooled.
     save(&mut |x| x.shallow_clone());
     assert_eq!(load(named, Some(32), Some(&half)).unwrap().output.channels, 3);
+    save(&mut |x| x - x.mean_dim(&[0i64][..], true, Kind::Float));
+    assert!(error(&path, Some(32)).contains("on the other pictures of a batch"));
     save(&mut |x| x.sum(Kind::Float));
     assert!(error(&path, Some(32)).contains("expected one vector per picture"));
     save(&mut |x| (x.flatten(1, -1) - 1.0).log());

@@ -7,7 +7,7 @@ use crate::printer::Printer;
 use anyhow::{Result, bail};
 use fedanchor_data::fetch::{self, Phase, Source};
 use fedanchor_data::thumbnail::write_png;
-use fedanchor_data::{DataSet, Fit, ImageSet, formats, inspection, paths, sample};
+use fedanchor_data::{Cache, DataSet, Fit, ImageSet, formats, inspection, paths, sample};
 use serde::Serialize;
 
 /// Pixels per side on a contact sheet of pictures of different sizes.
@@ -119,7 +119,7 @@ pub fn check(args: &PathArgs, printer: &Printer) -> Result<()> {
     let found = if is_sample(args) {
         inspection::of_images(&args.path, &embedded(args)?)
     } else {
-        let options = options(args);
+        let options = options(args)?;
         watched(printer, "looking at", &options, |options| {
             inspection::inspect(&args.path, options)
         })?
@@ -160,7 +160,7 @@ pub fn show(args: &ShowArgs, printer: &Printer) -> Result<()> {
     let output = args.data.output;
     let printer = &printer.for_json(output.json);
     let name = args.data.path.display().to_string();
-    let mut options = options(&args.data);
+    let mut options = options(&args.data)?;
     if options.size.is_none() && !is_sample(&args.data) && !formats::has_one_size(&args.data.path)?
     {
         options.size = Some(THUMBNAIL);
@@ -238,15 +238,15 @@ fn embedded(args: &PathArgs) -> Result<DataSet> {
     Ok(sample::load()?)
 }
 
-fn options(args: &PathArgs) -> formats::Options {
-    formats::Options {
+fn options(args: &PathArgs) -> Result<formats::Options> {
+    Ok(formats::Options {
         size: args.size,
         fit: args.fit.unwrap_or_default(),
         test_share: args.test_share,
         skip_unreadable: args.skip_unreadable,
-        cache: formats::default_cache(),
+        cache: Cache::of_user()?,
         ..formats::Options::default()
-    }
+    })
 }
 
 fn unreadable(data: &DataSet) -> usize {

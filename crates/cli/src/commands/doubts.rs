@@ -1,11 +1,12 @@
 //! Pictures that `eval` and `label` name for a person to look at: with labels that the others contradict, and unlike
 //! every class.
 
-use super::{counted, pictures};
+use super::counted;
+use super::pictures::{self, AT_ONCE};
 use crate::printer::Printer;
 use anyhow::Result;
 use fedanchor::Model;
-use fedanchor::model::doubts;
+use fedanchor::model::{Prediction, doubts};
 use fedanchor_data::ImageSet;
 use fedanchor_data::paths::shown;
 use serde::Serialize;
@@ -44,9 +45,6 @@ pub(super) struct Found {
     advice: Option<&'static str>,
     #[serde(skip)]
     is_weak: bool,
-    /// The score below which a picture is unlike every class.
-    #[serde(skip)]
-    pub(super) usual: Option<f32>,
 }
 
 /// Compares labelled pictures with each other. Without their files, they are named by their numbers.
@@ -73,8 +71,18 @@ pub(super) fn of_labelled(model: &Model, set: &ImageSet, files: &[PathBuf]) -> R
         contradictions: found.contradictions,
         recognised: found.recognised,
         is_weak,
-        usual: found.usual,
     })
+}
+
+/// A score that 99 of 100 pictures like these reach with their best class: what is below it is unlike every class.
+/// `None` without pictures. Of those that the model was trained on, it would be too high.
+pub(super) fn usual_score(model: &Model, set: &ImageSet) -> Result<Option<f32>> {
+    let mut scores: Vec<f32> = Vec::with_capacity(set.len());
+    for inputs in pictures::of_set(set).chunks(AT_ONCE) {
+        scores.extend(model.predict(inputs)?.iter().map(Prediction::anchor_score));
+    }
+    scores.sort_by(f32::total_cmp);
+    Ok(scores.get(scores.len() / 100).copied())
 }
 
 /// What to do about labels that the other pictures contradict.

@@ -11,9 +11,9 @@ use crate::printer::Printer;
 use answers::{Answers, Terminal};
 use anyhow::{Result, bail, ensure};
 use fedanchor::Simulation;
-use fedanchor_data::Normalisation;
 use fedanchor_data::formats::{self, Options};
 use fedanchor_data::inspection::{Inspection, Part, survey};
+use fedanchor_data::{Cache, Normalisation};
 use std::path::{Path, PathBuf};
 
 /// The default share of the labelled pictures to test on.
@@ -40,7 +40,7 @@ pub fn init(args: &InitArgs, printer: &Printer) -> Result<()> {
         Some(labels) => with_labels(args, labels, &say)?,
     };
     let test_share = test_share(args, &path)?;
-    let cache = formats::default_cache(); // for the run
+    let cache = Cache::of_user()?; // for the run
     let options = Options { test_share, skip_unreadable: true, cache, ..Options::default() };
     let inspection = watched(printer, "looking at", &options, |options| survey(&path, options))?;
     if json {

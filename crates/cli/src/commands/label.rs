@@ -46,6 +46,8 @@ struct Labelled {
     duplicates: Duplicates,
     /// Pictures unlike every class, the most unlike first, and what to do about them.
     unlike: Vec<Unlike>,
+    /// The score below which a picture is.
+    usual_score: Option<f32>,
     unlike_advice: Option<&'static str>,
 }
 
@@ -62,7 +64,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
     let model = args.model.load()?;
     let printer = &printer.for_json(args.output.json);
     let mut compared = Compared::new(&model);
-    let (anchors, files) = anchors(args, &model, &mut compared, printer)?;
+    let Labels { anchors, files, usual } = labels(args, &model, &mut compared, printer)?;
     let paths = pictures::find(std::slice::from_ref(&args.folder), printer)?;
     // A folder that does not fit is reported before the work.
     let served = args.label_studio.as_deref().map(|root| served(&paths, root)).transpose()?;
@@ -133,7 +135,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         write(&tasks.with_extension("xml"), &label_studio_interface(model.classes()))?;
     }
     let found = doubts::of_labelled(&model, &anchors, &files)?;
-    let unlike = unlike(&sorted, found.usual);
+    let unlike = unlike(&sorted, usual);
     let labelled = Labelled {
         pictures: sorted.len(),
         differ: sorted.iter().filter(|proposal| !proposal.agrees()).count(),
@@ -145,6 +147,7 @@ pub fn label(args: &LabelArgs, printer: &Printer) -> Result<()> {
         duplicates: compared.duplicates(printer)?,
         unlike_advice: (!unlike.is_empty()).then_some(CHECK_PICTURES),
         unlike,
+        usual_score: usual,
     };
     args.output.print(printer, &labelled, || show(&labelled, printer));
     let review = match &labelled.tasks {
@@ -172,10 +175,10 @@ fn show(labelled: &Labelled, printer: &Printer) {
     ));
     doubts::show_contradicted(&labelled.labels, printer);
     findings::duplicates(&labelled.duplicates, printer);
-    doubts::show_unlike(&labelled.unlike, labelled.labels.usual.unwrap_or_default(), printer);
+    doubts::show_unlike(&labelled.unlike, labelled.usual_score.unwrap_or_default(), printer);
 }
 
-/// Pictures with a score that labelled ones hardly ever have.
+/// Pictures with a score that those of the classes hardly ever have.
 fn unlike(proposals: &[Proposal], usual: Option<f32>) -> Vec<Unlike> {
     let low = proposals.iter().filter(|one| usual.is_some_and(|usual| one.score < usual.into()));
     let mut found: Vec<Unlike> =
@@ -199,14 +202,22 @@ fn proposal(path: String, prediction: &Prediction, names: &[String]) -> Proposal
     }
 }
 
-/// The labelled pictures to show, and their files: those in `--anchors`, or the anchors of the run. They are added to
-/// those that are compared, and so are the test pictures of the run.
-fn anchors(
+/// Labelled pictures: those in `--anchors`, or the anchors of the run.
+struct Labels {
+    anchors: ImageSet,
+    files: Vec<PathBuf>,
+    /// A score that pictures of the classes hardly ever fall below: in the run, its test pictures, on which the model
+    /// was not trained.
+    usual: Option<f32>,
+}
+
+/// Reads them, and adds them to the pictures that are compared; so are the test pictures of the run.
+fn labels(
     args: &LabelArgs,
     model: &Model,
     compared: &mut Compared,
     printer: &Printer,
-) -> Result<(ImageSet, Vec<PathBuf>)> {
+) -> Result<Labels> {
     if let Some(folder) = &args.anchors {
         let set = pictures::read_set(folder, model)?;
         set.require_labels("showing anchors")?;
@@ -216,7 +227,8 @@ fn anchors(
         }
         let files = pictures::files_of_set(folder)?;
         compared.add("labelled", &set, &files)?;
-        return Ok((set, files));
+        let usual = doubts::usual_score(model, &set)?;
+        return Ok(Labels { anchors: set, files, usual });
     }
     let instead = "give labelled pictures with --anchors";
     let (experiment, data) = super::data_of_run(&args.model, model, instead, printer)?;
@@ -235,7 +247,8 @@ fn anchors(
         false => Vec::new(), // some could not be read
     };
     compared.add("labelled", &anchors, &files)?;
-    Ok((anchors, files))
+    let usual = doubts::usual_score(model, &data.test)?;
+    Ok(Labels { anchors, files, usual })
 }
 
 /// The paths of pictures relative to the folder that Label Studio serves.

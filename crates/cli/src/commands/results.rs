@@ -39,7 +39,7 @@ pub fn compare(args: &CompareArgs, printer: &Printer) -> Result<()> {
 
 pub fn report(args: &ReportArgs, printer: &Printer) -> Result<()> {
     let study = Study::new(read_histories(&args.folders, &complete)?);
-    let cache = fedanchor_data::formats::cache_folder("t-sne");
+    let cache = fedanchor_data::cache::folder("t-sne");
     let options = Options { smooth: args.smooth.into(), cache };
     let page = fedanchor_report::write_report(&study, &options, &args.out)?;
     study.problems.iter().for_each(|problem| printer.status(format!("note: {problem}")));

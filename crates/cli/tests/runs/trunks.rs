@@ -11,7 +11,7 @@ fn command(workspace: &Workspace, arguments: &[&str]) -> String {
 }
 
 fn trunks() -> PathBuf {
-    fedanchor_data::formats::cache_folder("trunks").unwrap()
+    fedanchor_data::cache::folder("trunks").unwrap()
 }
 
 fn with_trunks(workspace: &Workspace, trunks: &Path, arguments: &[&str]) -> String {

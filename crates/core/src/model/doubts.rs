@@ -28,9 +28,6 @@ pub struct Doubts {
     /// The share of the images that are nearest to the others of their class. `None` without images that can be
     /// compared.
     pub recognised: Option<f64>,
-    /// A score that 99 of 100 labelled images reach with their best class: what is below it is unlike every class.
-    /// `None` without images that can be compared.
-    pub usual: Option<f32>,
 }
 
 /// An image that looks like those of another class.
@@ -63,7 +60,7 @@ impl Doubts {
 pub fn doubts(latents: &Tensor, labels: &[u16], classes: usize) -> Result<Doubts> {
     if labels.is_empty() {
         let contradicted = Vec::new();
-        return Ok(Doubts { contradicted, contradictions: 0, recognised: None, usual: None });
+        return Ok(Doubts { contradicted, contradictions: 0, recognised: None });
     }
     let numbers: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
     let of_class =
@@ -98,12 +95,10 @@ pub fn doubts(latents: &Tensor, labels: &[u16], classes: usize) -> Result<Doubts
     }
     let compared = |class: usize| sizes[class] > 1.0;
     let mut contradicted = Vec::new();
-    let mut best = Vec::new();
     let (mut right, mut count) = (0u32, 0u32);
     for (image, (row, &label)) in scores.iter().zip(labels).enumerate() {
         let own = row[usize::from(label)];
         let highest = row.iter().copied().filter(|score| score.is_finite()).reduce(f32::max);
-        best.extend(highest);
         if compared(usize::from(label)) {
             right += u32::from(Some(own) == highest);
             count += 1;
@@ -121,10 +116,9 @@ pub fn doubts(latents: &Tensor, labels: &[u16], classes: usize) -> Result<Doubts
         }
     }
     contradicted.sort_by(|a, b| b.margin.total_cmp(&a.margin));
-    best.sort_by(f32::total_cmp);
     let recognised = (count > 0).then(|| f64::from(right) / f64::from(count));
-    let (contradictions, usual) = (contradicted.len(), best.get(best.len() / 100).copied());
-    let mut found = Doubts { contradicted, contradictions, recognised, usual };
+    let contradictions = contradicted.len();
+    let mut found = Doubts { contradicted, contradictions, recognised };
     if found.is_weak() {
         let (share, least) = SUREST;
         found.contradicted.truncate(((share * labels.len() as f64) as usize).max(least));
@@ -156,8 +150,6 @@ mod tests {
         let margin = (cos(4.0) + cos(6.0) + cos(1.0)) / 3.0 - (cos(94.0) + cos(84.0)) / 2.0;
         assert!((only.margin - margin).abs() < 1e-5, "{only:?}");
         assert_eq!((found.contradictions, found.recognised), (1, Some(0.5)));
-        // The lowest of the best scores is that of the first, with the class of the last.
-        assert!((found.usual.unwrap() - cos(45.0)).abs() < 1e-5, "{found:?}");
     }
 
     #[test]
@@ -175,9 +167,9 @@ mod tests {
     #[test]
     fn nothing_is_compared_with_nothing() {
         let none = doubts(&at(&[]), &[], 2).unwrap();
-        assert_eq!((none.contradicted.len(), none.usual), (0, None));
+        assert_eq!((none.contradicted.len(), none.recognised), (0, None));
         // Alone in their classes, but for one that is empty.
         let found = doubts(&at(&[0.0, 90.0]), &[0, 1], 3).unwrap();
-        assert!(found.contradicted.is_empty() && found.usual.is_some(), "{found:?}");
+        assert!(found.contradicted.is_empty() && found.recognised.is_none(), "{found:?}");
     }
 }

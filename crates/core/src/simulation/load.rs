@@ -10,7 +10,7 @@ use fedanchor_data::formats::Options;
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::{Split, split};
 use fedanchor_data::{
-    DataSet, InputFormat, Partition, Progress, Unlabelled, formats, partition, sample,
+    Cache, DataSet, InputFormat, Partition, Progress, Unlabelled, formats, partition, sample,
 };
 use fedanchor_engine::model::Network;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub fn load_with(experiment: &Experiment, start: Start, progress: Progress) -> R
         fit: config.fit,
         test_share: config.test_share,
         skip_unreadable: config.unreadable == Unreadable::Skip,
-        cache: formats::default_cache(),
+        cache: Cache::of_user()?,
         features: start.extractor(),
         progress,
         ..Options::default()

@@ -21,12 +21,20 @@ pub struct Folds<'a> {
 /// What pre-training on a part of the labelled pictures predicts about a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
-    /// Accuracy in percent on labelled pictures that were held out.
-    pub accuracy: f64,
-    /// How many they were.
-    pub held_out: usize,
+    /// For each part of the labelled pictures that was held out: the share recognised, in percent, and their number.
+    pub parts: Vec<(f64, usize)>,
     /// Epochs of pre-training, of the experiment's `pretrain.epochs`.
     pub epochs: u32,
+}
+
+impl Trial {
+    /// Accuracy in percent on the first parts, and the number of their pictures.
+    pub fn accuracy(&self, parts: usize) -> (f64, usize) {
+        let parts = &self.parts[..parts.min(self.parts.len())];
+        let count: usize = parts.iter().map(|(_, count)| count).sum();
+        let right: f64 = parts.iter().map(|(share, count)| share * *count as f64).sum();
+        (right / count.max(1) as f64, count)
+    }
 }
 
 /// With fewer epochs a trial says nothing.
@@ -78,12 +86,10 @@ impl<'a> Folds<'a> {
         let folds = affordable / f64::from(ENOUGH.min(most.max(1)));
         let folds = (folds as usize).clamp(1, self.parts.len());
         let epochs = ((affordable / folds as f64) as u32).clamp(LEAST.min(most), most.max(1));
-        let (mut right, mut held_out) = (0.0, 0);
-        for (part, members) in self.parts[..folds].iter().enumerate() {
-            right += self.pretrain(epochs, part)?.1 * members.len() as f64;
-            held_out += members.len();
-        }
-        Ok(Trial { accuracy: right / held_out.max(1) as f64, held_out, epochs })
+        let parts = self.parts[..folds].iter().enumerate();
+        let parts =
+            parts.map(|(part, members)| Ok((self.pretrain(epochs, part)?.1, members.len())));
+        Ok(Trial { parts: parts.collect::<Result<_>>()?, epochs })
     }
 }
 
@@ -140,8 +146,9 @@ mod tests {
         let data = DataSet { train: data.train.select(&few), ..data };
         let folds = Folds::new(&experiment, &data, 2).unwrap();
         let trial = folds.validate(Duration::from_secs(60)).unwrap();
-        assert_eq!((trial.held_out, trial.epochs), (80, 12));
-        assert!(trial.accuracy > 25.0, "{trial:?}");
+        let (accuracy, held_out) = trial.accuracy(2);
+        assert_eq!((held_out, trial.epochs, trial.accuracy(1).1), (80, 12, 40));
+        assert!(accuracy > 25.0, "{trial:?}");
         assert!(folds.epoch > 0.0);
     }
 }

@@ -1,20 +1,16 @@
 //! Features on disk, so that a picture passes a trunk once.
 //!
-//! One file per picture, under the hash of its content, in a folder per trunk and augmentation. Any problem with a file
-//! costs the time to make its features again, never the run. When all files together reach the limit, the folders of
-//! other trunks are removed, those unused for longest first; if that is not enough, nothing more is stored.
+//! One file per picture, under the hash of its content, in a folder per trunk and augmentation. When all files together
+//! reach the limit, the folders of other trunks are removed; if that is not enough, nothing more is stored.
 
 use super::Extracted;
+use crate::cache::{self, Cache};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
-
-/// The most bytes, unless `FEDANCHOR_CACHE_LIMIT` states another number: features of 400,000 pictures.
-const LIMIT: u64 = 10 << 30;
 
 /// The features of one trunk and augmentation.
-pub(super) struct Cache {
+pub(super) struct FeatureCache {
     folder: Option<PathBuf>,
     /// Bytes of a thumbnail, and of the features of a picture.
     sizes: [usize; 2],
@@ -22,31 +18,16 @@ pub(super) struct Cache {
     left: AtomicU64,
 }
 
-impl Cache {
-    /// Below `root`; without one, nothing is kept.
-    pub(super) fn new(root: Option<&Path>, key: &str, sizes: [usize; 2]) -> Self {
-        let given = std::env::var("FEDANCHOR_CACHE_LIMIT").ok();
-        let limit = given.and_then(|text| text.parse().ok()).unwrap_or(LIMIT);
-        Self::with_limit(root, key, sizes, limit)
-    }
-
-    pub(super) fn with_limit(
-        root: Option<&Path>,
-        key: &str,
-        sizes: [usize; 2],
-        limit: u64,
-    ) -> Self {
+impl FeatureCache {
+    /// Without a cache, nothing is kept.
+    pub(super) fn new(cache: Option<&Cache>, key: &str, sizes: [usize; 2]) -> Self {
         let mut left = 0;
-        let folder = root.map(|root| {
-            let root = root.with_file_name("features");
-            let folder = root.join(key);
-            // Its time of change says when it was last used.
-            if fs::create_dir_all(&folder).is_ok()
-                && let Ok(handle) = fs::File::open(&folder)
-            {
-                handle.set_modified(SystemTime::now()).ok();
+        let folder = cache.map(|cache| {
+            let folder = cache.folder.join("features").join(key);
+            if fs::create_dir_all(&folder).is_ok() {
+                cache::touch(&folder);
             }
-            left = limit.saturating_sub(make_room(&root, &folder, limit));
+            left = cache.make_room("features", &folder, sizes.iter().sum::<usize>() as u64);
             folder
         });
         Self { folder, sizes, left: left.into() }
@@ -101,35 +82,6 @@ fn write(path: &Path, thumbnail: &[u8], vectors: &[u8]) -> std::io::Result<()> {
     written
 }
 
-/// Removes the folders of other trunks while all files have more bytes than the limit; returns what is left.
-fn make_room(root: &Path, own: &Path, limit: u64) -> u64 {
-    let entries = fs::read_dir(root).into_iter().flatten().flatten();
-    let mut folders: Vec<(SystemTime, PathBuf, u64)> = entries
-        .filter_map(|entry| {
-            let changed = entry.metadata().and_then(|metadata| metadata.modified()).ok()?;
-            Some((changed, entry.path(), size(&entry.path())))
-        })
-        .collect();
-    folders.sort();
-    let mut total = folders.iter().map(|(_, _, size)| size).sum::<u64>();
-    for (_, folder, size) in folders {
-        if total >= limit && folder != own && fs::remove_dir_all(&folder).is_ok() {
-            total -= size;
-        }
-    }
-    total
-}
-
-/// The bytes of all files below a folder.
-fn size(folder: &Path) -> u64 {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let sizes = entries.filter_map(|entry| {
-        let metadata = entry.metadata().ok()?;
-        Some(if metadata.is_dir() { size(&entry.path()) } else { metadata.len() })
-    });
-    sizes.sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,9 +89,11 @@ mod tests {
     #[test]
     fn a_full_cache_makes_room_by_dropping_other_trunks() {
         let place = tempfile::tempdir().unwrap();
-        let root = place.path().join("pictures");
         let extracted = || Extracted { thumbnail: vec![1; 40], vectors: vec![2; 28] };
-        let cache = |key: &str, limit| Cache::with_limit(Some(&root), key, [40, 28], limit);
+        let cache = |key: &str, limit| {
+            let cache = Cache { folder: place.path().to_owned(), limit };
+            FeatureCache::new(Some(&cache), key, [40, 28])
+        };
         let keys: Vec<blake3::Hash> = (0..5u8).map(|byte| blake3::hash(&[byte])).collect();
         let old = cache("old", 250);
         keys.iter().for_each(|key| old.store(key, &extracted())); // 100 bytes each: two fit

@@ -12,8 +12,8 @@ pub use crate::image_set::{FeatureFormat, Features, TrunkInfo};
 use crate::pictures::{self, Fit};
 use crate::skipped::Reason;
 use crate::stream::{Purpose, SERVER, Stream};
-use crate::{DataError, DataSet, ImageSet, Progress, Result, Shape};
-use cache::Cache;
+use crate::{Cache, DataError, DataSet, ImageSet, Progress, Result, Shape};
+use cache::FeatureCache;
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Extractor {
     /// From the cache or, where it has none, from a picture that `decode` returns in the trunk's shape.
     fn cached(
         &self,
-        cache: &Cache,
+        cache: &FeatureCache,
         key: blake3::Hash,
         flip: bool,
         decode: impl FnOnce() -> Result<Vec<u8>, Reason>,
@@ -111,9 +111,9 @@ impl Extractor {
         blake3::hash(parts.to_string().as_bytes()).to_hex()[..32].to_owned()
     }
 
-    fn cache(&self, root: Option<&Path>, fit: Fit, flip: bool) -> Cache {
+    fn cache(&self, cache: Option<&Cache>, fit: Fit, flip: bool) -> FeatureCache {
         let sizes = [self.thumbnail().bytes(), self.format.vectors() * self.format.bytes()];
-        Cache::new(root, &self.key(flip, fit), sizes)
+        FeatureCache::new(cache, &self.key(flip, fit), sizes)
     }
 
     /// The features of picture files, in order, with thumbnails as their pixels, and the files that cannot be read.
@@ -121,7 +121,7 @@ impl Extractor {
         &self,
         files: &[PathBuf],
         fit: Fit,
-        cache: Option<&Path>,
+        cache: Option<&Cache>,
         done: impl Fn() + Sync,
     ) -> Result<FromFiles> {
         let flip = self.flip.unwrap_or(true);
@@ -162,7 +162,7 @@ impl Extractor {
         &self,
         images: ImageSet,
         flip: bool,
-        cache: Option<&Path>,
+        cache: Option<&Cache>,
         progress: &Progress,
     ) -> Result<ImageSet> {
         let flip = self.flip.unwrap_or(flip);
@@ -189,7 +189,7 @@ impl Extractor {
     pub fn of_data(
         &self,
         data: DataSet,
-        cache: Option<&Path>,
+        cache: Option<&Cache>,
         progress: &Progress,
     ) -> Result<DataSet> {
         if data.train.features.is_some() {

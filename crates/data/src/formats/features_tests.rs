@@ -3,7 +3,7 @@
 use super::{Options, open};
 use crate::augment::Strong;
 use crate::features::{Extractor, FeatureFormat, Features, TrunkInfo};
-use crate::{DataSet, ImageSet, Normalisation, Progress, Result, Shape};
+use crate::{Cache, DataSet, ImageSet, Normalisation, Progress, Result, Shape};
 use half::f16;
 use image::{Rgb, RgbImage};
 use std::fs;
@@ -61,7 +61,7 @@ fn features(set: &ImageSet) -> &Features {
 }
 
 fn options(cache: &Path, extractor: Extractor) -> Options {
-    let cache = Some(cache.join("pictures"));
+    let cache = Some(Cache::new(cache));
     Options { features: Some(extractor), skip_unreadable: true, cache, ..Options::default() }
 }
 
@@ -134,7 +134,7 @@ fn features_do_not_depend_on_other_pictures_or_on_a_cache() {
         open(&data, &options).unwrap()
     };
     let all = with(None);
-    assert_eq!(with(Some(blocked.join("pictures"))).train, all.train);
+    assert_eq!(with(Some(Cache::new(blocked))).train, all.train);
     fs::remove_file(data.join("labelled/a/1.png")).unwrap();
     RgbImage::from_pixel(9, 9, Rgb([1, 2, 3])).save(data.join("labelled/a/0.png")).unwrap();
     assert_eq!(with(None).train.input(1), all.train.input(1));

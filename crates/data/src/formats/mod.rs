@@ -20,12 +20,12 @@ pub mod sample;
 use crate::catalog::Published;
 use crate::error::{malformed, unusable};
 use crate::features::Extractor;
-use crate::{DataError, DataSet, Fit, ImageSet, Normalisation, Progress, Result, pictures};
+use crate::{Cache, DataError, DataSet, Fit, ImageSet, Normalisation, Progress, Result, pictures};
 pub use checks::{MAX_SIDE, free_memory};
 use checks::{every_class, same_shape};
 use folder::Listing;
 use folder::listing::{has_labelled_or_unlabelled, superfluous_share};
-pub use folder::{Relabelled, cache_folder, default_cache, natural, relabelled, seen_from};
+pub use folder::{Relabelled, natural, relabelled, seen_from};
 pub use registry::{Loader, PUBLISHED, is_registered, load_registered, published, register};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -46,8 +46,8 @@ pub struct Options {
     /// Leaves out unreadable pictures and lists them in [`DataSet::skipped`]; otherwise they are an
     /// error.
     pub skip_unreadable: bool,
-    /// The folder of the cache of decoded pictures.
-    pub cache: Option<PathBuf>,
+    /// Where decoded pictures and features are kept.
+    pub cache: Option<Cache>,
     /// Makes features of the pictures, at the size of its trunk; `size` is not used then.
     pub features: Option<Extractor>,
     /// Called with the number of pictures that have been read.
@@ -68,7 +68,7 @@ impl Options {
     /// The data with features, if they are asked for.
     pub fn extract(&self, data: DataSet) -> Result<DataSet> {
         match &self.features {
-            Some(extractor) => extractor.of_data(data, self.cache.as_deref(), &self.progress),
+            Some(extractor) => extractor.of_data(data, self.cache.as_ref(), &self.progress),
             None => Ok(data),
         }
     }
@@ -135,7 +135,7 @@ pub fn open_labelled(path: &Path, each: usize, options: &Options) -> Result<Imag
             let train = options.resize(train.select(&chosen.collect::<Vec<_>>()))?;
             match &options.features {
                 Some(extractor) => {
-                    let cache = options.cache.as_deref();
+                    let cache = options.cache.as_ref();
                     extractor.of_images(train, true, cache, &options.progress)
                 }
                 None => Ok(train),
@@ -227,7 +227,7 @@ pub fn open_images(path: &Path, options: &Options) -> Result<ImageSet> {
     let set = every_class(path, options.resize(set)?)?;
     match &options.features {
         Some(extractor) if set.features.is_none() => {
-            extractor.of_images(set, true, options.cache.as_deref(), &options.progress)
+            extractor.of_images(set, true, options.cache.as_ref(), &options.progress)
         }
         _ => Ok(set),
     }

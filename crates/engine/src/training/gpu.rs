@@ -16,8 +16,8 @@ use crate::model::Features;
 use crate::tensors::{Entry, Params};
 use cuda::{Graph, Queue, Upload};
 use fedanchor_cuda as cuda;
+use fedanchor_data::cache;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
@@ -95,7 +95,7 @@ impl Gpu {
             cuda::set_math_mode(false, false)?;
             return Ok(None);
         };
-        cuda::setup(index, cache_folder().as_deref(), kernels)?;
+        cuda::setup(index, cache::folder("").as_deref(), kernels)?;
         cuda::set_math_mode(precision == Precision::Bf16, true)?;
         let (workspaces, steps, inputs, outputs, uploads) = Default::default();
         let copies = Queue::new(index)?;
@@ -185,14 +185,6 @@ fn kernels(asked: &str, any: bool) -> Result<Option<cuda::Kernels>> {
             Err(Error::config(KERNELS, format!("expected `general` or `none`, got `{other}`")))
         }
     }
-}
-
-/// The folder that compiled kernels are kept in.
-fn cache_folder() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let of_home = || set("HOME").map(|home| home.join(".cache"));
-    let shared = || set("XDG_CACHE_HOME").or_else(of_home).map(|cache| cache.join("fedanchor"));
-    set("FEDANCHOR_CACHE").or_else(shared)
 }
 
 impl GpuState {

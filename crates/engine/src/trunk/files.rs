@@ -4,9 +4,9 @@ use crate::config::{Heads, ModelConfig, Stem};
 use crate::error::{Error, Result};
 use crate::model::{MIN_SIDE, Network, import_bytes};
 use crate::tensors::{Entry, Params};
-use fedanchor_data::Normalisation;
 use fedanchor_data::features::TrunkInfo;
-use fedanchor_data::formats::{MAX_SIDE, cache_folder};
+use fedanchor_data::formats::MAX_SIDE;
+use fedanchor_data::{Normalisation, cache};
 use safetensors::tensor::SafeTensors;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub fn names_a_file(named: &str) -> bool {
 pub fn folders() -> Vec<PathBuf> {
     let given = std::env::var_os("FEDANCHOR_TRUNKS").map(PathBuf::from);
     let beside = || Some(std::env::current_exe().ok()?.parent()?.join("trunks"));
-    [given, beside(), cache_folder("trunks")].into_iter().flatten().collect()
+    [given, beside(), cache::folder("trunks")].into_iter().flatten().collect()
 }
 
 impl Place {

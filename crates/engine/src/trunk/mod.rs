@@ -121,21 +121,33 @@ impl Trunk {
         }
     }
 
-    /// The shape of its output, found with two grey pictures: views of a picture are encoded together.
+    /// The shape of its output, found with two pictures. Views of a picture are encoded together, so that what it makes
+    /// of one must not depend on the others.
     fn probe(&self) -> Result<Shape> {
         const MOST: usize = 1 << 16;
-        let grey = vec![128; 2 * self.info.shape().bytes()];
-        let features = self.vectors(&lock(&self.original), &grey)?;
-        let [_, side, _, channels] = features.size()[..] else { unreachable!("as `forward` says") };
+        const ROUNDING: f64 = 0.01;
+        let bytes = self.info.shape().bytes();
+        let picture = |step: usize| (0..bytes).map(move |at| (at / 3 * step) as u8);
+        let pixels: Vec<u8> = picture(1).chain(picture(7)).collect();
+        let encoder = lock(&self.original);
+        let both = self.vectors(&encoder, &pixels)?;
+        let (_, side, _, channels) = both.size4()?;
         let (side, channels) = (side as usize, channels as usize);
         let width = side * side * channels;
-        if width > MOST || features.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
+        if width > MOST || both.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
             let problem =
                 format!("expected a vector of at most {MOST} finite numbers, got {width}");
             return Err(Error::tensors(problem));
         }
         if self.is_map && side < 2 {
             let problem = "of pictures this small, a single place is left for the last stage: set a larger data.size";
+            return Err(Error::tensors(problem));
+        }
+        let alone = self.vectors(&encoder, &pixels[bytes..])?;
+        let largest = |values: &Tensor| values.f_abs()?.f_max()?.f_double_value(&[]);
+        if largest(&both.f_narrow(0, 1, 1)?.f_sub(&alone)?)? > ROUNDING * largest(&both)? {
+            let problem = "what it makes of a picture depends on chance or on the other pictures of a batch: expected a \
+                           network as for inference";
             return Err(Error::tensors(problem));
         }
         Ok(Shape { side, channels })

@@ -81,6 +81,7 @@ pub(super) fn choose(
         return Ok(Start::default());
     }
     let scratch = Candidate::new("from scratch", about, images, None, printer)?;
+    let is_short = scratch.is_short();
     say("tried on labelled pictures that were held out:".to_owned());
     say(format!("  {scratch}"));
     // Whoever is better off with features of photographs has photographs, which may be mirrored.
@@ -94,29 +95,35 @@ pub(super) fn choose(
         Ok::<_, anyhow::Error>(candidate)
     };
     let frozen = on_trunk(&format!("on the features of {TRUNK}"), &photographs)?;
-    let mut all = vec![scratch, frozen];
-    if all[1].accuracy() > all[0].accuracy() {
+    let (mut best, mut other) = match frozen.gain_over(&scratch).0 > 0.0 {
+        true => (frozen, scratch),
+        false => (scratch, frozen),
+    };
+    if best.trunk.is_some() {
         let what = format!("training the last stage of {TRUNK}");
-        all.push(on_trunk(&what, &About { unfreeze: true, ..photographs })?);
+        let last = on_trunk(&what, &About { unfreeze: true, ..photographs })?;
+        let (gain, by_chance) = last.gain_over(&best);
+        // A run takes several times as long.
+        if gain > by_chance {
+            (best, other) = (last, best);
+        } else if gain > 0.0 {
+            say(format!(
+                "  on the same pictures that is {gain:.1} points more, not more than chance explains"
+            ));
+        }
     }
-    // The first of the best: simpler ones come first.
-    let at =
-        (1..all.len()).fold(0, |best, next| match all[next].accuracy() > all[best].accuracy() {
-            true => next,
-            false => best,
-        });
-    if at > 0 && all[0].is_short() {
+    if best.trunk.is_some() && is_short {
         say("not sure: a start from scratch needs more epochs than the trial had; `--trunk none` takes it".to_owned());
     }
-    let best = all.swap_remove(at);
-    let others = all.iter().map(Candidate::accuracy).fold(0.0, f64::max);
+    let (gain, _) = best.gain_over(&other);
     let reason = format!(
-        "Tried {}: {:.1} % of held-out labelled pictures, the best other start {others:.1} %.",
+        "Tried {}: {:.1} % of held-out labelled pictures, {gain:.1} points more than {}.",
         best.what,
-        best.accuracy()
+        best.accuracy(usize::MAX).0,
+        other.what
     );
     say(format!("proposed: {}", best.what));
-    if at == 0 {
+    if best.trunk.is_none() {
         return Ok(Start { reason: Some(reason), ..Start::default() });
     }
     let mirror = (!is_sure).then_some(true);
@@ -125,12 +132,14 @@ pub(super) fn choose(
             "assumed: a mirrored photograph has the same class (--mirror false for text or signs)";
         say(text.to_owned());
     }
-    Ok(Start { trunk: Some(TRUNK.to_owned()), unfreeze: at == 2, reason: Some(reason), mirror })
+    Ok(Start { trunk: best.trunk, unfreeze: best.unfreeze, reason: Some(reason), mirror })
 }
 
 /// A start that was tried, or not where it would take too long.
 struct Candidate {
     what: String,
+    trunk: Option<String>,
+    unfreeze: bool,
     trial: Option<Trial>,
     most: u32,
     /// How long a run takes, encoding included.
@@ -168,12 +177,23 @@ impl Candidate {
             printer.status(format!("trying {what} for about {} s", time.as_secs()));
         }
         let trial = is_quick.then(|| folds.validate(time)).transpose()?;
-        Ok(Self { what: what.to_owned(), trial, most: experiment.pretrain.epochs, seconds })
+        let (trunk, unfreeze) = (about.trunk.map(str::to_owned), about.unfreeze);
+        let most = experiment.pretrain.epochs;
+        Ok(Self { what: what.to_owned(), trunk, unfreeze, trial, most, seconds })
     }
 
-    /// On held-out pictures; 0 for a start that was not tried.
-    fn accuracy(&self) -> f64 {
-        self.trial.as_ref().map_or(0.0, |trial| trial.accuracy)
+    /// On the first parts that were held out, with their pictures; nothing for a start that was not tried.
+    fn accuracy(&self, parts: usize) -> (f64, usize) {
+        self.trial.as_ref().map_or((0.0, 0), |trial| trial.accuracy(parts))
+    }
+
+    /// By how many points it is better on the parts that both were tried on, and how many are no more than chance.
+    fn gain_over(&self, other: &Self) -> (f64, f64) {
+        let parts = |one: &Self| one.trial.as_ref().map_or(0, |trial| trial.parts.len());
+        let parts = parts(self).min(parts(other));
+        let ((this, _), (that, count)) = (self.accuracy(parts), other.accuracy(parts));
+        // The standard error of a share.
+        (this - that, (that * (100.0 - that) / count.max(1) as f64).sqrt())
     }
 
     /// Whether it might do much better if it was tried for longer.
@@ -215,8 +235,9 @@ impl std::fmt::Display for Candidate {
         let minutes = format!("a run takes about {:.0} min", (self.seconds / 60.0).ceil().max(1.0));
         match &self.trial {
             None => write!(f, "{}: not tried, {minutes}", self.what),
-            Some(Trial { accuracy, held_out, epochs }) => {
-                let Self { what, most, .. } = self;
+            Some(Trial { epochs, .. }) => {
+                let (Self { what, most, .. }, (accuracy, held_out)) =
+                    (self, self.accuracy(usize::MAX));
                 write!(f, "{what}: {accuracy:.1} % of {held_out}, {minutes}")?;
                 match epochs < most {
                     true => write!(f, " (tried for {epochs} of {most} epochs)"),

@@ -68,7 +68,7 @@ struct LivePage {
 
 impl LivePage {
     fn new(followers: Followers) -> Self {
-        let cache = fedanchor_data::formats::cache_folder("t-sne");
+        let cache = fedanchor_data::cache::folder("t-sne");
         let options = Options { cache, ..Options::default() };
         let data = data(&followers, &options);
         Self { site: Arc::new(Site::new(page(&data))), followers, options }

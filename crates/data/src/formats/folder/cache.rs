@@ -2,37 +2,16 @@
 //!
 //! One file per part of a data set, under a name that depends on everything its pixels depend on:
 //! the files with their lengths and modification times, the size and the fit. Changed pictures give
-//! another name, so nothing is ever updated; old files may be deleted at any time. After any problem
-//! with a cache file, the pictures are decoded again: a cache must never make a run fail.
+//! another name, so nothing is ever updated.
 
 use super::decode::Decoded;
+use crate::cache::{self, Cache};
 use crate::formats::Options;
 use crate::{Reason, Shape};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
-
-/// The default folder of this cache; see [`cache_folder`].
-pub fn default_cache() -> Option<PathBuf> {
-    cache_folder("pictures")
-}
-
-/// The folder of a cache: in `FEDANCHOR_CACHE`, else in `fedanchor` of `XDG_CACHE_HOME` or of `~/.cache`.
-/// `None` if `FEDANCHOR_CACHE` is empty, or without a home folder.
-pub fn cache_folder(name: &str) -> Option<PathBuf> {
-    let given = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let folder = match given("FEDANCHOR_CACHE") {
-        Some(folder) if folder.as_os_str().is_empty() => return None,
-        Some(folder) => folder,
-        // The standard that defines it ignores relative paths.
-        None => match given("XDG_CACHE_HOME").filter(|folder| folder.is_absolute()) {
-            Some(folder) => folder.join("fedanchor"),
-            None => std::env::home_dir()?.join(".cache/fedanchor"),
-        },
-    };
-    Some(folder.join(name))
-}
 
 /// The version of the layout and of the decoder: to be raised whenever decoding gives other pixels.
 const VERSION: u32 = 2;
@@ -44,17 +23,21 @@ struct Head {
     unreadable: Vec<(usize, Reason)>,
 }
 
+/// The kind of content.
+const PICTURES: &str = "pictures";
+
 /// The cache file of a part.
-pub(super) struct CacheFile {
+pub(super) struct CacheFile<'a> {
+    cache: &'a Cache,
     path: PathBuf,
     files: usize,
 }
 
-impl CacheFile {
+impl<'a> CacheFile<'a> {
     /// `None` without a cache, or if the metadata of a file cannot be read.
-    pub fn new(root: &Path, files: &[PathBuf], options: &Options) -> Option<Self> {
+    pub fn new(root: &Path, files: &[PathBuf], options: &'a Options) -> Option<Self> {
         let is_used = !files.is_empty() && options.features.is_none(); // features have a cache of their own
-        let folder = options.cache.as_ref().filter(|_| is_used)?;
+        let cache = options.cache.as_ref().filter(|_| is_used)?;
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
@@ -75,7 +58,8 @@ impl CacheFile {
             add(&after.to_le_bytes());
         }
         let name = format!("{}.pixels", hasher.finalize().to_hex());
-        Some(Self { path: folder.join(name), files: files.len() })
+        let path = cache.folder.join(PICTURES).join(name);
+        Some(Self { cache, path, files: files.len() })
     }
 
     /// The pictures, if the file exists and is intact.
@@ -95,6 +79,7 @@ impl CacheFile {
         }
         bytes.truncate(start + pixels);
         bytes.drain(..start);
+        cache::touch(&self.path);
         Some(Decoded { shape, pixels: bytes, features: None, unreadable })
     }
 
@@ -114,6 +99,10 @@ impl CacheFile {
         let head = Head { shape: *shape, unreadable: unreadable.clone() };
         let head = serde_json::to_vec(&head)?;
         let length = (head.len() as u32).to_le_bytes();
+        let bytes = (length.len() + head.len() + pixels.len() + blake3::OUT_LEN) as u64;
+        if bytes > self.cache.limit || self.cache.make_room(PICTURES, &self.path, bytes) < bytes {
+            return Ok(());
+        }
         let mut hasher = blake3::Hasher::new();
         hasher.update(&length).update(&head).update(pixels);
         let hash = hasher.finalize();
@@ -127,7 +116,7 @@ impl CacheFile {
 #[cfg(test)]
 mod tests {
     use crate::formats::{Options, open};
-    use crate::{DataSet, Fit};
+    use crate::{Cache, DataSet, Fit};
     use image::{GrayImage, Luma};
     use std::fs;
     use std::path::Path;
@@ -149,12 +138,13 @@ mod tests {
     #[test]
     fn pictures_are_decoded_once_and_again_when_they_change() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = folder.path().join("cache/pictures");
+        let place = Cache::new(folder.path().join("cache"));
+        let cache = place.folder.join("pictures");
         let data = folder.path().join("data");
         let files = ["labelled/cat/a.bmp", "test/cat/a.bmp", "unlabelled/a.bmp"]
             .map(|name| data.join(name));
         files.iter().for_each(|file| bitmap(file, 10, 1000));
-        let options = Options { cache: Some(cache.clone()), ..Options::default() };
+        let options = Options { cache: Some(place.clone()), ..Options::default() };
         assert_eq!(first(&open(&data, &options).unwrap()), [10; 3]);
         assert_eq!(fs::read_dir(&cache).unwrap().count(), 3);
         // Other content with the same length and time: what was kept is used, nothing is decoded.
@@ -188,6 +178,37 @@ mod tests {
     }
 
     #[test]
+    fn the_pictures_that_were_unused_for_longest_make_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache");
+        let set = |name: &str, limit: u64| {
+            let data = folder.path().join(name);
+            bitmap(&data.join("train/cat/a.bmp"), 10, 1000);
+            bitmap(&data.join("test/cat/a.bmp"), 10, 1000);
+            let cache = Some(Cache { limit, ..Cache::new(&cache) });
+            let options = Options { cache, ..Options::default() };
+            open(&data, &options).unwrap();
+            let mut all: Vec<_> = fs::read_dir(cache_of(&options)).unwrap().flatten().collect();
+            all.sort_by_key(|entry| entry.metadata().unwrap().modified().unwrap());
+            all.into_iter().map(|entry| entry.path()).collect::<Vec<_>>()
+        };
+        let first = set("first", 1 << 20);
+        let [one, _] = &first[..] else { panic!("{first:?}") };
+        let limit = 4 * fs::metadata(one).unwrap().len();
+        let both = set("second", limit);
+        assert_eq!(both.len(), 4);
+        set("first", limit); // used again
+        let last = set("third", limit);
+        assert_eq!(last.len(), 4);
+        assert!(first.iter().all(|file| last.contains(file)), "{first:?} {last:?}");
+        assert!(set("fourth", 10).len() == 4, "a part that is larger than the limit is not kept");
+    }
+
+    fn cache_of(options: &Options) -> std::path::PathBuf {
+        options.cache.as_ref().unwrap().folder.join("pictures")
+    }
+
+    #[test]
     fn unreadable_pictures_are_remembered_too() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
@@ -195,7 +216,7 @@ mod tests {
             bitmap(&data.join(name), 10, 1000);
         }
         fs::write(data.join("train/cat/a.jpg"), "a text").unwrap();
-        let cache = Some(folder.path().join("cache"));
+        let cache = Some(Cache::new(folder.path().join("cache")));
         let options = Options { cache, skip_unreadable: true, ..Options::default() };
         let once = open(&data, &options).unwrap();
         let again = open(&data, &options).unwrap();
@@ -213,7 +234,7 @@ mod tests {
         }
         let file = folder.path().join("file");
         fs::write(&file, "not a folder").unwrap();
-        let options = Options { cache: Some(file.join("cache")), ..Options::default() };
+        let options = Options { cache: Some(Cache::new(file.join("cache"))), ..Options::default() };
         assert_eq!(open(&data, &options).unwrap().train.len(), 1);
     }
 }

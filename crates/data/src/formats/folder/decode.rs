@@ -86,7 +86,7 @@ fn encode(
     options: &Options,
     count: &Count,
 ) -> Result<Decoded> {
-    let cache = options.cache.as_deref();
+    let cache = options.cache.as_ref();
     let found = extractor.of_files(files, options.fit, cache, || count.add(1))?;
     let FromFiles { images, unreadable } = found;
     let ImageSet { shape, pixels, features, .. } = images;

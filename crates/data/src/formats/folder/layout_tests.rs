@@ -344,7 +344,7 @@ fn every_picture_is_counted_once() {
     let log = calls.clone();
     let options = Options {
         skip_unreadable: true,
-        cache: Some(folder.at("cache")),
+        cache: Some(crate::Cache::new(folder.at("cache"))),
         progress: crate::Progress::new(move |done, all| log.lock().unwrap().push((done, all))),
         ..plain()
     };

@@ -12,7 +12,6 @@ pub(crate) mod listing;
 mod relabel;
 mod table;
 
-pub use cache::{cache_folder, default_cache};
 pub(super) use decode::resize_set;
 pub use listing::natural;
 pub(crate) use listing::{Listing, Part};
