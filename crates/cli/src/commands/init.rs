@@ -113,6 +113,12 @@ fn finish(args: &InitArgs, text: &str, say: &dyn Fn(String), printer: &Printer) 
 fn check_free(out: &Path, force: bool) -> Result<()> {
     let advice = "choose another name with --out, or overwrite it with --force";
     ensure!(force || !out.exists(), "{}: already exists: {advice}", out.display());
+    let folder = out.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    ensure!(
+        folder.is_dir(),
+        "{}: there is no such folder: make it, or choose another name with --out",
+        folder.display()
+    );
     Ok(())
 }
 

@@ -111,6 +111,14 @@ fn clients_keep_their_names_and_each_mistake_has_one_message() {
          one to try)"
     );
     assert_eq!(
+        refusal(w, &["init", "own", "--out", "sub/new.toml"]),
+        "error: sub: there is no such folder: make it, or choose another name with --out"
+    );
+    assert_eq!(
+        refusal(w, &["run", "own.toml", "--set", "model.trunk=''", "--out", "new"]),
+        "error: model.trunk: expected letters, digits, `-` and `_`, got \"\""
+    );
+    assert_eq!(
         refusal(w, &["run", "--resume", "nowhere"]),
         "error: nowhere: is not a run folder: it has no config.toml"
     );

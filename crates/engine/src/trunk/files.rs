@@ -45,7 +45,7 @@ impl Place {
     /// By name alone, which may come from elsewhere: it reaches no other folder.
     pub fn by_name(name: &str) -> Result<Self> {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
-        if !name.chars().all(is_plain) {
+        if name.is_empty() || !name.chars().all(is_plain) {
             let problem = format!("expected letters, digits, `-` and `_`, got {name:?}");
             return Err(Error::config("model.trunk", problem));
         }
@@ -56,7 +56,8 @@ impl Place {
                 let folders: Vec<String> =
                     folders.iter().map(|folder| folder.display().to_string()).collect();
                 let problem = format!(
-                    "no trunk `{name}` in {}: run `make trunks`, or name a file with its ending",
+                    "no trunk `{name}` in {}: run `make trunks` (`python -m fedanchor.trunks` with the Python \
+                     package), or name a file with its ending",
                     folders.join(", ")
                 );
                 Error::config("model.trunk", problem)

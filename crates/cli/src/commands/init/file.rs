@@ -4,6 +4,7 @@ use super::answers::Answers;
 use super::{labelled, part};
 use fedanchor_data::Normalisation;
 use fedanchor_data::inspection::Inspection;
+use std::path::Path;
 
 /// The contents of the file.
 #[derive(Clone, Copy)]
@@ -97,7 +98,9 @@ fn data(about: &About) -> String {
     let name = if name == "." { "pictures" } else { name };
     let mut text = String::from("\n[data]\n");
     text += &line("name", quoted(name), "in records and tables");
-    text += &line("path", quoted(path), "relative to this file");
+    let is_absolute = Path::new(path).is_absolute();
+    let comment = if is_absolute { "the pictures" } else { "relative to this file" };
+    text += &line("path", quoted(path), comment);
     let size = if about.trunk.is_some() { about.size } else { Some(answers.size) };
     if let Some(size) = size {
         let comment = "pixels per side: larger images show more and take longer";

@@ -70,7 +70,9 @@ pub(super) fn choose(
         None => {}
     }
     if Place::by_name(TRUNK).is_err() {
-        say("no pretrained trunk on this machine: for photographs it is worth tens of points (`make trunks`)".to_owned());
+        let text = "no pretrained trunk on this machine: for photographs it is worth tens of points (`make trunks`, \
+                    or `python -m fedanchor.trunks` with the Python package)";
+        say(text.to_owned());
         return Ok(Start::default());
     }
     let read = |options: &Options| formats::open_labelled(path, MOST, options);

@@ -144,7 +144,7 @@ mod tests {
         let files = ["labelled/cat/a.bmp", "test/cat/a.bmp", "unlabelled/a.bmp"]
             .map(|name| data.join(name));
         files.iter().for_each(|file| bitmap(file, 10, 1000));
-        let options = Options { cache: Some(place.clone()), ..Options::default() };
+        let options = Options { cache: Some(place), ..Options::default() };
         assert_eq!(first(&open(&data, &options).unwrap()), [10; 3]);
         assert_eq!(fs::read_dir(&cache).unwrap().count(), 3);
         // Other content with the same length and time: what was kept is used, nothing is decoded.
