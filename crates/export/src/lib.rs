@@ -6,7 +6,7 @@
 
 mod onnx;
 
-pub use onnx::{Input, onnx};
+pub use onnx::{Attribute, Constant, Graph, Input, Node, graph, onnx};
 
 use fedanchor_data::{Fit, Normalisation, Shape};
 use fedanchor_engine::model::Network;

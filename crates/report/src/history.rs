@@ -44,7 +44,9 @@ pub struct History {
 /// The runs in some folders, and those that cannot be shown at all.
 #[derive(Debug, Default)]
 pub struct Histories {
+    /// Runs that can be shown.
     pub runs: Vec<History>,
+    /// Runs that cannot.
     pub damaged: Vec<LeftOut>,
 }
 

@@ -83,8 +83,11 @@ impl RunFiles {
 /// A table with names for its rows and columns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Matrix {
+    /// Names of the rows.
     pub rows: Vec<String>,
+    /// Names of the columns.
     pub columns: Vec<String>,
+    /// The numbers of each row.
     pub values: Vec<Vec<f64>>,
 }
 

@@ -6,6 +6,7 @@ use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
 use fedanchor::Model;
 use fedanchor::engine::Device;
+use fedanchor::engine::trunk::TrunkLayers;
 use fedanchor::labels::LatentSource;
 use fedanchor::model::Description;
 use fedanchor_data::FILTER;
@@ -28,21 +29,8 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
         bail!("{}: this is the model itself: choose another file with --out", out.display());
     }
     let about = &model.description;
-    let trained = Trained {
-        network: model.network(),
-        params: &model.params,
-        shape: about.shape,
-        classes: &about.classes,
-        normalisation: &about.normalisation,
-        trunk: trunk.as_ref().zip(about.trunk.as_ref().map(|info| &info.normalisation)),
-        fit: about.fit,
-        version: &about.build.to_string(),
-        latents: match about.latents {
-            LatentSource::Anchor => Latents::Anchor,
-            LatentSource::Pooled => Latents::Pooled,
-        },
-        class_means: Some(&model.class_means),
-    };
+    let version = about.build.to_string();
+    let trained = trained(&model, trunk.as_ref(), &version);
     let input = if args.raw_input { Input::Raw } else { Input::Normalised };
     let Exported { bytes: content, left_out } = fedanchor_export::onnx(&trained, input)?;
     let card = out.with_extension("md");
@@ -78,6 +66,30 @@ pub fn export(args: &ExportArgs, printer: &Printer) -> Result<()> {
     }
     printer.line(format!("{}: the page about it", card.display()));
     Ok(())
+}
+
+/// A model as it is exported.
+pub fn trained<'a>(
+    model: &'a Model,
+    trunk: Option<&'a TrunkLayers>,
+    version: &'a str,
+) -> Trained<'a> {
+    let about = &model.description;
+    Trained {
+        network: model.network(),
+        params: &model.params,
+        shape: about.shape,
+        classes: &about.classes,
+        normalisation: &about.normalisation,
+        trunk: trunk.zip(about.trunk.as_ref().map(|info| &info.normalisation)),
+        fit: about.fit,
+        version,
+        latents: match about.latents {
+            LatentSource::Anchor => Latents::Anchor,
+            LatentSource::Pooled => Latents::Pooled,
+        },
+        class_means: Some(&model.class_means),
+    }
 }
 
 /// The page about the model. That of a model file in its run folder is the same as that of the run.

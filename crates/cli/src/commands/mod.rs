@@ -22,7 +22,9 @@ mod shell;
 mod sweep;
 mod watch;
 
+pub use export::trained;
 pub use interrupt::Interrupted;
+pub use run::new_folder;
 
 use crate::cli::{Cli, Command, DataCommand, TrainedArgs};
 use crate::printer::Printer;
@@ -102,6 +104,13 @@ fn check_not_a_folder(path: &Path) -> Result<()> {
 
 /// Resolves an experiment file [default: the quick experiment] with settings, and notes settings that have no effect.
 fn experiment(file: Option<&Path>, settings: &[String], printer: &Printer) -> Result<Experiment> {
+    let Resolved { experiment, notes, .. } = read_experiment(file, settings)?;
+    notes.iter().for_each(|note| printer.status(format!("note: {note}")));
+    Ok(experiment)
+}
+
+/// Reads an experiment file [default: the quick experiment] with settings.
+pub fn read_experiment(file: Option<&Path>, settings: &[String]) -> Result<Resolved> {
     let (name, text) = match file {
         None => ("experiments/quick.toml".to_owned(), QUICK.to_owned()),
         Some(path) => {
@@ -120,9 +129,7 @@ fn experiment(file: Option<&Path>, settings: &[String], printer: &Printer) -> Re
         true => resolve_stored(&text, settings),
         false => resolve_file(&text, folder, settings),
     };
-    let Resolved { experiment, notes, .. } = resolved.with_context(|| origin)?;
-    notes.iter().for_each(|note| printer.status(format!("note: {note}")));
-    Ok(experiment)
+    resolved.with_context(|| origin)
 }
 
 /// The text of an experiment or sweep file.
@@ -213,7 +220,7 @@ fn bytes(count: u64) -> String {
 }
 
 /// A run's config with every key of this version.
-fn complete(config: &toml::Table) -> Option<String> {
+pub fn complete(config: &toml::Table) -> Option<String> {
     let experiment = Experiment::from_values(with_current_keys(config.clone())).ok()?;
     toml::to_string(&experiment).ok()
 }

@@ -128,7 +128,7 @@ pub(super) fn side_by_side(experiment: &Experiment) -> bool {
 }
 
 /// `runs/NAME-METHOD-seedN`, with a number appended if that exists.
-fn new_folder(file: Option<&Path>, experiment: &Experiment) -> PathBuf {
+pub fn new_folder(file: Option<&Path>, experiment: &Experiment) -> PathBuf {
     let name = file.and_then(Path::file_stem).map_or("quick".into(), |stem| stem.to_string_lossy());
     let base = format!("{name}-{}-seed{}", experiment.method.name, experiment.seed);
     let runs = Path::new("runs");

@@ -7,6 +7,8 @@
 
 mod proto;
 
+pub use proto::{Attribute, Constant, Graph, Node};
+
 use crate::{Error, Exported, Latents, Result, Trained};
 use fedanchor_data::{FILTER, Normalisation, Shape};
 use fedanchor_engine::model::{EPSILON, IMAGES, Layer, Operation, Value};
@@ -14,8 +16,8 @@ use fedanchor_engine::tensors::Part;
 use fedanchor_engine::trunk::TrunkLayers;
 use prost::Message;
 use proto::{
-    Attribute, Constant, Dimension, FLOAT, FLOAT16, Graph, INT64, IR_VERSION, Model, Node,
-    OPERATORS, OperatorSet, Property, Size, TensorType, Type, UINT8, ValueInfo,
+    Dimension, FLOAT, FLOAT16, INT64, IR_VERSION, Model, OPERATORS, OperatorSet, Property, Size,
+    TensorType, Type, UINT8, ValueInfo,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -39,6 +41,26 @@ fn source(input: Input) -> &'static str {
 /// Writes a model as ONNX. Its outputs are `logits` and `probabilities` `[N, C]`, `latents` of length 1 `[N, D]` if it
 /// has them, and with class means the `scores` of eq. 3, `[N, C]`.
 pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
+    let (graph, left_out) = graph(model, input)?;
+    let file = Model {
+        ir_version: IR_VERSION,
+        producer_name: "fedanchor".to_owned(),
+        producer_version: env!("CARGO_PKG_VERSION").to_owned(),
+        doc_string: format!(
+            "{} for {} classes, trained by fedanchor {}",
+            model.network.config.name,
+            model.classes.len(),
+            model.version
+        ),
+        graph: Some(graph),
+        opset_import: vec![OperatorSet { version: OPERATORS }],
+        metadata_props: properties(model),
+    };
+    Ok(Exported { bytes: file.encode_to_vec(), left_out })
+}
+
+/// The graph of [`onnx`], and the parts that it lacks.
+pub fn graph(model: &Trained, input: Input) -> Result<(Graph, Vec<String>)> {
     check(model)?;
     let Shape { side, channels } = model.shape;
     let (side, channels) = (side as i64, channels as i64);
@@ -75,21 +97,7 @@ pub fn onnx(model: &Trained, input: Input) -> Result<Exported> {
         }
     }
     let left_out = outputs(&mut graph, model)?;
-    let file = Model {
-        ir_version: IR_VERSION,
-        producer_name: "fedanchor".to_owned(),
-        producer_version: env!("CARGO_PKG_VERSION").to_owned(),
-        doc_string: format!(
-            "{} for {} classes, trained by fedanchor {}",
-            model.network.config.name,
-            model.classes.len(),
-            model.version
-        ),
-        graph: Some(graph),
-        opset_import: vec![OperatorSet { version: OPERATORS }],
-        metadata_props: properties(model),
-    };
-    Ok(Exported { bytes: file.encode_to_vec(), left_out })
+    Ok((graph, left_out))
 }
 
 /// Checks that the parts of the model fit together.

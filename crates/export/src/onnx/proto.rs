@@ -47,61 +47,67 @@ pub(super) struct Property {
     pub(super) value: String,
 }
 
+/// The graph of a network: nodes in the order in which they compute.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Graph {
+#[allow(missing_docs)] // as in the format
+pub struct Graph {
     #[prost(message, repeated, tag = "1")]
-    pub(super) node: Vec<Node>,
+    pub node: Vec<Node>,
     #[prost(string, tag = "2")]
-    pub(super) name: String,
+    pub name: String,
     #[prost(message, repeated, tag = "5")]
-    pub(super) initializer: Vec<Constant>,
+    pub initializer: Vec<Constant>,
     #[prost(message, repeated, tag = "11")]
     pub(super) input: Vec<ValueInfo>,
     #[prost(message, repeated, tag = "12")]
     pub(super) output: Vec<ValueInfo>,
 }
 
+/// An operation, with the names of its inputs and outputs.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Node {
+#[allow(missing_docs)] // as in the format
+pub struct Node {
     #[prost(string, repeated, tag = "1")]
-    pub(super) input: Vec<String>,
+    pub input: Vec<String>,
     #[prost(string, repeated, tag = "2")]
-    pub(super) output: Vec<String>,
+    pub output: Vec<String>,
     #[prost(string, tag = "3")]
-    pub(super) name: String,
+    pub name: String,
     #[prost(string, tag = "4")]
-    pub(super) op_type: String,
+    pub op_type: String,
     #[prost(message, repeated, tag = "5")]
-    pub(super) attribute: Vec<Attribute>,
+    pub attribute: Vec<Attribute>,
 }
 
 /// An attribute; the fields are optional so that a zero is written too.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Attribute {
+#[allow(missing_docs)] // as in the format
+pub struct Attribute {
     #[prost(string, tag = "1")]
-    pub(super) name: String,
+    pub name: String,
     #[prost(float, optional, tag = "2")]
-    pub(super) f: Option<f32>,
+    pub f: Option<f32>,
     #[prost(int64, optional, tag = "3")]
-    pub(super) i: Option<i64>,
+    pub i: Option<i64>,
     #[prost(int64, repeated, tag = "8")]
-    pub(super) ints: Vec<i64>,
+    pub ints: Vec<i64>,
     /// 1: `f`, 2: `i`, 7: `ints`.
     #[prost(int32, tag = "20")]
-    pub(super) kind: i32,
+    pub kind: i32,
 }
 
 /// A tensor with its numbers.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Constant {
+#[allow(missing_docs)] // as in the format
+pub struct Constant {
     #[prost(int64, repeated, tag = "1")]
-    pub(super) dims: Vec<i64>,
+    pub dims: Vec<i64>,
     #[prost(int32, tag = "2")]
-    pub(super) data_type: i32,
+    pub data_type: i32,
     #[prost(string, tag = "8")]
-    pub(super) name: String,
+    pub name: String,
     #[prost(bytes = "vec", tag = "9")]
-    pub(super) raw_data: Vec<u8>,
+    pub raw_data: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -21,9 +21,12 @@ const MOST_LINES: usize = 8;
 
 /// A figure, in one or several frames between which a reader chooses.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)] // the others have comments
 pub struct Figure {
     /// Short name for files, unique in the report.
     pub id: String,
+    /// What it shows, for example `accuracy`.
+    pub name: String,
     pub title: String,
     /// The content, and how it was computed.
     pub caption: String,
@@ -35,6 +38,7 @@ pub struct Figure {
 
 /// One state of a figure.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)] // the chart is the content
 pub struct Frame {
     /// What the reader chooses it by; empty if there is no choice.
     pub name: String,
@@ -55,6 +59,7 @@ impl Figure {
     fn new(section: &Section, name: &str, title: &str, caption: &str) -> Self {
         Self {
             id: format!("{}-{name}", section.id),
+            name: name.to_owned(),
             title: title.to_owned(),
             caption: caption.to_owned(),
             choice: "",
@@ -110,7 +115,7 @@ impl Figure {
     }
 
     /// The title of one of its frames.
-    pub(crate) fn title_of(&self, frame: &Frame) -> String {
+    pub fn title_of(&self, frame: &Frame) -> String {
         match (&frame.chart, frame.name.as_str()) {
             (_, "") => self.title.clone(),
             (Chart::Bars(_), labels::LAST) => format!("{}, last round", self.title),

@@ -1,0 +1,7 @@
+"""`python -m fedanchor`."""
+
+import sys
+
+from fedanchor._program import main
+
+sys.exit(main())

@@ -1,0 +1,165 @@
+"""What runs wrote: records, figures, tables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedanchor import _native
+from fedanchor._frames import array, flat, frame
+
+PathLike = str | os.PathLike[str]
+
+
+def _folders(folders: PathLike | Iterable[PathLike]) -> list[Path]:
+    if isinstance(folders, (str, os.PathLike)):
+        folders = [folders]
+    return [Path(folder) for folder in folders]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a report, which notebooks show."""
+
+    name: str
+    title: str
+    caption: str
+    #: SVG files by what they differ in, for example the round; a single one has an empty name.
+    frames: dict[str, str]
+
+    @property
+    def svg(self) -> str:
+        """The last of its frames."""
+        return list(self.frames.values())[-1]
+
+    def save(self, path: PathLike) -> None:
+        """Writes it as an SVG file."""
+        Path(path).write_text(self.svg, encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+class Run:
+    """The folder of a run, finished or in progress; it is read once, when something of it is asked for."""
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def _content(self) -> tuple[dict[str, Any], list[tuple[int, bytes, int, list[int], list[int]]]]:
+        text, latents = _native.read_run(self.path)
+        return json.loads(text), latents
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Its experiment, with every key."""
+        config: dict[str, Any] = self._content[0]["config"]
+        return config
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """A record per round; round 0 is the state after pre-training. docs/run-folder.md explains the keys."""
+        records: list[dict[str, Any]] = self._content[0]["rounds"]
+        return records
+
+    @property
+    def rounds(self) -> Any:
+        """The records as a data frame of pandas or polars, whichever is installed, else as dictionaries without nesting."""
+        return frame(self.records)
+
+    @property
+    def timings(self) -> Any:
+        """Seconds and memory per round, in the same form."""
+        return frame(self._content[0]["timings"])
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The run in a few numbers; `None` before it ends."""
+        summary: dict[str, Any] | None = self._content[0]["summary"]
+        return summary
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes."""
+        classes: list[str] = self._content[0]["classes"]
+        return classes
+
+    @property
+    def confusion(self) -> list[list[int]] | None:
+        """Test images by true class (rows) and predicted class (columns) of the final model; `None` before it ends."""
+        confusion: list[list[float]] | None = self._content[0]["confusion"]
+        return None if confusion is None else [[round(count) for count in row] for row in confusion]
+
+    @property
+    def latents(self) -> dict[int, dict[str, Any]]:
+        """Latents of test images by round, with true and predicted classes, if the run has `record.latents`."""
+        return {
+            round: {
+                "latents": array(values, (len(labels), width)),
+                "labels": labels,
+                "predicted": predicted,
+            }
+            for round, values, width, labels, predicted in self._content[1]
+        }
+
+    @property
+    def problems(self) -> list[str]:
+        """Files and lines that are missing or damaged."""
+        problems: list[str] = self._content[0]["problems"]
+        return problems
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all planned rounds are there."""
+        return bool(self._content[0]["finished"])
+
+    def verify(self) -> dict[str, Any]:
+        """Compares all files with their checksums. `problems` is empty if they are what the run wrote."""
+        found: dict[str, Any] = json.loads(_native.verify(self.path))
+        return found
+
+    def figures(self, smooth: int = 1) -> dict[str, Figure]:
+        """The figures of a report on this run, by name."""
+        drawn = _native.figures([self.path], smooth)
+        return {name: Figure(name, title, caption, dict(frames)) for name, title, caption, frames in drawn}
+
+    def figure(self, name: str, smooth: int = 1) -> Figure:
+        """A figure of a report on this run, for example `accuracy`."""
+        figures = self.figures(smooth)
+        if name not in figures:
+            raise _native.Error(f"figure: expected one of {', '.join(figures)}, got {name!r}")
+        return figures[name]
+
+
+def runs(folders: PathLike | Iterable[PathLike]) -> Any:
+    """A row per run in these folders, with its settings and its summary, as a data frame like `Run.rounds`."""
+    rows = []
+    for path in _native.find_runs(_folders(folders)):
+        run = Run(path)
+        rows.append({"path": str(path), **flat(run.config), **(flat(run.summary) if run.summary else {})})
+    return frame(rows)
+
+
+def table(folders: PathLike | Iterable[PathLike]) -> Any:
+    """A row per experiment over its seeds, with the number that the paper reports for it, as a data frame."""
+    return frame(json.loads(_native.table(_folders(folders)))["rows"])
+
+
+def compare(one: PathLike, other: PathLike, accuracy: float | None = None) -> dict[str, Any]:
+    """Two experiments: settings, accuracies, and rounds, bytes and seconds to an accuracy."""
+    comparison: dict[str, Any] = json.loads(_native.compare(Path(one), Path(other), accuracy))
+    return comparison
+
+
+def report(folders: PathLike | Iterable[PathLike], out: PathLike = "report", smooth: int = 1) -> Path:
+    """Writes a report with figures and tables; returns its page."""
+    return Path(_native.report(_folders(folders), Path(out), smooth))

@@ -1,0 +1,1 @@
+../../../scripts/trunks.py

@@ -1,0 +1,39 @@
+//! The extension module below the Python package `fedanchor`.
+//!
+//! Nested values cross the border as JSON, arrays as bytes with their shape: the package makes dictionaries, data frames
+//! and arrays of them. Whatever takes long runs without the interpreter's lock.
+
+mod arrays;
+mod errors;
+mod model;
+mod results;
+mod running;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::errors::Error;
+    #[pymodule_export]
+    use super::model::Model;
+    #[pymodule_export]
+    use super::results::{compare, figures, find_runs, read_run, report, table, verify};
+    #[pymodule_export]
+    use super::running::{program, resolve, run, unused_folder};
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        super::init(module)
+    }
+}
+
+fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let build = fedanchor_cli::build();
+    module.add("version", &build.version)?;
+    module.add("build", build.to_string())?;
+    build.declare();
+    fedanchor_cli::quiet_torch_panics();
+    arrays::register().map_err(errors::other)?;
+    errors::init(module.py())
+}
