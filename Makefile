@@ -1,6 +1,6 @@
 # Thin names over cargo; each does all the set-up it needs.
 
-.PHONY: demo fleet requirements built test test-rust test-export test-fleet test-browser test-tensorboard test-python test-slow screenshots figures check docs fuzz fuzz-locked bench dist wheel libtorch trunks clean
+.PHONY: demo fleet requirements built test test-rust test-export test-fleet test-browser test-tensorboard test-python test-notebooks test-slow screenshots figures check docs fuzz fuzz-locked bench dist wheel libtorch trunks clean
 
 CARGO := cargo
 PYTHON := python3
@@ -103,14 +103,20 @@ test-python: built target/python/ready
 	cd target/module && OMP_NUM_THREADS=1 LD_LIBRARY_PATH=$(CURDIR)/libtorch/lib PYTHONPATH=. \
 		$(CURDIR)/target/python/bin/python $(CURDIR)/crates/python/tests/test_module.py
 
-# What takes longer: model files in torchvision (5 GB: the packaged PyTorch for Linux is the CUDA version, which computes
-# on a CPU too), Flower with TLS, node keys and failures, on two versions, a hundred kills, a hundred thousand damaged
-# files for every decoder, the archive, and the Python package where there is nothing else.
+# The notebooks in docs/notebooks, from beginning to end.
+test-notebooks: test-python target/notebooks/ready
+	OMP_NUM_THREADS=1 LD_LIBRARY_PATH=$(CURDIR)/libtorch/lib PYTHONPATH=$(CURDIR)/target/module \
+		target/notebooks/bin/python scripts/notebooks.py docs/notebooks/*.ipynb
+
+# What takes longer: methods that learn slowly, model files in torchvision (5 GB: the packaged PyTorch for Linux is the
+# CUDA version, which computes on a CPU too), Flower with TLS, node keys and failures, on two versions, a hundred kills,
+# a hundred thousand damaged files for every decoder, the archive, notebooks, and the Python package where there is
+# nothing else.
 test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/flower-1.22/ready
 	$(CARGO) run --locked --quiet -p fedanchor-export --example cases -- target/exported
 	target/torchvision/bin/python scripts/check_export.py target/exported --torchvision
 	rm -r target/exported
-	$(CARGO) test --locked -p fedanchor-cli --test runs -- --ignored --nocapture
+	$(CARGO) test --locked --workspace --test runs --test learning -- --ignored --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --locked --release -p fedanchor-data -p fedanchor --test mutated -- --nocapture
 	FEDANCHOR_MUTATIONS=100000 $(CARGO) test --locked --release -p fedanchor --lib damaged_bytes
 	FEDANCHOR_EVERY_CALL=1 FEDANCHOR_FLIPS=170 $(CARGO) test --locked --release -p fedanchor --test disk
@@ -122,7 +128,7 @@ test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/f
 	cd flower && ../target/flower-1.22/bin/python -m unittest discover -s tests
 	target/flower-1.22/bin/python scripts/fleet.py target/debug/fedanchor
 	$(PYTHON) scripts/dist.py
-	$(MAKE) wheel
+	$(MAKE) test-notebooks wheel
 	$(PYTHON) scripts/wheel.py --install target/wheels/*.whl
 
 # An archive in target/dist that runs without Rust and Python: program, libtorch, trunks, licences, manual pages.

@@ -1,6 +1,6 @@
-//! Every method learns: after a few rounds on the embedded sample it is better than its own start by a
-//! stated margin. Small on purpose; what the methods are worth beside one another is the table in the
-//! README.
+//! Every method learns: after a few rounds on the embedded sample it is better than its own start by a stated margin.
+//! Small on purpose; what the methods are worth beside one another is the table in the README. Those that take longest
+//! run in `make test-slow`.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -73,6 +73,7 @@ fn fedanchor_learns() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn adaptive_thresholds_learn() {
     for rule in ["anchor-relative", "rising", "client-mean", "softmatch", "quantile"] {
         let rule = format!("method.threshold={rule}");
@@ -92,11 +93,13 @@ fn semifl_learns() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn fedavg_fixmatch_learns() {
     learns(&[MORE, &["method.name=fedavg-fixmatch", "method.threshold=0.8"]].concat(), 10.0);
 }
 
 #[test]
+#[ignore = "slow"]
 fn fedcon_learns() {
     learns(&[LONGER, &["method.name=fedcon", "method.predictor=128"]].concat(), 10.0);
 }

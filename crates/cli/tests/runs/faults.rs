@@ -152,6 +152,7 @@ fn every_rule_of_aggregation_runs() {
 /// Clients that send the opposite of what they learnt pass every check of a single update; the run reports
 /// what they do to the model.
 #[test]
+#[ignore = "slow"]
 fn a_lasting_decline_on_the_anchors_is_noted() {
     let workspace = Workspace::new();
     let keys = ["rounds=5", "data.clients=60", "client.per_round=4", "pretrain.epochs=60"];
