@@ -129,6 +129,7 @@ test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/f
 	target/flower-1.22/bin/python scripts/fleet.py target/debug/fedanchor
 	$(PYTHON) scripts/dist.py
 	$(MAKE) test-notebooks wheel
+	PYTHONPATH=target/module target/torchvision/bin/python crates/python/tests/test_torch.py
 	$(PYTHON) scripts/wheel.py --install target/wheels/*.whl
 
 # An archive in target/dist that runs without Rust and Python: program, libtorch, trunks, licences, manual pages.
