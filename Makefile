@@ -136,7 +136,7 @@ test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/f
 dist: libtorch trunks
 	$(PYTHON) scripts/dist.py
 
-# The Python package in target/wheels, for every Python from 3.10 on: program and module. libtorch is that of `torch`.
+# The Python package in target/wheels, for every Python from 3.11 on: program and module. libtorch is that of `torch`.
 wheel: libtorch target/python/ready
 	$(PYTHON) scripts/wheel.py --maturin target/python/bin/maturin
 

@@ -8,13 +8,16 @@
 Runs are folders that the program `fedanchor` reads as well; `fedanchor.Run` reads those that the program wrote.
 """
 
+import atexit
+import os
+
 from fedanchor import _libtorch
 
 _libtorch.load()
 
 from fedanchor._data import Clients, Data
 from fedanchor._model import Model, Prediction
-from fedanchor._native import Error, version as __version__
+from fedanchor._native import Error, finish as _finish, version as __version__
 from fedanchor._results import Figure, Run, compare, report, runs, table
 from fedanchor._running import Progress, resolve, run, sweep
 
@@ -36,3 +39,14 @@ __all__ = [
     "sweep",
     "table",
 ]
+
+
+def _end() -> None:
+    """Threads that compute would use libtorch while it is unloaded. Whoever does not want to wait presses Ctrl-C."""
+    try:
+        _finish()
+    except KeyboardInterrupt:
+        os._exit(130)
+
+
+atexit.register(_end)

@@ -11,6 +11,9 @@ import numpy as np
 from fedanchor import _native
 
 
+MOST_CLASSES = 65_536
+
+
 @dataclass(frozen=True)
 class _Images:
     """As the extension module reads them."""
@@ -37,12 +40,19 @@ def _wrong(what: str, problem: str) -> _native.Error:
 
 
 def _stacked(what: str, images: Any) -> Any:
-    """An array of any library, or a torch data set of images (with or without labels), as one array of numpy."""
-    if hasattr(images, "__array__") or hasattr(images, "__array_interface__"):
-        return np.asarray(images)
+    """An array of any library, or a data set or list of images (with or without labels), as one array of numpy."""
     if hasattr(images, "detach"):
         return images.detach().cpu().numpy()
-    raise _wrong(what, f"expected an array of 8-bit pixels, got {type(images).__name__}")
+    if hasattr(images, "__array__") or hasattr(images, "__array_interface__"):
+        return np.asarray(images)
+    if isinstance(images, (str, bytes, Mapping)) or not hasattr(images, "__getitem__") or not hasattr(images, "__len__"):
+        raise _wrong(what, f"expected an array of 8-bit pixels, got {type(images).__name__}")
+    some = [images[at] for at in range(len(images))]
+    some = [one[0] if isinstance(one, tuple) and len(one) == 2 else one for one in some]
+    try:
+        return np.stack([np.asarray(one) for one in some]) if some else np.zeros((0, 1, 1), np.uint8)
+    except ValueError as error:
+        raise _wrong(what, f"expected images of one size ({error})") from error
 
 
 def _images(what: str, images: Any, labels: Any | None, classes: int) -> _Images:
@@ -72,19 +82,20 @@ def _images(what: str, images: Any, labels: Any | None, classes: int) -> _Images
 
 def _pair(what: str, part: Any) -> tuple[Any, Any]:
     """Images and labels: a tuple of two arrays, or a data set of pairs such as torch's."""
-    if isinstance(part, tuple) and len(part) == 2:
+    if isinstance(part, tuple) and len(part) == 2 and not isinstance(part[0], tuple):
         return part
     if hasattr(part, "__getitem__") and hasattr(part, "__len__") and not hasattr(part, "dtype"):
-        pairs = [part[at] for at in range(len(part))]
+        pairs = [part[at] for at in range(len(part))] if not isinstance(part, (str, bytes, Mapping)) else []
         if pairs and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-            images = np.stack([np.asarray(image) for image, _ in pairs])
-            return images, np.asarray([int(label) for _, label in pairs])
+            return _stacked(what, [image for image, _ in pairs]), np.asarray([label for _, label in pairs])
     raise _wrong(what, "expected (images, labels), or a data set of such pairs")
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Unlabelled images, and which client has which: for every client its name and the numbers of its images."""
+    """Unlabelled images, and which client has which: for every client its name and the numbers of its images, or for every
+    image whether the client has it.
+    """
 
     images: Any
     assignment: Mapping[str, Iterable[int]] | Sequence[Iterable[int]]
@@ -107,42 +118,93 @@ class Data:
         clients: Clients | None = None,
         flip: bool = True,
     ) -> None:
-        names = [str(at) for at in range(classes)] if isinstance(classes, int) else [str(name) for name in classes]
-        if not 2 <= len(names) <= 65_536 or len(names) != len(set(names)):
-            raise _wrong("classes", f"expected 2 or more different names, got {names[:5]}")
+        names = _names(classes)
+        if not isinstance(flip, (bool, np.bool_)):
+            raise _wrong("flip", f"expected True or False, got {flip!r}")
+        if clients is not None and not isinstance(clients, Clients):
+            raise _wrong("clients", f"expected fedanchor.Clients, got {type(clients).__name__}")
         self.clients = clients
         parts = {}
         for what, part in [("train", train), ("test", test)]:
             images, labels = _pair(what, part)
+            if labels is None:
+                raise _wrong(what, "expected labels, got None")
             parts[what] = _images(what, images, labels, len(names))
         unlabelled, assigned, client_names = None, [], []
         if clients is not None:
             unlabelled = _images("clients", clients.images, None, len(names))
-            items = (
-                clients.assignment.items()
-                if isinstance(clients.assignment, Mapping)
-                else [(str(at), one) for at, one in enumerate(clients.assignment)]
-            )
             count = len(unlabelled.pixels) // (unlabelled.side**2 * unlabelled.channels)
-            for name, numbers in items:
-                numbers = [int(number) for number in numbers]
-                wrong = next((number for number in numbers if not 0 <= number < count), None)
-                if wrong is not None:
-                    raise _wrong("clients", f"{name}: expected numbers from 0 to {count - 1}, got {wrong}")
-                if not numbers:
-                    raise _wrong("clients", f"{name}: expected at least one image, got none")
-                client_names.append(str(name))
-                assigned.append(numbers)
+            for name, numbers in _items(clients.assignment):
+                _check_name("clients", name)
+                client_names.append(name)
+                assigned.append(_numbers(name, numbers, count))
+            if len(client_names) != len(set(client_names)):
+                raise _wrong("clients", "two clients have the same name")
             if not assigned:
                 raise _wrong("clients", "expected at least one client, got none")
-        shapes = {part.side: part for part in [*parts.values(), *([unlabelled] if unlabelled else [])]}
-        if len(shapes) > 1 or len({part.channels for part in [*parts.values(), *([unlabelled] if unlabelled else [])]}) > 1:
+        shapes = {(part.side, part.channels) for part in [*parts.values(), unlabelled] if part is not None}
+        if len(shapes) > 1:
             raise _wrong("data", "expected images of one size and number of channels in all parts")
         self._arrays = _Arrays(
-            parts["train"], parts["test"], unlabelled, assigned, client_names, names, flip
+            parts["train"], parts["test"], unlabelled, assigned, client_names, names, bool(flip)
         )
 
-    def settings(self) -> list[str]:
-        """Settings that follow from the clients."""
+    def settings(self) -> dict[str, int]:
+        """Settings that follow from the clients, where an experiment does not have them."""
         count = len(self._arrays.clients)
-        return [f"client.per_round={min(10, count)}"]
+        return {"data.anchors": 0, "client.per_round": min(10, count)} if count else {}
+
+
+def _names(classes: Sequence[str] | int) -> list[str]:
+    if isinstance(classes, (int, np.integer)):
+        if not 2 <= classes <= MOST_CLASSES:
+            raise _wrong("classes", f"expected 2 to {MOST_CLASSES}, got {classes}")
+        return [str(at) for at in range(classes)]
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise _wrong("classes", f"expected their names, or how many there are, got {classes!r}")
+    names = [str(name) for name in classes]
+    if not 2 <= len(names) <= MOST_CLASSES or len(names) != len(set(names)):
+        raise _wrong("classes", f"expected 2 to {MOST_CLASSES} different names, got {names[:5]}")
+    for name in names:
+        _check_name("classes", name)
+    return names
+
+
+def _check_name(what: str, name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise _wrong(what, f"expected names of valid Unicode, got {name!r}") from error
+
+
+def _items(assignment: Any) -> list[tuple[str, Any]]:
+    if isinstance(assignment, Mapping):
+        return [(str(name), numbers) for name, numbers in assignment.items()]
+    if isinstance(assignment, (str, bytes)) or not isinstance(assignment, Iterable):
+        problem = f"expected the numbers of each client's images, got {type(assignment).__name__}"
+        raise _wrong("clients", problem)
+    return [(str(at), numbers) for at, numbers in enumerate(assignment)]
+
+
+def _numbers(name: str, given: Any, count: int) -> list[int]:
+    """Numbers of images, or for every image whether the client has it."""
+    what = f"clients: {name}"
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise _wrong(what, f"expected numbers of images, got {given!r}")
+    listed = np.asarray(given if isinstance(given, np.ndarray) else list(given))
+    if listed.size == 0:
+        raise _wrong(what, "expected at least one image, got none")
+    if listed.dtype == bool and listed.shape == (count,):
+        listed = np.flatnonzero(listed)
+    if listed.ndim != 1 or listed.dtype.kind not in "iu":
+        problem = f"expected whole numbers of images, or {count} times True or False, got {listed.dtype}"
+        raise _wrong(what, f"{problem} {list(listed.shape)}")
+    if listed.size == 0:
+        raise _wrong(what, "expected at least one image, got none")
+    wrong = listed[(listed < 0) | (listed >= count)]
+    if wrong.size:
+        raise _wrong(what, f"expected numbers from 0 to {count - 1}, got {wrong[0]}")
+    if len(np.unique(listed)) < len(listed):
+        raise _wrong(what, "an image is named twice")
+    numbers: list[int] = listed.tolist()
+    return numbers

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,21 +97,39 @@ class Model:
         if isinstance(pictures, (str, os.PathLike)) or _is_picture(pictures):
             pictures = [pictures]
         if _is_array(pictures):
-            pictures = _pictures_of(pictures)
+            pictures = list(pictures) if np.asarray(pictures).dtype.kind in "OUS" else _pictures_of(pictures)
+        if not isinstance(pictures, Iterable) or isinstance(pictures, (bytes, Mapping)):
+            problem = f"pictures: expected paths, PIL images or arrays, got {type(pictures).__name__}"
+            raise _native.Error(problem)
         return [self._one(picture) for picture in pictures]
 
     def _one(self, picture: Any) -> bytes:
         if isinstance(picture, (str, os.PathLike)):
             return self._native.read(Path(picture))
         if _is_picture(picture):
-            picture = picture if picture.mode in ("L", "RGB") else picture.convert("RGB")
-            width, height = picture.size
-            return self._native.fitted(picture.tobytes(), width, height, len(picture.getbands()))
+            return self._native.decode(_file_of(picture))
         if not _is_array(picture):
             raise _native.Error(f"a picture: expected a path, a PIL image or an array, got {type(picture).__name__}")
-        [pixels] = _pictures_of(picture[None])
+        [pixels] = _pictures_of(picture[None, ..., None] if picture.ndim == 2 else picture[None])
         height, width, channels = pixels.shape
         return self._native.fitted(pixels.tobytes(), width, height, channels)
+
+
+def _file_of(picture: Any) -> bytes:
+    """A picture of PIL as a file, which is read like every other: transparency, 16 bits and orientation as there."""
+    from PIL import ImageOps
+
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode in ("CMYK", "YCbCr", "LAB", "HSV", "RGBX"):
+        picture = picture.convert("RGB")
+    elif picture.mode in ("RGBa", "La", "PA"):
+        picture = picture.convert("RGBA")
+    file = io.BytesIO()
+    try:
+        picture.save(file, "PNG", compress_level=0)
+    except (OSError, ValueError) as error:
+        raise _native.Error(f"a picture: PIL cannot write the mode {picture.mode} as PNG ({error})") from error
+    return file.getvalue()
 
 
 def _is_picture(value: Any) -> bool:
@@ -124,10 +143,11 @@ def _is_array(value: Any) -> bool:
 def _pictures_of(values: Any) -> Sequence[Any]:
     pixels = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if pixels.ndim == 3:
-        pixels = pixels[..., None]
+        # One picture in colour, or several without.
+        pixels = pixels[None] if pixels.shape[-1] == 3 else pixels[..., None]
     if pixels.ndim != 4 or pixels.shape[-1] not in (1, 3) or pixels.dtype != np.uint8:
         raise _native.Error(
-            "pictures: expected 8-bit pixels (uint8) of the shape [count, height, width(, 1 or 3)], got "
-            f"{pixels.dtype} {list(pixels.shape)}"
+            "pictures: expected 8-bit pixels (uint8) of the shape [count, height, width], [count, height, width, 1 or 3] "
+            f"or [height, width, 3], got {pixels.dtype} {list(pixels.shape)}"
         )
     return list(np.ascontiguousarray(pixels))

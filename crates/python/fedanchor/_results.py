@@ -16,10 +16,14 @@ from fedanchor._frames import array, flat, frame
 PathLike = str | os.PathLike[str]
 
 
-def _folders(folders: PathLike | Iterable[PathLike]) -> list[Path]:
-    if isinstance(folders, (str, os.PathLike)):
+def _folder(folder: Run | PathLike) -> Path:
+    return folder.path if isinstance(folder, Run) else Path(folder)
+
+
+def _folders(folders: Folders) -> list[Path]:
+    if isinstance(folders, (str, os.PathLike, Run)):
         folders = [folders]
-    return [Path(folder) for folder in folders]
+    return [_folder(folder) for folder in folders]
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class Run:
     """The folder of a run, finished or in progress; it is read once, when something of it is asked for."""
 
     def __init__(self, path: PathLike) -> None:
-        self.path = Path(path)
+        # Where it was then, should the working directory change.
+        self.path = Path(path).absolute()
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -114,7 +119,10 @@ class Run:
     @property
     def problems(self) -> list[str]:
         """Files and lines that are missing or damaged."""
-        problems: list[str] = self._content[0]["problems"]
+        try:
+            problems: list[str] = self._content[0]["problems"]
+        except _native.Error as error:
+            problems = [str(error)]
         return problems
 
     @property
@@ -129,6 +137,7 @@ class Run:
 
     def figures(self, smooth: int = 1) -> dict[str, Figure]:
         """The figures of a report on this run, by name."""
+        self._content  # or why there is nothing to draw
         drawn = _native.figures([self.path], smooth)
         return {name: Figure(name, title, caption, dict(frames)) for name, title, caption, frames in drawn}
 
@@ -140,26 +149,39 @@ class Run:
         return figures[name]
 
 
-def runs(folders: PathLike | Iterable[PathLike]) -> Any:
-    """A row per run in these folders, with its settings and its summary, as a data frame like `Run.rounds`."""
-    rows = []
+#: A folder with runs, a run, or several of them.
+Folders = Run | PathLike | Iterable[Run | PathLike]
+
+
+def runs(folders: Folders) -> Any:
+    """A row per run in these folders, with its settings and its results, as a data frame like `Run.rounds`. `done` is
+    the number of rounds that are there. A run that is damaged has a `problem`, beside what can be read of it.
+    """
+    rows: list[dict[str, Any]] = []
     for path in _native.find_runs(_folders(folders)):
         run = Run(path)
-        rows.append({"path": str(path), **flat(run.config), **(flat(run.summary) if run.summary else {})})
+        try:
+            summary = flat(run.summary or {})
+            summary.pop("rounds", None)
+            rows.append({"path": str(path), **flat(run.config), "done": len(run.records) - 1, **summary})
+            if run.problems:
+                rows[-1]["problem"] = "; ".join(run.problems)
+        except _native.Error as error:
+            rows.append({"path": str(path), "problem": str(error)})
     return frame(rows)
 
 
-def table(folders: PathLike | Iterable[PathLike]) -> Any:
+def table(folders: Folders) -> Any:
     """A row per experiment over its seeds, with the number that the paper reports for it, as a data frame."""
     return frame(json.loads(_native.table(_folders(folders)))["rows"])
 
 
-def compare(one: PathLike, other: PathLike, accuracy: float | None = None) -> dict[str, Any]:
+def compare(one: Run | PathLike, other: Run | PathLike, accuracy: float | None = None) -> dict[str, Any]:
     """Two experiments: settings, accuracies, and rounds, bytes and seconds to an accuracy."""
-    comparison: dict[str, Any] = json.loads(_native.compare(Path(one), Path(other), accuracy))
+    comparison: dict[str, Any] = json.loads(_native.compare(_folder(one), _folder(other), accuracy))
     return comparison
 
 
-def report(folders: PathLike | Iterable[PathLike], out: PathLike = "report", smooth: int = 1) -> Path:
+def report(folders: Folders, out: PathLike = "report", smooth: int = 1) -> Path:
     """Writes a report with figures and tables; returns its page."""
     return Path(_native.report(_folders(folders), Path(out), smooth))

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import operator
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
+
 from fedanchor import _native
 from fedanchor._data import Data
+from fedanchor._frames import flat
 from fedanchor._results import PathLike, Run
 
 #: A file, or settings: a dictionary, nested as in a file, or a dataclass.
@@ -22,18 +27,42 @@ Experiment = PathLike | Mapping[str, Any]
 Settings = Iterable[str] | Mapping[str, Any]
 
 
-def _value(value: Any) -> str:
+def _value(key: str, value: Any) -> str:
     """A value as TOML."""
-    if isinstance(value, Mapping):
-        pairs = ", ".join(f"{json.dumps(str(key))} = {_value(one)}" for key, one in value.items())
+    value = _plain(key, value)
+    if value is None:
+        raise _wrong(key, "None is no value: leave the key out")
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{json.dumps(name)} = {_value(f'{key}.{name}', one)}" for name, one in value.items())
         return f"{{ {pairs} }}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_value(one) for one in value)}]"
-    if isinstance(value, Path):
-        value = str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_value(key, one) for one in value)}]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _plain(key: str, value: Any) -> Any:
+    """Dictionaries, lists, text, numbers and None: dataclasses, paths, arrays and numbers of numpy become these."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(f"{key}.{name}".strip("."), one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(key, one) for one in value]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise _wrong(key, f"{type(value).__name__} is not a value of a setting")
+
+
+def _wrong(key: str, problem: str) -> _native.Error:
+    error = _native.Error(f"{key}: {problem}")
+    error.key = key or None
+    return error
 
 
 def _settings(settings: Settings | None) -> list[str]:
@@ -42,25 +71,52 @@ def _settings(settings: Settings | None) -> list[str]:
     if isinstance(settings, str):
         raise TypeError("set: expected a list of KEY=VALUE or a dictionary, got a string")
     if isinstance(settings, Mapping):
-        return [f"{key}={_value(value)}" for key, value in settings.items()]
-    return list(settings)
+        return [f"{key}={_value(str(key), value)}" for key, value in settings.items()]
+    listed = list(settings)
+    wrong = next((one for one in listed if not isinstance(one, str) or "\n" in one), None)
+    if wrong is not None:
+        raise TypeError(f"set: expected KEY=VALUE in one line, got {wrong!r}")
+    return listed
 
 
-def _plain(value: Any) -> str:
-    """Paths may stand among settings."""
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"the experiment: {type(value).__name__} is not a value of a setting")
+def _values(experiment: Any) -> dict[str, Any] | None:
+    """The settings of an experiment that is not a file."""
+    values = _plain("", experiment) if isinstance(experiment, Mapping) or _is_dataclass(experiment) else None
+    if values is not None:
+        _check_finite("", values)
+    return values
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _check_finite(key: str, value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _wrong(key, f"expected a number, got {value}")
+    for name, one in value.items() if isinstance(value, dict) else ():
+        _check_finite(f"{key}.{name}".strip("."), one)
 
 
 def _resolved(experiment: Any, settings: list[str]) -> tuple[str, list[str], Path | None]:
-    if dataclasses.is_dataclass(experiment) and not isinstance(experiment, type):
-        experiment = dataclasses.asdict(experiment)
-    if isinstance(experiment, Mapping):
-        values = json.dumps(dict(experiment), default=_plain, allow_nan=False)
-        return (*_native.resolve(None, values, settings), None)
+    values = _values(experiment)
+    if values is not None:
+        return (*_native.resolve(None, json.dumps(values), settings), None)
     file = None if experiment is None else Path(experiment)
     return (*_native.resolve(file, None, settings), file)
+
+
+def _given(experiment: Any, key: str) -> bool:
+    """Whether the experiment itself has a key, not its preset."""
+    values = _values(experiment)
+    if values is None and experiment is not None:
+        try:
+            values = tomllib.loads(Path(experiment).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False  # which reading it as an experiment explains
+    section, _, name = key.partition(".")
+    table = (values or {}).get(section)
+    return isinstance(table, dict) and table.get(name) is not None
 
 
 def resolve(experiment: Experiment | None = None, *, set: Settings | None = None) -> dict[str, Any]:
@@ -79,7 +135,9 @@ class Progress:
 
     def __init__(self, name: str = "") -> None:
         self.name, self.started, self.shown = name, time.monotonic(), 0.0
-        self.active = sys.stderr.isatty() or "ipykernel" in sys.modules
+        # A service may have no stream for errors.
+        is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self.active = is_terminal or "ipykernel" in sys.modules
 
     def __call__(self, event: Mapping[str, Any], planned: int) -> None:
         if not self.active:
@@ -148,31 +206,47 @@ def run(
     `set` has further settings, `data` a data set in memory, `seeds` makes one run per seed (a list is returned). `out` is
     the folder of the run, by default a new one below `runs`; with seeds the folder of their folders. `on_round` gets the
     record of every round. An exception in it, and Ctrl-C, ends the run after its round; the same call with `resume=True`
-    and its folder goes on.
+    and its folder goes on. A second Ctrl-C does not wait for that.
     """
     settings = _settings(set)
+    if data is not None and not isinstance(data, Data):
+        raise TypeError(f"data: expected fedanchor.Data, got {type(data).__name__}")
+    if on_round is not None and not callable(on_round):
+        raise TypeError(f"on_round: expected a function, got {type(on_round).__name__}")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers: expected at least 1, got {workers}")
     if data is not None:
-        settings.insert(0, 'data.name="arrays"')
-        if data.clients is not None:
-            settings[1:1] = ["data.anchors=0", *data.settings()]
+        defaults = [f"{key}={value}" for key, value in data.settings().items() if not _given(experiment, key)]
+        settings = [*defaults, *settings, 'data.name="arrays"']
     if device is not None:
-        settings.append(f"device={_value(device)}")
+        settings.append(f"device={_value('device', device)}")
     if seeds is None:
         return _one(experiment, settings, out, data, workers, resume, on_round, progress, "")
     return [
         _one(
             experiment,
-            [*settings, f"seed={int(seed)}"],
+            [*settings, f"seed={seed}"],
             None if out is None else Path(out) / f"seed{seed}",
             data,
             workers,
-            resume,
+            resume and out is not None and _is_begun(Path(out) / f"seed{seed}"),
             on_round,
             progress,
             f"seed {seed}: ",
         )
-        for seed in seeds
+        for seed in _seeds(seeds)
     ]
+
+
+def _seeds(seeds: Iterable[int]) -> list[int]:
+    try:
+        return [operator.index(seed) for seed in seeds]
+    except TypeError as error:
+        raise TypeError(f"seeds: expected whole numbers, got {seeds!r}") from error
+
+
+def _is_begun(folder: Path) -> bool:
+    return (folder / "config.toml").exists()
 
 
 def _one(
@@ -189,7 +263,9 @@ def _one(
     text, notes, file = _resolved(experiment, settings)
     if resume and out is None:
         raise _native.Error("resume: name the folder of the run with out")
-    folder = Path(out) if out is not None else _native.unused_folder(file, text)
+    folder = Path(out if out is not None else _native.unused_folder(file, text)).absolute()
+    if resume and not _is_begun(folder):
+        raise _native.Error(f"resume: there is no run in {folder}: leave resume out to start one")
     planned = int(json.loads(text)["rounds"])
     show = Progress(name)
     show.active = show.active and progress
@@ -219,17 +295,20 @@ def sweep(
     """Runs every experiment with every seed in `out/NAME/seedN`. Finished runs are skipped and interrupted ones resumed, so
     that the same call goes on. For the sweep files of the program, use `fedanchor sweep`.
     """
-    done = []
+    settings, numbers, done = _settings(set), _seeds(seeds), []
     for name, experiment in experiments.items():
-        for seed in seeds:
+        if not isinstance(name, str) or not name or name in (".", "..") or "/" in name:
+            raise ValueError(f"a name in a sweep becomes that of a folder: expected text without `/`, got {name!r}")
+        for seed in numbers:
             folder = Path(out) / name / f"seed{seed}"
-            begun = (folder / "config.toml").exists()
             one = Run(folder)
-            if not (begun and (folder / "summary.json").exists() and one.is_finished):
-                settings = [*_settings(set), f"seed={int(seed)}"]
+            begun = _is_begun(folder)
+            if begun and data is None and (folder / "summary.json").exists() and one.is_finished:
+                _check_same(one, resolve(experiment, set=[*settings, f"seed={seed}"]), device)
+            else:
                 one = run(
                     experiment,
-                    set=settings,
+                    set=[*settings, f"seed={seed}"],
                     out=folder,
                     data=data,
                     device=device,
@@ -238,3 +317,17 @@ def sweep(
                 )
             done.append(one)
     return done
+
+
+def _check_same(run: Run, wanted: dict[str, Any], device: str | None) -> None:
+    """A finished run is taken for an experiment only if it is one of it."""
+    there, wanted = flat(run.config), flat(wanted)
+    if device is not None:
+        wanted["device"] = device
+    for key, value in wanted.items():
+        # What is left open depends on the data.
+        if value is not None and there.get(key) != value:
+            raise _wrong(
+                key,
+                f"{run.path} has a finished run with {there.get(key)}, not {value}: choose another folder",
+            )

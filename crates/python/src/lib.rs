@@ -8,6 +8,7 @@ mod errors;
 mod model;
 mod results;
 mod running;
+mod work;
 
 use pyo3::prelude::*;
 
@@ -21,6 +22,8 @@ mod _native {
     use super::results::{compare, figures, find_runs, read_run, report, table, verify};
     #[pymodule_export]
     use super::running::{program, resolve, run, unused_folder};
+    #[pymodule_export]
+    use super::work::finish;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -43,7 +43,7 @@ pub(crate) fn read_run(py: Python, folder: PathBuf) -> PyResult<(String, Vec<Rou
         matrix.as_ref().map(|matrix| matrix.values.clone())
     };
     let text = json!({
-        "path": run.setup.path,
+        "path": run.setup.path.to_string_lossy(),
         "config": run.setup.config,
         "rounds": run.rounds,
         "timings": run.timings,

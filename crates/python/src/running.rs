@@ -2,15 +2,19 @@
 
 use crate::arrays::{self, Arrays};
 use crate::errors::{of, of_any, other};
+use crate::work::{self, Work};
 use fedanchor::experiment::{Resolved, resolve_file};
 use fedanchor::{Experiment, Federation, Observer, Phase, Resume, RunOptions};
 use fedanchor_data::Partition;
-use fedanchor_record::{RoundRecord, Timing};
+use fedanchor_record::{RoundRecord, Summary, Timing};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Runs the program with these arguments, of which the first is its name; returns its exit status.
 #[pyfunction]
@@ -46,8 +50,9 @@ pub(crate) fn unused_folder(file: Option<PathBuf>, experiment: &str) -> PyResult
     Ok(fedanchor_cli::new_folder(file.as_deref(), &read(experiment)?))
 }
 
-/// Runs an experiment; returns its summary as JSON. `observer` is called with each event as JSON, and may raise an
-/// exception, which ends the run after its round and is raised again then.
+/// Runs an experiment on a thread of its own, and answers signals meanwhile; returns its summary as JSON. `observer` is
+/// called with each event as JSON, and may raise an exception, which ends the run after its round and is raised again
+/// then, like that of a signal. A second signal does not wait for the end of the run.
 #[pyfunction]
 #[pyo3(signature = (experiment, out, resume, workers, data, observer))]
 pub(crate) fn run(
@@ -61,21 +66,63 @@ pub(crate) fn run(
 ) -> PyResult<String> {
     let experiment = read(experiment)?;
     let data = data.map(Arrays::data_set);
-    let stop = AtomicBool::new(false);
-    let mut watcher = Watcher { observer, stop: &stop, raised: None };
-    let summary = py.detach(|| {
+    let (messages, received) = sync_channel(1);
+    let (answers, answered) = sync_channel(1);
+    let stop = Arc::new(AtomicBool::new(false));
+    let work = Work::begin()?;
+    let shared = stop.clone();
+    std::thread::spawn(move || {
+        let mut watcher = Watcher { messages, answered, stop: &shared };
         let options = RunOptions {
             resume: if resume { Resume::Yes } else { Resume::No },
             workers,
-            stop: &stop,
+            stop: &shared,
             ..RunOptions::new(&out)
         };
-        arrays::with(data, || fedanchor::run(&experiment, options, &mut watcher))
+        let summary = arrays::with(data, || fedanchor::run(&experiment, options, &mut watcher));
+        let Watcher { messages, .. } = watcher;
+        // Nobody receives it after a second signal.
+        let _ = messages.send(Message::Ended(Box::new(summary)));
+        drop(work);
     });
-    match (watcher.raised, summary) {
-        (Some(raised), _) => Err(raised),
-        (None, Ok(summary)) => Ok(json!(summary).to_string()),
-        (None, Err(error)) => Err(of(error)),
+    let received = Mutex::new(received);
+    let mut raised: Option<PyErr> = None;
+    loop {
+        let message = py.detach(|| {
+            let received = received.lock().unwrap_or_else(PoisonError::into_inner);
+            received.recv_timeout(Duration::from_millis(50))
+        });
+        match message {
+            Ok(Message::Event(event)) => {
+                let told = match raised {
+                    None => observer.call1(py, (event.to_string(),)).err(),
+                    Some(_) => None,
+                };
+                raised = raised.or(told);
+                let _ = answers.send(());
+            }
+            Ok(Message::Ended(summary)) => {
+                return match (raised, *summary) {
+                    (Some(raised), _) => Err(raised),
+                    (None, Ok(summary)) => Ok(json!(summary).to_string()),
+                    (None, Err(error)) => Err(of(error)),
+                };
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(other("the run ended without a result: please report this"));
+            }
+        }
+        if let Err(signal) = py.check_signals() {
+            if raised.is_some() {
+                stop.store(true, Ordering::Relaxed);
+                return Err(signal);
+            }
+            raised = Some(signal);
+        }
+        if raised.is_some() || work::is_ending() {
+            stop.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -95,25 +142,24 @@ fn without_null(value: Value) -> Value {
     }
 }
 
-/// Tells Python what happens, and ends the run if Python raises an exception, for example at Ctrl-C.
+/// What the thread of a run sends.
+enum Message {
+    Event(Value),
+    Ended(Box<fedanchor::Result<Summary>>),
+}
+
+/// Tells Python what happens, and waits until it has heard it.
 struct Watcher<'a> {
-    observer: Py<PyAny>,
+    messages: SyncSender<Message>,
+    answered: Receiver<()>,
     stop: &'a AtomicBool,
-    raised: Option<PyErr>,
 }
 
 impl Watcher<'_> {
     fn tell(&mut self, event: Value) {
-        let told = Python::attach(|py| {
-            py.check_signals()?;
-            if self.raised.is_none() {
-                self.observer.call1(py, (event.to_string(),))?;
-            }
-            Ok(())
-        });
-        if let Err(raised) = told {
+        let told = self.messages.send(Message::Event(event)).is_ok();
+        if !told || self.answered.recv().is_err() {
             self.stop.store(true, Ordering::Relaxed);
-            self.raised.get_or_insert(raised);
         }
     }
 }

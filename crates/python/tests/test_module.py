@@ -159,8 +159,48 @@ class Runs(WithRun):
         tried = {"one": {**SMALL, "rounds": 1}, "two": {**SMALL, "rounds": 1, "client": {"per_round": 1}}}
         first = fedanchor.sweep(tried, self.folder / "sweep", seeds=[0])
         times = [os.stat(run.path / "summary.json").st_mtime_ns for run in first]
-        again = fedanchor.sweep(tried, self.folder / "sweep", seeds=[0])
+        again = fedanchor.sweep(tried, self.folder / "sweep", seeds=iter([0]))
         self.assertEqual(times, [os.stat(run.path / "summary.json").st_mtime_ns for run in again])
+
+    def test_what_was_stopped_goes_on_and_what_is_finished_is_compared(self) -> None:
+        def fail(record: dict) -> None:
+            raise KeyboardInterrupt
+
+        out, short = self.folder / "some-seeds", {**SMALL, "rounds": 1}
+        with self.assertRaises(KeyboardInterrupt):
+            fedanchor.run(short, seeds=[5, 6], out=out, on_round=fail)
+        runs = fedanchor.run(short, seeds=[5, 6], out=out, resume=True)
+        self.assertEqual([run.summary["rounds"] for run in runs], [1, 1])
+        with self.assertRaisesRegex(fedanchor.Error, "there is no run in"):
+            fedanchor.run(short, out=self.folder / "not-begun", resume=True)
+        fedanchor.sweep({"a": short}, self.folder / "changed")
+        with self.assertRaisesRegex(fedanchor.Error, "^client.epochs: .* a finished run with 1, not 2") as raised:
+            fedanchor.sweep({"a": short}, self.folder / "changed", set={"client.epochs": 2})
+        self.assertEqual(raised.exception.key, "client.epochs")
+
+    def test_a_signal_ends_a_run_and_a_thread_does_not_outlive_libtorch(self) -> None:
+        long = {**SMALL, "rounds": 500}
+        code = (
+            "import fedanchor, json, os, signal, sys, threading, time\n"
+            "long = json.loads(sys.argv[1])\n"
+            "threading.Timer(6, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
+            "try:\n    fedanchor.run(long, out=sys.argv[2])\n"
+            "except KeyboardInterrupt:\n    print(len(fedanchor.Run(sys.argv[2]).rounds))\n"
+            "threading.Thread(target=fedanchor.run, args=[long], kwargs={'out': sys.argv[3]}, daemon=True).start()\n"
+            "time.sleep(2)\n"
+            "if os.fork() == 0:\n"
+            "    try:\n        fedanchor.run(long, out=sys.argv[4])\n"
+            "    except fedanchor.Error as error:\n        print(error, flush=True)\n"
+            "    os._exit(0)\n"
+            "os.wait()\n"
+        )
+        places = [str(self.folder / f"signal-{at}") for at in range(3)]
+        command = [sys.executable, "-c", code, json.dumps(long), *places]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        rounds, forked = done.stdout.splitlines()
+        self.assertLess(int(rounds), 500)
+        self.assertIn("forked", forked)
 
     def test_a_damaged_run_is_an_error_that_names_the_file(self) -> None:
         out = self.folder / "damaged"
@@ -169,6 +209,9 @@ class Runs(WithRun):
         (out / "rounds.jsonl").write_text(text.replace('"round":1', '"round":7', 1))
         self.assertTrue(any("rounds.jsonl" in problem for problem in fedanchor.Run(out).problems))
         self.assertTrue(fedanchor.Run(out).verify()["problems"])
+        listed = fedanchor.runs([out, self.run_])
+        self.assertEqual(sorted(listed["done"]), [0, 2])
+        self.assertTrue(listed["problem"].dropna().str.contains("rounds.jsonl").all())
         (out / "config.toml").unlink()
         with self.assertRaisesRegex(fedanchor.Error, "contains no run"):
             fedanchor.Run(out).records
@@ -207,15 +250,51 @@ class Runs(WithRun):
         self.assertEqual(model.scores(pixels).shape, (3, 10))
         np.testing.assert_allclose(np.linalg.norm(model.latents(pixels), axis=1), 1, rtol=1e-5)
         np.testing.assert_allclose([sum(one.probabilities.values()) for one in predicted], 1, rtol=1e-5)
-        for wrong in [pixels.astype("f4"), pixels[None, None], object()]:
-            with self.assertRaises((fedanchor.Error, TypeError)):
+        colour = rng.integers(0, 256, (40, 30, 3), dtype=np.uint8)
+        self.assertEqual(len(model.predict(colour)), 1)
+        self.assertEqual(model.predict(colour), model.predict([colour]))
+        for name, picture in {
+            "alpha": Image.fromarray(rng.integers(0, 256, (40, 30, 4), dtype=np.uint8)),
+            "deep": Image.fromarray(rng.integers(0, 65536, (30, 30), dtype=np.uint16)),
+            "palette": Image.fromarray(colour).quantize(16),
+            "turned": Image.fromarray(colour),
+        }.items():
+            path = self.folder / f"{name}.png"
+            exif = Image.Exif()
+            exif[0x0112] = 6
+            picture.save(path, exif=exif if name == "turned" else None)
+            with self.subTest(name):
+                self.assertEqual(model.predict(path), model.predict(Image.open(path)))
+        for wrong in [pixels.astype("f4"), pixels[None, None], object(), None, b"a.png", {"a.png": 1}, [None]]:
+            with self.subTest(wrong), self.assertRaises(fedanchor.Error):
                 model.predict(wrong)
+        self._edited(model.description, lambda about: about.update(side=10**12))
+        self._edited(model.description, lambda about: about["model"].update(norm="group", groups=0))
+        self._edited(model.description, lambda about: about["normalisation"].update(std=[0.0]))
+        self._edited(model.description, lambda about: about.pop("shape_of_another_version", about.pop("fit")))
         with self.assertRaisesRegex(fedanchor.Error, "no-such.png"):
             model.predict("no-such.png")
         (self.folder / "model.safetensors").write_bytes(b"no model")
         for path in ["nowhere", self.folder / "model.safetensors"]:
             with self.assertRaises(fedanchor.Error):
                 fedanchor.Model.load(path)
+
+
+    def _edited(self, description: dict, edit) -> None:
+        """A model file with another description is refused."""
+        content = (self.run_.path / "model.safetensors").read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        head = json.loads(content[8 : 8 + length])
+        [key] = [key for key, value in head["__metadata__"].items() if value.startswith("{")]
+        about = json.loads(head["__metadata__"][key])
+        edit(about)
+        head["__metadata__"][key] = json.dumps(about)
+        text = json.dumps(head).encode()
+        text += b" " * (-len(text) % 8)
+        path = self.folder / "edited.safetensors"
+        path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+        with self.assertRaises(fedanchor.Error):
+            fedanchor.Model.load(path)
 
 
 class Arrays(unittest.TestCase):
@@ -238,6 +317,13 @@ class Arrays(unittest.TestCase):
             self.assertEqual(run.classes, ["-", "|"])
             self.assertEqual(sorted(run.records[1]["client_names"]), ["north", "south"])
             self.assertEqual(run.records[1]["seen"], 60)
+            one = {**experiment, "client": {"epochs": 1, "per_round": 1}, "rounds": 1}
+            self.assertEqual(len(fedanchor.run(one, data=data, out=f"{folder}/one").records[1]["clients"]), 1)
+            half = fedanchor.Clients(list(images), {"north": np.arange(60) < 20, "south": np.arange(60) >= 20})
+            self.assertEqual(
+                fedanchor.Data(self.images(20, 2), self.images(40, 3), 2, clients=half)._arrays.clients,
+                data._arrays.clients,
+            )
             again = fedanchor.run(experiment, data=data, out=f"{folder}/again")
             self.assertEqual(run.records, again.records)
             self.assertEqual(fedanchor.Model.load(run).classes, ["-", "|"])
@@ -266,11 +352,23 @@ class Arrays(unittest.TestCase):
             ((images[:0], labels[:0]), r"train: there are no images"),
             (images, r"train: expected \(images, labels\)"),
             ((images[:, :8, :8], labels), r"one size"),
+            ((images, None), r"train: expected labels"),
+            ([(images[0], 0), (images[1][:8, :8], 1)], r"train: expected images of one size"),
         ]:
             with self.subTest(problem), self.assertRaisesRegex(fedanchor.Error, problem):
                 fedanchor.Data(wrong, good, 2)
+        for classes in (10**9, 1, "ab", 3.5, ["a", "a"]):
+            with self.subTest(classes), self.assertRaisesRegex(fedanchor.Error, "^classes: expected"):
+                fedanchor.Data(good, good, classes)
         for assignment, problem in [
             ({"a": [99]}, "a: expected numbers from 0 to 19, got 99"),
+            ({"a": [0.5]}, "a: expected whole numbers of images, or 20 times True or False, got float64"),
+            ({"a": np.ones(3, bool)}, "a: expected whole numbers"),
+            ({"a": "012"}, "a: expected numbers of images"),
+            ({"a": [1, 1]}, "a: an image is named twice"),
+            ({1: [0], "1": [1]}, "two clients have the same name"),
+            ([1, 2], "clients: 0: expected numbers of images"),
+            (None, "clients: expected the numbers"),
             ({"a": []}, "a: expected at least one image"),
             ({}, "at least one client"),
         ]:
@@ -293,8 +391,17 @@ class Settings(unittest.TestCase):
         with self.assertRaises(fedanchor.Error) as raised:
             fedanchor.run("no-such-file.toml")
         self.assertIsNone(raised.exception.key)
-        with self.assertRaises(TypeError):
-            fedanchor.resolve({"data": {"path": object()}})
+        for experiment, settings, key in [
+            ({"data": {"path": object()}}, None, "data.path"),
+            ({"optimiser": {"lr": float("nan")}}, None, "optimiser.lr"),
+            ({}, {"data.path": None}, "data.path"),
+            ({}, {"client": {"epochs": None}}, "client.epochs"),
+        ]:
+            with self.subTest(key), self.assertRaisesRegex(fedanchor.Error, f"^{key}: ") as raised:
+                fedanchor.resolve(experiment, set=settings)
+            self.assertEqual(raised.exception.key, key)
+        resolved = fedanchor.resolve({"rounds": np.int64(3)}, set={"client": {"epochs": np.int32(2)}})
+        self.assertEqual((resolved["rounds"], resolved["client"]["epochs"]), (3, 2))
         with self.assertRaises(TypeError):
             fedanchor.resolve({}, set="rounds=1")
         with self.assertRaisesRegex(fedanchor.Error, "cuda"):

@@ -17,8 +17,9 @@ use crate::config::{Heads, Unfreeze};
 use crate::disk;
 use crate::error::{Error, Result};
 use crate::labels::{Anchors, latents, outputs, probabilities};
-use fedanchor_data::InputFormat;
 use fedanchor_data::features::{FeatureFormat, TrunkInfo};
+use fedanchor_data::formats::MAX_SIDE;
+use fedanchor_data::{InputFormat, Shape};
 use fedanchor_engine::batches::View;
 use fedanchor_engine::guard;
 use fedanchor_engine::model::{Features, Network, Pass, Statistics};
@@ -163,6 +164,12 @@ impl Model {
         }
         description.heads = there;
         let Description { model, shape, normalisation, classes, .. } = &description;
+        if !(1..=MAX_SIDE).contains(&shape.side) || ![1, 3].contains(&shape.channels) {
+            let Shape { side, channels } = shape;
+            return Err(problem(&format!(
+                "expected images of 1 to {MAX_SIDE} pixels per side and 1 or 3 channels, got {side} and {channels}"
+            )));
+        }
         let trunk = match &description.trunk {
             Some(info) if model.unfreeze != Unfreeze::All => {
                 Some(load_trunk(info, trunk, model.unfreeze, device)?)
@@ -179,6 +186,9 @@ impl Model {
         let channels = format.network().channels;
         if normalisation.mean.len() != channels || normalisation.std.len() != channels {
             return Err(problem(&"one mean and one deviation per channel are missing"));
+        }
+        if normalisation.std.iter().any(|std| !(std.is_finite() && *std > 0.0)) {
+            return Err(problem(&"the deviations of its normalisation are not all above 0"));
         }
         fedanchor_engine::model::check(model).map_err(|error| problem(&error))?;
         let context =

@@ -206,7 +206,7 @@ impl<'a> Builder<'a> {
         let operation = match self.config.norm {
             NormKind::Group => {
                 let groups = channels.min(self.config.groups as i64);
-                if channels % groups != 0 {
+                if groups < 1 || channels % groups != 0 {
                     let problem = format!(
                         "{groups} groups do not divide the {channels} channels of `{name}`"
                     );
