@@ -191,6 +191,8 @@ class FakeCoordinator:
             self._changed.wait_for(lambda: self._new or self._end is not None, 1.0)
             answer: dict[str, Any] = {"state": "wait", "requests": [], "ok": True, "message": ""}
             answer["forget"], self.forget = self.forget, []
+            for number in answer["forget"]:
+                self._outcomes.pop(number, None)  # nobody waits for it, and it is not sent again
             if self._new:
                 answer["state"], answer["requests"] = "work", self._new
                 self._given, self._new = self._given + self._new, []
