@@ -97,9 +97,14 @@ pub(super) fn choose(
         Ok::<_, anyhow::Error>(candidate)
     };
     let frozen = on_trunk(&format!("on the features of {TRUNK}"), &photographs)?;
-    let (mut best, mut other) = match frozen.gain_over(&scratch).0 > 0.0 {
-        true => (frozen, scratch),
-        false => (scratch, frozen),
+    // Where a start from scratch is the right one, it is so by far; a few pictures can say anything.
+    let (gain, by_chance) = scratch.gain_over(&frozen);
+    if gain > 0.0 && gain <= by_chance {
+        say(chance(-gain));
+    }
+    let (mut best, mut other) = match gain > by_chance {
+        true => (scratch, frozen),
+        false => (frozen, scratch),
     };
     if best.trunk.is_some() {
         let what = format!("training the last stage of {TRUNK}");
@@ -109,20 +114,21 @@ pub(super) fn choose(
         if gain > by_chance {
             (best, other) = (last, best);
         } else if gain > 0.0 {
-            say(format!(
-                "  on the same pictures that is {gain:.1} points more, not more than chance explains"
-            ));
+            say(chance(gain));
         }
     }
     if best.trunk.is_some() && is_short {
         say("not sure: a start from scratch needs more epochs than the trial had; `--trunk none` takes it".to_owned());
     }
     let (gain, _) = best.gain_over(&other);
+    let difference = match gain < 0.0 {
+        true => format!("within chance of {}", other.what),
+        false => format!("{gain:.1} points more than {}", other.what),
+    };
+    let accuracy = best.accuracy(usize::MAX).0;
     let reason = format!(
-        "Tried {}: {:.1} % of held-out labelled pictures, {gain:.1} points more than {}.",
-        best.what,
-        best.accuracy(usize::MAX).0,
-        other.what
+        "Tried {}: {accuracy:.1} % of held-out labelled pictures, {difference}.",
+        best.what
     );
     say(format!("proposed: {}", best.what));
     if best.trunk.is_none() {
@@ -135,6 +141,15 @@ pub(super) fn choose(
         say(text.to_owned());
     }
     Ok(Start { trunk: best.trunk, unfreeze: best.unfreeze, reason: Some(reason), mirror })
+}
+
+/// What is said of a difference that does not decide.
+fn chance(gain: f64) -> String {
+    let more = if gain > 0.0 { "more" } else { "fewer" };
+    let points = gain.abs();
+    format!(
+        "  on the same pictures that is {points:.1} points {more}, not more than chance explains"
+    )
 }
 
 /// A start that was tried, or not where it would take too long.
