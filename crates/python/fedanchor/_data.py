@@ -192,15 +192,13 @@ def _numbers(name: str, given: Any, count: int) -> list[int]:
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise _wrong(what, f"expected numbers of images, got {given!r}")
     listed = np.asarray(given if isinstance(given, np.ndarray) else list(given))
-    if listed.size == 0:
-        raise _wrong(what, "expected at least one image, got none")
     if listed.dtype == bool and listed.shape == (count,):
         listed = np.flatnonzero(listed)
+    if listed.size == 0:
+        raise _wrong(what, "expected at least one image, got none")
     if listed.ndim != 1 or listed.dtype.kind not in "iu":
         problem = f"expected whole numbers of images, or {count} times True or False, got {listed.dtype}"
         raise _wrong(what, f"{problem} {list(listed.shape)}")
-    if listed.size == 0:
-        raise _wrong(what, "expected at least one image, got none")
     wrong = listed[(listed < 0) | (listed >= count)]
     if wrong.size:
         raise _wrong(what, f"expected numbers from 0 to {count - 1}, got {wrong[0]}")

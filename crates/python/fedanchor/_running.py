@@ -27,36 +27,31 @@ Experiment = PathLike | Mapping[str, Any]
 Settings = Iterable[str] | Mapping[str, Any]
 
 
-def _value(key: str, value: Any) -> str:
-    """A value as TOML."""
-    value = _plain(key, value)
-    if value is None:
-        raise _wrong(key, "None is no value: leave the key out")
-    if isinstance(value, dict):
-        pairs = ", ".join(f"{json.dumps(name)} = {_value(f'{key}.{name}', one)}" for name, one in value.items())
-        return f"{{ {pairs} }}"
-    if isinstance(value, list):
-        return f"[{', '.join(_value(key, one) for one in value)}]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _plain(key: str, value: Any) -> Any:
-    """Dictionaries, lists, text, numbers and None: dataclasses, paths, arrays and numbers of numpy become these."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+def _toml(key: str, value: Any) -> str:
+    """A value as TOML: also of a dataclass, a path, an array or a number of numpy."""
+    if _is_dataclass(value):
         value = dataclasses.asdict(value)
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(name): _plain(f"{key}.{name}".strip("."), one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(key, one) for one in value]
     if isinstance(value, Path):
+        value = str(value)
+    if value is None:
+        raise _wrong(key, "None is no value: leave the key out")
+    if isinstance(value, Mapping):
+        inner = [(str(name), one) for name, one in value.items()]
+        pairs = ", ".join(f"{json.dumps(name)} = {_toml(f'{key}.{name}', one)}" for name, one in inner)
+        return f"{{ {pairs} }}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_toml(key, one) for one in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
+    if isinstance(value, (str, bool, int, float)):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     raise _wrong(key, f"{type(value).__name__} is not a value of a setting")
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _wrong(key: str, problem: str) -> _native.Error:
@@ -71,7 +66,7 @@ def _settings(settings: Settings | None) -> list[str]:
     if isinstance(settings, str):
         raise TypeError("set: expected a list of KEY=VALUE or a dictionary, got a string")
     if isinstance(settings, Mapping):
-        return [f"{key}={_value(str(key), value)}" for key, value in settings.items()]
+        return [f"{key}={_toml(str(key), value)}" for key, value in settings.items()]
     listed = list(settings)
     wrong = next((one for one in listed if not isinstance(one, str) or "\n" in one), None)
     if wrong is not None:
@@ -80,28 +75,22 @@ def _settings(settings: Settings | None) -> list[str]:
 
 
 def _values(experiment: Any) -> dict[str, Any] | None:
-    """The settings of an experiment that is not a file."""
-    values = _plain("", experiment) if isinstance(experiment, Mapping) or _is_dataclass(experiment) else None
-    if values is not None:
-        _check_finite("", values)
-    return values
+    """The settings of an experiment that is not a file; those without a value are left out."""
+    if _is_dataclass(experiment):
+        experiment = dataclasses.asdict(experiment)
+    return _without_none(experiment) if isinstance(experiment, Mapping) else None
 
 
-def _is_dataclass(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def _check_finite(key: str, value: Any) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _wrong(key, f"expected a number, got {value}")
-    for name, one in value.items() if isinstance(value, dict) else ():
-        _check_finite(f"{key}.{name}".strip("."), one)
+def _without_none(values: Mapping[Any, Any]) -> dict[str, Any]:
+    kept = {str(key): value for key, value in values.items() if value is not None}
+    return {key: _without_none(value) if isinstance(value, Mapping) else value for key, value in kept.items()}
 
 
 def _resolved(experiment: Any, settings: list[str]) -> tuple[str, list[str], Path | None]:
     values = _values(experiment)
     if values is not None:
-        return (*_native.resolve(None, json.dumps(values), settings), None)
+        text = "".join(f"{json.dumps(key)} = {_toml(key, value)}\n" for key, value in values.items())
+        return (*_native.resolve(None, text, settings), None)
     file = None if experiment is None else Path(experiment)
     return (*_native.resolve(file, None, settings), file)
 
@@ -116,7 +105,7 @@ def _given(experiment: Any, key: str) -> bool:
             return False  # which reading it as an experiment explains
     section, _, name = key.partition(".")
     table = (values or {}).get(section)
-    return isinstance(table, dict) and table.get(name) is not None
+    return isinstance(table, dict) and name in table
 
 
 def resolve(experiment: Experiment | None = None, *, set: Settings | None = None) -> dict[str, Any]:
@@ -219,7 +208,7 @@ def run(
         defaults = [f"{key}={value}" for key, value in data.settings().items() if not _given(experiment, key)]
         settings = [*defaults, *settings, 'data.name="arrays"']
     if device is not None:
-        settings.append(f"device={_value('device', device)}")
+        settings.append(f"device={_toml('device', device)}")
     if seeds is None:
         return _one(experiment, settings, out, data, workers, resume, on_round, progress, "")
     return [

@@ -22,22 +22,18 @@ pub(crate) fn program(py: Python, arguments: Vec<OsString>) -> u8 {
     py.detach(|| fedanchor_cli::with_arguments(arguments))
 }
 
-/// An experiment in full, as JSON, with notes about settings that have no effect: from settings as JSON (`values`), else
-/// from a file [default: the quick experiment], and further settings `KEY=VALUE`.
+/// An experiment in full, as JSON, with notes about settings that have no effect: from the text of an experiment file,
+/// else from a file [default: the quick experiment], and further settings `KEY=VALUE`.
 #[pyfunction]
-#[pyo3(signature = (file, values, settings))]
+#[pyo3(signature = (file, text, settings))]
 pub(crate) fn resolve(
     file: Option<PathBuf>,
-    values: Option<&str>,
+    text: Option<&str>,
     settings: Vec<String>,
 ) -> PyResult<(String, Vec<String>)> {
-    let resolved = match values {
+    let resolved = match text {
         None => fedanchor_cli::read_experiment(file.as_deref(), &settings).map_err(of_any)?,
-        Some(values) => {
-            let values: Value = serde_json::from_str(values).map_err(other)?;
-            let table = toml::Table::try_from(without_null(values)).map_err(other)?;
-            resolve_file(&table.to_string(), Path::new(""), &settings).map_err(of)?
-        }
+        Some(text) => resolve_file(text, Path::new(""), &settings).map_err(of)?,
     };
     let Resolved { experiment, notes, .. } = resolved;
     Ok((json!(experiment).to_string(), notes))

@@ -11,7 +11,7 @@ fn the_module_loads_and_knows_its_build() {
     let built = std::env::current_exe().unwrap().with_file_name("lib_native.so");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::copy(built, folder.join("_native.abi3.so")).unwrap();
-    let code = "import _native; print(_native.version); print(_native.resolve(None, '{}', [])[1])";
+    let code = "import _native; print(_native.version); print(_native.resolve(None, '', [])[1])";
     let output = Command::new("python3")
         .args(["-c", code])
         .env("PYTHONPATH", &folder)
