@@ -22,7 +22,7 @@ RESULTS = REPOSITORY / "results"
 REPORTS = [
     ([RESULTS / "quick"], [], {"quick": "small-accuracy"}),
     (
-        [RESULTS / "table2/cifar10-500-iid-fedanchor/seed1", RESULTS / "table2/cifar10-500-iid-semifl/seed1"],
+        [RESULTS / "batch10/cifar10-500-iid-fedanchor/seed1", RESULTS / "batch10/cifar10-500-iid-semifl/seed1"],
         ["--smooth", "5"],
         {"method-kept": "wrn28x2-kept", "method-labels": "wrn28x2-labels-all"},
     ),

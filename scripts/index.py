@@ -57,7 +57,8 @@ def differences(config):
     """The settings of a run that differ from its preset."""
     table = tomllib.loads(config)
     expected = preset(table.get("preset", "paper"), table["method"]["name"], table["partition"]["kind"])
-    expected.setdefault("server.batch", 10)
+    if not expected["server.batch"]:
+        expected["server.batch"] = 10 if table["data"]["anchors"] <= 1000 else 250
     found = [(key, value) for key, value in flattened(table) if not LEFT_OUT.fullmatch(key) and expected.get(key) != value]
     return "; ".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in found)
 

@@ -14,7 +14,7 @@ use toml::{Table, Value};
 
 /// Settings that were added or removed since the first records, with the value that has the effect of not having the
 /// setting.
-const WITHOUT_SETTING: [(&str, &str); 23] = [
+const WITHOUT_SETTING: [(&str, &str); 30] = [
     ("aggregation.hostile", "0.3"), // used by no rule of that time
     ("aggregation.rule", "\"mean\""),
     ("batch_norm.images", "10000"), // used by static-all only
@@ -32,8 +32,15 @@ const WITHOUT_SETTING: [(&str, &str); 23] = [
     ("fleet.ask", "0"),
     ("fleet.clients_per_node", "1"),
     ("fleet.deadline", "0.0"),
+    ("method.client_mixup", "false"),
     ("method.local_prior", "0.0"),
     ("method.logit_adjustment", "0.0"),
+    ("method.mixup.alpha", "0.75"), // of no mixup
+    ("method.mixup.augment", "\"before\""),
+    ("method.mixup.draw", "\"batch\""),
+    ("method.mixup.mix_set", "\"epoch\""),
+    ("method.mixup.weight", "1.0"),
+    ("method.server_mixup", "false"),
     ("method.warm_up.predictor", "512"), // of no warm-up
     ("method.warm_up.rounds", "0"),
     ("method.warm_up.target_decay", "0.99"),

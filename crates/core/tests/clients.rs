@@ -13,6 +13,7 @@ use tch::Kind;
 
 const BRIEF: &[&str] = &[
     "model.name=small",
+    "server.batch=10",
     "data.anchors=100",
     "data.clients=40",
     "client.per_round=3",

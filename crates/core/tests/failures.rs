@@ -69,16 +69,21 @@ impl Method for Flaky {
     }
 }
 
-fn build(settings: &Table) -> Result<Box<dyn Method>> {
-    let supervised = methods::find("supervised")?;
-    Ok(Box::new(Flaky((supervised.build)(settings)?)))
+fn build(_: &Table) -> Result<Box<dyn Method>> {
+    Ok(Box::new(Flaky(methods::supervised())))
 }
 
 fn experiment(settings: &[&str]) -> Experiment {
     static REGISTERED: Once = Once::new();
-    let registration = Registration::new("flaky", "augment = \"weak\"", build);
+    let registration = Registration::new("flaky", "", build);
     REGISTERED.call_once(|| register(registration).unwrap());
-    let keys = ["model.name=small", "data.name=sample", "data.anchors=50", "data.clients=8"];
+    let keys = [
+        "model.name=small",
+        "data.name=sample",
+        "server.batch=10",
+        "data.anchors=50",
+        "data.clients=8",
+    ];
     let more = ["client.per_round=8", "client.epochs=1", "pretrain.epochs=1", "client.batch=32"];
     let all = keys.iter().chain(&more).chain(&["method.name=flaky"]).chain(settings);
     resolve("preset = \"paper\"", &all.map(|&key| key.to_owned()).collect::<Vec<_>>()).unwrap()

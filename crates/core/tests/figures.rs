@@ -17,6 +17,7 @@ const BRIEF: &[&str] = &[
     "rounds=3",
     "data.name=sample",
     "model.name=small",
+    "server.batch=10",
     "data.anchors=60",
     "data.clients=60",
     "client.per_round=2",

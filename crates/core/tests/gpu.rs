@@ -17,6 +17,7 @@ fn gpu() {
 /// Short rounds of unequal clients on the embedded sample.
 const BRIEF: &[&str] = &[
     "rounds=1",
+    "server.batch=10",
     "data.anchors=60",
     "data.clients=120",
     "partition.alpha=1",

@@ -11,6 +11,7 @@ const SETTING: &[&str] = &[
     "rounds=6",
     "model.name=small",
     "data.name=sample",
+    "server.batch=10",
     "data.anchors=60",
     "data.clients=40",
     "client.per_round=5",
@@ -90,6 +91,11 @@ fn supervised_learns() {
 #[test]
 fn semifl_learns() {
     learns(&[MORE, &["method.name=semifl", "method.threshold=0.8"]].concat(), 10.0);
+}
+
+#[test]
+fn fl2_learns() {
+    learns(&[MORE, &["method.name=fl2", "rounds=4"]].concat(), 10.0);
 }
 
 #[test]

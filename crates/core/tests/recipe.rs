@@ -7,6 +7,7 @@ use fedanchor::engine::batches::{Batches, StepPlan};
 use fedanchor::engine::model::Statistics;
 use fedanchor::engine::training::losses::cross_entropy;
 use fedanchor::engine::training::{FixMix, Inputs, StepLoss};
+use fedanchor::labels::Anchors;
 use fedanchor::{Simulation, resolve};
 use fedanchor_data::sample;
 use tch::{Kind, Tensor};
@@ -65,6 +66,54 @@ fn a_run_goes_on_after_its_warm_up() {
             assert_eq!(record.outcome, fedanchor_record::Outcome::Applied);
         }
     }
+}
+
+/// What is broadcast of the anchors follows how their latents are computed, and repeats itself.
+#[test]
+fn latents_of_the_anchors_are_computed_as_asked() {
+    let means = |views: &str, round: u32| {
+        let simulation = simulation(&[&format!("method.anchor_views={views}"), "rounds=1"]);
+        let mut coordinator = simulation.coordinator().unwrap();
+        coordinator.pretrain(&mut |_, _| true).unwrap();
+        let method = &simulation.federation.method;
+        let sent = method.broadcast(&coordinator.server, round, &[]).unwrap().unwrap();
+        let Anchors::ClassMeans(means) = Anchors::take_from(&sent.arrays, 10).unwrap().unwrap()
+        else {
+            panic!("expected class means")
+        };
+        means
+    };
+    let apart = |a: &Tensor, b: &Tensor| (a - b).abs().max().double_value(&[]);
+    let plain = means("plain", 1);
+    assert_eq!(apart(&plain, &means("plain", 2)), 0.0);
+    let (weak, batch) = (means("weak", 1), means("batch", 1));
+    assert_eq!(apart(&weak, &means("weak", 1)), 0.0);
+    for other in [&weak, &batch, &means("weak", 2)] {
+        assert!(apart(&plain, other) > 1e-3, "{}", apart(&plain, other));
+    }
+    assert!(apart(&weak, &means("weak", 2)) > 1e-3);
+}
+
+/// Supervised training with the losses of FedAnchor's clients: on all samples, by their true labels.
+#[test]
+fn true_labels_may_have_the_recipe_of_pseudo_labels() {
+    let losses = |settings: &[&str]| {
+        let simulation = simulation(&[&["method.name=supervised", "rounds=1"], settings].concat());
+        let (mut coordinator, mut fleet) = (simulation.coordinator().unwrap(), simulation.fleet());
+        coordinator.pretrain(&mut |_, _| true).unwrap();
+        let record = coordinator.round(&mut fleet, 1).unwrap().record;
+        assert_eq!(record.kept, record.seen);
+        ["client_fix", "client_mix", "server_mix"].map(|name| record.losses.get(name))
+    };
+    let plain = losses(&[]);
+    assert!(matches!(plain, [Some(_), None, None]), "{plain:?}");
+    let mixed = losses(&["method.client_mixup=true", "method.server_mixup=true"]);
+    assert!(matches!(mixed, [Some(_), Some(_), Some(_)]), "{mixed:?}");
+    // Clients with few classes: their logits are helped by what is added to them.
+    let few = ["partition.kind=classes", "partition.per_client=2"];
+    let (plain, adjusted) =
+        (losses(&few), losses(&[&few[..], &["method.logit_adjustment=1"]].concat()));
+    assert!(adjusted[0].unwrap() < plain[0].unwrap(), "{adjusted:?} {plain:?}");
 }
 
 #[test]

@@ -60,6 +60,8 @@ pub enum Purpose {
     Features = 22,
     /// Which labelled pictures a trial holds out.
     Trial = 23,
+    /// Weak views of the anchors whose latents are broadcast.
+    AnchorLatents = 24,
 }
 
 /// The client number of draws for the server's own update, trained on the anchors as a client

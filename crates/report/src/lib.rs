@@ -17,6 +17,7 @@
 mod card;
 pub mod chart;
 mod compare;
+mod elsewhere;
 mod error;
 mod escape;
 mod figures;

@@ -19,7 +19,7 @@ pub(crate) const SWITCHES: [&str; 3] =
     ["method.client_mixup", "method.server_mixup", "method.contrastive.epochs"];
 
 /// The concentration the paper calls IID.
-const IID: f64 = 1000.0;
+pub(crate) const IID: f64 = 1000.0;
 
 /// An accuracy as printed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

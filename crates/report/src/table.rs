@@ -3,6 +3,7 @@
 //! Two runs belong to the same experiment if their whole resolved configs agree: see
 //! [`group`]. A column of the differing keys tells rows of the same heading apart.
 
+use crate::elsewhere::elsewhere;
 use crate::heading::Heading;
 use crate::published::{self, Published, published};
 use crate::runs::{Run, Runs};
@@ -157,6 +158,7 @@ fn row(group: &Group, all: &[Group], runs: &[Run]) -> (Row, Vec<String>) {
     notes.extend(published.iter().skip(1).map(|other| {
         format!("table {} of the paper gives {other} for the same setting", other.table)
     }));
+    notes.extend(elsewhere(setup));
     let last = Average::of(seeds.iter().map(|run| run.summary.final_accuracy));
     let row = Row {
         heading: setup.heading.clone(),

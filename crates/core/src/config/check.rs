@@ -51,7 +51,7 @@ impl Experiment {
             ("client.epochs", client.epochs.into(), 1.0, MAX_EPOCHS),
             // Batch norm needs a batch.
             ("client.batch", client.batch as f64, 2.0, batch),
-            ("server.batch", optional(server.batch.map(|batch| batch as f64), 2.0), 2.0, batch),
+            ("server.batch", server.batch as f64, 0.0, batch),
             ("server.epochs", server.epochs.into(), 0.0, MAX_EPOCHS),
             ("server.lr", optional(server.lr, 0.0), 0.0, 100.0),
             ("server.momentum", server.momentum, 0.0, 1.0),
@@ -71,6 +71,8 @@ impl Experiment {
         ] {
             within(key, value, least, most)?;
         }
+        let problem = "expected 0, or at least 2 for batch norm, got 1";
+        ensure(server.batch != 1, "server.batch", problem.to_owned())?;
         self.check_data()?;
         self.check_model()?;
         self.check_federation()?;
@@ -253,9 +255,7 @@ mod tests {
             let mut keys = Vec::new();
             numbers(&toml::Table::try_from(resolved(&[&start]).unwrap()).unwrap(), "", &mut keys);
             // Keys that have no default, or are not written down.
-            keys.extend(
-                ["data.size", "data.test_share", "server.lr", "server.batch"].map(str::to_owned),
-            );
+            keys.extend(["data.size", "data.test_share", "server.lr"].map(str::to_owned));
             keys.extend(["faults.factor", "record.samples", "fleet.ask"].map(str::to_owned));
             keys.extend(["fleet.deadline", "fleet.clients_per_node"].map(str::to_owned));
             if keys.contains(&"method.contrastive.epochs".to_owned()) {

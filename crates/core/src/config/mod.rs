@@ -116,8 +116,12 @@ pub struct MethodConfig {
 
 impl Experiment {
     /// Batch size of the server's supervised epochs: as given, or by the number of anchors.
-    pub fn server_batch(&self) -> usize {
-        self.server.batch.unwrap_or(if self.data.anchors <= 1000 { 10 } else { 250 })
+    pub(crate) fn server_batch(&self) -> usize {
+        match self.server.batch {
+            0 if self.data.anchors <= 1000 => 10,
+            0 => 250,
+            batch => batch,
+        }
     }
 
     /// The clients' learning rate in a round.
@@ -271,9 +275,8 @@ pub struct ServerConfig {
     /// Learning rate of the server's epochs, under the same schedule [default: `optimiser.lr`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
-    /// Batch size of the supervised epochs [default: 10 for up to 1,000 anchors, 250 for more].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch: Option<usize>,
+    /// Batch size of the supervised epochs, at most the number of anchors; 0: 10 for up to 1,000 anchors, 250 for more.
+    pub batch: usize,
     /// Augmentation of the anchors in the supervised epochs; `fedcon` and `supervised` have their own.
     pub augment: Augmentation,
     /// Keep the server's momentum from round to round.

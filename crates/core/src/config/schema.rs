@@ -278,9 +278,11 @@ mod tests {
             let mut all = Vec::new();
             keys(&Table::try_from(&experiment).unwrap(), "", &mut all);
             // Keys that have no default.
-            let without = ["data.path", "data.size", "server.lr", "server.batch", "augment.flip"];
+            let without = ["data.path", "data.size", "server.lr", "augment.flip"];
             all.extend(without.map(str::to_owned));
-            all.extend(["model.latent_stage", "method.latents"].map(str::to_owned));
+            all.extend(
+                ["model.latent_stage", "method.latents", "method.anchor_views"].map(str::to_owned),
+            );
             all.push("method.contrastive.batch".to_owned());
             all.extend(
                 [

@@ -131,8 +131,9 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     let on_gpu = table.get("device").and_then(Value::as_str).is_some_and(|d| d.starts_with("cuda"));
     let precision = if on_gpu { "bf16" } else { "f32" };
     table.entry("precision").or_insert_with(|| Value::String(precision.to_owned()));
-    let experiment: Experiment = read("", table)?;
+    let mut experiment: Experiment = read("", table)?;
     experiment.check()?;
+    experiment.server.batch = experiment.server_batch();
     Ok((experiment, built))
 }
 
@@ -162,7 +163,9 @@ pub fn settle(
     let network = Network::new(&experiment.model, method.properties().heads, shape, classes)?;
     experiment.augment.flip = Some(experiment.augment.flip.unwrap_or(flip));
     experiment.model.latent_stage = Some(network.latent_stage);
-    experiment.server.batch = Some(experiment.server_batch());
+    let most =
+        if experiment.data.anchors == 0 { usize::MAX } else { experiment.data.anchors.max(2) };
+    experiment.server.batch = experiment.server.batch.min(most);
     experiment.method.settings = method.settle(&experiment, classes)?;
     Ok(experiment)
 }

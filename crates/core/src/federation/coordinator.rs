@@ -184,7 +184,8 @@ impl Coordinator<'_> {
         let mut collected = Collected::default();
         collected.asked = true;
         collected.losses.resize(client_losses.len(), Vec::new());
-        let intake = Intake { experiment, admission, rule, registry, observes, collected };
+        let method = &**method;
+        let intake = Intake { experiment, method, admission, rule, registry, observes, collected };
         let intake = RefCell::new(intake);
         let counts =
             |client: u32, bytes: &[u8]| intake.borrow().admission.would_count(client, bytes);

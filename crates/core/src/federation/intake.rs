@@ -7,7 +7,7 @@ use crate::aggregation::{Norms, Rule};
 use crate::config::{Experiment, Weights, WithoutSamples};
 use crate::error::Result;
 use crate::messages::{ClientOutcome, Update};
-use crate::methods::MeanLosses;
+use crate::methods::{MeanLosses, Method};
 use fedanchor_engine::tensors::Params;
 use fedanchor_record::words::excerpt;
 use fedanchor_record::{ClientNote, RoundRecord};
@@ -48,6 +48,7 @@ impl Collected {
 
 pub(super) struct Intake<'a> {
     pub(super) experiment: &'a Experiment,
+    pub(super) method: &'a dyn Method,
     pub(super) admission: Admission,
     pub(super) rule: Box<dyn Rule>,
     pub(super) registry: &'a mut Registry,
@@ -152,7 +153,8 @@ impl Intake<'_> {
     }
 
     fn add(&mut self, update: &Update) -> Result<()> {
-        let weight = n_m(self.experiment.aggregation.weights, update);
+        let weights = self.experiment.aggregation.weights;
+        let weight = self.method.weight(update).unwrap_or_else(|| n_m(weights, update));
         self.rule.add(&update.params, weight, &self.admission.sent)
     }
 

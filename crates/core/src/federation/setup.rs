@@ -137,7 +137,7 @@ pub(crate) fn server_split(experiment: &Experiment, data: &DataSet) -> Result<Sp
 fn check_memory(free: Option<u64>, experiment: &Experiment, context: &Context) -> Result<()> {
     let Some(free) = free.filter(|_| context.device == Device::Cpu) else { return Ok(()) };
     let of_image = context.network.convolved * size_of::<f32>() as u64;
-    let server = experiment.server_batch().min(experiment.data.anchors);
+    let server = experiment.server.batch.min(experiment.data.anchors);
     for (key, images) in [("server.batch", server), ("client.batch", experiment.client.batch)] {
         let needed = of_image.saturating_mul(images as u64);
         let problem = format!(
@@ -171,7 +171,7 @@ mod tests {
         let problem = "server.batch: training on 40 images at a time needs at least";
         assert!(refused.starts_with(problem) && refused.contains("at most 39, or"), "{refused}");
         let experiment = Experiment {
-            server: crate::config::ServerConfig { batch: Some(1), ..experiment.server.clone() },
+            server: crate::config::ServerConfig { batch: 1, ..experiment.server.clone() },
             ..experiment.clone()
         };
         let refused =

@@ -3,7 +3,7 @@
 use super::outputs::{LatentSource, latents, outputs};
 use crate::error::Result;
 use crate::messages::{Array, Arrays, undecodable};
-use fedanchor_data::ImageSet;
+use fedanchor_data::{ImageSet, Stream};
 use fedanchor_engine::Result as EngineResult;
 use fedanchor_engine::batches::View;
 use fedanchor_engine::model::{Pass, Statistics};
@@ -28,6 +28,24 @@ words! {
         ClassMeans,
         /// Every anchor's latent and label.
         Latents,
+    }
+    /// How the anchors' images become the latents that are broadcast.
+    #[derive(Default)]
+    AnchorViews {
+        /// As they are, normalised by the running statistics: as clients see their own images.
+        #[default]
+        Plain,
+        /// Weakly augmented.
+        Weak,
+        /// As they are, normalised by the statistics of their own batch.
+        Batch,
+    }
+}
+
+impl AnchorViews {
+    /// Whether this is the default.
+    pub fn is_plain(&self) -> bool {
+        *self == Self::Plain
     }
 }
 
@@ -57,6 +75,12 @@ impl LabelledImages {
     /// The images without augmentation.
     pub fn views(&self) -> Vec<View<'_>> {
         (0..self.images.len()).map(|index| View::Raw(self.images.input(index))).collect()
+    }
+
+    /// The images, weakly augmented.
+    pub fn weak_views(&self, stream: Stream) -> Vec<View<'_>> {
+        let weak = |at| View::Weak(self.images.input(at), stream, at as u64);
+        (0..self.images.len()).map(weak).collect()
     }
 
     /// The share of every class.
@@ -94,15 +118,16 @@ const LATENTS: &str = "anchors/latents";
 const LABELS: &str = "anchors/labels";
 
 impl Anchors {
-    /// Computes Z_anchor (Algorithm 1, line 5) from the raw images in evaluation mode.
+    /// Computes Z_anchor (Algorithm 1, line 5) from these views of the images.
     pub fn compute(
         context: &Context,
         params: &Params,
         anchors: &LabelledImages,
+        (views, statistics): (&[View], Statistics),
         source: LatentSource,
         payload: AnchorPayload,
     ) -> Result<Self> {
-        let latents = latents_of(context, params, &anchors.views(), source)?;
+        let latents = latents_of(context, params, statistics, views, source)?;
         let all = Anchors::Latents { latents, labels: anchors.labels.clone() };
         Ok(match payload {
             AnchorPayload::Latents => all,
@@ -194,11 +219,12 @@ impl Anchors {
 pub(super) fn latents_of(
     context: &Context,
     params: &Params,
+    statistics: Statistics,
     views: &[View],
     source: LatentSource,
 ) -> Result<Tensor> {
     let of = |features: &_, pass: &Pass| Ok([latents(context, source, features, pass)?]);
-    let [latents] = outputs(context, params, Statistics::Running, views, of)?;
+    let [latents] = outputs(context, params, statistics, views, of)?;
     Ok(latents)
 }
 

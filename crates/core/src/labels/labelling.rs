@@ -1,7 +1,7 @@
 //! FedAnchor's procedure Pseudo Label (section 4.2 of the paper): labels by average cosine similarity to the
 //! anchors (eq. 3-5).
 
-use super::anchors::{AnchorPayload, Anchors, LabelledImages, Score};
+use super::anchors::{AnchorPayload, AnchorViews, Anchors, LabelledImages, Score};
 use super::anchors::{class_counts, latents_of, scores_among};
 use super::outputs::{LatentSource, latents, probabilities};
 use super::prior::{class_shares, effective_classes, softmax};
@@ -15,7 +15,7 @@ use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
 use fedanchor_engine::InPhase;
 use fedanchor_engine::batches::View;
-use fedanchor_engine::model::{Features, Pass};
+use fedanchor_engine::model::{Features, Pass, Statistics};
 use fedanchor_engine::tensors::Params;
 use fedanchor_engine::training::Context;
 use fedanchor_engine::training::losses::unit;
@@ -26,6 +26,8 @@ use tch::{Device, Kind, Tensor};
 pub struct Labelling {
     /// Where latents are read.
     pub source: LatentSource,
+    /// How the anchors' latents are computed.
+    pub anchor_views: AnchorViews,
     /// The broadcast form of the anchors.
     pub send: AnchorPayload,
     /// The score that the threshold applies to.
@@ -66,7 +68,15 @@ impl Labelling {
         round: u32,
     ) -> Result<Arrays> {
         let mut arrays = Arrays::default();
-        Anchors::compute(context, model, anchors, self.source, self.send)
+        let (views, statistics) = match self.anchor_views {
+            AnchorViews::Plain => (anchors.views(), Statistics::Running),
+            AnchorViews::Weak => {
+                let stream = context.streams(round).of(Purpose::AnchorLatents, SERVER);
+                (anchors.weak_views(stream), Statistics::Running)
+            }
+            AnchorViews::Batch => (anchors.views(), Statistics::Batch),
+        };
+        Anchors::compute(context, model, anchors, (&views, statistics), self.source, self.send)
             .in_phase("computing the anchors' latents")?
             .put_into(&mut arrays);
         let own = |views| self.own_scores(context, model, anchors, views, round);
@@ -151,13 +161,13 @@ impl Labelling {
         views: u32,
         round: u32,
     ) -> Result<Vec<f64>> {
-        let raw = unit(&latents_of(context, model, &anchors.views(), self.source)?)?;
+        let latents =
+            |views: &[View]| latents_of(context, model, Statistics::Running, views, self.source);
+        let raw = unit(&latents(&anchors.views())?)?;
         let mut sums = vec![0.0; context.classes];
         for view in 0..views {
             let stream = context.streams(round).of(Purpose::AnchorScores, SERVER).epoch(view);
-            let weak = |at| View::Weak(anchors.images.input(at), stream, at as u64);
-            let weak = (0..anchors.images.len()).map(weak);
-            let weak = latents_of(context, model, &weak.collect::<Vec<_>>(), self.source)?;
+            let weak = latents(&anchors.weak_views(stream))?;
             let scores = scores_among(&unit(&weak)?, &raw, &anchors.labels, context.classes)?;
             let scores = self.scores(&scores)?.f_to_device(Device::Cpu)?;
             for (row, &label) in anchors.labels.iter().enumerate() {
@@ -231,6 +241,7 @@ mod tests {
         let cosines = Tensor::from_slice(&rows).view([3, 2]);
         let labelling = |local_prior, score| Labelling {
             source: LatentSource::Anchor,
+            anchor_views: AnchorViews::Plain,
             send: AnchorPayload::ClassMeans,
             score,
             temperature: 1.0,

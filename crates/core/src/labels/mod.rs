@@ -9,11 +9,11 @@ mod prior;
 mod pseudo_labels;
 pub mod thresholds;
 
-pub use anchors::{AnchorPayload, Anchors, LabelledImages, Score};
+pub use anchors::{AnchorPayload, AnchorViews, Anchors, LabelledImages, Score};
 pub use calibration::{Bin, Calibration};
 pub use labelling::Labelling;
 pub use outputs::LatentSource;
-pub use pseudo_labels::{LocalImages, PseudoLabels, by_classifier};
+pub use pseudo_labels::{LocalImages, PseudoLabels, by_classifier, class_probabilities};
 pub use thresholds::Threshold;
 
 pub(crate) use calibration::percent;

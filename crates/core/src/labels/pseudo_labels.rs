@@ -75,7 +75,7 @@ impl PseudoLabels {
 
     /// Adds the log of every class's frequency among the labels, times `weight`, to the logits in training. A class
     /// that does not occur counts as one sample.
-    pub(super) fn adjusted(mut self, classes: usize, weight: f64) -> Self {
+    pub(crate) fn adjusted(mut self, classes: usize, weight: f64) -> Self {
         if weight > 0.0 {
             let total = self.label.len().max(1) as f64;
             let log = |count: u32| (f64::from(count.max(1)) / total).ln();
@@ -89,6 +89,28 @@ impl PseudoLabels {
     pub fn fix_set(&self) -> Vec<u32> {
         (0..).zip(&self.kept).filter(|(_, kept)| **kept).map(|(index, _)| index).collect()
     }
+}
+
+/// The class probabilities of each client's weakly augmented images by the classification head, `[images * C]`.
+pub fn class_probabilities(
+    context: &Context,
+    params: &Params,
+    round: u32,
+    clients: &[LocalImages],
+) -> Result<Vec<Vec<f32>>> {
+    let of = |features: &_, pass: &Pass| Ok([probabilities(context, features, pass)?]);
+    let [all] = summed_over_views(context, params, 1, round, clients, of)?;
+    let all = all.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?;
+    let all = Vec::<f32>::try_from(all)?;
+    let first: Vec<f32> = all.iter().step_by(context.classes).copied().collect();
+    check_finite(round, clients, &first, "lower the learning rate")?;
+    let mut rest = &all[..];
+    let own = clients.iter().map(|client| {
+        let (own, others) = rest.split_at(client.local.len() * context.classes);
+        rest = others;
+        own.to_vec()
+    });
+    Ok(own.collect())
 }
 
 /// SemiFL's labels: by the classification head on weakly augmented images, kept if the probability is

@@ -11,7 +11,9 @@ use super::{ClientReport, ClientTrainer, Cohort, Method, Properties};
 use super::{check_mixup, read_settings, write_settings};
 use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views};
 use crate::error::Result;
-use crate::labels::{AnchorPayload, Labelling, LatentSource, PseudoLabels, Score, Threshold};
+use crate::labels::{
+    AnchorPayload, AnchorViews, Labelling, LatentSource, PseudoLabels, Score, Threshold,
+};
 use crate::messages::Broadcast;
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
 use fedanchor_engine::tensors::Part;
@@ -31,6 +33,10 @@ pub struct FedAnchorConfig {
     pub score: Score,
     /// Temperature of the score `softmax` and of `method.local_prior`.
     pub score_temperature: f64,
+    /// How the anchors' latents are computed.
+    // Written down only if it is not the default, so that earlier configs are still the same.
+    #[serde(default, skip_serializing_if = "AnchorViews::is_plain")]
+    pub anchor_views: AnchorViews,
     /// The form in which the anchors are broadcast.
     pub send: AnchorPayload,
     /// Where latents are read [default: `anchor`, or `pooled` if no contrastive loss trains the anchor head].
@@ -145,6 +151,7 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
     let source = if trains_head { LatentSource::Anchor } else { LatentSource::Pooled };
     let labelling = Labelling {
         source: *config.latents.get_or_insert(source),
+        anchor_views: config.anchor_views,
         send: config.send,
         score: config.score,
         temperature: config.score_temperature,

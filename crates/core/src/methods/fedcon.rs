@@ -137,7 +137,7 @@ impl Method for FedCon {
 impl FedCon {
     fn server_epoch(&self, server: &mut Server, round: u32, epoch: u32) -> Result<MeanLosses> {
         let context = server.context;
-        let (batch, second) = (server.experiment.server_batch(), Augmentation::Weak);
+        let (batch, second) = (server.experiment.server.batch, Augmentation::Weak);
         let (images, streams) = (&context.images, context.streams(round));
         let views = TwoViews { images, streams, batch, second };
         let weight = ramp(round, self.ramp_up) as f32;

@@ -189,7 +189,7 @@ impl FedMatch {
         let (experiment, context) = (server.experiment, server.context);
         let sigma = kept(server, SIGMA)?.subset(|entry| !entry.statistic);
         server.params.assign(&sigma)?;
-        let (batch, augment) = (experiment.server_batch(), experiment.server.augment);
+        let (batch, augment) = (experiment.server.batch, experiment.server.augment);
         let fix = FixMix::plain(context, round, batch, augment);
         let loss = ServerLoss { fix: fix.loss(), weight: self.supervised };
         let objective = Objective::new(&fix, loss);

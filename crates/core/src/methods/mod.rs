@@ -9,6 +9,7 @@ pub mod fedanchor;
 mod fedavg_fixmatch;
 mod fedcon;
 pub mod fedmatch;
+mod fl2;
 mod properties;
 mod registry;
 mod semifl;
@@ -21,6 +22,7 @@ pub use client::{Client, ClientReport, ClientState, Cohort};
 pub use client_trainer::{ClientTrainer, Contribution};
 pub use properties::Properties;
 pub use registry::{Registration, build, find, names, register};
+pub use supervised::supervised;
 
 use crate::config::{Augmentation, Experiment, MixupConfig, positive, read, within};
 use crate::error::{Error, Result};
@@ -92,6 +94,11 @@ pub trait Method: Send + Sync {
     /// Prepares the method's state on the server, before pre-training.
     fn start(&self, _server: &mut Server) -> Result<()> {
         Ok(())
+    }
+
+    /// n_m of an update, in place of `aggregation.weights`.
+    fn weight(&self, _update: &Update) -> Option<f64> {
+        None
     }
 
     /// Sees a single accepted update, if [`Properties::observes_updates`].

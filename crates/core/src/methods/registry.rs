@@ -2,7 +2,7 @@
 //! [`register`].
 
 use super::{
-    Method, fedanchor, fedavg_fixmatch, fedcon, fedmatch, semifl, server_only, supervised,
+    Method, fedanchor, fedavg_fixmatch, fedcon, fedmatch, fl2, semifl, server_only, supervised,
 };
 use crate::config::MethodConfig;
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ impl Registration {
     }
 }
 
-const BUILT_IN: [Registration; 7] = [
+const BUILT_IN: [Registration; 8] = [
     Registration {
         expand: thresholds::expand,
         ..Registration::new("fedanchor", "", fedanchor::build)
@@ -53,6 +53,7 @@ const BUILT_IN: [Registration; 7] = [
         .describe::<fedavg_fixmatch::FedAvgFixMatch>(),
     Registration::new("fedcon", "", fedcon::build).describe::<fedcon::FedCon>(),
     Registration::new("fedmatch", "", fedmatch::build).describe::<fedmatch::FedMatch>(),
+    Registration::new("fl2", "", fl2::build).describe::<fl2::Fl2>(),
     Registration::new("supervised", "", supervised::build).describe::<supervised::Supervised>(),
     Registration::new("server-only", "", server_only::build).describe::<server_only::ServerOnly>(),
 ];

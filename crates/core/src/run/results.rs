@@ -8,6 +8,7 @@ use crate::model::{Description, Head, encode_model};
 use crate::server::Evaluation;
 use crate::simulation::Picked;
 use fedanchor_engine::guard;
+use fedanchor_engine::model::Statistics;
 use fedanchor_record::{Build, BuildRounds, Manifest, RoundRecord, Summary, files};
 use std::sync::atomic::Ordering;
 
@@ -147,7 +148,9 @@ impl Run<'_> {
         let properties = federation.method.properties();
         let (source, payload) = (properties.latents, AnchorPayload::ClassMeans);
         let (context, params) = (&federation.context, &server.params);
-        let anchors = Anchors::compute(context, params, server.anchors, source, payload)?;
+        let views = server.anchors.views();
+        let plain = (&views[..], Statistics::Running);
+        let anchors = Anchors::compute(context, params, server.anchors, plain, source, payload)?;
         folder.write_matrix(files::CONFUSION, classes, &test.confusion)?;
         let similarity = anchors.similarity(classes.len())?;
         folder.write_matrix(files::SIMILARITY, classes, &similarity)?;

@@ -63,8 +63,10 @@ pub struct ContrastiveConfig {
 /// The momentum of supervised epochs.
 pub(super) const SUPERVISED: &str = "supervised";
 
-/// Positive pairs a batch should hold: with fewer the loss collapsed to chance in trials on CIFAR-10.
+/// Positive pairs that a batch holds unless its size is given.
 const PAIRS: usize = 50;
+/// Positive pairs that a batch must hold: with four the loss collapsed to chance in trials on CIFAR-10.
+const FEWEST_PAIRS: usize = 10;
 
 impl ContrastiveConfig {
     /// Checks the values that can be judged without the data.
@@ -88,22 +90,20 @@ impl ContrastiveConfig {
              anchors, or method.contrastive.epochs=0"
         );
         ensure(self.epochs == 0 || self.self_pairs || anchors > classes, "data.anchors", problem)?;
-        let smallest = smallest(classes);
-        let Some(batch) = self.batch else { return Ok(smallest.max(50).min(anchors)) };
+        let smallest = |pairs| {
+            (2..).find(|batch| batch * (batch - 1) >= pairs * 2 * classes).unwrap_or(MAX_BATCH)
+        };
+        let Some(batch) = self.batch else { return Ok(smallest(PAIRS).max(50).min(anchors)) };
         let pairs = batch * batch.saturating_sub(1) / (2 * classes);
         let problem = format!(
             "a batch of {batch} holds about {pairs} pairs of one label among {classes} classes, and with \
-             fewer than {PAIRS} pairs the loss collapses: use a batch of {smallest} or more, or remove \
-             the key"
+             few pairs the loss collapses: use a batch of {} or more, or remove the key",
+            smallest(FEWEST_PAIRS)
         );
-        let enough = self.epochs == 0 || batch >= anchors || pairs >= PAIRS;
+        let enough = self.epochs == 0 || batch >= anchors || pairs >= FEWEST_PAIRS;
         ensure(enough, "method.contrastive.batch", problem)?;
         Ok(batch.min(anchors))
     }
-}
-
-fn smallest(classes: usize) -> usize {
-    (2..).find(|batch| batch * (batch - 1) >= PAIRS * 2 * classes).expect("grows without bound")
 }
 
 /// Stands for log 0 inside log-sum-exp: small enough to vanish next to any cosine over a
@@ -310,7 +310,8 @@ mod tests {
         assert_eq!(contrastive(&[]).batch_for(100, 2500).unwrap(), 101); // 101 * 100 / 200 = 50
         let small = contrastive(&["batch=10"]);
         let error = small.batch_for(10, 500).unwrap_err().to_string();
-        assert!(error.contains("use a batch of 33 or more"), "{error}"); // 33 * 32 / 20 = 52
+        assert!(error.contains("use a batch of 15 or more"), "{error}"); // 15 * 14 / 20 = 10
+        assert_eq!(contrastive(&["batch=32"]).batch_for(10, 500).unwrap(), 32);
         assert_eq!(small.batch_for(5, 10).unwrap(), 10);
         let error = contrastive(&[]).batch_for(10, 10).unwrap_err().to_string();
         assert!(error.contains("without pairs: use more"), "{error}");

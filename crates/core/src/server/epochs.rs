@@ -59,7 +59,7 @@ impl ServerEpochs<'_> {
         (supervised, contrastive): (Range<u32>, Range<u32>),
     ) -> Result<Vec<Option<f64>>> {
         let augment = self.augment.unwrap_or(server.experiment.server.augment);
-        let batch = server.experiment.server_batch();
+        let batch = server.experiment.server.batch;
         let loss =
             FixMix::plain(server.context, round, batch, augment).with_mixup(self.mixup, self.views);
         let (mut fix, mut mix, mut contrasted) = (None, None, None);

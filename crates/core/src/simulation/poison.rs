@@ -3,13 +3,12 @@
 
 use super::Faults;
 use crate::clients::ClientSite;
-use crate::config::{FaultKind, MethodConfig, ensure};
+use crate::config::{FaultKind, ensure};
 use crate::error::{Error, Result};
 use crate::federation::Federation;
 use crate::labels::LabelledImages;
 use crate::methods::{self, Method};
 use fedanchor_data::{ImageSet, Partition};
-use toml::Table;
 
 /// The class that a trigger stands for.
 const TARGET: u16 = 0;
@@ -52,9 +51,7 @@ impl Poison {
                 }
             }
         }
-        let settings = Table::from_iter([("augment".to_owned(), "weak".into())]);
-        let method = methods::build(&MethodConfig { name: "supervised".to_owned(), settings })?;
-        Ok(Some(Self { images, labels, method }))
+        Ok(Some(Self { images, labels, method: methods::supervised() }))
     }
 
     /// Where hostile clients train.

@@ -15,6 +15,7 @@ const BRIEF: &[&str] = &[
     "rounds=2",
     "data.name=sample",
     "model.name=small",
+    "server.batch=10",
     "data.anchors=60",
     "data.clients=150",
     "client.per_round=3",

@@ -52,6 +52,21 @@ impl<'a> Pass<'a> {
         Self { statistics, ..*self }
     }
 
+    /// With leaves that a loss may read beside the layers' tensors.
+    pub fn with_weights(self, weights: &'a [Tensor]) -> Self {
+        Self { weights: Some(weights), ..self }
+    }
+
+    /// The tensors that layers compute with.
+    pub fn tensors(&self) -> &'a [Tensor] {
+        self.tensors
+    }
+
+    /// How batch norm uses its statistics.
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
     /// The trained network's weights in single precision, in the layout's order, for a loss that reads them.
     pub fn weights(&self) -> Result<&'a [Tensor]> {
         self.weights.ok_or_else(|| {

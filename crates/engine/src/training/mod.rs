@@ -12,7 +12,7 @@ mod steps;
 
 pub use context::{Context, Settings};
 pub use fedanchor_cuda::Entered;
-pub use fix_mix::{FixMix, FixMixLoss};
+pub use fix_mix::{FixMix, FixMixFormat, FixMixLoss};
 pub use learner::Learner;
 pub use loss::{Inputs, LossValue, Objective, StepLoss, Terms, Weight};
 pub use sgd::Momentum;

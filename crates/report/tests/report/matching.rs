@@ -96,7 +96,38 @@ fn other_rounds_than_the_papers_are_noted() {
 fn where_the_papers_tables_disagree_both_numbers_are_shown() {
     let (number, notes) = printed(&[SVHN, ANCHORS, SKEWED, SERVER_MIXUP]);
     assert_eq!(number, Some((86.09, 0.06)));
-    assert_eq!(notes, ["[1] table 3 of the paper gives 86.96 ± 0.08 for the same setting"]);
+    let disagreement = "[1] table 3 of the paper gives 86.96 ± 0.08 for the same setting";
+    assert_eq!(notes, [disagreement, &format!("[2] {CENTRALISED}")]);
     let plain = printed(&[SVHN, ANCHORS, SKEWED]);
-    assert_eq!(plain, (Some((86.39, 0.33)), vec![]));
+    assert_eq!(plain, (Some((86.39, 0.33)), vec![format!("[1] {CENTRALISED}")]));
+}
+
+const CENTRALISED: &str =
+    "Diao et al. (SemiFL) report 97.7 for FixMatch on one machine with the same labels";
+
+/// What other papers report under their own recipes is said, and is no published number of this experiment.
+#[test]
+fn other_papers_are_quoted() {
+    const FEW: (&str, &str) = ("anchors = 500", "anchors = 250");
+    const FEDANCHOR: &str = "name = \"fedanchor\"";
+    let unequal = ("\"lda\"\nalpha = 1000.0", "\"dirichlet\"\nalpha = 0.1");
+    let notes = |changes: &[(&str, &str)]| printed(changes).1.join("\n");
+    let semifl = (FEDANCHOR, "name = \"semifl\"");
+    let found = notes(&[FEW, unequal, semifl]);
+    assert!(
+        found.contains(
+            "report 63.0 after 800 rounds, with their recipe and clients of unequal size"
+        )
+    );
+    assert!(found.contains("report 94.9 for FixMatch on one machine"), "{found}");
+    assert!(
+        notes(&[FEW, semifl])
+            .contains("report 88.2 after 800 rounds, with their recipe and even clients")
+    );
+    // Of another method only what needs no clients, and of true labels only theirs, for any number of anchors.
+    let found = notes(&[FEW, unequal]);
+    assert!(found.contains("94.9") && !found.contains("63.0"), "{found}");
+    let found = notes(&[unequal, (FEDANCHOR, "name = \"supervised\"")]);
+    assert!(found.contains("85.0") && !found.contains("FixMatch"), "{found}");
+    assert!(!notes(&[RESNET, FEW]).contains("report"));
 }
