@@ -31,7 +31,7 @@ struct Norm {
     float* partial;        // sums, [views, parts, 2, columns]; null: normalise by the running statistics
     i64 rows;
     int columns, views, chunks, parts;
-    int raw_sums;          // they are of x and its squares, not of differences from the view's first row
+    int raw_sums, fixed;   // they are of x and its squares, not of differences from the view's first row
     float momentum;        // of the running statistics; negative: leave them alone
     float epsilon;
 };
@@ -173,7 +173,7 @@ template <class T> __device__ __forceinline__ void scale_of(const Norm& n, float
         float invstd = rsqrtf(variance + n.epsilon), scale = n.weight[column] * invstd;
         scales[thread] = scale;
         shifts[thread] = n.bias[column] - mean * scale;
-        if (n.partial && blockIdx.y == 0) {
+        if (blockIdx.y == 0) {
             i64 at = (i64)blockIdx.z * n.columns + column;
             n.mean[at] = mean;
             n.invstd[at] = invstd;
@@ -305,10 +305,10 @@ template <class T, bool RELU> __device__ void backward_input(const Norm& n) {
     total_of(n, blockIdx.z, s, q);
     if (mine) {
         i64 at = (i64)blockIdx.z * n.columns + column;
-        float invstd = n.invstd[at], slope = n.weight[column] * invstd, of_x = -slope * (q * invstd / rows) * invstd;
+        float invstd = n.invstd[at], slope = n.weight[column] * invstd, of_x = n.fixed ? 0.f : -slope * (q * invstd / rows) * invstd;
         coefficients[0][thread] = slope;
         coefficients[1][thread] = of_x;
-        coefficients[2][thread] = -slope * (s / rows) - of_x * n.mean[at];
+        coefficients[2][thread] = n.fixed ? 0.f : -slope * (s / rows) - of_x * n.mean[at];
     }
     if (blockIdx.y == 0 && blockIdx.z == 0) { // gradients of weight and bias: sums over all views
         for (int view = 0; view < n.views; view++) {

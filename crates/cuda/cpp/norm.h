@@ -20,7 +20,7 @@ struct Norm {
   const float *weight, *bias;
   float *running_mean, *running_var, *mean, *invstd, *scale, *shift, *dweight, *dbias, *partial;
   long long rows;
-  int columns, views, chunks, parts, raw_sums;
+  int columns, views, chunks, parts, raw_sums, fixed;
   float momentum, epsilon;
 };
 
@@ -118,7 +118,6 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
       return alone;
     }
     no_second_derivative();
-    TORCH_CHECK(ctx->saved_data["mode"].toInt() != RUNNING, "no gradient through a norm by running statistics");
     const auto format = at::MemoryFormat::ChannelsLast;
     TORCH_CHECK(x.is_contiguous(format) && is_aligned(x) && table.size(2) == x.size(1), "the input of a norm was changed before its gradient");
     TORCH_CHECK(weight.is_contiguous() && weight.numel() == x.size(1) && weight.device() == x.device(),
@@ -141,6 +140,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     Tensor dx = at::empty_like(x, x.options(), format), g;
     Tensor dweight = at::empty_like(weight), dbias = at::empty_like(weight);
     Tensor partial = at::empty({views * n.chunks * 2 * n.columns}, numbers);
+    n.fixed = ctx->saved_data["mode"].toInt() == RUNNING;
     n.x = x.data_ptr();
     n.dy = dy.data_ptr();
     if (other.defined()) (passes ? n.dpassed : n.dy2) = other.data_ptr();

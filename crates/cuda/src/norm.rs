@@ -19,7 +19,7 @@ pub enum Statistics {
     Update(f64),
     /// Normalise by the batch.
     Batch,
-    /// Normalise by the running statistics; no gradient.
+    /// Normalise by the running statistics and leave them as they are.
     Running,
 }
 

@@ -52,7 +52,7 @@ words! {
     /// When images are weakly augmented.
     MixAugment { /** Each image before mixing. */ Before, /** The mixture. */ After }
     /// How often the mix set is drawn.
-    MixSet { /** Once per epoch. */ Epoch, /** Once per round. */ Round }
+    MixSet { /** Once per epoch. */ Epoch, /** Once per round. */ Round, /** From the fix set, once per epoch. */ Kept }
     /// What of a trunk is trained.
     #[derive(Default)]
     Unfreeze {
@@ -160,6 +160,10 @@ pub struct BatchNormConfig {
     pub momentum: f64,
     /// Images that `static-all` measures on, drawn from all of them; 0 for all.
     pub images: usize,
+    /// Share of the rounds after which clients train with the running statistics as they are, and leave them alone.
+    pub fixed_from: f64,
+    /// The server does so too.
+    pub fixed_on_server: bool,
 }
 
 /// Augmentation.

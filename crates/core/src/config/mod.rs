@@ -143,6 +143,11 @@ impl Experiment {
         }
     }
 
+    /// Whether batch norm's statistics are fixed in this round.
+    pub fn fixes_statistics(&self, round: u32) -> bool {
+        round > 0 && f64::from(round - 1) >= self.batch_norm.fixed_from * f64::from(self.rounds)
+    }
+
     /// Progress of the run before this round: 0 in the first round, 1 in the last.
     pub fn progress(&self, round: u32) -> f64 {
         f64::from(round.saturating_sub(1)) / f64::from((self.rounds - 1).max(1))

@@ -32,6 +32,8 @@ pub struct Labelling {
     pub score: Score,
     /// Temperature of [`Score::Softmax`] and of a client's class shares.
     pub temperature: f64,
+    /// Temperature in the last round.
+    pub last_temperature: f64,
     /// Weak views that vote on a label; 0: the image as it is.
     pub views: u32,
     /// A client that seems to hold less than this share of the classes weighs its labels by its own class shares.
@@ -109,7 +111,15 @@ impl Labelling {
         let cosines = cosines.f_div_scalar(f64::from(self.views.max(1)))?;
         let (score, label) = match self.local_prior {
             0.0 => best(&self.scores(&cosines)?)?,
-            _ => self.weighted(&cosines, clients)?,
+            _ => {
+                let fleet = match arrays.get("fleet") {
+                    Some(Array::F64(fleet)) if fleet.len() == classes => &fleet[..],
+                    _ => &[],
+                };
+                let temperature =
+                    self.temperature * (self.last_temperature / self.temperature).powf(progress);
+                self.weighted(&cosines, clients, temperature, fleet)?
+            }
         };
         check_finite(round, clients, &score, ADVICE)?;
         let (_, classifier) = best(&probability)?;
@@ -177,7 +187,13 @@ impl Labelling {
     /// Labels by class probabilities, the softmax of a client's cosines, times its class shares. A cosine score
     /// stays the cosine with the label that was chosen. Where the probabilities are not finite, no label is better
     /// than the others, and the score is NaN.
-    fn weighted(&self, cosines: &Tensor, clients: &[LocalImages]) -> Result<(Vec<f32>, Vec<u16>)> {
+    fn weighted(
+        &self,
+        cosines: &Tensor,
+        clients: &[LocalImages],
+        temperature: f64,
+        fleet: &[f64],
+    ) -> Result<(Vec<f32>, Vec<u16>)> {
         let classes = cosines.size()[1] as usize;
         let cosines = cosines.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?;
         let mut rest = &Vec::<f32>::try_from(cosines)?[..];
@@ -185,8 +201,13 @@ impl Labelling {
         for client in clients {
             let own;
             (own, rest) = rest.split_at(client.local.len() * classes);
-            let probability = softmax(own, classes, self.temperature);
+            let probability = softmax(own, classes, temperature);
             let mut shares = class_shares(&probability, classes);
+            if !fleet.is_empty() {
+                shares.iter_mut().zip(fleet).for_each(|(share, fleet)| *share /= fleet.max(0.02));
+                let total: f64 = shares.iter().sum();
+                shares.iter_mut().for_each(|share| *share /= total);
+            }
             if effective_classes(&shares) >= self.local_prior * classes as f64 {
                 shares = vec![1.0; classes];
             }
@@ -234,6 +255,7 @@ mod tests {
             send: AnchorPayload::ClassMeans,
             score,
             temperature: 1.0,
+            last_temperature: 1.0,
             views: 0,
             local_prior,
             logit_adjustment: 0.0,
@@ -250,19 +272,21 @@ mod tests {
             (p * shares[0] / (p * shares[0] + (1.0 - p) * shares[1])) as f32
         };
         // The first class gains.
-        let (score, label) = labelling(1.0, Score::Softmax).weighted(&cosines, &clients).unwrap();
+        let (score, label) =
+            labelling(1.0, Score::Softmax).weighted(&cosines, &clients, 1.0, &[]).unwrap();
         assert_eq!(label, [0, 0, 0]);
         assert!(shares[0] > 0.5 && score[1] > 0.6, "{shares:?} {score:?}");
         close(&score, &[posterior(0.8, &shares), posterior(0.6, &shares), posterior(0.8, &other)]);
         // A cosine stays a cosine.
-        let (score, _) = labelling(1.0, Score::Cosine).weighted(&cosines, &clients).unwrap();
+        let (score, _) =
+            labelling(1.0, Score::Cosine).weighted(&cosines, &clients, 1.0, &[]).unwrap();
         close(&score, &[4f32.ln(), 1.5f32.ln(), 4f32.ln()]);
         // A client that seems to hold more of the classes labels as if all were equally frequent.
         let held = [effective_classes(&shares), effective_classes(&other)];
         assert!(held[0] < held[1], "{held:?}");
         let between = labelling((held[0] + held[1]) / 4.0, Score::Softmax);
-        let (score, _) = between.weighted(&cosines, &clients).unwrap();
+        let (score, _) = between.weighted(&cosines, &clients, 1.0, &[]).unwrap();
         close(&score, &[posterior(0.8, &shares), posterior(0.6, &shares), 0.8]);
-        assert_eq!(between.weighted(&cosines, &[]).unwrap(), (vec![], vec![]));
+        assert_eq!(between.weighted(&cosines, &[], 1.0, &[]).unwrap(), (vec![], vec![]));
     }
 }

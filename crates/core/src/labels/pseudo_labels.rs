@@ -75,7 +75,7 @@ impl PseudoLabels {
 
     /// Adds the log of every class's frequency among the labels, times `weight`, to the logits in training. A class
     /// that does not occur counts as one sample.
-    pub(super) fn adjusted(mut self, classes: usize, weight: f64) -> Self {
+    pub(crate) fn adjusted(mut self, classes: usize, weight: f64) -> Self {
         if weight > 0.0 {
             let total = self.label.len().max(1) as f64;
             let log = |count: u32| (f64::from(count.max(1)) / total).ln();

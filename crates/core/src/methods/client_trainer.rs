@@ -106,7 +106,8 @@ impl<'a> ClientTrainer<'a> {
         }
         let trains = self.trains;
         let mut learner = Learner::new(context, "clients", params, momentum, |e| trains(e.part))?
-            .with_others(others)?;
+            .with_others(others)?
+            .with_fixed_statistics(experiment.fixes_statistics(round));
         if self.may_skip {
             learner = learner.with_skipped_steps();
         }

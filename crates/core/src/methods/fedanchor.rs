@@ -12,7 +12,7 @@ use super::{check_mixup, read_settings, write_settings};
 use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views};
 use crate::error::Result;
 use crate::labels::{AnchorPayload, Labelling, LatentSource, PseudoLabels, Score, Threshold};
-use crate::messages::Broadcast;
+use crate::messages::{Array, Broadcast, Update};
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
 use fedanchor_engine::tensors::Part;
 use fedanchor_engine::training::FixMix;
@@ -40,6 +40,12 @@ pub struct FedAnchorConfig {
     /// less than this share of the classes, so that a client with two classes does not label as if it had all. What it
     /// holds is counted as the number of equally frequent classes with the same entropy. 0: never, 1: always.
     pub local_prior: f64,
+    /// Clients leave the classifier alone.
+    pub freeze_classifier: bool,
+    /// Temperature in the last round.
+    pub last_temperature: f64,
+    /// Divide a client's shares by the fleet's.
+    pub prior_by_fleet: bool,
     /// Weight of the log of the frequencies of all the client's pseudo-labels, which is added to its logits in
     /// training, so that rare classes are not forgotten; 0 for none.
     pub logit_adjustment: f64,
@@ -75,6 +81,10 @@ impl Method for FedAnchor {
         let sent = self.config.warm_up.sent(params, round);
         let mut broadcast = Broadcast::new(self.name(), round, sent.copy()?);
         broadcast.arrays = self.labelling.broadcast(context, params, anchors, round)?;
+        if let Some(fleet) = server.state.numbers.get("fleet") {
+            let fleet = fleet.iter().map(|share| f64::from(*share)).collect();
+            broadcast.arrays.insert("fleet".to_owned(), Array::F64(fleet));
+        }
         Ok(Some(broadcast))
     }
 
@@ -94,7 +104,24 @@ impl Method for FedAnchor {
             .with_mixup(mixup, self.config.views)
             .with_weights(self.labelling.threshold.weighs())
             .with_adjustment(self.labelling.logit_adjustment > 0.0);
-        ClientTrainer::new(self, &broadcast.params, loss.objective()).train(cohort, labels)
+        let mut trainer = ClientTrainer::new(self, &broadcast.params, loss.objective());
+        if self.config.freeze_classifier {
+            trainer.trains = |part| matches!(part, Part::Backbone);
+        }
+        trainer.train(cohort, labels)
+    }
+
+    fn observe_update(&self, server: &mut Server, _: u32, update: &Update) -> Result<()> {
+        let total: u32 = update.labels.iter().sum();
+        if total > 0 {
+            let classes = update.labels.len();
+            let fleet = server.state.numbers.entry("fleet".to_owned());
+            let fleet = fleet.or_insert_with(|| vec![1.0 / classes as f32; classes]);
+            for (share, count) in fleet.iter_mut().zip(&update.labels) {
+                *share += 0.03 * (*count as f32 / total as f32 - *share);
+            }
+        }
+        Ok(())
     }
 
     /// Lines 10 and 11 are the default `server_update`: the mean becomes the global model, which then learns from
@@ -124,6 +151,7 @@ impl Method for FedAnchor {
             weighs: self.labelling.threshold.weighs(),
             depends_on_rounds: self.labelling.threshold.depends_on_rounds(),
             warm_up: warm_up.rounds,
+            observes_updates: self.config.prior_by_fleet,
             ..Properties::default()
         }
     }
@@ -148,6 +176,7 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
         send: config.send,
         score: config.score,
         temperature: config.score_temperature,
+        last_temperature: config.last_temperature,
         views: config.label_views,
         local_prior: config.local_prior,
         logit_adjustment: config.logit_adjustment,

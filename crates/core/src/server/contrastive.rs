@@ -192,7 +192,8 @@ pub(super) fn contrastive_epoch(
         Trains::All => matches!(part, Part::Backbone | Part::Anchor),
         Trains::Head => part == Part::Anchor,
     };
-    let mut learner = server.learner("contrastive epoch", momentum, |entry| trains(entry.part))?;
+    let mut learner =
+        server.learner(("contrastive epoch", round), momentum, |entry| trains(entry.part))?;
     if config.trains == Trains::Head {
         learner = learner.keeping_statistics();
     }

@@ -105,7 +105,7 @@ pub fn supervised_epoch(
     let mut plan = StepPlan::new(&tasks, epoch..epoch + 1, batches.batch());
     let trains = |entry: &Entry| matches!(entry.part, Part::Backbone | Part::Classifier);
     let mut learner =
-        server.learner("supervised epoch", SUPERVISED, trains)?.with_others(others)?;
+        server.learner(("supervised epoch", round), SUPERVISED, trains)?.with_others(others)?;
     let (steps, streams) = (plan.steps(&tasks), context.streams(round));
     let fill = |time: usize, bytes: &mut [u8]| {
         batches.fill(&tasks, &plan.step(streams, &tasks, time), bytes);

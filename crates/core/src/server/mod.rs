@@ -78,12 +78,15 @@ impl<'a> Server<'a> {
     /// A learner of the global model for an epoch, with the momentum of this kind of epoch.
     pub(crate) fn learner(
         &mut self,
-        epoch: &'static str,
+        (epoch, round): (&'static str, u32),
         momentum: &str,
         trains: impl Fn(&Entry) -> bool,
     ) -> Result<Learner<'a>> {
         let momentum = self.momentum.remove(momentum).unwrap_or_default();
-        Ok(Learner::new(self.context, epoch, self.params.first(1)?, momentum, trains)?)
+        let fixed =
+            self.experiment.batch_norm.fixed_on_server && self.experiment.fixes_statistics(round);
+        let learner = Learner::new(self.context, epoch, self.params.first(1)?, momentum, trains)?;
+        Ok(learner.with_fixed_statistics(fixed))
     }
 
     /// Takes the trained model and its momentum from a learner.

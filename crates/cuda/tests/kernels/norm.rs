@@ -11,13 +11,14 @@ struct Case {
     passes: bool,
     residual: bool,
     relu: bool,
+    statistics: Statistics,
 }
 
 /// One norm with all that goes with it: values, running statistics and every gradient.
 fn check_norm(case: &Case) {
-    let &Case { batch, columns, side, views, kind, passes, residual, relu } = case;
+    let &Case { batch, columns, side, views, kind, passes, residual, relu, statistics } = case;
     let what = format!(
-        "{columns} columns, side {side}, {views} views, {kind:?}, passes {passes}, residual {residual}, relu {relu}"
+        "{columns} columns, side {side}, {views} views, {kind:?}, passes {passes}, residual {residual}, relu {relu}, {statistics:?}"
     );
     let size = [views * batch, columns, side, side];
     // Means far from 0 beside the spread, so that a sum of squares that cancels is found out; bfloat16
@@ -30,8 +31,12 @@ fn check_norm(case: &Case) {
     let (weight, bias) = (noise(&[columns]) + 1.5, noise(&[columns]));
     let (g1, g2) =
         (channels_last(&noise(&size).to_kind(kind)), channels_last(&noise(&size).to_kind(kind)));
-    let running = || {
-        (Tensor::zeros([columns], (Kind::Float, GPU)), Tensor::ones([columns], (Kind::Float, GPU)))
+    let (running_mean, running_variance) = (noise(&[columns]), noise(&[columns]).square() + 0.5);
+    let running = || (running_mean.copy(), running_variance.copy());
+    let (trains, momentum) = match statistics {
+        Statistics::Update(momentum) => (true, momentum),
+        Statistics::Batch => (true, 0.0),
+        Statistics::Running => (false, 0.0),
     };
 
     let (fx, other_leaf, fw, fb) = (leaf(&x), leaf(&other), leaf(&weight), leaf(&bias));
@@ -41,7 +46,7 @@ fn check_norm(case: &Case) {
         bias: &fb,
         mean: &mean,
         variance: &variance,
-        statistics: Statistics::Update(0.1),
+        statistics,
         views,
         epsilon: 1e-5,
         relu,
@@ -73,8 +78,8 @@ fn check_norm(case: &Case) {
                 Some(&pb),
                 Some(&plain_mean),
                 Some(&plain_variance),
-                true,
-                0.1,
+                trains,
+                momentum,
                 1e-5,
                 false,
             )
@@ -131,7 +136,20 @@ fn the_fused_norm_is_batch_norm_with_what_follows() {
         for (batch, columns, side) in [(4, 16, 8), (10, 640, 16), (10, 1280, 4), (3, 72, 5)] {
             for (passes, residual) in [(false, false), (true, false), (false, true)] {
                 for (views, relu) in [(1, true), (2, true), (2, false)] {
-                    check_norm(&Case { batch, columns, side, views, kind, passes, residual, relu });
+                    for statistics in [Statistics::Update(0.1), Statistics::Running] {
+                        let case = Case {
+                            batch,
+                            columns,
+                            side,
+                            views,
+                            kind,
+                            passes,
+                            residual,
+                            relu,
+                            statistics,
+                        };
+                        check_norm(&case);
+                    }
                 }
             }
         }

@@ -149,6 +149,10 @@ pub fn mix_partner(streams: RoundStreams, task: &Task, sample: &Sample, mix_set:
     let local = task.local.len() as u32;
     match mix_set {
         MixSet::Epoch => stream.epoch(sample.epoch).at(sample.position).random_range(0..local),
+        MixSet::Kept => {
+            let at = stream.epoch(sample.epoch).at(sample.position).random_range(0..task.fix.len());
+            task.fix[at]
+        }
         MixSet::Round => {
             // Element j of the set is a fixed draw; each epoch walks the set from another start.
             let size = task.fix.len() as u64;

@@ -154,6 +154,8 @@ impl Context {
                 statistics: StatisticsSource::Average,
                 momentum: 0.0,
                 images: 0,
+                fixed_from: 1.0,
+                fixed_on_server: true,
             },
             augment: AugmentConfig { strong: Strong::Fixmatch, flip: Some(false), views: 2 },
             optimiser: OptimiserConfig {

@@ -142,6 +142,14 @@ impl<'a> Learner<'a> {
         Ok(self)
     }
 
+    /// Normalises by the running statistics if `fixed`, and leaves them alone.
+    pub fn with_fixed_statistics(mut self, fixed: bool) -> Self {
+        if fixed {
+            self.configuration.statistics = Statistics::Running;
+        }
+        self
+    }
+
     /// Leaves the running statistics unchanged: where only a head is trained, the backbone stays as it is.
     pub fn keeping_statistics(mut self) -> Self {
         self.configuration.statistics = Statistics::Batch;

@@ -20,6 +20,8 @@ fn context() -> Context {
             statistics: StatisticsSource::Average,
             momentum: 0.1,
             images: 0,
+            fixed_from: 1.0,
+            fixed_on_server: true,
         },
         augment: AugmentConfig { strong: Strong::Fixmatch, flip: None, views: 2 },
         optimiser: OptimiserConfig {
