@@ -32,6 +32,8 @@ pub struct Labelling {
     pub score: Score,
     /// Temperature of [`Score::Softmax`] and of a client's class shares.
     pub temperature: f64,
+    /// Weight of the classifier.
+    pub classifier_share: f64,
     /// Temperature in the last round.
     pub last_temperature: f64,
     /// Weak views that vote on a label; 0: the image as it is.
@@ -109,6 +111,20 @@ impl Labelling {
             summed_over_views(context, params, self.views, round, clients, both)?;
         // Views vote with their scores.
         let cosines = cosines.f_div_scalar(f64::from(self.views.max(1)))?;
+        let by_both = match self.classifier_share {
+            0.0 => None,
+            share => {
+                let q = probability.f_div_scalar(f64::from(self.views.max(1)))?;
+                let q = q.f_clamp_min(1e-4)?.f_log()?.f_mul_scalar(share)?;
+                Some(Vec::<f32>::try_from(
+                    q.f_to_kind(Kind::Float)?
+                        .f_to_device(Device::Cpu)?
+                        .f_contiguous()?
+                        .f_view([-1])?,
+                )?)
+            }
+        };
+        let by_both = by_both.as_deref();
         let (score, label) = match self.local_prior {
             0.0 => best(&self.scores(&cosines)?)?,
             _ => {
@@ -118,7 +134,7 @@ impl Labelling {
                 };
                 let temperature =
                     self.temperature * (self.last_temperature / self.temperature).powf(progress);
-                self.weighted(&cosines, clients, temperature, fleet)?
+                self.weighted(&cosines, clients, temperature, fleet, by_both)?
             }
         };
         check_finite(round, clients, &score, ADVICE)?;
@@ -193,15 +209,26 @@ impl Labelling {
         clients: &[LocalImages],
         temperature: f64,
         fleet: &[f64],
+        by_both: Option<&[f32]>,
     ) -> Result<(Vec<f32>, Vec<u16>)> {
         let classes = cosines.size()[1] as usize;
         let cosines = cosines.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?;
         let mut rest = &Vec::<f32>::try_from(cosines)?[..];
         let (mut scores, mut labels) = (Vec::new(), Vec::new());
+        let mut at = 0;
         for client in clients {
             let own;
             (own, rest) = rest.split_at(client.local.len() * classes);
-            let probability = softmax(own, classes, temperature);
+            let mut probability = softmax(own, classes, temperature);
+            if let Some(logs) = by_both {
+                let logs = &logs[at..at + own.len()];
+                probability.iter_mut().zip(logs).for_each(|(p, log)| *p *= f64::from(*log).exp());
+                for image in probability.chunks_mut(classes) {
+                    let total: f64 = image.iter().sum();
+                    image.iter_mut().for_each(|p| *p /= total);
+                }
+            }
+            at += own.len();
             let mut shares = class_shares(&probability, classes);
             if !fleet.is_empty() {
                 shares.iter_mut().zip(fleet).for_each(|(share, fleet)| *share /= fleet.max(0.02));
@@ -256,6 +283,7 @@ mod tests {
             score,
             temperature: 1.0,
             last_temperature: 1.0,
+            classifier_share: 0.0,
             views: 0,
             local_prior,
             logit_adjustment: 0.0,
@@ -273,20 +301,20 @@ mod tests {
         };
         // The first class gains.
         let (score, label) =
-            labelling(1.0, Score::Softmax).weighted(&cosines, &clients, 1.0, &[]).unwrap();
+            labelling(1.0, Score::Softmax).weighted(&cosines, &clients, 1.0, &[], None).unwrap();
         assert_eq!(label, [0, 0, 0]);
         assert!(shares[0] > 0.5 && score[1] > 0.6, "{shares:?} {score:?}");
         close(&score, &[posterior(0.8, &shares), posterior(0.6, &shares), posterior(0.8, &other)]);
         // A cosine stays a cosine.
         let (score, _) =
-            labelling(1.0, Score::Cosine).weighted(&cosines, &clients, 1.0, &[]).unwrap();
+            labelling(1.0, Score::Cosine).weighted(&cosines, &clients, 1.0, &[], None).unwrap();
         close(&score, &[4f32.ln(), 1.5f32.ln(), 4f32.ln()]);
         // A client that seems to hold more of the classes labels as if all were equally frequent.
         let held = [effective_classes(&shares), effective_classes(&other)];
         assert!(held[0] < held[1], "{held:?}");
         let between = labelling((held[0] + held[1]) / 4.0, Score::Softmax);
-        let (score, _) = between.weighted(&cosines, &clients, 1.0, &[]).unwrap();
+        let (score, _) = between.weighted(&cosines, &clients, 1.0, &[], None).unwrap();
         close(&score, &[posterior(0.8, &shares), posterior(0.6, &shares), 0.8]);
-        assert_eq!(between.weighted(&cosines, &[], 1.0, &[]).unwrap(), (vec![], vec![]));
+        assert_eq!(between.weighted(&cosines, &[], 1.0, &[], None).unwrap(), (vec![], vec![]));
     }
 }

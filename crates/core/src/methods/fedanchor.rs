@@ -7,14 +7,14 @@
 //! contrastive epoch on the anchor head.
 
 use super::warm_up::WarmUpConfig;
-use super::{ClientReport, ClientTrainer, Cohort, Method, Properties};
+use super::{ClientReport, ClientTrainer, Cohort, MeanLosses, Method, Properties};
 use super::{check_mixup, read_settings, write_settings};
 use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views};
 use crate::error::Result;
 use crate::labels::{AnchorPayload, Labelling, LatentSource, PseudoLabels, Score, Threshold};
 use crate::messages::{Array, Broadcast, Update};
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
-use fedanchor_engine::tensors::Part;
+use fedanchor_engine::tensors::{Params, Part};
 use fedanchor_engine::training::FixMix;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,10 @@ pub struct FedAnchorConfig {
     /// less than this share of the classes, so that a client with two classes does not label as if it had all. What it
     /// holds is counted as the number of equally frequent classes with the same entropy. 0: never, 1: always.
     pub local_prior: f64,
+    /// Weight of the classifier's log probabilities in labels.
+    pub classifier_share: f64,
+    /// Share of the labelling model that stays in each round; 0: label by the global model.
+    pub label_average: f64,
     /// Clients leave the classifier alone.
     pub freeze_classifier: bool,
     /// Temperature in the last round.
@@ -80,7 +84,12 @@ impl Method for FedAnchor {
         let Server { context, anchors, ref params, .. } = *server;
         let sent = self.config.warm_up.sent(params, round);
         let mut broadcast = Broadcast::new(self.name(), round, sent.copy()?);
-        broadcast.arrays = self.labelling.broadcast(context, params, anchors, round)?;
+        let average = server.state.models.get("average");
+        let labels_by = average.unwrap_or(params);
+        broadcast.arrays = self.labelling.broadcast(context, labels_by, anchors, round)?;
+        if let Some(average) = average {
+            broadcast.models.insert("average".to_owned(), average.copy()?);
+        }
         if let Some(fleet) = server.state.numbers.get("fleet") {
             let fleet = fleet.iter().map(|share| f64::from(*share)).collect();
             broadcast.arrays.insert("fleet".to_owned(), Array::F64(fleet));
@@ -95,7 +104,14 @@ impl Method for FedAnchor {
         }
         // Line 7: pseudo-labels (eq. 3-4), once per round, with the broadcast model. The fix set holds
         // the samples whose score is above the threshold (eq. 5).
-        let labels = cohort.label_by_anchors(&self.labelling, broadcast)?;
+        let labels = match broadcast.models.get("average") {
+            None => cohort.label_by_anchors(&self.labelling, broadcast)?,
+            Some(average) => {
+                let mut by = Broadcast::new(self.name(), broadcast.round, average.shallow_copy());
+                by.arrays = broadcast.arrays.clone();
+                cohort.label_by_anchors(&self.labelling, &by)?
+            }
+        };
 
         // Line 8: E epochs of L_fix + b L_mix (eq. 6-10). The anchor head gets no gradient here.
         let Cohort { experiment, context, round, .. } = cohort;
@@ -109,6 +125,31 @@ impl Method for FedAnchor {
             trainer.trains = |part| matches!(part, Part::Backbone);
         }
         trainer.train(cohort, labels)
+    }
+
+    fn server_update(
+        &self,
+        server: &mut Server,
+        aggregate: Option<Params>,
+        round: u32,
+    ) -> Result<MeanLosses> {
+        server.take_mean(aggregate.as_ref())?;
+        let losses = self.server_epochs().round(server, round)?;
+        let decay = self.config.label_average;
+        if decay > 0.0 {
+            match server.state.models.get_mut("average") {
+                None => {
+                    drop(server.state.models.insert("average".to_owned(), server.params.copy()?))
+                }
+                Some(average) => {
+                    for (old, new) in average.tensors.iter_mut().zip(&server.params.tensors) {
+                        let _ =
+                            old.f_mul_scalar_(decay)?.f_add_(&new.f_mul_scalar(1.0 - decay)?)?;
+                    }
+                }
+            }
+        }
+        Ok(losses)
     }
 
     fn observe_update(&self, server: &mut Server, _: u32, update: &Update) -> Result<()> {
@@ -177,6 +218,7 @@ pub(super) fn build(settings: &Table) -> Result<Box<dyn Method>> {
         score: config.score,
         temperature: config.score_temperature,
         last_temperature: config.last_temperature,
+        classifier_share: config.classifier_share,
         views: config.label_views,
         local_prior: config.local_prior,
         logit_adjustment: config.logit_adjustment,
