@@ -107,8 +107,8 @@ impl Method for FedAnchor {
         let labels = match broadcast.models.get("average") {
             None => cohort.label_by_anchors(&self.labelling, broadcast)?,
             Some(average) => {
-                let mut by = Broadcast::new(self.name(), broadcast.round, average.shallow_copy());
-                by.arrays = broadcast.arrays.clone();
+                let mut by = broadcast.copy()?;
+                by.params = average.shallow_copy();
                 cohort.label_by_anchors(&self.labelling, &by)?
             }
         };
