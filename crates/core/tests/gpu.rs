@@ -156,6 +156,7 @@ fn every_method_goes_the_cpus_way() {
         &["method.name=fedavg-fixmatch", "method.threshold=0"],
         &["method.name=fedcon", "method.predictor=64", "method.ramp_up=2"],
         &["method.name=fedmatch", "method.threshold=0", "method.refresh=1", "method.distance=0.1"],
+        &["method.name=fl2", "method.confident=0"],
         &["method.name=server-only"],
         &["method.threshold=softmatch"],
         &["method.threshold=anchor-relative"],

@@ -53,7 +53,7 @@ def unused_folder(file: Path | None, experiment: str) -> Path: ...
 def run(
     experiment: str,
     out: Path,
-    resume: bool,
+    resume: bool | None,
     workers: int | None,
     data: _Arrays | None,
     observer: Callable[[str], None],

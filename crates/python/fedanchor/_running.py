@@ -11,7 +11,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -25,6 +25,7 @@ Experiment = PathLike | Mapping[str, Any]
 
 #: Further settings: `["client.epochs=2"]` or `{"client.epochs": 2}`.
 Settings = Iterable[str] | Mapping[str, Any]
+Resume = bool | Literal["force"]
 
 
 def _toml(key: str, value: Any) -> str:
@@ -159,7 +160,7 @@ def run(
     data: Data | None = None,
     device: str | None = None,
     workers: int | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     on_round: Callable[[dict[str, Any]], object] | None = None,
     progress: bool = True,
 ) -> Run: ...
@@ -173,7 +174,7 @@ def run(
     data: Data | None = None,
     device: str | None = None,
     workers: int | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     on_round: Callable[[dict[str, Any]], object] | None = None,
     progress: bool = True,
 ) -> list[Run]: ...
@@ -186,7 +187,7 @@ def run(
     data: Data | None = None,
     device: str | None = None,
     workers: int | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     on_round: Callable[[dict[str, Any]], object] | None = None,
     progress: bool = True,
 ) -> Run | list[Run]:
@@ -195,13 +196,16 @@ def run(
     `set` has further settings, `data` a data set in memory, `seeds` makes one run per seed (a list is returned). `out` is
     the folder of the run, by default a new one below `runs`; with seeds the folder of their folders. `on_round` gets the
     record of every round. An exception in it, and Ctrl-C, ends the run after its round; the same call with `resume=True`
-    and its folder goes on. A second Ctrl-C does not wait for that.
+    and its folder goes on. A second Ctrl-C does not wait for that. `resume="force"` goes on although settings or the build
+    differ, or although a part of the run is damaged, as the exception that asks for it says.
     """
     settings = _settings(set)
     if data is not None and not isinstance(data, Data):
         raise TypeError(f"data: expected fedanchor.Data, got {type(data).__name__}")
     if on_round is not None and not callable(on_round):
         raise TypeError(f"on_round: expected a function, got {type(on_round).__name__}")
+    if resume not in (True, False, "force"):
+        raise ValueError(f'resume: expected True, False or "force", got {resume!r}')
     if workers is not None and workers < 1:
         raise ValueError(f"workers: expected at least 1, got {workers}")
     if data is not None:
@@ -218,7 +222,7 @@ def run(
             None if out is None else Path(out) / f"seed{seed}",
             data,
             workers,
-            resume and out is not None and _is_begun(Path(out) / f"seed{seed}"),
+            resume if out is not None and _is_begun(Path(out) / f"seed{seed}") else False,
             on_round,
             progress,
             f"seed {seed}: ",
@@ -244,7 +248,7 @@ def _one(
     out: PathLike | None,
     data: Data | None,
     workers: int | None,
-    resume: bool,
+    resume: Resume,
     on_round: Callable[[dict[str, Any]], object] | None,
     progress: bool,
     name: str,
@@ -267,7 +271,8 @@ def _one(
         if on_round is not None and values["event"] == "round":
             on_round(values["record"])
 
-    _native.run(text, folder, resume, workers, None if data is None else data._arrays, observe)
+    forced = resume == "force" if resume else None
+    _native.run(text, folder, forced, workers, None if data is None else data._arrays, observe)
     return Run(folder)
 
 

@@ -48,14 +48,15 @@ pub(crate) fn unused_folder(file: Option<PathBuf>, experiment: &str) -> PyResult
 
 /// Runs an experiment on a thread of its own, and answers signals meanwhile; returns its summary as JSON. `observer` is
 /// called with each event as JSON, and may raise an exception, which ends the run after its round and is raised again
-/// then, like that of a signal. A second signal does not wait for the end of the run.
+/// then, like that of a signal. A second signal does not wait for the end of the run. `resume` is whether a run that is
+/// there is resumed by force, or none for a new one.
 #[pyfunction]
 #[pyo3(signature = (experiment, out, resume, workers, data, observer))]
 pub(crate) fn run(
     py: Python,
     experiment: &str,
     out: PathBuf,
-    resume: bool,
+    resume: Option<bool>,
     workers: Option<usize>,
     data: Option<Arrays>,
     observer: Py<PyAny>,
@@ -70,7 +71,11 @@ pub(crate) fn run(
     std::thread::spawn(move || {
         let mut watcher = Watcher { messages, answered, stop: &shared };
         let options = RunOptions {
-            resume: if resume { Resume::Yes } else { Resume::No },
+            resume: match resume {
+                None => Resume::No,
+                Some(false) => Resume::Yes,
+                Some(true) => Resume::Force,
+            },
             workers,
             stop: &shared,
             ..RunOptions::new(&out)

@@ -173,6 +173,16 @@ class Runs(WithRun):
         self.assertEqual([run.summary["rounds"] for run in runs], [1, 1])
         with self.assertRaisesRegex(fedanchor.Error, "there is no run in"):
             fedanchor.run(short, out=self.folder / "not-begun", resume=True)
+        # Advice names arguments of Python, not options of the program.
+        one, longer = out / "seed5", {**short, "seed": 5, "rounds": 2}
+        with self.assertRaisesRegex(fedanchor.Error, "resume it with `resume=True`, or use another folder with `out`"):
+            fedanchor.run(longer, out=one)
+        other = {**longer, "client": {**longer["client"], "epochs": 2}}
+        with self.assertRaisesRegex(fedanchor.Error, '`resume="force"` resumes it anyway'):
+            fedanchor.run(other, out=one, resume=True)
+        self.assertEqual(fedanchor.run(other, out=one, resume="force").summary["rounds"], 2)
+        with self.assertRaisesRegex(ValueError, 'resume: expected True, False or "force"'):
+            fedanchor.run(other, out=one, resume="yes")
         fedanchor.sweep({"a": short}, self.folder / "changed")
         with self.assertRaisesRegex(fedanchor.Error, "^client.epochs: .* a finished run with 1, not 2") as raised:
             fedanchor.sweep({"a": short}, self.folder / "changed", set={"client.epochs": 2})

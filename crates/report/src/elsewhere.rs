@@ -43,7 +43,7 @@ impl Line {
         let split = match heading.partition {
             Partition::Iid | Partition::Lda { alpha: IID } => "iid".to_owned(),
             Partition::Lda { alpha } | Partition::Dirichlet { alpha } => alpha.to_string(),
-            Partition::Classes { .. } => return false,
+            Partition::Classes { .. } => "classes".to_owned(),
         };
         let method = heading.method.as_str();
         (&self.model, &self.data) == (&heading.model, &heading.data)
@@ -63,7 +63,7 @@ impl std::fmt::Display for Line {
         match self.rounds {
             None => write!(
                 f,
-                "{authors} report {accuracy:.1} for FixMatch on one machine with the same labels"
+                "{authors} report {accuracy:.1} for FixMatch on one machine with as many labels"
             ),
             Some(rounds) => {
                 let split =

@@ -48,7 +48,9 @@ fn an_extended_run_is_the_longer_run() {
                 "method.distance=0.1",
             ],
         ),
-        ("supervised", &[]),
+        ("fl2", &["aggregation.weights=method"]),
+        // More than there are anchors.
+        ("supervised", &["server.batch=64"]),
         ("server-only", &[]),
     ];
     for (number, (name, more)) in cases.into_iter().enumerate() {

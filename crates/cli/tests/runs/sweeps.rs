@@ -4,8 +4,16 @@ use crate::workspace::{DRAWN, Workspace, text};
 use fedanchor_record::files;
 use std::process::Command;
 
-const METHODS: [&str; 7] =
-    ["fedanchor", "semifl", "fedavg-fixmatch", "fedcon", "fedmatch", "supervised", "server-only"];
+const METHODS: [&str; 8] = [
+    "fedanchor",
+    "semifl",
+    "fedavg-fixmatch",
+    "fedcon",
+    "fedmatch",
+    "fl2",
+    "supervised",
+    "server-only",
+];
 
 /// The keys of [`DRAWN`] that every method has.
 fn shared() -> Vec<&'static str> {

@@ -115,12 +115,21 @@ pub struct MethodConfig {
 }
 
 impl Experiment {
-    /// Batch size of the server's supervised epochs: as given, or by the number of anchors.
-    pub(crate) fn server_batch(&self) -> usize {
-        match self.server.batch {
-            0 if self.data.anchors <= 1000 => 10,
-            0 => 250,
-            batch => batch,
+    /// Sets the number of anchors that there are, and what follows from it.
+    pub(crate) fn count_anchors(&mut self, anchors: usize) {
+        self.data.anchors = anchors;
+        self.choose_server_batch();
+        if anchors > 0 {
+            self.server.batch = self.server.batch.min(anchors.max(2));
+        }
+    }
+
+    /// Chooses the server's batch by the number of anchors, if it is left open and their number is known.
+    pub(crate) fn choose_server_batch(&mut self) {
+        match (self.server.batch, self.data.anchors) {
+            (0, 1..=1000) => self.server.batch = 10,
+            (0, 1001..) => self.server.batch = 250,
+            _ => {}
         }
     }
 
@@ -275,7 +284,8 @@ pub struct ServerConfig {
     /// Learning rate of the server's epochs, under the same schedule [default: `optimiser.lr`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
-    /// Batch size of the supervised epochs, at most the number of anchors; 0: 10 for up to 1,000 anchors, 250 for more.
+    /// Batch size of the supervised epochs, at least 2 and at most the number of anchors; 0: 10 for up to 1,000 anchors,
+    /// 250 for more.
     pub batch: usize,
     /// Augmentation of the anchors in the supervised epochs; `fedcon` and `supervised` have their own.
     pub augment: Augmentation,
@@ -388,6 +398,9 @@ words! {
         Kept,
         /// 1 for every client.
         Uniform,
+        /// The method's own, where it has one (`fl2`: 1 minus the client's threshold, as it claims), otherwise the number
+        /// of samples.
+        Method,
     }
     /// The behaviour of a faulty client.
     FaultKind {

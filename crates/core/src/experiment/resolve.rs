@@ -133,7 +133,7 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
     table.entry("precision").or_insert_with(|| Value::String(precision.to_owned()));
     let mut experiment: Experiment = read("", table)?;
     experiment.check()?;
-    experiment.server.batch = experiment.server_batch();
+    experiment.choose_server_batch();
     Ok((experiment, built))
 }
 
@@ -163,9 +163,7 @@ pub fn settle(
     let network = Network::new(&experiment.model, method.properties().heads, shape, classes)?;
     experiment.augment.flip = Some(experiment.augment.flip.unwrap_or(flip));
     experiment.model.latent_stage = Some(network.latent_stage);
-    let most =
-        if experiment.data.anchors == 0 { usize::MAX } else { experiment.data.anchors.max(2) };
-    experiment.server.batch = experiment.server.batch.min(most);
+    experiment.count_anchors(experiment.data.anchors);
     experiment.method.settings = method.settle(&experiment, classes)?;
     Ok(experiment)
 }

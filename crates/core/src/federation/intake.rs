@@ -154,7 +154,8 @@ impl Intake<'_> {
 
     fn add(&mut self, update: &Update) -> Result<()> {
         let weights = self.experiment.aggregation.weights;
-        let weight = self.method.weight(update).unwrap_or_else(|| n_m(weights, update));
+        let own = (weights == Weights::Method).then(|| self.method.weight(update)).flatten();
+        let weight = own.unwrap_or_else(|| n_m(weights, update));
         self.rule.add(&update.params, weight, &self.admission.sent)
     }
 
@@ -170,7 +171,7 @@ impl Intake<'_> {
 /// n_m of Algorithm 1, line 10.
 pub(super) fn n_m(weights: Weights, update: &Update) -> f64 {
     match weights {
-        Weights::Samples => update.samples as f64,
+        Weights::Samples | Weights::Method => update.samples as f64,
         // A client that counts as unchanged although it kept nothing still needs a weight.
         Weights::Kept => update.kept.max(1) as f64,
         Weights::Uniform => 1.0,

@@ -54,7 +54,7 @@ impl Federation {
         check_fleet(experiment)?;
         let split = server_split(experiment, &data)?;
         let mut experiment = experiment.clone();
-        experiment.data.anchors = split.anchors.len();
+        experiment.count_anchors(split.anchors.len());
         let federation = Self::with_split(experiment, &data, split, workers)?;
         let name = federation.method.name();
         let problem = format!("`{name}` trains on the clients' labels, which stay with them");
@@ -137,8 +137,9 @@ pub(crate) fn server_split(experiment: &Experiment, data: &DataSet) -> Result<Sp
 fn check_memory(free: Option<u64>, experiment: &Experiment, context: &Context) -> Result<()> {
     let Some(free) = free.filter(|_| context.device == Device::Cpu) else { return Ok(()) };
     let of_image = context.network.convolved * size_of::<f32>() as u64;
-    let server = experiment.server.batch.min(experiment.data.anchors);
-    for (key, images) in [("server.batch", server), ("client.batch", experiment.client.batch)] {
+    for (key, images) in
+        [("server.batch", experiment.server.batch), ("client.batch", experiment.client.batch)]
+    {
         let needed = of_image.saturating_mul(images as u64);
         let problem = format!(
             "training on {images} images at a time needs at least {} MB of memory, and {} MB are free: \

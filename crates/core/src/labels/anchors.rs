@@ -37,7 +37,7 @@ words! {
         Plain,
         /// Weakly augmented.
         Weak,
-        /// As they are, normalised by the statistics of their own batch.
+        /// As they are, normalised by the statistics of their own batch of up to 250.
         Batch,
     }
 }

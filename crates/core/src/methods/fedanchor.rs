@@ -33,7 +33,7 @@ pub struct FedAnchorConfig {
     pub score: Score,
     /// Temperature of the score `softmax` and of `method.local_prior`.
     pub score_temperature: f64,
-    /// How the anchors' latents are computed.
+    /// How the anchors' latents are computed [default: `plain`].
     // Written down only if it is not the default, so that earlier configs are still the same.
     #[serde(default, skip_serializing_if = "AnchorViews::is_plain")]
     pub anchor_views: AnchorViews,

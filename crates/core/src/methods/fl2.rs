@@ -5,12 +5,15 @@
 //! but above thresholds of their own (client-specific adaptive thresholding): the mean confidence of a client, lower for
 //! classes that it predicts less often. They train by cross entropy on what is kept, and by sharpness-aware consistency:
 //! a model whose weights have been moved to where the loss of the confident samples is higher should predict these
-//! samples as the model itself does. The less sure a client is, the more its update weighs (learning status-aware
-//! aggregation).
+//! samples as the model itself does. With `aggregation.weights = "method"`, the less sure a client is, the more its update
+//! weighs (learning status-aware aggregation); a client that lies about its threshold then weighs more than others, so
+//! that this is for clients that are trusted.
 //!
-//! Details are those of the published code: ASAM moves the weights, all of them relative to their size but for the
-//! biases; the consistency is averaged over the whole batch, the loss that the weights are moved by over the confident
-//! samples alone. Its recipe (SemiFL's, without a schedule, batches of 32) is in `experiments/fl2.toml`.
+//! Details are those of the published code: ASAM moves each weight relative to its size, and biases as they are; the
+//! consistency is averaged over the whole batch, the loss that the weights are moved by over the confident samples alone.
+//! Its recipe is in `experiments/fl2.toml`. Differences from that code: strong augmentation is FixMatch's, two operations
+//! instead of three; static batch norm is measured on 10,000 images instead of all; the last batch of an epoch wraps
+//! around.
 
 use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, read_settings};
 use crate::config::{Augmentation, within};
@@ -39,6 +42,8 @@ pub(super) struct Fl2 {
 
 /// Added to the size of a weight, by which its movement is scaled.
 const SMALLEST: f64 = 0.01;
+/// The weight of a client whose threshold is 1, so that no mean divides by 0.
+const LEAST_WEIGHT: f64 = 0.001;
 /// Index of the client's threshold among its losses.
 const THRESHOLD: usize = 2;
 
@@ -66,10 +71,12 @@ impl Method for Fl2 {
         Ok(reports)
     }
 
-    /// 1 minus the client's threshold.
+    /// 1 minus the client's threshold. An answer without one (of a client that kept nothing, or whose labels a simulated
+    /// attack has replaced) weighs as much as any.
     fn weight(&self, update: &Update) -> Option<f64> {
-        let threshold = update.losses.get(THRESHOLD).copied().flatten();
-        Some((1.0 - threshold.unwrap_or(1.0)).clamp(0.0, 1.0))
+        let claimed = update.losses.get(THRESHOLD).copied().flatten();
+        let threshold = claimed.filter(|claimed| (0.0..=1.0).contains(claimed)).unwrap_or(0.0);
+        Some((1.0 - threshold).max(LEAST_WEIGHT))
     }
 
     fn properties(&self) -> Properties {
@@ -229,9 +236,12 @@ mod tests {
             method.weight(&update).unwrap()
         };
         assert!((weight(vec![None, None, Some(0.7)]) - 0.3).abs() < 1e-12);
-        // A hostile claim counts for no more than 1.
-        assert_eq!(weight(vec![None, None, Some(-40.0)]), 1.0);
-        assert_eq!(weight(vec![]), 0.0);
+        // What cannot be a threshold, or is missing, counts as 0.
+        for claimed in [Some(-40.0), Some(f64::NAN), Some(1.1), None] {
+            assert_eq!(weight(vec![None, None, claimed]), 1.0);
+        }
+        assert_eq!(weight(vec![]), 1.0);
+        assert_eq!(weight(vec![None, None, Some(1.0)]), LEAST_WEIGHT);
     }
 
     /// Two clients with one weight (2 and -1) and one bias each, and the loss 3 w + 4 b: scaled gradients

@@ -96,7 +96,7 @@ pub trait Method: Send + Sync {
         Ok(())
     }
 
-    /// n_m of an update, in place of `aggregation.weights`.
+    /// n_m of an update where `aggregation.weights` is `method`: finite and above 0, whatever the client claims.
     fn weight(&self, _update: &Update) -> Option<f64> {
         None
     }

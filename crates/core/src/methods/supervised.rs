@@ -1,7 +1,6 @@
 //! FedAvg with the true labels of the clients' images and the same server epochs. By default a comparison for
 //! semi-supervised methods, not an upper bound: neither clients nor server use strong augmentation (appendix of the
-//! paper), mixup or adjusted logits. With these set as for FedAnchor, what is left between the two is the price of
-//! labels that clients find themselves.
+//! paper), mixup or adjusted logits. With these set as for FedAnchor, the remaining gap is the cost of pseudo-labels.
 
 use super::{ClientReport, ClientTrainer, Cohort, Method, Properties};
 use super::{check_mixup, read_settings};

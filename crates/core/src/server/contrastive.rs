@@ -97,7 +97,7 @@ impl ContrastiveConfig {
         let pairs = batch * batch.saturating_sub(1) / (2 * classes);
         let problem = format!(
             "a batch of {batch} holds about {pairs} pairs of one label among {classes} classes, and with \
-             few pairs the loss collapses: use a batch of {} or more, or remove the key",
+             fewer than {FEWEST_PAIRS} pairs the loss collapses: use a batch of {} or more, or remove the key",
             smallest(FEWEST_PAIRS)
         );
         let enough = self.epochs == 0 || batch >= anchors || pairs >= FEWEST_PAIRS;

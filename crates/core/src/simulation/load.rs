@@ -129,7 +129,7 @@ pub fn assign(experiment: &Experiment, data: &DataSet) -> Result<Assigned> {
         Some(unlabelled) => with_unlabelled(experiment, data, unlabelled)?,
     };
     let mut experiment = experiment.clone();
-    experiment.data.anchors = split.anchors.len();
+    experiment.count_anchors(split.anchors.len());
     experiment.data.clients = partition.clients.len();
     let (per_round, clients) = (experiment.client.per_round, experiment.data.clients);
     let problem = format!("{per_round} clients per round, but the data has {clients}");

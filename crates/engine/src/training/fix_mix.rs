@@ -72,7 +72,7 @@ impl<'a> FixMix<'a> {
 /// What a step must know to read such a batch: samples per client, whether there is a mixture, whether samples have weights,
 /// and the numbers per client that are added to its logits, one per class; 0 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // of what the comment says
+#[allow(missing_docs)] // the comment above describes the fields
 pub struct FixMixFormat {
     pub batch: usize,
     pub mixed: bool,

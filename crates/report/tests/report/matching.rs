@@ -103,7 +103,7 @@ fn where_the_papers_tables_disagree_both_numbers_are_shown() {
 }
 
 const CENTRALISED: &str =
-    "Diao et al. (SemiFL) report 97.7 for FixMatch on one machine with the same labels";
+    "Diao et al. (SemiFL) report 97.7 for FixMatch on one machine with as many labels";
 
 /// What other papers report under their own recipes is said, and is no published number of this experiment.
 #[test]
