@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the fixtures for testing SemiFL and FedMatch against PyTorch.
+"""Make the fixtures for testing SemiFL, FedMatch and (FL)^2 against PyTorch.
 
     make target/torchvision/ready
     target/torchvision/bin/python scripts/make_method_fixtures.py
@@ -36,6 +36,10 @@ hashed from `places/{entry}`. Classes and masks are stored as floating-point num
   `server view of step {step}`, labels `server of step {step}`.
 - `fedmatch/votes/label`: the result of voting for 256 samples, with the classes `own vote` and
   `vote of helper {0 to 3}`.
+
+- `fl2/{some,none}/...`: two steps of (FL)^2 from filling 0, on images and labels named as those of SemiFL's fix
+  views, with `confident/{step}` as given, in `none` no sample; `radius`, `optimiser`; `fix/{step}` and
+  `consistency/{step}`: the terms; `change`, `length`: of the weights, without the anchor head
 
 FedMatch has two cases. `published` uses the published weights, with a lower threshold. There the L2
 term dominates the other terms, and at the server the gradient dominates the weight decay, so that
@@ -301,8 +305,62 @@ def fedmatch_votes():
     yield "fedmatch/votes/label", torch.tensor(label)
 
 
+# (FL)^2.
+
+FL2_RADIUS, FL2_OPTIMISER = 0.1, (0.05, 0.9, 5e-4)
+FL2_CONFIDENT = {"some": ((1, 0, 1, 0), (0, 1, 1, 1)), "none": ((0, 0, 0, 0), (0, 0, 0, 0))}
+
+
+def ascent(weights, gradients):
+    """ASAM's step to where the loss is higher: sizes scale the weights, and biases are taken as they are."""
+    sizes = {name: value.detach().abs() + 0.01 if name.endswith("weight") else 1.0 for name, value in weights.items()}
+    norm = torch.stack([(sizes[name] * gradient).norm() for name, gradient in gradients.items()]).norm() + 1e-16
+    return {name: FL2_RADIUS / norm * sizes[name] ** 2 * gradient for name, gradient in gradients.items()}
+
+
+def fl2_client():
+    for case, masks in FL2_CONFIDENT.items():
+        net = small(0)
+        net.training = True
+        weights = {name: value for name, value in net.weights.items() if not name.startswith("anchor.")}
+        start, optimiser = copied(weights), sgd(weights, FL2_OPTIMISER)
+        place = f"fl2/{case}"
+        yield f"{place}/radius", torch.tensor([FL2_RADIUS])
+        yield f"{place}/optimiser", torch.tensor(FL2_OPTIMISER)
+        for step, mask in enumerate(masks):
+            images, mask = noise(f"fix view of step {step}", 4, 3, 16, 16), torch.tensor(mask).double()
+            label = labels(f"fix of step {step}", 4)
+
+            def gradients(loss):
+                return dict(zip(weights, torch.autograd.grad(loss, list(weights.values()))))
+
+            logits = net(images)["logits"]
+            target = functional.log_softmax(logits.detach(), dim=1)
+            each = torch.stack(list(cross_entropy_each(logits, label)))
+            steps = ascent(weights, gradients((each * mask).sum() / mask.sum().clamp(min=1)))
+            with torch.no_grad():
+                for name, value in weights.items():
+                    value += steps[name]
+            moved = functional.log_softmax(net(images)["logits"], dim=1)
+            consistency = ((target.exp() * (target - moved)).sum(dim=1) * mask).mean()
+            of_consistency = gradients(consistency)
+            with torch.no_grad():
+                for name, value in weights.items():
+                    value -= steps[name]
+            fix = cross_entropy(net(images)["logits"], label)
+            of_fix = gradients(fix)
+            for name, value in weights.items():
+                value.grad = of_fix[name] + of_consistency[name]
+            optimiser.step()
+            yield f"{place}/confident/{step}", mask
+            yield f"{place}/fix/{step}", fix.reshape(1)
+            yield f"{place}/consistency/{step}", consistency.reshape(1)
+        assert (consistency > 1e-4) == (case == "some"), consistency
+        yield from changes(place, weights, start)
+
+
 PARTS = (
-    semifl_labels, semifl_client, semifl_server, fedmatch_client, fedmatch_server, fedmatch_votes
+    semifl_labels, semifl_client, semifl_server, fedmatch_client, fedmatch_server, fedmatch_votes, fl2_client
 )
 
 

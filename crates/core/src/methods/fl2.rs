@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::labels::{PseudoLabels, class_probabilities};
 use crate::messages::{Broadcast, ClientOutcome, Update};
 use fedanchor_engine::Result as EngineResult;
-use fedanchor_engine::model::{Pass, Statistics};
+use fedanchor_engine::model::{Network, Pass, Statistics};
 use fedanchor_engine::tensors::Layout;
 use fedanchor_engine::training::losses::{cross_entropy_each, mean_of_batch};
 use fedanchor_engine::training::{FixMix, FixMixFormat, Inputs, Objective, StepLoss, Terms};
@@ -33,11 +33,11 @@ use toml::Table;
 /// (FL)^2: thresholds by a client's own confidence, and consistency under moved weights (Lee et al., 2024).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Fl2 {
+pub struct Fl2 {
     /// A kept sample takes part in the sharpness-aware consistency if its largest probability is at least this.
-    confident: f64,
+    pub confident: f64,
     /// How far the weights are moved: the norm of the movement, relative to their size.
-    radius: f64,
+    pub radius: f64,
 }
 
 /// Added to the size of a weight, by which its movement is scaled.
@@ -137,25 +137,39 @@ impl StepLoss for SharpnessLoss {
 
     fn loss(&self, inputs: &Inputs, pass: &Pass) -> EngineResult<Terms> {
         let Inputs { context, bytes, .. } = *inputs;
-        let network = &context.network;
         let batch = self.format.read(&context.images, bytes, pass.clients())?;
-        let x = context.images.input(&batch.fix)?;
-        let logits = |pass: &Pass| network.logits(&network.features(&x, pass)?, pass);
-        let own = logits(pass)?; // [K, batch, C]
-        let each = cross_entropy_each(&own, &batch.labels)?;
-        let confident = batch.weights.unwrap_or_else(|| each.ones_like());
-        let count = sum(&confident, 1)?.f_clamp_min(1)?; // [K]
-        let of_confident = sum(&each.f_mul(&confident)?, 1)?.f_div(&count)?;
-        let moved = moved(pass, &network.layout, &of_confident, self.radius)?;
-        // Running statistics are those of the weights as they are.
-        let statistics = match pass.statistics() {
-            Statistics::Update(_) => Statistics::Batch,
-            kept => kept,
-        };
-        let moved = logits(&pass.with_tensors(&moved).with_statistics(statistics))?;
-        let consistency = divergence(&own.f_detach()?, &moved)?.f_mul(&confident)?;
-        Ok(vec![(1.0, mean_of_batch(&each)?), (1.0, mean_of_batch(&consistency)?)].into())
+        let images = context.images.input(&batch.fix)?;
+        let confident = batch.weights.unwrap_or_else(|| batch.labels.ones_like());
+        let labels = (&batch.labels, &confident);
+        let [fix, consistency] =
+            client_terms(&context.network, &images, labels, self.radius, pass)?;
+        Ok(vec![(1.0, fix), (1.0, consistency)].into())
     }
+}
+
+/// The cross entropy of images with their labels `[K, batch]`, and the consistency of the confident ones under weights
+/// moved by this radius.
+pub fn client_terms(
+    network: &Network,
+    images: &Tensor,
+    (labels, confident): (&Tensor, &Tensor),
+    radius: f64,
+    pass: &Pass,
+) -> EngineResult<[Tensor; 2]> {
+    let logits = |pass: &Pass| network.logits(&network.features(images, pass)?, pass);
+    let own = logits(pass)?; // [K, batch, C]
+    let each = cross_entropy_each(&own, labels)?;
+    let count = sum(confident, 1)?.f_clamp_min(1)?; // [K]
+    let of_confident = sum(&each.f_mul(confident)?, 1)?.f_div(&count)?;
+    let moved = moved(pass, &network.layout, &of_confident, radius)?;
+    // Running statistics are those of the weights as they are.
+    let statistics = match pass.statistics() {
+        Statistics::Update(_) => Statistics::Batch,
+        kept => kept,
+    };
+    let moved = logits(&pass.with_tensors(&moved).with_statistics(statistics))?;
+    let consistency = divergence(&own.f_detach()?, &moved)?.f_mul(confident)?;
+    Ok([mean_of_batch(&each)?, mean_of_batch(&consistency)?])
 }
 
 /// The tensors of a pass, moved by ASAM's step (Kwon et al., 2021) of this length to where the loss `[K]` of each client

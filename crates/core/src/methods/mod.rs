@@ -9,7 +9,7 @@ pub mod fedanchor;
 mod fedavg_fixmatch;
 mod fedcon;
 pub mod fedmatch;
-mod fl2;
+pub mod fl2;
 mod properties;
 mod registry;
 mod semifl;

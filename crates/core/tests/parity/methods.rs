@@ -1,4 +1,4 @@
-//! SemiFL and FedMatch against an independent PyTorch implementation of both.
+//! SemiFL, FedMatch and (FL)^2 against independent PyTorch implementations.
 
 use crate::filling::{filled, labels, noise};
 use crate::steps::{CHANGE, STATISTIC, check_change, terms};
@@ -13,6 +13,7 @@ use fedanchor::engine::training::Momentum;
 use fedanchor::engine::training::losses::cross_entropy;
 use fedanchor::labels::LabelledImages;
 use fedanchor::methods::fedmatch::{FedMatch, client_terms, summed, vote};
+use fedanchor::methods::fl2;
 use fedanchor::methods::read_settings;
 use fedanchor::server::Server;
 use fedanchor_data::{ImageSet, Shape};
@@ -87,6 +88,48 @@ fn semifls_server_agrees() -> Result<()> {
         server.take_mean(mean.finish().as_ref())?;
     }
     compare(&fixture, "semifl/server", &filled(&layout, "0")?, &server.params, CHANGE)
+}
+
+/// Two steps of a client with some confident samples, and with none.
+#[test]
+fn fl2s_client_agrees() -> Result<()> {
+    let fixture = Fixture::methods();
+    for case in ["some", "none"] {
+        let place = |what: &str| format!("fl2/{case}/{what}");
+        let radius = numbers(&fixture, &place("radius"))?[0];
+        let optimiser = numbers(&fixture, &place("optimiser"))?;
+        let mut keys: Vec<String> = SMALL.iter().map(|&key| key.to_owned()).collect();
+        keys.extend(["method.name=fl2", "optimiser.clip=0"].map(str::to_owned));
+        keys.push(format!("optimiser.momentum={}", optimiser[1]));
+        keys.push(format!("optimiser.weight_decay={}", optimiser[2]));
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let context = context(&keys, 16, 3)?;
+        let start = filled(&context.network.layout, "0")?;
+        let mut learner =
+            Learner::new(&context, "test", start.copy()?, Momentum::default(), |_| true)?;
+        let mut before = [0.0; 2];
+        for step in 0..2 {
+            let images = noise(&format!("fix view of step {step}"), &[4, 3, 16, 16]);
+            let label = labels(&format!("fix of step {step}"), 4);
+            let confident = fixture.tensor(&place(&format!("confident/{step}")))?.unsqueeze(0);
+            learner.step(1, optimiser[0], |pass| {
+                let labels = (&label, &confident);
+                let terms = fl2::client_terms(&context.network, &images, labels, radius, pass)?;
+                Ok(terms.map(|term| (1.0, term)).into_iter().collect::<Vec<_>>().into())
+            })?;
+            let sums = learner.mean_losses(0, 1)?;
+            // The consistency is a small difference of logarithms.
+            let tolerances = [("fix", STATISTIC), ("consistency", 1e-3)];
+            for (at, (name, tolerance)) in tolerances.into_iter().enumerate() {
+                let name = place(&format!("{name}/{step}"));
+                let expected = fixture.tensor(&name)?;
+                assert_close(&one(sums[at] - before[at]), &expected, tolerance, &name);
+                before[at] = sums[at];
+            }
+        }
+        compare(&fixture, &format!("fl2/{case}"), &start, &learner.params, CHANGE)?;
+    }
+    Ok(())
 }
 
 /// Every weight's change, and as many as the fixture has.
