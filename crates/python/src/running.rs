@@ -100,6 +100,10 @@ pub(crate) fn run(
                     Some(_) => None,
                 };
                 raised = raised.or(told);
+                // Before the run goes on, so that no further round begins.
+                if raised.is_some() {
+                    stop.store(true, Ordering::Relaxed);
+                }
                 let _ = answers.send(());
             }
             Ok(Message::Ended(summary)) => {
