@@ -166,6 +166,18 @@ def put_in_place(unpacked, folder):
             raise
 
 
+def fetched(cuda):
+    """The folder with the libraries and headers of one version, in the cache."""
+    cache = cache_folder()
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / f"libtorch-{VERSION}-{'cu130' if cuda else 'cpu'}"
+    if cuda and folder.is_dir() and not has_cuda_headers(folder):
+        shutil.rmtree(folder)  # installed by an earlier version, without the headers
+    if not folder.is_dir():
+        (install_cuda if cuda else install_cpu)(folder)
+    return folder / "torch" if cuda else folder
+
+
 def is_ready(repository=REPOSITORY):
     """Whether cargo finds libtorch already: linked by this script, or provided by the user."""
     folder = Path(os.environ.get("LIBTORCH") or repository / "libtorch")
@@ -210,14 +222,7 @@ def main():
         check_tools()
         if not (options.cpu or options.cuda) and is_ready():
             return
-        cache = cache_folder()
-        cache.mkdir(parents=True, exist_ok=True)
-        folder = cache / f"libtorch-{VERSION}-{'cu130' if options.cuda else 'cpu'}"
-        if options.cuda and folder.is_dir() and not has_cuda_headers(folder):
-            shutil.rmtree(folder)  # installed by an earlier version, without the headers
-        if not folder.is_dir():
-            (install_cuda if options.cuda else install_cpu)(folder)
-        link(folder / "torch" if options.cuda else folder)
+        link(fetched(options.cuda))
     except (SetupError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """What a wheel may need, and the tag that says so."""
 import unittest
+from pathlib import Path
 
 import wheel
 from dist import DistError
@@ -23,11 +24,11 @@ class Wheel(unittest.TestCase):
         def reading(needed, places):
             return lambda path: (needed, places)
 
-        wheel.check_module("m.so", reading(["libtorch_cpu.so", "libc.so.6"], []))
+        wheel.check_library(Path("m.so"), wheel.THEIRS, reading(["libtorch_cpu.so", "libc.so.6"], []))
         with self.assertRaisesRegex(DistError, "needs libpython3.11.so.1.0"):
-            wheel.check_module("m.so", reading(["libpython3.11.so.1.0", "libc10.so"], []))
+            wheel.check_library(Path("m.so"), wheel.THEIRS, reading(["libpython3.11.so.1.0", "libc10.so"], []))
         with self.assertRaisesRegex(DistError, "looks for libraries in /here"):
-            wheel.check_module("m.so", reading(["libc10.so"], ["/here"]))
+            wheel.check_library(Path("m.so"), wheel.THEIRS, reading(["libc10.so"], ["/here"]))
 
 
 if __name__ == "__main__":

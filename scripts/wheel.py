@@ -4,8 +4,9 @@
     python3 scripts/wheel.py --maturin PROGRAM   # build and check the file: what `make wheel` does
     python3 scripts/wheel.py --install WHEEL     # install it in a new virtual environment, and use it there
 
-The wheel has the program and the module, and no libtorch: that is the one of the package `torch`, of the version that
-the extension module is compiled for.
+The wheel has the program, the module and the CUDA kernels, and no libtorch: that is the one of the package `torch`, of
+the version that the extension module is compiled for. The kernels are a library of their own, compiled against the CUDA
+version of libtorch, which is loaded where `torch` has CUDA and a run asks for a GPU.
 """
 import argparse
 import json
@@ -19,12 +20,15 @@ import time
 import zipfile
 from pathlib import Path
 
+import libtorch
 from dist import DistError, REPOSITORY, crate_licences, dynamic, linked_packages, newest, output_of
 
 PACKAGE = REPOSITORY / "crates/python"
 MOST_BYTES = 40_000_000
+KERNELS = "libfedanchor_cuda.so"
 # Of the package `torch`, and of every Linux system.
 THEIRS = {"libtorch.so", "libtorch_cpu.so", "libc10.so"}
+CUDA = {"libtorch_cuda.so", "libc10_cuda.so", "libcudart.so.13"}
 SYSTEM = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 # The newest symbols of libstdc++ that systems with a version of glibc have: the policies of manylinux.
 LIBSTDCXX = {(2, 28): (3, 4, 25), (2, 34): (3, 4, 29), (2, 35): (3, 4, 30), (2, 38): (3, 4, 32), (2, 39): (3, 4, 33)}
@@ -65,29 +69,35 @@ def build(maturin):
         # Its own check knows no libraries of another package.
         options = ["--release", "--locked", "--strip", "--auditwheel", "skip", "--compatibility", tag]
         command = [maturin, "build", "--manifest-path", PACKAGE / "Cargo.toml", "--out", folder, *options]
-        if subprocess.run(command, cwd=REPOSITORY).returncode != 0:
+        if subprocess.run(command, cwd=REPOSITORY, env=environment).returncode != 0:
             raise DistError("the build failed: see above")
         return next(folder.glob("*.whl"))
 
+    environment = {**os.environ, "FEDANCHOR_CUDA_SET": str(libtorch.fetched(cuda=True))}
+    kernels = PACKAGE / "fedanchor" / KERNELS
+    kernels.unlink(missing_ok=True)
     wheel = built("linux")
     with tempfile.TemporaryDirectory() as scratch:
         with zipfile.ZipFile(wheel) as archive:
             module = Path(archive.extract("fedanchor/_native.abi3.so", scratch))
-        check_module(module)
-        symbols = output_of(["readelf", "-VW", module])
+        check_library(module, THEIRS)
+        compiled = max((target / "release/build").glob(f"fedanchor-cuda-*/out/{KERNELS}"), key=os.path.getmtime)
+        subprocess.run(["strip", "-o", kernels, compiled], check=True)
+        check_library(kernels, THEIRS | CUDA)
+        symbols = "".join(output_of(["readelf", "-VW", library]) for library in (module, kernels))
     tag = platform_tag(newest("GLIBC", symbols), newest("GLIBCXX", symbols), machine)
     wheel.unlink()
     return built(tag)
 
 
-def check_module(path, read=dynamic):
-    """An extension module needs libraries of `torch` and of every system, and looks for them nowhere else."""
+def check_library(path, theirs, read=dynamic):
+    """A library of the package needs those of `torch` and of every system, and looks for them nowhere else."""
     needed, places = read(path)
-    unknown = sorted(set(needed) - THEIRS - SYSTEM)
+    unknown = sorted(set(needed) - theirs - SYSTEM)
     if unknown:
-        raise DistError(f"the extension module needs {', '.join(unknown)}, which a system may not have")
+        raise DistError(f"{path.name} needs {', '.join(unknown)}, which a system may not have")
     if places:
-        raise DistError(f"the extension module looks for libraries in {', '.join(places)}")
+        raise DistError(f"{path.name} looks for libraries in {', '.join(places)}")
 
 
 def check_size(wheel):
@@ -126,6 +136,9 @@ def install(wheel, index):
             "assert all(abs(a.probabilities[c] - t[i]) < 1e-5 for a, t in zip(ours, theirs) for i, c in enumerate(model.classes))\n"
             "print('the module and torch have the same outputs')"
         )
+        print(output_of([python, "-c", code], env=environment, cwd=place).strip())
+        # Without a GPU: the kernels find all that they need in `torch`.
+        code = "import fedanchor._native as native; print('CUDA kernels:', native.load_kernels() or 'loaded')"
         print(output_of([python, "-c", code], env=environment, cwd=place).strip())
 
 

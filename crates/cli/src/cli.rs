@@ -278,6 +278,9 @@ pub struct NodeArgs {
     /// File of the trunk, for runs that have one [default: the trunk of that name on this machine]
     #[arg(long, value_name = "FILE")]
     pub trunk: Option<String>,
+    /// File of the clients' loss, for runs that have one of their own (`client.loss`)
+    #[arg(long, value_name = "FILE")]
+    pub loss: Option<PathBuf>,
     /// Device to compute on: `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu")]
     pub device: String,

@@ -10,7 +10,7 @@ use fedanchor_record::RoundRecord;
 use tch::{Device, Kind};
 
 fn gpu() {
-    let there = fedanchor_cuda::AVAILABLE && tch::Cuda::is_available();
+    let there = fedanchor_cuda::is_available() && tch::Cuda::is_available();
     assert!(there, "no GPU, or built without CUDA");
 }
 

@@ -70,6 +70,16 @@ fn every_method_replays_the_steps_that_it_asks_for() {
     }
 }
 
+/// A loss that was written in PyTorch is one by its file, and reads a number of the round.
+#[test]
+fn a_loss_from_a_file_is_replayed_for_itself() {
+    let file = concat!("client.loss.file=", env!("CARGO_MANIFEST_DIR"), "/../../examples/python/");
+    let prox = format!("{file}fedprox.loss");
+    is_plain_execution(&["method.name=supervised", &prox, "client.loss.arguments.mu=0.5"]);
+    let fix_mix = format!("{file}fix_mix.loss");
+    is_plain_execution(&["method.threshold=softmatch", &fix_mix, "client.loss.arguments.b=1"]);
+}
+
 /// The server's own update is trained where the clients are, with the same number of bytes as one of them.
 #[test]
 fn a_root_update_is_not_a_clients() {

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include "message.h"
+
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
@@ -14,7 +16,6 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -29,27 +30,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 namespace {
-
-// Why this thread's last call failed. A fixed buffer, because reporting a failure must not fail in turn.
-thread_local char message[4096];
-
-// Null, or the message of a failure, which the thread's next call overwrites.
-template <class F> const char* guarded(F body) {
-  auto failed = [](const char* text) -> const char* {
-    snprintf(message, sizeof message, "%s", text);
-    return message;
-  };
-  try {
-    body();
-    return nullptr;
-  } catch (const c10::Error& error) {
-    return failed(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return failed(error.what());
-  } catch (...) {
-    return failed("an unknown failure");
-  }
-}
 
 void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) (void)cudaGetLastError();  // or libtorch's next check would report it once more

@@ -3,7 +3,9 @@
 //! views at once, grouped convolutions, pools, small heads, losses, SGD for all parameters at once, 8-bit
 //! images to the network's input).
 //!
-//! They are implemented by a C++ shim (`cpp/shim.cpp`, with the kernels in `cpp/*.cu`); this crate
+//! For a CPU, too, there is [`vmap`], which is compiled into every build.
+//!
+//! The rest is implemented by a C++ shim (`cpp/shim.cpp`, with the kernels in `cpp/*.cu`); this crate
 //! is its safe wrapper and the only `unsafe` code of the project. The contract with the shim:
 //!
 //! - Arguments are checked here, before the shim is called (module `checks`): sizes, strides, kinds,
@@ -18,8 +20,8 @@
 //! - A captured [`Graph`] reads and writes the addresses used during capture, and holds that memory as
 //!   long as it lives.
 //!
-//! In a build against the CPU version of libtorch there is no shim, [`AVAILABLE`] is false, and
-//! every function returns an error.
+//! The shim is a library of its own, loaded when a GPU is first used: the program is the same with CUDA and without it.
+//! Where there is no shim, [`is_available`] is false, and every function returns an error.
 
 mod checks;
 mod conv;
@@ -34,6 +36,7 @@ mod setup;
 mod sgd;
 mod shim;
 mod upload;
+mod vmap;
 
 pub use checks::Expected;
 pub use conv::{Sums, conv_before_norm};
@@ -49,7 +52,6 @@ pub use setup::{
     setup,
 };
 pub use sgd::{Sgd, SgdEntry, sgd};
+pub use shim::{is_available, set_library, unavailable};
 pub use upload::Upload;
-
-/// Whether this program was built with the CUDA version of libtorch.
-pub const AVAILABLE: bool = cfg!(fedanchor_cuda);
+pub use vmap::vmap;

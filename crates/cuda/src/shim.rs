@@ -1,8 +1,11 @@
 //! The functions of the shim, and conversions of their arguments and results.
 
 use crate::CudaError;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use libloading::Library;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::PathBuf;
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use tch::Tensor;
 use torch_sys::C_tensor;
 
@@ -10,40 +13,44 @@ pub(crate) type Result<T> = std::result::Result<T, CudaError>;
 /// Null, or why a call failed: a text of the calling thread that its next call overwrites.
 pub(crate) type Message = *const c_char;
 
-/// Declares the functions of the shim; without the shim, functions that return an error.
+/// Declares the functions of the shim. Each of the first kind fails with the reason why there is no shim; those of the
+/// second take a handle that the shim has made.
 macro_rules! shim {
-    ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
-        #[cfg(fedanchor_cuda)]
-        unsafe extern "C" {
-            $(pub(crate) fn $name($($argument: $kind),*) -> Message;)*
-            pub(crate) fn fa_free(code: *mut c_char);
-            pub(crate) fn fa_stream_free(stream: *mut c_void);
-            pub(crate) fn fa_stream_leave(entered: *mut c_void);
-            pub(crate) fn fa_graph_discard(graph: *mut c_void);
-            pub(crate) fn fa_graph_free(graph: *mut c_void);
-            pub(crate) fn fa_upload_free(upload: *mut c_void);
-            pub(crate) fn fa_upload_memory(upload: *mut c_void) -> *mut u8;
+    ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)* with a handle
+     $(fn $with:ident($handle:ident: $of:ty) $(-> $result:ty)?;)*) => {
+        struct Functions {
+            $($name: unsafe extern "C" fn($($kind),*) -> Message,)*
+            $($with: unsafe extern "C" fn($of) $(-> $result)?,)*
         }
-        #[cfg(not(fedanchor_cuda))]
-        mod absent {
-            use super::*;
-            $(#[allow(clippy::too_many_arguments)]
-            pub(crate) unsafe fn $name($(_: $kind),*) -> Message {
-                c"built without CUDA support: run `make libtorch CUDA=1` and build again"
-                    .as_ptr()
-            })*
-            pub(crate) unsafe fn fa_free(_: *mut c_char) {}
-            pub(crate) unsafe fn fa_stream_free(_: *mut c_void) {}
-            pub(crate) unsafe fn fa_stream_leave(_: *mut c_void) {}
-            pub(crate) unsafe fn fa_graph_discard(_: *mut c_void) {}
-            pub(crate) unsafe fn fa_graph_free(_: *mut c_void) {}
-            pub(crate) unsafe fn fa_upload_free(_: *mut c_void) {}
-            pub(crate) unsafe fn fa_upload_memory(_: *mut c_void) -> *mut u8 {
-                std::ptr::NonNull::dangling().as_ptr()
+
+        impl Functions {
+            /// Finds them in a library, which stays loaded.
+            fn of(library: &'static Library) -> std::result::Result<Self, libloading::Error> {
+                // SAFETY: the types are those of cpp/shim.cpp, which this build or the package's compiled.
+                unsafe {
+                    Ok(Self {
+                        $($name: *library.get(stringify!($name))?,)*
+                        $($with: *library.get(stringify!($with))?,)*
+                    })
+                }
             }
         }
-        #[cfg(not(fedanchor_cuda))]
-        pub(crate) use absent::*;
+
+        $(#[allow(clippy::too_many_arguments)]
+        pub(crate) unsafe fn $name($($argument: $kind),*) -> Message {
+            match functions() {
+                // SAFETY: as the caller promises.
+                Ok(functions) => unsafe { (functions.$name)($($argument),*) },
+                Err(reason) => reason.as_ptr(),
+            }
+        })*
+        $(pub(crate) unsafe fn $with($handle: $of) $(-> $result)? {
+            match functions() {
+                // SAFETY: as the caller promises.
+                Ok(functions) => unsafe { (functions.$with)($handle) },
+                Err(_) => unreachable!("without the shim there are no handles"),
+            }
+        })*
     };
 }
 
@@ -138,6 +145,62 @@ shim! {
         clip: f64,
         nesterov: c_int,
     );
+    with a handle
+    fn fa_free(code: *mut c_char);
+    fn fa_stream_free(stream: *mut c_void);
+    fn fa_stream_leave(entered: *mut c_void);
+    fn fa_graph_discard(graph: *mut c_void);
+    fn fa_graph_free(graph: *mut c_void);
+    fn fa_upload_free(upload: *mut c_void);
+    fn fa_upload_memory(upload: *mut c_void) -> *mut u8;
+}
+
+/// The name of the shim's library.
+const LIBRARY: &str = "libfedanchor_cuda.so";
+/// Where a package has it.
+static PLACE: OnceLock<PathBuf> = OnceLock::new();
+
+/// Sets the place of the shim, for a package that brings it along; before anything else is called.
+pub fn set_library(path: PathBuf) {
+    let _ = PLACE.set(path); // the first stays
+}
+
+/// Whether the kernels can be used: the shim is there, and the libraries of CUDA that it needs.
+pub fn is_available() -> bool {
+    functions().is_ok()
+}
+
+/// Why the kernels cannot be used, if they cannot.
+pub fn unavailable() -> Option<String> {
+    functions().err().map(|reason| reason.to_string_lossy().into_owned())
+}
+
+/// The functions of the shim, or why there are none. It is loaded when it is first needed, and CUDA with it: a
+/// program that computes on a CPU needs neither.
+fn functions() -> std::result::Result<&'static Functions, &'static CStr> {
+    static FUNCTIONS: OnceLock<std::result::Result<Functions, CString>> = OnceLock::new();
+    let functions = FUNCTIONS.get_or_init(|| load().map_err(|reason| {
+        CString::new(reason).unwrap_or_else(|_| c"loading the CUDA kernels failed".to_owned())
+    }));
+    functions.as_ref().map_err(|reason| &**reason)
+}
+
+/// Loads the shim: a package's, else that of this build, else the one beside the program.
+fn load() -> std::result::Result<Functions, String> {
+    let built = option_env!("FEDANCHOR_CUDA_SHIM").map(PathBuf::from);
+    let beside = std::env::current_exe().ok().map(|program| program.with_file_name(LIBRARY));
+    let places = [PLACE.get().cloned(), built, beside];
+    let Some(path) = places.into_iter().flatten().find(|path| path.exists()) else {
+        return Err("built without CUDA support: run `make libtorch CUDA=1` and build again".to_owned());
+    };
+    let failed = |error: libloading::Error| {
+        // The reason is that of the system's loader, which names the library that is missing.
+        let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), |e| e.to_string());
+        format!("the CUDA kernels cannot be loaded: {reason}")
+    };
+    // SAFETY: loading runs the initialisers of libtorch's CUDA libraries and none of the shim.
+    let library = unsafe { Library::new(&path) }.map_err(failed)?;
+    Functions::of(Box::leak(Box::new(library))).map_err(failed)
 }
 
 /// Converts a message of the shim to a result.

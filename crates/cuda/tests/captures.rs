@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use fedanchor_cuda::{
-    AVAILABLE, CudaError, Expected, Graph, Kernels, Norm, Queue, Statistics, Upload, peak_memory,
+    is_available, CudaError, Expected, Graph, Kernels, Norm, Queue, Statistics, Upload, peak_memory,
     setup,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ const GPU: Device = Device::Cuda(0);
 
 /// Prepares the GPU to test on.
 fn gpu() {
-    assert!(AVAILABLE && Cuda::is_available(), "no GPU, or built without CUDA");
+    assert!(is_available() && Cuda::is_available(), "no GPU, or built without CUDA");
     setup(0, None, Kernels::Fitting).unwrap();
 }
 

@@ -4,6 +4,7 @@
 use fedanchor_data::augment::Strong;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Declares an enum of plain words, written in kebab case in a config.
@@ -213,4 +214,18 @@ pub struct MixupConfig {
     pub augment: MixAugment,
     /// How often the mix set is drawn.
     pub mix_set: MixSet,
+}
+
+/// A loss written in PyTorch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LossConfig {
+    /// The file that `fedanchor.save_loss` wrote.
+    pub file: PathBuf,
+    /// The hash (blake3) of the file: a run whose file has another one is refused [default: that of the file].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// Values of the loss's own arguments, by their names.
+    #[serde(default)]
+    pub arguments: BTreeMap<String, f64>,
 }

@@ -40,6 +40,8 @@ pub struct Settings {
     pub state: PathBuf,
     /// The file of its trunk, for a run that has one [default: the file of that name where trunks are].
     pub trunk: Option<String>,
+    /// The file of the clients' loss, for a run that has one of its own.
+    pub loss: Option<PathBuf>,
     /// Where it trains: `cpu` or `cuda:N`.
     pub device: String,
     /// Threads that augment images [default: one per core].
@@ -203,6 +205,18 @@ impl Site {
         let mut experiment = resolve_client_settings(&run.experiment).map_err(unfit)?;
         let method = methods::build(&experiment.method).map_err(unfit)?;
         experiment.device.clone_from(&settings.device);
+        if let Some(loss) = &mut experiment.client.loss {
+            // Code of this machine: a coordinator sends its name and hash.
+            let Some(file) = settings.loss.as_ref().filter(|_| loss.hash.is_some()) else {
+                let (name, hash) = (loss.file.display(), loss.hash.as_deref().unwrap_or("none"));
+                let problem = format!(
+                    "its clients have a loss of their own: start the node with --loss FILE, the one called {name} with \
+                     the blake3 hash {hash}"
+                );
+                return Err(Refusal::new(409, format!("{UNFIT}: {}", excerpt(&problem))));
+            };
+            loss.file.clone_from(file);
+        }
         let private = |error: Error| Refusal::private(409, UNFIT, &error);
         let training = experiment.training(method.properties().heads).map_err(private)?;
         limits::check(&run, &experiment, &training)?;

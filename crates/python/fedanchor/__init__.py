@@ -16,6 +16,7 @@ from fedanchor import _libtorch
 _libtorch.load()
 
 from fedanchor._data import Clients, Data
+from fedanchor._losses import save_loss
 from fedanchor._model import Model, Prediction
 from fedanchor._native import Error, finish as _finish, version as __version__
 from fedanchor._results import Figure, Run, compare, report, runs, table
@@ -36,6 +37,7 @@ __all__ = [
     "resolve",
     "run",
     "runs",
+    "save_loss",
     "sweep",
     "table",
 ]

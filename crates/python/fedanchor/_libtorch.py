@@ -44,7 +44,11 @@ def load() -> None:
 
 def _check() -> None:
     try:
-        from fedanchor import _native  # noqa: F401
+        from fedanchor import _native
+
+        kernels = Path(__file__).parent / "libfedanchor_cuda.so"
+        if kernels.exists():
+            _native.set_kernels(str(kernels))
     except ImportError as error:
         if "libtorch" in str(error) or "libc10" in str(error):
             raise ImportError(f"fedanchor needs torch {TORCH}: pip install torch=={TORCH}") from error

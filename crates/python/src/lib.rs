@@ -11,6 +11,7 @@ mod running;
 mod work;
 
 use pyo3::prelude::*;
+use std::path::PathBuf;
 
 #[pymodule]
 mod _native {
@@ -24,11 +25,25 @@ mod _native {
     use super::running::{program, resolve, run, unused_folder};
     #[pymodule_export]
     use super::work::finish;
+    #[pymodule_export]
+    use super::{load_kernels, set_kernels};
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         super::init(module)
     }
+}
+
+/// Sets the file of the CUDA kernels, which are loaded when a run asks for a GPU.
+#[pyfunction]
+fn set_kernels(file: PathBuf) {
+    fedanchor_cuda::set_library(file);
+}
+
+/// Loads the CUDA kernels; returns why that fails.
+#[pyfunction]
+fn load_kernels() -> Option<String> {
+    fedanchor_cuda::unavailable()
 }
 
 fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

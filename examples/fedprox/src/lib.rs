@@ -13,7 +13,7 @@ use fedanchor::engine::training::{FixMix, FixMixLoss, Inputs, Objective, StepLos
 use fedanchor::labels::PseudoLabels;
 use fedanchor::messages::Broadcast;
 use fedanchor::methods::{
-    Client, ClientReport, ClientTrainer, Cohort, Contribution, Properties, Registration,
+    Client, ClientReport, ClientTrainer, Cohort, Contribution, Properties, Registration, losses,
     read_settings,
 };
 use fedanchor::server::ServerEpochs;
@@ -81,8 +81,8 @@ impl Method for FedProx {
         Properties {
             labels: ClientLabels::True,
             selects: false,
-            client_losses: &["fix", "proximal"],
-            server_losses: &["fix"],
+            client_losses: losses(&["fix", "proximal"]),
+            server_losses: losses(&["fix"]),
             ..Properties::default()
         }
     }

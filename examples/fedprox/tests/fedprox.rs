@@ -155,6 +155,24 @@ fn the_term_holds_a_client_near_what_it_was_sent() {
     assert!(held < 0.8 * free, "{free} without the term, {held} with it");
 }
 
+/// The same loss in PyTorch (`examples/python/fedprox.py`), under supervised training on the clients.
+#[test]
+fn the_loss_in_pytorch_trains_the_same_model() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/fedprox.loss");
+    let torch = EXPERIMENT
+        .replace("name = \"fedprox\", mu = 0.5", "name = \"supervised\"")
+        .replace("client = { per_round", &format!("client = {{ loss = {{ file = \"{file}\", arguments.mu = 0.5 }}, per_round"));
+    let (rust, torch) = (play(EXPERIMENT, &[], false), play(&torch, &[], false));
+    for ((entry, rust), torch) in rust.params.layout.iter().zip(&rust.params.tensors).zip(&torch.params.tensors) {
+        let differ = (rust - torch).abs().max().double_value(&[]);
+        assert!(differ < 1e-4, "{}: {differ}", entry.name);
+    }
+    for (rust, torch) in rust.records.iter().zip(&torch.records) {
+        let distance = torch.losses["client_proximal"].unwrap() / 0.25;
+        assert!((rust.losses["client_proximal"].unwrap() / distance - 1.0).abs() < 1e-3);
+    }
+}
+
 #[test]
 fn a_name_can_be_taken_once() {
     simulation(&[]);
@@ -172,7 +190,7 @@ mod by_field {
     use fedanchor::labels::PseudoLabels;
     use fedanchor::messages::Broadcast;
     use fedanchor::methods::{
-        Client, ClientReport, ClientTrainer, Cohort, Contribution, Properties, Registration,
+        Client, ClientReport, ClientTrainer, Cohort, Contribution, Properties, Registration, losses,
     };
     use fedanchor::server::ServerEpochs;
     use fedanchor::{Method, Result};
@@ -217,7 +235,7 @@ mod by_field {
             Properties {
                 labels: ClientLabels::True,
                 selects: false,
-                client_losses: &["fix", "proximal"],
+                client_losses: losses(&["fix", "proximal"]),
                 ..Properties::default()
             }
         }

@@ -40,6 +40,7 @@ pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
         source: Source { path: args.data, clients, skip_unreadable: args.skip_unreadable },
         state: args.state,
         trunk: args.trunk,
+        loss: args.loss,
         device: args.device,
         workers: args.workers.map(usize::from),
     };

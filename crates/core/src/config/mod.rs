@@ -16,7 +16,7 @@ mod schema;
 pub use check::{MAX_SEED, at_most, ensure, positive, within};
 pub use differences::{differences, fingerprint};
 pub use fedanchor_engine::config::{
-    AugmentConfig, Augmentation, BatchNormConfig, Heads, LrSchedule, MixAugment, MixDraw, MixSet,
+    AugmentConfig, Augmentation, BatchNormConfig, Heads, LossConfig, LrSchedule, MixAugment, MixDraw, MixSet,
     MixupConfig, ModelConfig, NormKind, OptimiserConfig, Precision, StatisticsSource, Unfreeze,
     Views,
 };
@@ -177,6 +177,7 @@ impl Experiment {
             batch_norm: self.batch_norm.clone(),
             augment: self.augment.clone(),
             optimiser: self.optimiser.clone(),
+            loss: self.client.loss.clone(),
         })
     }
 }
@@ -273,6 +274,9 @@ pub struct ClientConfig {
     pub batch: usize,
     /// Keep a client's momentum from one of its rounds to its next.
     pub keep_momentum: bool,
+    /// What clients minimise instead of the method's loss: a loss written in PyTorch [default: none].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<LossConfig>,
 }
 
 /// Training on the anchors in every round.

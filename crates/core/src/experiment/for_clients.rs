@@ -8,10 +8,11 @@ use super::layers::check_length;
 use super::resolve::assemble;
 use crate::config::Experiment;
 use crate::error::{Error, Result};
+use std::path::PathBuf;
 use toml::{Table, Value};
 
 /// The keys that a client needs to train. With a section, all its keys.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "preset", // the base of what is not written down because it is the default
     "seed",
     "rounds", // learning rates and thresholds follow the progress of the run
@@ -34,6 +35,7 @@ const KEYS: [&str; 24] = [
     "client.epochs",
     "client.batch",
     "client.keep_momentum",
+    "client.loss", // the name of a file, which a node replaces by one of its own
     "record.label_counts",
     "method", // each method refuses keys that it does not have
 ];
@@ -41,7 +43,11 @@ const KEYS: [&str; 24] = [
 /// What clients need of an experiment, as TOML.
 pub fn client_settings(experiment: &Experiment) -> Result<String> {
     let problem = |error: toml::ser::Error| Error::config("the experiment", error.to_string());
-    let (table, _) = split(Table::try_from(experiment).map_err(problem)?, "");
+    let mut experiment = experiment.clone();
+    if let Some(loss) = &mut experiment.client.loss {
+        loss.file = loss.file.file_name().map(PathBuf::from).unwrap_or_default();
+    }
+    let (table, _) = split(Table::try_from(&experiment).map_err(problem)?, "");
     toml::to_string(&table).map_err(problem)
 }
 

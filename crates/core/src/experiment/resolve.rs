@@ -52,8 +52,12 @@ fn checked(values: Table) -> Result<Experiment> {
     Ok(experiment)
 }
 
-/// [`resolve`] for the text of a file in `folder`, to which its `data.path`, `model.init_from` and `model.trunk` are relative;
-/// those of a setting are relative to the working directory.
+/// Keys that name files.
+const FILES: [&[&str]; 4] =
+    [&["data", "path"], &["model", "init_from"], &["model", "trunk"], &["client", "loss", "file"]];
+
+/// [`resolve`] for the text of a file in `folder`, to which the files that it names are relative; those of a setting
+/// are relative to the working directory.
 pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Resolved> {
     check_length("the experiment file", file)?;
     let mut given: Table = file.parse().map_err(|error: toml::de::Error| {
@@ -63,10 +67,11 @@ pub fn resolve_file(file: &str, folder: &Path, settings: &[String]) -> Result<Re
     for setting in settings {
         merge(&mut set, parse_setting(setting)?, "")?;
     }
-    for (section, key) in [("data", "path"), ("model", "init_from"), ("model", "trunk")] {
-        let value = given.get_mut(section).and_then(|table| table.get_mut(key));
+    for keys in FILES {
+        let (first, below) = (given.get_mut(keys[0]), &keys[1..]);
+        let value = below.iter().fold(first, |value, key| value?.get_mut(key));
         if let Some(Value::String(path)) = value
-            && (key != "trunk" || names_a_file(path))
+            && (!keys.contains(&"trunk") || names_a_file(path))
         {
             *path = folder.join(&*path).to_string_lossy().into_owned();
         }
@@ -322,6 +327,9 @@ mod tests {
         let file = "model = { name = \"resnet18\", init_from = \"a.safetensors\" }";
         let found = resolve_file(file, Path::new("my/files"), &[]).unwrap().experiment;
         assert_eq!(found.model.init_from, Some("my/files/a.safetensors".into()));
+        let file = "client.loss.file = \"prox.loss\"";
+        let found = resolve_file(file, Path::new("my/files"), &[]).unwrap().experiment;
+        assert_eq!(found.client.loss.unwrap().file, Path::new("my/files/prox.loss"));
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Federation {
         Ok(Coordinator {
             server,
             federation: self,
-            properties: method.properties(),
+            properties: federation.properties(),
             state: CoordinatorState::default(),
             deadline: None,
             ask: 0,
@@ -164,7 +164,7 @@ impl Coordinator<'_> {
     ) -> Result<Collected> {
         let Some(broadcast) = broadcast else { return Ok(Collected::default()) };
         let Federation { experiment, context, method, .. } = self.federation;
-        let Properties { client_losses, observes_updates: observes, summand, .. } = self.properties;
+        let Properties { ref client_losses, observes_updates: observes, summand, .. } = self.properties;
         let sent = uploaded(context, &**method, &broadcast.params);
         let rule = experiment.aggregation.rule.find()?;
         let root = rule.needs_root.then(|| root_update(&**method, &self.server, broadcast));
@@ -280,7 +280,7 @@ impl Coordinator<'_> {
 
     /// The losses of clients and server under the names that the method gives them.
     pub(super) fn losses(&self, clients: &[Option<f64>], server: &[Option<f64>]) -> Losses {
-        let Properties { client_losses, server_losses, .. } = self.properties;
+        let Properties { client_losses, server_losses, .. } = &self.properties;
         let sides = [("client", client_losses, clients), ("server", server_losses, server)];
         let named = sides.into_iter().flat_map(|(who, names, losses)| {
             let losses = losses.iter().copied().chain(std::iter::repeat(None));

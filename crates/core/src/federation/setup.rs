@@ -79,6 +79,12 @@ impl Federation {
         let sees_labels = properties.labels == ClientLabels::True;
         let problem = format!("`{}` trains on the clients' labels, which have none", method.name());
         ensure(!sees_labels || unlabelled.is_none(), "method.name", problem)?;
+        if experiment.client.loss.is_some() {
+            let problem = format!("the clients of `{}` minimise a loss of their own", method.name());
+            ensure(properties.takes_loss, "client.loss", problem)?;
+            let problem = "these rounds have a loss of their own: set 0, or remove client.loss";
+            ensure(properties.warm_up == 0, "method.warm_up.rounds", problem)?;
+        }
         let settings = experiment.training(properties.heads)?;
         let (format, count) = (train.format(), classes.len());
         let context = Context::new(settings, format, count, normalisation, *flip, workers)?;
@@ -106,10 +112,23 @@ impl Federation {
         self.experiment.compare && self.method.properties().clients
     }
 
-    /// The experiment, complete with the settings that depend on the data.
+    /// The experiment, complete with the settings that depend on data and files.
     pub fn settled(&self) -> Result<Experiment> {
         let images = &self.context.images;
-        settle(&self.experiment, images.format, self.classes.len(), images.flip)
+        let mut settled = settle(&self.experiment, images.format, self.classes.len(), images.flip)?;
+        if let (Some(config), Some(own)) = (&mut settled.client.loss, &self.context.loss) {
+            config.hash = Some(own.hash.clone());
+        }
+        Ok(settled)
+    }
+
+    /// The properties of the method, with the losses that its clients have here.
+    pub(crate) fn properties(&self) -> Properties {
+        let mut properties = self.method.properties();
+        if let Some(own) = &self.context.loss {
+            properties.client_losses = own.terms.clone();
+        }
+        properties
     }
 }
 

@@ -73,7 +73,7 @@ impl<'a> ClientTrainer<'a> {
     pub fn train(&self, cohort: Cohort, labels: Vec<PseudoLabels>) -> Result<Vec<ClientReport>> {
         let Cohort { experiment, context, round, clients } = cohort;
         let config = &experiment.client;
-        let Objective { batches, loss, scalars } = &self.objective;
+        let Objective { batches, loss, scalars, reads_sent } = &self.objective;
         let tasks = clients.iter().zip(&labels).map(|(client, labels)| Task {
             client: client.id,
             images: client.images,
@@ -103,6 +103,9 @@ impl<'a> ClientTrainer<'a> {
                 let all: Vec<&Params> = own.iter().map(|own| &own.others[other]).collect();
                 others.push(Params::stack(&all)?);
             }
+        }
+        if *reads_sent {
+            others.push(self.model.broadcast(order.len() as i64)?);
         }
         let trains = self.trains;
         let mut learner = Learner::new(context, "clients", params, momentum, |e| trains(e.part))?

@@ -100,7 +100,7 @@ impl Method for FedAnchor {
             .with_mixup(mixup, self.config.views)
             .with_weights(self.labelling.threshold.weighs())
             .with_adjustment(self.labelling.logit_adjustment > 0.0);
-        ClientTrainer::new(self, &broadcast.params, loss.objective()).train(cohort, labels)
+        ClientTrainer::new(self, &broadcast.params, loss.client_objective()?).train(cohort, labels)
     }
 
     /// Lines 10 and 11 are the default `server_update`: the mean becomes the global model, which then learns from
@@ -124,6 +124,7 @@ impl Method for FedAnchor {
         let warm_up = &self.config.warm_up;
         Properties {
             client_losses: warm_up.client_losses(),
+            takes_loss: true,
             heads: Heads { anchor: true, predictor: warm_up.predictor() },
             uploads: &[Part::Backbone, Part::Classifier, Part::Predictor],
             latents: self.labelling.source,

@@ -17,7 +17,7 @@
 //!   weights. Here the labels are on the server, and the settings are those of the preset.
 
 use super::two_views::two_views;
-use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, read_settings};
+use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, losses, read_settings};
 use crate::config::{Augmentation, within};
 use crate::error::Result;
 use crate::labels::{PseudoLabels, evaluation_statistics};
@@ -63,8 +63,8 @@ impl Method for FedAvgFixMatch {
 
     fn properties(&self) -> Properties {
         Properties {
-            client_losses: &["fixmatch"],
-            server_losses: &["fix"],
+            client_losses: losses(&["fixmatch"]),
+            server_losses: losses(&["fix"]),
             ..Properties::default()
         }
     }

@@ -20,7 +20,7 @@
 
 use super::two_views::{TwoViewLoss, two_views};
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
-use super::{Properties, read_settings};
+use super::{Properties, losses, read_settings};
 use crate::config::{Augmentation, Heads, at_most, within};
 use crate::error::Result;
 use crate::labels::PseudoLabels;
@@ -125,8 +125,8 @@ impl Method for FedCon {
         Properties {
             labels: ClientLabels::None,
             selects: false,
-            client_losses: &["consistency"],
-            server_losses: &["fix"],
+            client_losses: losses(&["consistency"]),
+            server_losses: losses(&["fix"]),
             heads: Heads { anchor: false, predictor: Some(self.predictor) },
             uploads: &[Part::Backbone],
             ..Properties::default()

@@ -24,7 +24,7 @@
 
 use super::two_views::two_views;
 use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, MeanLosses, Method};
-use super::{Properties, read_settings};
+use super::{Properties, losses, read_settings};
 use crate::config::{Augmentation, Experiment, at_most, ensure, within};
 use crate::error::{Error, Result};
 use crate::labels::{PseudoLabels, outputs, probabilities};
@@ -130,8 +130,8 @@ impl Method for FedMatch {
 
     fn properties(&self) -> Properties {
         Properties {
-            client_losses: &["agreement", "helpers"],
-            server_losses: &["fix"],
+            client_losses: losses(&["agreement", "helpers"]),
+            server_losses: losses(&["fix"]),
             observes_updates: true,
             summand: Some(SIGMA),
             ..Properties::default()

@@ -15,7 +15,7 @@
 //! instead of three; static batch norm is measured on 10,000 images instead of all; the last batch of an epoch wraps
 //! around.
 
-use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, read_settings};
+use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, losses, read_settings};
 use crate::config::{Augmentation, within};
 use crate::error::Result;
 use crate::labels::{PseudoLabels, class_probabilities};
@@ -81,8 +81,8 @@ impl Method for Fl2 {
 
     fn properties(&self) -> Properties {
         Properties {
-            client_losses: &["fix", "consistency", "threshold"],
-            server_losses: &["fix"],
+            client_losses: losses(&["fix", "consistency", "threshold"]),
+            server_losses: losses(&["fix"]),
             ..Properties::default()
         }
     }

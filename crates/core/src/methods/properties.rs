@@ -17,9 +17,11 @@ pub struct Properties {
     /// Whether the threshold gives samples weights, so that their number says little.
     pub weighs: bool,
     /// Names of the clients' losses, in the order of the loss's terms.
-    pub client_losses: &'static [&'static str],
+    pub client_losses: Vec<String>,
+    /// Whether the clients may minimise another loss (`client.loss`) on the same batches.
+    pub takes_loss: bool,
     /// Names of the server's losses. The first is cross entropy on the anchors.
-    pub server_losses: &'static [&'static str],
+    pub server_losses: Vec<String>,
     /// The further heads of its network.
     pub heads: Heads,
     /// The parts of the network that clients train and send to the server.
@@ -43,8 +45,9 @@ impl Default for Properties {
             labels: ClientLabels::Pseudo,
             selects: true,
             weighs: false,
-            client_losses: &["fix", "mix"],
-            server_losses: &["fix", "mix", "contrastive"],
+            client_losses: losses(&["fix", "mix"]),
+            takes_loss: false,
+            server_losses: losses(&["fix", "mix", "contrastive"]),
             heads: Heads::default(),
             uploads: &[Part::Backbone, Part::Classifier],
             latents: LatentSource::Pooled,
@@ -67,4 +70,9 @@ impl Properties {
             losses: client.chain(server).collect(),
         }
     }
+}
+
+/// Names of losses.
+pub fn losses(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
 }

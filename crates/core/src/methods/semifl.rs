@@ -7,7 +7,7 @@
 //! (static batch norm, cosine schedule, Nesterov, momentum of the global model) is preset `semifl`; the
 //! method is the same under either preset.
 
-use super::{ClientReport, ClientTrainer, Cohort, Method, check_mixup, read_settings};
+use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, check_mixup, read_settings};
 use crate::config::{Augmentation, MixupConfig, Views, within};
 use crate::error::Result;
 use crate::messages::Broadcast;
@@ -41,7 +41,11 @@ impl Method for SemiFl {
         let mixup = self.client_mixup.then_some(&self.mixup);
         let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
             .with_mixup(mixup, self.views);
-        ClientTrainer::new(self, &broadcast.params, loss.objective()).train(cohort, labels)
+        ClientTrainer::new(self, &broadcast.params, loss.client_objective()?).train(cohort, labels)
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { takes_loss: true, ..Properties::default() }
     }
 }
 

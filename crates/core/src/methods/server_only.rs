@@ -1,7 +1,7 @@
 //! The server alone: the floor that every method must exceed. FedAnchor's server epochs without its clients; with
 //! `contrastive.epochs = 0` those of the other methods.
 
-use super::{ClientReport, Cohort, Method, Properties};
+use super::{ClientReport, Cohort, Method, Properties, losses};
 use super::{check_mixup, read_settings, write_settings};
 use crate::config::{Experiment, Heads, MixupConfig, Views};
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ impl Method for ServerOnly {
             clients: false,
             labels: ClientLabels::None,
             selects: false,
-            client_losses: &[],
+            client_losses: losses(&[]),
             heads: Heads { anchor, predictor: None },
             latents: if anchor { LatentSource::Anchor } else { LatentSource::Pooled },
             ..Properties::default()

@@ -50,7 +50,7 @@ impl Method for Supervised {
         let loss = FixMix::plain(context, round, experiment.client.batch, self.augment)
             .with_mixup(self.client_mixup.then_some(&self.mixup), Views::Separate)
             .with_adjustment(self.logit_adjustment > 0.0);
-        ClientTrainer::new(self, &broadcast.params, loss.objective()).train(cohort, labels)
+        ClientTrainer::new(self, &broadcast.params, loss.client_objective()?).train(cohort, labels)
     }
 
     fn server_epochs(&self) -> ServerEpochs<'_> {
@@ -59,7 +59,12 @@ impl Method for Supervised {
     }
 
     fn properties(&self) -> Properties {
-        Properties { labels: ClientLabels::True, selects: false, ..Properties::default() }
+        Properties {
+            labels: ClientLabels::True,
+            selects: false,
+            takes_loss: true,
+            ..Properties::default()
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! the predictor is averaged with the backbone, and the target starts from the broadcast model.
 
 use super::two_views::{TwoViewLoss, two_views};
-use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, Method};
+use super::{Client, ClientReport, ClientTrainer, Cohort, Contribution, Method, losses};
 use crate::config::{Augmentation, at_most, ensure, within};
 use crate::error::Result;
 use fedanchor_engine::tensors::{Params, Part};
@@ -39,8 +39,8 @@ impl WarmUpConfig {
         model.subset(|entry| self.includes(round) || entry.part != Part::Predictor)
     }
 
-    pub(super) fn client_losses(&self) -> &'static [&'static str] {
-        if self.rounds > 0 { LOSSES } else { &LOSSES[..2] }
+    pub(super) fn client_losses(&self) -> Vec<String> {
+        losses(if self.rounds > 0 { LOSSES } else { &LOSSES[..2] })
     }
 
     pub(super) fn check(&self) -> Result<()> {

@@ -9,7 +9,7 @@ mod loss;
 mod norm;
 
 use fedanchor_cuda::{
-    AVAILABLE, CudaError, FixMixLoss, Graph, Kernels, Labels, Losses, MixLabels, Mixture, Norm,
+    is_available, CudaError, FixMixLoss, Graph, Kernels, Labels, Losses, MixLabels, Mixture, Norm,
     Queue, Sgd, SgdEntry, Statistics, Sums, compiled_for, conv_before_norm, has_launched, head,
     images, is_small_head, overlap_weight_grads, pool, set_math_mode, setup, sgd,
 };
@@ -25,7 +25,7 @@ const GPU: Device = Device::Cuda(0);
 
 /// Prepares the GPU to test on; with FEDANCHOR_KERNELS=general, as one that has no kernels of its own.
 fn gpu() {
-    assert!(AVAILABLE && Cuda::is_available(), "no GPU, or built without CUDA");
+    assert!(is_available() && Cuda::is_available(), "no GPU, or built without CUDA");
     let kernels = match std::env::var("FEDANCHOR_KERNELS").is_ok_and(|asked| asked == "general") {
         true => Kernels::General,
         false => Kernels::Fitting,

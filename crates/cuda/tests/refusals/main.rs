@@ -11,7 +11,7 @@ mod norm;
 mod sgd;
 
 use fedanchor_cuda::{
-    AVAILABLE, CudaError, Expected, FixMixLoss, Graph, Kernels, Labels, MixLabels, Mixture, Norm,
+    is_available, CudaError, Expected, FixMixLoss, Graph, Kernels, Labels, MixLabels, Mixture, Norm,
     Queue, Sgd, SgdEntry, Statistics, Upload, conv_before_norm, head, images, overlap_weight_grads,
     peak_memory, pool, setup, sgd,
 };
@@ -104,7 +104,7 @@ fn errors_say_what_was_expected_and_what_it_got() {
 /// Without a GPU, or without CUDA, everything that needs one is an error with a reason.
 #[test]
 fn without_a_gpu_there_is_an_error_with_a_reason() {
-    if AVAILABLE && tch::Cuda::is_available() {
+    if is_available() && tch::Cuda::is_available() {
         return;
     }
     let errors = [
@@ -118,7 +118,7 @@ fn without_a_gpu_there_is_an_error_with_a_reason() {
     for error in errors {
         let Err(CudaError::Failed(reason)) = error else { panic!("{error:?}") };
         assert!(!reason.is_empty());
-        if !AVAILABLE {
+        if !is_available() {
             assert!(reason.contains("make libtorch CUDA=1"), "{reason}");
         }
     }

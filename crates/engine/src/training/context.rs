@@ -3,10 +3,11 @@
 //! the server each hold one; nothing in it changes during a run.
 
 use super::gpu::Gpu;
+use super::own_loss::OwnLoss;
 use super::steps::Recorder;
 use crate::batches::{ImagePipeline, RoundStreams};
 use crate::config::{
-    AugmentConfig, BatchNormConfig, Heads, LrSchedule, ModelConfig, OptimiserConfig, Precision,
+    AugmentConfig, BatchNormConfig, Heads, LossConfig, LrSchedule, ModelConfig, OptimiserConfig, Precision,
     StatisticsSource, Unfreeze,
 };
 use crate::error::{Error, Result};
@@ -17,7 +18,7 @@ use fedanchor_cuda as cuda;
 use fedanchor_data::augment::Strong;
 use fedanchor_data::{InputFormat, Normalisation};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
 
 /// The settings of a cohort's training. Everything random follows from the seed.
@@ -32,6 +33,8 @@ pub struct Settings {
     pub batch_norm: BatchNormConfig,
     pub augment: AugmentConfig,
     pub optimiser: OptimiserConfig,
+    /// What clients minimise instead of the method's loss.
+    pub loss: Option<LossConfig>,
 }
 
 /// Everything that stays the same from round to round.
@@ -46,6 +49,8 @@ pub struct Context {
     pub classes: usize,
     pub optimiser: OptimiserConfig,
     pub batch_norm: BatchNormConfig,
+    /// What clients minimise instead of the method's loss.
+    pub loss: Option<Arc<OwnLoss>>,
     /// Whether activations are bfloat16.
     pub(crate) half: bool,
     /// Notices for the user about the device and the initial model.
@@ -67,9 +72,10 @@ impl Context {
         flip: bool,
         workers: Option<usize>,
     ) -> Result<Self> {
-        let Settings { seed, device, precision, model, heads, batch_norm, augment, optimiser } =
+        let Settings { seed, device, precision, model, heads, batch_norm, augment, optimiser, loss } =
             settings;
         if let Device::Cuda(index) = device {
+            cuda::is_available(); // loads CUDA, or libtorch finds no device
             let found = tch::Cuda::device_count();
             if index as i64 >= found {
                 let advice = match found {
@@ -85,6 +91,7 @@ impl Context {
         }
         let format = format.into();
         let network = Network::new(&model, heads, format.network(), classes)?;
+        let loss = loss.map(|loss| OwnLoss::load(&loss, &network, classes, device).map(Arc::new)).transpose()?;
         let gpu = Gpu::new(device, precision)?;
         // GPUs without kernels may not support bfloat16.
         let alone = device.is_cuda() && gpu.is_none();
@@ -105,6 +112,7 @@ impl Context {
             classes,
             optimiser,
             batch_norm,
+            loss,
             half,
             notices: Mutex::new(notices.into_iter().collect()),
             gpu,
@@ -164,6 +172,7 @@ impl Context {
                 clip: 0.0,
                 schedule: LrSchedule::Constant,
             },
+            loss: None,
         };
         Self::new(settings, format, classes, normalisation, false, None)
     }

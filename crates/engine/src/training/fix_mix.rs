@@ -5,13 +5,14 @@
 use super::context::Context;
 use super::loss::{Inputs, Objective, StepLoss, Terms};
 use super::losses::{cross_entropy_each, mean_of_batch, mixed};
+use super::own_loss::OnBatches;
 use crate::batches::{
     Batches, ImagePipeline, Packing, RoundStreams, Sample, Task, View, by_client, mix_partner,
     write,
 };
 use crate::config::{Augmentation, MixAugment, MixDraw, MixupConfig, Views};
 use crate::error::Result;
-use crate::model::Pass;
+use crate::model::{Features, Pass};
 use cuda::{Labels, Losses, MixLabels, Mixture};
 use fedanchor_cuda as cuda;
 use fedanchor_data::{Purpose, augment};
@@ -66,6 +67,14 @@ impl<'a> FixMix<'a> {
     /// Both together.
     pub fn objective(&self) -> Objective<'_> {
         Objective::new(self, self.loss())
+    }
+
+    /// The same for clients, which may have a loss from a file (`client.loss`).
+    pub fn client_objective(&self) -> Result<Objective<'_>> {
+        let Some(own) = &self.context.loss else { return Ok(self.objective()) };
+        let objective = Objective::new(self, OnBatches::new(own, self.loss())?);
+        let objective = objective.with_scalars(own.scalars(self.streams.round));
+        Ok(Objective { reads_sent: own.reads_sent(), ..objective })
     }
 }
 
@@ -231,7 +240,7 @@ impl Batches for FixMix<'_> {
 /// L_fix + b L_mix as a value: all that a step depends on except its batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FixMixLoss {
-    format: FixMixFormat,
+    pub(super) format: FixMixFormat,
     views: Views,
     /// b of eq. 10.
     mix_weight: f64,
@@ -292,31 +301,55 @@ impl FixMixLoss {
 
     /// The same by plain operations.
     fn plain_terms(&self, context: &Context, batch: &Batch, pass: &Pass) -> Result<Vec<Tensor>> {
-        let images = &context.images;
-        let Some(mix) = &batch.mix else {
-            let logits = logits(context, &images.input(&batch.fix)?, pass)?;
-            let each = cross_entropy_each(&adjusted(logits, &batch.adjustment)?, &batch.labels)?;
-            return Ok(vec![mean_of_batch(&weighted(each, &batch.weights)?)?]);
+        let Outputs { logits, mix_logits, .. } = self.outputs(context, batch, pass)?;
+        let fix = weighted(cross_entropy_each(&logits, &batch.labels)?, &batch.weights)?;
+        let (Some(mix), Some(mix_logits)) = (&batch.mix, mix_logits) else {
+            return Ok(vec![mean_of_batch(&fix)?]);
         };
-        let (fix_logits, mix_logits) = match self.views {
-            Views::Separate => (
-                logits(context, &images.input(&batch.fix)?, pass)?,
-                logits(context, &images.mixed_input(&mix.mixture())?, pass)?,
-            ),
-            Views::Joint => {
-                let x = images.both_inputs(&batch.fix, &mix.mixture())?;
-                let both = logits(context, &x, pass)?; // [K, 2 * batch, C]
-                let size = self.format.batch as i64;
-                (both.f_narrow(1, 0, size)?, both.f_narrow(1, size, size)?)
-            }
-        };
-        let fix_logits = adjusted(fix_logits, &batch.adjustment)?;
-        let mix_logits = adjusted(mix_logits, &batch.adjustment)?;
-        let fix = weighted(cross_entropy_each(&fix_logits, &batch.labels)?, &batch.weights)?;
         let to_fix = weighted(cross_entropy_each(&mix_logits, &batch.labels)?, &batch.weights)?;
         let to_mix = weighted(cross_entropy_each(&mix_logits, &mix.labels)?, &mix.weights)?;
         Ok(vec![mean_of_batch(&fix)?, mean_of_batch(&mixed(&to_fix, &to_mix, &mix.lambda)?)?])
     }
+
+    /// The network's outputs for a batch, which it was read from by [`FixMixFormat::read`].
+    pub(super) fn outputs(&self, context: &Context, batch: &Batch, pass: &Pass) -> Result<Outputs> {
+        let (images, network) = (&context.images, &context.network);
+        let size = self.format.batch as i64;
+        let (features, logits, mix_logits) = match &batch.mix {
+            None => {
+                let features = network.features(&images.input(&batch.fix)?, pass)?;
+                let logits = network.logits(&features, pass)?;
+                (features, logits, None)
+            }
+            Some(mix) if pass.fused || self.views == Views::Joint => {
+                let views = if self.views == Views::Separate { 2 } else { 1 };
+                let x = images.both_inputs(&batch.fix, &mix.mixture())?;
+                let pass = &Pass { views, ..*pass };
+                let both = network.features(&x, pass)?;
+                let logits = network.logits(&both, pass)?; // [K, 2 * batch, C]
+                let mix_logits = logits.f_narrow(1, size, size)?;
+                (both.first(self.format.batch)?, logits.f_narrow(1, 0, size)?, Some(mix_logits))
+            }
+            Some(mix) => {
+                let features = network.features(&images.input(&batch.fix)?, pass)?;
+                let logits = network.logits(&features, pass)?;
+                let mixture = images.mixed_input(&mix.mixture())?;
+                let mix_logits = network.logits(&network.features(&mixture, pass)?, pass)?;
+                (features, logits, Some(mix_logits))
+            }
+        };
+        let adjusted = |logits| adjusted(logits, &batch.adjustment);
+        let mix_logits = mix_logits.map(adjusted).transpose()?;
+        Ok(Outputs { features, logits: adjusted(logits)?, mix_logits })
+    }
+}
+
+/// What a network computes for a batch: features and logits of the fix view, and logits of the mixture if there is one,
+/// both with the clients' adjustments.
+pub(super) struct Outputs {
+    pub(super) features: Features,
+    pub(super) logits: Tensor,
+    pub(super) mix_logits: Option<Tensor>,
 }
 
 /// Logits `[K, batch, C]` plus the clients' adjustments, where there are any.

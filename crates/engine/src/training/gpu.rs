@@ -87,7 +87,7 @@ impl Gpu {
     /// kernels for the GPU.
     pub(crate) fn new(device: Device, precision: Precision) -> Result<Option<Self>> {
         let Device::Cuda(index) = device else { return Ok(None) };
-        if !cuda::AVAILABLE {
+        if !cuda::is_available() {
             return Ok(None);
         }
         let asked = std::env::var(KERNELS).unwrap_or_default();

@@ -86,12 +86,14 @@ pub struct Objective<'a> {
     pub loss: Box<dyn StepLoss>,
     /// Numbers that may differ from one training to the next.
     pub scalars: Vec<f32>,
+    /// Whether the loss reads the model that clients are sent, as the first of the further networks.
+    pub reads_sent: bool,
 }
 
 impl<'a> Objective<'a> {
     /// This loss of these batches.
     pub fn new(batches: &'a dyn Batches, loss: impl StepLoss + Clone + PartialEq) -> Self {
-        Self { batches, loss: Box::new(loss), scalars: Vec::new() }
+        Self { batches, loss: Box::new(loss), scalars: Vec::new(), reads_sent: false }
     }
 
     /// With numbers that may differ from round to round, such as a weight that grows: they travel with each batch,

@@ -7,6 +7,7 @@ mod inference;
 mod learner;
 mod loss;
 pub mod losses;
+mod own_loss;
 mod sgd;
 mod steps;
 
@@ -14,5 +15,6 @@ pub use context::{Context, Settings};
 pub use fedanchor_cuda::Entered;
 pub use fix_mix::{FixMix, FixMixFormat, FixMixLoss};
 pub use learner::Learner;
+pub use own_loss::OwnLoss;
 pub use loss::{Inputs, LossValue, Objective, StepLoss, Terms, Weight};
 pub use sgd::Momentum;

@@ -30,6 +30,7 @@ fn context() -> Context {
             clip: 0.0,
             schedule: LrSchedule::Constant,
         },
+        loss: None,
     };
     let shape = Shape { side: 16, channels: 1 };
     let normalisation = Normalisation { mean: vec![0.0], std: vec![1.0] };
