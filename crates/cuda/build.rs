@@ -8,7 +8,8 @@ fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-env-changed=FEDANCHOR_CUDA_SET");
     println!("cargo:rerun-if-changed=cpp");
-    let folder = |name| std::env::var_os(name).and_then(|path| PathBuf::from(path).canonicalize().ok());
+    let folder =
+        |name| std::env::var_os(name).and_then(|path| PathBuf::from(path).canonicalize().ok());
     let libtorch = folder("LIBTORCH");
     if let Some(libtorch) = &libtorch {
         // As in the core's build script: tests find libtorch by themselves.
@@ -16,7 +17,10 @@ fn main() {
         compiler(libtorch).include("cpp/absent").file("cpp/vmap.cpp").compile("fedanchor_vmap");
     }
     let packaged = folder("FEDANCHOR_CUDA_SET");
-    let (Some(set), Some(out)) = (packaged.as_ref().or(libtorch.as_ref()), folder("OUT_DIR")) else { return };
+    let (Some(set), Some(out)) = (packaged.as_ref().or(libtorch.as_ref()), folder("OUT_DIR"))
+    else {
+        return;
+    };
     if !set.join("lib/libtorch_cuda.so").exists() {
         return;
     }
@@ -45,10 +49,19 @@ fn compile(set: &Path, toolkit: &Path, library: &Path, stays: bool) {
         }
     }
     // Nothing may be left open: it would be found missing on a GPU only.
-    command.args(["-Wl,-z,defs", "-Wl,--no-as-needed", "-ltorch_cuda", "-lc10_cuda", "-l:libcudart.so.13"]);
+    command.args([
+        "-Wl,-z,defs",
+        "-Wl,--no-as-needed",
+        "-ltorch_cuda",
+        "-lc10_cuda",
+        "-l:libcudart.so.13",
+    ]);
     command.args(["-Wl,--as-needed", "-ltorch_cpu", "-lc10"]);
     let outcome = command.status();
-    assert!(outcome.as_ref().is_ok_and(|status| status.success()), "compiling the shim failed: {outcome:?}: {command:?}");
+    assert!(
+        outcome.as_ref().is_ok_and(|status| status.success()),
+        "compiling the shim failed: {outcome:?}: {command:?}"
+    );
 }
 
 /// A compiler of C++ against this libtorch.

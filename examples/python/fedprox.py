@@ -33,7 +33,7 @@ def main() -> None:
         "method": {"name": "supervised"},
     }
     run = fedanchor.run(experiment, progress=True)
-    print(f"{run.path}: {run.summary}")
+    print(f"{run.path}: {run.summary['final_accuracy']} %")
 
 
 if __name__ == "__main__":

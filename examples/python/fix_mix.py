@@ -37,7 +37,7 @@ def main() -> None:
     loss = fedanchor.save_loss(fix_mix, Path(__file__).with_suffix(".loss"))
     experiment = {"client": {"loss": {"file": str(loss), "arguments": {"b": 1.0}}}}
     run = fedanchor.run(experiment, progress=True)
-    print(f"{run.path}: {run.summary}")
+    print(f"{run.path}: {run.summary['final_accuracy']} %")
 
 
 if __name__ == "__main__":

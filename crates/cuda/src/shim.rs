@@ -29,8 +29,8 @@ macro_rules! shim {
                 // SAFETY: the types are those of cpp/shim.cpp, which this build or the package's compiled.
                 unsafe {
                     Ok(Self {
-                        $($name: *library.get(stringify!($name))?,)*
-                        $($with: *library.get(stringify!($with))?,)*
+                        $($name: *library.get(concat!(stringify!($name), "\0").as_bytes())?,)*
+                        $($with: *library.get(concat!(stringify!($with), "\0").as_bytes())?,)*
                     })
                 }
             }
@@ -179,9 +179,11 @@ pub fn unavailable() -> Option<String> {
 /// program that computes on a CPU needs neither.
 fn functions() -> std::result::Result<&'static Functions, &'static CStr> {
     static FUNCTIONS: OnceLock<std::result::Result<Functions, CString>> = OnceLock::new();
-    let functions = FUNCTIONS.get_or_init(|| load().map_err(|reason| {
-        CString::new(reason).unwrap_or_else(|_| c"loading the CUDA kernels failed".to_owned())
-    }));
+    let functions = FUNCTIONS.get_or_init(|| {
+        load().map_err(|reason| {
+            CString::new(reason).unwrap_or_else(|_| c"loading the CUDA kernels failed".to_owned())
+        })
+    });
     functions.as_ref().map_err(|reason| &**reason)
 }
 
@@ -191,11 +193,14 @@ fn load() -> std::result::Result<Functions, String> {
     let beside = std::env::current_exe().ok().map(|program| program.with_file_name(LIBRARY));
     let places = [PLACE.get().cloned(), built, beside];
     let Some(path) = places.into_iter().flatten().find(|path| path.exists()) else {
-        return Err("built without CUDA support: run `make libtorch CUDA=1` and build again".to_owned());
+        return Err(
+            "built without CUDA support: run `make libtorch CUDA=1` and build again".to_owned()
+        );
     };
     let failed = |error: libloading::Error| {
         // The reason is that of the system's loader, which names the library that is missing.
-        let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), |e| e.to_string());
+        let reason =
+            std::error::Error::source(&error).map_or_else(|| error.to_string(), |e| e.to_string());
         format!("the CUDA kernels cannot be loaded: {reason}")
     };
     // SAFETY: loading runs the initialisers of libtorch's CUDA libraries and none of the shim.

@@ -107,9 +107,8 @@ mod tests {
             (|x| x.f_nonzero(), "vmap"),
             (|x| x.f_masked_select(&x.gt(0.0)), "vmap"),
         ] {
-            let outcome = vmap(2, &[x.shallow_clone()], |views| {
-                Ok(vec![one(&views[0]).map_err(failed)?])
-            });
+            let outcome =
+                vmap(2, &[x.shallow_clone()], |views| Ok(vec![one(&views[0]).map_err(failed)?]));
             let CudaError::Failed(reason) = outcome.unwrap_err() else { panic!() };
             assert!(reason.contains(problem), "{reason}");
         }

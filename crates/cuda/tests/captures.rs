@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use fedanchor_cuda::{
-    is_available, CudaError, Expected, Graph, Kernels, Norm, Queue, Statistics, Upload, peak_memory,
-    setup,
+    CudaError, Expected, Graph, Kernels, Norm, Queue, Statistics, Upload, is_available,
+    peak_memory, setup,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Cuda, Device, Kind, Tensor};

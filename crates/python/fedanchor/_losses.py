@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +48,29 @@ def save_loss(function: Callable[..., dict[str, torch.Tensor]], path: str | os.P
 
     arguments = list(inspect.signature(function).parameters)
     terms = _terms(function, arguments)
-    scripted = torch.jit.script(function)
+    with warnings.catch_warnings():
+        # Of what is to come after TorchScript, nothing runs without Python.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        compiled = _compiled(function, arguments, terms)
+    path = Path(path)
+    with zipfile.ZipFile(io.BytesIO(compiled)) as archive, zipfile.ZipFile(path, "w") as kept:
+        for entry in archive.infolist():
+            # Where the source was on this machine: the same function has the same bytes, and hash, on every one.
+            if not entry.filename.endswith(".debug_pkl"):
+                kept.writestr(zipfile.ZipInfo(entry.filename), archive.read(entry))
+    return path
+
+
+def _compiled(function: Callable[..., dict[str, torch.Tensor]], arguments: list[str], terms: list[str]) -> bytes:
+    """The function as a module of TorchScript, which also knows its names."""
+    import torch
+
+    # The name of its module would be part of the file, and so of the loss's identity.
+    own, function.__module__ = function.__module__, "__main__"
+    try:
+        scripted = torch.jit.script(function)
+    finally:
+        function.__module__ = own
     listed = ", ".join(arguments)
     chosen = ", ".join(f"terms[{name!r}]" for name in terms)
     # A class of its own, since methods are added to the class.
@@ -58,14 +81,8 @@ def save_loss(function: Callable[..., dict[str, torch.Tensor]], path: str | os.P
         f"def arguments(self) -> List[str]:\n    return {arguments!r}\n"
         f"def terms(self) -> List[str]:\n    return {terms!r}\n"
     )
-    compiled = zipfile.ZipFile(io.BytesIO(module.save_to_buffer()))
-    path = Path(path)
-    with zipfile.ZipFile(path, "w") as kept:
-        for entry in compiled.infolist():
-            # Where the source was on this machine: the same function has the same bytes, and hash, on every one.
-            if not entry.filename.endswith(".debug_pkl"):
-                kept.writestr(zipfile.ZipInfo(entry.filename), compiled.read(entry))
-    return path
+    content: bytes = module.save_to_buffer()
+    return content
 
 
 def _terms(function: Callable[..., dict[str, torch.Tensor]], arguments: list[str]) -> list[str]:

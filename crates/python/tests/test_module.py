@@ -193,6 +193,8 @@ class Runs(WithRun):
         code = (
             "import fedanchor, json, os, signal, sys, threading, time\n"
             "long = json.loads(sys.argv[1])\n"
+            # A shell starts what it runs in the background with the signal ignored.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "threading.Timer(6, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
             "try:\n    fedanchor.run(long, out=sys.argv[2])\n"
             "except KeyboardInterrupt:\n    print(len(fedanchor.Run(sys.argv[2]).rounds))\n"
@@ -211,6 +213,15 @@ class Runs(WithRun):
         rounds, forked = done.stdout.splitlines()
         self.assertLess(int(rounds), 500)
         self.assertIn("forked", forked)
+
+    def test_a_loss_in_pytorch_is_a_file(self) -> None:
+        file = Path(__file__).parents[3] / "examples/python/fedprox.loss"
+        loss = {"client.loss.file": str(file), "client.loss.arguments.mu": 0.5, "method.name": "supervised", "rounds": 1}
+        run = fedanchor.run(SMALL, set=loss, out=self.folder / "loss")
+        self.assertGreater(run.rounds["losses.client_proximal"][1], 0)
+        with self.assertRaisesRegex(fedanchor.Error, "the loss has an argument `mu`: set client.loss.arguments.mu") as raised:
+            fedanchor.run({**SMALL, "client": {"loss": {"file": str(file)}}}, out=self.folder / "no-mu")
+        self.assertEqual(raised.exception.key, "client.loss.arguments")
 
     def test_a_damaged_run_is_an_error_that_names_the_file(self) -> None:
         out = self.folder / "damaged"

@@ -2,12 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 
 import fedanchor
@@ -75,6 +78,73 @@ class Torch(unittest.TestCase):
                 experiment = {**BRIEF, "data": data, "partition": {"kind": "iid"}, "model": {"trunk": "efficientnet-lite0"}}
                 run = fedanchor.run(experiment, set=settings, out=self.folder / str(len(list(self.folder.iterdir()))))
                 self.compare(run, images(3, 64, 3, 3))
+
+
+class Losses(unittest.TestCase):
+    """`save_loss` writes what a run trains with, in a process that uses torch itself."""
+
+    def setUp(self) -> None:
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.folder = Path(place.name)
+
+    def run_with(self, loss: Path, name: str, **arguments: float) -> fedanchor.Run:
+        sample = {"data": {**BRIEF["data"], "name": "sample", "anchors": 20}, "model": {"name": "small"}}
+        experiment = {**BRIEF, **sample, "client": {**BRIEF["client"], "loss": {"file": str(loss), "arguments": arguments}}}
+        return fedanchor.run(experiment, out=self.folder / name)
+
+    def test_the_examples_are_what_their_source_says(self) -> None:
+        examples = Path(__file__).parents[3] / "examples/python"
+        for name in ("fedprox", "fix_mix"):
+            with self.subTest(name):
+                command = (
+                    f"import sys, fedanchor; sys.path.insert(0, {str(examples)!r}); import {name} as example; "
+                    f"fedanchor.save_loss(example.{name}, {str(self.folder / name)!r})"
+                )
+                subprocess.run([sys.executable, "-c", command], check=True)
+                self.assertEqual((self.folder / name).read_bytes(), (examples / f"{name}.loss").read_bytes())
+
+    def test_a_loss_reads_what_it_names(self) -> None:
+        def everything(
+            logits, features, latents, labels, sample_weights, mix_logits, mix_labels, mix_sample_weights, mix_lambda,
+            weights, sent_weights, sent_logits, sent_features, round, a,
+        ):
+            apart = (weights - sent_weights).square().sum() + (logits - sent_logits).square().mean()
+            length = (latents.square().sum(1) - 1).abs().max() + (features - sent_features).square().mean()
+            mixed = F.cross_entropy(mix_logits, labels) * mix_lambda.mean() + mix_sample_weights.mean() * mix_labels.max()
+            fix = (F.cross_entropy(logits, labels, reduction="none") * sample_weights).mean()
+            return {"fix": fix + apart + length + mixed, "of_round": round + a + 0 * fix}
+
+        run = self.run_with(fedanchor.save_loss(everything, self.folder / "all.loss"), "all", a=2)
+        self.assertEqual(run.records[1]["losses"]["client_of_round"], 3)
+
+    def test_what_a_loss_may_not_do_is_refused_with_the_reason(self) -> None:
+        def on_the_host(logits):
+            return {"fix": logits.mean() * logits.max().item()}
+
+        def of_a_changing_size(logits):
+            return {"fix": logits[logits > 0].mean()}
+
+        def at_random(logits):
+            return {"fix": F.dropout(logits, 0.5).mean()}
+
+        def many_numbers(logits):
+            return {"fix": logits.mean(0)}
+
+        for function, reason in [
+            (on_the_host, "item"),
+            (of_a_changing_size, "dynamic shape"),
+            (at_random, "random"),
+            (many_numbers, "expected one number"),
+        ]:
+            with self.subTest(reason), self.assertRaisesRegex((RuntimeError, ValueError), reason):
+                fedanchor.save_loss(function, self.folder / "refused.loss")
+
+        def of_no_weight(labels):
+            return {"fix": labels.sum() * 1.0}
+
+        with self.assertRaisesRegex(fedanchor.Error, "nothing that clients train changes this loss"):
+            self.run_with(fedanchor.save_loss(of_no_weight, self.folder / "none.loss"), "none")
 
 
 def _schema() -> dict:

@@ -16,9 +16,9 @@ mod schema;
 pub use check::{MAX_SEED, at_most, ensure, positive, within};
 pub use differences::{differences, fingerprint};
 pub use fedanchor_engine::config::{
-    AugmentConfig, Augmentation, BatchNormConfig, Heads, LossConfig, LrSchedule, MixAugment, MixDraw, MixSet,
-    MixupConfig, ModelConfig, NormKind, OptimiserConfig, Precision, StatisticsSource, Unfreeze,
-    Views,
+    AugmentConfig, Augmentation, BatchNormConfig, Heads, LossConfig, LrSchedule, MixAugment,
+    MixDraw, MixSet, MixupConfig, ModelConfig, NormKind, OptimiserConfig, Precision,
+    StatisticsSource, Unfreeze, Views,
 };
 
 pub(crate) use check::MAX_BATCH;

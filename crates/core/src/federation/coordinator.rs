@@ -86,7 +86,7 @@ impl Federation {
         Ok(Coordinator {
             server,
             federation: self,
-            properties: federation.properties(),
+            properties: self.properties(),
             state: CoordinatorState::default(),
             deadline: None,
             ask: 0,
@@ -164,7 +164,8 @@ impl Coordinator<'_> {
     ) -> Result<Collected> {
         let Some(broadcast) = broadcast else { return Ok(Collected::default()) };
         let Federation { experiment, context, method, .. } = self.federation;
-        let Properties { ref client_losses, observes_updates: observes, summand, .. } = self.properties;
+        let Properties { ref client_losses, observes_updates: observes, summand, .. } =
+            self.properties;
         let sent = uploaded(context, &**method, &broadcast.params);
         let rule = experiment.aggregation.rule.find()?;
         let root = rule.needs_root.then(|| root_update(&**method, &self.server, broadcast));

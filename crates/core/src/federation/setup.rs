@@ -4,7 +4,7 @@ use crate::config::{Experiment, FaultKind, StatisticsSource, Unfreeze, ensure};
 use crate::error::{Error, Result};
 use crate::experiment::settle;
 use crate::labels::LabelledImages;
-use crate::methods::{self, Method};
+use crate::methods::{self, LossBatches, Method, Properties};
 use fedanchor_data::features::TrunkInfo;
 use fedanchor_data::formats::free_memory;
 use fedanchor_data::split::{Split, split, split_all};
@@ -80,14 +80,19 @@ impl Federation {
         let problem = format!("`{}` trains on the clients' labels, which have none", method.name());
         ensure(!sees_labels || unlabelled.is_none(), "method.name", problem)?;
         if experiment.client.loss.is_some() {
-            let problem = format!("the clients of `{}` minimise a loss of their own", method.name());
-            ensure(properties.takes_loss, "client.loss", problem)?;
+            let problem =
+                format!("the clients of `{}` minimise a loss of their own", method.name());
+            ensure(properties.loss_on.is_some(), "client.loss", problem)?;
             let problem = "these rounds have a loss of their own: set 0, or remove client.loss";
             ensure(properties.warm_up == 0, "method.warm_up.rounds", problem)?;
         }
         let settings = experiment.training(properties.heads)?;
         let (format, count) = (train.format(), classes.len());
         let context = Context::new(settings, format, count, normalisation, *flip, workers)?;
+        if let (Some(own), Some(LossBatches::Plain)) = (&context.loss, properties.loss_on) {
+            let problem = "the loss reads mixtures, but the clients train on none: set method.client_mixup=true";
+            ensure(!own.reads_mixture(), "client.loss.file", problem)?;
+        }
         check_memory(free_memory(), &experiment, &context)?;
         if experiment.model.init_from.is_some() || experiment.model.unfreeze != Unfreeze::None {
             context.initial()?; // a file that does not fit is found before a run folder is made

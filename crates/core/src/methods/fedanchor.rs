@@ -7,7 +7,7 @@
 //! contrastive epoch on the anchor head.
 
 use super::warm_up::WarmUpConfig;
-use super::{ClientReport, ClientTrainer, Cohort, Method, Properties};
+use super::{ClientReport, ClientTrainer, Cohort, LossBatches, Method, Properties};
 use super::{check_mixup, read_settings, write_settings};
 use crate::config::{Augmentation, Experiment, Heads, MixupConfig, Views};
 use crate::error::Result;
@@ -17,7 +17,7 @@ use crate::labels::{
 use crate::messages::Broadcast;
 use crate::server::{ContrastiveConfig, Server, ServerEpochs};
 use fedanchor_engine::tensors::Part;
-use fedanchor_engine::training::FixMix;
+use fedanchor_engine::training::{FixMix, client_objective};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -100,7 +100,7 @@ impl Method for FedAnchor {
             .with_mixup(mixup, self.config.views)
             .with_weights(self.labelling.threshold.weighs())
             .with_adjustment(self.labelling.logit_adjustment > 0.0);
-        ClientTrainer::new(self, &broadcast.params, loss.client_objective()?).train(cohort, labels)
+        ClientTrainer::new(self, &broadcast.params, client_objective(&loss)).train(cohort, labels)
     }
 
     /// Lines 10 and 11 are the default `server_update`: the mean becomes the global model, which then learns from
@@ -124,7 +124,7 @@ impl Method for FedAnchor {
         let warm_up = &self.config.warm_up;
         Properties {
             client_losses: warm_up.client_losses(),
-            takes_loss: true,
+            loss_on: Some(LossBatches::mixed(self.config.client_mixup)),
             heads: Heads { anchor: true, predictor: warm_up.predictor() },
             uploads: &[Part::Backbone, Part::Classifier, Part::Predictor],
             latents: self.labelling.source,

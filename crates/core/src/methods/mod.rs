@@ -20,7 +20,7 @@ mod warm_up;
 
 pub use client::{Client, ClientReport, ClientState, Cohort};
 pub use client_trainer::{ClientTrainer, Contribution};
-pub use properties::{Properties, losses};
+pub use properties::{LossBatches, Properties, losses};
 pub use registry::{Registration, build, find, names, register};
 pub use supervised::supervised;
 

@@ -5,6 +5,21 @@ use crate::labels::LatentSource;
 use fedanchor_engine::tensors::Part;
 use fedanchor_record::{ClientLabels, MethodProperties};
 
+/// The batches of a loss: with a mixture or without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // the comment above describes them
+pub enum LossBatches {
+    Plain,
+    Mixed,
+}
+
+impl LossBatches {
+    /// Those of clients that train on mixtures if this is true.
+    pub fn mixed(mixed: bool) -> Self {
+        if mixed { Self::Mixed } else { Self::Plain }
+    }
+}
+
 /// By default those of a method whose clients train backbone and classifier on pseudo-labels above a threshold.
 #[derive(Debug, Clone)]
 pub struct Properties {
@@ -18,8 +33,8 @@ pub struct Properties {
     pub weighs: bool,
     /// Names of the clients' losses, in the order of the loss's terms.
     pub client_losses: Vec<String>,
-    /// Whether the clients may minimise another loss (`client.loss`) on the same batches.
-    pub takes_loss: bool,
+    /// The batches on which clients may minimise another loss (`client.loss`), if they may.
+    pub loss_on: Option<LossBatches>,
     /// Names of the server's losses. The first is cross entropy on the anchors.
     pub server_losses: Vec<String>,
     /// The further heads of its network.
@@ -46,7 +61,7 @@ impl Default for Properties {
             selects: true,
             weighs: false,
             client_losses: losses(&["fix", "mix"]),
-            takes_loss: false,
+            loss_on: None,
             server_losses: losses(&["fix", "mix", "contrastive"]),
             heads: Heads::default(),
             uploads: &[Part::Backbone, Part::Classifier],

@@ -7,11 +7,14 @@
 //! (static batch norm, cosine schedule, Nesterov, momentum of the global model) is preset `semifl`; the
 //! method is the same under either preset.
 
-use super::{ClientReport, ClientTrainer, Cohort, Method, Properties, check_mixup, read_settings};
+use super::{
+    ClientReport, ClientTrainer, Cohort, LossBatches, Method, Properties, check_mixup,
+    read_settings,
+};
 use crate::config::{Augmentation, MixupConfig, Views, within};
 use crate::error::Result;
 use crate::messages::Broadcast;
-use fedanchor_engine::training::FixMix;
+use fedanchor_engine::training::{FixMix, client_objective};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -41,11 +44,12 @@ impl Method for SemiFl {
         let mixup = self.client_mixup.then_some(&self.mixup);
         let loss = FixMix::plain(context, round, experiment.client.batch, Augmentation::Strong)
             .with_mixup(mixup, self.views);
-        ClientTrainer::new(self, &broadcast.params, loss.client_objective()?).train(cohort, labels)
+        ClientTrainer::new(self, &broadcast.params, client_objective(&loss)).train(cohort, labels)
     }
 
     fn properties(&self) -> Properties {
-        Properties { takes_loss: true, ..Properties::default() }
+        let loss_on = Some(LossBatches::mixed(self.client_mixup));
+        Properties { loss_on, ..Properties::default() }
     }
 }
 

@@ -2,14 +2,14 @@
 //! semi-supervised methods, not an upper bound: neither clients nor server use strong augmentation (appendix of the
 //! paper), mixup or adjusted logits. With these set as for FedAnchor, the remaining gap is the cost of pseudo-labels.
 
-use super::{ClientReport, ClientTrainer, Cohort, Method, Properties};
+use super::{ClientReport, ClientTrainer, Cohort, LossBatches, Method, Properties};
 use super::{check_mixup, read_settings};
 use crate::config::{Augmentation, MixAugment, MixDraw, MixSet, MixupConfig, Views, within};
 use crate::error::{Error, Result};
 use crate::labels::PseudoLabels;
 use crate::messages::Broadcast;
 use crate::server::ServerEpochs;
-use fedanchor_engine::training::FixMix;
+use fedanchor_engine::training::{FixMix, client_objective};
 use fedanchor_record::ClientLabels;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ impl Method for Supervised {
         let loss = FixMix::plain(context, round, experiment.client.batch, self.augment)
             .with_mixup(self.client_mixup.then_some(&self.mixup), Views::Separate)
             .with_adjustment(self.logit_adjustment > 0.0);
-        ClientTrainer::new(self, &broadcast.params, loss.client_objective()?).train(cohort, labels)
+        ClientTrainer::new(self, &broadcast.params, client_objective(&loss)).train(cohort, labels)
     }
 
     fn server_epochs(&self) -> ServerEpochs<'_> {
@@ -62,7 +62,7 @@ impl Method for Supervised {
         Properties {
             labels: ClientLabels::True,
             selects: false,
-            takes_loss: true,
+            loss_on: Some(LossBatches::mixed(self.client_mixup)),
             ..Properties::default()
         }
     }

@@ -101,7 +101,7 @@ pub fn supervised_epoch(
         adjustment: &[],
         fix: all.clone(),
     }];
-    let Objective { batches, loss, scalars } = objective;
+    let Objective { batches, loss, scalars, .. } = objective;
     let mut plan = StepPlan::new(&tasks, epoch..epoch + 1, batches.batch());
     let trains = |entry: &Entry| matches!(entry.part, Part::Backbone | Part::Classifier);
     let mut learner =

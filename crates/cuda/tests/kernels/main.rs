@@ -9,9 +9,9 @@ mod loss;
 mod norm;
 
 use fedanchor_cuda::{
-    is_available, CudaError, FixMixLoss, Graph, Kernels, Labels, Losses, MixLabels, Mixture, Norm,
-    Queue, Sgd, SgdEntry, Statistics, Sums, compiled_for, conv_before_norm, has_launched, head,
-    images, is_small_head, overlap_weight_grads, pool, set_math_mode, setup, sgd,
+    CudaError, FixMixLoss, Graph, Kernels, Labels, Losses, MixLabels, Mixture, Norm, Queue, Sgd,
+    SgdEntry, Statistics, Sums, compiled_for, conv_before_norm, has_launched, head, images,
+    is_available, is_small_head, overlap_weight_grads, pool, set_math_mode, setup, sgd,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Cuda, Device, Kind, Tensor};

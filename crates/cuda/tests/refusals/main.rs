@@ -11,9 +11,9 @@ mod norm;
 mod sgd;
 
 use fedanchor_cuda::{
-    is_available, CudaError, Expected, FixMixLoss, Graph, Kernels, Labels, MixLabels, Mixture, Norm,
-    Queue, Sgd, SgdEntry, Statistics, Upload, conv_before_norm, head, images, overlap_weight_grads,
-    peak_memory, pool, setup, sgd,
+    CudaError, Expected, FixMixLoss, Graph, Kernels, Labels, MixLabels, Mixture, Norm, Queue, Sgd,
+    SgdEntry, Statistics, Upload, conv_before_norm, head, images, is_available,
+    overlap_weight_grads, peak_memory, pool, setup, sgd,
 };
 use tch::{Device, Kind, Tensor};
 

@@ -7,8 +7,8 @@ use super::own_loss::OwnLoss;
 use super::steps::Recorder;
 use crate::batches::{ImagePipeline, RoundStreams};
 use crate::config::{
-    AugmentConfig, BatchNormConfig, Heads, LossConfig, LrSchedule, ModelConfig, OptimiserConfig, Precision,
-    StatisticsSource, Unfreeze,
+    AugmentConfig, BatchNormConfig, Heads, LossConfig, LrSchedule, ModelConfig, OptimiserConfig,
+    Precision, StatisticsSource, Unfreeze,
 };
 use crate::error::{Error, Result};
 use crate::model::{Network, Pass, Statistics, import};
@@ -72,8 +72,17 @@ impl Context {
         flip: bool,
         workers: Option<usize>,
     ) -> Result<Self> {
-        let Settings { seed, device, precision, model, heads, batch_norm, augment, optimiser, loss } =
-            settings;
+        let Settings {
+            seed,
+            device,
+            precision,
+            model,
+            heads,
+            batch_norm,
+            augment,
+            optimiser,
+            loss,
+        } = settings;
         if let Device::Cuda(index) = device {
             cuda::is_available(); // loads CUDA, or libtorch finds no device
             let found = tch::Cuda::device_count();
@@ -91,7 +100,9 @@ impl Context {
         }
         let format = format.into();
         let network = Network::new(&model, heads, format.network(), classes)?;
-        let loss = loss.map(|loss| OwnLoss::load(&loss, &network, classes, device).map(Arc::new)).transpose()?;
+        let loss = loss
+            .map(|loss| OwnLoss::load(&loss, &network, classes, device).map(Arc::new))
+            .transpose()?;
         let gpu = Gpu::new(device, precision)?;
         // GPUs without kernels may not support bfloat16.
         let alone = device.is_cuda() && gpu.is_none();

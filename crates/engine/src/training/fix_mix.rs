@@ -5,7 +5,6 @@
 use super::context::Context;
 use super::loss::{Inputs, Objective, StepLoss, Terms};
 use super::losses::{cross_entropy_each, mean_of_batch, mixed};
-use super::own_loss::OnBatches;
 use crate::batches::{
     Batches, ImagePipeline, Packing, RoundStreams, Sample, Task, View, by_client, mix_partner,
     write,
@@ -21,8 +20,8 @@ use tch::{Kind, Tensor};
 /// Fix and mix batches of a round, and their loss.
 #[derive(Debug, Clone, Copy)]
 pub struct FixMix<'a> {
-    context: &'a Context,
-    streams: RoundStreams,
+    pub(super) context: &'a Context,
+    pub(super) streams: RoundStreams,
     /// Augmentation of the fix view.
     augment: Augmentation,
     mixup: Option<&'a MixupConfig>,
@@ -67,14 +66,6 @@ impl<'a> FixMix<'a> {
     /// Both together.
     pub fn objective(&self) -> Objective<'_> {
         Objective::new(self, self.loss())
-    }
-
-    /// The same for clients, which may have a loss from a file (`client.loss`).
-    pub fn client_objective(&self) -> Result<Objective<'_>> {
-        let Some(own) = &self.context.loss else { return Ok(self.objective()) };
-        let objective = Objective::new(self, OnBatches::new(own, self.loss())?);
-        let objective = objective.with_scalars(own.scalars(self.streams.round));
-        Ok(Objective { reads_sent: own.reads_sent(), ..objective })
     }
 }
 

@@ -5,18 +5,12 @@
 //! Its identity is the hash of its file. Running Python itself was rejected: its lock would be taken in every step, and a
 //! node of a fleet would have to trust and install it.
 
-use super::context::Context;
-use super::fix_mix::{Batch, FixMixLoss, Outputs};
-use super::loss::{Inputs, StepLoss, Terms};
-use super::losses::unit;
 use crate::config::LossConfig;
 use crate::error::{Error, Result};
-use crate::model::{Network, Pass, Statistics};
-use crate::tensors::{Entry, Part};
+use crate::model::Network;
 use fedanchor_cuda::vmap;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use tch::{CModule, Device, IValue, Kind, TchError, Tensor, jit};
 
 const FILE: &str = "client.loss.file";
@@ -26,7 +20,7 @@ const LARGEST: u64 = 1 << 24;
 
 /// What a loss may read, by the name of its argument; any other name is one of `client.loss.arguments`.
 #[derive(Debug, Clone, PartialEq)]
-enum Input {
+pub(super) enum Input {
     /// Of the fix view, `[batch, C]`.
     Logits,
     /// Pooled features of the fix view, `[batch, F]`.
@@ -79,7 +73,7 @@ pub struct OwnLoss {
     pub hash: String,
     /// Names of its terms.
     pub terms: Vec<String>,
-    inputs: Vec<Input>,
+    pub(super) inputs: Vec<Input>,
     /// Values of its own arguments; none for the number of the round.
     scalars: Vec<Option<f32>>,
 }
@@ -92,10 +86,16 @@ impl fmt::Debug for OwnLoss {
 
 impl OwnLoss {
     /// Reads the file of a loss, checks its hash and its arguments, and tries it on outputs of this network.
-    pub(super) fn load(config: &LossConfig, network: &Network, classes: usize, device: Device) -> Result<Self> {
+    pub(super) fn load(
+        config: &LossConfig,
+        network: &Network,
+        classes: usize,
+        device: Device,
+    ) -> Result<Self> {
         let LossConfig { file, hash: expected, arguments } = config;
         let problem = |key, problem: String| Error::config(key, problem);
-        let unread = |error: &dyn fmt::Display| problem(FILE, format!("{}: {error}", file.display()));
+        let unread =
+            |error: &dyn fmt::Display| problem(FILE, format!("{}: {error}", file.display()));
         let bytes = fedanchor_disk::read(file, LARGEST).map_err(|error| unread(&error))?;
         let hash = blake3::hash(&bytes).to_hex().to_string();
         if let Some(expected) = expected.as_ref().filter(|expected| **expected != hash) {
@@ -107,18 +107,29 @@ impl OwnLoss {
         }
         let not_a_loss = |error: TchError| {
             let first = error.to_string();
-            let first = first.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned();
+            let first =
+                first.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned();
             unread(&format!("not a loss that `fedanchor.save_loss` wrote: {first}"))
         };
         // An optimised graph would be another one from call to call, and compile kernels of its own.
         jit::f_set_graph_executor_optimize(false)?;
         let module = CModule::load_data(&mut &bytes[..]).map_err(not_a_loss)?;
-        let names = |method| match module.method_is(method, &[] as &[IValue]).map_err(not_a_loss)? {
-            IValue::StringList(names) => Ok(names),
-            other => Err(unread(&format!("`{method}` is no list of names: {other:?}"))),
+        let names = |method| {
+            let listed = module.method_is(method, &[] as &[IValue]).map_err(not_a_loss)?;
+            let names = match listed {
+                IValue::GenericList(names) => names.into_iter().map(|name| match name {
+                    IValue::String(name) => Some(name),
+                    _ => None,
+                }),
+                _ => return Err(unread(&format!("`{method}` is no list"))),
+            };
+            names
+                .collect::<Option<Vec<_>>>()
+                .ok_or_else(|| unread(&format!("`{method}` is no list of names")))
         };
         let (arguments_of, terms) = (names("arguments")?, names("terms")?);
-        let (mut inputs, mut scalars, mut unused) = (Vec::new(), Vec::new(), BTreeSet::from_iter(arguments.keys()));
+        let (mut inputs, mut scalars, mut unused) =
+            (Vec::new(), Vec::new(), BTreeSet::from_iter(arguments.keys()));
         for name in &arguments_of {
             unused.remove(name);
             let known = INPUTS.iter().find(|(known, _)| known == name);
@@ -127,7 +138,8 @@ impl OwnLoss {
                 None => {
                     let value = arguments.get(name).map(|&value| value as f32);
                     if value.is_none() && name != ROUND {
-                        let problem = format!("the loss has an argument `{name}`: set {ARGUMENTS}.{name}");
+                        let problem =
+                            format!("the loss has an argument `{name}`: set {ARGUMENTS}.{name}");
                         return Err(Error::config(ARGUMENTS, problem));
                     }
                     scalars.push(value);
@@ -159,11 +171,13 @@ impl OwnLoss {
             return Err(Error::config(FILE, problem));
         }
         let classes = classes as i64;
-        let random = |numbers: i64| Tensor::f_rand([CLIENTS, BATCH, numbers], (Kind::Float, device));
+        let random =
+            |numbers: i64| Tensor::f_rand([CLIENTS, BATCH, numbers], (Kind::Float, device));
         let by_sample = || Tensor::f_rand([CLIENTS, BATCH], (Kind::Float, device));
         let labels = || Tensor::f_randint(classes, [CLIENTS, BATCH], (Kind::Int64, device));
         let weights = || Tensor::f_rand([CLIENTS, WEIGHTS], (Kind::Float, device));
-        let trained = [Input::Logits, Input::Features, Input::Latents, Input::MixLogits, Input::Weights];
+        let trained =
+            [Input::Logits, Input::Features, Input::Latents, Input::MixLogits, Input::Weights];
         let mut tensors = Vec::new();
         for input in &self.inputs {
             let tensor = match input {
@@ -177,8 +191,15 @@ impl OwnLoss {
             };
             tensors.push(tensor.f_set_requires_grad(trained.contains(input))?);
         }
-        let scalars = self.scalars(1).into_iter().map(|value| Tensor::from_slice(&[value]).f_to_device(device));
-        let terms = self.call(&tensors, &scalars.collect::<std::result::Result<Vec<_>, _>>()?, CLIENTS as usize)?;
+        let scalars = self
+            .scalars(1)
+            .into_iter()
+            .map(|value| Tensor::from_slice(&[value]).f_to_device(device));
+        let terms = self.call(
+            &tensors,
+            &scalars.collect::<std::result::Result<Vec<_>, _>>()?,
+            CLIENTS as usize,
+        )?;
         let sum = Tensor::f_stack(&terms, 0)?.f_sum(Kind::Float)?;
         if !sum.requires_grad() {
             return Err(Error::config(FILE, "nothing that clients train changes this loss"));
@@ -191,7 +212,7 @@ impl OwnLoss {
         self.scalars.iter().map(|value| value.unwrap_or(round as f32)).collect()
     }
 
-    fn reads(&self, inputs: &[Input]) -> bool {
+    pub(super) fn reads(&self, inputs: &[Input]) -> bool {
         self.inputs.iter().any(|input| inputs.contains(input))
     }
 
@@ -200,8 +221,18 @@ impl OwnLoss {
         self.reads(&[Input::SentWeights, Input::SentLogits, Input::SentFeatures])
     }
 
+    /// Whether it reads mixtures, which not all batches have.
+    pub fn reads_mixture(&self) -> bool {
+        self.reads(&[Input::MixLogits, Input::MixLabels, Input::MixSampleWeights, Input::MixLambda])
+    }
+
     /// Calls it for a cohort: one number per client and term.
-    fn call(&self, tensors: &[Tensor], scalars: &[Tensor], clients: usize) -> Result<Vec<Tensor>> {
+    pub(super) fn call(
+        &self,
+        tensors: &[Tensor],
+        scalars: &[Tensor],
+        clients: usize,
+    ) -> Result<Vec<Tensor>> {
         let terms = vmap(clients, tensors, |one| -> Result<Vec<Tensor>> {
             let mut one = one.into_iter();
             let mut arguments = Vec::new();
@@ -215,7 +246,10 @@ impl OwnLoss {
             let terms = match self.module.method_is("forward", &arguments)? {
                 IValue::TensorList(terms) => terms,
                 other => {
-                    return Err(Error::config(FILE, format!("the loss returned {other:?}, no list of terms")));
+                    return Err(Error::config(
+                        FILE,
+                        format!("the loss returned {other:?}, no list of terms"),
+                    ));
                 }
             };
             for (term, name) in terms.iter().zip(&self.terms) {
@@ -232,115 +266,6 @@ impl OwnLoss {
         let terms = terms?;
         Ok(terms.into_iter().map(|term| term.f_to_kind(Kind::Float)).collect::<Result<_, _>>()?)
     }
-}
-
-/// A loss on the batches of a method.
-#[derive(Debug, Clone)]
-pub(super) struct OnBatches {
-    own: Arc<OwnLoss>,
-    batches: FixMixLoss,
-}
-
-impl PartialEq for OnBatches {
-    fn eq(&self, other: &Self) -> bool {
-        self.own.hash == other.own.hash && self.batches == other.batches
-    }
-}
-
-impl OnBatches {
-    /// Fails where the loss reads what these batches lack.
-    pub(super) fn new(own: &Arc<OwnLoss>, batches: FixMixLoss) -> Result<Self> {
-        let of_mixture = [Input::MixLogits, Input::MixLabels, Input::MixSampleWeights, Input::MixLambda];
-        if own.reads(&of_mixture) && !batches.format.mixed {
-            let problem = "the loss reads mixtures, but the method's clients train on none: set method.client_mixup";
-            return Err(Error::config(FILE, problem));
-        }
-        Ok(Self { own: own.clone(), batches })
-    }
-
-    fn tensor(&self, input: &Input, read: &Read) -> Result<Option<Tensor>> {
-        let Read { context, pass, batch, outputs, sent } = read;
-        let network = &context.network;
-        let weights_or_ones = |weights: &Option<Tensor>| match weights {
-            Some(weights) => Ok(weights.shallow_clone()),
-            None => outputs.logits.f_new_ones(batch.labels.size(), (Kind::Float, context.device)),
-        };
-        let mix = || batch.mix.as_ref().ok_or_else(|| Error::tensors("there is no mixture"));
-        let sent_model = || pass.others.first().ok_or_else(|| Error::tensors("no model was sent"));
-        let sent_outputs = || sent.as_ref().ok_or_else(|| Error::tensors("no model was sent"));
-        Ok(Some(match input {
-            Input::Scalar(_) => return Ok(None),
-            Input::Logits => outputs.logits.shallow_clone(),
-            Input::Features => outputs.features.pooled.shallow_clone(),
-            Input::Latents => unit(&network.latents(&outputs.features, pass)?)?,
-            Input::Labels => batch.labels.shallow_clone(),
-            Input::SampleWeights => weights_or_ones(&batch.weights)?,
-            Input::MixLogits => match &outputs.mix_logits {
-                Some(logits) => logits.shallow_clone(),
-                None => return Err(Error::tensors("there is no mixture")),
-            },
-            Input::MixLabels => mix()?.labels.shallow_clone(),
-            Input::MixSampleWeights => weights_or_ones(&mix()?.weights)?,
-            Input::MixLambda => mix()?.lambda.shallow_clone(),
-            Input::Weights => trained(context, pass.weights()?)?,
-            Input::SentWeights => trained(context, &sent_model()?.tensors)?,
-            Input::SentLogits => sent_outputs()?.1.shallow_clone(),
-            Input::SentFeatures => sent_outputs()?.0.shallow_clone(),
-        }))
-    }
-}
-
-/// What the inputs of a loss are taken from.
-struct Read<'a> {
-    context: &'a Context,
-    pass: &'a Pass<'a>,
-    batch: &'a Batch,
-    outputs: &'a Outputs,
-    /// Features and logits of the fix view by the model that was sent, if they are read.
-    sent: Option<(Tensor, Tensor)>,
-}
-
-impl StepLoss for OnBatches {
-    fn terms(&self) -> usize {
-        self.own.terms.len()
-    }
-
-    fn reads_weights(&self) -> bool {
-        self.own.reads(&[Input::Weights])
-    }
-
-    fn loss(&self, inputs: &Inputs, pass: &Pass) -> Result<Terms> {
-        let Inputs { context, bytes, scalars } = *inputs;
-        let batch = &self.batches.format.read(&context.images, bytes, pass.clients())?;
-        let outputs = &self.batches.outputs(context, batch, pass)?;
-        let sent = self.own.reads(&[Input::SentLogits, Input::SentFeatures]).then(|| sent(context, batch, pass));
-        let read = Read { context, pass, batch, outputs, sent: sent.transpose()? };
-        let tensors = self.own.inputs.iter().map(|input| self.tensor(input, &read)).collect::<Result<Vec<_>>>()?;
-        let tensors: Vec<Tensor> = tensors.into_iter().flatten().collect();
-        let terms = self.own.call(&tensors, scalars, pass.clients())?;
-        Ok(terms.into_iter().map(|term| (1.0, term)).collect::<Vec<_>>().into())
-    }
-}
-
-/// Features and logits by the model that the clients were sent.
-fn sent(context: &Context, batch: &Batch, pass: &Pass) -> Result<(Tensor, Tensor)> {
-    let Some(model) = pass.others.first() else { return Err(Error::tensors("no model was sent")) };
-    let pass = pass.with_tensors(&model.tensors).with_statistics(Statistics::Running);
-    tch::no_grad(|| {
-        let features = context.network.features(&context.images.input(&batch.fix)?, &pass)?;
-        let logits = context.network.logits(&features, &pass)?;
-        Ok((features.pooled, logits))
-    })
-}
-
-/// The weights that clients train, one after the other: `[K, P]`.
-fn trained(context: &Context, weights: &[Tensor]) -> Result<Tensor> {
-    let is_trained = |(entry, _): &(&Entry, &Tensor)| {
-        !entry.statistic && matches!(entry.part, Part::Backbone | Part::Classifier)
-    };
-    let flat = context.network.layout.iter().zip(weights).filter(is_trained);
-    let flat = flat.map(|(_, weight)| weight.f_flatten(1, -1)).collect::<std::result::Result<Vec<_>, _>>()?;
-    Ok(Tensor::f_cat(&flat, 1)?)
 }
 
 /// The reason in a message of libtorch, which repeats the code that led there.

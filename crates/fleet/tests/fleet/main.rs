@@ -95,7 +95,7 @@ fn start_node(place: &Path, name: &str, clients: Clients, folder: &str) -> Node 
         source: Source { path: place.join(folder), clients, skip_unreadable: false },
         state: place.join(format!("state-{name}")),
         trunk: None,
-        loss: None,
+        loss: Some(place.join(format!("{name}.loss"))).filter(|file| file.exists()),
         device: "cpu".to_owned(),
         workers: Some(1),
     };

@@ -98,6 +98,42 @@ fn without_an_update_a_node_sends_less() {
     assert!(tensors.is_empty(), "{tensors:?}");
 }
 
+/// A loss that clients minimise is a file of the node: a coordinator names its hash, and neither sends nor names code
+/// that runs.
+#[test]
+fn a_loss_is_a_file_of_the_node() {
+    let (_folder, place) = place();
+    let example = |name: &str| {
+        std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python"))
+            .join(name)
+    };
+    let file = format!("client.loss.file={}", example("fix_mix.loss").display());
+    let terms = terms(&place, &["method.threshold=-1", &file, "client.loss.arguments.b=1"]);
+    let sent: Value = serde_json::from_slice(&terms).unwrap();
+    let sent = sent["experiment"].as_str().unwrap();
+    assert!(sent.contains("file = \"fix_mix.loss\"") && sent.contains("hash = "), "{sent}");
+    let folder = "all/unlabelled/client-2";
+    let join = |name: &str| {
+        let node = start_node(&place, name, Clients::One("ward".to_owned()), folder);
+        let (status, words) = ask(node.path(), "POST", "/v1/join", &terms).unwrap();
+        (node, status, String::from_utf8_lossy(&words).into_owned())
+    };
+    let (_, status, words) = join("without");
+    assert_eq!(status, 409);
+    assert!(
+        words.contains("start the node with --loss FILE, the one called fix_mix.loss"),
+        "{words}"
+    );
+    std::fs::copy(example("fedprox.loss"), place.join("other.loss")).unwrap();
+    let (_, status, words) = join("other");
+    assert_eq!((status, &*words), (409, "cannot train this experiment: see the node's log"));
+    std::fs::copy(example("fix_mix.loss"), place.join("same.loss")).unwrap();
+    let (node, status, words) = join("same");
+    assert_eq!(status, 200, "{words}");
+    let (said, _) = answer(&node, &request(&broadcast(&place), "ward"));
+    assert!(said["fix_loss"].is_number() && said["mix_loss"].is_number(), "{said}");
+}
+
 /// No error reveals a path, the name of a file or the text of another error.
 #[test]
 fn refusals_are_these() {
