@@ -192,6 +192,7 @@ bench: libtorch trunks
 	$(PYTHON) benches/round.py
 	$(PYTHON) benches/fedavg.py
 	$(PYTHON) benches/trunk.py
+	$(PYTHON) benches/losses.py
 	$(CARGO) build --locked --release -p fedanchor-cli
 	$(PYTHON) benches/predict.py
 

@@ -95,6 +95,23 @@ fn a_step_in_single_precision_is_the_cpus() {
     }
 }
 
+/// A loss written in PyTorch, one step of every client: as above. It is captured like every other.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_loss_from_a_file_goes_the_cpus_way() {
+    gpu();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python/fix_mix.loss");
+    let file = format!("client.loss.file={file}");
+    let own = ["model.name=small", &file, "client.loss.arguments.b=1"];
+    let alone = ["data.clients=990", "pretrain.epochs=0", "server.epochs=0"];
+    let cpu = play(&[BRIEF, ALL, &own, &alone, &["method.contrastive.epochs=0"]], 1);
+    let gpu = ["device=cuda:0", "precision=f32", "method.contrastive.epochs=0"];
+    let gpu = play(&[BRIEF, ALL, &own, &alone, &gpu], 1);
+    let far = distance(&cpu, &gpu);
+    eprintln!("one step by a loss from a file: {far:.1e}");
+    assert!(far < 1e-4, "{far}");
+}
+
 /// Pre-training and a round, in single precision: some thirty steps of the server and of four
 /// clients that finish one after another, most of them captured. Rounding grows with every step; seen on
 /// an H200 are 7e-6 to 4e-4 of the way the weights went, and 1.4e-3 with group norm.

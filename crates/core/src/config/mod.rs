@@ -29,6 +29,7 @@ use crate::error::{Error, Result};
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::AnchorChoice;
 use fedanchor_data::{Fit, Normalisation};
+use fedanchor_engine::load_cuda;
 use fedanchor_engine::model::names_schema;
 use fedanchor_engine::training::Settings;
 use fedanchor_engine::words;
@@ -187,7 +188,10 @@ pub fn device(name: &str) -> Result<tch::Device> {
     let wrong = || Error::config("device", format!("expected `cpu` or `cuda:N`, got `{name}`"));
     match name.split_once(':') {
         None if name == "cpu" => Ok(tch::Device::Cpu),
-        Some(("cuda", number)) => Ok(tch::Device::Cuda(number.parse().map_err(|_| wrong())?)),
+        Some(("cuda", number)) => {
+            load_cuda();
+            Ok(tch::Device::Cuda(number.parse().map_err(|_| wrong())?))
+        }
         _ => Err(wrong()),
     }
 }

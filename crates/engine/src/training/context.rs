@@ -84,7 +84,7 @@ impl Context {
             loss,
         } = settings;
         if let Device::Cuda(index) = device {
-            cuda::is_available(); // loads CUDA, or libtorch finds no device
+            crate::load_cuda();
             let found = tch::Cuda::device_count();
             if index as i64 >= found {
                 let advice = match found {
