@@ -224,6 +224,46 @@ def a_killed_supernode_holds_up_a_round_for_minutes(
     federation.wait_for_end(app)
 
 
+def a_registered_node_cannot_take_a_name(
+    program: str,
+    federation: Federation,
+    nodes: dict[str, subprocess.Popen[bytes]],
+    supernodes: dict[str, subprocess.Popen[bytes]],
+) -> None:
+    """Nor when the name's node is away and coordinator, node and SuperNode have been restarted."""
+
+    def restart(name: str) -> None:
+        supernodes[name].terminate()
+        supernodes[name].wait(60)
+        supernodes[name] = federation.start_supernode(name, federation.key_options(name))
+
+    out, log = federation.folder / "claimed", federation.folder / "claimed.txt"
+    first = start_coordinator(program, federation, out)
+    app = federation.run(connect_timeout=120.0)
+    wait_for("the first round", lambda: len(records(out)) >= 2)
+    first.kill()
+    first.wait(LONGEST)
+    bound = (out / "node-keys.json").read_bytes()
+    for name in ("client-1", "client-2"):
+        federation.kill(nodes[name])
+    supernodes["client-2"].terminate()
+    supernodes["client-2"].wait(60)
+    nodes["client-1"] = start_node(program, federation, "client-2", federation.node_socket("client-1"))
+    restart("client-1")
+    with log.open("wb") as file:
+        second = start_coordinator(program, federation, out, log=file)
+    wait_for("a refusal", lambda: b"bound to the key of another node" in log.read_bytes())
+    expect("a registered node that claims another's name is refused", b'client-2' in log.read_bytes())
+    expect("no round begins with it", len(records(out)) == 2 and (out / "node-keys.json").read_bytes() == bound)
+    federation.kill(nodes["client-1"])
+    for name in ("client-1", "client-2"):
+        nodes[name] = start_node(program, federation, name)
+        restart(name)
+    expect("the run goes on with the nodes whose names they are", second.wait(LONGEST) == 0)
+    expect("all of them take part", records(out)[-1]["clients"] == [0, 1, 2] and "absent" not in records(out)[-1])
+    federation.wait_for_end(app)
+
+
 def peak(pid: int) -> int:
     """The peak memory of a process in bytes."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -274,6 +314,7 @@ def main() -> None:
                 a_hostile_node_is_excluded(program, federation, spoil, reason)
         if HTTP:  # earlier versions give a restarted SuperNode a new id
             a_killed_supernode_holds_up_a_round_for_minutes(program, federation, nodes, supernodes)
+            a_registered_node_cannot_take_a_name(program, federation, nodes, supernodes)
         # In earlier versions it keeps trying.
         expect(
             "a node without a registered key was refused",

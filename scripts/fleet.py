@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from typing import IO
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "flower"), str(ROOT / "flower" / "tests")]
@@ -84,11 +85,13 @@ def start_flower(federation: Federation, names: list[str]) -> None:
         federation.start_supernode(name)
 
 
-def start_coordinator(program: str, federation: Federation, out: pathlib.Path, *more: str) -> subprocess.Popen[bytes]:
-    """A coordinator that prints its progress."""
+def start_coordinator(
+    program: str, federation: Federation, out: pathlib.Path, *more: str, log: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
+    """A coordinator that prints its progress, or writes it to a log."""
     command = [program, "coordinator", "--socket", str(federation.coordinator_socket), *more]
     where = ["--resume", str(out)] if out.exists() else [str(federation.folder / "fleet.toml"), "--out", str(out)]
-    coordinator = subprocess.Popen([*command, *where], env=federation.environment("coordinator"))
+    coordinator = subprocess.Popen([*command, *where], env=federation.environment("coordinator"), stderr=log)
     wait_for_socket(federation.coordinator_socket, coordinator)
     return coordinator
 

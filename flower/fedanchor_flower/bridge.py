@@ -1,5 +1,6 @@
 """The ServerApp's loop: sends the coordinator's orders as Flower messages, and returns replies and errors."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Iterator
@@ -43,6 +44,13 @@ class RunFailed(Exception):
     """The coordinator ended the run without success."""
 
 
+def _connected(grid: Grid) -> dict[int, str]:
+    """The connected nodes, with the fingerprints of their public keys; none before Flower 1.38."""
+    if not hasattr(grid, "get_nodes"):
+        return dict.fromkeys(grid.get_node_ids(), "")
+    return {node.node_id: hashlib.sha256(node.public_key).hexdigest() if node.public_key else "" for node in grid.get_nodes()}
+
+
 class _Exchange:
     """An order under way, until its reply or failure has been reported."""
 
@@ -78,7 +86,7 @@ class Bridge:
         """Work until the coordinator is done. Raises RunFailed if the run has failed."""
         while True:
             asked = time.monotonic()
-            nodes = list(self._grid.get_node_ids())
+            nodes = _connected(self._grid)
             with self._lock:
                 holds = sorted({exchange.order.id for exchange in self._held})
             work = self._coordinator.work(nodes, holds)

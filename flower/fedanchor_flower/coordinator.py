@@ -69,13 +69,14 @@ class Coordinator:
         # Tells the coordinator that a new ServerApp has taken over, which has none of the last one's requests.
         self._session = secrets.token_hex(8)
 
-    def work(self, nodes: list[int], holds: list[int]) -> Work:
-        """Report the connected nodes and the orders under way, and get new work.
+    def work(self, nodes: dict[int, str], holds: list[int]) -> Work:
+        """Report the connected nodes, with the fingerprints of their keys, and the orders under way, and get new work.
 
         An order that was lost on the way is handed out again, because it is not among those.
         """
         names = [str(node) for node in nodes]
-        question = {"protocol": PROTOCOL, "session": self._session, "nodes": names, "holds": holds}
+        keys = {str(node): key for node, key in nodes.items() if key}
+        question = {"protocol": PROTOCOL, "session": self._session, "nodes": names, "keys": keys, "holds": holds}
         answer = self._post_json("/v1/work", question)
         if answer.status != 200:
             raise CoordinatorError(f"the coordinator answered /v1/work with {answer.status}: {answer.text()}")

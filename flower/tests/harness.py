@@ -110,6 +110,7 @@ class FakeCoordinator:
         self._outcomes: dict[int, Outcome] = {}
         self._end: tuple[bool, str] | None = None
         self.nodes: list[str] = []
+        self.keys: dict[str, str] = {}
         self.refused = 0
         self.refuse_replies = False
         self.lose_work = False  # lose the next answer that contains orders
@@ -183,7 +184,7 @@ class FakeCoordinator:
         if question["protocol"] != 1:
             return 400, b"unknown protocol"
         with self._changed:
-            self.nodes, self.holds = question["nodes"], question["holds"]
+            self.nodes, self.keys, self.holds = question["nodes"], question["keys"], question["holds"]
             open_ones = [order for order in self._given if order["id"] in self._outcomes]
             self._given = [order for order in open_ones if order["id"] in question["holds"]]
             self._new += [order for order in open_ones if order["id"] not in question["holds"]]

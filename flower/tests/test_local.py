@@ -1,6 +1,7 @@
 """Tests of the bridge without a federation."""
 
 import contextlib
+import hashlib
 import logging
 import pathlib
 import socket
@@ -11,6 +12,7 @@ import time
 import unittest
 import unittest.mock
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -139,6 +141,21 @@ class BridgeTest(WithFolder):
         outcome = self.coordinator.send("1", "/", b"").wait(5)
         self.assertEqual((outcome.status, outcome.body), (502, "fedanchor node: nothing \ufffd listens".encode()))
 
+    def test_keys_of_nodes(self) -> None:
+        class GridWithKeys(FakeGrid):
+            def get_nodes(self) -> list[SimpleNamespace]:
+                return [SimpleNamespace(node_id=1, public_key=b"a key"), SimpleNamespace(node_id=2, public_key=b"")]
+
+        self.start(FakeGrid(lambda *_: None))
+        self.coordinator.wait_for(lambda: self.coordinator.nodes == ["1", "2"])
+        self.assertEqual(self.coordinator.keys, {}, "Flower before 1.38 does not give them")
+        self.coordinator.finish()
+        self.ended.wait(5)
+        self.coordinator.begin()
+        self.start(GridWithKeys(lambda *_: None))
+        self.coordinator.wait_for(lambda: bool(self.coordinator.keys))
+        self.assertEqual(self.coordinator.keys, {"1": hashlib.sha256(b"a key").hexdigest()})
+
     def test_failed_run(self) -> None:
         self.start(FakeGrid(lambda *_: None))
         self.coordinator.finish(ok=False, message="no quorum")
@@ -253,7 +270,7 @@ class BridgeTest(WithFolder):
             with self.subTest(body=body):
                 server = UnixHttpServer(self.socket, lambda *_, answer=(status, body): answer)
                 with self.assertRaises(CoordinatorError) as caught:
-                    Coordinator(str(self.socket), 1.0).work([], [])
+                    Coordinator(str(self.socket), 1.0).work({}, [])
                 self.assertIn("/v1/work", str(caught.exception))
                 server.stop()
         self.coordinator.restart()

@@ -26,8 +26,9 @@ class SecureTest(unittest.TestCase):
         with logs_on_error(self.federation):
             self.federation.start_secure_superlink(["known"])
             unknown = self.federation.start_supernode("unknown", self.federation.key_options("unknown"))
-            first, second = self.ids_before_and_after_a_restart("known", self.federation.key_options("known"))
+            first, second = self.nodes_before_and_after_a_restart("known", self.federation.key_options("known"))
             self.assertEqual(first == second, HTTP, "a registered key keeps its node id, in former versions it does not")
+            self.assertEqual(bool(first[1]), HTTP, "the key of a node is known, in former versions it is not")
             # The unknown node was never listed. In newer versions it exits, in older ones it keeps trying.
             if HTTP:
                 self.assertNotEqual(unknown.wait(20), 0)
@@ -35,15 +36,19 @@ class SecureTest(unittest.TestCase):
     def test_no_keys(self) -> None:
         with logs_on_error(self.federation):
             self.federation.start_superlink()
-            first, second = self.ids_before_and_after_a_restart("open", ("--insecure",))
-            self.assertNotEqual(first, second, "without a key a node gets a new id each time")
+            first, second = self.nodes_before_and_after_a_restart("open", ("--insecure",))
+            self.assertNotEqual(first[0], second[0], "without a key a node gets a new id each time")
+            if HTTP:
+                self.assertNotEqual(first[1], second[1], "and a key of its own making")
 
-    def ids_before_and_after_a_restart(self, name: str, security: tuple[str, ...]) -> tuple[str, str]:
+    def nodes_before_and_after_a_restart(self, name: str, security: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        """The node's id and the fingerprint of its key."""
         server = UnixHttpServer(self.federation.node_socket(name), lambda method, target, body: (200, body))
         self.addCleanup(server.stop)
         supernode = self.federation.start_supernode(name, security)
         run = self.federation.run()
         (first,) = self.coordinator.wait_for_nodes(1)
+        first_key = self.coordinator.keys.get(first, "")
         self.assertEqual(self.coordinator.send(first, "/", b"one").wait().body, b"one")
         # A node that is terminated is removed from the list at once.
         supernode.terminate()
@@ -52,9 +57,10 @@ class SecureTest(unittest.TestCase):
         self.federation.start_supernode(name, security)
         (second,) = self.coordinator.wait_for_nodes(1)
         self.assertEqual(self.coordinator.send(second, "/", b"two").wait().body, b"two")
+        second_key = self.coordinator.keys.get(second, "")
         self.coordinator.finish()
         self.assertEqual(self.federation.wait_for_end(run), "finished:completed")
-        return first, second
+        return (first, first_key), (second, second_key)
 
 
 if __name__ == "__main__":

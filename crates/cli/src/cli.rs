@@ -299,6 +299,9 @@ pub struct CoordinatorArgs {
     /// Run folder to create
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Forget the key that this client's name is bound to, once: its node has a new key
+    #[arg(long, value_name = "NAME")]
+    pub release: Vec<String>,
     #[command(flatten)]
     pub resume: ResumeArgs,
     #[command(flatten)]

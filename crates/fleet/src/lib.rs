@@ -8,6 +8,7 @@
 //!
 //! Everything that a node sends is in [`protocol`]; nothing else leaves it.
 
+mod bindings;
 pub mod coordinator;
 mod heartbeats;
 mod mailbox;

@@ -39,6 +39,8 @@ pub struct Mailbox {
 struct Inner {
     /// Connected nodes, by the transport's names.
     nodes: BTreeSet<String>,
+    /// The fingerprints of their public keys, where the transport knows them.
+    keys: BTreeMap<String, String>,
     /// The session of the transport. Another one does not know the requests that were taken before.
     session: Option<String>,
     /// Earlier sessions, which are refused.
@@ -91,6 +93,9 @@ pub struct Poll {
     #[serde(default)]
     pub session: String,
     pub nodes: BTreeSet<String>,
+    /// The fingerprints of their public keys, if it knows them.
+    #[serde(default)]
+    pub keys: BTreeMap<String, String>,
     /// The requests that it holds, if it lists them. Any other that was handed out has not reached it.
     #[serde(default)]
     pub holds: Option<BTreeSet<u64>>,
@@ -171,6 +176,11 @@ impl Mailbox {
     /// The connected nodes.
     pub fn nodes(&self) -> BTreeSet<String> {
         self.lock().nodes.clone()
+    }
+
+    /// The fingerprint of a connected node's public key, if the transport knows it.
+    pub fn key(&self, node: &str) -> Option<String> {
+        self.lock().keys.get(node).cloned()
     }
 
     /// Posts a request, whose body may be shared with others, and returns its number. A reply of more than `longest`
@@ -261,6 +271,7 @@ impl Mailbox {
             inner.requests.values_mut().for_each(|request| request.taken = false);
         }
         inner.nodes.clone_from(&poll.nodes);
+        inner.keys.clone_from(&poll.keys);
         self.changed.notify_all();
         let now = Instant::now();
         inner.last_poll = Some(now);

@@ -1,6 +1,7 @@
 //! The members of a fleet: connected nodes, whether they have joined, and their clients. A join request is posted like
 //! any other, and nothing waits for its reply: the node may have many images to read.
 
+use crate::bindings::Bindings;
 use crate::heartbeats::Heartbeats;
 use crate::mailbox::{Mailbox, Reply};
 use crate::protocol::{CLIENTS, JOIN, JoinReply, LocalClient, PROTOCOL, SAMPLES, check_names};
@@ -34,11 +35,15 @@ pub(crate) struct MemberList {
     last_nodes: BTreeMap<String, Option<String>>,
     /// The most clients of a node.
     per_node: usize,
+    /// The keys that names are bound to, if they are.
+    pub(crate) bindings: Option<Bindings>,
     pub(crate) heartbeats: Heartbeats,
     /// Why connected nodes have failed since they last trained, and how often.
     failures: BTreeMap<String, (String, u32)>,
     /// The builds of nodes that have joined.
     builds: BTreeMap<String, String>,
+    /// Whether a node has joined whose key is not known.
+    keys_are_missing: bool,
     /// Notes on nodes for the next record.
     pub(crate) notes: Vec<String>,
 }
@@ -68,11 +73,13 @@ impl MemberList {
             mailbox,
             join_request,
             per_node,
+            bindings: None,
             nodes: BTreeMap::new(),
             clients: BTreeMap::new(),
             last_nodes: BTreeMap::new(),
             failures: BTreeMap::new(),
             builds: BTreeMap::new(),
+            keys_are_missing: false,
             notes: Vec::new(),
         }
     }
@@ -197,13 +204,21 @@ impl MemberList {
             return Err(format!("expected protocol {PROTOCOL}, got {protocol} of version {build}"));
         }
         check_names(clients.iter().map(|client| client.name.as_str()))?;
+        let key = self.mailbox.key(node);
         for LocalClient { name, samples } in &clients {
             if !(1..=SAMPLES).contains(samples) {
                 return Err(format!(
                     "client {name:?}: expected 1 to {SAMPLES} images, got {samples}"
                 ));
             }
-            if self.is_elsewhere(name, node) {
+            let bound = self.bindings.as_ref().and_then(|bindings| bindings.key(name));
+            if bound.is_some_and(|bound| Some(bound) != key.as_deref()) {
+                return Err(format!(
+                    "client {name:?} is bound to the key of another node: if its own node has a new key, start the \
+                     coordinator with --release; without registered keys, set fleet.keys=false"
+                ));
+            }
+            if bound.is_none() && self.is_elsewhere(name, node) {
                 return Err(format!(
                     "client {name:?} is on another connected node: names must differ"
                 ));
@@ -219,11 +234,33 @@ impl MemberList {
         };
         let added = clients.iter().filter(|client| !last_here(&client.name)).count();
         let before = self.last_nodes.values().filter(|last| last.as_deref() == Some(node)).count();
+        // Also those that it had before the coordinator was restarted.
+        let (added, before) = match (&self.bindings, &key) {
+            (Some(bindings), Some(key)) => {
+                let new = |client: &&LocalClient| bindings.key(&client.name).is_none();
+                (clients.iter().filter(new).count(), bindings.names_of(key).count())
+            }
+            _ => (added, before),
+        };
         let (count, most) = (before + added, self.per_node);
         if count > most {
             return Err(format!(
                 "{count} clients of this node would have joined this run; `fleet.clients_per_node` allows {most}"
             ));
+        }
+        match (&mut self.bindings, &key) {
+            (Some(bindings), Some(key)) => {
+                let names = clients.iter().map(|client| client.name.as_str());
+                bindings.bind(names, key).map_err(|error| error.to_string())?;
+            }
+            (Some(_), None) if !std::mem::replace(&mut self.keys_are_missing, true) => {
+                self.notes.push(
+                    "the transport gives no keys of nodes, so that names of clients are not bound to them: use Flower \
+                     1.38 or later"
+                        .to_owned(),
+                );
+            }
+            _ => {}
         }
         self.remove_clients(node);
         for LocalClient { name, samples } in clients {

@@ -1,5 +1,6 @@
 //! The coordinator's fleet: clients on nodes, behind a mailbox.
 
+use crate::bindings::Bindings;
 use crate::mailbox::{Arrived, Mailbox, Reply};
 use crate::members::{Client, MemberList, NodeState};
 use crate::protocol::{JoinRequest, NOT_JOINED, PROTOCOL, TRAIN, TrainHeader, framed};
@@ -11,6 +12,7 @@ use fedanchor::{Error, Federation, Result};
 use fedanchor_record::Build;
 use fedanchor_record::words::excerpt;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -82,6 +84,15 @@ impl RemoteFleet {
             started: false,
             patience: PATIENCE,
         })
+    }
+
+    /// Binds the names of clients to the keys of their nodes, which this file keeps; `released` are names whose nodes
+    /// have new keys.
+    pub fn bind_names(mut self, file: PathBuf, released: &[String]) -> Result<Self> {
+        let mut bindings = Bindings::read(file)?;
+        released.iter().try_for_each(|name| bindings.release(name))?;
+        self.members.bindings = Some(bindings);
+        Ok(self)
     }
 
     /// Sets the interval after which a node that has not answered is asked for a heartbeat.

@@ -21,7 +21,8 @@ impl KeyRole {
     /// The role of a dotted key, for example `data.path`.
     pub fn of(key: &str) -> Self {
         match key {
-            "compare" | "checkpoint" | "record" | "data.path" | "client.loss.file" => Self::Neutral,
+            "compare" | "checkpoint" | "record" | "data.path" | "client.loss.file"
+            | "fleet.keys" => Self::Neutral,
             "device" | "precision" => Self::Machine,
             "seed" => Self::Seed,
             _ if key.starts_with("checkpoint.") || key.starts_with("record.") => Self::Neutral,

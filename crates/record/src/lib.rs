@@ -34,6 +34,8 @@ pub mod files {
     pub const CONFIG: &str = "config.toml";
     /// For a fleet of real clients: the identity of the run, and the coordinator's socket.
     pub const FLEET: &str = "fleet.json";
+    /// For such a fleet: the fingerprint of the key that each client's name is bound to.
+    pub const KEYS: &str = "node-keys.json";
     /// One [`RoundRecord`](crate::RoundRecord) per line, each with a checksum.
     pub const ROUNDS: &str = "rounds.jsonl";
     /// One [`Timing`](crate::Timing) per line, each with a checksum.

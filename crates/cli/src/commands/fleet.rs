@@ -81,10 +81,14 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
         "stopping: a round still waiting for clients is repeated when the run is resumed";
     let stop = stop_on_interrupt(progress.bar(), *printer, stopping)?;
     printer.status(format!("waiting for nodes at {}", socket.path().display()));
-    let (there, asked) = (mailbox.clone(), stop.clone());
+    let (there, asked, keys) = (mailbox.clone(), stop.clone(), out.join(files::KEYS));
     let connect: &ConnectFleet = &move |federation, run| {
         let (mailbox, stop) = (there.clone(), asked.clone());
-        Ok(Box::new(RemoteFleet::new(mailbox, stop, federation, run)?))
+        let fleet = RemoteFleet::new(mailbox, stop, federation, run)?;
+        Ok(Box::new(match federation.experiment.fleet.keys {
+            true => fleet.bind_names(keys.clone(), &args.release)?,
+            false => fleet,
+        }))
     };
     let clients = RunClients::Real { socket: &args.socket, connect };
     let workers = training.workers();

@@ -395,6 +395,10 @@ pub struct FleetConfig {
     /// Maximum number of clients per node, including those it had earlier in the run, so that one machine cannot
     /// outvote the others, and an excluded client cannot return under another name.
     pub clients_per_node: usize,
+    /// Bind each client's name to the key of the node that first joins with it, so that no other node can have it, not
+    /// even after restarts. Needs registered keys (Flower's `--enable-supernode-auth`): without them a node has a new
+    /// key after each start, and its client stays outside.
+    pub keys: bool,
 }
 
 words! {

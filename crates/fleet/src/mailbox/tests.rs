@@ -11,7 +11,7 @@ fn opened(folder: &Path) -> Mailbox {
 
 fn poll(session: &str, nodes: &[&str]) -> Poll {
     let nodes = nodes.iter().map(|&node| node.to_owned()).collect();
-    Poll { protocol: 1, session: session.to_owned(), nodes, holds: None }
+    Poll { protocol: 1, session: session.to_owned(), nodes, keys: BTreeMap::new(), holds: None }
 }
 
 fn ids(work: &Work) -> Vec<u64> {

@@ -17,8 +17,15 @@ fn members_with(per_node: usize) -> (TempDir, MemberList) {
 }
 
 fn connect(members: &mut MemberList, nodes: &[&str]) {
-    let nodes = nodes.iter().map(|&node| node.to_owned()).collect();
-    let poll = Poll { protocol: 1, session: "a".to_owned(), nodes, holds: None };
+    connect_with_keys(members, &nodes.iter().map(|&node| (node, "")).collect::<Vec<_>>());
+}
+
+/// Nodes with their keys; no key where it is empty.
+fn connect_with_keys(members: &mut MemberList, nodes: &[(&str, &str)]) {
+    let keys = nodes.iter().filter(|(_, key)| !key.is_empty());
+    let keys = keys.map(|&(node, key)| (node.to_owned(), key.to_owned())).collect();
+    let nodes = nodes.iter().map(|&(node, _)| node.to_owned()).collect();
+    let poll = Poll { protocol: 1, session: "a".to_owned(), nodes, keys, holds: None };
     members.mailbox.work(&poll, Duration::ZERO).unwrap();
     members.poll();
 }
@@ -173,7 +180,8 @@ fn a_busy_node_is_not_present() {
     let hold = |members: &MemberList, holds: &[u64]| {
         let holds = Some(holds.iter().copied().collect());
         let nodes = [String::from("7")].into();
-        let poll = Poll { protocol: 1, session: "a".to_owned(), nodes, holds };
+        let poll =
+            Poll { protocol: 1, session: "a".to_owned(), nodes, keys: BTreeMap::new(), holds };
         members.mailbox.work(&poll, Duration::ZERO).unwrap();
     };
     hold(&members, &[]);
@@ -192,7 +200,8 @@ fn a_node_that_has_lost_a_request_is_not_busy_for_ever() {
     let ask = |members: &MemberList, holds: &[u64]| {
         let holds = Some(holds.iter().copied().collect());
         let nodes = [String::from("7")].into();
-        let poll = Poll { protocol: 1, session: "a".to_owned(), nodes, holds };
+        let poll =
+            Poll { protocol: 1, session: "a".to_owned(), nodes, keys: BTreeMap::new(), holds };
         members.mailbox.work(&poll, Duration::ZERO).unwrap()
     };
     connect(&mut members, &["7"]);
@@ -328,4 +337,77 @@ fn clients_of_a_run_are_limited() {
     connect(&mut members, &["7", "8"]);
     join(&mut members, "8", &[("newer", 1)]);
     assert!(matches!(members.node("8"), Some(NodeState::Suspended { .. })));
+}
+
+/// A name belongs to the key that first joined with it: also while its node is gone, under another number, and after a
+/// restart of the coordinator.
+#[test]
+fn a_name_is_bound_to_a_key() {
+    let (folder, mut members) = members();
+    let file = folder.path().join("node-keys.json");
+    members.bindings = Some(Bindings::read(file.clone()).unwrap());
+    connect_with_keys(&mut members, &[("7", "its key"), ("8", "another key")]);
+    join(&mut members, "7", &[("ward", 1)]);
+    join(&mut members, "8", &[("other", 2)]);
+    assert_eq!(present(&members), clients(&[("other", 2), ("ward", 1)]));
+    let takes_it = |members: &mut MemberList, node: &str, key: &str| {
+        connect_with_keys(members, &[]);
+        connect_with_keys(members, &[(node, key)]);
+        join(members, node, &[("ward", 9)]);
+        let joined = matches!(members.node(node), Some(NodeState::Joined));
+        let reason = members.failures.get(node).map(|(reason, _)| reason.clone());
+        assert!(joined || reason.unwrap().contains("bound to the key of another node"));
+        joined
+    };
+    assert!(!takes_it(&mut members, "8", "another key"));
+    assert!(!takes_it(&mut members, "9", ""), "a transport that gives no keys");
+    assert!(takes_it(&mut members, "9", "its key"), "its node under another number");
+
+    // The coordinator is restarted.
+    let (_other, mut members) = members_with(10);
+    members.bindings = Some(Bindings::read(file.clone()).unwrap());
+    members.expect(["ward".to_owned()].into_iter());
+    assert!(!takes_it(&mut members, "8", "another key"));
+    assert!(takes_it(&mut members, "7", "its key"));
+
+    // Its node has a new key.
+    let mut bindings = Bindings::read(file.clone()).unwrap();
+    let refused = bindings.release("ward-8").unwrap_err().to_string();
+    assert_eq!(refused, "--release: `ward-8` is bound to no key; bound are other, ward");
+    bindings.release("ward").unwrap();
+    let (_other, mut members) = members_with(10);
+    members.bindings = Some(Bindings::read(file).unwrap());
+    assert!(takes_it(&mut members, "7", "a new key"));
+    assert!(!takes_it(&mut members, "7", "its key"));
+}
+
+/// The limit of clients per node holds for a key over restarts.
+#[test]
+fn clients_per_key_are_limited() {
+    let (folder, mut members) = members_with(1);
+    let file = folder.path().join("node-keys.json");
+    members.bindings = Some(Bindings::read(file.clone()).unwrap());
+    connect_with_keys(&mut members, &[("7", "key")]);
+    join(&mut members, "7", &[("a", 1)]);
+    let (_other, mut members) = members_with(1);
+    members.bindings = Some(Bindings::read(file).unwrap());
+    connect_with_keys(&mut members, &[("9", "key")]);
+    join(&mut members, "9", &[("b", 1)]);
+    let (reason, _) = &members.failures["9"];
+    assert!(reason.starts_with("2 clients of this node would have joined"), "{reason}");
+    connect_with_keys(&mut members, &[]);
+    connect_with_keys(&mut members, &[("9", "key")]);
+    join(&mut members, "9", &[("a", 1)]);
+    assert_eq!(present(&members), clients(&[("a", 1)]));
+}
+
+#[test]
+fn a_transport_without_keys_is_noted_once() {
+    let (folder, mut members) = members();
+    members.bindings = Some(Bindings::read(folder.path().join("keys")).unwrap());
+    connect(&mut members, &["7", "8"]);
+    join(&mut members, "7", &[("a", 1)]);
+    join(&mut members, "8", &[("b", 1)]);
+    assert_eq!(members.notes.len(), 1, "{:?}", members.notes);
+    assert!(members.notes[0].contains("names of clients are not bound"), "{:?}", members.notes);
 }
