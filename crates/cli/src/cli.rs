@@ -1,6 +1,6 @@
 //! The command line's arguments.
 
-use crate::printer::Printer;
+use crate::printer::{LogFormat, Printer};
 use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
 use fedanchor::Resume;
 use fedanchor::config::MAX_SEED;
@@ -56,6 +56,9 @@ pub struct Cli {
     /// Print results and errors only
     #[arg(short, long, global = true)]
     pub quiet: bool,
+    /// Write log messages and progress as lines of text or of JSON
+    #[arg(long, global = true, value_name = "TYPE", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
 }
 
 #[derive(Debug, Subcommand)]
@@ -281,6 +284,9 @@ pub struct NodeArgs {
     /// File of the clients' loss, for runs that have one of their own (`client.loss`)
     #[arg(long, value_name = "FILE")]
     pub loss: Option<PathBuf>,
+    /// Serve metrics for Prometheus (`/metrics`, `/healthz`) at a port or HOST:PORT; a port alone is for this machine only
+    #[arg(long, value_name = "ADDR", value_parser = web_address)]
+    pub metrics: Option<String>,
     /// Device to compute on: `cpu` or `cuda:N`
     #[arg(long, default_value = "cpu")]
     pub device: String,
@@ -302,6 +308,9 @@ pub struct CoordinatorArgs {
     /// Forget the key that this client's name is bound to, once: its node has a new key
     #[arg(long, value_name = "NAME")]
     pub release: Vec<String>,
+    /// Serve metrics for Prometheus (`/metrics`, `/healthz`) at a port or HOST:PORT; a port alone is for this machine only
+    #[arg(long, value_name = "ADDR", value_parser = web_address)]
+    pub metrics: Option<String>,
     #[command(flatten)]
     pub resume: ResumeArgs,
     #[command(flatten)]
@@ -327,7 +336,7 @@ fn web_address(text: &str) -> Result<String, String> {
     let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
     match port.parse::<u16>() {
         Ok(port) if !host.is_empty() => Ok(format!("{host}:{port}")),
-        _ => Err("expected a port or HOST:PORT (write the folder before `--web`)".to_owned()),
+        _ => Err("expected a port or HOST:PORT".to_owned()),
     }
 }
 

@@ -9,13 +9,14 @@ mod commands;
 mod printer;
 
 use clap::FromArgMatches;
+
 use commands::Interrupted;
 use fedanchor_record::Build;
-use printer::Printer;
+use printer::{LogFormat, Printer};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
 pub use cli::command;
@@ -48,9 +49,9 @@ pub fn with_arguments(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return u8::from(error.use_stderr());
         }
     };
-    start_log(cli.verbose);
+    start_log(cli.verbose, cli.log_format);
     quiet_torch_panics();
-    let printer = Printer::new(cli.quiet);
+    let printer = Printer::new(cli.quiet, cli.log_format);
     match commands::run(cli, &printer) {
         Ok(()) => 0,
         Err(error) if error.is::<Interrupted>() => {
@@ -66,7 +67,7 @@ pub fn with_arguments(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 /// Logs errors to standard error, and more with `-v` or `RUST_LOG`.
-fn start_log(verbose: u8) {
+fn start_log(verbose: u8, format: LogFormat) {
     let level = match verbose {
         // A fleet's warnings are printed nowhere else.
         0 => "fedanchor_fleet=warn,error",
@@ -76,6 +77,14 @@ fn start_log(verbose: u8) {
     };
     let asked = std::env::var("RUST_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let filter = asked.or_else(|| level.parse().ok()).unwrap_or_default();
+    if format == LogFormat::Json {
+        // Progress and errors are among the messages.
+        let filter = filter.with_target("fedanchor_cli", LevelFilter::INFO);
+        let lines = tracing_subscriber::fmt::layer().json().flatten_event(true);
+        let lines = lines.with_writer(std::io::stderr).with_filter(filter);
+        let _ = tracing_subscriber::registry().with(lines).try_init();
+        return;
+    }
     let colour = in_colour(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR"));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colour);
     let log = tracing_subscriber::registry().with(lines.with_filter(filter));

@@ -6,16 +6,26 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
+/// How log messages and progress are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
 /// Prints results to standard output, and everything else to standard error.
 #[derive(Debug, Clone, Copy)]
 pub struct Printer {
     terminal: bool,
     quiet: bool,
+    /// Whether progress and errors are log messages.
+    logs: bool,
 }
 
 impl Printer {
-    pub fn new(quiet: bool) -> Self {
-        Self { terminal: std::io::stderr().is_terminal() && !quiet, quiet }
+    pub fn new(quiet: bool, format: LogFormat) -> Self {
+        let logs = format == LogFormat::Json;
+        Self { terminal: std::io::stderr().is_terminal() && !quiet && !logs, quiet, logs }
     }
 
     /// For a command whose results go to a program: no progress bars, no questions.
@@ -57,8 +67,10 @@ impl Printer {
 
     /// A line about progress; not with `--quiet`.
     pub fn status(&self, text: impl AsRef<str>) {
-        if !self.quiet {
-            to_stderr(&printable(text.as_ref()));
+        match text.as_ref() {
+            _ if self.quiet => {}
+            text if self.logs => tracing::info!("{text}"),
+            text => to_stderr(&printable(text)),
         }
     }
 
@@ -71,7 +83,10 @@ impl Printer {
 
     /// An error, also with `--quiet`. It may have several lines.
     pub fn failure(&self, text: impl AsRef<str>) {
-        to_stderr(&laid_out(text.as_ref()));
+        match text.as_ref() {
+            text if self.logs => tracing::error!("{text}"),
+            text => to_stderr(&laid_out(text)),
+        }
     }
 
     /// Whether a person is watching.

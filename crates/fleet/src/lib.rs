@@ -13,6 +13,7 @@ pub mod coordinator;
 mod heartbeats;
 mod mailbox;
 mod members;
+mod metrics;
 pub mod node;
 pub mod protocol;
 mod remote;
@@ -21,5 +22,6 @@ mod socket;
 mod spool;
 
 pub use mailbox::{Mailbox, Reply};
+pub use metrics::{Metrics, MetricsServer};
 pub use remote::RemoteFleet;
 pub use socket::{Bound, Socket};

@@ -8,6 +8,7 @@ mod trainer;
 
 pub use data::{Clients, Source};
 
+use crate::metrics::Metrics;
 use crate::protocol::{JoinReply, JoinRequest, LocalClient, NOT_JOINED, PROTOCOL, check_names};
 use crate::socket::{Bound, Socket};
 use axum::body::Bytes;
@@ -25,7 +26,8 @@ use serde::Deserialize;
 use state::StateFolder;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 use trainer::Trainer;
 
 /// How long the last reply may take to be read once the node is stopped.
@@ -42,10 +44,32 @@ pub struct Settings {
     pub trunk: Option<String>,
     /// The file of the clients' loss, for a run that has one of its own.
     pub loss: Option<PathBuf>,
+    /// What its monitoring is told, if it has any.
+    pub metrics: Option<Metrics>,
     /// Where it trains: `cpu` or `cuda:N`.
     pub device: String,
     /// Threads that augment images [default: one per core].
     pub workers: Option<usize>,
+}
+
+impl Settings {
+    fn tell(&self, what: impl FnOnce(&Metrics)) {
+        if let Some(metrics) = &self.metrics {
+            what(metrics);
+        }
+    }
+
+    /// Answers a request of this kind, which the node began to execute then.
+    fn reply(
+        &self,
+        kind: &str,
+        began: Instant,
+        answer: oneshot::Sender<(u16, Bytes)>,
+        reply: (u16, Bytes),
+    ) {
+        self.tell(|metrics| metrics.answered(kind, reply.0, began.elapsed()));
+        let _ = answer.send(reply); // the connection may be gone
+    }
 }
 
 /// A node that serves its socket until it is stopped.
@@ -100,6 +124,8 @@ impl Drop for Node {
 fn work(settings: &Settings, folder: &StateFolder, queue: &Queue) {
     let mut next = queue.next();
     while let Some(Job { task, answer, .. }) = next.take() {
+        let (kind, began) = (task.kind(), Instant::now());
+        let reply = |reply: (u16, Bytes)| settings.reply(kind, began, answer, reply);
         let refusal = match task {
             Task::Train(_) => Refusal::new(NOT_JOINED, "join first"),
             Task::Join(request) => match Site::open(settings, &request) {
@@ -107,16 +133,18 @@ fn work(settings: &Settings, folder: &StateFolder, queue: &Queue) {
                 Ok(site) => match site.context.enter() {
                     Err(error) => Refusal::private(409, "its device cannot be used", &error),
                     Ok(_device) => {
-                        let _ = answer.send((200, site.join_reply()));
+                        reply((200, site.join_reply()));
                         let names = site.data.clients.iter().map(|(name, _)| name.as_str());
                         folder.remove_expired(&site.run.run, names);
-                        next = site.serve(folder, queue, &request);
+                        settings.tell(|metrics| metrics.joined(Some(site.data.images.len())));
+                        next = site.serve(settings, folder, queue, &request);
+                        settings.tell(|metrics| metrics.joined(None));
                         continue;
                     }
                 },
             },
         };
-        let _ = answer.send(refusal.into_reply());
+        reply(refusal.into_reply());
         next = queue.next();
     }
 }
@@ -245,7 +273,13 @@ impl Site {
     }
 
     /// Trains for this run until another is joined, whose job is returned.
-    fn serve(&self, folder: &StateFolder, queue: &Queue, request: &Bytes) -> Option<Job> {
+    fn serve(
+        &self,
+        settings: &Settings,
+        folder: &StateFolder,
+        queue: &Queue,
+        request: &Bytes,
+    ) -> Option<Job> {
         let site = ClientSite {
             experiment: &self.experiment,
             context: &self.context,
@@ -256,12 +290,13 @@ impl Site {
         };
         let mut trainer = Trainer::new(self, LocalClients::new(site), folder);
         while let Some(job) = queue.next() {
+            let began = Instant::now();
             let reply = match &job.task {
                 Task::Join(other) if other == request => (200, self.join_reply()),
                 Task::Join(_) => return Some(job),
                 Task::Train(body) => trainer.train(body),
             };
-            let _ = job.answer.send(reply);
+            settings.reply(job.task.kind(), began, job.answer, reply);
         }
         None
     }

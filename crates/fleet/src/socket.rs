@@ -1,6 +1,7 @@
 //! A server on a Unix socket, for processes of the same user.
 
 use axum::Router;
+use axum::serve::Listener;
 use fedanchor::{Error, Result};
 use std::fs::{self, DirBuilder, Permissions};
 use std::future::IntoFuture;
@@ -28,7 +29,14 @@ pub struct Bound {
 /// A server that runs until this is dropped.
 #[derive(Debug)]
 pub struct Socket {
+    // Stops first: pending requests are answered while the file is there.
+    _server: Server,
     file: SocketFile,
+}
+
+/// A server of HTTP on a listener, with threads of its own.
+#[derive(Debug)]
+pub(crate) struct Server {
     grace: Duration,
     running: Option<(Runtime, JoinHandle<io::Result<()>>, oneshot::Sender<()>)>,
 }
@@ -66,22 +74,33 @@ impl Bound {
     pub fn serve(self, router: Router, grace: Duration) -> Result<Socket> {
         let Self { listener, file } = self;
         let problem = |error: io::Error| Error::file(&file.0, error);
-        let runtime = runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .map_err(problem)?;
         listener.set_nonblocking(true).map_err(problem)?;
+        let listen = || tokio::net::UnixListener::from_std(listener);
+        let server = Server::start(listen, router, grace).map_err(problem)?;
+        Ok(Socket { _server: server, file })
+    }
+}
+
+impl Server {
+    /// Serves on what `listen` returns, which is called inside the server's runtime. At the end, pending requests have at
+    /// most `grace` to be answered.
+    pub(crate) fn start<L: Listener<Addr: std::fmt::Debug>>(
+        listen: impl FnOnce() -> io::Result<L>,
+        router: Router,
+        grace: Duration,
+    ) -> io::Result<Self> {
+        let runtime =
+            runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let listener = {
             let _context = runtime.enter();
-            tokio::net::UnixListener::from_std(listener).map_err(problem)?
+            listen()?
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let server = axum::serve(listener, router).with_graceful_shutdown(async {
             let _ = stopped.await;
         });
         let server = runtime.spawn(server.into_future());
-        Ok(Socket { file, grace, running: Some((runtime, server, stop)) })
+        Ok(Self { grace, running: Some((runtime, server, stop)) })
     }
 }
 
@@ -92,7 +111,7 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for Server {
     fn drop(&mut self) {
         if let Some((runtime, server, stop)) = self.running.take() {
             drop(stop);

@@ -7,10 +7,11 @@ use super::run::print_summary;
 use crate::cli::{CoordinatorArgs, NodeArgs};
 use crate::printer::Printer;
 use anyhow::{Context, Result, bail};
-use fedanchor::{ConnectFleet, Resume, RunClients, RunOptions};
+use fedanchor::{ConnectFleet, Federation, Observer, Phase, Resume, RunClients, RunOptions};
+use fedanchor_data::{Partition, Progress as Reading};
 use fedanchor_fleet::node::{Clients, Node, Settings, Source};
-use fedanchor_fleet::{Bound, Mailbox, RemoteFleet, coordinator};
-use fedanchor_record::files;
+use fedanchor_fleet::{Bound, Mailbox, Metrics, MetricsServer, RemoteFleet, coordinator};
+use fedanchor_record::{RoundRecord, Timing, files};
 use indicatif::ProgressBar;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,11 +37,14 @@ pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
         (None, Some(name)) => Clients::One(name),
         (None, None) => Clients::One(folder_name(&args.data)?),
     };
+    let metrics = args.metrics.as_ref().map(|_| Metrics::new(args.state.clone(), None));
+    let _server = serve_metrics(metrics.as_ref(), args.metrics.as_deref(), printer)?;
     let settings = Settings {
         source: Source { path: args.data, clients, skip_unreadable: args.skip_unreadable },
         state: args.state,
         trunk: args.trunk,
         loss: args.loss,
+        metrics,
         device: args.device,
         workers: args.workers.map(usize::from),
     };
@@ -76,10 +80,14 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     let bound = Bound::new(&args.socket)?;
     let mailbox = Arc::new(Mailbox::new(&out.join(REPLIES)));
     let socket = bound.serve(coordinator::routes(mailbox.clone()), GRACE)?;
-    let mut progress = Progress::new(printer, &experiment, &out, "", training);
+    let metrics = args.metrics.as_ref();
+    let metrics = metrics.map(|_| Metrics::new(out.clone(), Some(mailbox.clone())));
+    let _server = serve_metrics(metrics.as_ref(), args.metrics.as_deref(), printer)?;
+    let progress = Progress::new(printer, &experiment, &out, "", training);
+    let mut watched = Watched { progress, metrics };
     let stopping =
         "stopping: a round still waiting for clients is repeated when the run is resumed";
-    let stop = stop_on_interrupt(progress.bar(), *printer, stopping)?;
+    let stop = stop_on_interrupt(watched.progress.bar(), *printer, stopping)?;
     printer.status(format!("waiting for nodes at {}", socket.path().display()));
     let (there, asked, keys) = (mailbox.clone(), stop.clone(), out.join(files::KEYS));
     let connect: &ConnectFleet = &move |federation, run| {
@@ -93,7 +101,7 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     let clients = RunClients::Real { socket: &args.socket, connect };
     let workers = training.workers();
     let options = RunOptions { out: &out, resume, workers, stop: &stop, clients };
-    let done = fedanchor::run(&experiment, options, &mut progress);
+    let done = fedanchor::run(&experiment, options, &mut watched);
     let (stopped, message) = match &done {
         Err(error) => (None, error.to_string()),
         Ok(summary) => {
@@ -105,9 +113,55 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     mailbox.end(done.is_ok() && stopped.is_none(), message, FAREWELL);
     drop(socket);
     let summary = done?;
-    progress.finish();
+    watched.progress.finish();
     print_summary(&summary, &out, printer, "");
     stopped.map_or(Ok(()), |stopped| Err(stopped.into()))
+}
+
+/// Serves metrics where that is asked for.
+fn serve_metrics(
+    metrics: Option<&Metrics>,
+    address: Option<&str>,
+    printer: &Printer,
+) -> Result<Option<MetricsServer>> {
+    let (Some(metrics), Some(address)) = (metrics, address) else { return Ok(None) };
+    let server = metrics.serve(address)?;
+    printer.status(format!("metrics at http://{}/metrics", server.address));
+    Ok(Some(server))
+}
+
+/// Progress for a person, and metrics for a monitoring.
+struct Watched<'a> {
+    progress: Progress<'a>,
+    metrics: Option<Metrics>,
+}
+
+impl Observer for Watched<'_> {
+    fn reading(&mut self) -> Reading {
+        self.progress.reading()
+    }
+
+    fn started(&mut self, federation: &Federation, clients: Option<&Partition>) {
+        if let Some(metrics) = &self.metrics {
+            metrics.started(federation.experiment.rounds);
+        }
+        self.progress.started(federation, clients);
+    }
+
+    fn round(&mut self, record: &RoundRecord, timing: &Timing) {
+        if let Some(metrics) = &self.metrics {
+            metrics.round(record, timing);
+        }
+        self.progress.round(record, timing);
+    }
+
+    fn epoch(&mut self, phase: Phase, done: u32, planned: u32) {
+        self.progress.epoch(phase, done, planned);
+    }
+
+    fn notice(&mut self, text: &str) {
+        self.progress.notice(text);
+    }
 }
 
 #[cfg(test)]

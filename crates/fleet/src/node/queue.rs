@@ -46,6 +46,15 @@ pub(super) enum Task {
     Train(Bytes),
 }
 
+impl Task {
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Join(_) => "join",
+            Self::Train(_) => "train",
+        }
+    }
+}
+
 /// The worker's end of the queue.
 pub(super) struct Queue {
     jobs: mpsc::Receiver<Option<Job>>,

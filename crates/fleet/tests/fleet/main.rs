@@ -96,6 +96,7 @@ fn start_node(place: &Path, name: &str, clients: Clients, folder: &str) -> Node 
         state: place.join(format!("state-{name}")),
         trunk: None,
         loss: Some(place.join(format!("{name}.loss"))).filter(|file| file.exists()),
+        metrics: None,
         device: "cpu".to_owned(),
         workers: Some(1),
     };

@@ -152,6 +152,7 @@ impl<'a> Terminal<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::printer::LogFormat;
     use fedanchor_data::inspection::Spread;
 
     fn sized(width: (f64, f64), height: (f64, f64)) -> Part {
@@ -181,7 +182,7 @@ mod tests {
 
     /// The answer to one question whose likely answer is 32, from what a person types, and what is left of it.
     fn answered(typed: &str) -> (Result<usize>, String) {
-        let printer = Printer::new(true);
+        let printer = Printer::new(true, LogFormat::Text);
         let mut left = typed.as_bytes();
         let mut terminal = Terminal { printer: &printer, input: Some(Box::new(&mut left)) };
         let question = ["Size", "--size", "32"];
