@@ -305,9 +305,10 @@ pub struct CoordinatorArgs {
     /// Run folder to create
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Forget the key that this client's name is bound to, once: its node has a new key
-    #[arg(long, value_name = "NAME")]
-    pub release: Vec<String>,
+    /// With `--resume`: free a client's name from the key of this fingerprint (its first 8 digits or more), since its
+    /// node has a new key
+    #[arg(long, value_name = "NAME=KEY", value_parser = released)]
+    pub release: Vec<(String, String)>,
     /// Serve metrics for Prometheus (`/metrics`, `/healthz`) at a port or HOST:PORT; a port alone is for this machine only
     #[arg(long, value_name = "ADDR", value_parser = web_address)]
     pub metrics: Option<String>,
@@ -329,6 +330,15 @@ pub struct WatchArgs {
     /// machine can reach]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "0", value_parser = web_address)]
     pub web: Option<String>,
+}
+
+/// A name and the beginning of a fingerprint.
+fn released(text: &str) -> Result<(String, String), String> {
+    let pair = text.rsplit_once('=').filter(|(name, key)| !name.is_empty() && key.len() >= 8);
+    let pair = pair.map(|(name, key)| (name.to_owned(), key.to_owned()));
+    pair.ok_or_else(|| {
+        "expected NAME=KEY, with the name and the fingerprint in `node-keys.json`".to_owned()
+    })
 }
 
 /// An address to serve at. Other machines cannot reach a port without a host.

@@ -4,6 +4,7 @@
 #include "message.h"
 
 #include <ATen/ATen.h>
+#include <ATen/functorch/BatchedFallback.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/DynamicLayer.h>
 #include <torch/library.h>
@@ -38,6 +39,8 @@ extern "C" {
 // they would not be those of the run's seed.
 const char* fa_vmap_enter(int64_t clients, int64_t* level) {
   return guarded([&] {
+    // An operation without a rule is computed client by client: right, but not worth a warning in every step.
+    functorch::setVmapFallbackWarningEnabled(false);
     *level = functorch::initAndPushDynamicLayer(functorch::TransformType::Vmap, c10::SymInt(clients), functorch::RandomnessType::Error);
   });
 }

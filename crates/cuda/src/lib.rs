@@ -3,7 +3,7 @@
 //! views at once, grouped convolutions, pools, small heads, losses, SGD for all parameters at once, 8-bit
 //! images to the network's input).
 //!
-//! For a CPU, too, there is [`vmap`], which is compiled into every build.
+//! For a CPU, too, there is [`vmap()`], which is compiled into every build.
 //!
 //! The rest is implemented by a C++ shim (`cpp/shim.cpp`, with the kernels in `cpp/*.cu`); this crate
 //! is its safe wrapper and the only `unsafe` code of the project. The contract with the shim:

@@ -19,12 +19,22 @@ pub(crate) struct Bindings {
 impl Bindings {
     /// Those of a run; none in a new one.
     pub(crate) fn read(file: PathBuf) -> Result<Self> {
-        let problem = |problem: &dyn ToString| Error::file(&file, problem.to_string());
+        let problem = |problem: &dyn ToString| {
+            let (file, problem) = (file.display(), problem.to_string());
+            let advice = "restore it from a backup, or delete it to bind the names anew";
+            Error::config("fleet.keys", format!("{file}: {problem}: {advice}"))
+        };
         let kept = disk::read_if_exists(&file, LONGEST).map_err(|error| problem(&error))?;
         let keys = match kept {
             Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| problem(&error))?,
             None => BTreeMap::new(),
         };
+        let is_key = |key: &&String| key.len() == 64 && key.bytes().all(|b| b.is_ascii_hexdigit());
+        if let Some(other) = keys.values().find(|key: &&String| !is_key(key)) {
+            return Err(problem(&format!(
+                "expected fingerprints of 64 hexadecimal digits, got {other:?}"
+            )));
+        }
         Ok(Self { file, keys })
     }
 
@@ -50,18 +60,22 @@ impl Bindings {
         self.keep(keys)
     }
 
-    /// Frees a name, for a node that has a new key.
-    pub(crate) fn release(&mut self, name: &str) -> Result<()> {
+    /// Frees names from keys that their nodes no longer have: pairs of a name and the beginning of its old key's
+    /// fingerprint. A name that has another key by now stays as it is, so that a command that is repeated frees nothing.
+    pub(crate) fn release(&mut self, released: &[(String, String)]) -> Result<()> {
         let mut keys = self.keys.clone();
-        if keys.remove(name).is_none() {
-            let names: Vec<&str> = self.keys.keys().map(String::as_str).collect();
-            let problem = match names[..] {
-                [] => format!("`{name}` is bound to no key, and no other name is"),
-                _ => format!("`{name}` is bound to no key; bound are {}", names.join(", ")),
-            };
-            return Err(Error::config("--release", problem));
+        for (name, old) in released {
+            match keys.get(name) {
+                Some(key) if key.starts_with(old) => _ = keys.remove(name),
+                _ => tracing::warn!(name, key = old, "--release: not bound to this key any more"),
+            }
         }
         self.keep(keys)
+    }
+
+    /// Whether no name is bound.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
     }
 
     fn keep(&mut self, keys: BTreeMap<String, String>) -> Result<()> {

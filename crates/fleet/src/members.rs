@@ -86,6 +86,11 @@ impl MemberList {
 
     /// Registers clients that joined before the coordinator was restarted.
     pub(crate) fn expect(&mut self, names: impl Iterator<Item = String>) {
+        if self.bindings.as_ref().is_some_and(Bindings::is_empty) {
+            self.notes.push(
+                "no name of this run is bound to a key: the next node that joins with it will have it".to_owned(),
+            );
+        }
         names.for_each(|name| _ = self.last_nodes.entry(name).or_default());
     }
 
@@ -212,6 +217,14 @@ impl MemberList {
                 ));
             }
             let bound = self.bindings.as_ref().and_then(|bindings| bindings.key(name));
+            if self.bindings.as_ref().is_some_and(|bindings| key.is_none() && !bindings.is_empty())
+            {
+                return Err(
+                    "the transport gives no key of this node, and names of this run are bound to keys: use Flower 1.38 or \
+                     later"
+                        .to_owned(),
+                );
+            }
             if bound.is_some_and(|bound| Some(bound) != key.as_deref()) {
                 return Err(format!(
                     "client {name:?} is bound to the key of another node: if its own node has a new key, start the \

@@ -87,10 +87,10 @@ impl RemoteFleet {
     }
 
     /// Binds the names of clients to the keys of their nodes, which this file keeps; `released` are names whose nodes
-    /// have new keys.
-    pub fn bind_names(mut self, file: PathBuf, released: &[String]) -> Result<Self> {
+    /// have new keys, with the beginnings of the old ones.
+    pub fn bind_names(mut self, file: PathBuf, released: &[(String, String)]) -> Result<Self> {
         let mut bindings = Bindings::read(file)?;
-        released.iter().try_for_each(|name| bindings.release(name))?;
+        bindings.release(released)?;
         self.members.bindings = Some(bindings);
         Ok(self)
     }

@@ -118,6 +118,44 @@ class Losses(unittest.TestCase):
         run = self.run_with(fedanchor.save_loss(everything, self.folder / "all.loss"), "all", a=2)
         self.assertEqual(run.records[1]["losses"]["client_of_round"], 3)
 
+    def test_the_same_function_has_the_same_bytes(self) -> None:
+        def basic(logits, labels):
+            return {"fix": F.cross_entropy(logits, labels)}
+
+        state = torch.random.get_rng_state()
+        first, second = (fedanchor.save_loss(basic, self.folder / name).read_bytes() for name in "ab")
+        self.assertEqual(first, second)
+        self.assertTrue(torch.equal(state, torch.random.get_rng_state()))
+
+    def test_a_batch_whose_loss_has_no_gradient_fails_its_client_alone(self) -> None:
+        def small(logits, labels):
+            if logits.size(0) < 3:
+                return {"fix": torch.zeros([], device=logits.device)}
+            return {"fix": F.cross_entropy(logits, labels)}
+
+        loss = fedanchor.save_loss(small, self.folder / "small.loss")
+        sample = {"data": {**BRIEF["data"], "name": "sample", "anchors": 20}, "model": {"name": "small"}}
+        experiment = {**BRIEF, **sample, "client": {**BRIEF["client"], "batch": 2, "loss": {"file": str(loss)}}}
+        with self.assertRaisesRegex(fedanchor.Error, "client failures: 1"):
+            fedanchor.run(experiment, out=self.folder / "small")
+        failed = fedanchor.Run(self.folder / "small").records[1]["failed"]
+        self.assertIn("no trained weight changes the loss", failed[0]["reason"])
+
+    def test_what_cannot_be_a_loss_is_named(self) -> None:
+        def with_default(logits, mu=0.5):
+            return {"fix": logits.mean() * mu}
+
+        def of_nothing():
+            return {"fix": torch.zeros([])}
+
+        for function, reason in [
+            (lambda logits: {"fix": logits.mean()}, "written with `def`"),
+            (with_default, "mu has a default"),
+            (of_nothing, "reads nothing of a batch"),
+        ]:
+            with self.subTest(reason), self.assertRaisesRegex(TypeError, reason):
+                fedanchor.save_loss(function, self.folder / "refused.loss")
+
     def test_what_a_loss_may_not_do_is_refused_with_the_reason(self) -> None:
         def on_the_host(logits):
             return {"fix": logits.mean() * logits.max().item()}

@@ -76,6 +76,9 @@ pub fn coordinator(args: CoordinatorArgs, printer: &Printer) -> Result<()> {
     let stored = (resume != Resume::No).then(|| out.join(files::CONFIG));
     let file = args.experiment.as_deref().or(stored.as_deref());
     let experiment = experiment(file, &training.settings(), printer)?;
+    if !args.release.is_empty() && (resume == Resume::No || !experiment.fleet.keys) {
+        bail!("--release: only for a run that is resumed, with fleet.keys=true");
+    }
     // Before anything is touched that another coordinator may use.
     let bound = Bound::new(&args.socket)?;
     let mailbox = Arc::new(Mailbox::new(&out.join(REPLIES)));

@@ -80,8 +80,11 @@ impl Federation {
         let problem = format!("`{}` trains on the clients' labels, which have none", method.name());
         ensure(!sees_labels || unlabelled.is_none(), "method.name", problem)?;
         if experiment.client.loss.is_some() {
-            let problem =
-                format!("the clients of `{}` minimise a loss of their own", method.name());
+            let problem = format!(
+                "the clients of `{}` minimise a loss of their own: those of `fedanchor`, `semifl` and `supervised` may \
+                 have another",
+                method.name()
+            );
             ensure(properties.loss_on.is_some(), "client.loss", problem)?;
             let problem = "these rounds have a loss of their own: set 0, or remove client.loss";
             ensure(properties.warm_up == 0, "method.warm_up.rounds", problem)?;

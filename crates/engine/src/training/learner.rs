@@ -314,6 +314,9 @@ impl<'a> Learner<'a> {
         let before = may_skip.then(before).transpose()?;
         let Terms { terms, recorded, made } = loss(&pass)?;
         let total = [self.weighted_sum(&terms, active)?]; // of each client: gradients are those of the sum
+        if !total[0].requires_grad() {
+            return Err(Error::tensors("no trained weight changes the loss of this batch"));
+        }
         let leaves: Vec<&Tensor> =
             trained.iter().map(|&index| &weights.unwrap_or(&tensors)[index]).collect();
         let backward = || -> Result<Vec<Tensor>> {

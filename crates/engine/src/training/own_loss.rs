@@ -100,15 +100,19 @@ impl OwnLoss {
         let hash = blake3::hash(&bytes).to_hex().to_string();
         if let Some(expected) = expected.as_ref().filter(|expected| **expected != hash) {
             let problem = format!(
-                "{} has changed: expected the blake3 hash {expected}, found {hash}",
+                "{} has changed: expected the blake3 hash {expected}, found {hash}: restore the file, or start another run",
                 file.display()
             );
             return Err(Error::config("client.loss.hash", problem));
         }
         let not_a_loss = |error: TchError| {
             let first = error.to_string();
-            let first =
-                first.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned();
+            let first = first
+                .lines()
+                .map(str::trim)
+                .find(|line| !line.is_empty() && !line.ends_with("error:"))
+                .unwrap_or_default()
+                .to_owned();
             unread(&format!("not a loss that `fedanchor.save_loss` wrote: {first}"))
         };
         // An optimised graph would be another one from call to call, and compile kernels of its own.
@@ -128,28 +132,46 @@ impl OwnLoss {
                 .ok_or_else(|| unread(&format!("`{method}` is no list of names")))
         };
         let (arguments_of, terms) = (names("arguments")?, names("terms")?);
+        check_names(&arguments_of, &terms).map_err(|problem| unread(&problem))?;
         let (mut inputs, mut scalars, mut unused) =
             (Vec::new(), Vec::new(), BTreeSet::from_iter(arguments.keys()));
         for name in &arguments_of {
-            unused.remove(name);
             let known = INPUTS.iter().find(|(known, _)| known == name);
             inputs.push(match known {
                 Some((_, input)) => input.clone(),
+                None if name == ROUND => {
+                    scalars.push(None);
+                    Input::Scalar(scalars.len() - 1)
+                }
                 None => {
                     let value = arguments.get(name).map(|&value| value as f32);
-                    if value.is_none() && name != ROUND {
+                    if value.is_some_and(|value| !value.is_finite()) {
+                        let problem =
+                            format!("expected a finite number, got {:e}", arguments[name]);
+                        return Err(Error::config(format!("{ARGUMENTS}.{name}"), problem));
+                    }
+                    if value.is_none() {
                         let problem =
                             format!("the loss has an argument `{name}`: set {ARGUMENTS}.{name}");
                         return Err(Error::config(ARGUMENTS, problem));
                     }
+                    unused.remove(name);
                     scalars.push(value);
                     Input::Scalar(scalars.len() - 1)
                 }
             });
         }
         if let Some(unused) = unused.first() {
-            let own: Vec<_> = arguments_of.iter().map(|name| format!("`{name}`")).collect();
-            let problem = format!("the loss has no argument `{unused}`, only {}", own.join(", "));
+            let is_own =
+                |name: &&String| **name != ROUND && INPUTS.iter().all(|(known, _)| known != name);
+            let own: Vec<_> =
+                arguments_of.iter().filter(is_own).map(|name| format!("`{name}`")).collect();
+            let own = if own.is_empty() {
+                "it has none".to_owned()
+            } else {
+                format!("only {}", own.join(", "))
+            };
+            let problem = format!("the loss has no argument of its own called `{unused}`: {own}");
             return Err(Error::config(ARGUMENTS, problem));
         }
         let loss = Self { module, hash, terms, inputs, scalars };
@@ -243,16 +265,22 @@ impl OwnLoss {
                 };
                 arguments.push(IValue::Tensor(tensor));
             }
-            let terms = match self.module.method_is("forward", &arguments)? {
+            let terms = match self.module.method_is("forward", &arguments).map_err(failed)? {
                 IValue::TensorList(terms) => terms,
-                other => {
-                    return Err(Error::config(
-                        FILE,
-                        format!("the loss returned {other:?}, no list of terms"),
-                    ));
-                }
+                // Not printed: a tensor that stands for all clients has no numbers of its own.
+                _ => return Err(Error::config(FILE, "the loss returned no list of tensors")),
             };
+            if terms.len() != self.terms.len() {
+                let (found, declared) = (terms.len(), self.terms.len());
+                let problem =
+                    format!("the loss returned {found} terms, but it declares {declared}");
+                return Err(Error::config(FILE, problem));
+            }
             for (term, name) in terms.iter().zip(&self.terms) {
+                if term.is_complex() {
+                    let problem = format!("the term `{name}` is complex: expected a real number");
+                    return Err(Error::config(FILE, problem));
+                }
                 if !term.size().is_empty() {
                     let problem = format!(
                         "the term `{name}` has the shape {:?}: expected one number, such as the mean over the batch",
@@ -268,7 +296,31 @@ impl OwnLoss {
     }
 }
 
-/// The reason in a message of libtorch, which repeats the code that led there.
+/// A call that failed, with the reason: libtorch's message begins with the code that led there.
+fn failed(error: TchError) -> Error {
+    Error::config(FILE, in_short(&error.to_string()))
+}
+
+/// Checks the names of arguments and terms: each once, and terms such as keys of records.
+fn check_names(arguments: &[String], terms: &[String]) -> std::result::Result<(), String> {
+    let is_plain = |name: &&String| {
+        let mut letters = name.bytes();
+        letters.next().is_some_and(|first| first.is_ascii_alphabetic())
+            && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == b'_')
+    };
+    for names in [arguments, terms] {
+        if let Some(name) = names.iter().find(|name| !is_plain(name)) {
+            return Err(format!("expected a name of letters and digits, got {name:?}"));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+            return Err(format!("the name `{name}` is there twice"));
+        }
+    }
+    if terms.is_empty() { Err("the loss has no term".to_owned()) } else { Ok(()) }
+}
+
+/// The reason in a message of libtorch, which repeats the code that led there: the last line that names an error.
 fn in_short(message: &str) -> String {
     let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
     let reason = lines.clone().rfind(|line| line.contains("Error: ") || line.contains("vmap"));
