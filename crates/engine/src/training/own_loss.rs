@@ -9,7 +9,7 @@ use crate::config::LossConfig;
 use crate::error::{Error, Result};
 use crate::model::Network;
 use fedanchor_cuda::vmap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use tch::{CModule, Device, IValue, Kind, TchError, Tensor, jit};
 
@@ -93,10 +93,9 @@ impl OwnLoss {
         device: Device,
     ) -> Result<Self> {
         let LossConfig { file, hash: expected, arguments } = config;
-        let problem = |key, problem: String| Error::config(key, problem);
-        let unread =
-            |error: &dyn fmt::Display| problem(FILE, format!("{}: {error}", file.display()));
-        let bytes = fedanchor_disk::read(file, LARGEST).map_err(|error| unread(&error))?;
+        let unread = |problem: &str| Error::config(FILE, format!("{}: {problem}", file.display()));
+        let bytes =
+            fedanchor_disk::read(file, LARGEST).map_err(|error| unread(&error.to_string()))?;
         let hash = blake3::hash(&bytes).to_hex().to_string();
         if let Some(expected) = expected.as_ref().filter(|expected| **expected != hash) {
             let problem = format!(
@@ -105,75 +104,10 @@ impl OwnLoss {
             );
             return Err(Error::config("client.loss.hash", problem));
         }
-        let not_a_loss = |error: TchError| {
-            let first = error.to_string();
-            let first = first
-                .lines()
-                .map(str::trim)
-                .find(|line| !line.is_empty() && !line.ends_with("error:"))
-                .unwrap_or_default()
-                .to_owned();
-            unread(&format!("not a loss that `fedanchor.save_loss` wrote: {first}"))
-        };
         // An optimised graph would be another one from call to call, and compile kernels of its own.
         jit::f_set_graph_executor_optimize(false)?;
-        let module = CModule::load_data(&mut &bytes[..]).map_err(not_a_loss)?;
-        let names = |method| {
-            let listed = module.method_is(method, &[] as &[IValue]).map_err(not_a_loss)?;
-            let names = match listed {
-                IValue::GenericList(names) => names.into_iter().map(|name| match name {
-                    IValue::String(name) => Some(name),
-                    _ => None,
-                }),
-                _ => return Err(unread(&format!("`{method}` is no list"))),
-            };
-            names
-                .collect::<Option<Vec<_>>>()
-                .ok_or_else(|| unread(&format!("`{method}` is no list of names")))
-        };
-        let (arguments_of, terms) = (names("arguments")?, names("terms")?);
-        check_names(&arguments_of, &terms).map_err(|problem| unread(&problem))?;
-        let (mut inputs, mut scalars, mut unused) =
-            (Vec::new(), Vec::new(), BTreeSet::from_iter(arguments.keys()));
-        for name in &arguments_of {
-            let known = INPUTS.iter().find(|(known, _)| known == name);
-            inputs.push(match known {
-                Some((_, input)) => input.clone(),
-                None if name == ROUND => {
-                    scalars.push(None);
-                    Input::Scalar(scalars.len() - 1)
-                }
-                None => {
-                    let value = arguments.get(name).map(|&value| value as f32);
-                    if value.is_some_and(|value| !value.is_finite()) {
-                        let problem =
-                            format!("expected a finite number, got {:e}", arguments[name]);
-                        return Err(Error::config(format!("{ARGUMENTS}.{name}"), problem));
-                    }
-                    if value.is_none() {
-                        let problem =
-                            format!("the loss has an argument `{name}`: set {ARGUMENTS}.{name}");
-                        return Err(Error::config(ARGUMENTS, problem));
-                    }
-                    unused.remove(name);
-                    scalars.push(value);
-                    Input::Scalar(scalars.len() - 1)
-                }
-            });
-        }
-        if let Some(unused) = unused.first() {
-            let is_own =
-                |name: &&String| **name != ROUND && INPUTS.iter().all(|(known, _)| known != name);
-            let own: Vec<_> =
-                arguments_of.iter().filter(is_own).map(|name| format!("`{name}`")).collect();
-            let own = if own.is_empty() {
-                "it has none".to_owned()
-            } else {
-                format!("only {}", own.join(", "))
-            };
-            let problem = format!("the loss has no argument of its own called `{unused}`: {own}");
-            return Err(Error::config(ARGUMENTS, problem));
-        }
+        let (module, names, terms) = decode(&bytes).map_err(|problem| unread(&problem))?;
+        let (inputs, scalars) = bind(&names, arguments)?;
         let loss = Self { module, hash, terms, inputs, scalars };
         loss.try_on(network, classes, device).map_err(|error| match error {
             Error::Config { .. } => error,
@@ -193,23 +127,30 @@ impl OwnLoss {
             return Err(Error::config(FILE, problem));
         }
         let classes = classes as i64;
-        let random =
-            |numbers: i64| Tensor::f_rand([CLIENTS, BATCH, numbers], (Kind::Float, device));
-        let by_sample = || Tensor::f_rand([CLIENTS, BATCH], (Kind::Float, device));
-        let labels = || Tensor::f_randint(classes, [CLIENTS, BATCH], (Kind::Int64, device));
-        let weights = || Tensor::f_rand([CLIENTS, WEIGHTS], (Kind::Float, device));
+        // Some numbers between 0 and 1, the same each time: no generator of the process is touched.
+        let some = |shape: &[i64]| -> Result<Tensor> {
+            let count = shape.iter().product::<i64>();
+            let numbers = Tensor::f_arange(count, (Kind::Float, device))?.f_sin()?.f_abs()?;
+            Ok(numbers.f_reshape(shape)?)
+        };
+        let by_class = |numbers: i64| some(&[CLIENTS, BATCH, numbers]);
+        let labels = || Tensor::f_arange(CLIENTS * BATCH, (Kind::Int64, device));
         let trained =
             [Input::Logits, Input::Features, Input::Latents, Input::MixLogits, Input::Weights];
         let mut tensors = Vec::new();
         for input in &self.inputs {
             let tensor = match input {
                 Input::Scalar(_) => continue,
-                Input::Logits | Input::MixLogits | Input::SentLogits => random(classes)?,
-                Input::Features | Input::SentFeatures => random(network.features_width)?,
-                Input::Latents => random(latents)?,
-                Input::Labels | Input::MixLabels => labels()?,
-                Input::SampleWeights | Input::MixSampleWeights | Input::MixLambda => by_sample()?,
-                Input::Weights | Input::SentWeights => weights()?,
+                Input::Logits | Input::MixLogits | Input::SentLogits => by_class(classes)?,
+                Input::Features | Input::SentFeatures => by_class(network.features_width)?,
+                Input::Latents => by_class(latents)?,
+                Input::Labels | Input::MixLabels => {
+                    labels()?.f_remainder(classes)?.f_reshape([CLIENTS, BATCH])?
+                }
+                Input::SampleWeights | Input::MixSampleWeights | Input::MixLambda => {
+                    some(&[CLIENTS, BATCH])?
+                }
+                Input::Weights | Input::SentWeights => some(&[CLIENTS, WEIGHTS])?,
             };
             tensors.push(tensor.f_set_requires_grad(trained.contains(input))?);
         }
@@ -294,6 +235,70 @@ impl OwnLoss {
         let terms = terms?;
         Ok(terms.into_iter().map(|term| term.f_to_kind(Kind::Float)).collect::<Result<_, _>>()?)
     }
+}
+
+/// The module in a file, and the names of its arguments and terms.
+fn decode(bytes: &[u8]) -> std::result::Result<(CModule, Vec<String>, Vec<String>), String> {
+    let not_a_loss = |error: TchError| {
+        let text = error.to_string();
+        let mut lines = text.lines().map(str::trim);
+        let reason = lines.find(|line| !line.is_empty() && !line.ends_with("error:"));
+        format!("not a loss that `fedanchor.save_loss` wrote: {}", reason.unwrap_or_default())
+    };
+    let module = CModule::load_data(&mut &bytes[..]).map_err(not_a_loss)?;
+    let names = |method| {
+        let listed = module.method_is(method, &[] as &[IValue]).map_err(not_a_loss)?;
+        let IValue::GenericList(names) = listed else {
+            return Err(format!("`{method}` is no list"));
+        };
+        let names = names.into_iter().map(|name| match name {
+            IValue::String(name) => Ok(name),
+            _ => Err(format!("`{method}` is no list of names")),
+        });
+        names.collect::<std::result::Result<Vec<_>, _>>()
+    };
+    let (arguments, terms) = (names("arguments")?, names("terms")?);
+    check_names(&arguments, &terms)?;
+    Ok((module, arguments, terms))
+}
+
+/// What a loss reads by the names of its arguments, and the values of those that are its own.
+fn bind(
+    names: &[String],
+    values: &BTreeMap<String, f64>,
+) -> Result<(Vec<Input>, Vec<Option<f32>>)> {
+    let known = |name: &str| INPUTS.iter().find(|(known, _)| *known == name);
+    let own = names.iter().filter(|name| *name != ROUND && known(name).is_none());
+    if let Some(other) = values.keys().find(|name| !own.clone().any(|own| own == *name)) {
+        let own: Vec<_> = own.map(|name| format!("`{name}`")).collect();
+        let own = if own.is_empty() {
+            "it has none".to_owned()
+        } else {
+            format!("only {}", own.join(", "))
+        };
+        let problem = format!("the loss has no argument of its own called `{other}`: {own}");
+        return Err(Error::config(ARGUMENTS, problem));
+    }
+    let mut scalars = Vec::new();
+    let inputs = names.iter().map(|name| {
+        if let Some((_, input)) = known(name) {
+            return Ok(input.clone());
+        }
+        scalars.push(match values.get(name) {
+            _ if name == ROUND => None,
+            None => {
+                let problem = format!("the loss has an argument `{name}`: set {ARGUMENTS}.{name}");
+                return Err(Error::config(ARGUMENTS, problem));
+            }
+            Some(&value) if !(value as f32).is_finite() => {
+                let problem = format!("expected a finite number, got {value:e}");
+                return Err(Error::config(format!("{ARGUMENTS}.{name}"), problem));
+            }
+            Some(&value) => Some(value as f32),
+        });
+        Ok(Input::Scalar(scalars.len() - 1))
+    });
+    Ok((inputs.collect::<Result<_>>()?, scalars))
 }
 
 /// A call that failed, with the reason: libtorch's message begins with the code that led there.
