@@ -35,6 +35,7 @@ pub mod labels;
 pub mod messages;
 pub mod methods;
 pub mod model;
+pub mod privacy;
 mod run;
 pub mod server;
 pub mod simulation;

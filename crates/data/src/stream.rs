@@ -62,6 +62,8 @@ pub enum Purpose {
     Trial = 23,
     /// Weak views of the anchors whose latents are broadcast.
     AnchorLatents = 24,
+    /// The noise of a private round.
+    Privacy = 25,
 }
 
 /// The client number of draws for the server's own update, trained on the anchors as a client

@@ -142,6 +142,10 @@ pub struct RoundRecord {
     /// Numbers of the clients excluded in this round for too many rejected updates; they are not drawn again.
     #[serde(default, alias = "set_aside")]
     pub excluded: Vec<u32>,
+    /// What all rounds so far cost in privacy; missing without `privacy`. Records of such a run leave out which clients
+    /// took part, and what they sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub privacy: Option<PrivacySpent>,
     /// Outcome of the round.
     #[serde(default)]
     pub outcome: Outcome,
@@ -158,6 +162,25 @@ pub struct ClientNote {
     pub client: u32,
     /// What happened.
     pub reason: String,
+}
+
+/// What a private run has cost so far.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PrivacySpent {
+    /// Epsilon of all rounds so far.
+    pub epsilon: f64,
+    /// What is left of `privacy.epsilon`; missing without such a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<f64>,
+    /// The probability with which epsilon may not hold.
+    pub delta: f64,
+    /// Deviation of the noise, as a multiple of the norm that updates are clipped to.
+    pub noise: f64,
+    /// The norm that the next round's updates are clipped to.
+    pub clip: f64,
+    /// Models published so far: the rounds, and one for every time that a fleet's coordinator was restarted, since it may
+    /// have published a round twice.
+    pub releases: u32,
 }
 
 /// The outcome of a round.

@@ -106,6 +106,11 @@ pub fn register(rule: Registration) -> Result<()> {
 pub struct RuleName(String);
 
 impl RuleName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// The rule of this name.
     pub fn find(&self) -> Result<Registration> {
         Ok(RULES.find(&self.0)?)

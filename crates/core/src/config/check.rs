@@ -76,6 +76,7 @@ impl Experiment {
         self.check_data()?;
         self.check_model()?;
         self.check_federation()?;
+        self.check_privacy()?;
         self.device().map(drop)
     }
 
@@ -225,6 +226,12 @@ mod tests {
             ("record.latents=[-1]", "expected a non-negative integer, got -1"),
             ("record.samples=201", "record.samples: must be between 0 and 200, got 201"),
             ("record.images=1", "record.images: unknown key"),
+            ("privacy.clip=1", "privacy: missing `delta`"),
+            ("privacy={delta=1e-5, clip=1.0}", "privacy.epsilon: set privacy.epsilon for all rounds"),
+            ("privacy={delta=1e-5, clip=0, noise=1}", "privacy.clip: must be between 1e-6 and 1e6"),
+            ("privacy={delta=1e-5, clip=1, noise=0.0}", "privacy.noise: must be between 0.1"),
+            ("privacy={delta=1e-5, clip=1, epsilon=-1}", "privacy.epsilon: must be between 0.01"),
+            ("privacy={delta=0.5, clip=1, noise=1}", "privacy.delta: must be between"),
         ] {
             let error = resolved(&[setting]).unwrap_err();
             assert!(error.contains(expected), "{setting}: {error}");
@@ -281,6 +288,28 @@ mod tests {
     fn values_that_contradict_each_other_are_refused() {
         let error = resolved(&["method.warm_up.rounds=5", "rounds=5"]).unwrap_err();
         assert_eq!(error, "method.warm_up.rounds: must be less than `rounds` (5), got 5");
+    }
+
+    #[test]
+    fn what_cannot_be_private_is_refused_by_its_key() {
+        let private = "privacy={delta=1e-5, clip=1.0, noise=1.0}";
+        for preset in ["paper", "best", "semifl"] {
+            resolved(&[&format!("preset={preset}"), private]).unwrap();
+        }
+        for (setting, expected) in [
+            ("aggregation.rule=median", "aggregation.rule: `median` looks at single updates"),
+            ("aggregation.rule=fltrust", "aggregation.rule: `fltrust` looks at single updates"),
+            ("aggregation.weights=samples", "aggregation.weights: clients of a private run"),
+            ("checks.clip=5", "checks.clip: is relative to the updates of others"),
+            ("checks.updates=false", "checks.updates: updates of a private run"),
+            ("checks.quorum=2", "checks.quorum: whether enough clients answer"),
+            ("fleet.ask=1", "fleet.ask: which answers count"),
+            ("record.label_counts=true", "record.label_counts: counts of labels"),
+            ("batch_norm.statistics=average", "batch_norm.statistics: statistics of the clients'"),
+        ] {
+            let error = resolved(&[private, setting]).unwrap_err();
+            assert!(error.starts_with(expected), "{setting}: {error}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 mod check;
 mod differences;
+mod privacy;
 mod schema;
 
 pub use check::{MAX_SEED, at_most, ensure, positive, within};
@@ -20,6 +21,8 @@ pub use fedanchor_engine::config::{
     MixDraw, MixSet, MixupConfig, ModelConfig, NormKind, OptimiserConfig, Precision,
     StatisticsSource, Unfreeze, Views,
 };
+
+pub use privacy::PrivacyConfig;
 
 pub(crate) use check::MAX_BATCH;
 pub(crate) use schema::{Node, check as check_keys, dotted, read};
@@ -87,6 +90,9 @@ pub struct Experiment {
     pub server: ServerConfig,
     /// How updates become one model.
     pub aggregation: AggregationConfig,
+    /// Differential privacy of the clients [default: none].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub privacy: Option<PrivacyConfig>,
     /// Checks of updates before they count, and of the aggregated model.
     pub checks: ChecksConfig,
     /// Faulty clients in a simulation, to test robustness.

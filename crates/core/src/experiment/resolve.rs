@@ -98,6 +98,10 @@ pub(super) fn assemble(given: Table) -> Result<(Experiment, Box<dyn Method>)> {
         merge(&mut preset, fine_tuned, "")?;
         merge(&mut preset, network_of(&given)?, "")?;
     }
+    let private = take_table(&mut preset, "private");
+    if given.contains_key("privacy") {
+        merge(&mut preset, private, "")?;
+    }
     let partition = name_of(&given, "partition", "kind")?;
     let partition = partition.or(name_of(&preset, "partition", "kind")?).unwrap_or_default();
     let partitions = take_table(&mut preset, "partitions");

@@ -10,11 +10,12 @@ use super::learning_watch::{LearningWatch, RoundFacts};
 use super::norms::UsualNorms;
 use super::registry::Registry;
 use super::setup::Federation;
-use crate::aggregation::{Norms, RuleInputs};
+use crate::aggregation::{Norms, Rule, RuleInputs};
 use crate::error::Result;
 use crate::labels::Anchors;
 use crate::messages::Broadcast;
 use crate::methods::{MeanLosses, Properties, root_update, uploaded};
+use crate::privacy::{Ledger, Secrecy};
 use crate::server::{Evaluation, STEADIER, Server};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
@@ -22,6 +23,7 @@ use fedanchor_engine::InPhase;
 use fedanchor_engine::tensors::Bundle;
 use fedanchor_engine::training::Entered;
 use fedanchor_record::{Losses, Outcome, RoundRecord, Timing};
+use rand::RngExt;
 use rand::seq::index::sample;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -38,6 +40,8 @@ pub struct Coordinator<'a> {
     pub deadline: Option<Duration>,
     /// Clients that are asked beyond `client.per_round` [default: 0].
     pub ask: usize,
+    /// Where the draws of a private run come from [default: the seed].
+    pub secrecy: Secrecy,
     /// Completes records with measurements that are in no message.
     pub(crate) measure: Option<Box<Measure<'a>>>,
     /// The server after pre-training, where the comparison needs it.
@@ -58,6 +62,8 @@ pub(crate) struct CoordinatorState {
     norms: UsualNorms,
     #[serde(default)]
     learning: LearningWatch,
+    #[serde(default, skip_serializing_if = "Ledger::is_empty")]
+    pub(crate) ledger: Ledger,
 }
 
 /// The server after pre-training, from where the comparison goes on.
@@ -90,6 +96,7 @@ impl Federation {
             state: CoordinatorState::default(),
             deadline: None,
             ask: 0,
+            secrecy: Secrecy::Seed,
             measure: None,
             pretrained: None,
             _queue,
@@ -115,6 +122,7 @@ impl Coordinator<'_> {
         clock.timing.test = clock.lap();
         record.notes.extend(self.state.norms.count_far_outside(&collected.far_outside));
         self.observe(&mut record, broadcast.as_ref())?;
+        self.keep_private(&mut record);
         Ok(Finished { record, timing: clock.finish(&self.federation.context), evaluation })
     }
 
@@ -129,10 +137,15 @@ impl Coordinator<'_> {
         let numbers: Vec<u32> = members.iter().map(|m| registry.join(&m.key)).collect();
         let mut order: Vec<usize> = (0..members.len()).collect();
         order.sort_unstable_by_key(|&at| numbers[at]);
-        let mut rng = context.streams(round).of(Purpose::Cohort, SERVER).rng();
-        let count = (experiment.client.per_round + self.ask).min(members.len());
-        let mut drawn: Vec<usize> =
-            sample(&mut rng, members.len(), count).into_iter().map(|at| order[at]).collect();
+        let mut drawn: Vec<usize> = if experiment.privacy.is_some() {
+            // Each by itself, as the accountant assumes.
+            let mut draws = self.secrecy.draws(context.streams(round).of(Purpose::Cohort, SERVER))?.0;
+            order.into_iter().filter(|_| draws.random_bool(experiment.rate())).collect()
+        } else {
+            let mut rng = context.streams(round).of(Purpose::Cohort, SERVER).rng();
+            let count = (experiment.client.per_round + self.ask).min(members.len());
+            sample(&mut rng, members.len(), count).into_iter().map(|at| order[at]).collect()
+        };
         drawn.sort_unstable_by_key(|&at| numbers[at]);
         drawn.retain(|&at| !self.is_excluded(numbers[at]));
         for &at in &drawn {
@@ -176,12 +189,17 @@ impl Coordinator<'_> {
         let usual = Norms::median(&norms);
         let summand = summand.and_then(|name| broadcast.models.get(name));
         let checks = &experiment.checks;
+        let rule: Box<dyn Rule> = match &experiment.privacy {
+            Some(privacy) => Box::new(self.private_mean(privacy, broadcast.round)?),
+            None => {
+                let hostile = experiment.aggregation.hostile;
+                (rule.build)(RuleInputs { hostile, root, norms })
+            }
+        };
         let registry = &mut self.state.registry;
         let asked = clients.iter().map(|(number, _)| (*number, registry.samples(*number)));
         let asked = asked.collect();
         let admission = Admission::new(broadcast, asked, sent, summand, context, checks, usual)?;
-        let hostile = experiment.aggregation.hostile;
-        let rule = (rule.build)(RuleInputs { hostile, root, norms });
         let mut collected = Collected::default();
         collected.asked = true;
         collected.losses.resize(client_losses.len(), Vec::new());
@@ -190,7 +208,8 @@ impl Coordinator<'_> {
         let intake = RefCell::new(intake);
         let counts =
             |client: u32, bytes: &[u8]| intake.borrow().admission.would_count(client, bytes);
-        let enough = experiment.client.per_round;
+        // A private round has as many as were drawn, and waits for all of them.
+        let enough = experiment.privacy.as_ref().map_or(experiment.client.per_round, |_| clients.len());
         // Starts with the clients' training, not with the round.
         let deadline = self.deadline.map(|wait| Instant::now() + wait);
         let task = RoundTask { broadcast, clients, deadline, enough, counts: &counts };
@@ -215,7 +234,10 @@ impl Coordinator<'_> {
         for (client, _) in clients {
             collected.record.bytes_down += broadcast.encoded_len(*client)?;
         }
-        self.state.norms.push(&collected.norms, lr);
+        match &experiment.privacy {
+            Some(privacy) => self.publish(privacy, &collected.norms, broadcast.round)?,
+            None => self.state.norms.push(&collected.norms, lr),
+        }
         clock.timing.aggregate += clock.lap();
         Ok(collected)
     }
@@ -239,7 +261,9 @@ impl Coordinator<'_> {
     /// Whether the aggregate becomes the model: enough clients have answered, and the anchors do not contradict it.
     fn judge(&mut self, collected: &mut Collected, record: &mut RoundRecord) -> Result<()> {
         let checks = &self.federation.experiment.checks;
-        if collected.asked && collected.answers < checks.quorum {
+        // A private round is published, however few answer: noise hides their number.
+        let counts = self.federation.experiment.privacy.is_none();
+        if counts && collected.asked && collected.answers < checks.quorum {
             collected.aggregate = None;
             record.outcome = Outcome::NoQuorum;
         }
@@ -293,12 +317,13 @@ impl Coordinator<'_> {
     /// Completes the record with measurements, and adds notes on a run that fails to learn.
     fn observe(&mut self, record: &mut RoundRecord, broadcast: Option<&Broadcast>) -> Result<()> {
         let classes = self.federation.context.classes;
+        let private = self.federation.experiment.privacy.is_some();
         let measured = self.measure.as_ref().map_or(Vec::new(), |measure| measure(record));
         let anchors = broadcast.map(|sent| Anchors::take_from(&sent.arrays, classes));
         let alike = anchors.transpose()?.flatten().map(|anchors| anchors.mean_similarity(classes));
         let observed = RoundFacts {
             round: record.round,
-            selected: (self.properties.selects && !self.properties.weighs)
+            selected: (self.properties.selects && !self.properties.weighs && !private)
                 .then_some((record.seen, record.kept)),
             labels: if measured.is_empty() { &record.label_counts } else { &measured },
             shares: &self.server.anchors.class_shares(classes),

@@ -13,6 +13,7 @@ mod intake;
 mod learning_watch;
 mod norms;
 mod pretraining;
+mod private;
 mod registry;
 mod rows;
 mod setup;

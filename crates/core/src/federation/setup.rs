@@ -65,7 +65,7 @@ impl Federation {
 
     /// With anchors that are already drawn.
     pub(crate) fn with_split(
-        experiment: Experiment,
+        mut experiment: Experiment,
         data: &DataSet,
         split: Split,
         workers: Option<usize>,
@@ -76,6 +76,14 @@ impl Federation {
         let classes = train.classes.clone();
         let method = methods::build(&experiment.method)?;
         let properties = method.properties();
+        if experiment.privacy.is_some() {
+            let problem = format!(
+                "`{}` shows clients the updates of single others, which a private run must not",
+                method.name()
+            );
+            ensure(!properties.observes_updates, "method.name", problem)?;
+            experiment.calibrate()?;
+        }
         let sees_labels = properties.labels == ClientLabels::True;
         let problem = format!("`{}` trains on the clients' labels, which have none", method.name());
         ensure(!sees_labels || unlabelled.is_none(), "method.name", problem)?;

@@ -8,6 +8,7 @@ use crate::clients::ComputeThreads;
 use crate::config::FleetConfig;
 use crate::error::{Error, Result};
 use crate::federation::{ClientKey, Coordinator, Fleet};
+use crate::privacy::Secrecy;
 use crate::simulation::Simulation;
 use fedanchor_data::skipped::by_reason;
 use fedanchor_data::tables::histogram_table;
@@ -61,6 +62,7 @@ impl Run<'_> {
                 let FleetConfig { deadline, ask, .. } = experiment.fleet;
                 coordinator.deadline = (deadline > 0.0).then(|| Duration::from_secs_f64(deadline));
                 coordinator.ask = ask;
+                coordinator.secrecy = Secrecy::System;
                 let run = self.fleet_file.as_ref().map_or("", |file| &file.run);
                 connect(federation, run)?
             }
@@ -76,6 +78,9 @@ impl Run<'_> {
                 Error::config("--resume", problem)
             })?;
             coordinator.state = found.meta.coordinator.clone();
+            if simulation.is_none() {
+                coordinator.count_repeated();
+            }
             fleet.expect(&coordinator.state.registry.keys);
         }
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
@@ -93,6 +98,17 @@ impl Run<'_> {
         let mut test = None;
         for round in first..=experiment.rounds {
             if round > 0 && stop.load(Ordering::Relaxed) {
+                break;
+            }
+            if round > 0
+                && let Some(epsilon) = coordinator.beyond_budget()
+            {
+                observer.notice(&format!(
+                    "the run ends after round {}: the next one would cost epsilon {epsilon:.3} in all, more than \
+                     privacy.epsilon ({})",
+                    round - 1,
+                    experiment.budget()
+                ));
                 break;
             }
             let done = guard(|| match round {

@@ -1,0 +1,103 @@
+//! Differential privacy of clients: what the coordinator publishes hardly depends on any one of them.
+//!
+//! In a private round every client takes part with the same probability, each by itself; its update is clipped to a norm;
+//! the sum gets Gaussian noise, and is divided by the number of clients that a round has on average. All else follows from
+//! the noisy model and costs nothing: whether a round is undone, the server's epochs, tests. What would tell more about
+//! clients is refused (`config/privacy.rs`) or left out of records. The coordinator sees single updates and is trusted.
+//!
+//! A fixed number of clients per round was rejected: its neighbours exchange one client for another, which takes twice the
+//! noise.
+
+mod accountant;
+mod mean;
+
+pub use accountant::{Accountant, LEAST_NOISE};
+
+pub(crate) use mean::PrivateMean;
+
+use crate::aggregation::Norms;
+use crate::error::{Error, Result};
+use fedanchor_data::stream::Stream;
+use rand::rngs::{ChaCha20Rng, SysRng};
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, StandardNormal};
+use serde::{Deserialize, Serialize};
+
+/// How far the norm that updates are clipped to moves in one round towards their quantile.
+const PACE: f64 = 0.2;
+
+/// Where the draws of a private run come from: who takes part, and the noise.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Secrecy {
+    /// The seed: a simulation can be repeated.
+    #[default]
+    Seed,
+    /// The operating system: nobody who knows the seed can subtract the noise, and nothing repeats it.
+    System,
+}
+
+/// A generator of private draws.
+pub(crate) struct Draws(pub(crate) Box<dyn Rng>);
+
+impl Secrecy {
+    /// The generator for the draws of this key.
+    pub(crate) fn draws(self, key: Stream) -> Result<Draws> {
+        Ok(Draws(match self {
+            Self::Seed => Box::new(key.rng()),
+            Self::System => {
+                let failed = |error| Error::Fleet(format!("no random numbers: {error}"));
+                Box::new(ChaCha20Rng::try_from_rng(&mut SysRng).map_err(failed)?)
+            }
+        }))
+    }
+}
+
+/// What a private run has published; a part of every checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ledger {
+    /// Noisy models that were published.
+    pub(crate) releases: u32,
+    /// The norm that updates are clipped to, where it follows their quantile.
+    clip: Option<f64>,
+}
+
+impl Ledger {
+    /// Whether nothing was published, as in a run without privacy.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The norm that updates are clipped to now; `start` is that of the first round.
+    pub(crate) fn clip(&self, start: f64) -> f64 {
+        self.clip.unwrap_or(start)
+    }
+
+    /// Moves the norm towards a quantile of the updates' norms, of which only a noisy count is looked at (Andrew et al.,
+    /// 2021). `clients` is the number of clients per round on average, `noise` the deviation of the noise on the count.
+    pub(crate) fn follow(
+        &mut self,
+        start: f64,
+        quantile: f64,
+        norms: &[Norms],
+        (clients, noise): (f64, f64),
+        draws: Draws,
+    ) {
+        let clip = self.clip(start);
+        // Counted from a half: the difference that one client makes is then a half, not one.
+        let below = |norms: &Norms| if norms.weights <= clip { 0.5 } else { -0.5 };
+        let mut rng = draws.0;
+        let drawn: f64 = StandardNormal.sample(&mut rng);
+        let count = norms.iter().map(below).sum::<f64>() + noise * drawn;
+        let share = count / clients + 0.5;
+        self.clip = Some(clip * (-PACE * (share.clamp(0.0, 1.0) - quantile)).exp());
+    }
+}
+
+/// The deviation of the noise on the count of [`Ledger::follow`], and the noise on the sum that makes both together cost
+/// what `noise` alone would.
+pub(crate) fn with_count(noise: f64, clients: f64) -> (f64, f64) {
+    let of_count = (clients / 20.0).max(noise);
+    // The count's noise is a multiple of a half, its sensitivity.
+    let of_sum = (noise.powi(-2) - (2.0 * of_count).powi(-2)).powf(-0.5);
+    (of_count, of_sum)
+}
