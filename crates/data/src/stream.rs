@@ -64,6 +64,8 @@ pub enum Purpose {
     AnchorLatents = 24,
     /// The noise of a private round.
     Privacy = 25,
+    /// Whether a number of an update is rounded up or down.
+    Rounding = 26,
 }
 
 /// The client number of draws for the server's own update, trained on the anchors as a client

@@ -46,6 +46,9 @@ const ACCURACY: Family =
     gauge("fedanchor_test_accuracy_percent", "Accuracy of the global model on the test images.");
 const APPLIED: Family =
     gauge("fedanchor_round_applied", "1 if the last round changed the model, 0 if it was undone.");
+const EPSILON: Family =
+    gauge("fedanchor_privacy_epsilon", "What the rounds of a private run cost so far.");
+const BUDGET: Family = gauge("fedanchor_privacy_epsilon_left", "What is left of its budget.");
 const CLIENTS: Family =
     gauge("fedanchor_round_clients", "Clients of the last round by what became of their answers.");
 const ANSWERS: Family =
@@ -149,6 +152,10 @@ impl Metrics {
         self.set(&ACCURACY, &[], record.test_accuracy);
         let applied = record.outcome == fedanchor_record::Outcome::Applied;
         self.set(&APPLIED, &[], f64::from(u8::from(applied)));
+        if let Some(spent) = record.privacy {
+            self.set(&EPSILON, &[], spent.epsilon);
+            spent.left.inspect(|left| self.set(&BUDGET, &[], *left));
+        }
         for (outcome, count) in [
             ("asked", record.clients.len()),
             ("trained", record.trained),

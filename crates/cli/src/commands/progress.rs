@@ -7,7 +7,9 @@ use crate::printer::Printer;
 use fedanchor::experiment::RunLength;
 use fedanchor::{Experiment, Federation, Observer, Phase};
 use fedanchor_data::{Partition, Progress as Reading};
-use fedanchor_record::{ClientLabels, ClientNote, Incidents, Outcome, RoundRecord, Timing};
+use fedanchor_record::{
+    ClientLabels, ClientNote, Incidents, Outcome, PrivacySpent, RoundRecord, Timing,
+};
 use fedanchor_report::EventFile;
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
@@ -280,6 +282,10 @@ fn values(record: &RoundRecord, timing: Option<&Timing>) -> String {
             let kept = labels.kept.map_or("-".to_owned(), |kept| format!("{kept:.1} %"));
             text += &format!(", pseudo-label accuracy {all:.1} % (kept: {kept})");
         }
+    }
+    if let Some(PrivacySpent { epsilon, left, .. }) = record.privacy {
+        let budget = left.map_or(String::new(), |left| format!(" of {:.2}", epsilon + left));
+        text += &format!(", epsilon {epsilon:.2}{budget}");
     }
     if let Some(timing) = timing {
         text += &format!(", {:.1} s", timing.total);

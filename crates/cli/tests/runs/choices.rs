@@ -88,6 +88,10 @@ fn every_choice_of_training_has_an_effect() {
         &["server.lr=0.01"],
         &["aggregation.weights=kept"],
         &["aggregation.weights=uniform"],
+        &["messages.precision=bf16"],
+        &["messages.precision=int8"],
+        &["privacy={epsilon=8.0, delta=1e-2, clip=1.0}"],
+        &["privacy={noise=1.0, delta=1e-2, clip=1.0}", "privacy.quantile=0.5"],
         // A threshold that some clients' images all fail.
         &["method.threshold=0.85", "aggregation.without_samples=unchanged"],
     ]);

@@ -124,6 +124,7 @@ fn check_model_and_bytes(workspace: &Workspace, experiment: &Experiment, records
     let params = model.params;
     let update = || Update {
         params: params.subset(|entry| entry.part != Part::Anchor),
+        rounding: None,
         samples: 30,
         kept: 10,
         losses: Vec::new(),

@@ -5,12 +5,12 @@ mod threads;
 
 pub use threads::ComputeThreads;
 
-use crate::config::Experiment;
+use crate::config::{Experiment, MessagePrecision};
 use crate::error::{Error, Result};
 use crate::labels::PseudoLabels;
-use crate::messages::{Answer, Broadcast, ClientOutcome};
-use crate::methods::{Client, ClientReport, ClientState, Cohort, Method};
-use fedanchor_data::ImageSet;
+use crate::messages::{Answer, Broadcast, ClientOutcome, round_change};
+use crate::methods::{Client, ClientReport, ClientState, Cohort, Method, uploaded};
+use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::guard;
 use fedanchor_engine::tensors::{Bundle, Params};
 use fedanchor_engine::training::Context;
@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 use tch::Device;
 use threads::train_on_cores;
 
+/// What rounding has left out of a client's updates, among the models it keeps.
+const LEFT_OUT: &str = "left-out";
 /// Clients trained as one network on a GPU: more do not make it faster, and memory stays the same however
 /// many take part in a round.
 const GPU_COHORT: usize = 64;
@@ -90,6 +92,8 @@ impl<'a> LocalClients<'a> {
         broadcast: &Broadcast,
         take: &mut TakeAnswer,
     ) -> Result<()> {
+        let received = self.received(broadcast)?;
+        let broadcast = received.as_ref().unwrap_or(broadcast);
         if self.site.context.device != Device::Cpu {
             return self.train_in_cohorts(clients, broadcast, take);
         }
@@ -107,8 +111,37 @@ impl<'a> LocalClients<'a> {
         broadcast: &Broadcast,
         take: &mut TakeAnswer,
     ) -> Result<()> {
+        let received = self.received(broadcast)?;
+        let broadcast = received.as_ref().unwrap_or(broadcast);
         let reports = self.try_cohort(&[client], broadcast);
         self.finish_cohort(&[client], reports, broadcast, take)
+    }
+
+    /// The broadcast as it arrives, where that is not as it was sent: in a simulation nothing else rounds it.
+    fn received(&self, broadcast: &Broadcast) -> Result<Option<Broadcast>> {
+        broadcast.rounded.then(|| broadcast.rounded()).transpose()
+    }
+
+    /// Turns a client's parameters into their rounded change, and keeps what rounding leaves out.
+    fn round(
+        &self,
+        client: u32,
+        sent: &Params,
+        round: u32,
+        report: &mut ClientReport,
+    ) -> Result<()> {
+        let ClientSite { experiment, context, .. } = self.site;
+        let precision = experiment.messages.precision;
+        let ClientOutcome::Update(update) = &mut report.outcome else { return Ok(()) };
+        if precision == MessagePrecision::F32 {
+            return Ok(());
+        }
+        let left = self.states.get(&client).and_then(|(_, state)| state.models.get(LEFT_OUT));
+        let draws = context.streams(round).of(Purpose::Rounding, client);
+        let (change, rounding, left) = round_change(&update.params, sent, left, precision, draws)?;
+        (update.params, update.rounding) = (change, Some(rounding));
+        report.state.models.insert(LEFT_OUT.to_owned(), left);
+        Ok(())
     }
 
     fn cohort(&self, clients: &[u32], round: u32) -> Result<Cohort<'a>> {
@@ -153,7 +186,10 @@ impl<'a> LocalClients<'a> {
             };
             clients.iter().map(failed).collect()
         });
-        for (&client, ClientReport { outcome, labels, state }) in clients.iter().zip(reports) {
+        let sent = uploaded(self.site.context, self.site.method, &broadcast.params);
+        for (&client, mut report) in clients.iter().zip(reports) {
+            self.round(client, &sent, round, &mut report)?;
+            let ClientReport { outcome, labels, state } = report;
             if matches!(outcome, ClientOutcome::Update(_)) && !state.is_empty() {
                 self.states.insert(client, (round, state));
             }

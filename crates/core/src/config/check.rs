@@ -226,8 +226,11 @@ mod tests {
             ("record.latents=[-1]", "expected a non-negative integer, got -1"),
             ("record.samples=201", "record.samples: must be between 0 and 200, got 201"),
             ("record.images=1", "record.images: unknown key"),
-            ("privacy.clip=1", "privacy: missing `delta`"),
-            ("privacy={delta=1e-5, clip=1.0}", "privacy.epsilon: set privacy.epsilon for all rounds"),
+            ("privacy.clip=1", "privacy: missing field `delta`"),
+            (
+                "privacy={delta=1e-5, clip=1.0}",
+                "privacy.epsilon: set privacy.epsilon for all rounds",
+            ),
             ("privacy={delta=1e-5, clip=0, noise=1}", "privacy.clip: must be between 1e-6 and 1e6"),
             ("privacy={delta=1e-5, clip=1, noise=0.0}", "privacy.noise: must be between 0.1"),
             ("privacy={delta=1e-5, clip=1, epsilon=-1}", "privacy.epsilon: must be between 0.01"),

@@ -103,6 +103,9 @@ pub struct Experiment {
     // Omitted if it is the default, so that configs of earlier runs stay equal.
     #[serde(default, skip_serializing_if = "is_default")]
     pub record: RecordConfig,
+    /// Messages between server and clients.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub messages: MessagesConfig,
     /// A fleet of real clients; simulated ones are always in time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub fleet: FleetConfig,
@@ -389,6 +392,14 @@ pub struct RecordConfig {
     pub label_counts: bool,
 }
 
+/// Messages between server and clients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MessagesConfig {
+    /// Number format of models in messages.
+    pub precision: MessagePrecision,
+}
+
 /// A fleet of real clients.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -419,6 +430,18 @@ words! {
         /// The method's own, where it has one (`fl2`: 1 minus the client's threshold, as it claims), otherwise the number
         /// of samples.
         Method,
+    }
+    /// Number format of models in messages.
+    #[derive(Default)]
+    MessagePrecision {
+        /// Single precision: what arrives is what was sent.
+        #[default]
+        F32,
+        /// bfloat16: half of the bytes. Updates are sent as changes; what rounding leaves out stays with the client and is
+        /// added to its next update.
+        Bf16,
+        /// Updates in one byte per weight, broadcasts in bfloat16.
+        Int8,
     }
     /// The behaviour of a faulty client.
     FaultKind {

@@ -48,7 +48,8 @@ impl Experiment {
         let (rate, rounds, clients) = (self.rate(), self.rounds, self.data.clients);
         let Some(privacy) = &mut self.privacy else { return Ok(()) };
         let delta = privacy.delta;
-        let problem = format!("must be below one over the number of clients ({clients}), got {delta}");
+        let problem =
+            format!("must be below one over the number of clients ({clients}), got {delta}");
         ensure(delta * (clients as f64) < 1.0, "privacy.delta", problem)?;
         if let (None, Some(epsilon)) = (privacy.noise, privacy.epsilon) {
             let noise = Accountant::noise_for(epsilon, rounds, rate, delta, MOST_NOISE);

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 
 /// The keys that a client needs to train. With a section, all its keys.
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     "preset", // the base of what is not written down because it is the default
     "seed",
     "rounds", // learning rates and thresholds follow the progress of the run
@@ -37,6 +37,7 @@ const KEYS: [&str; 25] = [
     "client.keep_momentum",
     "client.loss", // the name of a file, which a node replaces by one of its own
     "record.label_counts",
+    "messages.precision",
     "method", // each method refuses keys that it does not have
 ];
 
@@ -162,10 +163,12 @@ mod tests {
             "model.name=resnet18",
             "model.init_from=/secret/weights",
             "augment.views=3",
+            "client.loss.file=/secret/prox.loss",
             "model.trunk=/secret/trunk.pt",
             "model.latent_stage=2",
             "model.stem=imagenet",
             "record.label_counts=true",
+            "messages.precision=int8",
         ]);
         all.model.unfreeze = Unfreeze::Last; // which excludes model.init_from
         let (sent, mut others) = split(Table::try_from(&all).unwrap(), "");

@@ -6,11 +6,11 @@ use super::rows::{Measured, Pair, SentRows, is_variance};
 use crate::aggregation::Norms;
 use crate::config::ChecksConfig;
 use crate::error::Result;
-use crate::messages::{Answer, Broadcast, ClientOutcome, Update};
+use crate::messages::{Answer, Broadcast, ClientOutcome, Rounding, Update};
 use fedanchor_engine::tensors::{Entry, Layout, Params, norm};
 use fedanchor_engine::training::Context;
 use std::collections::{BTreeMap, BTreeSet};
-use tch::{Device, Tensor};
+use tch::{Device, TchError, Tensor};
 
 /// An answer that passed the checks.
 #[derive(Debug)]
@@ -105,6 +105,7 @@ impl Admission {
         }
         let update = Update {
             params: sent.shallow_copy(),
+            rounding: broadcast.rounded.then_some(Rounding::Bf16), // the larger of the two
             samples: usize::MAX,
             kept: usize::MAX,
             losses: vec![Some(-f64::MAX); 2],
@@ -133,7 +134,7 @@ impl Admission {
     /// The unchanged model as the update of a client that kept no sample.
     pub(super) fn unchanged(&self, samples: usize) -> Result<Update> {
         let (params, losses, labels) = (self.sent.copy()?, Vec::new(), Vec::new());
-        Ok(Update { params, samples, kept: 0, losses, labels })
+        Ok(Update { params, rounding: None, samples, kept: 0, losses, labels })
     }
 
     /// Decodes an answer and admits it. `client` is the sender according to the transport.
@@ -186,6 +187,11 @@ impl Admission {
 
     fn judge(&self, client: u32, outcome: ClientOutcome) -> Result<Admitted, Rejection> {
         let mut admitted = Admitted { outcome, norms: None, clipped: false, far_outside: false };
+        if let ClientOutcome::Update(update) = &mut admitted.outcome
+            && update.rounding.take().is_some()
+        {
+            update.params = self.add_change(&update.params)?;
+        }
         match &mut admitted.outcome {
             _ if !self.checked => {}
             ClientOutcome::Update(update) => {
@@ -281,6 +287,17 @@ impl Admission {
             }
         }
         Ok(norms)
+    }
+
+    /// The model with a change, which was rounded: a variance near 0 may have become negative by that.
+    fn add_change(&self, change: &Params) -> Result<Params, Rejection> {
+        let pairs = self.pair_up(change)?.into_iter();
+        let sums = pairs.map(|(entry, change, sent)| {
+            let sum = sent.f_add(change)?;
+            if is_variance(entry) { sum.f_clamp_min(0.0) } else { Ok(sum) }
+        });
+        let tensors = sums.collect::<Result<_, TchError>>()?;
+        Ok(Params { tensors, layout: self.sent.layout.clone() })
     }
 
     /// Every tensor that was sent with the one that came back, if they are the same ones.

@@ -11,6 +11,7 @@ use super::norms::UsualNorms;
 use super::registry::Registry;
 use super::setup::Federation;
 use crate::aggregation::{Norms, Rule, RuleInputs};
+use crate::config::MessagePrecision;
 use crate::error::Result;
 use crate::labels::Anchors;
 use crate::messages::Broadcast;
@@ -116,7 +117,8 @@ impl Coordinator<'_> {
         let mut record = self.open_record(round, &drawn, &mut collected);
         self.judge(&mut collected, &mut record)?;
         let losses = self.update(&record, &mut collected)?;
-        record.losses = self.losses(&collected.mean_losses(), &losses);
+        let of_clients = if self.is_private() { Vec::new() } else { collected.mean_losses() };
+        record.losses = self.losses(&of_clients, &losses);
         clock.timing.server += clock.lap();
         let evaluation = self.test_and_record(&mut record)?;
         clock.timing.test = clock.lap();
@@ -139,7 +141,8 @@ impl Coordinator<'_> {
         order.sort_unstable_by_key(|&at| numbers[at]);
         let mut drawn: Vec<usize> = if experiment.privacy.is_some() {
             // Each by itself, as the accountant assumes.
-            let mut draws = self.secrecy.draws(context.streams(round).of(Purpose::Cohort, SERVER))?.0;
+            let mut draws =
+                self.secrecy.draws(context.streams(round).of(Purpose::Cohort, SERVER))?.0;
             order.into_iter().filter(|_| draws.random_bool(experiment.rate())).collect()
         } else {
             let mut rng = context.streams(round).of(Purpose::Cohort, SERVER).rng();
@@ -160,7 +163,12 @@ impl Coordinator<'_> {
             (self.state.watch, self.state.norms) = Default::default(); // the clients' loss changes
         }
         let numbers: Vec<u32> = drawn.iter().map(|(number, _)| *number).collect();
-        self.federation.method.broadcast(&self.server, round, &numbers)
+        let mut broadcast = self.federation.method.broadcast(&self.server, round, &numbers)?;
+        if let Some(broadcast) = &mut broadcast {
+            let precision = self.federation.experiment.messages.precision;
+            broadcast.rounded = precision != MessagePrecision::F32;
+        }
+        Ok(broadcast)
     }
 
     fn is_excluded(&self, client: u32) -> bool {
@@ -209,7 +217,8 @@ impl Coordinator<'_> {
         let counts =
             |client: u32, bytes: &[u8]| intake.borrow().admission.would_count(client, bytes);
         // A private round has as many as were drawn, and waits for all of them.
-        let enough = experiment.privacy.as_ref().map_or(experiment.client.per_round, |_| clients.len());
+        let enough =
+            experiment.privacy.as_ref().map_or(experiment.client.per_round, |_| clients.len());
         // Starts with the clients' training, not with the round.
         let deadline = self.deadline.map(|wait| Instant::now() + wait);
         let task = RoundTask { broadcast, clients, deadline, enough, counts: &counts };
@@ -262,8 +271,7 @@ impl Coordinator<'_> {
     fn judge(&mut self, collected: &mut Collected, record: &mut RoundRecord) -> Result<()> {
         let checks = &self.federation.experiment.checks;
         // A private round is published, however few answer: noise hides their number.
-        let counts = self.federation.experiment.privacy.is_none();
-        if counts && collected.asked && collected.answers < checks.quorum {
+        if !self.is_private() && collected.asked && collected.answers < checks.quorum {
             collected.aggregate = None;
             record.outcome = Outcome::NoQuorum;
         }
@@ -317,13 +325,12 @@ impl Coordinator<'_> {
     /// Completes the record with measurements, and adds notes on a run that fails to learn.
     fn observe(&mut self, record: &mut RoundRecord, broadcast: Option<&Broadcast>) -> Result<()> {
         let classes = self.federation.context.classes;
-        let private = self.federation.experiment.privacy.is_some();
         let measured = self.measure.as_ref().map_or(Vec::new(), |measure| measure(record));
         let anchors = broadcast.map(|sent| Anchors::take_from(&sent.arrays, classes));
         let alike = anchors.transpose()?.flatten().map(|anchors| anchors.mean_similarity(classes));
         let observed = RoundFacts {
             round: record.round,
-            selected: (self.properties.selects && !self.properties.weighs && !private)
+            selected: (self.properties.selects && !self.properties.weighs && !self.is_private())
                 .then_some((record.seen, record.kept)),
             labels: if measured.is_empty() { &record.label_counts } else { &measured },
             shares: &self.server.anchors.class_shares(classes),

@@ -4,7 +4,6 @@ use super::coordinator::Coordinator;
 use crate::aggregation::Norms;
 use crate::config::PrivacyConfig;
 use crate::error::Result;
-use crate::methods::MeanLosses;
 use crate::privacy::{Draws, PrivateMean, with_count};
 use fedanchor_data::Purpose;
 use fedanchor_data::stream::SERVER;
@@ -18,6 +17,10 @@ enum Noise {
 }
 
 impl Coordinator<'_> {
+    pub(super) fn is_private(&self) -> bool {
+        self.federation.experiment.privacy.is_some()
+    }
+
     fn noise(&self, round: u32, of: Noise) -> Result<Draws> {
         let key = self.federation.context.streams(round).of(Purpose::Privacy, SERVER);
         self.secrecy.draws(key.epoch(of as u32))
@@ -73,11 +76,13 @@ impl Coordinator<'_> {
         }
     }
 
-    /// Completes the record of a private round, and leaves out what clients sent: who took part, what they counted, and
-    /// their losses. A log of the coordinator, which is trusted, names what it rejected.
+    /// Completes the record of a private round, and leaves out who took part and what they counted. A log of the coordinator, which is trusted, names what it rejected.
     pub(super) fn keep_private(&self, record: &mut RoundRecord) {
         let experiment = &self.federation.experiment;
-        let (Some(privacy), Some(accountant)) = (&experiment.privacy, experiment.accountant()) else { return };
+        let (Some(privacy), Some(accountant)) = (&experiment.privacy, experiment.accountant())
+        else {
+            return;
+        };
         let releases = self.state.ledger.releases;
         let epsilon = accountant.epsilon(releases);
         record.privacy = Some(PrivacySpent {
@@ -88,16 +93,12 @@ impl Coordinator<'_> {
             clip: self.state.ledger.clip(privacy.clip),
             releases,
         });
-        let clients = self.losses(&MeanLosses::new(), &MeanLosses::new());
-        for (name, loss) in &mut record.losses {
-            if name.starts_with("client_") && clients.contains_key(name) {
-                *loss = None;
-            }
-        }
         for noted in [&mut record.rejected, &mut record.lost, &mut record.failed] {
             noted.clear();
         }
-        for numbers in [&mut record.clients, &mut record.absent, &mut record.clipped, &mut record.excluded] {
+        for numbers in
+            [&mut record.clients, &mut record.absent, &mut record.clipped, &mut record.excluded]
+        {
             numbers.clear();
         }
         (record.trained, record.seen, record.kept, record.kept_deviation) = (0, 0, 0, None);

@@ -1,6 +1,6 @@
 //! The server's half of an experiment: settings, network, method and the server's images.
 
-use crate::config::{Experiment, FaultKind, StatisticsSource, Unfreeze, ensure};
+use crate::config::{Experiment, FaultKind, MessagePrecision, StatisticsSource, Unfreeze, ensure};
 use crate::error::{Error, Result};
 use crate::experiment::settle;
 use crate::labels::LabelledImages;
@@ -83,6 +83,16 @@ impl Federation {
             );
             ensure(!properties.observes_updates, "method.name", problem)?;
             experiment.calibrate()?;
+        }
+        if experiment.messages.precision != MessagePrecision::F32 {
+            let problem = format!(
+                "`{}` sends parts of models, which are not rounded: set f32",
+                method.name()
+            );
+            let whole = properties.summand.is_none() && !properties.observes_updates;
+            ensure(whole, "messages.precision", problem)?;
+            let problem = "faulty updates are not rounded: set messages.precision=f32";
+            ensure(experiment.faults.kind == FaultKind::None, "faults.kind", problem)?;
         }
         let sees_labels = properties.labels == ClientLabels::True;
         let problem = format!("`{}` trains on the clients' labels, which have none", method.name());

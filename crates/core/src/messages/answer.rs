@@ -1,6 +1,8 @@
 //! The message from a client.
 
+use super::Rounding;
 use super::header::{Header, Kind, PROTOCOL, decode_message, undecodable};
+use super::rounding::scale;
 use crate::error::Result;
 use fedanchor_engine::tensors::{Data, Layout, Params, encode, encoded_len};
 use std::collections::BTreeMap;
@@ -37,8 +39,10 @@ pub enum ClientOutcome {
 /// Trained parameters, and a few numbers about them.
 #[derive(Debug)]
 pub struct Update {
-    /// The parameters, K = 1.
+    /// The parameters, K = 1; or their change since the broadcast, rounded.
     pub params: Params,
+    /// How the change was rounded; `None` for parameters.
+    pub rounding: Option<Rounding>,
     /// Its local samples.
     pub samples: usize,
     /// The samples it kept.
@@ -76,13 +80,21 @@ impl Answer {
     pub(super) fn content(&self) -> Result<(Vec<(String, Data<'_>)>, String)> {
         let mut tensors = Vec::new();
         let kind = match &self.outcome {
-            ClientOutcome::Update(Update { params, samples, kept, losses, labels }) => {
-                tensors.extend(params.data("model"));
+            ClientOutcome::Update(update) => {
+                let Update { params, rounding, samples, kept, losses, labels } = update;
+                let mut exponents = Vec::new();
+                match rounding {
+                    None => tensors.extend(params.data("model")),
+                    Some(rounding) => tensors.extend(rounding.data(params)),
+                }
+                if let Some(Rounding::Int8(all)) = rounding {
+                    exponents.clone_from(all);
+                }
                 let loss = |at: usize| losses.get(at).copied().flatten();
                 let (fix_loss, mix_loss) = (loss(0), loss(1));
                 let more_losses = losses.get(2..).unwrap_or_default().to_vec();
                 let (samples, kept, labels) = (*samples, *kept, labels.clone());
-                Kind::Update { samples, kept, fix_loss, mix_loss, more_losses, labels }
+                Kind::Update { samples, kept, fix_loss, mix_loss, more_losses, labels, exponents }
             }
             ClientOutcome::NothingKept { samples, labels } => {
                 Kind::NothingKept { samples: *samples, labels: labels.clone() }
@@ -99,21 +111,36 @@ impl Answer {
     pub fn decode(bytes: &[u8], layout: &Layout, device: Device) -> Result<Self> {
         let decoded = decode_message(bytes)?;
         let Header { round, client, method, kind, .. } = Header::decode(&decoded.header)?;
+        if let Some(name) = decoded.f64.keys().chain(decoded.u16.keys()).next() {
+            return Err(undecodable(format!("`{name}` does not belong to an answer")));
+        }
+        let exponents = match &kind {
+            Kind::Update { exponents, .. } => exponents.clone(),
+            _ => Vec::new(),
+        };
+        let rounding = match (decoded.bf16.is_empty(), decoded.i8.is_empty()) {
+            (true, true) => None,
+            (false, true) => Some(Rounding::Bf16),
+            (_, false) => Some(Rounding::Int8(exponents)),
+        };
+        if rounding.is_some() && !decoded.f32.is_empty() {
+            return Err(undecodable("some tensors are rounded and others are not"));
+        }
         let mut tensors = BTreeMap::new();
-        for (name, tensor) in decoded.f32 {
+        for (name, tensor) in decoded.f32.into_iter().chain(decoded.bf16).chain(decoded.i8) {
             let Some(name) = name.strip_prefix("model/") else {
                 return Err(undecodable(format!("`{name}` does not belong to an answer")));
             };
             tensors.insert(name.to_owned(), tensor);
         }
-        if let Some(name) = decoded.f64.keys().chain(decoded.u16.keys()).next() {
-            return Err(undecodable(format!("`{name}` does not belong to an answer")));
-        }
         let outcome = match kind {
-            Kind::Update { samples, kept, fix_loss, mix_loss, more_losses, labels } => {
+            Kind::Update { samples, kept, fix_loss, mix_loss, more_losses, labels, .. } => {
                 let params = Params::from_decoded(layout, std::mem::take(&mut tensors), device)?;
+                if let Some(Rounding::Int8(exponents)) = &rounding {
+                    scale(&params, exponents)?;
+                }
                 let losses = [fix_loss, mix_loss].into_iter().chain(more_losses).collect();
-                ClientOutcome::Update(Update { params, samples, kept, losses, labels })
+                ClientOutcome::Update(Update { params, rounding, samples, kept, losses, labels })
             }
             Kind::NothingKept { samples, labels } => ClientOutcome::NothingKept { samples, labels },
             Kind::Failed { reason } => {

@@ -1,6 +1,7 @@
 //! The message to the clients of a round.
 
 use super::header::{Header, Kind, PROTOCOL, decode_message, undecodable};
+use super::rounding::round_model;
 use crate::error::Result;
 use fedanchor_engine::tensors::{Data, Layout, Params, Part, encode, encoded_len};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,8 @@ pub struct Broadcast {
     pub models: ExtraModels,
     /// Further arrays that the method sends.
     pub arrays: Arrays,
+    /// Whether models are sent in bfloat16.
+    pub rounded: bool,
 }
 
 /// Further models by name, for all clients or for some.
@@ -52,11 +55,10 @@ impl ExtraModels {
         models.map(|(name, (params, _))| (name.as_str(), params))
     }
 
-    fn copy(&self) -> Result<Self> {
-        let models = self
-            .models
-            .iter()
-            .map(|(name, (params, clients))| Ok((name.clone(), (params.copy()?, clients.clone()))));
+    fn map(&self, change: impl Fn(&Params) -> Result<Params>) -> Result<Self> {
+        let models = self.models.iter().map(|(name, (params, clients))| {
+            Ok((name.clone(), (change(params)?, clients.clone())))
+        });
         Ok(Self { models: models.collect::<Result<_>>()? })
     }
 }
@@ -65,18 +67,28 @@ impl Broadcast {
     /// A broadcast of the model alone.
     pub fn new(method: &str, round: u32, params: Params) -> Self {
         let (models, arrays) = Default::default();
-        Self { method: method.to_owned(), round, params, models, arrays }
+        Self { method: method.to_owned(), round, params, models, arrays, rounded: false }
     }
 
     /// A deep copy.
     pub fn copy(&self) -> Result<Self> {
+        self.map(|params| Ok(params.copy()?))
+    }
+
+    /// What clients receive, if models are sent in bfloat16.
+    pub(crate) fn rounded(&self) -> Result<Self> {
+        self.map(round_model)
+    }
+
+    fn map(&self, change: impl Fn(&Params) -> Result<Params>) -> Result<Self> {
         let arrays = self.arrays.iter().map(|(name, array)| Ok((name.clone(), array.copy()?)));
         Ok(Self {
             method: self.method.clone(),
             round: self.round,
-            params: self.params.copy()?,
-            models: self.models.copy()?,
+            params: change(&self.params)?,
+            models: self.models.map(change)?,
             arrays: arrays.collect::<Result<_>>()?,
+            rounded: self.rounded,
         })
     }
 
@@ -104,6 +116,13 @@ impl Broadcast {
         for (name, params) in self.models.of(client) {
             tensors.extend(params.data(&format!("{EXTRA}{name}")));
         }
+        if self.rounded {
+            for (_, data) in &mut tensors {
+                if let Data::F32(tensor, shape) = *data {
+                    *data = Data::Bf16(tensor, shape);
+                }
+            }
+        }
         tensors.extend(self.arrays.iter().map(|(name, array)| (name.clone(), array.data())));
         Ok((tensors, header.encode()?))
     }
@@ -117,7 +136,11 @@ impl Broadcast {
         }
         let mut groups: BTreeMap<String, BTreeMap<String, Tensor>> = BTreeMap::new();
         let mut arrays = Arrays::default();
-        for (name, tensor) in decoded.f32 {
+        if let Some(name) = decoded.i8.keys().next() {
+            return Err(undecodable(format!("`{name}` does not belong to a broadcast")));
+        }
+        let rounded = !decoded.bf16.is_empty();
+        for (name, tensor) in decoded.f32.into_iter().chain(decoded.bf16) {
             match name.split_once('/') {
                 Some((group, entry)) if group == "model" || group.starts_with(EXTRA) => {
                     groups.entry(group.to_owned()).or_default().insert(entry.to_owned(), tensor);
@@ -141,7 +164,7 @@ impl Broadcast {
             let name = group.trim_start_matches(EXTRA);
             models.insert(name, decode_model(layout, tensors, device)?);
         }
-        Ok((Self { method, round, params, models, arrays }, client))
+        Ok((Self { method, round, params, models, arrays, rounded }, client))
     }
 }
 

@@ -31,6 +31,9 @@ pub(super) enum Kind {
         more_losses: Vec<Option<f64>>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         labels: Vec<u32>,
+        /// Of the tensors in bytes, by name.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        exponents: Vec<i32>,
     },
     NothingKept {
         samples: usize,

@@ -7,11 +7,14 @@
 mod answer;
 mod broadcast;
 mod header;
+mod rounding;
 #[cfg(test)]
 mod tests;
 
 pub use answer::{Answer, ClientOutcome, Update};
 pub use broadcast::{Array, Arrays, Broadcast, ExtraModels};
 pub use header::PROTOCOL;
+pub use rounding::Rounding;
 
 pub(crate) use header::undecodable;
+pub(crate) use rounding::round_change;

@@ -36,7 +36,14 @@ fn answer(outcome: ClientOutcome) -> Answer {
 fn update() -> ClientOutcome {
     let losses = vec![Some(0.1 + 0.2), None, Some(7.0)];
     let params = params(&layout(), 0.7);
-    ClientOutcome::Update(Update { params, samples: 297, kept: 12, losses, labels: vec![3, 0] })
+    ClientOutcome::Update(Update {
+        params,
+        rounding: None,
+        samples: 297,
+        kept: 12,
+        losses,
+        labels: vec![3, 0],
+    })
 }
 
 #[test]
@@ -67,6 +74,35 @@ fn answers_arrive_exactly_and_their_length_is_known_before() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn rounded_messages_arrive_exactly_and_are_short() {
+    use crate::config::MessagePrecision::{Bf16, Int8};
+    let stream = fedanchor_data::Stream::new(1, fedanchor_data::Purpose::Rounding, 1, 5);
+    let sent = params(&layout(), 0.7);
+    let to = params(&layout(), 0.9);
+    for (precision, kinds) in [(Bf16, "\"BF16\""), (Int8, "\"I8\"")] {
+        let (change, rounding, _) = round_change(&to, &sent, None, precision, stream).unwrap();
+        let ClientOutcome::Update(mut update) = update() else { panic!() };
+        (update.params, update.rounding) = (change.copy().unwrap(), Some(rounding.clone()));
+        let message = answer(ClientOutcome::Update(update));
+        let bytes = message.encode().unwrap();
+        assert_eq!(bytes.len() as u64, message.encoded_len().unwrap());
+        assert!(String::from_utf8_lossy(&bytes).contains(kinds));
+        let found = Answer::decode(&bytes, &layout(), Device::Cpu).unwrap();
+        let ClientOutcome::Update(found) = found.outcome else { panic!() };
+        assert_eq!((&found.params.tensors, found.rounding), (&change.tensors, Some(rounding)));
+    }
+    let mut broadcast = Broadcast::new("fedanchor", 3, params(&layout(), 1.0 / 3.0));
+    broadcast.rounded = true;
+    let bytes = broadcast.encode(5).unwrap();
+    assert_eq!(bytes.len() as u64, broadcast.encoded_len(5).unwrap());
+    let (found, _) = Broadcast::decode(&bytes, &layout(), Device::Cpu).unwrap();
+    assert_eq!(found.params.tensors, broadcast.rounded().unwrap().params.tensors);
+    assert_ne!(found.params.tensors, broadcast.params.tensors);
+    // What was rounded once stays as it is.
+    assert_eq!(found.encode(5).unwrap(), bytes);
 }
 
 #[test]

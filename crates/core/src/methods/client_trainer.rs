@@ -148,6 +148,7 @@ impl<'a> ClientTrainer<'a> {
             }
             let update = Update {
                 params: uploaded(context, self.method, &params),
+                rounding: None,
                 samples: tasks[at].local.len(),
                 kept: labels[at].kept_count(),
                 losses,

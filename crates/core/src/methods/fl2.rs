@@ -246,7 +246,8 @@ mod tests {
         let method = Fl2 { confident: 0.95, radius: 0.1 };
         let weight = |losses: Vec<Option<f64>>| {
             let params = Params { layout: Layout::default(), tensors: Vec::new() };
-            let update = Update { params, samples: 9, kept: 9, losses, labels: Vec::new() };
+            let update =
+                Update { params, rounding: None, samples: 9, kept: 9, losses, labels: Vec::new() };
             method.weight(&update).unwrap()
         };
         assert!((weight(vec![None, None, Some(0.7)]) - 0.3).abs() < 1e-12);

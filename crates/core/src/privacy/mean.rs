@@ -11,19 +11,18 @@ use tch::{Kind, Tensor};
 /// The sum of updates clipped to a norm, plus noise, over the number of clients that a round has on average. Every client
 /// weighs the same. A mean over those that answered would tell how many they were, and running statistics would need noise
 /// of their own: they stay as they were sent.
-pub(crate) struct PrivateMean {
-    /// The norm that updates are clipped to.
-    pub(crate) clip: f64,
-    /// Deviation of the noise, as a multiple of `clip`.
-    pub(crate) noise: f64,
-    /// Clients per round, on average.
-    pub(crate) clients: f64,
-    pub(crate) rng: Box<dyn Rng>,
+pub struct PrivateMean {
+    clip: f64,
+    noise: f64,
+    clients: f64,
+    rng: Box<dyn Rng>,
     sum: Option<Vec<Tensor>>,
 }
 
 impl PrivateMean {
-    pub(crate) fn new(clip: f64, noise: f64, clients: f64, draws: Draws) -> Self {
+    /// Updates are clipped to the norm `clip`; `noise` is the noise's deviation as a multiple of it, `clients` the number
+    /// of clients per round on average.
+    pub fn new(clip: f64, noise: f64, clients: f64, draws: Draws) -> Self {
         Self { clip, noise, clients, rng: draws.0, sum: None }
     }
 
@@ -69,5 +68,61 @@ impl Rule for PrivateMean {
         });
         let tensors = tensors.collect::<Result<_>>()?;
         Ok(Some(Params { layout: sent.layout.clone(), tensors }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::privacy::Secrecy;
+    use fedanchor_data::{Purpose, Stream};
+    use fedanchor_engine::tensors::{Entry, Part};
+    use std::sync::Arc;
+
+    fn model(weight: &[f32], statistic: f32) -> Params {
+        let entry = |name: &str, size: usize, statistic| Entry {
+            name: name.to_owned(),
+            shape: vec![size as i64],
+            part: Part::Backbone,
+            statistic,
+        };
+        let tensor = |values: &[f32]| Tensor::from_slice(values).unsqueeze(0);
+        Params {
+            layout: Arc::new(vec![entry("weight", weight.len(), false), entry("mean", 1, true)]),
+            tensors: vec![tensor(weight), tensor(&[statistic])],
+        }
+    }
+
+    fn published(sent: &Params, updates: &[Params], noise: f64, clients: f64) -> (Vec<f64>, f64) {
+        let draws = Secrecy::Seed.draws(Stream::new(1, Purpose::Privacy, 1, 0)).unwrap();
+        let mut rule = Box::new(PrivateMean::new(2.0, noise, clients, draws));
+        for update in updates {
+            rule.add(update, 99.0, sent).unwrap();
+        }
+        let found = rule.finish(sent).unwrap().unwrap();
+        let values = found.tensors[0].to_kind(Kind::Double).flatten(0, -1);
+        (Vec::try_from(values).unwrap(), found.tensors[1].double_value(&[0, 0]))
+    }
+
+    #[test]
+    fn updates_are_clipped_and_divided_by_the_expected_number() {
+        let sent = model(&[1.0, 1.0], 5.0);
+        // Changes of (3, 4), clipped to norm 2: (1.2, 1.6); and of (0, -1). The round has 4 clients on average.
+        let updates = [model(&[4.0, 5.0], 9.0), model(&[1.0, 0.0], 9.0)];
+        let (weight, statistic) = published(&sent, &updates, 0.0, 4.0);
+        assert!((weight[0] - 1.3).abs() < 1e-6 && (weight[1] - 1.15).abs() < 1e-6, "{weight:?}");
+        assert_eq!(statistic, 5.0);
+    }
+
+    /// Also if nobody answers: otherwise the model would tell that nobody did.
+    #[test]
+    fn the_noise_has_its_deviation() {
+        let sent = model(&[0.0; 20_000], 0.0);
+        for updates in [vec![], vec![model(&[0.0; 20_000], 0.0)]] {
+            let (weight, _) = published(&sent, &updates, 1.5, 10.0);
+            let variance = weight.iter().map(|x| x * x).sum::<f64>() / weight.len() as f64;
+            let deviation = 1.5 * 2.0 / 10.0;
+            assert!((variance.sqrt() / deviation - 1.0).abs() < 0.02, "{variance}");
+        }
     }
 }

@@ -12,8 +12,7 @@ mod accountant;
 mod mean;
 
 pub use accountant::{Accountant, LEAST_NOISE};
-
-pub(crate) use mean::PrivateMean;
+pub use mean::PrivateMean;
 
 use crate::aggregation::Norms;
 use crate::error::{Error, Result};
@@ -37,11 +36,11 @@ pub enum Secrecy {
 }
 
 /// A generator of private draws.
-pub(crate) struct Draws(pub(crate) Box<dyn Rng>);
+pub struct Draws(pub(crate) Box<dyn Rng>);
 
 impl Secrecy {
     /// The generator for the draws of this key.
-    pub(crate) fn draws(self, key: Stream) -> Result<Draws> {
+    pub fn draws(self, key: Stream) -> Result<Draws> {
         Ok(Draws(match self {
             Self::Seed => Box::new(key.rng()),
             Self::System => {
@@ -100,4 +99,44 @@ pub(crate) fn with_count(noise: f64, clients: f64) -> (f64, f64) {
     // The count's noise is a multiple of a half, its sensitivity.
     let of_sum = (noise.powi(-2) - (2.0 * of_count).powi(-2)).powf(-0.5);
     (of_count, of_sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fedanchor_data::Purpose;
+
+    #[test]
+    fn the_norm_follows_the_quantile_of_the_updates() {
+        let norms: Vec<Norms> =
+            (1..=100).map(|n| Norms { weights: f64::from(n), statistics: 0.0 }).collect();
+        for (start, quantile) in [(1.0, 0.5), (1000.0, 0.5), (10.0, 0.9)] {
+            let mut ledger = Ledger::default();
+            for round in 0..200 {
+                let draws =
+                    Secrecy::Seed.draws(Stream::new(0, Purpose::Privacy, round, 0)).unwrap();
+                ledger.follow(start, quantile, &norms, (100.0, 5.0), draws);
+            }
+            let clip = ledger.clip(start);
+            assert!((clip / (100.0 * quantile) - 1.0).abs() < 0.15, "{start} {quantile}: {clip}");
+        }
+    }
+
+    #[test]
+    fn count_and_sum_together_cost_what_the_noise_alone_would() {
+        for (noise, clients) in [(1.0, 100.0), (0.5, 10.0), (8.0, 10.0)] {
+            let (of_count, of_sum) = with_count(noise, clients);
+            let together = (of_sum.powi(-2) + (of_count / 0.5).powi(-2)).powf(-0.5);
+            assert!((together - noise).abs() < 1e-12 && of_sum < 1.16 * noise);
+        }
+    }
+
+    #[test]
+    fn secret_draws_do_not_follow_the_seed() {
+        let key = Stream::new(3, Purpose::Privacy, 4, 5);
+        let first = |secrecy: Secrecy| secrecy.draws(key).unwrap().0.next_u64();
+        assert_eq!(first(Secrecy::Seed), first(Secrecy::Seed));
+        assert_ne!(first(Secrecy::System), first(Secrecy::System));
+        assert_ne!(first(Secrecy::System), first(Secrecy::Seed));
+    }
 }

@@ -86,6 +86,26 @@ fn settings_of_the_federation_give_the_same_bytes() {
     both(&["method.local_prior=1", "partition.alpha=0.1"], true);
 }
 
+#[test]
+fn rounded_messages_give_the_same_bytes() {
+    for precision in ["bf16", "int8"] {
+        let precision = format!("messages.precision={precision}");
+        for method in ["fedanchor", "fedcon", "supervised"] {
+            let name = format!("method.name={method}");
+            both(&[&precision, &name, "server.momentum=0.5"], true);
+        }
+        both(&[&precision, "aggregation.rule=fltrust", "checks.clip=1"], true);
+    }
+}
+
+/// Records of private rounds do not tell how many trained.
+#[test]
+fn private_rounds_give_the_same_bytes() {
+    let private = "privacy={noise=1.0, delta=1e-3, clip=1.0}";
+    both(&[private], false);
+    both(&[private, "messages.precision=int8"], false);
+}
+
 /// A network may deliver a message twice: that costs bytes and nothing else.
 #[test]
 fn repeated_messages_are_ignored() {

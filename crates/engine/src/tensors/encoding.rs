@@ -19,6 +19,10 @@ const HEADER: &str = "fedanchor";
 pub enum Data<'a> {
     /// A tensor of this shape in single precision.
     F32(&'a Tensor, &'a [i64]),
+    /// The same in bfloat16, for numbers that it has.
+    Bf16(&'a Tensor, &'a [i64]),
+    /// The same in bytes, for whole steps of 2^exponent, at most 127 of them. The exponent is not encoded.
+    I8(&'a Tensor, &'a [i64], i32),
     /// Numbers in double precision, for values that must arrive exactly.
     F64(&'a [f64]),
     /// Labels.
@@ -54,8 +58,11 @@ impl View for &Encoded {
 impl Encoded {
     /// The description alone.
     fn hollow(data: &Data) -> Self {
+        let sizes = |shape: &[i64]| shape.iter().map(|&size| size as usize).collect();
         let (dtype, shape): (Dtype, Vec<usize>) = match data {
-            Data::F32(_, shape) => (Dtype::F32, shape.iter().map(|&size| size as usize).collect()),
+            Data::F32(_, shape) => (Dtype::F32, sizes(shape)),
+            Data::Bf16(_, shape) => (Dtype::BF16, sizes(shape)),
+            Data::I8(_, shape, _) => (Dtype::I8, sizes(shape)),
             Data::F64(values) => (Dtype::F64, vec![values.len()]),
             Data::U16(values) => (Dtype::U16, vec![values.len()]),
         };
@@ -65,13 +72,17 @@ impl Encoded {
 
     fn new(data: &Data) -> Result<Self> {
         let hollow = Self::hollow(data);
+        let host = |tensor: &Tensor, kind: Kind| {
+            let host = tensor.f_to_device(Device::Cpu)?.f_to_kind(kind)?;
+            let mut bytes = vec![0; hollow.length];
+            host.f_contiguous()?.f_copy_data_u8(&mut bytes, hollow.shape.iter().product())?;
+            Ok::<_, Error>(bytes)
+        };
         let bytes = match data {
-            Data::F32(tensor, _) => {
-                let host = tensor.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?;
-                let mut bytes = vec![0; hollow.length];
-                host.f_contiguous()?
-                    .f_copy_data_u8(&mut bytes, hollow.length / size_of::<f32>())?;
-                bytes
+            Data::F32(tensor, _) => host(tensor, Kind::Float)?,
+            Data::Bf16(tensor, _) => host(tensor, Kind::BFloat16)?,
+            Data::I8(tensor, _, exponent) => {
+                host(&tensor.f_mul_scalar(2f64.powi(-exponent))?, Kind::Int8)?
             }
             Data::F64(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
             Data::U16(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
@@ -107,6 +118,10 @@ pub struct Decoded {
     pub header: String,
     /// Tensors in single precision, on the host.
     pub f32: BTreeMap<String, Tensor>,
+    /// Tensors in bfloat16, as numbers in single precision.
+    pub bf16: BTreeMap<String, Tensor>,
+    /// Tensors in bytes, as numbers in single precision.
+    pub i8: BTreeMap<String, Tensor>,
     /// Lists of numbers in double precision.
     pub f64: BTreeMap<String, Vec<f64>>,
     /// Lists of labels.
@@ -125,12 +140,14 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded> {
             [_] => Ok(view.data()),
             shape => Err(Error::tensors(format!("`{name}`: expected a list, got {shape:?}"))),
         };
+        let tensor = |kind: Kind| {
+            let shape: Vec<i64> = view.shape().iter().map(|&size| size as i64).collect();
+            Tensor::f_from_data_size(view.data(), &shape, kind)?.f_to_kind(Kind::Float)
+        };
         match view.dtype() {
-            Dtype::F32 => {
-                let shape: Vec<i64> = view.shape().iter().map(|&size| size as i64).collect();
-                let tensor = Tensor::f_from_data_size(view.data(), &shape, Kind::Float)?;
-                decoded.f32.insert(name, tensor);
-            }
+            Dtype::F32 => drop(decoded.f32.insert(name, tensor(Kind::Float)?)),
+            Dtype::BF16 => drop(decoded.bf16.insert(name, tensor(Kind::BFloat16)?)),
+            Dtype::I8 => drop(decoded.i8.insert(name, tensor(Kind::Int8)?)),
             Dtype::F64 => {
                 let values = list()?.as_chunks().0.iter().copied().map(f64::from_le_bytes);
                 decoded.f64.insert(name, values.collect());

@@ -3,33 +3,52 @@
 use super::{Figure, MOST_MODELS, Options, line, short};
 use crate::chart::{Axis, Bars, Chart, Lines, Series};
 use crate::study::{Experiment, Section};
-use fedanchor_record::Timing;
+use fedanchor_record::{RoundRecord, Timing};
 
 /// Test accuracy against the bytes sent so far.
 pub(super) fn traffic(section: &Section, options: &Options) -> Option<Figure> {
-    let sends = |one: &&Experiment| {
-        one.runs[0].rounds.iter().any(|round| round.bytes_down + round.bytes_up > 0)
+    let sent = |before: f64, round: &RoundRecord| {
+        before + (round.bytes_down + round.bytes_up) as f64 / 1e6
     };
-    let experiments = section.experiments.iter().filter(sends).enumerate();
+    let lines = against(section, options, "traffic between server and clients (MB)", sent);
+    let caption =
+        "Test accuracy against the encoded size of all messages so far (of the first seed).";
+    Figure::new(section, "traffic", "Accuracy against traffic", caption).single(Chart::Lines(lines))
+}
+
+/// Test accuracy against what private rounds have cost so far.
+pub(super) fn privacy(section: &Section, options: &Options) -> Option<Figure> {
+    let spent = |before: f64, round: &RoundRecord| round.privacy.map_or(before, |one| one.epsilon);
+    let lines = against(section, options, "epsilon", spent);
+    let caption = "Test accuracy against epsilon of all rounds so far: how much any one client can have \
+                   changed what was published. Delta is in the settings.";
+    Figure::new(section, "privacy", "Accuracy against privacy", caption).single(Chart::Lines(lines))
+}
+
+/// Test accuracy against something that grows by round, of the experiments in which it does. `total` gives it from what
+/// it was before a round.
+fn against(
+    section: &Section,
+    options: &Options,
+    x: &str,
+    total: impl Fn(f64, &RoundRecord) -> f64,
+) -> Lines {
+    let grows = |one: &&Experiment| one.runs[0].rounds.iter().fold(0.0, &total) > 0.0;
+    let experiments = section.experiments.iter().filter(grows).enumerate();
     let lines = experiments.map(|(place, experiment)| {
         let mut line = line(experiment, place, options.smooth, &|round| Some(round.test_accuracy));
-        let mut sent = 0;
+        let mut so_far = 0.0;
         let rounds = &experiment.runs[0].rounds;
         line.points.truncate(rounds.len());
         line.band.truncate(rounds.len());
         for (point, round) in line.points.iter_mut().zip(rounds) {
-            sent += round.bytes_down + round.bytes_up;
-            point[0] = short(sent as f64 / 1e6);
+            so_far = total(so_far, round);
+            point[0] = short(so_far);
         }
         line
     });
-    let lines = Lines {
-        x: Axis::new("traffic between server and clients (MB)"),
-        ..Lines::by_round(Axis::new("test accuracy (%)"), lines.collect())
-    };
-    let caption =
-        "Test accuracy against the encoded size of all messages so far (of the first seed).";
-    Figure::new(section, "traffic", "Accuracy against traffic", caption).single(Chart::Lines(lines))
+    let y = Axis::new("test accuracy (%)");
+    Lines { x: Axis::new(x), ..Lines::by_round(y, lines.collect()) }
 }
 
 /// Mean seconds per round by phase.

@@ -140,6 +140,7 @@ pub(crate) fn of_section(section: &Section, options: &Options) -> Vec<Figure> {
         model::partition(section),
         model::samples(section),
         cost::traffic(section, options),
+        cost::privacy(section, options),
         cost::phases(section),
         cost::rejected(section),
     ];

@@ -23,7 +23,14 @@ fn answer(client: u32, update: Update) -> Answer {
 
 fn update(values: Values) -> Update {
     let losses = Vec::new();
-    Update { params: params(values), samples: 10, kept: 5, losses, labels: Vec::new() }
+    Update {
+        params: params(values),
+        rounding: None,
+        samples: 10,
+        kept: 5,
+        losses,
+        labels: Vec::new(),
+    }
 }
 
 // Weights of norm 5, statistics of norm 5^0.5.
