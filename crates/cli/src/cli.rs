@@ -275,6 +275,9 @@ pub struct NodeArgs {
     /// Act as several clients: a text file with one name of a folder below `--data` per line
     #[arg(long, value_name = "FILE")]
     pub clients: Option<PathBuf>,
+    /// Folder of labelled pictures, one folder per class, to test the model on, for runs that ask for it (`record.sites`)
+    #[arg(long, value_name = "DIR", conflicts_with = "clients")]
+    pub test: Option<PathBuf>,
     /// Skip unreadable pictures
     #[arg(long)]
     pub skip_unreadable: bool,

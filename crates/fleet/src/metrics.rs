@@ -12,7 +12,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use fedanchor::{Error, Result};
-use fedanchor_record::{Build, RoundRecord, Timing};
+use fedanchor_record::{Build, RoundRecord, SiteTest, Timing};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -46,6 +46,10 @@ const ACCURACY: Family =
     gauge("fedanchor_test_accuracy_percent", "Accuracy of the global model on the test images.");
 const APPLIED: Family =
     gauge("fedanchor_round_applied", "1 if the last round changed the model, 0 if it was undone.");
+const SITES: Family = gauge(
+    "fedanchor_site_accuracy_percent",
+    "Accuracy on labelled pictures of clients in the last round: of the worst, on average, of the best.",
+);
 const EPSILON: Family =
     gauge("fedanchor_privacy_epsilon", "What the rounds of a private run cost so far.");
 const BUDGET: Family = gauge("fedanchor_privacy_epsilon_left", "What is left of its budget.");
@@ -152,6 +156,12 @@ impl Metrics {
         self.set(&ACCURACY, &[], record.test_accuracy);
         let applied = record.outcome == fedanchor_record::Outcome::Applied;
         self.set(&APPLIED, &[], f64::from(u8::from(applied)));
+        for (at, accuracy) in SiteTest::range(&record.sites)
+            .into_iter()
+            .flat_map(|range| ["worst", "mean", "best"].into_iter().zip(range))
+        {
+            self.set(&SITES, &[("of", at)], accuracy);
+        }
         if let Some(spent) = record.privacy {
             self.set(&EPSILON, &[], spent.epsilon);
             spent.left.inspect(|left| self.set(&BUDGET, &[], *left));

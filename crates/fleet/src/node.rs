@@ -38,6 +38,8 @@ const GRACE: Duration = Duration::from_secs(5);
 pub struct Settings {
     /// Its images.
     pub source: Source,
+    /// Labelled pictures of its own, on which it tests the model for a run that asks for it: a folder per class.
+    pub test: Option<PathBuf>,
     /// The folder in which its clients keep their states between rounds.
     pub state: PathBuf,
     /// The file of its trunk, for a run that has one [default: the file of that name where trunks are].
@@ -286,6 +288,7 @@ impl Site {
             method: &*self.method,
             images: &self.data.images,
             labels: None,
+            test: self.data.test.as_ref(),
             measures: false,
         };
         let mut trainer = Trainer::new(self, LocalClients::new(site), folder);

@@ -39,6 +39,9 @@ pub struct JoinRequest {
     pub experiment: String,
     /// Number of classes.
     pub classes: usize,
+    /// Their names, where `record.sites` asks nodes to test on labelled pictures; otherwise empty.
+    #[serde(default)]
+    pub class_names: Vec<String>,
     /// The shape to which images are brought, and the features that the trunk makes of them.
     pub format: InputFormat,
     /// The trunk, which a node has under this name and hash, or the run has none. It is never sent.

@@ -64,6 +64,10 @@ impl RemoteFleet {
             run: run.to_owned(),
             experiment: client_settings(&experiment)?,
             classes: federation.classes.len(),
+            class_names: match experiment.record.sites {
+                true => federation.classes.clone(),
+                false => Vec::new(),
+            },
             format: images.format,
             trunk: federation.trunk.clone().filter(|_| images.format.features.is_some()),
             normalisation: images.normalisation.clone(),

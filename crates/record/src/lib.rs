@@ -142,6 +142,10 @@ pub struct RoundRecord {
     /// Numbers of the clients excluded in this round for too many rejected updates; they are not drawn again.
     #[serde(default, alias = "set_aside")]
     pub excluded: Vec<u32>,
+    /// Tests of the model that was broadcast, that of the round before, on labelled images of clients; missing without
+    /// `record.sites`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sites: Vec<SiteTest>,
     /// What all rounds so far cost in privacy; missing without `privacy`. Records of such a run leave out which clients
     /// took part, and what they sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -162,6 +166,34 @@ pub struct ClientNote {
     pub client: u32,
     /// What happened.
     pub reason: String,
+}
+
+/// A test of the model where a client's labelled images are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SiteTest {
+    /// Number of the client.
+    pub client: u32,
+    /// Accuracy on its images, in percent.
+    pub accuracy: f64,
+    /// By class, the number of its images and of those that are classified right.
+    pub classes: Vec<[u32; 2]>,
+}
+
+impl SiteTest {
+    /// From the counts by class.
+    pub fn new(client: u32, classes: Vec<[u32; 2]>) -> Self {
+        let sum = |at: usize| classes.iter().map(|counts| f64::from(counts[at])).sum::<f64>();
+        let accuracy = 100.0 * sum(1) / sum(0).max(1.0);
+        Self { client, accuracy, classes }
+    }
+
+    /// The worst accuracy, the mean, and the best; `None` without tests.
+    pub fn range(tests: &[Self]) -> Option<[f64; 3]> {
+        let all = || tests.iter().map(|test| test.accuracy);
+        let mean = all().sum::<f64>() / tests.len().max(1) as f64;
+        let (worst, best) = (all().fold(100.0, f64::min), all().fold(0.0, f64::max));
+        (!tests.is_empty()).then_some([worst, mean, best])
+    }
 }
 
 /// What a private run has cost so far.

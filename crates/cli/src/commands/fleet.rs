@@ -32,6 +32,9 @@ pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
     if !args.data.exists() {
         bail!("--data: {} does not exist", args.data.display());
     }
+    if let Some(test) = args.test.as_ref().filter(|test| !test.is_dir()) {
+        bail!("--test: {} is no folder", test.display());
+    }
     let clients = match (args.clients, args.name) {
         (Some(list), _) => Clients::Listed(list),
         (None, Some(name)) => Clients::One(name),
@@ -41,6 +44,7 @@ pub fn node(args: NodeArgs, printer: &Printer) -> Result<()> {
     let _server = serve_metrics(metrics.as_ref(), args.metrics.as_deref(), printer)?;
     let settings = Settings {
         source: Source { path: args.data, clients, skip_unreadable: args.skip_unreadable },
+        test: args.test,
         state: args.state,
         trunk: args.trunk,
         loss: args.loss,

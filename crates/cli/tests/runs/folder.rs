@@ -139,7 +139,8 @@ fn check_model_and_bytes(workspace: &Workspace, experiment: &Experiment, records
         assert_eq!(record.bytes_down, down.sum::<usize>() as u64);
         // The losses' digits are not known here.
         let (method, outcome) = ("fedanchor".to_owned(), ClientOutcome::Update(update()));
-        let answer = Answer { method, round, client: record.clients[0], outcome };
+        let answer =
+            Answer { method, round, client: record.clients[0], tested: Vec::new(), outcome };
         let up = (answer.encode().unwrap().len() * record.trained) as u64;
         assert!((up..up + 100 * record.trained as u64).contains(&record.bytes_up), "{record:?}");
     }

@@ -7,11 +7,12 @@ pub use threads::ComputeThreads;
 
 use crate::config::{Experiment, MessagePrecision};
 use crate::error::{Error, Result};
-use crate::labels::PseudoLabels;
+use crate::labels::{LabelledImages, PseudoLabels, all_logits, predicted};
 use crate::messages::{Answer, Broadcast, ClientOutcome, round_change};
 use crate::methods::{Client, ClientReport, ClientState, Cohort, Method, uploaded};
 use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::guard;
+use fedanchor_engine::model::Statistics;
 use fedanchor_engine::tensors::{Bundle, Params};
 use fedanchor_engine::training::Context;
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub struct ClientSite<'a> {
     pub images: &'a ImageSet,
     /// Their labels, for the one method that is shown them.
     pub labels: Option<&'a [u16]>,
+    /// Labelled images on which the broadcast model is tested, where `record.sites` asks for it.
+    pub test: Option<&'a LabelledImages>,
     /// Whether to compute labels that training does not need, to measure them.
     pub measures: bool,
 }
@@ -122,6 +125,20 @@ impl<'a> LocalClients<'a> {
         broadcast.rounded.then(|| broadcast.rounded()).transpose()
     }
 
+    /// By class, the site's test images and how many of them the broadcast model gets right.
+    fn test(&self, broadcast: &Broadcast) -> Result<Vec<[u32; 2]>> {
+        let ClientSite { experiment, context, test, .. } = self.site;
+        let Some(test) = test.filter(|_| experiment.record.sites) else { return Ok(Vec::new()) };
+        let logits = all_logits(context, &broadcast.params, Statistics::Running, &test.views())?;
+        let mut tested = vec![[0; 2]; context.classes];
+        for (&label, found) in test.labels.iter().zip(predicted(&logits)?) {
+            let [images, right] = &mut tested[usize::from(label)];
+            *images += 1;
+            *right += u32::from(found == i64::from(label));
+        }
+        Ok(tested)
+    }
+
     /// Turns a client's parameters into their rounded change, and keeps what rounding leaves out.
     fn round(
         &self,
@@ -187,13 +204,15 @@ impl<'a> LocalClients<'a> {
             clients.iter().map(failed).collect()
         });
         let sent = uploaded(self.site.context, self.site.method, &broadcast.params);
+        let tested = self.test(broadcast)?;
         for (&client, mut report) in clients.iter().zip(reports) {
             self.round(client, &sent, round, &mut report)?;
             let ClientReport { outcome, labels, state } = report;
             if matches!(outcome, ClientOutcome::Update(_)) && !state.is_empty() {
                 self.states.insert(client, (round, state));
             }
-            take(Answer { method: method.clone(), round, client, outcome }, &labels)?;
+            let (method, tested) = (method.clone(), tested.clone());
+            take(Answer { method, round, client, tested, outcome }, &labels)?;
         }
         Ok(())
     }

@@ -308,6 +308,7 @@ mod tests {
             ("checks.quorum=2", "checks.quorum: whether enough clients answer"),
             ("fleet.ask=1", "fleet.ask: which answers count"),
             ("record.label_counts=true", "record.label_counts: counts of labels"),
+            ("record.sites=true", "record.sites: tests of single clients"),
             ("batch_norm.statistics=average", "batch_norm.statistics: statistics of the clients'"),
         ] {
             let error = resolved(&[private, setting]).unwrap_err();

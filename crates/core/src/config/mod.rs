@@ -390,6 +390,10 @@ pub struct RecordConfig {
     /// Record how many pseudo-labels of each class the clients found. Every client then sends its counts, which tell the
     /// server what images it has.
     pub label_counts: bool,
+    /// Have nodes that have labelled pictures of their own (`fedanchor node --test`) test the model that they receive, and
+    /// send how many pictures of each class there are and how many of them it gets right.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sites: bool,
 }
 
 /// Messages between server and clients.

@@ -125,6 +125,11 @@ impl Experiment {
                 "counts of labels would be told without noise: set false",
             ),
             (
+                !self.record.sites,
+                "record.sites",
+                "tests of single clients would be told without noise: set false",
+            ),
+            (
                 self.batch_norm.statistics == StatisticsSource::StaticServer,
                 "batch_norm.statistics",
                 "statistics of the clients' images would be told without noise: set `static-server`",

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 
 /// The keys that a client needs to train. With a section, all its keys.
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 27] = [
     "preset", // the base of what is not written down because it is the default
     "seed",
     "rounds", // learning rates and thresholds follow the progress of the run
@@ -37,6 +37,7 @@ const KEYS: [&str; 26] = [
     "client.keep_momentum",
     "client.loss", // the name of a file, which a node replaces by one of its own
     "record.label_counts",
+    "record.sites",
     "messages.precision",
     "method", // each method refuses keys that it does not have
 ];
@@ -168,6 +169,7 @@ mod tests {
             "model.latent_stage=2",
             "model.stem=imagenet",
             "record.label_counts=true",
+            "record.sites=true",
             "messages.precision=int8",
         ]);
         all.model.unfreeze = Unfreeze::Last; // which excludes model.init_from

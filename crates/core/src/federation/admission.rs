@@ -12,6 +12,9 @@ use fedanchor_engine::training::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, TchError, Tensor};
 
+/// The most test images of a class that a client may claim.
+const MOST_TESTED: u32 = 1_000_000;
+
 /// An answer that passed the checks.
 #[derive(Debug)]
 pub(super) struct Admitted {
@@ -22,6 +25,8 @@ pub(super) struct Admitted {
     pub(super) clipped: bool,
     /// Whether it moved so far that it can hardly be an honest client's.
     pub(super) far_outside: bool,
+    /// Its test images by class, and how many of them the model gets right.
+    pub(super) tested: Vec<[u32; 2]>,
 }
 
 /// Why an answer does not count.
@@ -113,7 +118,8 @@ impl Admission {
         };
         let (method, round) = (broadcast.method.clone(), broadcast.round);
         let outcome = ClientOutcome::Update(update);
-        let expected = Answer { method: method.clone(), round, client: u32::MAX, outcome };
+        let expected =
+            Answer { method: method.clone(), round, client: u32::MAX, tested: Vec::new(), outcome };
         Ok(Self {
             bytes: (checks.size * expected.encoded_len()? as f64) as u64,
             method,
@@ -182,11 +188,13 @@ impl Admission {
             }
             self.answered.insert(client, digest);
         }
-        self.judge(client, answer.outcome).map(Some)
+        let admitted = self.judge(client, answer.outcome)?;
+        Ok(Some(Admitted { tested: answer.tested, ..admitted }))
     }
 
     fn judge(&self, client: u32, outcome: ClientOutcome) -> Result<Admitted, Rejection> {
-        let mut admitted = Admitted { outcome, norms: None, clipped: false, far_outside: false };
+        let (norms, clipped, far_outside, tested) = (None, false, false, Vec::new());
+        let mut admitted = Admitted { outcome, norms, clipped, far_outside, tested };
         if let ClientOutcome::Update(update) = &mut admitted.outcome
             && update.rounding.take().is_some()
         {
@@ -239,9 +247,13 @@ impl Admission {
     }
 
     fn check_header(&self, client: u32, answer: &Answer) -> Result<(), Rejection> {
-        let Answer { method, round, client: claimed, .. } = answer;
+        let Answer { method, round, client: claimed, tested, .. } = answer;
         if !self.checked {
             return Ok(());
+        }
+        let possible = |[images, right]: &[u32; 2]| right <= images && *images <= MOST_TESTED;
+        if ![0, self.classes].contains(&tested.len()) || !tested.iter().all(possible) {
+            return Err(Rejection::of_update("claims impossible results of a test"));
         }
         if !self.asked.contains_key(&client) {
             return Err(Rejection::of_message("was not drawn in this round"));

@@ -10,7 +10,7 @@ use crate::messages::{ClientOutcome, Update};
 use crate::methods::{MeanLosses, Method};
 use fedanchor_engine::tensors::Params;
 use fedanchor_record::words::excerpt;
-use fedanchor_record::{ClientNote, RoundRecord};
+use fedanchor_record::{ClientNote, RoundRecord, SiteTest};
 use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ impl Intake<'_> {
                 self.admission.admit_encoded(client, &bytes)
             }
         };
-        let Admitted { outcome, norms, clipped, far_outside } = match admitted {
+        let Admitted { outcome, norms, clipped, far_outside, tested } = match admitted {
             Ok(Some(admitted)) => admitted,
             Ok(None) => {
                 tracing::debug!(client, "the same answer again, ignored");
@@ -106,6 +106,9 @@ impl Intake<'_> {
                 return Ok(());
             }
         };
+        if self.experiment.record.sites && !tested.is_empty() {
+            record.sites.push(SiteTest::new(client, tested));
+        }
         match outcome {
             ClientOutcome::Update(mut update) => {
                 trained.insert(client);

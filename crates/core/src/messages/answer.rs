@@ -16,6 +16,9 @@ pub struct Answer {
     pub round: u32,
     /// The client's number, as the client claims it.
     pub client: u32,
+    /// By class, the client's labelled test images and how many of them the broadcast model gets right; empty without such
+    /// images, or where `record.sites` does not ask for it.
+    pub tested: Vec<[u32; 2]>,
     pub outcome: ClientOutcome,
 }
 
@@ -104,13 +107,15 @@ impl Answer {
             }
         };
         let (round, client, method) = (self.round, self.client, self.method.clone());
-        Ok((tensors, Header { protocol: PROTOCOL, round, client, method, kind }.encode()?))
+        let tested = self.tested.clone();
+        let header = Header { protocol: PROTOCOL, round, client, method, tested, kind };
+        Ok((tensors, header.encode()?))
     }
 
     /// Reads a message for a network of this layout.
     pub fn decode(bytes: &[u8], layout: &Layout, device: Device) -> Result<Self> {
         let decoded = decode_message(bytes)?;
-        let Header { round, client, method, kind, .. } = Header::decode(&decoded.header)?;
+        let Header { round, client, method, tested, kind, .. } = Header::decode(&decoded.header)?;
         if let Some(name) = decoded.f64.keys().chain(decoded.u16.keys()).next() {
             return Err(undecodable(format!("`{name}` does not belong to an answer")));
         }
@@ -150,7 +155,7 @@ impl Answer {
         };
         match tensors.keys().next() {
             Some(name) => Err(undecodable(format!("`{name}` does not belong to this answer"))),
-            None => Ok(Self { method, round, client, outcome }),
+            None => Ok(Self { method, round, client, tested, outcome }),
         }
     }
 }

@@ -111,7 +111,8 @@ impl Broadcast {
 
     fn content(&self, client: u32) -> Result<(Vec<(String, Data<'_>)>, String)> {
         let (round, method) = (self.round, self.method.clone());
-        let header = Header { protocol: PROTOCOL, round, client, method, kind: Kind::Broadcast };
+        let (tested, kind) = (Vec::new(), Kind::Broadcast);
+        let header = Header { protocol: PROTOCOL, round, client, method, tested, kind };
         let mut tensors: Vec<(String, Data)> = self.params.data("model").collect();
         for (name, params) in self.models.of(client) {
             tensors.extend(params.data(&format!("{EXTRA}{name}")));

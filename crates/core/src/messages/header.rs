@@ -13,6 +13,8 @@ pub(super) struct Header {
     pub(super) round: u32,
     pub(super) client: u32,
     pub(super) method: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) tested: Vec<[u32; 2]>,
     #[serde(flatten)]
     pub(super) kind: Kind,
 }

@@ -30,7 +30,7 @@ fn params(layout: &Layout, value: f32) -> Params {
 }
 
 fn answer(outcome: ClientOutcome) -> Answer {
-    Answer { method: "fedanchor".to_owned(), round: 3, client: 5, outcome }
+    Answer { method: "fedanchor".to_owned(), round: 3, client: 5, tested: Vec::new(), outcome }
 }
 
 fn update() -> ClientOutcome {

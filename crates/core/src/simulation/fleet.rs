@@ -37,6 +37,7 @@ impl<'a> SimulatedFleet<'a> {
             method: &**method,
             images,
             labels: true_labels.as_deref().filter(|_| sees_labels),
+            test: None,
             measures: true,
         };
         let poisoned = poison.as_ref().map(|poison| with_images(poison.site(federation)));

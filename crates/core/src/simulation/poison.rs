@@ -58,7 +58,7 @@ impl Poison {
     pub(super) fn site<'a>(&'a self, federation: &'a Federation) -> ClientSite<'a> {
         let Federation { experiment, context, .. } = federation;
         let (method, images, labels) = (&*self.method, &self.images, Some(&self.labels[..]));
-        ClientSite { experiment, context, method, images, labels, measures: false }
+        ClientSite { experiment, context, method, images, labels, test: None, measures: false }
     }
 }
 

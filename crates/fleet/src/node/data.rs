@@ -5,6 +5,7 @@ use super::{Refusal, Settings};
 use crate::protocol::JoinRequest;
 use fedanchor::config::{AugmentConfig, Unreadable};
 use fedanchor::engine::trunk::{Place, Trunk, TrunkFile};
+use fedanchor::labels::LabelledImages;
 use fedanchor::trunk;
 use fedanchor::{Error, Experiment, Result};
 use fedanchor_data::features::Extractor;
@@ -40,6 +41,8 @@ pub(super) struct LocalData {
     pub(super) images: ImageSet,
     /// The names of clients, with the indices of their images.
     pub(super) clients: Vec<(String, Vec<u32>)>,
+    /// Labelled images on which the model is tested.
+    pub(super) test: Option<LabelledImages>,
 }
 
 impl LocalData {
@@ -88,8 +91,40 @@ impl LocalData {
             }
         }
         let images = images.unwrap_or_else(|| ImageSet::new(shape, vec![], None, vec![]));
-        Ok(Self { images, clients })
+        let test = match &settings.test {
+            Some(path) if experiment.record.sites => {
+                Some(test_images(path, Options { unlabelled: false, ..options }, run)?)
+            }
+            _ => None,
+        };
+        Ok(Self { images, clients, test })
     }
+}
+
+/// The labelled images of the site, by the names that the run has for classes.
+fn test_images(
+    path: &Path,
+    options: Options,
+    run: &JoinRequest,
+) -> Result<LabelledImages, Refusal> {
+    const UNFIT: &str = "its test pictures do not fit the run";
+    let private = |error: Error| Refusal::private(409, UNFIT, &error);
+    let refused = |problem: &str| private(Error::file(path, problem));
+    let mut set = formats::open_images(path, &options).map_err(|error| private(error.into()))?;
+    let labels =
+        set.labels.take().ok_or_else(|| refused("has no folders with names of classes"))?;
+    let number = |name: &String| {
+        let at = run.class_names.iter().position(|class| class == name);
+        at.and_then(|at| u16::try_from(at).ok())
+            .ok_or_else(|| refused(&format!("`{}` is no class of the run", excerpt(name))))
+    };
+    let numbers = set.classes.iter().map(number).collect::<Result<Vec<u16>, _>>()?;
+    let labels = labels.iter().map(|&label| numbers[usize::from(label)]).collect();
+    let images = match run.trunk {
+        Some(_) => set,
+        None => fitted(set, run.format.shape).map_err(|problem| refused(&problem))?,
+    };
+    Ok(LabelledImages { images, labels })
 }
 
 /// The names in a list of clients.

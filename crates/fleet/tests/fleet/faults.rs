@@ -346,6 +346,7 @@ pub fn terms(place: &Path, more: &[&str]) -> Vec<u8> {
         run: "run".to_owned(),
         experiment: client_settings(&experiment).unwrap(),
         classes: federation.classes.len(),
+        class_names: federation.classes.clone(),
         format: images.format,
         trunk: federation.trunk.clone(),
         normalisation: images.normalisation.clone(),

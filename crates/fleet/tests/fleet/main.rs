@@ -93,6 +93,7 @@ fn experiment(place: &Path, data: &str, more: &[&str]) -> fedanchor::Experiment 
 fn start_node(place: &Path, name: &str, clients: Clients, folder: &str) -> Node {
     let settings = Settings {
         source: Source { path: place.join(folder), clients, skip_unreadable: false },
+        test: Some(place.join(format!("{name}-test"))).filter(|folder| folder.exists()),
         state: place.join(format!("state-{name}")),
         trunk: None,
         loss: Some(place.join(format!("{name}.loss"))).filter(|file| file.exists()),

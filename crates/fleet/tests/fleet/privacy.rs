@@ -1,8 +1,8 @@
 //! Everything that a node sends, verbatim.
 
-use crate::faults::{broadcast, place, request, terms};
+use crate::faults::{ALL, broadcast, place, request, terms};
 use crate::transport::ask;
-use crate::{join_parts, start_node};
+use crate::{coordinate, join_parts, records, simulated, start_node, start_nodes};
 use fedanchor_fleet::node::{Clients, Node};
 use fedanchor_fleet::protocol::split_parts;
 use serde_json::{Value, json};
@@ -203,4 +203,102 @@ fn refusals_are_these() {
     std::fs::remove_dir_all(&state).unwrap();
     std::fs::write(&state, "x").unwrap();
     assert_eq!(refused(&node, "/v1/train", &request), (500, format!("internal error: {why}")));
+}
+
+const PRIVATE: &str = "privacy={noise=0.5, delta=1e-2, clip=1.0}";
+
+/// Nobody who knows the seed can subtract the noise; a restart costs a round more, since it may have been published.
+#[test]
+fn the_noise_of_a_fleet_is_not_that_of_the_seed() {
+    let (_folder, place) = place();
+    let model = |folder: &Path| std::fs::read(folder.join("model.safetensors")).unwrap();
+    let (nodes, far) = start_nodes(&place);
+    let more = |rounds| [ALL, PRIVATE, "optimiser.schedule=constant", rounds];
+    let [one, other] = ["one", "other"].map(|name| place.join(name));
+    for out in [&one, &other] {
+        coordinate(&place, out, false, &more("rounds=1"), far.clone()).unwrap();
+    }
+    let simulated = simulated(&place, &more("rounds=1"));
+    assert!(model(&one) != model(&other) && model(&one) != model(&simulated));
+    let found = records(&one);
+    assert_eq!((&found[1]["clients"], &found[1]["privacy"]["releases"]), (&json!([]), &json!(1)));
+    coordinate(&place, &one, true, &more("rounds=2"), far).unwrap();
+    assert_eq!(records(&one)[2]["privacy"]["releases"], 3);
+    drop(nodes);
+}
+
+/// Sites test the model of the round before, and send counts by class. Their folders are named as the run's classes, in
+/// any order and number.
+#[test]
+fn sites_test_the_model_on_pictures_of_their_own() {
+    let (_folder, place) = place();
+    for (site, classes) in [("client-2", vec!["two", "zero"]), ("client-30", vec!["one"])] {
+        for class in classes {
+            let (from, to) =
+                (place.join("server/test").join(class), place.join(format!("{site}-test")));
+            std::fs::create_dir_all(to.join(class)).unwrap();
+            for picture in std::fs::read_dir(&from).unwrap().map(|entry| entry.unwrap().path()) {
+                std::fs::copy(&picture, to.join(class).join(picture.file_name().unwrap())).unwrap();
+            }
+        }
+    }
+    let (nodes, far) = start_nodes(&place);
+    let count = |class: &str| {
+        std::fs::read_dir(place.join("server/test").join(class)).unwrap().count() as u64
+    };
+    let (asked, silent) = (place.join("asked"), place.join("silent"));
+    coordinate(&place, &asked, false, &[ALL, "record.sites=true"], far.clone()).unwrap();
+    for record in &records(&asked)[1..] {
+        let sites = record["sites"].as_array().unwrap();
+        // By number: client-2, client-10, client-30, of which the second has no test pictures.
+        assert_eq!(sites.iter().map(|site| &site["client"]).collect::<Vec<_>>(), [0, 2]);
+        // Classes are sorted by name: one, two, zero.
+        let counts = |site: usize| -> Vec<u64> {
+            let classes = sites[site]["classes"].as_array().unwrap().iter();
+            classes.map(|class| class[0].as_u64().unwrap()).collect()
+        };
+        assert_eq!(counts(0), [0, count("two"), count("zero")]);
+        assert_eq!(counts(1), [count("one"), 0, 0]);
+    }
+    // All test pictures of the server are at one of the two: their results are the server's, of the round before.
+    let found = records(&asked);
+    let right: u64 = found[2]["sites"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|site| {
+            site["classes"].as_array().unwrap().iter().map(|class| class[1].as_u64().unwrap())
+        })
+        .sum();
+    let all = count("one") + count("two") + count("zero");
+    let accuracy = found[1]["test_accuracy"].as_f64().unwrap();
+    assert!(
+        (100.0 * right as f64 / all as f64 - accuracy).abs() < 1e-9,
+        "{right} of {all}: {accuracy}"
+    );
+    coordinate(&place, &silent, false, &[ALL], far).unwrap();
+    assert!(records(&silent).iter().all(|record| record.get("sites").is_none()));
+    drop(nodes);
+}
+
+#[test]
+fn test_pictures_of_another_class_are_refused() {
+    let (_folder, place) = place();
+    std::fs::create_dir_all(place.join("ward-test")).unwrap();
+    std::fs::rename(place.join("server/test/one"), place.join("ward-test/seven")).unwrap();
+    let node =
+        start_node(&place, "ward", Clients::One("ward".to_owned()), "all/unlabelled/client-2");
+    std::fs::create_dir_all(place.join("server/test/one")).unwrap();
+    let pictures = std::fs::read_dir(place.join("ward-test/seven")).unwrap();
+    for picture in pictures.map(|entry| entry.unwrap().path()) {
+        std::fs::copy(&picture, place.join("server/test/one").join(picture.file_name().unwrap()))
+            .unwrap();
+    }
+    let terms = terms(&place, &["record.sites=true"]);
+    let (status, words) = ask(node.path(), "POST", "/v1/join", &terms).unwrap();
+    let words = String::from_utf8_lossy(&words).into_owned();
+    assert_eq!(
+        (status, &*words),
+        (409, "its test pictures do not fit the run: see the node's log")
+    );
 }

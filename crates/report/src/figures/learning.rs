@@ -1,10 +1,11 @@
 //! How well a model learns, by round.
 
 use super::{Figure, Of, Options, line, short};
-use crate::chart::{Axis, Chart, Line, Lines, Reference};
+use crate::chart::{Axis, Bars, Chart, Line, Lines, Reference, Series};
 use crate::published::SWITCHES;
 use crate::study::{Experiment, Section};
-use fedanchor_record::RoundRecord;
+use fedanchor_record::{RoundRecord, SiteTest};
+use std::collections::BTreeMap;
 
 const OVER_SEEDS: &str = "Lines are means over seeds, bands one standard deviation.";
 
@@ -79,6 +80,48 @@ pub(super) fn validation(section: &Section, options: &Options) -> Option<Figure>
     let caption =
         format!("Accuracy on the validation images: settings are chosen on it. {OVER_SEEDS}");
     Figure::new(section, "validation", "Validation accuracy", &caption).single(Chart::Lines(lines))
+}
+
+/// Accuracy on labelled images of clients by round: the worst, the mean, the best.
+pub(super) fn sites(section: &Section) -> Option<Figure> {
+    let caption = "Accuracy of the model on labelled images of clients, each on its own: the worst of the clients that \
+                   were asked in a round, their mean, and the best. The model is that of the round before.";
+    let figure = Figure::new(section, "sites", "Accuracy where the data is", caption);
+    figure.by_experiment(section, |one| {
+        let of = |at: usize| {
+            let value = move |round: &RoundRecord| Some(SiteTest::range(&round.sites)?[at]);
+            let name = ["worst", "mean", "best"][at].to_owned();
+            Line { name, style: at, ..line(one, 0, 1, &value) }
+        };
+        let lines = [0, 1, 2].map(of).into_iter().filter(|line| !line.points.is_empty());
+        let y = Axis::new("accuracy of clients (%)");
+        Some(Chart::Lines(Lines::by_round(y, lines.collect())))
+    })
+}
+
+/// The last accuracy of every client that tested the model.
+pub(super) fn last_of_sites(section: &Section) -> Option<Figure> {
+    let caption = "The last accuracy of the model on the labelled images of each client.";
+    let figure = Figure::new(section, "clients", "Accuracy by client", caption);
+    figure.by_experiment(section, |one| {
+        let mut last = BTreeMap::new();
+        for round in &one.runs[0].rounds {
+            let names: BTreeMap<_, _> = round.clients.iter().zip(&round.client_names).collect();
+            for test in &round.sites {
+                let name = names.get(&test.client).map(|name| (*name).clone());
+                let name = name.unwrap_or_else(|| format!("client {}", test.client));
+                last.insert(test.client, (name, short(test.accuracy)));
+            }
+        }
+        if last.is_empty() {
+            return None;
+        }
+        let (groups, values) =
+            last.into_values().map(|(name, accuracy)| (name, Some(accuracy))).unzip();
+        let axis = Axis::new("accuracy (%)").from_zero();
+        let series = vec![Series { name: "accuracy".to_owned(), values, style: 0 }];
+        Some(Chart::Bars(Bars { axis, groups, series, stacked: false }))
+    })
 }
 
 /// Kept samples per client by round.

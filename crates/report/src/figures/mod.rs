@@ -130,6 +130,8 @@ pub(crate) fn of_section(section: &Section, options: &Options) -> Vec<Figure> {
     let figures = [
         learning::accuracy(section, options),
         learning::validation(section, options),
+        learning::sites(section),
+        learning::last_of_sites(section),
         learning::kept(section),
         labels::accuracy(section, true, options),
         labels::accuracy(section, false, options),

@@ -18,7 +18,7 @@ fn params(values: Values) -> Params {
 
 fn answer(client: u32, update: Update) -> Answer {
     let (method, outcome) = ("fedanchor".to_owned(), ClientOutcome::Update(update));
-    Answer { method, round: 3, client, outcome }
+    Answer { method, round: 3, client, tested: Vec::new(), outcome }
 }
 
 fn update(values: Values) -> Update {
@@ -124,6 +124,10 @@ fn every_fault_is_named() {
     let problem = named("claims 11 pseudo-labels of 4 classes");
     assert_eq!(refused(1, answer(1, counted(&labels))), problem);
     assert_eq!(refused(4, answer(4, update(GOOD))), named("claims 10 samples"));
+    for tested in [vec![[1, 1]], vec![[3, 4]; 2], vec![[u32::MAX, 0]; 2]] {
+        let other = Answer { tested, ..answer(1, update(GOOD)) };
+        assert_eq!(refused(1, other), named("claims impossible results of a test"));
+    }
     let nothing = |samples| Answer {
         outcome: ClientOutcome::NothingKept { samples, labels: Vec::new() },
         ..answer(1, update(GOOD))
