@@ -1,9 +1,9 @@
 """The daily work of an operator, on a real Flower: `python scripts/check_operation.py target/debug/fedanchor`.
 
 One federation with TLS and a key for each node, and several runs: one that is stopped, resumed and extended; a node that joins
-late and one that leaves; a node with a new key; a device that sleeps; programs replaced by another build while the run goes on; a
-server that is lost and restored from a back-up. After the program, names of these functions choose some of them. Needs openssl and
-ssh-keygen, and about fifteen minutes. Each paragraph of "Operation" in docs/fleet.md is tested here.
+late and one that leaves; a node with a new key; nodes that lag; programs that are replaced by another build during the run; a
+server that is lost and restored from a back-up. After the program, names of these functions choose some of them. Needs openssl
+and ssh-keygen, and about twenty minutes. Each paragraph of "Operation" in docs/fleet.md is tested here.
 """
 
 import dataclasses
@@ -18,15 +18,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from check_fleet import expect, records, wait_for
-from fleet import LONGEST, NAMES, ROUNDS, Federation, pictures, simulate, start_coordinator, start_node
-from harness import HTTP, taken_down
+from fleet import LONGEST, NAMES, ROUNDS, pictures, start_coordinator, start_node
+from harness import HTTP, Federation, taken_down
 
 DAY = 24 * 60 * 60
-# Seconds for which a device sleeps: more than a round waits, than Flower takes to notice, and than a message is kept.
-SLEEP = 150
+# Seconds for which a node lags: more than a round waits, than Flower takes to notice, and than a message is kept.
+LAG = 120
 DEADLINE = 40
+# What a node prints whose client starts without its state.
+NO_STATE = "no state from earlier rounds"
 
 
 @dataclasses.dataclass
@@ -54,19 +57,14 @@ class Devices:
             process.wait(LONGEST)
         return self.nodes[name].returncode
 
-    def restart_supernodes(self) -> None:
-        """Start those again that have ended, as a service manager does."""
-        for name, process in self.supernodes.items():
-            if process.poll() is not None:
-                self.start_supernode(name)
-
     def log(self, name: str) -> str:
         return self.federation.log(f"node-{name}").read_text(errors="replace")
 
-    def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to both and to their children."""
-        for process in (self.nodes[name], self.supernodes[name]):
-            os.killpg(process.pid, number)
+    def signal(self, name: str, number: signal.Signals, which: tuple[str, ...]) -> None:
+        """Send a signal to its node, or its SuperNode, or both, and to their children."""
+        processes = {"node": self.nodes[name], "supernode": self.supernodes[name]}
+        for each in which:
+            os.killpg(processes[each].pid, number)
 
 
 class Run:
@@ -82,7 +80,7 @@ class Run:
     def printed(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def rounds(self) -> list[dict]:
+    def rounds(self) -> list[dict[str, Any]]:
         """The records without that of the pre-training."""
         return records(self.out)[1:]
 
@@ -118,7 +116,7 @@ class Run:
         expect("Flower calls the run failed", self.federation.wait_for_end(self.app) == "finished:failed")
 
 
-def takes_part(record: dict, number: int) -> bool:
+def takes_part(record: dict[str, Any], number: int) -> bool:
     return number in record["clients"] and number not in record.get("absent", [])
 
 
@@ -159,6 +157,8 @@ def a_run_is_paused_stopped_and_extended(devices: Devices) -> None:
     expect("a run that was stopped has its model, and is intact", bool(model(out)) and is_intact(devices, out))
     processes = [*devices.nodes.values(), *devices.supernodes.values()]
     expect("the devices go on", all(process.poll() is None for process in processes))
+    problem = refused(devices, "--resume", str(out), "--set", f"rounds={ROUNDS - 1}").splitlines()[-1]
+    expect(f"fewer rounds are refused: {problem}", f"rounds (there {ROUNDS}, now {ROUNDS - 1})" in problem)
     options = shlex.split(advice[1])
     where = ["coordinator", "--resume", str(out), "--socket", str(devices.federation.coordinator_socket)]
     expect("the command is that of this run", options == where)
@@ -169,8 +169,6 @@ def a_run_is_paused_stopped_and_extended(devices: Devices) -> None:
     second.app = devices.federation.run(connect_timeout=120.0)
     second.complete()
     expect("a resumed run has the model of the simulation, byte for byte", model(out) == simulated(devices, "as-planned"))
-    problem = refused(devices, "--resume", str(out), "--set", f"rounds={ROUNDS - 1}")
-    expect(f"fewer rounds are refused: {problem.splitlines()[-1]}", f"{ROUNDS} rounds are done, more than {ROUNDS - 1}" in problem)
     third = Run(devices, out, "--set", f"rounds={2 * ROUNDS}")
     third.complete()
     expect("an extended run has all rounds", [record["round"] for record in records(out)] == [*range(2 * ROUNDS + 1)])
@@ -201,7 +199,7 @@ def a_node_joins_late_and_another_leaves(devices: Devices) -> None:
     expect(f"no round waits for a node that has left: {drawn}", all(each == ([0, 2], []) for each in drawn))
     devices.start("client-1")
     run.wait_until_it_trains(1)
-    names = {name for record in run.rounds() for number, name in zip(record["clients"], record["client_names"]) if number == 1}
+    names = {record["client_names"][record["clients"].index(1)] for record in run.rounds() if 1 in record["clients"]}
     expect("when it returns it has its number", names == {"client-1"})
     run.stop()
     since = len(run.rounds())
@@ -258,38 +256,56 @@ def a_node_changes_its_key(devices: Devices) -> None:
     third.stop()
 
 
-def a_device_sleeps(devices: Devices) -> None:
-    """All limits that apply are exceeded, and its state is made a day old; only twelve hours of a request without a deadline are
-    not."""
-    federation, out = devices.federation, devices.federation.folder / "asleep"
-    settings = ["rounds=90", f"fleet.deadline={DEADLINE}", "method.name=fedcon", "method.predictor=64"]
-    run = Run(devices, out, *[option for setting in settings for option in ("--set", setting)])
+def a_node_lags(devices: Devices, name: str, *settings: str, frozen: tuple[str, ...]) -> None:
+    """It is frozen for longer than all limits that apply, so that more time would change nothing: a round's deadline, Flower's
+    minute of patience, the lifetime of a message. Its state is made a day old."""
+    federation, out = devices.federation, devices.federation.folder / name
+    all_settings = ["rounds=90", "method.name=fedcon", "method.predictor=64", *settings]
+    run = Run(devices, out, *[option for setting in all_settings for option in ("--set", setting)])
     run.wait_until_it_trains(2)
-    devices.signal("client-2", signal.SIGSTOP)
-    since, slept = len(run.rounds()), time.monotonic()
-    run.wait_for("the device's sleep", lambda: time.monotonic() - slept >= SLEEP)
+    devices.signal("client-2", signal.SIGSTOP, frozen)
+    since, start, said = len(run.rounds()), time.monotonic(), len(devices.log("client-2"))
+    run.wait_for("three rounds without it", lambda: len(run.rounds()) >= since + 3 and time.monotonic() - start >= LAG)
     states = list((federation.folder / "client-2-state").glob("*.state"))
     for state in states:
         os.utime(state, (time.time() - DAY, time.time() - DAY))
-    asleep = run.rounds()[since:]
-    devices.signal("client-2", signal.SIGCONT)
-    absent = [record["round"] for record in asleep if 2 in record.get("absent", [])]
-    lost = [note["reason"] for record in asleep for note in record["lost"]]
-    expect(f"rounds end without a device that sleeps: absent in {absent}, {lost}", len(asleep) >= 3 and absent != [])
-    late = [record["round"] for record in asleep if takes_part(record, 2)]
-    expect(f"nothing of it counts while it sleeps, but what it had sent before: {late}", late in ([], [asleep[0]["round"]]))
+    meanwhile = run.rounds()[since:]
+    devices.signal("client-2", signal.SIGCONT, frozen)
+    absent = [record["round"] for record in meanwhile if 2 in record.get("absent", [])]
+    lost = [note["reason"] for record in meanwhile for note in record.get("lost", [])]
+    expect(f"rounds end without it: of {len(meanwhile)}, absent in {absent}, {lost}", absent != [])
+    # It may have answered the first one before.
+    late = [record["round"] for record in meanwhile[1:] if takes_part(record, 2)]
+    expect(f"nothing of it counts meanwhile: {late}", late == [])
     run.wait_until_it_trains(2)
-    expect("it takes part again when it wakes up", True)
+    expect("when it is back it takes part", True)
     expect("its late answers are no offence", all(record["rejected"] == [] for record in run.rounds()))
-    missing = "no state from earlier rounds"
-    expect("it goes on from its old state", states != [] and missing not in devices.log("client-2"))
-    # That the node would have said so otherwise:
+    expect("it goes on from its old state", states != [] and NO_STATE not in devices.log("client-2")[said:])
+    run.stop()
+
+
+def a_node_answers_late(devices: Devices) -> None:
+    """Its SuperNode stays connected."""
+    a_node_lags(devices, "behind", f"fleet.deadline={DEADLINE}", frozen=("node",))
+
+
+def a_device_sleeps(devices: Devices) -> None:
+    """Rounds have no deadline."""
+    a_node_lags(devices, "asleep", frozen=("node", "supernode"))
+
+
+def a_state_is_missing(devices: Devices) -> None:
+    """The message that is absent in the checks above."""
+    settings = ("--set", "rounds=90", "--set", "method.name=fedcon", "--set", "method.predictor=64")
+    run = Run(devices, devices.federation.folder / "bare", *settings)
+    run.wait_until_it_trains(2)
     devices.stop("client-2")
-    for state in (federation.folder / "client-2-state").glob("*.state"):
+    said = len(devices.log("client-2"))
+    for state in (devices.federation.folder / "client-2-state").glob("*.state"):
         state.unlink()
     devices.start("client-2")
     run.wait_until_it_trains(2)
-    expect("a node whose state was removed says so, and takes part", missing in devices.log("client-2"))
+    expect("a node whose state was removed says so, and takes part", NO_STATE in devices.log("client-2")[said:])
     run.stop()
 
 
@@ -317,7 +333,7 @@ def programs_are_replaced_one_by_one(devices: Devices) -> None:
         devices.nodes[name] = start_node(other, devices.federation, name)
         devices.start_supernode(name)
         run.wait_until_it_trains(number)
-    notes = {note for record in run.rounds() for note in record["notes"] if "another build: 0.1.0 (0123456789ab" in note}
+    notes = {note for record in run.rounds() for note in record.get("notes", []) if "another build: 0.1.0 (0123456789ab" in note}
     expect(f"each takes part with another build, which a note names: {sorted(notes)[:1]}", len(notes) == len(NAMES))
     waited = [record["absent"] for record in run.rounds() if record.get("absent")]
     expect(f"no round lacks more than the device that is replaced: {waited}", all(len(each) == 1 for each in waited))
@@ -325,7 +341,7 @@ def programs_are_replaced_one_by_one(devices: Devices) -> None:
     since = len(run.rounds())
     resumed = Run(devices, out, program=other)
     resumed.wait_for_rounds(2)
-    told = [note for record in resumed.rounds()[since:] for note in record["notes"]]
+    told = [note for record in resumed.rounds()[since:] for note in record.get("notes", [])]
     expect(f"the coordinator's other build resumes the run: {told}", any("resumed with another build" in note for note in told))
     resumed.stop()
     for name in NAMES:
@@ -342,8 +358,7 @@ def back_up(out: pathlib.Path, copy: pathlib.Path) -> None:
 
 
 def a_lost_server_is_restored(devices: Devices) -> None:
-    """From a copy that was made while the run went on, and is some rounds older than the states of nodes; without the database of
-    the SuperLink."""
+    """From a copy that was made while the run went on; with the pictures in another place, and without the SuperLink's database."""
     federation, folder = devices.federation, devices.federation.folder
     out, copy, restored = folder / "lost-server", folder / "copy", folder / "restored"
     first = Run(devices, out, "--set", "rounds=8")
@@ -369,15 +384,18 @@ def a_lost_server_is_restored(devices: Devices) -> None:
         devices.supernodes[name].wait(LONGEST)
         devices.start_supernode(name)
     shutil.copytree(copy, restored)
-    second = Run(devices, restored)
+    moved = shutil.move(folder / "server", folder / "pictures")
+    second = Run(devices, restored, "--set", f"data.path={moved}")
     second.complete()
+    shutil.move(moved, folder / "server")
     expect(
         f"a run that is restored from round {copied} ends with the model of the simulation, byte for byte",
         model(restored) == simulated(devices, "eight-rounds", "--set", "rounds=8"),
     )
-    expect("no round lacks a client", all(takes_part(record, number) for record in second.rounds() for number in range(len(NAMES))))
+    everyone = [*range(len(NAMES))]
+    expect("no round lacks a client", all(record["clients"] == everyone and "absent" not in record for record in second.rounds()))
     keys = [json.loads((place / "node-keys.json").read_text()) for place in (copy, restored)]
-    expect("names are bound to the same keys, which a new SuperLink has not changed", keys[0] == keys[1] and len(keys[0]) == len(NAMES))
+    expect("a new SuperLink does not change which keys names are bound to", keys[0] == keys[1] and len(keys[0]) == len(NAMES))
     expect("the restored run is intact", is_intact(devices, restored))
 
 
@@ -385,7 +403,9 @@ CHECKS = (
     a_run_is_paused_stopped_and_extended,
     a_node_joins_late_and_another_leaves,
     a_node_changes_its_key,
+    a_node_answers_late,
     a_device_sleeps,
+    a_state_is_missing,
     programs_are_replaced_one_by_one,
     a_lost_server_is_restored,
 )
