@@ -358,7 +358,7 @@ def back_up(out: pathlib.Path, copy: pathlib.Path) -> None:
 
 
 def a_lost_server_is_restored(devices: Devices) -> None:
-    """From a copy that was made while the run went on; with the pictures in another place, and without the SuperLink's database."""
+    """From a copy that was made during the run; with the pictures in another place, and without the SuperLink's database."""
     federation, folder = devices.federation, devices.federation.folder
     out, copy, restored = folder / "lost-server", folder / "copy", folder / "restored"
     first = Run(devices, out, "--set", "rounds=8")
