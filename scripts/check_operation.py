@@ -28,6 +28,8 @@ DAY = 24 * 60 * 60
 # Seconds for which a node lags: more than a round waits, than Flower takes to notice, and than a message is kept.
 LAG = 120
 DEADLINE = 40
+# Seconds within which it takes part again. A request to join that was lost with its ClientApp is repeated after ten minutes.
+REJOIN = 900
 # What a node prints whose client starts without its state.
 NO_STATE = "no state from earlier rounds"
 
@@ -89,7 +91,7 @@ class Run:
         end = len(self.rounds()) + number
         self.wait_for(f"round {end}", lambda: len(self.rounds()) >= end)
 
-    def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
+    def wait_for(self, what: str, condition: Callable[[], bool], timeout: float = 300.0) -> None:
         def is_so() -> bool:
             if condition():
                 return True
@@ -97,12 +99,12 @@ class Run:
                 raise SystemExit(f"error: the coordinator has ended before {what}: {self.printed()[-2000:]}")
             return False
 
-        wait_for(what, is_so, 300)
+        wait_for(what, is_so, timeout)
 
-    def wait_until_it_trains(self, number: int) -> None:
+    def wait_until_it_trains(self, number: int, timeout: float = 300.0) -> None:
         """Wait for a new round in which the client of this number takes part."""
         first = len(self.rounds())
-        self.wait_for(f"client {number}", lambda: any(takes_part(record, number) for record in self.rounds()[first:]))
+        self.wait_for(f"client {number}", lambda: any(takes_part(record, number) for record in self.rounds()[first:]), timeout)
 
     def complete(self) -> None:
         status = self.coordinator.wait(LONGEST)
@@ -277,8 +279,9 @@ def a_node_lags(devices: Devices, name: str, *settings: str, frozen: tuple[str, 
     # It may have answered the first one before.
     late = [record["round"] for record in meanwhile[1:] if takes_part(record, 2)]
     expect(f"nothing of it counts meanwhile: {late}", late == [])
-    run.wait_until_it_trains(2)
-    expect("when it is back it takes part", True)
+    start = time.monotonic()
+    run.wait_until_it_trains(2, REJOIN)
+    expect(f"when it is back it takes part, after {time.monotonic() - start:.0f} s", True)
     expect("its late answers are no offence", all(record["rejected"] == [] for record in run.rounds()))
     expect("it goes on from its old state", states != [] and NO_STATE not in devices.log("client-2")[said:])
     run.stop()
