@@ -109,9 +109,9 @@ test-notebooks: test-python target/notebooks/ready
 		target/notebooks/bin/python scripts/notebooks.py docs/notebooks/*.ipynb
 
 # What takes longer: methods that learn slowly, model files in torchvision (5 GB: the packaged PyTorch for Linux is the
-# CUDA version, which computes on a CPU too), Flower with TLS, node keys and failures, on two versions, a hundred kills,
-# a hundred thousand damaged files for every decoder, the archive, notebooks, and the Python package where there is
-# nothing else. Needs a real Prometheus (Debian's package `prometheus`).
+# CUDA version, which computes on a CPU too), Flower with TLS, node keys, failures and what operators do, on two versions,
+# a hundred kills, a hundred thousand damaged files for every decoder, the archive, notebooks, and the Python package where
+# there is nothing else. Needs a real Prometheus (Debian's package `prometheus`).
 test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/flower-1.22/ready
 	$(CARGO) run --locked --quiet -p fedanchor-export --example cases -- target/exported
 	target/torchvision/bin/python scripts/check_export.py target/exported --torchvision
@@ -123,6 +123,7 @@ test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/f
 	FEDANCHOR_REQUESTS=100000 $(CARGO) test --locked -p fedanchor-fleet --test fleet random
 	$(CARGO) build --locked --quiet -p fedanchor-cli
 	target/flower/bin/python scripts/check_fleet.py target/debug/fedanchor
+	target/flower/bin/python scripts/check_operation.py target/debug/fedanchor
 	target/flower/bin/python scripts/check_metrics.py target/debug/fedanchor
 	target/flower/bin/python scripts/fleet.py target/debug/fedanchor --nodes 4 --clients 100 --per-round 10
 	cd flower && ../target/flower/bin/python -m unittest discover -s tests
