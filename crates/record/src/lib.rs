@@ -36,6 +36,8 @@ pub mod files {
     pub const FLEET: &str = "fleet.json";
     /// For such a fleet: the fingerprint of the key that each client's name is bound to.
     pub const KEYS: &str = "node-keys.json";
+    /// How many models a private fleet has published: its budget also counts rounds that were lost.
+    pub const PUBLISHED: &str = "published";
     /// One [`RoundRecord`](crate::RoundRecord) per line, each with a checksum.
     pub const ROUNDS: &str = "rounds.jsonl";
     /// One [`Timing`](crate::Timing) per line, each with a checksum.
@@ -206,12 +208,12 @@ pub struct PrivacySpent {
     pub left: Option<f64>,
     /// The probability with which epsilon may not hold.
     pub delta: f64,
-    /// Deviation of the noise, as a multiple of the norm that updates are clipped to.
+    /// Deviation of the noise, as a multiple of the norm that updates are clipped to; with `privacy.quantile` that of sum
+    /// and count together.
     pub noise: f64,
     /// The norm that the next round's updates are clipped to.
     pub clip: f64,
-    /// Models published so far: the rounds, and one for every time that a fleet's coordinator was restarted, since it may
-    /// have published a round twice.
+    /// Models published so far: the rounds, and those of a fleet that were published and then repeated after a restart.
     pub releases: u32,
 }
 

@@ -157,7 +157,10 @@ impl<'a> LocalClients<'a> {
         let draws = context.streams(round).of(Purpose::Rounding, client);
         let (change, rounding, left) = round_change(&update.params, sent, left, precision, draws)?;
         (update.params, update.rounding) = (change, Some(rounding));
-        report.state.models.insert(LEFT_OUT.to_owned(), left);
+        // After a round that diverged, a client goes on from its old state.
+        if left.first_not_finite()?.iter().all(Option::is_none) {
+            report.state.models.insert(LEFT_OUT.to_owned(), left);
+        }
         Ok(())
     }
 
@@ -206,7 +209,9 @@ impl<'a> LocalClients<'a> {
         let sent = uploaded(self.site.context, self.site.method, &broadcast.params);
         let tested = self.test(broadcast)?;
         for (&client, mut report) in clients.iter().zip(reports) {
-            self.round(client, &sent, round, &mut report)?;
+            if let Err(error) = self.round(client, &sent, round, &mut report) {
+                report.outcome = ClientOutcome::Failed { reason: error.to_string() };
+            }
             let ClientReport { outcome, labels, state } = report;
             if matches!(outcome, ClientOutcome::Update(_)) && !state.is_empty() {
                 self.states.insert(client, (round, state));

@@ -54,7 +54,9 @@ impl Experiment {
         if let (None, Some(epsilon)) = (privacy.noise, privacy.epsilon) {
             let noise = Accountant::noise_for(epsilon, rounds, rate, delta, MOST_NOISE);
             let problem = || {
-                let problem = format!("{rounds} rounds cost more with any noise: set fewer rounds");
+                let problem = format!(
+                    "{rounds} rounds cost more with any noise: set a larger one, or a larger delta"
+                );
                 Error::config("privacy.epsilon", problem)
             };
             privacy.noise = Some(noise.ok_or_else(problem)?);

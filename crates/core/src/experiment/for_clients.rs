@@ -131,6 +131,7 @@ mod tests {
             "fleet",
             "partition",
             "pretrain",
+            "privacy",
             "server",
         ];
         let keys = [
@@ -172,6 +173,8 @@ mod tests {
             "record.sites=true",
             "messages.precision=int8",
         ]);
+        let privacy = "privacy={noise=1.0, delta=1e-5, clip=1.0}";
+        all.privacy = resolved(&[privacy]).privacy; // which excludes others of these
         all.model.unfreeze = Unfreeze::Last; // which excludes model.init_from
         let (sent, mut others) = split(Table::try_from(&all).unwrap(), "");
         others.sort();

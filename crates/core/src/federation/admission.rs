@@ -83,6 +83,8 @@ pub(super) struct Admission {
     /// The usual norms of updates, if there are earlier ones, and the multiple of them to which updates are clipped.
     usual: Option<(Norms, f64)>,
     bytes: u64,
+    /// Whether updates are rounded changes.
+    rounded: bool,
     checked: bool,
     pub(super) classes: usize,
 }
@@ -132,6 +134,7 @@ impl Admission {
             device: context.device,
             limit,
             usual: usual.filter(|_| checks.clip > 0.0).map(|usual| (usual, checks.clip)),
+            rounded: broadcast.rounded,
             checked: checks.updates,
             classes: context.classes,
         })
@@ -195,10 +198,16 @@ impl Admission {
     fn judge(&self, client: u32, outcome: ClientOutcome) -> Result<Admitted, Rejection> {
         let (norms, clipped, far_outside, tested) = (None, false, false, Vec::new());
         let mut admitted = Admitted { outcome, norms, clipped, far_outside, tested };
-        if let ClientOutcome::Update(update) = &mut admitted.outcome
-            && update.rounding.take().is_some()
-        {
-            update.params = self.add_change(&update.params)?;
+        if let ClientOutcome::Update(update) = &mut admitted.outcome {
+            let rounded = update.rounding.take().is_some();
+            if rounded != self.rounded {
+                return Err(Rejection::of_update(
+                    "sent numbers in another format than was asked for",
+                ));
+            }
+            if rounded {
+                update.params = self.add_change(&update.params)?;
+            }
         }
         match &mut admitted.outcome {
             _ if !self.checked => {}
@@ -306,7 +315,9 @@ impl Admission {
         let pairs = self.pair_up(change)?.into_iter();
         let sums = pairs.map(|(entry, change, sent)| {
             let sum = sent.f_add(change)?;
-            if is_variance(entry) { sum.f_clamp_min(0.0) } else { Ok(sum) }
+            // 0, or what is not finite: that must not become a number.
+            let bad = || change.f_mul_scalar(0.0);
+            if is_variance(entry) { sum.f_clamp_min(0.0)?.f_add(&bad()?) } else { Ok(sum) }
         });
         let tensors = sums.collect::<Result<_, TchError>>()?;
         Ok(Params { tensors, layout: self.sent.layout.clone() })

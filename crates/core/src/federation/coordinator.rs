@@ -12,7 +12,7 @@ use super::registry::Registry;
 use super::setup::Federation;
 use crate::aggregation::{Norms, Rule, RuleInputs};
 use crate::config::MessagePrecision;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::labels::Anchors;
 use crate::messages::Broadcast;
 use crate::methods::{MeanLosses, Properties, root_update, uploaded};
@@ -41,7 +41,7 @@ pub struct Coordinator<'a> {
     pub deadline: Option<Duration>,
     /// Clients that are asked beyond `client.per_round` [default: 0].
     pub ask: usize,
-    /// Where the draws of a private run come from [default: the seed].
+    /// Where the draws of a private run come from [default: the operating system].
     pub secrecy: Secrecy,
     /// Completes records with measurements that are in no message.
     pub(crate) measure: Option<Box<Measure<'a>>>,
@@ -97,7 +97,7 @@ impl Federation {
             state: CoordinatorState::default(),
             deadline: None,
             ask: 0,
-            secrecy: Secrecy::Seed,
+            secrecy: Secrecy::System,
             measure: None,
             pretrained: None,
             _queue,
@@ -109,6 +109,12 @@ impl Coordinator<'_> {
     /// One round of Algorithm 1, lines 4 to 11, and a test.
     pub fn round(&mut self, fleet: &mut dyn Fleet, round: u32) -> Result<Finished> {
         let _span = tracing::info_span!("round", round).entered();
+        if let Some(epsilon) = self.beyond_budget() {
+            let budget = self.federation.experiment.budget();
+            let problem =
+                format!("round {round} would cost {epsilon:.3} in all, more than {budget}");
+            return Err(Error::config("privacy.epsilon", problem));
+        }
         let mut clock = Clock::start(round);
         let drawn = self.draw(fleet, round)?;
         let broadcast = self.broadcast(round, &drawn)?;

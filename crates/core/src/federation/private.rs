@@ -32,8 +32,8 @@ impl Coordinator<'_> {
         let noise = privacy.noise.expect("set by Experiment::calibrate");
         match privacy.quantile {
             None => (clients, 0.0, noise),
-            Some(_) => {
-                let (of_count, of_sum) = with_count(noise, clients);
+            Some(quantile) => {
+                let (of_count, of_sum) = with_count(noise, clients, quantile);
                 (clients, of_count, of_sum)
             }
         }
@@ -69,11 +69,15 @@ impl Coordinator<'_> {
         (epsilon > experiment.budget()).then_some(epsilon)
     }
 
-    /// A published model that a restart may have computed twice, with other noise, costs as much as two.
-    pub(crate) fn count_repeated(&mut self) {
-        if self.state.ledger.releases > 0 {
-            self.state.ledger.releases += 1;
-        }
+    /// Models published so far.
+    pub(crate) fn releases(&self) -> u32 {
+        self.state.ledger.releases
+    }
+
+    /// Counts models that were published before a restart, and are not in the checkpoint.
+    pub(crate) fn count_published(&mut self, releases: u32) {
+        let ledger = &mut self.state.ledger;
+        ledger.releases = ledger.releases.max(releases);
     }
 
     /// Completes the record of a private round, and leaves out who took part and what they counted. A log of the coordinator, which is trusted, names what it rejected.

@@ -128,8 +128,17 @@ impl Answer {
             (false, true) => Some(Rounding::Bf16),
             (_, false) => Some(Rounding::Int8(exponents)),
         };
-        if rounding.is_some() && !decoded.f32.is_empty() {
-            return Err(undecodable("some tensors are rounded and others are not"));
+        // In bytes are weights and nothing else, beside them statistics in bfloat16.
+        let statistic = |name: &str| {
+            let name = name.strip_prefix("model/").unwrap_or(name);
+            layout.iter().any(|entry| entry.statistic && entry.name == name)
+        };
+        let in_bytes = matches!(rounding, Some(Rounding::Int8(_)));
+        let mixed = rounding.is_some() && !decoded.f32.is_empty()
+            || decoded.i8.keys().any(|name| statistic(name))
+            || in_bytes && decoded.bf16.keys().any(|name| !statistic(name));
+        if mixed {
+            return Err(undecodable("its tensors have number formats that do not fit together"));
         }
         let mut tensors = BTreeMap::new();
         for (name, tensor) in decoded.f32.into_iter().chain(decoded.bf16).chain(decoded.i8) {

@@ -33,7 +33,7 @@ pub(super) enum Kind {
         more_losses: Vec<Option<f64>>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         labels: Vec<u32>,
-        /// Of the tensors in bytes, by name.
+        /// Of the tensors in bytes, in the order of the network.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         exponents: Vec<i32>,
     },

@@ -12,12 +12,12 @@ use crate::error::Result;
 use fedanchor_data::stream::Stream;
 use fedanchor_engine::tensors::{Data, Entry, Params};
 use rand::Rng;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// The largest number of steps that a byte counts.
 const STEPS: f64 = 127.0;
-/// Exponents of steps: beyond, single precision has no such numbers.
-pub(super) const EXPONENTS: std::ops::RangeInclusive<i32> = -149..=120;
+/// Exponents of steps: beyond, a step or the number of steps in 1 is not a normal number in single precision.
+pub(super) const EXPONENTS: std::ops::RangeInclusive<i32> = -126..=120;
 
 /// How the change in an update was rounded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) fn round_change(
         let change = to.f_sub(from)?;
         let mut before = left.into_iter().flat_map(Params::entries);
         match before.find(|(there, _)| there.name == entry.name) {
-            Some((_, left)) => Ok(change.f_add(left)?),
+            Some((_, left)) => Ok(change.f_add(&left.f_to_device(change.device())?)?),
             None => Ok(change),
         }
     });
@@ -72,7 +72,11 @@ pub(crate) fn round_change(
         }
     });
     let rounded: Vec<Tensor> = rounded.collect::<Result<_>>()?;
-    let left = wanted.iter().zip(&rounded).map(|(wanted, rounded)| Ok(wanted.f_sub(rounded)?));
+    // On the host: every client that has trained keeps its own.
+    let left = wanted
+        .iter()
+        .zip(&rounded)
+        .map(|(wanted, rounded)| Ok(wanted.f_sub(rounded)?.f_to_device(Device::Cpu)?));
     let left = Params { layout: params.layout.clone(), tensors: left.collect::<Result<_>>()? };
     let left = left.subset(|entry| !entry.statistic);
     let change = Params { layout: params.layout.clone(), tensors: rounded };
@@ -90,6 +94,9 @@ fn exponents(params: &Params, changes: &[Tensor]) -> Result<Option<Vec<i32>>> {
     }
     let largest = Vec::<f32>::try_from(Tensor::f_stack(&largest, 0)?)?;
     let exponent = |&largest: &f32| {
+        if largest == 0.0 {
+            return Some(0); // nothing to count
+        }
         let exponent = (f64::from(largest) / STEPS).log2().ceil();
         largest.is_finite().then(|| (exponent as i32).clamp(*EXPONENTS.start(), *EXPONENTS.end()))
     };
@@ -200,6 +207,22 @@ mod tests {
         assert_eq!(rounding, Rounding::Int8(vec![1]));
     }
 
+    #[test]
+    fn what_does_not_change_is_zero() {
+        let model = model(&[0.3, -7.0], 1.0);
+        for precision in [MessagePrecision::Int8, MessagePrecision::Bf16] {
+            let (change, _, left) =
+                round_change(&model, &model, None, precision, draws(1)).unwrap();
+            assert_eq!((values(&change, 0), values(&left, 0)), (vec![0.0; 2], vec![0.0; 2]));
+        }
+        // The smallest numbers there are.
+        let tiny = f32::from_bits(1);
+        let (sent, to) = (self::model(&[0.0; 2], 1.0), self::model(&[tiny, 0.0], 1.0));
+        let (change, ..) =
+            round_change(&to, &sent, None, MessagePrecision::Int8, draws(1)).unwrap();
+        assert!(values(&change, 0).iter().all(|value| value.is_finite()));
+    }
+
     /// What is left out is added to the next update, so that the sum over rounds is right up to one step.
     #[test]
     fn nothing_is_lost_over_rounds() {
@@ -248,10 +271,12 @@ mod tests {
     #[test]
     fn what_is_not_finite_arrives() {
         let (sent, to) = (model(&[0.0; 2], 1.0), model(&[f32::NAN, 1.0], 1.0));
-        let (change, rounding, _) =
+        let (change, rounding, left) =
             round_change(&to, &sent, None, MessagePrecision::Int8, draws(1)).unwrap();
         assert_eq!(rounding, Rounding::Bf16);
         assert!(values(&change, 0)[0].is_nan());
+        // Which says so, and is not kept.
+        assert_eq!(left.first_not_finite().unwrap(), [Some("weight".to_owned())]);
     }
 
     #[test]

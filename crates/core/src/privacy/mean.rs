@@ -38,6 +38,9 @@ impl PrivateMean {
 impl Rule for PrivateMean {
     fn add(&mut self, params: &Params, _: f64, sent: &Params) -> Result<()> {
         let norm = Norms::of(params, sent)?.weights;
+        if !norm.is_finite() {
+            return Ok(()); // cannot be clipped, and must not count
+        }
         let share = if norm > self.clip { self.clip / norm } else { 1.0 };
         let tensors = self.sum(sent)?.iter_mut().zip(params.tensors.iter().zip(&sent.tensors));
         for ((sum, (to, from)), entry) in tensors.zip(sent.layout.iter()) {

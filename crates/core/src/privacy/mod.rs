@@ -1,8 +1,8 @@
 //! Differential privacy of clients: what the coordinator publishes hardly depends on any one of them.
 //!
 //! In a private round every client takes part with the same probability, each by itself; its update is clipped to a norm;
-//! the sum gets Gaussian noise, and is divided by the number of clients that a round has on average. All else follows from
-//! the noisy model and costs nothing: whether a round is undone, the server's epochs, tests. What would tell more about
+//! the sum gets Gaussian noise, and is divided by the number of clients that a round has on average. What follows from the
+//! noisy model costs nothing: whether a round is undone, the server's epochs, tests. What would tell more about
 //! clients is refused (`config/privacy.rs`) or left out of records. The coordinator sees single updates and is trusted.
 //!
 //! A fixed number of clients per round was rejected: its neighbours exchange one client for another, which takes twice the
@@ -28,11 +28,11 @@ const PACE: f64 = 0.2;
 /// Where the draws of a private run come from: who takes part, and the noise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Secrecy {
-    /// The seed: a simulation can be repeated.
-    #[default]
-    Seed,
     /// The operating system: nobody who knows the seed can subtract the noise, and nothing repeats it.
+    #[default]
     System,
+    /// The seed: a simulation can be repeated.
+    Seed,
 }
 
 /// A generator of private draws.
@@ -82,22 +82,23 @@ impl Ledger {
         draws: Draws,
     ) {
         let clip = self.clip(start);
-        // Counted from a half: the difference that one client makes is then a half, not one.
-        let below = |norms: &Norms| if norms.weights <= clip { 0.5 } else { -0.5 };
+        // 0 on average where the norm is the quantile, however many clients have answered.
+        let above = |norms: &Norms| f64::from(u8::from(norms.weights <= clip)) - quantile;
         let mut rng = draws.0;
         let drawn: f64 = StandardNormal.sample(&mut rng);
-        let count = norms.iter().map(below).sum::<f64>() + noise * drawn;
-        let share = count / clients + 0.5;
-        self.clip = Some(clip * (-PACE * (share.clamp(0.0, 1.0) - quantile)).exp());
+        let count = norms.iter().map(above).sum::<f64>() + noise * drawn;
+        let moved = clip * (-PACE * (count / clients).clamp(-1.0, 1.0)).exp();
+        self.clip = Some(moved.clamp(1e-6, 1e6));
     }
 }
 
 /// The deviation of the noise on the count of [`Ledger::follow`], and the noise on the sum that makes both together cost
 /// what `noise` alone would.
-pub(crate) fn with_count(noise: f64, clients: f64) -> (f64, f64) {
-    let of_count = (clients / 20.0).max(noise);
-    // The count's noise is a multiple of a half, its sensitivity.
-    let of_sum = (noise.powi(-2) - (2.0 * of_count).powi(-2)).powf(-0.5);
+pub(crate) fn with_count(noise: f64, clients: f64, quantile: f64) -> (f64, f64) {
+    // The most that one client changes the count.
+    let most = quantile.max(1.0 - quantile);
+    let of_count = (clients / 20.0).max(2.0 * most * noise);
+    let of_sum = (noise.powi(-2) - (of_count / most).powi(-2)).powf(-0.5);
     (of_count, of_sum)
 }
 
@@ -110,12 +111,15 @@ mod tests {
     fn the_norm_follows_the_quantile_of_the_updates() {
         let norms: Vec<Norms> =
             (1..=100).map(|n| Norms { weights: f64::from(n), statistics: 0.0 }).collect();
-        for (start, quantile) in [(1.0, 0.5), (1000.0, 0.5), (10.0, 0.9)] {
+        // Also if half of the clients that were drawn send nothing.
+        for (start, quantile, clients) in
+            [(1.0, 0.5, 100.0), (1000.0, 0.5, 100.0), (10.0, 0.9, 100.0), (10.0, 0.9, 200.0)]
+        {
             let mut ledger = Ledger::default();
-            for round in 0..200 {
+            for round in 0..400 {
                 let draws =
                     Secrecy::Seed.draws(Stream::new(0, Purpose::Privacy, round, 0)).unwrap();
-                ledger.follow(start, quantile, &norms, (100.0, 5.0), draws);
+                ledger.follow(start, quantile, &norms, (clients, 5.0), draws);
             }
             let clip = ledger.clip(start);
             assert!((clip / (100.0 * quantile) - 1.0).abs() < 0.15, "{start} {quantile}: {clip}");
@@ -125,9 +129,11 @@ mod tests {
     #[test]
     fn count_and_sum_together_cost_what_the_noise_alone_would() {
         for (noise, clients) in [(1.0, 100.0), (0.5, 10.0), (8.0, 10.0)] {
-            let (of_count, of_sum) = with_count(noise, clients);
-            let together = (of_sum.powi(-2) + (of_count / 0.5).powi(-2)).powf(-0.5);
-            assert!((together - noise).abs() < 1e-12 && of_sum < 1.16 * noise);
+            for (quantile, most) in [(0.5, 0.5), (0.1, 0.9), (0.9, 0.9)] {
+                let (of_count, of_sum) = with_count(noise, clients, quantile);
+                let together = (of_sum.powi(-2) + (of_count / most).powi(-2)).powf(-0.5);
+                assert!((together - noise).abs() < 1e-12 && of_sum < 1.16 * noise);
+            }
         }
     }
 

@@ -232,6 +232,22 @@ impl RunFolder {
         Ok(())
     }
 
+    /// Models that a private fleet has published, as far as the folder knows.
+    pub(crate) fn published(&self) -> Result<u32> {
+        let path = self.path.join(files::PUBLISHED);
+        if !path.exists() {
+            return Ok(0);
+        }
+        let bytes = disk::read(&path)?;
+        let number = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
+        number.ok_or_else(|| Error::file(path, "expected the number of models that were published"))
+    }
+
+    /// Writes their number down.
+    pub(crate) fn publish(&self, releases: u32) -> Result<()> {
+        disk::write(&self.path.join(files::PUBLISHED), &[format!("{releases}\n").as_bytes()])
+    }
+
     /// Removes the latents of all rounds after this one; returns the rounds whose latents stay.
     pub(crate) fn keep_latents(&self, last: Option<u32>) -> Result<Vec<u32>> {
         let mut rounds = rounds_with_latents(&self.path)

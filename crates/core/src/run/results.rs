@@ -58,6 +58,9 @@ impl Progress {
     /// would give every machine another comparison.
     fn epochs_of_clients(&self, federation: &Federation) -> u32 {
         let (experiment, properties) = (&federation.experiment, federation.method.properties());
+        if experiment.privacy.is_some() {
+            return u32::MAX; // private records do not count images
+        }
         let trained = if properties.selects { self.kept } else { self.seen };
         let views = 2; // fix and mix, or two views
         let labelling = self.seen / 3; // one pass forward, without the two back

@@ -46,6 +46,9 @@ pub(super) fn resume(
             other.push(format!("the settings that the checkpoint of round {round} was made with"));
         }
     }
+    if recorded > 1 {
+        check_privacy(&stored, &table)?;
+    }
     if !other.is_empty() && !force {
         let other = other.join(", ");
         let problem =
@@ -83,6 +86,19 @@ pub(super) fn resume(
     // A run that starts over is a new run to its clients, which cannot use their saved states.
     let fleet_file = FleetFile::of(clients, fleet_file.filter(|_| found.is_some()))?;
     Run { prepared, settled, data, config, folder, options, fleet_file }.execute(found, observer)
+}
+
+/// What has been published was published by the old settings, and the accountant knows one set of them.
+fn check_privacy(stored: &toml::Table, now: &toml::Table) -> Result<()> {
+    let private = |config: &toml::Table| config.get("privacy").is_some();
+    for (section, key) in [("privacy", "noise"), ("client", "per_round"), ("data", "clients")] {
+        let of = |config: &toml::Table| config.get(section).and_then(|it| it.get(key)).cloned();
+        let same = of(stored) == of(now) || !private(stored) && !private(now);
+        let problem =
+            "what is published is counted by it: start a new run, also instead of --force";
+        ensure(same, &format!("{section}.{key}"), problem)?;
+    }
+    Ok(())
 }
 
 /// The config in the folder, which must be the one that was written there.

@@ -8,7 +8,6 @@ use crate::clients::ComputeThreads;
 use crate::config::FleetConfig;
 use crate::error::{Error, Result};
 use crate::federation::{ClientKey, Coordinator, Fleet};
-use crate::privacy::Secrecy;
 use crate::simulation::Simulation;
 use fedanchor_data::skipped::by_reason;
 use fedanchor_data::tables::histogram_table;
@@ -62,7 +61,6 @@ impl Run<'_> {
                 let FleetConfig { deadline, ask, .. } = experiment.fleet;
                 coordinator.deadline = (deadline > 0.0).then(|| Duration::from_secs_f64(deadline));
                 coordinator.ask = ask;
-                coordinator.secrecy = Secrecy::System;
                 let run = self.fleet_file.as_ref().map_or("", |file| &file.run);
                 connect(federation, run)?
             }
@@ -78,10 +76,11 @@ impl Run<'_> {
                 Error::config("--resume", problem)
             })?;
             coordinator.state = found.meta.coordinator.clone();
-            if simulation.is_none() {
-                coordinator.count_repeated();
-            }
             fleet.expect(&coordinator.state.registry.keys);
+        }
+        let publishes = experiment.privacy.is_some() && simulation.is_none();
+        if publishes {
+            coordinator.count_published(self.folder.published()?);
         }
         let (mut progress, mut checksums) = self.open_records(found.as_ref())?;
         let last = found.as_ref().map(|found| found.meta.round);
@@ -111,6 +110,10 @@ impl Run<'_> {
                 ));
                 break;
             }
+            if publishes {
+                // On disk before the broadcast: the model may go out and the checkpoint be lost.
+                self.folder.publish(coordinator.releases())?;
+            }
             let done = guard(|| match round {
                 0 => coordinator.pretrain(&mut |done, planned| {
                     observer.epoch(Phase::Pretraining, done, planned);
@@ -128,7 +131,12 @@ impl Run<'_> {
             test = Some(done.evaluation);
             progress.add(&done.record);
             progress.picked = picked.or(progress.picked);
-            done.record.notes.append(&mut fleet.take_notes());
+            let of_fleet = fleet.take_notes();
+            if publishes {
+                of_fleet.iter().for_each(|text| observer.notice(text)); // they name clients
+            } else {
+                done.record.notes.extend(of_fleet);
+            }
             let notices: Vec<String> =
                 std::iter::from_fn(|| federation.context.take_notice()).collect();
             for text in notices.iter().chain(&done.record.notes) {

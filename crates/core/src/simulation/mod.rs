@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::federation::{Coordinator, Federation};
 use crate::labels::PseudoLabels;
 use crate::messages::Answer;
+use crate::privacy::Secrecy;
 use crate::server::Server;
 use faults::Faults;
 use fedanchor_data::stream::SERVER;
@@ -105,6 +106,7 @@ impl Simulation {
     pub fn coordinator(&self) -> Result<Coordinator<'_>> {
         let label_counts = self.federation.experiment.record.label_counts;
         let mut coordinator = self.federation.coordinator()?;
+        coordinator.secrecy = Secrecy::Seed; // no real images, and runs that can be repeated
         coordinator.measure = Some(Box::new(move |record| {
             self.measurements.borrow_mut().complete(record, label_counts)
         }));

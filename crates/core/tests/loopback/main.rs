@@ -31,7 +31,8 @@ fn records(folder: &Path) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn both(settings: &[&str], trains: bool) {
+/// The model that both give.
+fn both(settings: &[&str], trains: bool) -> Vec<u8> {
     let keys: Vec<String> = BRIEF.iter().chain(settings).map(|&key| key.to_owned()).collect();
     let experiment = resolve("preset = \"paper\"", &keys).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -54,11 +55,17 @@ fn both(settings: &[&str], trains: bool) {
     let (plain_records, encoded_records) = (records(&plain), records(&encoded));
     let trained: u64 = plain_records.iter().map(|r| r["trained"].as_u64().unwrap()).sum();
     assert_eq!(trained > 0, trains, "{settings:?}");
+    for (record, key) in
+        plain_records.iter().flat_map(|record| [(record, "rejected"), (record, "failed")])
+    {
+        assert!(record[key].as_array().is_none_or(Vec::is_empty), "{settings:?}: {record}");
+    }
     assert_eq!(plain_records, encoded_records, "{settings:?}");
     for name in [files::ROUNDS, files::MODEL] {
         let read = |folder: &Path| std::fs::read(folder.join(name)).unwrap();
         assert!(read(&plain) == read(&encoded), "{settings:?}: {name} differs");
     }
+    std::fs::read(plain.join(files::MODEL)).unwrap()
 }
 
 #[test]
@@ -95,6 +102,8 @@ fn rounded_messages_give_the_same_bytes() {
             both(&[&precision, &name, "server.momentum=0.5"], true);
         }
         both(&[&precision, "aggregation.rule=fltrust", "checks.clip=1"], true);
+        // In its warm-up nobody changes the classification head.
+        both(&[&precision, "method.warm_up.rounds=1", "method.warm_up.predictor=64"], true);
     }
 }
 
@@ -102,8 +111,9 @@ fn rounded_messages_give_the_same_bytes() {
 #[test]
 fn private_rounds_give_the_same_bytes() {
     let private = "privacy={noise=1.0, delta=1e-3, clip=1.0}";
-    both(&[private], false);
-    both(&[private, "messages.precision=int8"], false);
+    let found = both(&[private], false);
+    let rounded = both(&[private, "messages.precision=int8"], false);
+    assert!(found != rounded && found != both(&[private, "method.threshold=1"], false));
 }
 
 /// A network may deliver a message twice: that costs bytes and nothing else.

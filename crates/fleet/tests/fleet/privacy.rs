@@ -222,8 +222,17 @@ fn the_noise_of_a_fleet_is_not_that_of_the_seed() {
     assert!(model(&one) != model(&other) && model(&one) != model(&simulated));
     let found = records(&one);
     assert_eq!((&found[1]["clients"], &found[1]["privacy"]["releases"]), (&json!([]), &json!(1)));
-    coordinate(&place, &one, true, &more("rounds=2"), far).unwrap();
-    assert_eq!(records(&one)[2]["privacy"]["releases"], 3);
+    // As if the coordinator had been killed after the broadcast of a round that it then repeats.
+    let published = || std::fs::read_to_string(one.join("published")).unwrap();
+    assert_eq!(published(), "0\n", "before the only round");
+    std::fs::write(one.join("published"), "7\n").unwrap();
+    coordinate(&place, &one, true, &more("rounds=2"), far.clone()).unwrap();
+    assert_eq!((&records(&one)[2]["privacy"]["releases"], &*published()), (&json!(8), "7\n"));
+    // What was published by one noise is not counted by another, or as if it had had none.
+    let other = "privacy={noise=5.0, delta=1e-2, clip=1.0}";
+    let more = [ALL, other, "optimiser.schedule=constant", "rounds=3"];
+    let refused = coordinate(&place, &one, true, &more, far).unwrap_err().to_string();
+    assert!(refused.contains("privacy.noise: what is published is counted by it"), "{refused}");
     drop(nodes);
 }
 
