@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import re
 import resource
 import shutil
@@ -110,8 +111,10 @@ class Engine:
         self._use("runc")
 
     def _write(self, name: str, tables: dict[str, dict[str, object]]) -> None:
-        lines = [f"[{table}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in tables[table].items()) for table in tables]
-        (self._scratch / name).write_text("".join(lines))
+        lines = []
+        for table, values in tables.items():
+            lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+        (self._scratch / name).write_text("\n".join(lines) + "\n")
 
     def _use(self, runtime: str) -> None:
         # podman raises these limits by default, which not every system allows.
@@ -256,10 +259,10 @@ def check_model(podman: Engine) -> None:
 
 
 def newest_archive() -> Path:
-    archives = sorted((REPOSITORY / "target" / "dist").glob("fedanchor-*.tar.gz"), key=lambda path: path.stat().st_mtime)
+    archives = list((REPOSITORY / "target" / "dist").glob(f"fedanchor-*-{platform.machine()}-*.tar.gz"))
     if not archives:
-        raise ImagesError("target/dist has no archive: run `make dist`")
-    return archives[-1]
+        raise ImagesError("target/dist has no archive for this processor: run `make dist`")
+    return max(archives, key=lambda path: path.stat().st_mtime)
 
 
 def main() -> None:
