@@ -106,6 +106,8 @@ class Engine:
             **({} if Path("/run/systemd/system").is_dir() else {"DISABLE_HC_SYSTEMD": "true"}),
         }
         storage = str(IMAGES / "storage")
+        # After --keep, podman's database would insist on the temporary folder of that time.
+        shutil.rmtree(IMAGES / "storage" / "libpod", ignore_errors=True)
         places = {"graphroot": storage, "rootless_storage_path": storage, "runroot": str(scratch / "run")}
         self._write("storage.conf", {"storage": {"driver": "overlay", **places}})
         self._use("runc")
