@@ -110,9 +110,10 @@ test-notebooks: test-python target/notebooks/ready
 
 # What takes longer: methods that learn slowly, model files in torchvision (5 GB: the packaged PyTorch for Linux is the
 # CUDA version, which computes on a CPU too), Flower with TLS, node keys, failures and what operators do, on two versions,
-# a hundred kills, a hundred thousand damaged files for every decoder, the archive, notebooks, and the Python package where
-# there is nothing else. Needs a real Prometheus (Debian's package `prometheus`).
-test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/flower-1.22/ready
+# a hundred kills, a hundred thousand damaged files for every decoder, the archive, a fleet in containers, notebooks, and
+# the Python package where there is nothing else. Needs a real Prometheus and podman (Debian's packages `prometheus`,
+# `podman`, `runc`, `netavark`, `aardvark-dns`, `mmdebstrap`).
+test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/flower-1.22/ready target/compose/ready
 	$(CARGO) run --locked --quiet -p fedanchor-export --example cases -- target/exported
 	target/torchvision/bin/python scripts/check_export.py target/exported --torchvision
 	rm -r target/exported
@@ -130,6 +131,7 @@ test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/f
 	cd flower && ../target/flower-1.22/bin/python -m unittest discover -s tests
 	target/flower-1.22/bin/python scripts/fleet.py target/debug/fedanchor
 	$(PYTHON) scripts/dist.py
+	target/compose/bin/python scripts/images.py
 	$(MAKE) test-notebooks wheel
 	PYTHONPATH=target/module target/torchvision/bin/python crates/python/tests/test_torch.py
 	$(PYTHON) scripts/wheel.py --install target/wheels/*.whl

@@ -3,6 +3,11 @@
 
     python3 scripts/dist.py                   # build, pack, check: what `make dist` does
     python3 scripts/dist.py --check ARCHIVE   # only check an archive
+    python3 scripts/dist.py --target aarch64-unknown-linux-gnu
+
+The last one builds for another processor. It needs the target's standard library (`rustup target add`, or Debian's
+package libstd-rust-web-dev:arm64 with rustc-web), a cross compiler (`g++-aarch64-linux-gnu`) and `qemu-user-static`, in
+which the program runs to write its manual pages and to be checked.
 
 The archive, target/dist/fedanchor-VERSION-PLATFORM.tar.gz, needs neither Rust nor Python: the program looks for
 libtorch in ../lib (a relative runpath, which crates/engine/build.rs writes) and for pretrained trunks in `trunks` beside
@@ -14,6 +19,7 @@ import gzip
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -22,6 +28,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import libtorch as libtorch_sets
 import trunks
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -191,22 +198,48 @@ def pack(folder, archive):
     aside.rename(archive)
 
 
-def build():
-    environment = {**os.environ, "FEDANCHOR_RUNPATH": RUNPATH}
+class Target:
+    """The processor that an archive is for, and the tools for it: those of this machine, or Debian's for another one.
+
+    Cargo's own variables, CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER and _RUNNER, name others.
+    """
+
+    def __init__(self, triple=None):
+        self.triple = triple
+        self.machine = triple.partition("-")[0] if triple else platform.machine()
+        self.is_native = self.machine == platform.machine()
+        self.runner, self.strip, self.environment = [], "strip", {}
+        if not self.is_native:
+            gnu = f"{self.machine}-linux-gnu"
+            variable = f"CARGO_TARGET_{triple.upper().replace('-', '_')}"
+            self.strip = f"{gnu}-strip"
+            self.environment = {f"{variable}_LINKER": os.environ.get(f"{variable}_LINKER", f"{gnu}-gcc")}
+            self.runner = os.environ.get(f"{variable}_RUNNER", f"qemu-{self.machine}-static -L /usr/{gnu}").split()
+            for tool in (self.strip, self.environment[f"{variable}_LINKER"], self.runner[0]):
+                if not shutil.which(tool):
+                    raise DistError(f"{tool} is missing: install it (on Debian: apt-get install g++-{gnu} qemu-user-static)")
+
+    def run(self, program, *words):
+        return output_of([*self.runner, program, *words])
+
+
+def build(target, libtorch):
+    environment = {**os.environ, **target.environment, "FEDANCHOR_RUNPATH": RUNPATH, "LIBTORCH": str(libtorch)}
     command = ["cargo", "build", "--release", "--locked", "-p", "fedanchor-cli", "--bin", "fedanchor"]
+    command += ["--target", target.triple] if target.triple else []
     if subprocess.run(command, cwd=REPOSITORY, env=environment).returncode != 0:
         raise DistError("the build failed: see above")
-    platform = re.search(r"host: (\S+)", output_of(["rustc", "-vV"])).group(1)
-    metadata = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", platform]
-    return json.loads(output_of(metadata, cwd=REPOSITORY)), platform
+    triple = target.triple or re.search(r"host: (\S+)", output_of(["rustc", "-vV"])).group(1)
+    metadata = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", triple]
+    return json.loads(output_of(metadata, cwd=REPOSITORY)), triple
 
 
-def fill(folder, libtorch, metadata, platform):
+def fill(folder, libtorch, metadata, triple, target):
     """Everything that belongs into the archive."""
     program = folder / "bin" / "fedanchor"
     program.parent.mkdir(parents=True)
-    shutil.copy2(Path(metadata["target_directory"]) / "release" / "fedanchor", program)
-    output_of(["strip", program])
+    shutil.copy2(Path(metadata["target_directory"]) / (target.triple or "") / "release" / "fedanchor", program)
+    output_of([target.strip, program])
     lib = folder / "lib"
     lib.mkdir()
     needed, _ = libraries(program, libtorch / "lib")
@@ -222,17 +255,17 @@ def fill(folder, libtorch, metadata, platform):
     shutil.copyfile(REPOSITORY / "requirements/flower.txt", folder / "flower-requirements.txt")
     (folder / "completions").mkdir()
     for shell, name in SHELLS.items():
-        (folder / "completions" / name).write_text(output_of([program, "completions", shell]))
-    output_of([program, "man", "--out", folder / "man"])
+        (folder / "completions" / name).write_text(target.run(program, "completions", shell))
+    target.run(program, "man", "--out", folder / "man")
     symbols = "".join(output_of(["readelf", "-VW", file]) for file in [program, *lib.iterdir()])
     glibc, libstdcxx = newest("GLIBC", symbols), "GLIBCXX_" + newest("GLIBCXX", symbols)
-    readme = README.format(name=named_commit(program), platform=platform, glibc=glibc, libstdcxx=libstdcxx)
+    readme = README.format(name=named_commit(program, run=target.run), platform=triple, glibc=glibc, libstdcxx=libstdcxx)
     (folder / "README").write_text(readme)
 
 
-def named_commit(program, repository=REPOSITORY):
+def named_commit(program, repository=REPOSITORY, run=lambda *command: output_of(command)):
     """The version that the program prints. Packed in a checkout, it must contain the commit."""
-    name = output_of([program, "--version"]).strip()
+    name = run(program, "--version").strip()
     if (repository / ".git").exists() and "FEDANCHOR_COMMIT" not in os.environ:
         commit = output_of(["git", "-C", repository, "rev-parse", "HEAD"]).strip()
         if commit[:12] not in name:
@@ -266,8 +299,8 @@ def confined(root):
     return None
 
 
-def check(archive):
-    """Unpacks the archive and runs the program in an otherwise empty root folder; returns its output."""
+def check(archive, target):
+    """Unpacks the archive and runs the program in an otherwise empty root folder, or in an emulator; returns its output."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "root"
         (root / "opt").mkdir(parents=True)
@@ -283,15 +316,17 @@ def check(archive):
         outside = absolute_paths(files)
         if outside:
             raise DistError(f"{archive}: looks for libraries in {', '.join(outside)}")
-        for library in system_libraries(files[0]):
+        for library in system_libraries(files[0]) if target.is_native else []:
             copy = root / library.relative_to("/")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(library, copy)
-        prefix, place = confined(root), "/opt/fedanchor"
-        if prefix is None:
+        prefix, place = (confined(root), "/opt/fedanchor") if target.is_native else (None, None)
+        if not target.is_native:
+            prefix, place = target.runner, str(unpacked)
+        elif prefix is None:
             print("note: cannot change the root directory on this system: checked in a clean environment only", file=sys.stderr)
             prefix, place = [], str(unpacked)
-        program, tmp = f"{place}/bin/fedanchor", Path("/tmp" if prefix else root / "tmp")
+        program, tmp = f"{place}/bin/fedanchor", Path("/tmp" if prefix and target.is_native else root / "tmp")
 
         def say(*words):
             # Without a cache there are no trunks but those of the archive.
@@ -317,17 +352,18 @@ def check(archive):
         return said
 
 
-def make():
-    libtorch = Path(os.environ.get("LIBTORCH") or REPOSITORY / "libtorch").resolve()
+def make(target):
+    own = Path(os.environ.get("LIBTORCH") or REPOSITORY / "libtorch").resolve()
+    libtorch = own if target.is_native else libtorch_sets.fetched(cuda=False, machine=target.machine)
     if (libtorch / "lib/libtorch_cuda.so").exists():
         raise DistError("libtorch is the CUDA version, 5 GB: run `make libtorch CUDA=0` first")
-    metadata, platform = build()
+    metadata, triple = build(target, libtorch)
     version = next(package["version"] for package in metadata["packages"] if package["name"] == "fedanchor-cli")
-    name = f"fedanchor-{version}-{platform}"
+    name = f"fedanchor-{version}-{triple}"
     dist = Path(metadata["target_directory"]) / "dist"
     dist.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=dist) as scratch:
-        fill(Path(scratch) / name, libtorch, metadata, platform)
+        fill(Path(scratch) / name, libtorch, metadata, triple, target)
         pack(Path(scratch) / name, dist / f"{name}.tar.gz")
     return dist / f"{name}.tar.gz"
 
@@ -335,13 +371,15 @@ def make():
 def main():
     arguments = argparse.ArgumentParser(description="Pack the program with libtorch and check the archive.")
     arguments.add_argument("--check", metavar="ARCHIVE", type=Path, help="only check this archive")
+    arguments.add_argument("--target", metavar="TRIPLE", help="build for another processor, for example aarch64-unknown-linux-gnu")
     options = arguments.parse_args()
     try:
-        archive = options.check or make()
-        for text in check(archive):
+        target = Target(options.target)
+        archive = options.check or make(target)
+        for text in check(archive, target):
             print(text.strip())
         print(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB, runs by itself")
-    except (DistError, OSError, subprocess.SubprocessError) as error:
+    except (DistError, libtorch_sets.SetupError, OSError, subprocess.SubprocessError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -9,7 +9,7 @@ else ~/.cache/fedanchor), and `libtorch` in this clone becomes a link to them, w
 copy is never used. Without an option an existing link is kept; the default is the CPU version.
 
 The CPU version omits all CUDA libraries except the two small ones that libtorch_cpu.so is linked
-with: 0.5 GB instead of 5 GB.
+with: 0.5 GB instead of 5 GB. On 64-bit ARM (aarch64) there is the CPU version only.
 """
 import argparse
 import hashlib
@@ -50,11 +50,20 @@ CUDA_SET = [
     ("nvidia-cuda-crt", "13.0.88", "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4"),
     ("nvidia-cuda-cccl", "13.0.85", "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649"),
 ]
-PLATFORMS = [
-    *(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 25, 18, 17, 12, 5)),
-    *(f"manylinux{year}_x86_64" for year in ("2014", "2010", "1")),
+# The same for Linux aarch64.
+ARM_SET = [
+    ("torch", VERSION, "d91aac77f24082809d2c5a93f52a5f085032740a1ebc9252a7b052ef5a4fddc6"),
+    ("nvidia-cuda-runtime", "13.0.96", "ef9bcbe90493a2b9d810e43d249adb3d02e98dd30200d86607d8d02687c43f55"),
+    ("nvidia-cuda-cupti", "13.0.85", "796bd679890ee55fb14a94629b698b6db54bcfd833d391d5e94017dd9d7d3151"),
 ]
+PLATFORMS = [*(f"manylinux_2_{minor}" for minor in (28, 27, 25, 18, 17, 12, 5)), *(f"manylinux{year}" for year in ("2014", "2010", "1"))]
 CPU_LIBRARIES = {"libc10.so", "libtorch_cpu.so", "libtorch.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13"}
+# What libtorch_cpu.so is linked with there: NVIDIA's BLAS and Arm's kernels.
+ARM_LIBRARIES = {
+    *CPU_LIBRARIES,
+    *(f"libnvpl_{name}.so.0" for name in ("blas_core", "blas_lp64_gomp", "lapack_core", "lapack_lp64_gomp")),
+    *("libarm_compute.so", "libarm_compute_graph.so"),
+}
 
 
 class SetupError(Exception):
@@ -81,13 +90,13 @@ def run_pip(arguments):
         raise SetupError(f"the download failed ({reason}): check the network and run the same command again")
 
 
-def download(distribution, folder, pip=run_pip):
+def download(distribution, folder, pip=run_pip, machine="x86_64"):
     """Download one wheel into `folder` and check its sha256."""
     name, version, expected = distribution
     print(f"downloading {name} {version}", file=sys.stderr, flush=True)
     tags = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "none"]
     for tag in PLATFORMS:
-        tags += ["--platform", tag]
+        tags += ["--platform", f"{tag}_{machine}"]
     pip(["download", "--no-deps", "--only-binary=:all:", *tags, "--dest", str(folder), f"{name}=={version}"])
     wheels = sorted(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
     if not wheels:
@@ -105,7 +114,7 @@ def download(distribution, folder, pip=run_pip):
     return wheels[0]
 
 
-def unpack_cpu(wheels, folder):
+def unpack_cpu(wheels, folder, libraries=CPU_LIBRARIES):
     """Extract the headers and the CPU libraries from the wheels: folder/include, folder/lib."""
     (folder / "lib").mkdir(parents=True)
     for wheel in wheels:
@@ -113,7 +122,7 @@ def unpack_cpu(wheels, folder):
             for member in archive.infolist():
                 path = Path(member.filename)
                 if path.suffix == ".so" or ".so." in path.name:
-                    wanted = folder / "lib" / path.name if path.name in CPU_LIBRARIES else None
+                    wanted = folder / "lib" / path.name if path.name in libraries else None
                 elif member.filename.startswith("torch/include/") and not member.is_dir():
                     wanted = folder / "include" / path.relative_to("torch/include")
                 elif "/licenses/" in member.filename and not member.is_dir():
@@ -124,17 +133,18 @@ def unpack_cpu(wheels, folder):
                     wanted.parent.mkdir(parents=True, exist_ok=True)
                     with archive.open(member) as source, open(wanted, "wb") as target:
                         shutil.copyfileobj(source, target, 1 << 20)
-    missing = CPU_LIBRARIES - {path.name for path in (folder / "lib").iterdir()}
+    missing = libraries - {path.name for path in (folder / "lib").iterdir()}
     if missing:
         raise SetupError(f"missing in the wheels: {', '.join(sorted(missing))}; this is a bug in scripts/libtorch.py, please report it")
 
 
-def install_cpu(folder, pip=run_pip, distributions=None):
+def install_cpu(folder, pip=run_pip, distributions=None, machine="x86_64"):
+    arm = machine == "aarch64"
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        wheels = [download(d, Path(scratch), pip) for d in distributions or CPU_SET]
+        wheels = [download(d, Path(scratch), pip, machine) for d in distributions or (ARM_SET if arm else CPU_SET)]
         print("unpacking", file=sys.stderr, flush=True)
         unpacked = Path(scratch) / "set"
-        unpack_cpu(wheels, unpacked)
+        unpack_cpu(wheels, unpacked, ARM_LIBRARIES if arm else CPU_LIBRARIES)
         put_in_place(unpacked, folder)
 
 
@@ -166,15 +176,17 @@ def put_in_place(unpacked, folder):
             raise
 
 
-def fetched(cuda):
+def fetched(cuda, machine="x86_64"):
     """The folder with the libraries and headers of one version, in the cache."""
+    if cuda and machine != "x86_64":
+        raise SetupError(f"there is no CUDA version for {machine}: leave --cuda away")
     cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / f"libtorch-{VERSION}-{'cu130' if cuda else 'cpu'}"
+    folder = cache / f"libtorch-{VERSION}-{'cu130' if cuda else 'cpu'}{'' if machine == 'x86_64' else f'-{machine}'}"
     if cuda and folder.is_dir() and not has_cuda_headers(folder):
         shutil.rmtree(folder)  # installed by an earlier version, without the headers
     if not folder.is_dir():
-        (install_cuda if cuda else install_cpu)(folder)
+        install_cuda(folder) if cuda else install_cpu(folder, machine=machine)
     return folder / "torch" if cuda else folder
 
 
@@ -201,9 +213,9 @@ def link(target, repository=REPOSITORY):
 
 
 def check_tools():
-    if platform.system() != "Linux" or platform.machine() != "x86_64":
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
         raise SetupError(
-            f"this script supports Linux on x86_64, not {platform.system()} on {platform.machine()}: "
+            f"this script supports Linux on x86_64 and aarch64, not {platform.system()} on {platform.machine()}: "
             f"put libtorch {VERSION} for your system into the folder `libtorch` (lib, include)"
         )
     if not any(shutil.which(name) for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name):
@@ -222,7 +234,7 @@ def main():
         check_tools()
         if not (options.cpu or options.cuda) and is_ready():
             return
-        link(fetched(options.cuda))
+        link(fetched(options.cuda, platform.machine()))
     except (SetupError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

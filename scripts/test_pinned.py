@@ -61,10 +61,13 @@ class Cargo(unittest.TestCase):
 
 class Container(unittest.TestCase):
     def test_images_have_a_digest(self):
-        stages = set()
+        stages, defaults = set(), {}
         for place, line in lines("flower/Containerfile"):
+            if argument := re.match(r"ARG (\w+)=(\S+)$", line):
+                defaults[f"${{{argument[1]}}}"] = argument[2]
             if image := re.match(r"FROM (\S+) AS (\S+)", line):
-                self.assertTrue(image[1] in stages or re.search(r"@sha256:[0-9a-f]{64}$", image[1]), place)
+                named = defaults.get(image[1], image[1])
+                self.assertTrue(named in stages or re.search(r"@sha256:[0-9a-f]{64}$", named), place)
                 stages.add(image[2])
         self.assertEqual(stages, {"base", "node", "coordinator"})
 

@@ -5,5 +5,5 @@ trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT
 trap 'exit 143' TERM INT
 
 fedanchor node --data /data --name "$NAME" --socket "$FEDANCHOR_SOCKET" --state /state &
-FLWR_HOME=/state/flower flower-supernode --node-config "socket=\"$FEDANCHOR_SOCKET\"" "$@" &
+flower-supernode --node-config "socket=\"$FEDANCHOR_SOCKET\"" "$@" &
 wait -n
