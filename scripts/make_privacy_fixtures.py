@@ -1,7 +1,6 @@
 """Writes crates/core/tests/fixtures/privacy.csv: epsilons of Google's accountant, which those of the program must equal.
 
-    python -m venv accounting && accounting/bin/pip install dp-accounting==0.6.0
-    accounting/bin/python scripts/make_privacy_fixtures.py
+    python scripts/make_privacy_fixtures.py        # with dp-accounting 0.6.0
 """
 
 import itertools

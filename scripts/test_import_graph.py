@@ -17,7 +17,7 @@ class ImportGraph(unittest.TestCase):
             self.assertIsNone(import_graph.cycle_in(import_graph.folders_of(graph)), name)
 
     def test_the_order_of_the_stages(self):
-        stages = ["aggregation", "messages", "config", "labels", "server", "methods", "experiment", "clients", "federation"]
+        stages = ["aggregation", "privacy", "messages", "config", "labels", "server", "methods", "experiment", "clients", "federation"]
         stages += ["trunk", "simulation", "model", "run"]
         folders = import_graph.folders_of(import_graph.graph_of(REPOSITORY / "crates/core/src"))
         for at, stage in enumerate(stages):

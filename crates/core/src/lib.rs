@@ -1,7 +1,7 @@
 //! FedAnchor and the methods it is compared with.
 //!
 //! One classifier is trained from labelled *anchors* on a server and from unlabelled images on clients,
-//! which send weights only. The folders follow the data: [`config`] (an experiment as a value), [`labels`]
+//! which send weights only. The folders follow the data: [`config`] (an experiment as a value), [`privacy`] (the noisy mean and its cost), [`labels`]
 //! (anchors and pseudo-labels), [`messages`] (what travels), [`server`] (the global model and its
 //! training), [`methods`] (one file per method), [`experiment`] (files and sweeps), [`clients`] (those that train on this
 //! machine), [`federation`] (the coordinator and its fleet), [`simulation`] (a federation in this process), [`model`] (a trained model in use) and

@@ -5,10 +5,10 @@ mod threads;
 
 pub use threads::ComputeThreads;
 
-use crate::config::{Experiment, MessagePrecision};
+use crate::config::Experiment;
 use crate::error::{Error, Result};
 use crate::labels::{LabelledImages, PseudoLabels, all_logits, predicted};
-use crate::messages::{Answer, Broadcast, ClientOutcome, round_change};
+use crate::messages::{Answer, Broadcast, ClientOutcome, MessagePrecision, round_change};
 use crate::methods::{Client, ClientReport, ClientState, Cohort, Method, uploaded};
 use fedanchor_data::{ImageSet, Purpose};
 use fedanchor_engine::guard;

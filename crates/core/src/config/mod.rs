@@ -29,6 +29,7 @@ pub(crate) use schema::{Node, check as check_keys, dotted, read};
 
 use crate::aggregation::RuleName;
 use crate::error::{Error, Result};
+use crate::messages::MessagePrecision;
 use fedanchor_data::partition::Scheme;
 use fedanchor_data::split::AnchorChoice;
 use fedanchor_data::{Fit, Normalisation};
@@ -434,18 +435,6 @@ words! {
         /// The method's own, where it has one (`fl2`: 1 minus the client's threshold, as it claims), otherwise the number
         /// of samples.
         Method,
-    }
-    /// Number format of models in messages.
-    #[derive(Default)]
-    MessagePrecision {
-        /// Single precision: what arrives is what was sent.
-        #[default]
-        F32,
-        /// bfloat16: half of the bytes. Updates are sent as changes; what rounding leaves out stays with the client and is
-        /// added to its next update.
-        Bf16,
-        /// Updates in one byte per weight, broadcasts in bfloat16.
-        Int8,
     }
     /// The behaviour of a faulty client.
     FaultKind {

@@ -1,9 +1,10 @@
 //! The server's half of an experiment: settings, network, method and the server's images.
 
-use crate::config::{Experiment, FaultKind, MessagePrecision, StatisticsSource, Unfreeze, ensure};
+use crate::config::{Experiment, FaultKind, StatisticsSource, Unfreeze, ensure};
 use crate::error::{Error, Result};
 use crate::experiment::settle;
 use crate::labels::LabelledImages;
+use crate::messages::MessagePrecision;
 use crate::methods::{self, LossBatches, Method, Properties};
 use fedanchor_data::features::TrunkInfo;
 use fedanchor_data::formats::free_memory;

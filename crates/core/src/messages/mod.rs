@@ -14,7 +14,7 @@ mod tests;
 pub use answer::{Answer, ClientOutcome, Update};
 pub use broadcast::{Array, Arrays, Broadcast, ExtraModels};
 pub use header::PROTOCOL;
-pub use rounding::Rounding;
+pub use rounding::{MessagePrecision, Rounding};
 
 pub(crate) use header::undecodable;
 pub(crate) use rounding::round_change;

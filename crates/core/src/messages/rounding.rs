@@ -7,12 +7,27 @@
 //! would change. Running statistics, which must not become negative, are always in bfloat16, rounded towards no change.
 
 use super::header::undecodable;
-use crate::config::MessagePrecision;
 use crate::error::Result;
 use fedanchor_data::stream::Stream;
 use fedanchor_engine::tensors::{Data, Entry, Params};
+use fedanchor_engine::words;
 use rand::Rng;
 use tch::{Device, Kind, Tensor};
+
+words! {
+    /// Number format of models in messages.
+    #[derive(Default)]
+    MessagePrecision {
+        /// Single precision: what arrives is what was sent.
+        #[default]
+        F32,
+        /// bfloat16: half of the bytes. Updates are sent as changes; what rounding leaves out stays with the client and is
+        /// added to its next update.
+        Bf16,
+        /// Updates in one byte per weight, broadcasts in bfloat16.
+        Int8,
+    }
+}
 
 /// The largest number of steps that a byte counts.
 const STEPS: f64 = 127.0;

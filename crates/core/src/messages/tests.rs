@@ -78,7 +78,7 @@ fn answers_arrive_exactly_and_their_length_is_known_before() {
 
 #[test]
 fn rounded_messages_arrive_exactly_and_are_short() {
-    use crate::config::MessagePrecision::{Bf16, Int8};
+    use crate::messages::MessagePrecision::{Bf16, Int8};
     let stream = fedanchor_data::Stream::new(1, fedanchor_data::Purpose::Rounding, 1, 5);
     let sent = params(&layout(), 0.7);
     let to = params(&layout(), 0.9);
