@@ -244,6 +244,14 @@ def run_fleet(podman: Engine) -> None:
     print(f"{len(set(rounds))} rounds in {time.monotonic() - start:.0f} s; now the simulation of the same clients", flush=True)
 
 
+def check_restart(podman: Engine, service: str) -> None:
+    """A container whose programs are killed is started again."""
+    podman.run("exec", name_of(service), "sh", "-c", "kill -9 $(cat /proc/1/task/1/children)")
+    count = ["inspect", "--format", "{{.RestartCount}}", name_of(service)]
+    wait_for(f"{service} is started again", lambda: podman.podman(*count).strip() == "1")
+    wait_for(f"{service} is healthy again", lambda: podman.run("healthcheck", "run", name_of(service)).returncode == 0)
+
+
 def digest(text: str) -> str:
     return text.split()[0]
 
@@ -289,6 +297,7 @@ def main() -> None:
             try:
                 run_fleet(podman)
                 check_model(podman)
+                check_restart(podman, SERVICES[-1])
             except ImagesError:
                 for service in SERVICES:
                     log = podman.run("logs", "--tail", "20", name_of(service))
