@@ -156,15 +156,18 @@ pub(super) fn print_summary(summary: &Summary, out: &Path, printer: &Printer, na
     let memory = |peak: Option<u64>, before, after| {
         peak.map_or(String::new(), |peak| format!(", {before}{}{after}", bytes(peak)))
     };
+    // Private records do not have it.
+    let traffic = match (summary.bytes_down, summary.bytes_up) {
+        (0, 0) => String::new(),
+        (down, up) => format!("; {} down, {} up", bytes(down), bytes(up)),
+    };
     printer.status(format!(
-        "{name}{} of {} rounds in {:.0} s{}{}; {} down, {} up; wrote {}",
+        "{name}{} of {} rounds in {:.0} s{}{}{traffic}; wrote {}",
         summary.rounds,
         summary.rounds_planned,
         summary.seconds,
         memory(summary.peak_memory, "peak memory ", ""),
         memory(summary.peak_gpu_memory, "", " on the GPU"),
-        bytes(summary.bytes_down),
-        bytes(summary.bytes_up),
         out.display(),
     ));
     let alone = summary.best_server_only().map_or(String::new(), |best| {
