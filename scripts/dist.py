@@ -7,7 +7,8 @@
 
 The last one builds for another processor. It needs the target's standard library (`rustup target add`, or Debian's
 package libstd-rust-web-dev:arm64 with rustc-web), a cross compiler (`g++-aarch64-linux-gnu`) and `qemu-user-static`, in
-which the program runs to write its manual pages and to be checked.
+which the program runs to write its manual pages and to be checked. No such archive was made yet: only the compiler, the
+linker and libtorch were tried, with small programs in the emulator.
 
 The archive, target/dist/fedanchor-VERSION-PLATFORM.tar.gz, needs neither Rust nor Python: the program looks for
 libtorch in ../lib (a relative runpath, which crates/engine/build.rs writes) and for pretrained trunks in `trunks` beside

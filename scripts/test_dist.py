@@ -31,6 +31,26 @@ def package(folder, name, licence="MIT", files=(), version="1.0.0", **more):
             "manifest_path": str(place / "Cargo.toml"), "repository": None, **more}
 
 
+class Targets(unittest.TestCase):
+    def test_this_machine_needs_no_tools_of_another(self):
+        target = dist.Target()
+        self.assertEqual((target.is_native, target.runner, target.strip, target.environment), (True, [], "strip", {}))
+
+    def test_another_processor_has_debians_tools_unless_the_user_names_others(self):
+        mine = {"CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER": "emulator -x"}
+        with mock.patch("platform.machine", return_value="x86_64"), mock.patch("shutil.which", return_value="/bin/tool"):
+            with mock.patch.dict(os.environ, mine):
+                target = dist.Target("aarch64-unknown-linux-gnu")
+        self.assertFalse(target.is_native)
+        self.assertEqual((target.machine, target.runner, target.strip), ("aarch64", ["emulator", "-x"], "aarch64-linux-gnu-strip"))
+        self.assertEqual(target.environment, {"CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER": "aarch64-linux-gnu-gcc"})
+
+    def test_a_missing_tool_is_named(self):
+        with mock.patch("platform.machine", return_value="x86_64"), mock.patch("shutil.which", return_value=None):
+            with self.assertRaisesRegex(dist.DistError, "aarch64-linux-gnu-strip is missing: install it"):
+                dist.Target("aarch64-unknown-linux-gnu")
+
+
 class Linked(unittest.TestCase):
     def test_readelf_is_understood(self):
         self.assertEqual(dist.parse_dynamic(READELF), (["libtorch_cpu.so", "libc.so.6"], ["$ORIGIN/../lib", "/home/me/lib"]))
