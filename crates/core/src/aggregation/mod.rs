@@ -141,6 +141,27 @@ fn hostile_count(share: f64, count: usize) -> usize {
     ((share * count as f64 + 1e-9).floor() as usize).min(count.saturating_sub(1) / 2)
 }
 
+/// Models for tests.
+#[cfg(test)]
+pub(crate) mod fixtures {
+    use fedanchor_engine::tensors::{Entry, Params, Part};
+    use std::sync::Arc;
+    use tch::Tensor;
+
+    /// A model of one tensor of weights and one statistic.
+    pub(crate) fn model(weight: &[f32], statistic: f32) -> Params {
+        let entry = |name: &str, size: usize, statistic| Entry {
+            name: name.to_owned(),
+            shape: vec![size as i64],
+            part: Part::Backbone,
+            statistic,
+        };
+        let layout = vec![entry("weight", weight.len(), false), entry("running_var", 1, true)];
+        let tensor = |values: &[f32]| Tensor::from_slice(values).unsqueeze(0);
+        Params { layout: Arc::new(layout), tensors: vec![tensor(weight), tensor(&[statistic])] }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

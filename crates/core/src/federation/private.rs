@@ -62,7 +62,7 @@ impl Coordinator<'_> {
         Ok(())
     }
 
-    /// The round cannot be published within the budget: what all rounds would cost with it.
+    /// What all rounds would cost with one more, if that is beyond the budget.
     pub fn beyond_budget(&self) -> Option<f64> {
         let experiment = &self.federation.experiment;
         let epsilon = experiment.accountant()?.epsilon(self.state.ledger.releases + 1);
@@ -80,7 +80,8 @@ impl Coordinator<'_> {
         ledger.releases = ledger.releases.max(releases);
     }
 
-    /// Completes the record of a private round, and leaves out who took part and what they counted. A log of the coordinator, which is trusted, names what it rejected.
+    /// Completes the record of a private round, and leaves out who took part and what they counted. The log of the
+    /// coordinator, which is trusted, names what it rejected.
     pub(super) fn keep_private(&self, record: &mut RoundRecord) {
         let experiment = &self.federation.experiment;
         let (Some(privacy), Some(accountant)) = (&experiment.privacy, experiment.accountant())

@@ -180,23 +180,8 @@ pub(super) fn scale(change: &Params, exponents: &[i32]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::aggregation::fixtures::model;
     use fedanchor_data::Purpose;
-    use fedanchor_engine::tensors::Part;
-    use std::sync::Arc;
-
-    fn model(weight: &[f32], variance: f32) -> Params {
-        let entry = |name: &str, size: usize, statistic| Entry {
-            name: name.to_owned(),
-            shape: vec![size as i64],
-            part: Part::Backbone,
-            statistic,
-        };
-        let tensor = |values: &[f32]| Tensor::from_slice(values).unsqueeze(0);
-        Params {
-            layout: Arc::new(vec![entry("weight", weight.len(), false), entry("var", 1, true)]),
-            tensors: vec![tensor(weight), tensor(&[variance])],
-        }
-    }
 
     fn values(params: &Params, at: usize) -> Vec<f32> {
         Vec::try_from(params.tensors[at].flatten(0, -1)).unwrap()
@@ -224,15 +209,14 @@ mod tests {
 
     #[test]
     fn what_does_not_change_is_zero() {
-        let model = model(&[0.3, -7.0], 1.0);
+        let same = model(&[0.3, -7.0], 1.0);
         for precision in [MessagePrecision::Int8, MessagePrecision::Bf16] {
-            let (change, _, left) =
-                round_change(&model, &model, None, precision, draws(1)).unwrap();
+            let (change, _, left) = round_change(&same, &same, None, precision, draws(1)).unwrap();
             assert_eq!((values(&change, 0), values(&left, 0)), (vec![0.0; 2], vec![0.0; 2]));
         }
         // The smallest numbers there are.
         let tiny = f32::from_bits(1);
-        let (sent, to) = (self::model(&[0.0; 2], 1.0), self::model(&[tiny, 0.0], 1.0));
+        let (sent, to) = (model(&[0.0; 2], 1.0), model(&[tiny, 0.0], 1.0));
         let (change, ..) =
             round_change(&to, &sent, None, MessagePrecision::Int8, draws(1)).unwrap();
         assert!(values(&change, 0).iter().all(|value| value.is_finite()));

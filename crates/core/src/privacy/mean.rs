@@ -77,24 +77,9 @@ impl Rule for PrivateMean {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::aggregation::fixtures::model;
     use crate::privacy::Secrecy;
     use fedanchor_data::{Purpose, Stream};
-    use fedanchor_engine::tensors::{Entry, Part};
-    use std::sync::Arc;
-
-    fn model(weight: &[f32], statistic: f32) -> Params {
-        let entry = |name: &str, size: usize, statistic| Entry {
-            name: name.to_owned(),
-            shape: vec![size as i64],
-            part: Part::Backbone,
-            statistic,
-        };
-        let tensor = |values: &[f32]| Tensor::from_slice(values).unsqueeze(0);
-        Params {
-            layout: Arc::new(vec![entry("weight", weight.len(), false), entry("mean", 1, true)]),
-            tensors: vec![tensor(weight), tensor(&[statistic])],
-        }
-    }
 
     fn published(sent: &Params, updates: &[Params], noise: f64, clients: f64) -> (Vec<f64>, f64) {
         let draws = Secrecy::Seed.draws(Stream::new(1, Purpose::Privacy, 1, 0)).unwrap();

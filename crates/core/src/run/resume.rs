@@ -94,8 +94,8 @@ fn check_privacy(stored: &toml::Table, now: &toml::Table) -> Result<()> {
     for (section, key) in [("privacy", "noise"), ("client", "per_round"), ("data", "clients")] {
         let of = |config: &toml::Table| config.get(section).and_then(|it| it.get(key)).cloned();
         let same = of(stored) == of(now) || !private(stored) && !private(now);
-        let problem =
-            "what is published is counted by it: start a new run, also instead of --force";
+        let problem = "cannot change in a private run, whose budget is counted by it, not even with --force: start a \
+                       new run";
         ensure(same, &format!("{section}.{key}"), problem)?;
     }
     Ok(())

@@ -232,7 +232,7 @@ fn the_noise_of_a_fleet_is_not_that_of_the_seed() {
     let other = "privacy={noise=5.0, delta=1e-2, clip=1.0}";
     let more = [ALL, other, "optimiser.schedule=constant", "rounds=3"];
     let refused = coordinate(&place, &one, true, &more, far).unwrap_err().to_string();
-    assert!(refused.contains("privacy.noise: what is published is counted by it"), "{refused}");
+    assert!(refused.contains("privacy.noise: cannot change in a private run"), "{refused}");
     drop(nodes);
 }
 
