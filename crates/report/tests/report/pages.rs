@@ -62,6 +62,53 @@ fn curves_are_means_over_seeds() {
     assert!(table.latex().contains("\\begin{tabular}{llrrrrr"), "{}", table.latex());
 }
 
+/// A run of three rounds whose records have more: the same in every round but the first, with its number for `#`.
+fn with(folders: &Folders, name: &str, more: &str) {
+    folders.run(name, 0, 86.0, FEW);
+    let mut checksums = Checksums::default();
+    let lines = [60.0, 80.0, 84.0, 86.0].iter().enumerate().map(|(at, &accuracy)| {
+        let record = round(at as u32, accuracy);
+        let more = if at == 0 { String::new() } else { more.replace('#', &at.to_string()) };
+        checksums.seal(&format!("{}{more}}}", record.trim_end_matches('}'))) + "\n"
+    });
+    fs_err::write(folders.path(name).join(files::ROUNDS), lines.collect::<String>()).unwrap();
+}
+
+#[test]
+fn accuracy_is_shown_against_what_privacy_costs() {
+    let folders = Folders::new();
+    let spent = r##","privacy":{"epsilon":#.5,"delta":1e-5,"noise":1.0,"clip":1.0,"releases":#}"##;
+    with(&folders, "private", spent);
+    folders.run("plain", 1, 86.0, FEW);
+    rounds(&folders.path("plain"), &[60.0, 80.0, 84.0, 86.0]);
+    let data = data(&folders);
+    let figure = data.figures().find(|figure| figure.id.ends_with("-privacy")).unwrap();
+    let fedanchor_report::chart::Chart::Lines(lines) = &figure.frames[0].chart else { panic!() };
+    assert_eq!(lines.lines.len(), 1, "a run without privacy has no such line");
+    assert_eq!(lines.lines[0].points, [[0.0, 60.0], [1.5, 80.0], [2.5, 84.0], [3.5, 86.0]]);
+}
+
+#[test]
+fn sites_have_their_worst_mean_and_best_and_each_its_last_accuracy() {
+    let folders = Folders::new();
+    let sites = r##","client_names":["ward-7","ward-8"],"sites":[{"client":0,"accuracy":6#.0,"classes":[[10,6]]},{"client":1,"accuracy":9#.0,"classes":[[10,9]]}]"##;
+    with(&folders, "fleet", sites);
+    let data = data(&folders);
+    let figure = |name: &str| data.figures().find(|figure| figure.id.ends_with(name)).unwrap();
+    let fedanchor_report::chart::Chart::Lines(lines) = &figure("-sites").frames[0].chart else {
+        panic!()
+    };
+    let names: Vec<&str> = lines.lines.iter().map(|line| line.name.as_str()).collect();
+    assert_eq!(names, ["worst", "mean", "best"]);
+    let last: Vec<[f64; 2]> = lines.lines.iter().map(|line| line.points[2]).collect();
+    assert_eq!(last, [[3.0, 63.0], [3.0, 78.0], [3.0, 93.0]]);
+    let fedanchor_report::chart::Chart::Bars(bars) = &figure("-clients").frames[0].chart else {
+        panic!()
+    };
+    assert_eq!(bars.groups, ["ward-7", "ward-8"]);
+    assert_eq!(bars.series[0].values, [Some(63.0), Some(93.0)]);
+}
+
 #[test]
 fn the_differences_are_those_of_the_configs_and_no_others() {
     let folders = Folders::new();
