@@ -119,7 +119,9 @@ impl Figure {
         match (&frame.chart, frame.name.as_str()) {
             (_, "") => self.title.clone(),
             (Chart::Bars(_), labels::LAST) => format!("{}, last round", self.title),
-            (Chart::Bars(_), round) => format!("{}, round {round}", self.title),
+            (Chart::Bars(_), round) if self.choice == "round" => {
+                format!("{}, round {round}", self.title)
+            }
             (_, name) => format!("{}: {name}", self.title),
         }
     }

@@ -106,6 +106,8 @@ fn sites_have_their_worst_mean_and_best_and_each_its_last_accuracy() {
         panic!()
     };
     assert_eq!(bars.groups, ["ward-7", "ward-8"]);
+    let clients = figure("-clients");
+    assert_eq!(clients.title_of(&clients.frames[0]), "Accuracy by client: fedanchor");
     assert_eq!(bars.series[0].values, [Some(63.0), Some(93.0)]);
 }
 
