@@ -20,7 +20,8 @@ pub use error::{Error, InPhase, Result, guard, torch_message};
 pub use tch::Device;
 pub use threads::{default_threads, set_threads};
 
-/// Loads CUDA, if this build or package has it. libtorch looks for it once, so this comes before a GPU is asked for.
+/// Loads CUDA, if this build or package has it. libtorch looks for it once, when it first computes: a program that uses a
+/// GPU after a CPU calls this first.
 pub fn load_cuda() {
     fedanchor_cuda::is_available();
 }

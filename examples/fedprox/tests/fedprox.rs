@@ -295,6 +295,7 @@ fn play(experiment: &str, settings: &[&str], replayed: bool) -> Played {
 #[test]
 #[ignore = "needs a GPU"]
 fn a_gpu_trains_it_as_a_cpu_does() {
+    fedanchor::engine::load_cuda(); // the first run is on the CPU
     register();
     let growing = EXPERIMENT.replace("mu = 0.5", "mu = 3, ramp_up = 6");
     let field = EXPERIMENT.replace("name = \"fedprox\", mu = 0.5", "name = \"by-field\"");

@@ -9,7 +9,7 @@
 use super::header::undecodable;
 use crate::error::Result;
 use fedanchor_data::stream::Stream;
-use fedanchor_engine::tensors::{Data, Entry, Params};
+use fedanchor_engine::tensors::{Data, Params};
 use fedanchor_engine::words;
 use rand::Rng;
 use tch::{Device, Kind, Tensor};
@@ -63,50 +63,62 @@ pub(crate) fn round_change(
     precision: MessagePrecision,
     draws: Stream,
 ) -> Result<(Params, Rounding, Params)> {
-    let wanted = params.entries().zip(&sent.tensors).map(|((entry, to), from)| {
-        let change = to.f_sub(from)?;
-        let mut before = left.into_iter().flat_map(Params::entries);
-        match before.find(|(there, _)| there.name == entry.name) {
-            Some((_, left)) => Ok(change.f_add(&left.f_to_device(change.device())?)?),
-            None => Ok(change),
-        }
-    });
-    let wanted: Vec<Tensor> = wanted.collect::<Result<_>>()?;
+    let change = params.tensors.iter().zip(&sent.tensors).map(|(to, from)| Ok(to.f_sub(from)?));
+    let tensors = change.collect::<Result<_>>()?;
+    let change = Params { layout: params.layout.clone(), tensors };
+    let weights = change.subset(|entry| !entry.statistic);
+    let mut wanted = flat(&weights)?;
+    if let Some(left) = left.filter(|left| left.layout == weights.layout) {
+        wanted = wanted.f_add(&flat(left)?.f_to_device(wanted.device())?)?;
+    }
     let exponents = match precision {
-        MessagePrecision::Int8 => exponents(params, &wanted)?,
+        MessagePrecision::Int8 => exponents(&wanted, &lengths(&weights))?,
         _ => None,
     };
-    let mut of_weights = exponents.iter().flatten();
-    let rounded = params.layout.iter().zip(&wanted).zip(0..).map(|((entry, change), at)| {
-        if entry.statistic {
-            return towards_zero(change);
-        }
-        match of_weights.next() {
-            Some(&exponent) => to_steps(entry, change, exponent, &draws, at),
-            None => Ok(change.f_to_kind(Kind::BFloat16)?.f_to_kind(Kind::Float)?),
-        }
-    });
-    let rounded: Vec<Tensor> = rounded.collect::<Result<_>>()?;
+    let rounded = match &exponents {
+        Some(exponents) => to_steps(&wanted, &lengths(&weights), exponents, &draws)?,
+        None => wanted.f_to_kind(Kind::BFloat16)?.f_to_kind(Kind::Float)?,
+    };
     // On the host: every client that has trained keeps its own.
-    let left = wanted
-        .iter()
-        .zip(&rounded)
-        .map(|(wanted, rounded)| Ok(wanted.f_sub(rounded)?.f_to_device(Device::Cpu)?));
-    let left = Params { layout: params.layout.clone(), tensors: left.collect::<Result<_>>()? };
-    let left = left.subset(|entry| !entry.statistic);
-    let change = Params { layout: params.layout.clone(), tensors: rounded };
+    let left = shaped(&wanted.f_sub(&rounded)?.f_to_device(Device::Cpu)?, &weights)?;
+    let mut rounded = shaped(&rounded, &weights)?.tensors.into_iter();
+    let tensors = change.entries().map(|(entry, change)| match entry.statistic {
+        true => towards_zero(change),
+        false => Ok(rounded.next().expect("a tensor per entry of the weights")),
+    });
+    let tensors = tensors.collect::<Result<_>>()?;
+    let change = Params { layout: params.layout.clone(), tensors };
     Ok((change, exponents.map_or(Rounding::Bf16, Rounding::Int8), left))
+}
+
+/// All tensors as one vector: a GPU takes longer to start an operation per tensor than to compute it.
+fn flat(params: &Params) -> Result<Tensor> {
+    let tensors = params.tensors.iter().map(|tensor| tensor.f_flatten(0, -1));
+    match &tensors.collect::<Result<Vec<_>, _>>()?[..] {
+        [] => Ok(Tensor::f_zeros([0], (Kind::Float, Device::Cpu))?),
+        tensors => Ok(Tensor::f_cat(tensors, 0)?),
+    }
+}
+
+fn lengths(params: &Params) -> Vec<i64> {
+    params.tensors.iter().map(|tensor| tensor.numel() as i64).collect()
+}
+
+/// The parts of a vector as tensors with the names and shapes of `like`.
+fn shaped(flat: &Tensor, like: &Params) -> Result<Params> {
+    let parts = flat.f_split_with_sizes(lengths(like), 0)?;
+    let tensors = parts.iter().zip(&like.tensors).map(|(part, like)| Ok(part.f_view_as(like)?));
+    Ok(Params { layout: like.layout.clone(), tensors: tensors.collect::<Result<_>>()? })
 }
 
 /// The exponent of every tensor of weights; `None` if a change is not finite, which bytes cannot express: in bfloat16 it
 /// arrives, and is rejected with its name.
-fn exponents(params: &Params, changes: &[Tensor]) -> Result<Option<Vec<i32>>> {
-    let weights = params.layout.iter().zip(changes).filter(|(entry, _)| !entry.statistic);
-    let largest = weights.map(|(_, change)| Ok(change.f_abs()?.f_max()?));
-    let largest: Vec<Tensor> = largest.collect::<Result<_>>()?;
-    if largest.is_empty() {
+fn exponents(changes: &Tensor, lengths: &[i64]) -> Result<Option<Vec<i32>>> {
+    if lengths.is_empty() {
         return Ok(Some(Vec::new()));
     }
+    let largest = changes.f_abs()?.f_split_with_sizes(lengths, 0)?;
+    let largest = largest.iter().map(Tensor::f_max).collect::<Result<Vec<_>, _>>()?;
     let largest = Vec::<f32>::try_from(Tensor::f_stack(&largest, 0)?)?;
     let exponent = |&largest: &f32| {
         if largest == 0.0 {
@@ -120,19 +132,23 @@ fn exponents(params: &Params, changes: &[Tensor]) -> Result<Option<Vec<i32>>> {
 
 /// Rounds to whole steps, up or down at random, so that the mean is right.
 fn to_steps(
-    entry: &Entry,
-    change: &Tensor,
-    exponent: i32,
+    changes: &Tensor,
+    lengths: &[i64],
+    exponents: &[i32],
     draws: &Stream,
-    at: u64,
 ) -> Result<Tensor> {
-    let mut bytes = vec![0u8; 2 * entry.numel() as usize];
-    draws.at(at).fill_bytes(&mut bytes);
-    let drawn = bytes.as_chunks().0.iter().map(|two| f32::from(u16::from_le_bytes(*two)) / 65536.0);
-    let drawn = Tensor::f_from_slice(&drawn.collect::<Vec<_>>())?.f_view(&*change.size())?;
-    let step = 2f64.powi(exponent);
-    let steps = change.f_mul_scalar(1.0 / step)?.f_add(&drawn.f_to_device(change.device())?)?;
-    Ok(steps.f_floor()?.f_clamp(-STEPS, STEPS)?.f_mul_scalar(step)?)
+    let device = changes.device();
+    let mut bytes = vec![0u8; 2 * changes.numel()];
+    draws.at(0).fill_bytes(&mut bytes);
+    let drawn = Tensor::f_from_data_size(&bytes, &changes.size(), Kind::Int16)?;
+    // From -1/2 to 1/2, which is rounding down after half a step more.
+    let drawn = drawn.f_to_device(device)?.f_to_kind(Kind::Float)?.f_div_scalar(65536.0)?;
+    let steps: Vec<f32> = exponents.iter().map(|&exponent| 2f32.powi(exponent)).collect();
+    let repeats = Tensor::f_from_slice(lengths)?.f_to_device(device)?;
+    let step = Tensor::f_from_slice(&steps)?.f_to_device(device)?;
+    let step = step.f_repeat_interleave_self_tensor(&repeats, 0, changes.numel() as i64)?;
+    let counted = changes.f_div(&step)?.f_add(&drawn)?.f_add_scalar(0.5)?.f_floor()?;
+    Ok(counted.f_clamp(-STEPS, STEPS)?.f_mul(&step)?)
 }
 
 /// Rounds to bfloat16, the upper half of a number's bits, by leaving out the lower half.
