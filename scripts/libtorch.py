@@ -58,9 +58,10 @@ ARM_SET = [
 ]
 PLATFORMS = [*(f"manylinux_2_{minor}" for minor in (28, 27, 25, 18, 17, 12, 5)), *(f"manylinux{year}" for year in ("2014", "2010", "1"))]
 CPU_LIBRARIES = {"libc10.so", "libtorch_cpu.so", "libtorch.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13"}
-# What libtorch_cpu.so is linked with there: NVIDIA's BLAS and Arm's kernels.
+# What libtorch_cpu.so is linked with there: NVIDIA's BLAS and Arm's kernels. libtorch.so is left out: it needs CUDA, and
+# has symbols of the C++ library, for which a program would be linked with it.
 ARM_LIBRARIES = {
-    *CPU_LIBRARIES,
+    *(CPU_LIBRARIES - {"libtorch.so"}),
     *(f"libnvpl_{name}.so.0" for name in ("blas_core", "blas_lp64_gomp", "lapack_core", "lapack_lp64_gomp")),
     *("libarm_compute.so", "libarm_compute_graph.so"),
 }
@@ -145,6 +146,8 @@ def install_cpu(folder, pip=run_pip, distributions=None, machine="x86_64"):
         print("unpacking", file=sys.stderr, flush=True)
         unpacked = Path(scratch) / "set"
         unpack_cpu(wheels, unpacked, ARM_LIBRARIES if arm else CPU_LIBRARIES)
+        if arm:  # the linker reads this text where a build asks for libtorch.so
+            (unpacked / "lib" / "libtorch.so").write_text("INPUT(-ltorch_cpu)\n")
         put_in_place(unpacked, folder)
 
 
